@@ -1,0 +1,286 @@
+"""Seeded scenes: handwritten digits on photographs, with boxes, classes and hidden fractions.
+
+`compose(config, index)` is a pure function of its arguments: the same scene on every machine that
+has the pinned NumPy and OpenCV. A scene's pixels never depend on which other scenes were drawn.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+
+import occlusion
+import sources
+
+
+@dataclasses.dataclass(frozen=True)
+class SceneConfig:
+    """Parameters of the generator. Lengths are source pixels, grey levels are 0-255."""
+
+    split: sources.Split
+    seed: int
+    sizes_wh: tuple[tuple[int, int], ...] = ((640, 480), (800, 600), (480, 640))
+    size_weights: tuple[float, ...] = (0.5, 0.25, 0.25)
+    digits: tuple[int, int] = (3, 12)  # per scene, both included
+    side_px: tuple[float, float] = (17.5, 115.0)  # longer side, log-uniform; drawn: 16 to 120
+    rotation_deg: float = 25.0  # uniform in +-
+    shear: float = 0.15  # horizontal, uniform in +-
+    aspect: tuple[float, float] = (0.8, 1.2)  # width factor before rotation
+    contrast: tuple[float, float] = (60.0, 170.0)  # ink against its surroundings, luminance
+    clutter_factor: float = 1.3  # contrast is at least this many deviations of the surroundings
+    digit_blur: tuple[float, float] = (0.3, 1.1)  # Gaussian sigma, px
+    occluded_share: float = 0.34  # of the digits get an occluder; some placements are refused
+    hidden: tuple[float, float] = (0.05, 0.30)  # fraction of the ink that an occluder hides
+    border_share: float = 0.04  # of the digits may stick out of the picture
+    distractors: tuple[int, int] = (0, 3)  # occluders that hide no digit
+    crop: tuple[float, float] = (0.55, 1.0)  # part of the photograph's side that is used
+    gain: tuple[float, float] = (0.75, 1.25)
+    bias: float = 25.0  # uniform in +-
+    scene_blur: tuple[float, float] = (0.0, 0.8)  # Gaussian sigma, px; for half of the scenes
+    noise: tuple[float, float] = (0.0, 6.0)  # Gaussian sigma
+    augment: bool = False  # training only: turns, channel mixes, blends, procedural textures
+
+
+TRAIN = SceneConfig(
+    split='train',
+    seed=1,
+    # Most training scenes already have the network's size; the rest teach the letterbox.
+    size_weights=(0.7, 0.15, 0.15),
+    contrast=(50.0, 180.0),
+    digit_blur=(0.3, 1.3),
+    occluded_share=0.4,
+    distractors=(0, 6),
+    crop=(0.3, 1.0),
+    gain=(0.6, 1.4),
+    bias=45.0,
+    scene_blur=(0.0, 1.0),
+    noise=(0.0, 9.0),
+    augment=True,
+)
+DEV = SceneConfig(split='dev', seed=2)
+EVAL = SceneConfig(split='eval', seed=3)
+DEMO = SceneConfig(split='eval', seed=4)
+
+INK_ALPHA = 0.4  # a pixel is inked, for the truth box, from this coverage on
+LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
+
+
+class Scene(NamedTuple):
+    """One picture and its truth; a row per digit."""
+
+    image: np.ndarray  # (h, w, 3) uint8 RGB
+    xyxy: np.ndarray  # (n, 4) float32, tight box of the ink before occlusion, source pixels
+    classes: np.ndarray  # (n,) int64
+    hidden: np.ndarray  # (n,) float32, fraction of the ink under occluders or out of the picture
+
+
+class Ink(NamedTuple):
+    """One digit as drawn: its coverage, and the patch of the picture that it lies on."""
+
+    alpha: np.ndarray  # (h, w) float32 in [0, 1], may reach beyond the picture
+    left: int
+    top: int
+
+
+def compose(config: SceneConfig, index: int) -> Scene:
+    """Scene number `index` of the endless sequence that `config` describes."""
+    rng = np.random.default_rng((config.seed, index))
+    size_wh = config.sizes_wh[rng.choice(len(config.sizes_wh), p=config.size_weights)]
+    canvas = background(config, rng, size_wh)
+    clutter = canvas.copy()  # occluders are cut from the picture as it was without digits
+
+    inks: list[Ink] = []
+    classes: list[int] = []
+    taken = np.zeros((0, 4), np.float32)
+    wanted = int(rng.integers(config.digits[0], config.digits[1] + 1))
+    for _ in range(5 * wanted):
+        if len(inks) == wanted:
+            break
+        label = int(rng.integers(10))
+        alpha = draw_digit(config, rng, label)
+        ink = place(config, rng, alpha, size_wh, taken)
+        if ink is None or not blend_ink(config, rng, canvas, ink):
+            continue
+        inks.append(ink)
+        classes.append(label)
+        taken = np.vstack([taken, ink_box(ink, size_wh, margin=2)])
+
+    mask = occlusion.occlude(config, rng, canvas, clutter, inks)
+    image = finish(config, rng, canvas)
+    boxes = [ink_box(ink, size_wh) for ink in inks]
+    hidden = [occlusion.hidden_fraction(ink, mask) for ink in inks]
+    return Scene(
+        image,
+        np.array(boxes, np.float32).reshape(-1, 4),
+        np.array(classes, np.int64),
+        np.array(hidden, np.float32),
+    )
+
+
+def background(
+    config: SceneConfig, rng: np.random.Generator, size_wh: tuple[int, int]
+) -> np.ndarray:
+    """A crop of a photograph at scene size, (h, w, 3) float32, relit; mixed up for training."""
+    picture = photograph_crop(config, rng, size_wh)
+    if config.augment:
+        if rng.random() < 0.35:
+            weight = rng.uniform(0.2, 0.8)
+            other = texture(rng, size_wh) if rng.random() < 0.6 else None
+            if other is None:
+                other = photograph_crop(config, rng, size_wh)
+            picture = picture * weight + other * (1 - weight)
+        # Hues that nine training photographs do not have: a random mix of the channels.
+        mix = np.eye(3) + rng.uniform(-0.5, 0.5, (3, 3))
+        mix /= np.maximum(np.abs(mix).sum(1, keepdims=True), 1e-3)
+        picture = cv2.transform(picture, mix.astype(np.float32))
+        if rng.random() < 0.3:
+            picture = 255.0 - picture
+    gain = rng.uniform(*config.gain)
+    bias = rng.uniform(-config.bias, config.bias)
+    return np.clip((picture - 127.0) * gain + 127.0 + bias, 0.0, 255.0)
+
+
+def photograph_crop(
+    config: SceneConfig, rng: np.random.Generator, size_wh: tuple[int, int]
+) -> np.ndarray:
+    """A random part of a random photograph, mirrored half of the time, (h, w, 3) float32."""
+    photographs = sources.photographs(config.split)
+    photograph = photographs[rng.integers(len(photographs))]
+    if config.augment:
+        photograph = np.rot90(photograph, int(rng.integers(4)))
+    height, width = photograph.shape[:2]
+    fit = min(width / size_wh[0], height / size_wh[1]) * rng.uniform(*config.crop)
+    crop_w, crop_h = int(size_wh[0] * fit), int(size_wh[1] * fit)
+    x = int(rng.integers(width - crop_w + 1))
+    y = int(rng.integers(height - crop_h + 1))
+    crop = np.ascontiguousarray(photograph[y : y + crop_h, x : x + crop_w])
+    if rng.random() < 0.5:
+        crop = crop[:, ::-1]
+    interpolation = cv2.INTER_AREA if fit > 1 else cv2.INTER_CUBIC
+    return cv2.resize(crop, size_wh, interpolation=interpolation).astype(np.float32)
+
+
+def texture(rng: np.random.Generator, size_wh: tuple[int, int]) -> np.ndarray:
+    """Coloured noise of several scales and, sometimes, lines: (h, w, 3) float32."""
+    picture = np.zeros((size_wh[1], size_wh[0], 3), np.float32)
+    for cells in (2, int(rng.integers(3, 9)), int(rng.integers(9, 60))):
+        grid = rng.uniform(0, 255, (cells, cells, 3)).astype(np.float32)
+        kind = cv2.INTER_CUBIC if rng.random() < 0.7 else cv2.INTER_NEAREST
+        picture += cv2.resize(grid, size_wh, interpolation=kind) / 3.0
+    for _ in range(int(rng.integers(0, 25))):
+        ends = rng.uniform(-100, 900, (2, 2)).astype(int)
+        colour = rng.uniform(0, 255, 3).tolist()
+        thickness = int(rng.integers(1, 8))
+        cv2.line(picture, ends[0].tolist(), ends[1].tolist(), colour, thickness, cv2.LINE_AA)
+    return picture
+
+
+def draw_digit(config: SceneConfig, rng: np.random.Generator, label: int) -> np.ndarray:
+    """Coverage of one digit, turned, sheared and scaled in one warp: (h, w) float32."""
+    scans = sources.scans_by_digit(config.split)[label]
+    scan = np.pad(scans[rng.integers(len(scans))], 2)
+    # Eight cells blur loops shut; sharpening opens them again (9 and 4, 8 and 1 stay apart).
+    scan = scan + 0.9 * (scan - cv2.GaussianBlur(scan, (5, 5), 1.0))
+    angle = np.deg2rad(rng.uniform(-config.rotation_deg, config.rotation_deg))
+    shear = np.array([[1.0, rng.uniform(-config.shear, config.shear)], [0.0, 1.0]])
+    stretch = np.diag([rng.uniform(*config.aspect), 1.0])
+    cos, sin = np.cos(angle), np.sin(angle)
+    linear = np.array([[cos, -sin], [sin, cos]]) @ shear @ stretch
+
+    # The ink's extent after turning fixes the scale, so that `side_px` bounds the truth box.
+    level = rng.uniform(0.45, 0.6)
+    turned = linear @ np.argwhere(scan > level)[:, ::-1].T
+    low, high = turned.min(1) - 0.5, turned.max(1) + 0.5  # cells have a width
+    side = np.exp(rng.uniform(*np.log(config.side_px)))
+    scale = side / (high - low).max()
+    linear = linear * scale
+    pad = 3 + 0.15 * side
+    shift = pad - low * scale
+    size = np.ceil((high - low) * scale + 2 * pad).astype(int)
+    warp = np.hstack([linear, shift[:, None]])
+    alpha = cv2.warpAffine(scan, warp, size.tolist(), flags=cv2.INTER_CUBIC)
+
+    # A threshold makes 64 grey cells a pen stroke; its level varies the stroke's width.
+    edge = rng.uniform(0.15, 0.35)
+    alpha = np.clip((alpha - level) / edge + 0.5, 0.0, 1.0)
+    return cv2.GaussianBlur(alpha, (0, 0), rng.uniform(*config.digit_blur) * min(1, side / 30))
+
+
+def place(
+    config: SceneConfig,
+    rng: np.random.Generator,
+    alpha: np.ndarray,
+    size_wh: tuple[int, int],
+    taken: np.ndarray,
+) -> Ink | None:
+    """A free spot for a digit, or None where twenty tries find none."""
+    height, width = alpha.shape
+    sticks_out = rng.random() < config.border_share
+    for _ in range(20):
+        if sticks_out:
+            x = int(rng.integers(-width // 3, size_wh[0] - 2 * width // 3))
+            y = int(rng.integers(-height // 3, size_wh[1] - 2 * height // 3))
+        else:
+            x = int(rng.integers(size_wh[0] - width + 1))
+            y = int(rng.integers(size_wh[1] - height + 1))
+        ink = Ink(alpha, x, y)
+        if occlusion.out_of_picture(ink, size_wh) > 0.6 * config.hidden[1]:
+            continue
+        box = ink_box(ink, size_wh, margin=2)
+        overlap = np.minimum(box[2:], taken[:, 2:]) - np.maximum(box[:2], taken[:, :2])
+        if not (overlap > 0).all(axis=1).any():
+            return ink
+    return None
+
+
+def ink_box(ink: Ink, size_wh: tuple[int, int], margin: int = 0) -> np.ndarray:
+    """Tight box of the inked pixels, grown by `margin`, clipped: (4,) float32 xyxy."""
+    inked = ink.alpha >= INK_ALPHA
+    x = np.flatnonzero(inked.any(0)) + ink.left
+    y = np.flatnonzero(inked.any(1)) + ink.top
+    low = np.maximum([x[0] - margin, y[0] - margin], 0)
+    high = np.minimum([x[-1] + 1 + margin, y[-1] + 1 + margin], size_wh)
+    return np.concatenate([low, high]).astype(np.float32)
+
+
+def blend_ink(config: SceneConfig, rng: np.random.Generator, canvas: np.ndarray, ink: Ink) -> bool:
+    """Write the digit onto the canvas; False where no ink colour would be legible there."""
+    spot, alpha = occlusion.cut(canvas, ink)
+    surroundings = spot @ LUMINANCE
+    mean, deviation = float(surroundings.mean()), float(surroundings.std())
+    contrast = max(rng.uniform(*config.contrast), config.clutter_factor * deviation)
+    signs = [s for s in (-1, 1) if 0 <= mean + s * contrast <= 255]
+    if not signs:
+        # Mid-grey clutter: the larger of the two contrasts that exist, if it is enough.
+        contrast = max(mean, 255 - mean)
+        signs = [1 if mean < 127 else -1]
+        if contrast < max(config.contrast[0], config.clutter_factor * deviation):
+            return False
+    target = mean + signs[rng.integers(len(signs))] * contrast
+    colour = target + rng.uniform(-60, 60, 3)
+    colour += target - colour @ LUMINANCE  # keeps the hue, restores the luminance
+    colour = np.clip(colour, 0, 255).astype(np.float32)
+    colour += np.float32(target) - colour @ LUMINANCE  # what clipping took
+    opacity = rng.uniform(0.88, 1.0)
+    spot += (np.clip(colour, 0, 255) - spot) * (alpha * opacity)[..., None]
+    return True
+
+
+@functools.cache
+def noise_tile() -> np.ndarray:
+    """(1200, 1200, 3) float32 unit Gaussian noise, drawn once: a fresh draw costs 15 ms a scene."""
+    return np.random.default_rng(0).standard_normal((1200, 1200, 3), np.float32)
+
+
+def finish(config: SceneConfig, rng: np.random.Generator, canvas: np.ndarray) -> np.ndarray:
+    """What a camera adds: a little blur and noise. (h, w, 3) uint8."""
+    sigma = rng.uniform(*config.scene_blur)
+    if rng.random() < 0.5 and sigma > 0.2:
+        canvas = cv2.GaussianBlur(canvas, (0, 0), sigma)
+    height, width = canvas.shape[:2]
+    y, x = rng.integers(0, 1200 - height + 1), rng.integers(0, 1200 - width + 1)
+    noise = noise_tile()[y : y + height, x : x + width]
+    canvas = cv2.addWeighted(canvas, 1.0, noise, rng.uniform(*config.noise), 0.0)
+    return np.clip(canvas + 0.5, 0, 255).astype(np.uint8)
