@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import cv2
 import numpy as np
-
 import occlusion
 import sources
 
@@ -181,7 +180,7 @@ def draw_digit(config: SceneConfig, rng: np.random.Generator, label: int) -> np.
     """Coverage of one digit, turned, sheared and scaled in one warp: (h, w) float32."""
     scans = sources.scans_by_digit(config.split)[label]
     scan = np.pad(scans[rng.integers(len(scans))], 2)
-    # Eight cells blur loops shut; sharpening opens them again (9 and 4, 8 and 1 stay apart).
+    # Eight cells run loops shut; sharpening opens them again (9 and 4, 8 and 1 stay apart).
     scan = scan + 0.9 * (scan - cv2.GaussianBlur(scan, (5, 5), 1.0))
     angle = np.deg2rad(rng.uniform(-config.rotation_deg, config.rotation_deg))
     shear = np.array([[1.0, rng.uniform(-config.shear, config.shear)], [0.0, 1.0]])
@@ -270,7 +269,7 @@ def blend_ink(config: SceneConfig, rng: np.random.Generator, canvas: np.ndarray,
 
 @functools.cache
 def noise_tile() -> np.ndarray:
-    """(1200, 1200, 3) float32 unit Gaussian noise, drawn once: a fresh draw costs 15 ms a scene."""
+    """(1200, 1200, 3) float32 unit Gaussian noise, drawn once: drawing costs 15 ms."""
     return np.random.default_rng(0).standard_normal((1200, 1200, 3), np.float32)
 
 

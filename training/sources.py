@@ -16,8 +16,8 @@ from sklearn.datasets import load_digits
 Split = Literal['train', 'dev', 'eval']
 
 # Every licence is the one that scikit-image's docstring of the loader states. Left out, although
-# bundled: motorcycle_left/right (Middlebury stereo, no licence stated), page and moon (none stated),
-# text (handwriting with unlabelled digit-like strokes), colour wheel, logos and binary masks.
+# bundled: motorcycle_left/right (Middlebury stereo, no licence stated), page and moon (none
+# stated), text (handwriting with unlabelled digit-like strokes), drawings and binary masks.
 PHOTOGRAPHS: dict[Split, dict[str, str]] = {
     'train': {
         'astronaut.png': 'public domain (NASA)',
@@ -44,7 +44,7 @@ PHOTOGRAPHS: dict[Split, dict[str, str]] = {
 # Positions in the file, not a shuffle: neighbouring scans tend to share a writer, so a shuffled
 # split would put most writers on both sides and flatter the result.
 SCANS: dict[Split, range] = {
-    'train': range(0, 1197),
+    'train': range(1197),
     'dev': range(1197, 1297),
     'eval': range(1297, 1797),
 }

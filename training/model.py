@@ -1,0 +1,178 @@
+"""The digits detector: a small anchor-free one-stage network with a dense output.
+
+The form is the family's usual one: strided 3x3 convolutions, stages that split, refine and
+concatenate, pyramid pooling, a top-down and bottom-up neck, separate box and class branches, and
+box distances as distributions over bins (Li et al., Generalized Focal Loss, 2020). Written for
+this package. There is no stride-32 output: the longest digit has 120 px, seven cells of stride 16.
+"""
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (everybody calls it F)
+from torch import nn
+
+INPUT_WH = (640, 480)
+STRIDES = (8, 16)
+CLASSES = 10
+BINS = 16
+# The first bin is one cell *outside* the anchor: a narrow 1 may lie between two anchors.
+FIRST_BIN = -1.0
+
+
+class ConvUnit(nn.Module):
+    """Convolution, batch normalisation, SiLU; (b, cin, h, w) to (b, cout, h/stride, w/stride)."""
+
+    def __init__(self, cin: int, cout: int, kernel: int = 3, stride: int = 1):
+        super().__init__()
+        self.conv = nn.Conv2d(cin, cout, kernel, stride, kernel // 2, bias=False)
+        self.norm = nn.BatchNorm2d(cout, eps=1e-3, momentum=0.03)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.silu(self.norm(self.conv(x)))
+
+    def folded(self) -> nn.Conv2d:
+        """The convolution with the normalisation folded into weight and bias."""
+        gain = self.norm.weight / torch.sqrt(self.norm.running_var + self.norm.eps)
+        conv = self.conv
+        fused = nn.Conv2d(
+            conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, conv.padding
+        )
+        fused.weight.data = conv.weight.data * gain.data[:, None, None, None]
+        fused.bias.data = self.norm.bias.data - self.norm.running_mean * gain.data
+        return fused
+
+
+class Refine(nn.Module):
+    """Two 3x3 convolutions with a residual connection."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.first = ConvUnit(channels, channels)
+        self.second = ConvUnit(channels, channels)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.second(self.first(x))
+
+
+class Stage(nn.Module):
+    """Half of the channels are refined `depth` times; every step joins the output's 1x1."""
+
+    def __init__(self, cin: int, cout: int, depth: int = 1):
+        super().__init__()
+        self.half = cout // 2
+        self.enter = ConvUnit(cin, cout, 1)
+        self.steps = nn.ModuleList(Refine(self.half) for _ in range(depth))
+        self.leave = ConvUnit(self.half * (2 + depth), cout, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = list(self.enter(x).split(self.half, 1))
+        for step in self.steps:
+            parts.append(step(parts[-1]))
+        return self.leave(torch.cat(parts, 1))
+
+
+class PyramidPool(nn.Module):
+    """Maxima over 5, 9 and 13 cells beside the input: what surrounds a digit."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.enter = ConvUnit(channels, channels // 2, 1)
+        self.leave = ConvUnit(channels * 2, channels, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = [self.enter(x)]
+        for _ in range(3):
+            parts.append(F.max_pool2d(parts[-1], 5, 1, 2))
+        return self.leave(torch.cat(parts, 1))
+
+
+class Head(nn.Module):
+    """Box bins and class logits of one level: (b, c, h, w) to (b, 4 * BINS + CLASSES, h, w)."""
+
+    def __init__(self, cin: int, box_width: int = 32, class_width: int = 48):
+        super().__init__()
+        self.box = nn.Sequential(
+            ConvUnit(cin, box_width),
+            ConvUnit(box_width, box_width),
+            nn.Conv2d(box_width, 4 * BINS, 1),
+        )
+        self.classes = nn.Sequential(
+            ConvUnit(cin, class_width),
+            ConvUnit(class_width, class_width),
+            nn.Conv2d(class_width, CLASSES, 1),
+        )
+        nn.init.zeros_(self.box[-1].bias)
+        nn.init.constant_(self.classes[-1].bias, -5.0)  # digits are rare: start near 0.7 %
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.box(x), self.classes(x)], 1)
+
+
+class DigitsNet(nn.Module):
+    """Backbone, neck and heads.
+
+    In training `forward` gives the raw rows (b, 4 * BINS + CLASSES, n), which the loss needs; in
+    evaluation the dense output (b, 4 + CLASSES, n): cx, cy, w, h in network pixels, then scores.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(ConvUnit(3, 16, stride=2), ConvUnit(16, 24, stride=2))
+        self.stage4 = Stage(24, 24)
+        self.stage8 = nn.Sequential(ConvUnit(24, 48, stride=2), Stage(48, 48, depth=2))
+        self.stage16 = nn.Sequential(ConvUnit(48, 80, stride=2), Stage(80, 80))
+        self.stage32 = nn.Sequential(ConvUnit(80, 80, stride=2), PyramidPool(80))
+        self.merge16 = Stage(160, 64)
+        self.merge8 = Stage(112, 48)
+        self.down16 = ConvUnit(48, 48, stride=2)
+        self.out16 = Stage(112, 64)
+        self.heads = nn.ModuleList([Head(48), Head(64)])
+        self.register_buffer('anchors', anchor_points(), persistent=False)
+
+    def rows(self, images: torch.Tensor) -> torch.Tensor:
+        """(b, 3, 480, 640) in [0, 1] to raw rows (b, 4 * BINS + CLASSES, n)."""
+        at8 = self.stage8(self.stage4(self.stem(images)))
+        at16 = self.stage16(at8)
+        at32 = self.stage32(at16)
+        mid16 = self.merge16(torch.cat([F.interpolate(at32, scale_factor=2.0), at16], 1))
+        out8 = self.merge8(torch.cat([F.interpolate(mid16, scale_factor=2.0), at8], 1))
+        out16 = self.out16(torch.cat([self.down16(out8), mid16], 1))
+        levels = zip(self.heads, (out8, out16), strict=True)
+        return torch.cat([head(x).flatten(2) for head, x in levels], 2)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        rows = self.rows(images)
+        if self.training:
+            return rows
+        bins, logits = rows.split([4 * BINS, CLASSES], 1)
+        xyxy = boxes_from_bins(bins, self.anchors)
+        low, high = xyxy.split(2, 1)
+        return torch.cat([(low + high) / 2, high - low, logits.sigmoid()], 1)
+
+
+def anchor_points() -> torch.Tensor:
+    """Cell centres and strides of all levels, (3, n): x, y, stride in network pixels."""
+    levels = []
+    for stride in STRIDES:
+        x = (torch.arange(INPUT_WH[0] // stride) + 0.5) * stride
+        y = (torch.arange(INPUT_WH[1] // stride) + 0.5) * stride
+        grid_y, grid_x = torch.meshgrid(y, x, indexing='ij')
+        levels.append(torch.stack([grid_x, grid_y, torch.full_like(grid_x, stride)]).flatten(1))
+    return torch.cat(levels, 1)
+
+
+def boxes_from_bins(bins: torch.Tensor, anchors: torch.Tensor) -> torch.Tensor:
+    """Expected left, top, right, bottom distances to boxes: (b, 4 * BINS, n) to (b, 4, n) xyxy."""
+    share = bins.unflatten(1, (4, BINS)).softmax(2)
+    steps = torch.arange(BINS, dtype=share.dtype, device=share.device) + FIRST_BIN
+    distance = (share * steps[:, None]).sum(2) * anchors[2]
+    near, far = distance.split(2, 1)
+    return torch.cat([anchors[:2] - near, anchors[:2] + far], 1)
+
+
+def fold_normalisation(model: nn.Module) -> nn.Module:
+    """Replace every `ConvUnit`'s normalisation by a bias, in place; for export."""
+    for unit in model.modules():
+        if isinstance(unit, ConvUnit):
+            unit.conv = unit.folded()
+            unit.norm = nn.Identity()
+    return model

@@ -1,0 +1,201 @@
+"""Train the digits detector for a fixed time, on scenes that are composed while it trains.
+
+Every scene is new (`scenes.TRAIN`, numbered from 0) and stays in a pool on the GPU, from which
+batches are drawn at random: the GPU never waits for the processes that compose scenes. Seeded, but
+not bit-reproducible: how often a scene is drawn depends on the machine's speed.
+"""
+
+import argparse
+import copy
+import json
+import math
+import pathlib
+import queue
+import threading
+import time
+from collections.abc import Iterator
+
+import cv2
+import letterbox
+import loss
+import model as net
+import numpy as np
+import scenes
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data import IterableDataset
+from torch.utils.data import get_worker_info
+
+MAX_DIGITS = scenes.TRAIN.digits[1]
+SEED = 20
+
+
+class SceneStream(IterableDataset):
+    """Endless training samples: image (3, 480, 640) uint8, boxes (12, 4), classes (12,)."""
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        cv2.setNumThreads(0)
+        worker = get_worker_info()
+        index, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        while True:
+            yield sample(index)
+            index += step
+
+
+def sample(index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scene `index` as the network sees it; unused rows have class -1."""
+    scene = scenes.compose(scenes.TRAIN, index)
+    image, geometry = letterbox.letterbox(scene.image, net.INPUT_WH)
+    boxes = np.zeros((MAX_DIGITS, 4), np.float32)
+    classes = np.full(MAX_DIGITS, -1, np.int64)
+    boxes[: len(scene.xyxy)] = letterbox.to_network(scene.xyxy, geometry)
+    classes[: len(scene.classes)] = scene.classes
+    return np.ascontiguousarray(image.transpose(2, 0, 1)), boxes, classes
+
+
+class ScenePool:
+    """The newest `capacity` scenes, on the device; batches are drawn with replacement."""
+
+    def __init__(self, capacity: int, device: torch.device):
+        width, height = net.INPUT_WH
+        self.images = torch.empty((capacity, 3, height, width), dtype=torch.uint8, device=device)
+        self.boxes = torch.empty((capacity, MAX_DIGITS, 4), device=device)
+        self.classes = torch.empty((capacity, MAX_DIGITS), dtype=torch.int64, device=device)
+        self.received = 0
+
+    def add(self, batch: list[torch.Tensor]) -> None:
+        """Copy a batch in, over the oldest scenes. The capacity is a multiple of its size."""
+        start = self.received % len(self.images)
+        end = start + len(batch[0])
+        for store, new in zip((self.images, self.boxes, self.classes), batch, strict=True):
+            store[start:end].copy_(new, non_blocking=True)
+        self.received += len(batch[0])
+
+    def draw(self, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """A recoloured batch: images (size, 3, h, w) float in [0, 1], boxes, classes."""
+        device = self.images.device
+        filled = min(self.received, len(self.images))
+        index = torch.randint(filled, (size,), device=device)
+        images = self.images[index].float() / 255
+        # A scene is drawn several times: never twice in the same colours.
+        mixed = images.gather(
+            1,
+            torch.rand((size, 3), device=device).argsort(1)[..., None, None].expand_as(images),
+        )
+        negative = torch.rand((size, 1, 1, 1), device=device) < 0.3
+        gain = torch.empty((size, 1, 1, 1), device=device).uniform_(0.8, 1.2)
+        images = torch.where(negative, 1 - mixed, mixed) * gain
+        return images.clamp_(0, 1), self.boxes[index], self.classes[index]
+
+
+def fill_queue(loader: DataLoader, batches: queue.Queue, stop: threading.Event) -> None:
+    """Move composed batches from the worker processes to the training thread."""
+    for batch in loader:
+        while not stop.is_set():
+            try:
+                batches.put(batch, timeout=0.5)
+                break
+            except queue.Full:
+                continue
+        if stop.is_set():
+            return
+
+
+def learning_rate(progress: float, peak: float) -> float:
+    """Linear warm-up over the first 4 % of the time, then half a cosine down to 1 %."""
+    if progress < 0.04:
+        return peak * progress / 0.04
+    return peak * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (progress - 0.04) / 0.96)))
+
+
+def train(arguments: argparse.Namespace) -> dict:
+    """Train until the time is up; write the averaged weights; return the record of the run."""
+    device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
+    torch.manual_seed(SEED)
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = True
+    network = net.DigitsNet().to(device, memory_format=torch.channels_last)
+    average = copy.deepcopy(network).eval()
+    decayed = [p for p in network.parameters() if p.ndim > 1]
+    plain = [p for p in network.parameters() if p.ndim <= 1]
+    optimizer = torch.optim.AdamW(
+        [{'params': decayed, 'weight_decay': 0.02}, {'params': plain, 'weight_decay': 0.0}]
+    )
+    loader = DataLoader(
+        SceneStream(),
+        arguments.chunk,
+        num_workers=arguments.workers,
+        prefetch_factor=4,
+        pin_memory=device.type == 'cuda',
+    )
+    batches: queue.Queue = queue.Queue(8)
+    stop = threading.Event()
+    feeder = threading.Thread(target=fill_queue, args=(loader, batches, stop), daemon=True)
+    feeder.start()
+    pool = ScenePool(arguments.pool, device)
+    while pool.received < min(arguments.batch * 8, arguments.pool):
+        pool.add(batches.get(timeout=120))  # an error of the feeder would otherwise hang here
+
+    start = time.monotonic()
+    steps, progress = 0, 0.0
+    while progress < 1 and steps < arguments.max_steps:
+        while not batches.empty():
+            pool.add(batches.get())
+        images, boxes, classes = pool.draw(arguments.batch)
+        for group in optimizer.param_groups:
+            group['lr'] = learning_rate(progress, arguments.peak_rate)
+        with torch.autocast(device.type, torch.bfloat16):
+            rows = network(images.contiguous(memory_format=torch.channels_last))
+        parts = loss.detection_loss(rows, network.anchors, boxes, classes)
+        optimizer.zero_grad(set_to_none=True)
+        sum(parts.values()).backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 10.0)
+        optimizer.step()
+        steps += 1
+        follow(average, network, min(0.9995, (1 + steps) / (10 + steps)))
+        progress = (time.monotonic() - start) / arguments.seconds
+        if steps % arguments.log_every == 0:
+            shown = ' '.join(f'{name} {value.item():.3f}' for name, value in parts.items())
+            print(f'{progress:6.1%} step {steps} scenes {pool.received} {shown}', flush=True)
+    stop.set()
+    feeder.join(30)
+    record = {
+        'seed': SEED,
+        'seconds': round(time.monotonic() - start),
+        'steps': steps,
+        'batch': arguments.batch,
+        'scenes_composed': pool.received,
+        'scenes_drawn': steps * arguments.batch,
+        'peak_rate': arguments.peak_rate,
+        'device': torch.cuda.get_device_name() if device.type == 'cuda' else 'CPU',
+        'torch': torch.__version__,
+    }
+    state = {name: value.cpu() for name, value in average.state_dict().items()}
+    torch.save({'weights': state, 'record': record}, arguments.out)
+    return record
+
+
+@torch.no_grad()
+def follow(average: torch.nn.Module, network: torch.nn.Module, decay: float) -> None:
+    """Move the averaged weights and normalisation statistics a little towards the network's."""
+    mine, theirs = average.state_dict(), network.state_dict()
+    names = [name for name, value in mine.items() if value.is_floating_point()]
+    torch._foreach_lerp_([mine[n] for n in names], [theirs[n] for n in names], 1 - decay)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--out', type=pathlib.Path, default=pathlib.Path('digits.pt'))
+    parser.add_argument('--seconds', type=float, default=480.0, help='time of training')
+    parser.add_argument('--max-steps', type=int, default=1_000_000)
+    parser.add_argument('--batch', type=int, default=128)
+    parser.add_argument('--chunk', type=int, default=32, help='scenes a worker sends at once')
+    parser.add_argument('--pool', type=int, default=24_576, help='scenes kept; 0.9 MB each')
+    parser.add_argument('--workers', type=int, default=15)
+    parser.add_argument('--peak-rate', type=float, default=3e-3, help='highest learning rate')
+    parser.add_argument('--log-every', type=int, default=100)
+    print(json.dumps(train(parser.parse_args()), indent=2))
+
+
+if __name__ == '__main__':
+    main()
