@@ -1,0 +1,303 @@
+# shellcheck shell=bash
+# The environment behind scripts/test, scripts/run, scripts/demo, scripts/check and scripts/env.
+#
+# Where ROS 2 is installed it is used, with a virtual environment for what apt does not supply.
+# Elsewhere a virtual environment gets ROS 2 from PyPI, and vision_msgs from overlay/.
+# Set-up and build happen under a lock and end with a stamp: what is there is kept, what was
+# interrupted or has changed is made anew.
+#
+# Callers: env_select [DISTRO], then env_ready (set-up, build), then env_open (this shell).
+
+ENV_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+ENV_REVISION=1  # raise it when the set-up below changes, to have existing environments made anew
+
+env_say() { printf '%s\n' "$*" >&2; }
+env_die() { env_say "${0##*/}: $*"; exit 2; }
+
+# --- which ROS 2 -----------------------------------------------------------------------------------
+
+# env_select [DISTRO]: decide where ROS 2 comes from; sets ENV_*, touches nothing.
+env_select() {
+  local wanted=${1:-} candidate
+  case $wanted in
+    '' | jazzy | kilted | "${ROS_DISTRO:-}") ;;
+    *) env_die "--distro must be jazzy or kilted (got '$wanted')" ;;
+  esac
+  ENV_KIND=pypi ENV_DISTRO=${wanted:-jazzy} ENV_SETUP=''
+  # A shell in which scripts/env was sourced has ROS_DISTRO too: there it is ours.
+  if [ -n "${ROS_DISTRO:-}" ] && [ -n "${AMENT_PREFIX_PATH:-}" ] && [ -z "${TRT_PERCEPTION_VENV:-}" ]; then
+    [ -z "$wanted" ] || [ "$wanted" = "$ROS_DISTRO" ] ||
+      env_die "ROS 2 $ROS_DISTRO is sourced in this shell, and two distributions do not mix: use a shell without it for --distro $wanted"
+    ENV_KIND=installed ENV_DISTRO=$ROS_DISTRO
+  else
+    for candidate in ${wanted:-jazzy kilted}; do
+      if [ -f "/opt/ros/$candidate/setup.bash" ]; then
+        ENV_KIND=installed ENV_DISTRO=$candidate ENV_SETUP=/opt/ros/$candidate/setup.bash
+        break
+      fi
+    done
+  fi
+  local suffix=''
+  [ "$ENV_DISTRO" = jazzy ] || suffix=-$ENV_DISTRO
+  ENV_VENV=$ENV_ROOT/.venv$suffix
+  ENV_BUILD=$ENV_ROOT/build$suffix ENV_INSTALL=$ENV_ROOT/install$suffix ENV_LOGS=$ENV_ROOT/log$suffix
+  ENV_STATE=$ENV_ROOT/.env/$ENV_DISTRO
+}
+
+# Forget what an environment opened earlier left behind, and source an installed ROS 2.
+env_ros() {
+  if [ -n "${TRT_PERCEPTION_VENV:-}" ]; then
+    unset AMENT_PREFIX_PATH CMAKE_PREFIX_PATH COLCON_PREFIX_PATH PYTHONPATH LD_LIBRARY_PATH
+    unset ROS_DISTRO TRT_PERCEPTION_VENV
+  fi
+  # ros-wheels-bootstrapper sets it to say that LD_LIBRARY_PATH is complete: not for another prefix.
+  unset _ROS_WHEELS_BOOTSTRAP_COMPLETE
+  # shellcheck disable=SC1090
+  [ -z "$ENV_SETUP" ] || env_source "$ENV_SETUP"
+}
+
+env_source() {  # source a ROS set-up file, which reads unset variables and returns what it likes
+  local flags=$-
+  set +eu
+  # shellcheck disable=SC1090
+  . "$1"
+  case $flags in *e*) set -e ;; esac
+  case $flags in *u*) set -u ;; esac
+}
+
+# --- requirements of this machine ------------------------------------------------------------------
+
+# Print the interpreter to build on: $PYTHON, else the first that fits. A virtual environment's
+# Python is replaced by the one it was made from, because .venv itself may be removed and made anew.
+env_python() {
+  local candidate found
+  local ask='import sys
+if not (3, 10) <= sys.version_info[:2] <= (3, 13): raise SystemExit(1)
+print(getattr(sys, "_base_executable", None) or sys.executable)'
+  if [ -n "${PYTHON:-}" ]; then
+    found=$("$PYTHON" -c "$ask" 2>/dev/null) ||
+      env_die "PYTHON must name a CPython 3.10 to 3.13 (got '$PYTHON': $("$PYTHON" --version 2>&1 | tail -n 1))"
+    printf '%s\n' "$found"
+    return
+  fi
+  for candidate in python3 python3.12 python3.11 python3.13 python3.10; do
+    if found=$("$candidate" -c "$ask" 2>/dev/null); then
+      printf '%s\n' "$found"
+      return
+    fi
+    # An installed ROS 2 is compiled for the system's Python and no other.
+    [ "$ENV_KIND" = pypi ] || break
+  done
+  env_die "needs CPython 3.10 to 3.13 (found $(python3 --version 2>&1 | tail -n 1)): install one of them, or name it with PYTHON=/path/to/python3.12"
+}
+
+env_check_pypi() {
+  [ "$(uname -s) $(uname -m)" = 'Linux x86_64' ] ||
+    env_die "ROS 2 from PyPI exists for x86-64 Linux only (this is $(uname -s) $(uname -m)): install ROS 2 Jazzy and source its setup.bash, then run this again"
+  local missing=()
+  command -v c++ >/dev/null || missing+=(build-essential)
+  command -v make >/dev/null || command -v ninja >/dev/null || missing+=(make)
+  command -v cmake >/dev/null || missing+=(cmake)
+  "$1" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+  "$1" -c 'import pathlib, sysconfig
+raise SystemExit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())' || missing+=(python3-dev)
+  [ ${#missing[@]} -eq 0 ] ||
+    env_die "building messages for $1 needs what this machine lacks: sudo apt-get install ${missing[*]}"
+}
+
+env_check_installed() {
+  local missing=() package
+  for package in vision_msgs cv_bridge launch_ros launch_testing; do
+    "$1" -c "from ament_index_python import get_package_prefix as g; g('$package')" 2>/dev/null ||
+      missing+=("ros-$ENV_DISTRO-${package//_/-}")
+  done
+  "$1" -c 'import colcon_core, colcon_ros' 2>/dev/null || missing+=(python3-colcon-common-extensions)
+  "$1" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+  "$1" -c 'import cv2' 2>/dev/null || missing+=(python3-opencv)
+  "$1" -c 'import pytest' 2>/dev/null || missing+=(python3-pytest)
+  [ ${#missing[@]} -eq 0 ] ||
+    env_die "ROS 2 $ENV_DISTRO lacks packages that trt_perception needs: sudo apt-get install ${missing[*]}"
+}
+
+# --- set-up ----------------------------------------------------------------------------------------
+
+# env_step LABEL COMMAND...: one line with the time it took; output to $ENV_STATE/setup.log.
+env_step() {
+  local label=$1 start=$SECONDS status=0
+  shift
+  printf '%s ... ' "$label" >&2
+  printf '\n--- %s\n' "$label" >> "$ENV_STATE/setup.log"
+  "$@" >> "$ENV_STATE/setup.log" 2>&1 < /dev/null || status=$?
+  if [ "$status" -ne 0 ]; then
+    env_say 'failed'
+    tail -n 25 "$ENV_STATE/setup.log" >&2
+    env_say "${0##*/}: '$label' failed; the whole log is ${ENV_STATE#"$ENV_ROOT"/}/setup.log"
+    exit 1
+  fi
+  env_say "$((SECONDS - start)) s"
+}
+
+# What the virtual environment depends on, as one line.
+env_key() {
+  {
+    printf '%s\n' "$ENV_REVISION" "$ENV_KIND" "$ENV_DISTRO" "$ENV_ROOT"
+    printf '%s\n' "$1" && "$1" --version
+    cd "$ENV_ROOT" && find requirements overlay -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
+  } | sha256sum
+}
+
+env_make_venv() { # env_make_venv PYTHON [OPTION...]
+  local python=$1
+  shift
+  rm -rf "$ENV_VENV"
+  "$python" -m venv "$@" "$ENV_VENV"
+  touch "$ENV_VENV/COLCON_IGNORE"  # its share/ is full of package.xml files
+  touch "$ENV_VENV"/local_setup.{sh,bash,zsh}  # colcon looks for them in what AMENT_PREFIX_PATH names
+}
+
+env_pip_pypi() {
+  local pip=("$ENV_VENV/bin/python" -m pip --disable-pip-version-check)
+  # Without build isolation the one package that comes as source is built by the setuptools pinned here.
+  local installers
+  mapfile -t installers < <(grep -oE '^(pip|setuptools)==[^ ]+' "$ENV_ROOT/requirements/pypi.txt")
+  "${pip[@]}" install --no-deps "${installers[@]}"
+  "${pip[@]}" install --no-deps --no-build-isolation -r "$ENV_ROOT/requirements/$ENV_DISTRO.txt"
+  "${pip[@]}" check
+}
+
+env_pip_installed() {
+  "$ENV_VENV/bin/python" -m pip --disable-pip-version-check install --no-deps \
+    -r "$ENV_ROOT/requirements/ros-installed.txt"
+}
+
+env_overlay() {
+  # The wheels' CMake files name the headers of the machine that built them.
+  "$ENV_VENV/bin/python" - <<'PY'
+import pathlib
+import re
+import sys
+import sysconfig
+
+import numpy
+
+HEADERS = (
+    (rb'/opt/python/cp\d+-cp\d+/lib/python[\d.]+/site-packages/numpy/(?:_core|core)/include', numpy.get_include()),
+    (rb'/opt/python/cp\d+-cp\d+/include/python[\d.]+', sysconfig.get_path('include')),
+)
+for path in pathlib.Path(sys.prefix, 'share').rglob('*.cmake'):
+    old = new = path.read_bytes()
+    for pattern, here in HEADERS:
+        new = re.sub(pattern, lambda _, here=here: here.encode(), new)
+    if new != old:
+        path.write_bytes(new)
+PY
+  # Built away from the checkout, where neither colcon nor an ignored build folder of the user's sees it.
+  local build
+  build=$(mktemp -d)
+  AMENT_PREFIX_PATH=$ENV_VENV CMAKE_PREFIX_PATH=$ENV_VENV PATH=$ENV_VENV/bin:$PATH \
+    cmake -S "$ENV_ROOT/overlay/vision_msgs" -B "$build" -DCMAKE_INSTALL_PREFIX="$ENV_VENV" \
+    -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=OFF -DPython3_EXECUTABLE="$ENV_VENV/bin/python" \
+    -DPYTHON_EXECUTABLE="$ENV_VENV/bin/python"
+  PATH=$ENV_VENV/bin:$PATH cmake --build "$build" --parallel "$(nproc)"
+  cmake --install "$build"
+  rm -rf "$build"
+}
+
+env_setup() {
+  local python key
+  python=$(env_python)
+  key=$(env_key "$python")
+  [ "$(cat "$ENV_VENV/.complete" 2>/dev/null)" != "$key" ] || return 0
+  "env_check_$ENV_KIND" "$python"
+  : > "$ENV_STATE/setup.log"
+  env_say "Setting up ROS 2 $ENV_DISTRO in ${ENV_VENV##*/}, once (log: ${ENV_STATE#"$ENV_ROOT"/}/setup.log)"
+  if [ "$ENV_KIND" = pypi ]; then
+    env_step '[1/3] virtual environment' env_make_venv "$python"
+    env_step "[2/3] ROS 2 $ENV_DISTRO and the Python packages" env_pip_pypi
+    env_step '[3/3] vision_msgs' env_overlay
+  else
+    env_step '[1/2] virtual environment' env_make_venv "$python" --system-site-packages
+    env_step '[2/2] Python packages' env_pip_installed
+  fi
+  # What was built against another environment goes with it.
+  rm -rf "$ENV_BUILD" "$ENV_INSTALL"
+  printf '%s\n' "$key" > "$ENV_VENV/.complete"
+}
+
+# --- build -----------------------------------------------------------------------------------------
+
+# Names and contents of all that is installed, as one line.
+env_sources() {
+  cd "$ENV_ROOT" && find trt_perception launch config models demo resource setup.py setup.cfg package.xml \
+    -type f -not -path '*/__pycache__/*' -print0 2>/dev/null | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum
+}
+
+env_build() {
+  local key
+  key=$(env_sources)
+  [ "$(cat "$ENV_INSTALL/.complete" 2>/dev/null)" != "$key" ] || return 0
+  : > "$ENV_STATE/setup.log"
+  # From nothing: setuptools would install modules again that were deleted since.
+  rm -rf "$ENV_BUILD/trt_perception" "$ENV_INSTALL"
+  env_step 'colcon build' env_colcon build --base-paths "$ENV_ROOT" --packages-select trt_perception \
+    --build-base "$ENV_BUILD" --install-base "$ENV_INSTALL"
+  printf '%s\n' "$key" > "$ENV_INSTALL/.complete"
+}
+
+env_colcon() (
+  cd "$ENV_ROOT"
+  exec python -m colcon --log-base "$ENV_LOGS" "$@"
+)
+
+# --- for callers -----------------------------------------------------------------------------------
+
+# env_lock FD: one set-up, build or test at a time; waits for another and says so.
+env_lock() {
+  flock -n "$1" || { env_say "${0##*/}: waiting for another run in this checkout"; flock "$1"; }
+}
+
+# Set up and build what is missing or out of date. Not for a script that a test started: the tree under
+# test must stay as it is.
+env_ready() {
+  [ "${TRT_PERCEPTION_IN_TEST:-}" != "$ENV_INSTALL" ] || return 0
+  mkdir -p "$ENV_STATE"
+  (
+    env_lock 9
+    env_ros
+    # Without the lock, which a process left behind would otherwise hold.
+    env_setup 9>&-
+    env_activate
+    env_build 9>&-
+  ) 9> "$ENV_STATE/lock"
+}
+
+env_activate() {
+  if [ "$ENV_KIND" = pypi ]; then
+    export ROS_DISTRO=$ENV_DISTRO ROS_VERSION=2 ROS_PYTHON_VERSION=3
+    export AMENT_PREFIX_PATH=$ENV_VENV CMAKE_PREFIX_PATH=$ENV_VENV TRT_PERCEPTION_VENV=$ENV_VENV
+  fi
+  export VIRTUAL_ENV=$ENV_VENV PATH=$ENV_VENV/bin:$PATH
+  unset PYTHONHOME
+}
+
+# Open the environment in this shell: ROS 2, the virtual environment and the installed package.
+env_open() {
+  env_ros
+  env_activate
+  env_source "$ENV_INSTALL/local_setup.bash"
+}
+
+# Keep this run's topics on this machine and in a domain of their own, unless the user chose a domain.
+# The lock on a file per domain lasts as long as the run and all that it starts.
+env_isolate() {
+  [ -z "${ROS_DOMAIN_ID:-}" ] || return 0
+  local start=$((RANDOM % 100)) i lock
+  for ((i = 0; i < 100; i++)); do
+    ROS_DOMAIN_ID=$(((start + i) % 100 + 1))  # 102 and above would meet Linux's ephemeral ports
+    if { exec {lock}> "${TMPDIR:-/tmp}/trt_perception-domain-$ROS_DOMAIN_ID.lock"; } 2>/dev/null &&
+      flock -n "$lock"; then
+      break
+    fi
+  done
+  export ROS_DOMAIN_ID ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST
+}
