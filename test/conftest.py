@@ -1,0 +1,85 @@
+"""Tests run against the installed package, in a ROS domain of their own.
+
+colcon runs pytest in the source folder, where `import trt_perception` would find the sources: tests would pass although the
+installed tree lacks a module or a data file. So the source folder leaves `sys.path` before any test is imported, the
+session stops where the package still comes from there or differs from it, and tests run in an empty folder, which keeps
+the Python processes that they start from finding the sources too.
+"""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / 'trt_perception'
+BUILD_FIRST = 'scripts/test builds and tests; by hand: colcon build, source install/setup.bash'
+
+
+def leave_source_folder():
+    """Remove the source folder from the module search path."""
+    sys.path[:] = [entry for entry in sys.path if Path(entry or '.').resolve() != ROOT]
+
+
+def installed_package():
+    """Return the folder of the installed package, or stop the session in one sentence."""
+    spec = importlib.util.find_spec('trt_perception')
+    if spec is None or not spec.origin:
+        raise pytest.UsageError(f'trt_perception is not installed here: {BUILD_FIRST}')
+    # Not resolved: colcon build --symlink-install installs links to the sources, and that is fine.
+    package = Path(spec.origin).parent
+    if package == SOURCE:
+        raise pytest.UsageError(
+            f'tests must import the installed trt_perception (got the sources, {package}): '
+            f'{BUILD_FIRST}'
+        )
+    return package
+
+
+def difference(package):
+    """Return the first module in which the installed package differs from the sources, or None."""
+    modules = {path.relative_to(SOURCE) for path in SOURCE.rglob('*.py')}
+    modules |= {path.relative_to(package) for path in package.rglob('*.py')}
+    for module in sorted(modules):
+        source, installed = SOURCE / module, package / module
+        if not source.exists() or not installed.exists():
+            return module
+        if source.read_bytes() != installed.read_bytes():
+            return module
+    return None
+
+
+leave_source_folder()
+# For whoever starts pytest or colcon test by hand; scripts/test has chosen a domain already.
+if not os.environ.get('ROS_DOMAIN_ID'):
+    os.environ['ROS_DOMAIN_ID'] = str(os.getpid() % 100 + 1)
+    os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'LOCALHOST'
+
+
+def pytest_configure():
+    """Stop before the first test where the installed package is missing or out of date."""
+    package = installed_package()
+    changed = difference(package)
+    if changed:
+        raise pytest.UsageError(
+            f'the installed trt_perception differs from the sources in {changed} ({package}): '
+            f'{BUILD_FIRST}'
+        )
+
+
+def pytest_collection_finish():
+    """Catch a test that brought the source folder back."""
+    leave_source_folder()
+    module = sys.modules.get('trt_perception')
+    if module and module.__file__ and Path(module.__file__).parent == SOURCE:
+        raise pytest.UsageError(f'a test module imported the sources of trt_perception, {SOURCE}')
+
+
+@pytest.fixture(autouse=True, scope='session')
+def _empty_working_folder(tmp_path_factory):
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.mktemp('cwd'))
+    yield
+    os.chdir(before)

@@ -1,0 +1,101 @@
+"""The environment itself: ROS 2 talks, vision_msgs is the real one on the wire, colcon finds one package."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# The type hashes of vision_msgs 4.1.1: equal hashes are what lets two ROS 2 nodes talk.
+TYPE_HASHES = {
+    'Detection2DArray': 'RIHS01_214274120007f4a683866481336b70310268cfa107aebe9d594a6acf75bda968',
+    'LabelInfo': 'RIHS01_3d37df4015cdf660cc851c51897f2acd957e1ca6205ba0a99aebffb9406b0783',
+}
+
+
+def share_of_vision_msgs():
+    index = pytest.importorskip('ament_index_python', reason='ROS 2 is not here')
+    return Path(index.get_package_share_directory('vision_msgs'))
+
+
+@pytest.mark.parametrize('message', sorted(TYPE_HASHES))
+def test_overlay_is_vision_msgs_on_the_wire(message):
+    share = share_of_vision_msgs()
+    if 'Stand-in' not in (share / 'package.xml').read_text():
+        pytest.skip(f"vision_msgs is the distribution's own ({share}), not the overlay")
+    description = json.loads((share / 'msg' / f'{message}.json').read_text())
+    hashes = {entry['type_name']: entry['hash_string'] for entry in description['type_hashes']}
+    assert hashes[f'vision_msgs/msg/{message}'] == TYPE_HASHES[message]
+
+
+LISTENER = """
+import time
+import rclpy
+from rclpy.qos import QoSProfile, DurabilityPolicy
+from vision_msgs.msg import Detection2DArray
+
+rclpy.init()
+node = rclpy.create_node('environment_listener')
+received = []
+qos = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+node.create_subscription(Detection2DArray, 'environment_test', received.append, qos)
+end = time.monotonic() + 40
+while not received and time.monotonic() < end:
+    rclpy.spin_once(node, timeout_sec=0.1)
+print(received[0].detections[0].id if received else 'nothing received')
+"""
+
+
+@pytest.mark.timeout(60)
+def test_message_crosses_from_process_to_process():
+    rclpy = pytest.importorskip('rclpy')
+    from rclpy.qos import DurabilityPolicy
+    from rclpy.qos import QoSProfile
+    from vision_msgs.msg import Detection2D
+    from vision_msgs.msg import Detection2DArray
+
+    context = rclpy.Context()
+    rclpy.init(context=context)
+    try:
+        node = rclpy.create_node('environment_talker', context=context)
+        qos = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+        publisher = node.create_publisher(Detection2DArray, 'environment_test', qos)
+        publisher.publish(Detection2DArray(detections=[Detection2D(id='seen')]))
+        answer = subprocess.run(
+            [sys.executable, '-c', LISTENER], capture_output=True, text=True, timeout=50
+        )
+    finally:
+        rclpy.shutdown(context=context)
+    assert answer.stdout.strip() == 'seen', answer.stderr
+
+
+def test_colcon_finds_this_package_only():
+    # A second vision_msgs in a user's workspace would shadow the one of their distribution.
+    found = subprocess.run(
+        [sys.executable, '-m', 'colcon', '--log-base', os.devnull, 'list', '--names-only'],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.split() == ['trt_perception']
+
+
+def test_package_under_test_is_the_installed_one():
+    import trt_perception
+
+    assert Path(trt_perception.__file__).parent != ROOT / 'trt_perception'
+
+
+def test_started_python_finds_the_installed_package_too():
+    found = subprocess.run(
+        [sys.executable, '-c', 'import trt_perception; print(trt_perception.__file__)'],
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stderr
+    assert Path(found.stdout.strip()).parent != ROOT / 'trt_perception'
