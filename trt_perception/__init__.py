@@ -1,3 +1,3 @@
-"""trt_perception: object detection for ROS 2 on TensorRT, and on ONNX Runtime where there is no GPU."""
+"""Object detection for ROS 2: on TensorRT, and on ONNX Runtime where there is no GPU."""
 
 __version__ = '0.1.0'

@@ -1,0 +1,1 @@
+"""Pipelines: all the work on one frame, on the CPU or on the GPU, behind one small interface."""

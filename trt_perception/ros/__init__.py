@@ -1,0 +1,1 @@
+"""The ROS shell: the only place that imports rclpy or messages."""

@@ -1,0 +1,1 @@
+"""The steps a frame goes through: preprocessing, the engine's runtime, decoding."""

@@ -1,0 +1,1 @@
+"""Command lines: thin shells over typed functions."""

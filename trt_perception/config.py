@@ -1,0 +1,333 @@
+"""All parameters of the detector node, in one typed table.
+
+Each field of DetectorConfig is one ROS parameter: its type, default, range and description stand
+here and nowhere else. ROS descriptors, config/detect.yaml and docs/parameters.md are made from it,
+and tests hold them to it.
+Guarantee: a DetectorConfig that exists is valid in itself; what depends on the model is checked
+    against the model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from typing import Final
+
+from trt_perception.errors import ConfigError
+from trt_perception.manifest import COLOR_ORDERS
+from trt_perception.manifest import DECODERS
+from trt_perception.manifest import RESIZE_MODES
+
+__all__ = ['PARAMETERS', 'DetectorConfig', 'Parameter', 'Thresholds', 'parameter_value']
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One row of the table.
+
+    Attributes:
+        name: ROS name, with dots.
+        field: name of the field in DetectorConfig.
+        kind: ``bool``, ``integer``, ``double``, ``string`` and their arrays ``integer[]``,
+            ``double[]``, ``string[]``.
+        default: the value where the user gives none.
+        description: one sentence for people.
+        unit: of the value, may be empty.
+        minimum: smallest value, None where there is no limit.
+        maximum: largest value, None where there is no limit.
+        choices: the values that are allowed, empty where any is.
+        live: it may change while the node is active.
+    """
+
+    name: str
+    field: str
+    kind: str
+    default: Any
+    description: str
+    unit: str = ''
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    live: bool = False
+
+
+def _parameter(default: Any, description: str, **facts: Any) -> Any:
+    return dataclasses.field(default=default, metadata={'description': description, **facts})
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What may change from one frame to the next.
+
+    Attributes:
+        confidence: a detection's score must be above this.
+        iou: of two boxes of one class that overlap by more than this, the weaker is dropped.
+        class_ids: classes to keep, as indices; empty keeps all.
+    """
+
+    confidence: float = 0.25
+    iou: float = 0.45
+    class_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectorConfig:
+    """The values of all parameters.
+
+    Raises:
+        ConfigError: a value is outside its range or not one of its choices.
+    """
+
+    engine_path: str = _parameter(
+        '', 'TensorRT engine (.engine, .plan, .trt) or ONNX model (.onnx) to run.'
+    )
+    device_id: int = _parameter(0, 'CUDA device that runs the engine.', minimum=0, maximum=63)
+    pipeline_depth: int = _parameter(
+        3, 'Frames in flight on the GPU; the CPU pipeline always has one.', minimum=1, maximum=8
+    )
+    cpu_threads: int = _parameter(
+        0,
+        'Threads of ONNX Runtime; 0 takes half of the cores this process may use.',
+        minimum=0,
+        maximum=1024,
+    )
+    confidence_threshold: float = _parameter(
+        0.25, "A detection's score must be above this.", minimum=0.0, maximum=1.0, live=True
+    )
+    iou_threshold: float = _parameter(
+        0.45,
+        'Of two boxes of one class whose intersection over union is above this, the weaker is '
+        'dropped.',
+        minimum=0.0,
+        maximum=1.0,
+        live=True,
+    )
+    max_detections: int = _parameter(
+        300, 'Most detections in one image, best scores first.', minimum=1, maximum=1024
+    )
+    class_filter: tuple[str, ...] = _parameter(
+        (), 'Names of the classes to report; empty reports all.', live=True
+    )
+    class_agnostic_nms: bool = _parameter(
+        False, 'Boxes of different classes suppress each other too.'
+    )
+    image_transport: str = _parameter(
+        'raw',
+        'raw subscribes to sensor_msgs/Image; compressed subscribes to '
+        'sensor_msgs/CompressedImage on <image>/compressed.',
+        choices=('raw', 'compressed'),
+    )
+    image_qos_reliability: str = _parameter(
+        'auto',
+        'auto starts reliable and turns best effort when it meets a best-effort camera.',
+        name='image_qos.reliability',
+        choices=('auto', 'reliable', 'best_effort'),
+    )
+    image_qos_depth: int = _parameter(
+        1,
+        'Images that the middleware keeps; more than 1 adds latency.',
+        name='image_qos.depth',
+        minimum=1,
+        maximum=100,
+    )
+    debug_image_max_rate_hz: float = _parameter(
+        10.0,
+        'Most debug images a second; 0 offers none.',
+        name='debug_image.max_rate_hz',
+        unit='Hz',
+        minimum=0.0,
+        maximum=1000.0,
+    )
+    diagnostics_period_s: float = _parameter(
+        1.0, 'Time between two messages on /diagnostics.', unit='s', minimum=0.1, maximum=60.0
+    )
+    autostart: bool = _parameter(False, 'Configure and activate by itself when the node starts.')
+    model_input_size: tuple[int, ...] = _parameter(
+        (),
+        "Width and height of the network's input; empty: from manifest or tensor.",
+        name='model.input_size',
+        unit='px',
+    )
+    model_resize: str = _parameter(
+        '',
+        'How an image is fitted into the input; empty: from the manifest.',
+        name='model.resize',
+        choices=('', *RESIZE_MODES),
+    )
+    model_pad_value: int = _parameter(
+        -1,
+        'Pixel value of the padding; -1: from the manifest, 114 without one.',
+        name='model.pad_value',
+        minimum=-1,
+        maximum=255,
+    )
+    model_color_order: str = _parameter(
+        '',
+        'Order of the input channels; empty: from the manifest.',
+        name='model.color_order',
+        choices=('', *COLOR_ORDERS),
+    )
+    model_scale: float = _parameter(
+        0.0,
+        'Factor on the pixel values, often 1/255 = 0.00392156862745098; 0: from the manifest.',
+        name='model.scale',
+        minimum=0.0,
+        maximum=1000.0,
+    )
+    model_mean: tuple[float, ...] = _parameter(
+        (),
+        'Mean per channel, subtracted after scaling; empty: from the manifest, 0 without one.',
+        name='model.mean',
+    )
+    model_std: tuple[float, ...] = _parameter(
+        (),
+        'Standard deviation per channel, divided by after the mean; empty: from the manifest, 1 '
+        'without one.',
+        name='model.std',
+    )
+    model_decoder: str = _parameter(
+        '',
+        'Family of the outputs (docs/manifest.md); empty: from the manifest.',
+        name='model.decoder',
+        choices=('', *DECODERS),
+    )
+    model_class_names: tuple[str, ...] = _parameter(
+        (),
+        "Names of the classes in the network's order; empty: from the manifest.",
+        name='model.class_names',
+    )
+
+    def __post_init__(self) -> None:
+        for parameter in PARAMETERS:
+            _check(parameter, getattr(self, parameter.field))
+        for name, value, count in (
+            ('model.input_size', self.model_input_size, 2),
+            ('model.mean', self.model_mean, 3),
+            ('model.std', self.model_std, 3),
+        ):
+            if len(value) not in (0, count):
+                raise ConfigError(
+                    f"parameter '{name}' must be empty or have {count} values (got {len(value)})"
+                )
+        if any(side < 1 for side in self.model_input_size):
+            raise ConfigError(
+                "parameter 'model.input_size' must be [width, height] in pixels (got "
+                f'{list(self.model_input_size)})'
+            )
+        if any(value <= 0 for value in self.model_std):
+            raise ConfigError(
+                f"parameter 'model.std' must be positive (got {list(self.model_std)})"
+            )
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> DetectorConfig:
+        """Build from values by ROS name; a parameter that is not named keeps its default.
+
+        Raises:
+            ConfigError: a value has the wrong type, or is outside its range.
+        """
+        rows = {parameter.name: parameter for parameter in PARAMETERS}
+        return cls(
+            **{
+                rows[name].field: parameter_value(rows[name], value)
+                for name, value in values.items()
+            }
+        )
+
+    def resolved_cpu_threads(self) -> int:
+        """Return the number of threads for ONNX Runtime, at least 1."""
+        return self.cpu_threads or max(1, len(os.sched_getaffinity(0)) // 2)
+
+    def thresholds(self, class_names: tuple[str, ...]) -> Thresholds:
+        """Return the live values, the class filter turned into indices.
+
+        Raises:
+            ConfigError: the class filter names a class that the model does not have.
+        """
+        unknown = [name for name in self.class_filter if name not in class_names]
+        if unknown:
+            shown = ', '.join(class_names[:20]) + (' …' if len(class_names) > 20 else '')
+            raise ConfigError(
+                "parameter 'class_filter' must name classes of the model (got "
+                f'{", ".join(unknown)}; it has: {shown})'
+            )
+        ids = tuple(sorted({class_names.index(name) for name in self.class_filter}))
+        return Thresholds(self.confidence_threshold, self.iou_threshold, ids)
+
+
+_KINDS: Final = {
+    'str': 'string',
+    'int': 'integer',
+    'float': 'double',
+    'bool': 'bool',
+    'tuple[str, ...]': 'string[]',
+    'tuple[int, ...]': 'integer[]',
+    'tuple[float, ...]': 'double[]',
+}
+_SCALARS: Final[dict[str, tuple[type, ...]]] = {
+    'string': (str,),
+    'integer': (int,),
+    'double': (float, int),
+    'bool': (bool,),
+}
+
+
+def _rows() -> tuple[Parameter, ...]:
+    rows = []
+    for field in dataclasses.fields(DetectorConfig):
+        facts = dict(field.metadata)
+        name = facts.pop('name', field.name)
+        rows.append(Parameter(name, field.name, _KINDS[str(field.type)], field.default, **facts))
+    return tuple(rows)
+
+
+#: The table, in the order of DetectorConfig.
+PARAMETERS: Final = _rows()
+
+
+def parameter_value(parameter: Parameter, value: Any) -> Any:
+    """Return the value in the parameter's own type; a whole number is fine for a double.
+
+    Raises:
+        ConfigError: the value is of another type.
+    """
+    kind = parameter.kind.removesuffix('[]')
+    is_list = parameter.kind.endswith('[]')
+    items = (
+        list(value)
+        if is_list and not isinstance(value, str | bytes) and hasattr(value, '__iter__')
+        else [value]
+    )
+    wrong = is_list and (isinstance(value, str | bytes) or not hasattr(value, '__iter__'))
+    wrong = wrong or any(not isinstance(item, _SCALARS[kind]) for item in items)
+    wrong = wrong or any(isinstance(item, bool) != (kind == 'bool') for item in items)
+    if wrong:
+        shape = f'a list of {kind} values' if is_list else f'a {kind}'
+        raise ConfigError(f"parameter '{parameter.name}' must be {shape} (got {value!r})")
+    if kind == 'double':
+        items = [float(item) for item in items]
+    return tuple(items) if is_list else items[0]
+
+
+def _check(parameter: Parameter, value: Any) -> None:
+    """Hold one value to its row; arrays have no ranges of their own."""
+    if parameter.choices and value not in parameter.choices:
+        choices = ', '.join(repr(choice) for choice in parameter.choices)
+        raise ConfigError(f"parameter '{parameter.name}' must be one of {choices} (got {value!r})")
+    if parameter.minimum is not None or parameter.maximum is not None:
+        lowest = -math.inf if parameter.minimum is None else parameter.minimum
+        highest = math.inf if parameter.maximum is None else parameter.maximum
+        if not lowest <= value <= highest:  # also refuses NaN
+            raise ConfigError(
+                f"parameter '{parameter.name}' must be from {lowest:g} to {highest:g} (got "
+                f'{value!r})'
+            )
+    for item in value if isinstance(value, tuple) else ():
+        if isinstance(item, float) and not math.isfinite(item):
+            raise ConfigError(
+                f"parameter '{parameter.name}' must hold finite numbers (got {item!r})"
+            )

@@ -1,0 +1,40 @@
+"""What a detector found in one image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ['Detections']
+
+
+@dataclass(frozen=True)
+class Detections:
+    """Boxes of one image, best score first.
+
+    Attributes:
+        xyxy: float32 (n, 4); left, top, right, bottom in source pixels, inside the image, of
+            positive area.
+        scores: float32 (n,) in (0, 1].
+        class_ids: int32 (n,), an index into the model's class names.
+    """
+
+    xyxy: npt.NDArray[np.float32]
+    scores: npt.NDArray[np.float32]
+    class_ids: npt.NDArray[np.int32]
+
+    def __post_init__(self) -> None:
+        count = len(self.scores)
+        shapes = self.xyxy.shape, self.scores.shape, self.class_ids.shape
+        if shapes != ((count, 4), (count,), (count,)):
+            raise ValueError(f'expected shapes (n, 4), (n,) and (n,) (got {shapes})')
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @classmethod
+    def empty(cls) -> Detections:
+        """Return no detections."""
+        return cls(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int32))

@@ -1,0 +1,224 @@
+"""Takes messages as they come, keeps the pipeline busy, publishes in order, counts everything.
+
+Guarantees:
+    * ``submit`` returns at once. One message waits at most; a newer one replaces it (newest wins).
+    * Results are published in the order in which their messages came, by one worker thread.
+    * At any instant received == published + dropped (by reason) + failed + in flight; after
+      ``stop`` nothing is in flight.
+Knows neither CUDA nor ROS: a message is whatever ``read`` turns into a Frame.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+from typing import Generic
+from typing import TypeVar
+
+from trt_perception.config import Thresholds
+from trt_perception.detections import Detections
+from trt_perception.errors import ImageError
+from trt_perception.frame import Frame
+from trt_perception.frame_statistics import FrameStatistics
+from trt_perception.frame_statistics import FrameTimes
+from trt_perception.frame_statistics import StatisticsSnapshot
+from trt_perception.pipelines.pipeline import Pipeline
+
+__all__ = ['Detector', 'warm_up']
+
+Message = TypeVar('Message')
+
+# How often an unfinished slot is asked whether it is done, as a share of the last frame's time,
+# within limits: a late answer costs latency, a question costs about 20 µs of the interpreter.
+_POLL_SHARE: Final = 0.03
+_POLL_LIMITS_S: Final = (50e-6, 2e-3)
+
+
+@dataclass
+class _Job(Generic[Message]):
+    """One message on its way; times are seconds of the monotonic clock."""
+
+    message: Message
+    received: float
+    frame: Frame | None = None
+    slot: int = -1
+    taken: float = 0.0
+    copied: float = 0.0
+
+
+class Detector(Generic[Message]):
+    """Runs a pipeline on the newest message.
+
+    Args:
+        pipeline: does the work; the detector uses it from its worker thread only and does not
+            close it.
+        read: makes a Frame of a message, in the worker; raises ImageError where it cannot.
+        publish: takes a message, its frame and its detections, in the worker.
+        refused: told of each message that cannot be read.
+        faulted: told once of the exception that ended the worker, from the worker; must return at
+            once.
+        thresholds: used until ``set_thresholds``.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        read: Callable[[Message], Frame],
+        publish: Callable[[Message, Frame, Detections], None],
+        refused: Callable[[ImageError], None],
+        faulted: Callable[[BaseException], None],
+        thresholds: Thresholds,
+    ) -> None:
+        self._pipeline = pipeline
+        self._read = read
+        self._publish = publish
+        self._refused = refused
+        self._faulted = faulted
+        self._thresholds = thresholds
+        # One lock for everything below; whoever changes it notifies.
+        self._changed = threading.Condition()
+        self._waiting: _Job[Message] | None = None
+        self._flying: deque[_Job[Message]] = deque()
+        self._free = deque(range(pipeline.depth))
+        self._statistics = FrameStatistics()
+        self._running = False
+        self._worker: threading.Thread | None = None
+        self._poll_s = _POLL_LIMITS_S[0]
+
+    def start(self) -> None:
+        """Start the worker."""
+        assert self._worker is None
+        self._running = True
+        self._worker = threading.Thread(target=self._work, name='detector', daemon=True)
+        self._worker.start()
+
+    def stop(self) -> None:
+        """Let the frames in flight finish, drop the one that waits, and join the worker.
+
+        May be called again.
+        """
+        with self._changed:
+            self._running = False
+            self._changed.notify()
+        if self._worker is not None:
+            self._worker.join()
+            self._worker = None
+
+    def submit(self, message: Message) -> None:
+        """Hand over a message; from any thread, without waiting."""
+        job = _Job(message, time.perf_counter())
+        with self._changed:
+            self._statistics.receive()
+            if not self._running:
+                self._statistics.drop('inactive')
+                return
+            if self._waiting is not None:
+                self._statistics.drop('replaced')
+            self._waiting = job
+            self._changed.notify()
+
+    def set_thresholds(self, thresholds: Thresholds) -> None:
+        """Use these from the next frame on that enters the pipeline."""
+        self._thresholds = thresholds
+
+    def statistics(self) -> StatisticsSnapshot:
+        """Return counts and stage times; the counts are of one instant."""
+        with self._changed:
+            return self._statistics.snapshot()
+
+    def _work(self) -> None:
+        try:
+            while (job := self._next_job()) is not None:
+                if job.slot < 0:
+                    self._enqueue(job)
+                else:
+                    self._collect(job)
+        except BaseException as error:
+            self._abandon()
+            self._faulted(error)
+
+    def _next_job(self) -> _Job[Message] | None:
+        """Wait for whichever comes first: a message that a slot can take, or a slot to collect.
+
+        None: stopped.
+        """
+        with self._changed:
+            while True:
+                if not self._running and self._waiting is not None:
+                    self._waiting = None
+                    self._statistics.drop('inactive')
+                if self._waiting is not None and self._free:
+                    job, self._waiting = self._waiting, None
+                    # In flight from here on, so that a fault in reading it is counted.
+                    self._flying.append(job)
+                    return job
+                if self._flying:
+                    oldest = self._flying[0]
+                    if not self._free or not self._running or self._pipeline.done(oldest.slot):
+                        return oldest
+                    self._changed.wait(self._poll_s)
+                elif self._running:
+                    self._changed.wait()
+                else:
+                    return None
+
+    def _enqueue(self, job: _Job[Message]) -> None:
+        job.taken = time.perf_counter()
+        try:
+            job.frame = self._read(job.message)
+            self._pipeline.enqueue(self._free[0], job.frame, self._thresholds)
+        except ImageError as error:
+            with self._changed:
+                self._flying.pop()
+                self._statistics.drop(error.reason)
+            self._refused(error)
+            return
+        job.copied = time.perf_counter()
+        job.slot = self._free.popleft()
+
+    def _collect(self, job: _Job[Message]) -> None:
+        assert job.frame is not None
+        result = self._pipeline.collect(job.slot)
+        self._free.append(job.slot)
+        collected = time.perf_counter()
+        self._publish(job.message, job.frame, result.detections)
+        now = time.perf_counter()
+        self._poll_s = min(
+            max(_POLL_SHARE * result.compute_s, _POLL_LIMITS_S[0]), _POLL_LIMITS_S[1]
+        )
+        with self._changed:
+            self._flying.popleft()
+            self._statistics.publish(
+                FrameTimes(
+                    wait=job.taken - job.received,
+                    copy=job.copied - job.taken,
+                    compute=result.compute_s,
+                    publish=now - collected,
+                    total=now - job.received,
+                )
+            )
+
+    def _abandon(self) -> None:
+        """Count what a fault leaves behind: frames in flight failed, a waiting one is dropped."""
+        with self._changed:
+            self._running = False
+            self._statistics.fail(len(self._flying))
+            self._flying.clear()
+            if self._waiting is not None:
+                self._waiting = None
+                self._statistics.drop('inactive')
+
+
+def warm_up(pipeline: Pipeline) -> None:
+    """Run a grey image through every slot: the first real frame pays for nothing done once."""
+    grey = Frame.view(
+        bytes([114]) * (64 * 48 * 3), width=64, height=48, step=64 * 3, encoding='bgr8'
+    )
+    for slot in range(pipeline.depth):
+        pipeline.enqueue(slot, grey, Thresholds())
+        pipeline.collect(slot)

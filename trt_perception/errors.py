@@ -1,0 +1,56 @@
+"""The exceptions of trt_perception.
+
+    TrtPerceptionError
+    ├── ConfigError     a parameter or option has a value that cannot work
+    ├── EngineError     an engine or ONNX file cannot be used
+    │   └── ManifestError   its manifest is missing something, malformed or contradicts the file
+    ├── CudaError       a CUDA call failed
+    └── ImageError      one image cannot be read; carries the reason it is counted under
+
+Each message says what was expected, what was found and what to do. An error of a lower layer is
+always attached as the cause.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    'ConfigError',
+    'CudaError',
+    'EngineError',
+    'ImageError',
+    'ManifestError',
+    'TrtPerceptionError',
+]
+
+
+class TrtPerceptionError(Exception):
+    """Base of all errors that this package raises on purpose."""
+
+
+class ConfigError(TrtPerceptionError):
+    """Raised when a parameter or option has a value that cannot work."""
+
+
+class EngineError(TrtPerceptionError):
+    """Raised when an engine or ONNX file cannot be used."""
+
+
+class ManifestError(EngineError):
+    """Raised when a manifest is malformed or contradicts the file it stands beside."""
+
+
+class CudaError(TrtPerceptionError):
+    """Raised when a CUDA call fails."""
+
+
+class ImageError(TrtPerceptionError):
+    """Raised when one image cannot be read.
+
+    Attributes:
+        reason: a short snake_case word; dropped frames are counted by it (``bad_step``,
+            ``bad_length`` …).
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason

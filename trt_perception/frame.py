@@ -1,0 +1,175 @@
+"""One camera image in memory: a checked view of somebody else's bytes, never a copy.
+
+Guarantees: a Frame that exists has a known pixel format and as many bytes as its size and stride
+    ask for, so
+whoever reads it needs no checks. Non-guarantee: the bytes stay valid only while their owner does;
+the view keeps a reference to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.errors import ImageError
+
+__all__ = ['PIXEL_FORMATS', 'Frame', 'PixelFormat']
+
+# Larger sides are no camera's; this bounds what one message can make us allocate.
+MAX_SIDE: Final = 32767
+
+
+@dataclass(frozen=True)
+class PixelFormat:
+    """How the bytes of one row make pixels.
+
+    Attributes:
+        name: canonical name; encodings that mean the same bytes share it (``8UC3`` is ``bgr8``).
+        bytes_per_pixel: bytes of one pixel in a row of the (first) plane.
+        even_width: the width must be even, because two columns share their chroma.
+        even_height: the height must be even, because two rows share their chroma.
+        chroma_rows: the luma plane is followed by height / 2 rows of interleaved chroma of the
+            same stride.
+        min_side: the smallest width and height that can be converted.
+    """
+
+    name: str
+    bytes_per_pixel: int
+    even_width: bool = False
+    even_height: bool = False
+    chroma_rows: bool = False
+    min_side: int = 1
+
+    def rows(self, height: int) -> int:
+        """Return the number of byte rows that an image of this height has."""
+        return height + height // 2 if self.chroma_rows else height
+
+
+def _table() -> dict[str, PixelFormat]:
+    table = {
+        'bgr8': PixelFormat('bgr8', 3),
+        'rgb8': PixelFormat('rgb8', 3),
+        'bgra8': PixelFormat('bgra8', 4),
+        'rgba8': PixelFormat('rgba8', 4),
+        'mono8': PixelFormat('mono8', 1),
+        'mono16': PixelFormat('mono16', 2),
+        'uyvy': PixelFormat('uyvy', 2, even_width=True),
+        'yuyv': PixelFormat('yuyv', 2, even_width=True),
+        'nv12': PixelFormat('nv12', 1, even_width=True, even_height=True, chroma_rows=True),
+        'nv21': PixelFormat('nv21', 1, even_width=True, even_height=True, chroma_rows=True),
+    }
+    for pattern in ('rggb', 'bggr', 'gbrg', 'grbg'):
+        # Bilinear demosaicing reads a pixel's eight neighbours.
+        table[f'bayer_{pattern}8'] = PixelFormat(f'bayer_{pattern}8', 1, min_side=3)
+    # ROS names for the same bytes (sensor_msgs/image_encodings.hpp).
+    for alias, name in {
+        '8UC1': 'mono8',
+        '8UC3': 'bgr8',
+        'yuv422': 'uyvy',
+        'yuv422_yuy2': 'yuyv',
+    }.items():
+        table[alias] = table[name]
+    return table
+
+
+#: Every encoding that host and GPU read by themselves, by its ROS name.
+PIXEL_FORMATS: Final[Mapping[str, PixelFormat]] = MappingProxyType(_table())
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One image as it came.
+
+    Attributes:
+        data: uint8, one-dimensional, ``format.rows(height) * step`` bytes, not copied.
+        width: pixels.
+        height: pixels.
+        step: bytes from one row to the next, padding included.
+        format: how the bytes make pixels.
+        big_endian: byte order of 16-bit formats.
+    """
+
+    data: npt.NDArray[np.uint8]
+    width: int
+    height: int
+    step: int
+    format: PixelFormat
+    big_endian: bool = False
+
+    @classmethod
+    def view(
+        cls,
+        data: Any,
+        *,
+        width: int,
+        height: int,
+        step: int,
+        encoding: str,
+        big_endian: bool = False,
+    ) -> Frame:
+        """Check an image's description against its bytes and wrap them.
+
+        Args:
+            data: anything with the buffer protocol (array.array, bytes, uint8 ndarray).
+            width: pixels.
+            height: pixels.
+            step: bytes from one row to the next.
+            encoding: a name of PIXEL_FORMATS.
+            big_endian: byte order of 16-bit formats.
+
+        Raises:
+            ImageError: with the reason ``unknown_encoding``, ``bad_size``, ``odd_size``,
+                ``bad_step`` or ``bad_length``.
+        """
+        pixel_format = PIXEL_FORMATS.get(encoding)
+        if pixel_format is None:
+            raise ImageError(
+                'unknown_encoding',
+                f'image encoding {encoding!r} is not known; expected one of '
+                f'{", ".join(PIXEL_FORMATS)}',
+            )
+        _check_size(pixel_format, width, height)
+        row_bytes = width * pixel_format.bytes_per_pixel
+        if step < row_bytes:
+            raise ImageError(
+                'bad_step',
+                f'step of a {width}-pixel-wide {encoding} image must be at least {row_bytes} '
+                f'bytes (got {step})',
+            )
+        pixels = np.frombuffer(data, dtype=np.uint8) if len(data) else np.empty(0, np.uint8)
+        expected = pixel_format.rows(height) * step
+        if pixels.size != expected:
+            raise ImageError(
+                'bad_length',
+                f'a {width}x{height} {encoding} image with step {step} must have {expected} bytes '
+                f'(got {pixels.size})',
+            )
+        return cls(pixels, width, height, step, pixel_format, big_endian)
+
+    def plane(self) -> npt.NDArray[np.uint8]:
+        """Return all byte rows unpadded: uint8 (rows, width * bytes_per_pixel), a view."""
+        row_bytes = self.width * self.format.bytes_per_pixel
+        return self.data.reshape(-1, self.step)[:, :row_bytes]
+
+
+def _check_size(pixel_format: PixelFormat, width: int, height: int) -> None:
+    smallest = pixel_format.min_side
+    if not (smallest <= width <= MAX_SIDE and smallest <= height <= MAX_SIDE):
+        raise ImageError(
+            'bad_size',
+            f'a {pixel_format.name} image must measure {smallest} to {MAX_SIDE} pixels a side '
+            f'(got {width}x{height})',
+        )
+    if (pixel_format.even_width and width % 2) or (pixel_format.even_height and height % 2):
+        sides = 'width and height' if pixel_format.even_height else 'width'
+        raise ImageError(
+            'odd_size',
+            f'a {pixel_format.name} image must have an even {sides}, its chroma is shared (got '
+            f'{width}x{height})',
+        )

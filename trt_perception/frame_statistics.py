@@ -1,0 +1,122 @@
+"""What happened to every frame, and how long each stage took."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import astuple
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import fields
+
+import numpy as np
+
+__all__ = ['FrameStatistics', 'FrameTimes', 'Percentiles', 'StatisticsSnapshot']
+
+
+@dataclass(frozen=True)
+class FrameTimes:
+    """Seconds that one frame spent in each stage.
+
+    Attributes:
+        wait: handed over until a slot took it.
+        copy: reading the message and copying its pixels.
+        compute: preprocessing, inference and decoding, on whatever device does it.
+        publish: building and publishing the message.
+        total: handed over until published.
+    """
+
+    wait: float
+    copy: float
+    compute: float
+    publish: float
+    total: float
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Median and 99th percentile in milliseconds."""
+
+    p50_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True)
+class StatisticsSnapshot:
+    """Counts of one instant: received == published + sum(dropped) + failed + in_flight.
+
+    Attributes:
+        received: frames handed over.
+        published: frames whose detections were published.
+        dropped: frames given up, by reason.
+        failed: frames lost to a fault.
+        in_flight: frames waiting or being worked on.
+        latency: by the names of FrameTimes, over the last frames; empty before the first published
+            one.
+    """
+
+    received: int = 0
+    published: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    failed: int = 0
+    in_flight: int = 0
+    latency: Mapping[str, Percentiles] = field(default_factory=dict)
+
+
+class FrameStatistics:
+    """Counts since the start and the times of the last frames.
+
+    Its owner holds a lock around every call.
+
+    Every frame is in flight from ``receive`` until exactly one of the other three ends it.
+    """
+
+    def __init__(self, window: int = 512) -> None:
+        self._received = 0
+        self._published = 0
+        self._failed = 0
+        self._in_flight = 0
+        self._dropped: Counter[str] = Counter()
+        self._times: deque[FrameTimes] = deque(maxlen=window)
+
+    def receive(self) -> None:
+        """Count a frame that was handed over."""
+        self._received += 1
+        self._in_flight += 1
+
+    def publish(self, times: FrameTimes) -> None:
+        """Count a frame whose detections were published."""
+        self._published += 1
+        self._in_flight -= 1
+        self._times.append(times)
+
+    def drop(self, reason: str) -> None:
+        """Count a frame that was given up."""
+        self._dropped[reason] += 1
+        self._in_flight -= 1
+
+    def fail(self, count: int) -> None:
+        """Count frames lost to a fault."""
+        self._failed += count
+        self._in_flight -= count
+
+    def snapshot(self) -> StatisticsSnapshot:
+        """Return the counts and the percentiles of the last frames."""
+        return StatisticsSnapshot(
+            self._received,
+            self._published,
+            dict(self._dropped),
+            self._failed,
+            self._in_flight,
+            _percentiles(list(self._times)),
+        )
+
+
+def _percentiles(times: list[FrameTimes]) -> dict[str, Percentiles]:
+    if not times:
+        return {}
+    table = 1e3 * np.array([astuple(entry) for entry in times])
+    p50, p99 = np.percentile(table, [50, 99], axis=0)
+    names = [entry.name for entry in fields(FrameTimes)]
+    return {name: Percentiles(float(p50[i]), float(p99[i])) for i, name in enumerate(names)}

@@ -1,0 +1,77 @@
+"""Where an image lands in the network's input, and the way back.
+
+The geometry detectors are trained with: one scale for both axes, the smaller of the two that fit;
+the resized image is centred, an odd pixel of padding goes to the right and the bottom. ``stretch``
+fills the input instead. Sampling has half-pixel centres, so a source coordinate x lands on x *
+resized_w / source_w + pad_left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ['Letterbox', 'ResizeMode']
+
+ResizeMode = Literal['letterbox', 'stretch']
+
+
+@dataclass(frozen=True)
+class Letterbox:
+    """The mapping between source pixels and network pixels.
+
+    Both measured from the top-left corner.
+
+    Attributes:
+        source_wh: size of the image.
+        network_wh: size of the network's input.
+        resized_wh: size of the image inside the network's input, at least one pixel a side.
+        pad_left: network pixels left of the image.
+        pad_top: network pixels above the image.
+    """
+
+    source_wh: tuple[int, int]
+    network_wh: tuple[int, int]
+    resized_wh: tuple[int, int]
+    pad_left: int
+    pad_top: int
+
+    @classmethod
+    def fit(
+        cls, source_wh: tuple[int, int], network_wh: tuple[int, int], mode: ResizeMode
+    ) -> Letterbox:
+        """Fit an image of ``source_wh`` pixels into ``network_wh`` pixels."""
+        if mode == 'stretch':
+            return cls(source_wh, network_wh, network_wh, 0, 0)
+        scale = min(network_wh[0] / source_wh[0], network_wh[1] / source_wh[1])
+        # Half up, not Python's half to even: C and CUDA code can say the same.
+        width = min(network_wh[0], max(1, int(source_wh[0] * scale + 0.5)))
+        height = min(network_wh[1], max(1, int(source_wh[1] * scale + 0.5)))
+        return cls(
+            source_wh,
+            network_wh,
+            (width, height),
+            (network_wh[0] - width) // 2,
+            (network_wh[1] - height) // 2,
+        )
+
+    def to_source(self, xyxy: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Map boxes from network pixels to source pixels and clip them to the image.
+
+        Args:
+            xyxy: float32 (n, 4), network pixels.
+
+        Returns:
+            float32 (n, 4), source pixels, x in [0, width], y in [0, height].
+        """
+        pad = np.array([self.pad_left, self.pad_top] * 2, np.float32)
+        # The sides are rounded to whole pixels, so each axis has its own exact ratio.
+        ratio = np.array(self.source_wh * 2, np.float32) / np.array(
+            self.resized_wh * 2, np.float32
+        )
+        limit = np.array(self.source_wh * 2, np.float32)
+        mapped: npt.NDArray[np.float32] = np.clip((xyxy - pad) * ratio, np.float32(0), limit)
+        return mapped

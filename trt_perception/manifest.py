@@ -1,0 +1,384 @@
+"""The manifest: how to feed a model and how to read it, in a JSON file beside it.
+
+Page: docs/manifest.md.
+
+Guarantees: a Manifest that exists is complete and consistent in itself; a key that this reader
+    does not know is an error, so
+nothing in a file is ever ignored. Non-guarantee: a manifest is not signed. It proves that a file
+was not changed by accident, not that nobody replaced both.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from typing import Final
+
+from trt_perception.errors import ManifestError
+from trt_perception.letterbox import ResizeMode
+
+__all__ = [
+    'COLOR_ORDERS',
+    'DECODERS',
+    'MAX_BYTES',
+    'RESIZE_MODES',
+    'SCHEMA',
+    'DecoderSpec',
+    'FileIdentity',
+    'Manifest',
+    'Preprocessing',
+    'TensorSpec',
+    'manifest_path',
+    'parse_manifest',
+]
+
+SCHEMA: Final = 1
+MAX_BYTES: Final = 4 * 1024 * 1024
+MAX_CLASSES: Final = 65536
+MAX_NAME_LENGTH: Final = 256
+RESIZE_MODES: Final[tuple[ResizeMode, ...]] = ('letterbox', 'stretch')
+COLOR_ORDERS: Final = ('rgb', 'bgr')
+TENSOR_DTYPES: Final = (
+    'float32',
+    'float16',
+    'bfloat16',
+    'int64',
+    'int32',
+    'int8',
+    'uint8',
+    'bool',
+)
+INPUT_DTYPES: Final = ('float32', 'float16')
+
+
+@dataclass(frozen=True)
+class FileIdentity:
+    """Which file a manifest speaks of: its name, SHA-256 (lower-case hex) and size in bytes."""
+
+    file: str
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output tensor; -1 in the shape is a dimension that may vary."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How pixels become the input tensor: y = (x * scale - mean) / std per channel, x in 0…255.
+
+    Attributes:
+        input_size: width and height of the network's input in pixels.
+        resize: ``letterbox`` or ``stretch``, as in trt_perception.letterbox.
+        pad_value: what the padding is filled with, 0…255, in every channel.
+        color_order: ``rgb`` or ``bgr``, the order of the tensor's channels.
+        scale: factor on the pixel values.
+        mean: per channel in the tensor's order, in scaled units.
+        std: per channel in the tensor's order, in scaled units.
+        layout: ``nchw``.
+        dtype: ``float32`` or ``float16``.
+    """
+
+    input_size: tuple[int, int]
+    resize: ResizeMode = 'letterbox'
+    pad_value: int = 114
+    color_order: str = 'rgb'
+    scale: float = 1 / 255
+    mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    std: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    layout: str = 'nchw'
+    dtype: str = 'float32'
+
+
+@dataclass(frozen=True)
+class DecoderSpec:
+    """How the outputs are read: the family and its constants (docs/manifest.md lists them).
+
+    Attributes:
+        family: ``dense``: one row of box, scores for each anchor.
+        objectness: a score that multiplies the class scores stands before them.
+        transposed: the output is (1, N, C) instead of (1, C, N).
+    """
+
+    family: str
+    objectness: bool = False
+    transposed: bool = False
+
+
+#: Every way of reading outputs that this version knows, by the name of the parameter
+#: model.decoder.
+DECODERS: Final[Mapping[str, DecoderSpec]] = MappingProxyType(
+    {
+        'dense': DecoderSpec('dense'),
+        'dense_transposed': DecoderSpec('dense', transposed=True),
+        'dense_objectness': DecoderSpec('dense', objectness=True),
+        'dense_objectness_transposed': DecoderSpec('dense', objectness=True, transposed=True),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A whole manifest, schema 1."""
+
+    onnx: FileIdentity | None
+    engine: FileIdentity | None
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    preprocessing: Preprocessing
+    decoder: DecoderSpec
+    class_names: tuple[str, ...]
+    notes: Mapping[str, str]
+
+
+def manifest_path(model: Path) -> Path:
+    """Return where a model's manifest stands: ``digits.onnx`` has ``digits.onnx.json``."""
+    return model.with_name(model.name + '.json')
+
+
+def parse_manifest(text: bytes, origin: str) -> Manifest:
+    """Read a manifest.
+
+    Args:
+        text: the JSON file's bytes.
+        origin: its name, for messages.
+
+    Raises:
+        ManifestError: it is no JSON, a key is missing, unknown or of the wrong type, or a value is
+            out of range.
+    """
+    if len(text) > MAX_BYTES:
+        raise ManifestError(
+            f'{origin}: a manifest has at most {MAX_BYTES} bytes (got {len(text)})'
+        )
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f'{origin}: not readable as JSON: {error}') from error
+    top = _Section(content, origin)
+    schema = top.integer('schema')
+    if schema != SCHEMA:
+        raise ManifestError(
+            f'{origin}: expected schema {SCHEMA} (got {schema}); rebuild the model with this '
+            'version'
+        )
+    manifest = Manifest(
+        onnx=_identity(top.section('onnx', optional=True)),
+        engine=_identity(top.section('engine', optional=True)),
+        inputs=tuple(_tensor(item) for item in top.sections('inputs')),
+        outputs=tuple(_tensor(item) for item in top.sections('outputs')),
+        preprocessing=_preprocessing(top.required_section('preprocessing')),
+        decoder=_decoder(top.required_section('decoder')),
+        class_names=_class_names(top),
+        notes=_notes(top.section('notes', optional=True)),
+    )
+    top.finish()
+    if manifest.onnx is None and manifest.engine is None:
+        raise ManifestError(f'{origin}: one of "onnx" and "engine" must identify the file')
+    if not manifest.inputs or not manifest.outputs:
+        raise ManifestError(f'{origin}: "inputs" and "outputs" must each list at least one tensor')
+    return manifest
+
+
+class _Section:
+    """A JSON object that is read key by key; whatever nobody asked for is an error."""
+
+    def __init__(self, content: object, where: str) -> None:
+        if not isinstance(content, dict):
+            raise ManifestError(f'{where}: expected a JSON object (got {_found(content)})')
+        self._left: dict[str, Any] = dict(content)
+        self.where = where
+
+    def take(self, key: str, expected: str, kinds: tuple[type, ...]) -> Any:
+        if key not in self._left:
+            raise ManifestError(f'{self.where}: {key!r} is missing; expected {expected}')
+        value = self._left.pop(key)
+        # bool is an int in Python, in JSON it is not.
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise ManifestError(f'{self.where}: {key!r} must be {expected} (got {_found(value)})')
+        return value
+
+    def integer(self, key: str, lowest: int = 0, highest: int = 2**53) -> int:
+        value: int = self.take(key, 'a whole number', (int,))
+        if not lowest <= value <= highest:
+            raise ManifestError(
+                f'{self.where}: {key!r} must be from {lowest} to {highest} (got {value})'
+            )
+        return value
+
+    def number(self, key: str) -> float:
+        return self.finite(self.take(key, 'a number', (int, float)), key)
+
+    def finite(self, value: object, key: str) -> float:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
+            raise ManifestError(
+                f'{self.where}: {key!r} must hold finite numbers (got {_found(value)})'
+            )
+        return float(value)
+
+    def boolean(self, key: str) -> bool:
+        value: bool = self.take(key, 'true or false', (bool,))
+        return value
+
+    def text(self, key: str, choices: Sequence[str] = ()) -> str:
+        value: str = self.take(key, 'a string', (str,))
+        if choices and value not in choices:
+            raise ManifestError(
+                f'{self.where}: {key!r} must be one of {", ".join(choices)} (got {value!r})'
+            )
+        return value
+
+    def items(self, key: str) -> list[Any]:
+        value: list[Any] = self.take(key, 'a list', (list,))
+        return value
+
+    def section(self, key: str, *, optional: bool) -> _Section | None:
+        if optional and self._left.get(key) is None:
+            self._left.pop(key, None)
+            return None
+        return _Section(self.take(key, 'a JSON object', (dict,)), f'{self.where}: {key}')
+
+    def required_section(self, key: str) -> _Section:
+        section = self.section(key, optional=False)
+        assert section is not None
+        return section
+
+    def sections(self, key: str) -> list[_Section]:
+        return [
+            _Section(item, f'{self.where}: {key}[{index}]')
+            for index, item in enumerate(self.items(key))
+        ]
+
+    def keys(self) -> list[str]:
+        return list(self._left)
+
+    def finish(self) -> None:
+        if self._left:
+            names = ', '.join(repr(key) for key in self._left)
+            raise ManifestError(
+                f'{self.where}: unknown key {names}; see docs/manifest.md for schema {SCHEMA}'
+            )
+
+
+def _found(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + '…'
+
+
+def _identity(section: _Section | None) -> FileIdentity | None:
+    if section is None:
+        return None
+    identity = FileIdentity(
+        section.text('file'), section.text('sha256'), section.integer('size_bytes', 1)
+    )
+    section.finish()
+    if Path(identity.file).name != identity.file or identity.file in ('', '.', '..'):
+        raise ManifestError(
+            f'{section.where}: "file" must be a bare file name (got {identity.file!r})'
+        )
+    if len(identity.sha256) != 64 or set(identity.sha256) - set('0123456789abcdef'):
+        raise ManifestError(
+            f'{section.where}: "sha256" must be 64 lower-case hex digits (got {identity.sha256!r})'
+        )
+    return identity
+
+
+def _tensor(section: _Section) -> TensorSpec:
+    shape = section.items('shape')
+    if not all(
+        isinstance(side, int) and not isinstance(side, bool) and side >= -1 for side in shape
+    ):
+        raise ManifestError(
+            f'{section.where}: "shape" must list whole numbers, -1 where it may vary (got {shape})'
+        )
+    tensor = TensorSpec(section.text('name'), tuple(shape), section.text('dtype', TENSOR_DTYPES))
+    section.finish()
+    return tensor
+
+
+def _preprocessing(section: _Section) -> Preprocessing:
+    def numbers(key: str, count: int) -> list[float]:
+        values = section.items(key)
+        if len(values) != count:
+            raise ManifestError(
+                f'{section.where}: {key!r} must have {count} numbers (got {len(values)})'
+            )
+        return [section.finite(value, key) for value in values]
+
+    size = numbers('input_size', 2)
+    if any(side != int(side) or not 1 <= side <= 32767 for side in size):
+        raise ManifestError(
+            f'{section.where}: "input_size" must be [width, height] in whole pixels (got {size})'
+        )
+    std = numbers('std', 3)
+    if any(value <= 0 for value in std):
+        raise ManifestError(f'{section.where}: "std" must be positive (got {std})')
+    mean = numbers('mean', 3)
+    preprocessing = Preprocessing(
+        input_size=(int(size[0]), int(size[1])),
+        resize='stretch' if section.text('resize', RESIZE_MODES) == 'stretch' else 'letterbox',
+        pad_value=section.integer('pad_value', 0, 255),
+        color_order=section.text('color_order', COLOR_ORDERS),
+        scale=section.number('scale'),
+        mean=(mean[0], mean[1], mean[2]),
+        std=(std[0], std[1], std[2]),
+        layout=section.text('layout', ('nchw',)),
+        dtype=section.text('dtype', INPUT_DTYPES),
+    )
+    section.finish()
+    if preprocessing.scale <= 0:
+        raise ManifestError(
+            f'{section.where}: "scale" must be positive (got {preprocessing.scale})'
+        )
+    return preprocessing
+
+
+def _decoder(section: _Section) -> DecoderSpec:
+    decoder = DecoderSpec(
+        section.text('family'), section.boolean('objectness'), section.boolean('transposed')
+    )
+    section.finish()
+    if decoder not in DECODERS.values():
+        known = ', '.join(sorted({known.family for known in DECODERS.values()}))
+        raise ManifestError(
+            f'{section.where}: "family" must be one of {known} (got {decoder.family!r})'
+        )
+    return decoder
+
+
+def _class_names(top: _Section) -> tuple[str, ...]:
+    names = top.items('class_names')
+    if not 1 <= len(names) <= MAX_CLASSES:
+        raise ManifestError(
+            f'{top.where}: "class_names" must have 1 to {MAX_CLASSES} entries (got {len(names)})'
+        )
+    for name in names:
+        if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME_LENGTH:
+            raise ManifestError(
+                f'{top.where}: each class name must be a string of 1 to {MAX_NAME_LENGTH} '
+                f'characters (got {_found(name)})'
+            )
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ManifestError(f'{top.where}: class names must differ (got {twice!r} twice)')
+    return tuple(names)
+
+
+def _notes(section: _Section | None) -> dict[str, str]:
+    return {} if section is None else {key: section.text(key) for key in section.keys()}  # noqa: SIM118

@@ -1,0 +1,131 @@
+"""Opening an engine or ONNX file once, safely, with the manifest beside it.
+
+Guarantees: the bytes returned are the bytes that were checked; they come from a regular file
+    (after links are resolved)
+that root or this user owns and that not everybody may write; where a manifest stands beside it,
+size and SHA-256 are its. Non-guarantee: whoever may write the file may write its manifest too;
+neither is signed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from trt_perception.errors import EngineError
+from trt_perception.errors import ManifestError
+from trt_perception.manifest import MAX_BYTES as MANIFEST_MAX_BYTES
+from trt_perception.manifest import FileIdentity
+from trt_perception.manifest import Manifest
+from trt_perception.manifest import manifest_path
+from trt_perception.manifest import parse_manifest
+
+__all__ = ['ENGINE_SUFFIXES', 'ONNX_SUFFIX', 'ModelFile', 'read_model_file']
+
+ONNX_SUFFIX: Final = '.onnx'
+ENGINE_SUFFIXES: Final = ('.engine', '.plan', '.trt')
+MODEL_MAX_BYTES: Final = 16 * 1024**3
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A model's bytes and what is known of them.
+
+    Attributes:
+        path: the file as it was named.
+        content: its bytes.
+        sha256: of those bytes, lower-case hex.
+        manifest: the manifest beside it, None where there is none.
+    """
+
+    path: Path
+    content: bytes
+    sha256: str
+    manifest: Manifest | None
+
+    @property
+    def is_onnx(self) -> bool:
+        """Whether the suffix says ONNX; otherwise it is a TensorRT engine."""
+        return self.path.suffix == ONNX_SUFFIX
+
+
+def read_model_file(path: str | Path) -> ModelFile:
+    """Read an engine or ONNX file and its manifest, and check one against the other.
+
+    Raises:
+        EngineError: the file is missing, unreadable, of unknown kind, or open to others.
+        ManifestError: the manifest is malformed or speaks of other bytes.
+    """
+    asked = Path(path).expanduser()
+    if asked.suffix not in (ONNX_SUFFIX, *ENGINE_SUFFIXES):
+        known = ', '.join((ONNX_SUFFIX, *ENGINE_SUFFIXES))
+        raise EngineError(
+            f'{asked}: the suffix must say what the file is, one of {known} (got {asked.suffix!r})'
+        )
+    content, resolved = _read(asked)
+    digest = hashlib.sha256(content).hexdigest()
+    # Beside the path that was given, else beside the file that it links to.
+    beside = next((path for path in map(manifest_path, (asked, resolved)) if path.exists()), None)
+    if beside is None:
+        return ModelFile(asked, content, digest, None)
+    manifest = parse_manifest(_read(beside, MANIFEST_MAX_BYTES)[0], str(beside))
+    is_onnx = asked.suffix == ONNX_SUFFIX
+    identity = manifest.onnx if is_onnx else manifest.engine
+    if identity is None:
+        raise ManifestError(
+            f'{beside}: has no "{"onnx" if is_onnx else "engine"}" entry for {asked.name}'
+        )
+    _check_identity(identity, asked, beside, len(content), digest)
+    return ModelFile(asked, content, digest, manifest)
+
+
+def _read(path: Path, limit: int = MODEL_MAX_BYTES) -> tuple[bytes, Path]:
+    """Return the file's bytes and its resolved path, after checking what was really opened."""
+    try:
+        resolved = path.resolve(strict=True)
+        # Non-blocking, so that a FIFO is refused below instead of waited for.
+        descriptor = os.open(resolved, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise EngineError(f'{path}: cannot be opened: {reason}') from error
+    with open(descriptor, 'rb') as file:
+        status = os.fstat(descriptor)
+        _check_owner_and_mode(status, resolved)
+        if not 0 < status.st_size <= limit:
+            raise EngineError(f'{path}: expected 1 to {limit} bytes (got {status.st_size})')
+        try:
+            return file.read(), resolved
+        except OSError as error:
+            raise EngineError(f'{path}: cannot be read: {error.strerror}') from error
+
+
+def _check_owner_and_mode(status: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise EngineError(f'{path}: expected a regular file (got {stat.filemode(status.st_mode)})')
+    if status.st_uid not in (0, os.geteuid()):
+        raise EngineError(
+            f'{path}: must be owned by root or by this user, because loading it runs what it says '
+            f'(owner has uid {status.st_uid}); copy it: cp {path} ~/'
+        )
+    if status.st_mode & stat.S_IWOTH:
+        raise EngineError(
+            f'{path}: must not be writable by everybody, because loading it runs what it says; '
+            f'chmod o-w {path}'
+        )
+
+
+def _check_identity(
+    identity: FileIdentity, path: Path, beside: Path, size: int, digest: str
+) -> None:
+    if identity.size_bytes != size or identity.sha256 != digest:
+        raise ManifestError(
+            f'{path} is not the file that {beside.name} describes: expected '
+            f'{identity.size_bytes} bytes with SHA-256 '
+            f'{identity.sha256[:16]}… (got {size} bytes, {digest[:16]}…); copy model and '
+            'manifest together, or make '
+            f'both again: ros2 run trt_perception build_engine'
+        )

@@ -1,0 +1,30 @@
+"""Which pipeline runs follows from the file."""
+
+from __future__ import annotations
+
+from trt_perception.config import DetectorConfig
+from trt_perception.errors import ConfigError
+from trt_perception.errors import EngineError
+from trt_perception.model_file import read_model_file
+from trt_perception.pipelines.host import HostPipeline
+from trt_perception.pipelines.pipeline import Pipeline
+
+__all__ = ['open_pipeline']
+
+
+def open_pipeline(config: DetectorConfig) -> Pipeline:
+    """Load the model that the parameters name: an ONNX file on the CPU, an engine on the GPU.
+
+    Raises:
+        ConfigError: ``engine_path`` is empty.
+        EngineError: the file cannot be used; the message says why and what to do.
+    """
+    if not config.engine_path:
+        raise ConfigError(
+            "parameter 'engine_path' is empty; give an engine or ONNX file: "
+            'ros2 launch trt_perception detect.launch.py engine_path:=/path/to/model.onnx'
+        )
+    model = read_model_file(config.engine_path)
+    if not model.is_onnx:
+        raise EngineError(f'{model.path}: this version runs .onnx files only, on the CPU')
+    return HostPipeline(model, config)

@@ -1,0 +1,56 @@
+"""The interface between the detector and whatever does the work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from trt_perception.config import Thresholds
+from trt_perception.detections import Detections
+from trt_perception.frame import Frame
+from trt_perception.model_spec import ModelSpec
+
+__all__ = ['Pipeline', 'Result']
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one frame.
+
+    Attributes:
+        detections: in source pixels.
+        compute_s: seconds from the start of preprocessing to the end of decoding.
+    """
+
+    detections: Detections
+    compute_s: float
+
+
+class Pipeline(Protocol):
+    """All the work on a frame.
+
+    Slots are numbered 0 … depth - 1; one thread uses a pipeline at a time.
+
+    Attributes:
+        depth: how many frames may be in flight.
+        spec: the model's tensors, preprocessing, decoder and class names.
+    """
+
+    depth: int
+    spec: ModelSpec
+
+    def enqueue(self, slot: int, frame: Frame, thresholds: Thresholds) -> None:
+        """Take a frame into a free slot and return without waiting for its result.
+
+        Raises:
+            ImageError: the frame cannot be read; the slot stays free.
+        """
+
+    def done(self, slot: int) -> bool:
+        """Tell, without waiting, whether ``collect`` has nothing left to wait for."""
+
+    def collect(self, slot: int) -> Result:
+        """Wait for the slot's result and free the slot."""
+
+    def close(self) -> None:
+        """Free everything; may be called again."""

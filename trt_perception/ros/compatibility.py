@@ -1,0 +1,33 @@
+"""Where ROS 2 distributions differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rclpy.lifecycle import LifecycleNode
+
+__all__ = ['answer_invalid_transitions']
+
+
+def answer_invalid_transitions(node: LifecycleNode) -> None:
+    """Answer an impossible transition request with success=False.
+
+    Jazzy's rclpy lets the RCLError out of spin, which ends the process, and never answers; Kilted
+    answers by itself.
+    """
+    service = getattr(node, '_service_change_state', None)
+    if service is None:
+        return
+    handle = service.callback
+
+    def answer(request: Any, response: Any) -> Any:
+        try:
+            return handle(request, response)
+        except Exception as error:  # RCLError has no public import path on every distribution
+            node.get_logger().error(
+                f'transition {request.transition.label or request.transition.id} refused: {error}'
+            )
+            response.success = False
+            return response
+
+    service.callback = answer

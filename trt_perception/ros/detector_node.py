@@ -1,0 +1,362 @@
+"""The lifecycle node: camera images in, detections out.
+
+configure loads the model, activate subscribes, deactivate lets frames in flight finish, cleanup
+frees everything. The executor's thread hands messages to the detector and answers services; the
+detector's worker does the rest.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.lifecycle import LifecycleNode
+from rclpy.lifecycle import LifecycleState
+from rclpy.lifecycle import TransitionCallbackReturn
+from rclpy.qos import QoSDurabilityPolicy
+from rclpy.qos import QoSProfile
+from rclpy.time import Time
+from std_msgs.msg import Header
+from vision_msgs.msg import Detection2DArray
+from vision_msgs.msg import LabelInfo
+
+from trt_perception.config import DetectorConfig
+from trt_perception.detections import Detections
+from trt_perception.detector import Detector
+from trt_perception.detector import warm_up
+from trt_perception.errors import ImageError
+from trt_perception.errors import TrtPerceptionError
+from trt_perception.frame import Frame
+from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.ros.compatibility import answer_invalid_transitions
+from trt_perception.ros.debug_image import DebugImage
+from trt_perception.ros.diagnostics import Health
+from trt_perception.ros.diagnostics import diagnostics_message
+from trt_perception.ros.image_input import ImageInput
+from trt_perception.ros.messages import detections_message
+from trt_perception.ros.messages import frame_from_compressed
+from trt_perception.ros.messages import frame_from_image
+from trt_perception.ros.messages import label_info
+from trt_perception.ros.parameters import NodeParameters
+from trt_perception.ros.process import run_node
+
+__all__ = ['DetectorNode', 'main']
+
+_Transition = Callable[['DetectorNode', LifecycleState], TransitionCallbackReturn]
+
+
+def _logged(on_failure: TransitionCallbackReturn) -> Callable[[_Transition], _Transition]:
+    """Log what a transition raises, which rclpy does not, and return ``on_failure``."""
+
+    def decorate(transition: _Transition) -> _Transition:
+        @functools.wraps(transition)
+        def run(self: DetectorNode, state: LifecycleState) -> TransitionCallbackReturn:
+            try:
+                return transition(self, state)
+            except TrtPerceptionError as error:
+                self.report(str(error))
+            except Exception:
+                self.report(f'{transition.__name__} failed: {traceback.format_exc()}')
+            return on_failure
+
+        return run
+
+    return decorate
+
+
+class DetectorNode(LifecycleNode):
+    """A detector for one camera.
+
+    Args:
+        open_pipeline: makes the pipeline from the configuration.
+        options: for LifecycleNode.
+
+    Raises:
+        ConfigError: a parameter given at the start is unknown or has a value that cannot work.
+    """
+
+    def __init__(
+        self,
+        *,
+        open_pipeline: Callable[[DetectorConfig], Pipeline] = open_pipeline,
+        **options: Any,
+    ) -> None:
+        super().__init__('detector', **options)
+        answer_invalid_transitions(self)
+        self._open_pipeline = open_pipeline
+        # Made by configure, freed by _release.
+        self._pipeline: Pipeline | None = None
+        self._detections = None
+        self._label_info = None
+        self._debug_image: DebugImage | None = None
+        # Made by activate, freed by _stop.
+        self._detector: Detector[Any] | None = None
+        self._input: ImageInput | None = None
+        # Made by the first configure and kept, so that a failed one is heard of.
+        self._diagnostics = None
+        self._error = ''
+        self._fault: BaseException | None = None
+        self._ages_ms: deque[float] = deque(maxlen=512)
+        self._last_health: tuple[float, int, int] = (time.monotonic(), 0, 0)
+        self._parameters_of_node = NodeParameters(
+            self,
+            configured=lambda: self._pipeline is not None,
+            check=self._check_parameters,
+            apply=self._apply_parameters,
+        )
+        # The worker may only trigger this; the transition runs in the executor's thread.
+        self._fault_signal = self.create_guard_condition(self._on_fault_signal)
+        if self.config.autostart:
+            self._autostart_timer = self.create_timer(0.0, self._autostart)
+
+    @property
+    def config(self) -> DetectorConfig:
+        """The parameters' values now."""
+        return self._parameters_of_node.config
+
+    @property
+    def state_label(self) -> str:
+        """Label of the lifecycle state."""
+        return str(self._state_machine.current_state[1])
+
+    # Transitions, in the order of a life.
+
+    @_logged(on_failure=TransitionCallbackReturn.FAILURE)
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Load the model and create the publishers. FAILURE leaves the node unconfigured."""
+        self._error = ''
+        self._fault = None
+        self._start_diagnostics()
+        try:
+            self._pipeline = self._open_pipeline(self.config)
+            self.config.thresholds(self._pipeline.spec.class_names)
+            warm_up(self._pipeline)
+            self._create_publishers(self._pipeline)
+        except BaseException:
+            self._release()
+            raise
+        if not self._pipeline.spec.has_manifest:
+            self.get_logger().warning(
+                f'{self.config.engine_path} has no manifest; trusting the parameters: '
+                f'{self._pipeline.spec.preprocessing}'
+            )
+        self.get_logger().info(
+            f'configured: {self.config.engine_path}, {len(self._pipeline.spec.class_names)} '
+            'classes'
+        )
+        return super().on_configure(state)
+
+    @_logged(on_failure=TransitionCallbackReturn.FAILURE)
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Start the worker and subscribe. FAILURE leaves the node inactive."""
+        assert self._pipeline is not None
+        result = super().on_activate(state)
+        compressed = self.config.image_transport == 'compressed'
+        try:
+            self._detector = Detector(
+                self._pipeline,
+                read=frame_from_compressed if compressed else frame_from_image,
+                publish=self._publish,
+                refused=self._on_refused,
+                faulted=self._on_fault,
+                thresholds=self.config.thresholds(self._pipeline.spec.class_names),
+            )
+            self._detector.start()
+            self._input = ImageInput(self, self.config, self._detector.submit)
+        except BaseException:
+            self._stop()
+            raise
+        self._last_health = (time.monotonic(), 0, 0)
+        self._ages_ms.clear()
+        self.get_logger().info(f'active: waiting for images on {self._input.topic}')
+        return result
+
+    @_logged(on_failure=TransitionCallbackReturn.ERROR)
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Unsubscribe and let the frames in flight finish.
+
+        ERROR after a fault, which on_error cleans up.
+        """
+        self._stop()
+        result = super().on_deactivate(state)
+        return TransitionCallbackReturn.ERROR if self._fault is not None else result
+
+    @_logged(on_failure=TransitionCallbackReturn.ERROR)
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Free everything that configure made."""
+        self._release()
+        self.get_logger().info('cleaned up')
+        return super().on_cleanup(state)
+
+    @_logged(on_failure=TransitionCallbackReturn.ERROR)
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Free everything; the node ends finalized."""
+        self._release()
+        return super().on_shutdown(state)
+
+    @_logged(on_failure=TransitionCallbackReturn.FAILURE)
+    def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Free everything; SUCCESS leads to unconfigured, from where configure tries again."""
+        self._release()
+        super().on_error(state)
+        self.get_logger().error(
+            'unconfigured after a fault; configure and activate again to go on'
+        )
+        return TransitionCallbackReturn.SUCCESS
+
+    def close(self) -> None:
+        """Free everything at the end of the process, whatever the state."""
+        self._release()
+        self.destroy_node()
+
+    # The way of a frame: ImageInput → Detector.submit → worker → _publish.
+
+    def _publish(self, message: Any, frame: Frame, detections: Detections) -> None:
+        assert self._pipeline is not None
+        self._detections.publish(
+            detections_message(message.header, detections, self._pipeline.spec.class_names)
+        )
+        stamp = Time.from_msg(message.header.stamp, clock_type=self.get_clock().clock_type)
+        self._ages_ms.append((self.get_clock().now() - stamp).nanoseconds * 1e-6)
+        self._debug_image.offer(message.header, frame, detections)
+
+    def _on_refused(self, error: ImageError) -> None:
+        self.get_logger().warning(
+            f'image dropped ({error.reason}): {error}', throttle_duration_sec=5.0
+        )
+
+    def _on_fault(self, error: BaseException) -> None:
+        """Take note of what ended the worker, in the worker.
+
+        The executor's thread does the rest.
+        """
+        self._fault = error
+        self.report(f'stopped by a fault: {"".join(traceback.format_exception(error))}')
+        self._fault_signal.trigger()
+
+    def _on_fault_signal(self) -> None:
+        if self._fault is not None and self.state_label == 'active':
+            self.trigger_deactivate()
+
+    # What the transitions are made of.
+
+    def report(self, error: str) -> None:
+        """Log an error and keep it for the diagnostics."""
+        self._error = error.strip()
+        self.get_logger().error(self._error)
+
+    def _autostart(self) -> None:
+        self.destroy_timer(self._autostart_timer)
+        if (
+            self.state_label == 'unconfigured'
+            and self.trigger_configure() == TransitionCallbackReturn.SUCCESS
+        ):
+            self.trigger_activate()
+
+    def _create_publishers(self, pipeline: Pipeline) -> None:
+        self._detections = self.create_publisher(
+            Detection2DArray, 'detections', QoSProfile(depth=10)
+        )
+        # Plain publishers: a lifecycle one would drop this message, which belongs to configure.
+        latched = QoSProfile(depth=1, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL)
+        self._label_info = self.create_publisher(LabelInfo, 'label_info', latched)
+        self._debug_image = DebugImage(
+            self, pipeline.spec.class_names, self.config.debug_image_max_rate_hz
+        )
+        self._publish_label_info()
+
+    def _publish_label_info(self) -> None:
+        assert self._pipeline is not None
+        header = Header(stamp=self.get_clock().now().to_msg())
+        names = self._pipeline.spec.class_names
+        self._label_info.publish(label_info(header, names, self.config.confidence_threshold))
+
+    def _stop(self) -> None:
+        """Undo activate: no new images, then no worker. May be called again."""
+        if self._input is not None:
+            self._input.close()
+            self._input = None
+        if self._detector is not None:
+            self._detector.stop()
+            self._detector = None
+
+    def _release(self) -> None:
+        """Undo activate and configure. May be called again."""
+        self._stop()
+        if self._debug_image is not None:
+            self._debug_image.close()
+            self._debug_image = None
+        for name in ('_detections', '_label_info'):
+            if getattr(self, name) is not None:
+                self.destroy_publisher(getattr(self, name))
+                setattr(self, name, None)
+        if self._pipeline is not None:
+            self._pipeline.close()
+            self._pipeline = None
+
+    # Parameters that change while the node lives.
+
+    def _check_parameters(self, config: DetectorConfig) -> None:
+        if self._pipeline is not None:
+            config.thresholds(self._pipeline.spec.class_names)
+
+    def _apply_parameters(self, config: DetectorConfig) -> None:
+        if self._pipeline is None:
+            return
+        if self._detector is not None:
+            self._detector.set_thresholds(config.thresholds(self._pipeline.spec.class_names))
+        self._publish_label_info()
+
+    # Diagnostics.
+
+    def _start_diagnostics(self) -> None:
+        if self._diagnostics is None:
+            self._diagnostics = self.create_publisher(
+                DiagnosticArray, '/diagnostics', QoSProfile(depth=10)
+            )
+            self.create_timer(self.config.diagnostics_period_s, self._publish_diagnostics)
+
+    def _publish_diagnostics(self) -> None:
+        health = Health(
+            state=self.state_label,
+            error=self._error,
+            engine=self.config.engine_path if self._pipeline else '',
+        )
+        if self._detector is not None and self._input is not None:
+            health = self._active_health(health, self._detector, self._input)
+        self._diagnostics.publish(
+            diagnostics_message(self.get_fully_qualified_name(), self.get_clock().now(), health)
+        )
+
+    def _active_health(
+        self, health: Health, detector: Detector[Any], image_input: ImageInput
+    ) -> Health:
+        counts = detector.statistics()
+        now = time.monotonic()
+        then, received, published = self._last_health
+        self._last_health = (now, counts.received, counts.published)
+        ages = np.percentile(list(self._ages_ms), [50, 99]) if self._ages_ms else None
+        return Health(
+            state=health.state,
+            error=health.error,
+            engine=health.engine,
+            statistics=counts,
+            elapsed_s=now - then,
+            received=counts.received - received,
+            published=counts.published - published,
+            not_delivered=image_input.not_delivered,
+            age_ms=None if ages is None else (float(ages[0]), float(ages[1])),
+            reliability=image_input.reliability,
+        )
+
+
+def main(args: list[str] | None = None) -> int:
+    """Run the node until a signal comes; return the exit code."""
+    return run_node(DetectorNode, DetectorNode.close, args)

@@ -1,0 +1,97 @@
+"""What the node says of itself on /diagnostics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import field
+
+from diagnostic_msgs.msg import DiagnosticArray
+from diagnostic_msgs.msg import DiagnosticStatus
+from diagnostic_msgs.msg import KeyValue
+from rclpy.time import Time
+
+from trt_perception.frame_statistics import StatisticsSnapshot
+
+__all__ = ['Health', 'diagnostics_message']
+
+
+@dataclass(frozen=True)
+class Health:
+    """The facts of one diagnostic message.
+
+    Attributes:
+        state: label of the lifecycle state.
+        error: what went wrong last, empty where nothing did.
+        engine: path of the model, empty before it is configured.
+        statistics: counts and stage times since activation.
+        elapsed_s: seconds since the message before, for rates.
+        received: frames received since the message before.
+        published: frames published since the message before.
+        not_delivered: images that never arrived, None where that cannot be told.
+        age_ms: p50 and p99 of image stamp to published, None before the first.
+        reliability: what is asked of the camera; empty while inactive.
+    """
+
+    state: str
+    error: str = ''
+    engine: str = ''
+    statistics: StatisticsSnapshot = field(default_factory=StatisticsSnapshot)
+    elapsed_s: float = 1.0
+    received: int = 0
+    published: int = 0
+    not_delivered: int | None = 0
+    age_ms: tuple[float, float] | None = None
+    reliability: str = ''
+
+
+def diagnostics_message(name: str, now: Time, health: Health) -> DiagnosticArray:
+    """Make the message: one status; ERROR after a fault, WARN where nothing comes or goes."""
+    level, summary = _judge(health)
+    counts = health.statistics
+    values = {
+        'state': health.state,
+        'engine': health.engine,
+        'image reliability': health.reliability,
+        'received (Hz)': f'{health.received / health.elapsed_s:.2f}',
+        'published (Hz)': f'{health.published / health.elapsed_s:.2f}',
+        'received': str(counts.received),
+        'published': str(counts.published),
+        'failed': str(counts.failed),
+        'in flight': str(counts.in_flight),
+        'not delivered': 'unknown: several publishers'
+        if health.not_delivered is None
+        else str(health.not_delivered),
+    }
+    values.update(
+        {f'dropped: {reason}': str(count) for reason, count in sorted(counts.dropped.items())}
+    )
+    for stage, times in counts.latency.items():
+        values[f'{stage} p50 / p99 (ms)'] = f'{times.p50_ms:.3f} / {times.p99_ms:.3f}'
+    if health.age_ms is not None:
+        values['age of output p50 / p99 (ms)'] = f'{health.age_ms[0]:.1f} / {health.age_ms[1]:.1f}'
+    status = DiagnosticStatus(
+        level=level,
+        name=f'{name}: detector',
+        message=summary,
+        hardware_id=health.engine,
+        values=[KeyValue(key=key, value=value) for key, value in values.items()],
+    )
+    message = DiagnosticArray(status=[status])
+    message.header.stamp = now.to_msg()
+    return message
+
+
+def _judge(health: Health) -> tuple[bytes, str]:
+    if health.error:
+        return DiagnosticStatus.ERROR, health.error
+    if health.state != 'active':
+        return DiagnosticStatus.OK, health.state
+    rate = health.published / health.elapsed_s
+    if not health.received:
+        return DiagnosticStatus.WARN, 'active, but no images arrive'
+    if not health.published:
+        return (
+            DiagnosticStatus.WARN,
+            'images arrive, but nothing is published: see the dropped counts',
+        )
+    return DiagnosticStatus.OK, f'active, {rate:.1f} Hz'

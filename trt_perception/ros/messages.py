@@ -1,0 +1,133 @@
+"""Between ROS messages and the core's types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+from sensor_msgs.msg import CompressedImage
+from sensor_msgs.msg import Image
+from std_msgs.msg import Header
+from vision_msgs.msg import BoundingBox2D
+from vision_msgs.msg import Detection2D
+from vision_msgs.msg import Detection2DArray
+from vision_msgs.msg import LabelInfo
+from vision_msgs.msg import ObjectHypothesisWithPose
+from vision_msgs.msg import VisionClass
+
+from trt_perception.detections import Detections
+from trt_perception.errors import ImageError
+from trt_perception.frame import PIXEL_FORMATS
+from trt_perception.frame import Frame
+
+__all__ = ['detections_message', 'frame_from_compressed', 'frame_from_image', 'label_info']
+
+
+def frame_from_image(message: Image) -> Frame:
+    """View an Image's bytes as a Frame; what neither host nor GPU reads goes through cv_bridge.
+
+    Raises:
+        ImageError: size, step, length or encoding are wrong.
+    """
+    if message.encoding not in PIXEL_FORMATS:
+        return _frame_by_cv_bridge(message)
+    return Frame.view(
+        message.data,
+        width=message.width,
+        height=message.height,
+        step=message.step,
+        encoding=message.encoding,
+        big_endian=bool(message.is_bigendian),
+    )
+
+
+def _frame_by_cv_bridge(message: Image) -> Frame:
+    try:
+        import cv_bridge  # optional
+    except ImportError as error:
+        raise ImageError(
+            'unknown_encoding',
+            f'image encoding {message.encoding!r} needs cv_bridge: sudo apt install '
+            'ros-$ROS_DISTRO-cv-bridge, '
+            f'or let the camera send one of {", ".join(PIXEL_FORMATS)}',
+        ) from error
+    try:
+        bgr = cv_bridge.CvBridge().imgmsg_to_cv2(message, 'bgr8')
+    except Exception as error:  # cv_bridge passes OpenCV's, NumPy's and its own errors on
+        raise ImageError(
+            'unknown_encoding',
+            f'cv_bridge cannot turn encoding {message.encoding!r} into bgr8: {error}',
+        ) from error
+    return frame_from_bgr(bgr)
+
+
+def frame_from_compressed(message: CompressedImage) -> Frame:
+    """Decode a JPEG or PNG into a bgr8 Frame.
+
+    Raises:
+        ImageError: with the reason ``not_decodable``.
+    """
+    data = np.frombuffer(message.data, np.uint8) if len(message.data) else np.empty(0, np.uint8)
+    try:
+        # Boxes belong to the pixels as they are stored, which is how image_transport shows them,
+        # too.
+        bgr = (
+            cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+            if data.size
+            else None
+        )
+    except cv2.error as error:
+        raise ImageError(
+            'not_decodable', f'compressed image ({message.format!r}) cannot be decoded: {error}'
+        ) from error
+    if bgr is None:
+        raise ImageError(
+            'not_decodable',
+            'compressed image cannot be decoded; expected JPEG or PNG (got format '
+            f'{message.format!r}, {data.size} bytes)',
+        )
+    return frame_from_bgr(bgr)
+
+
+def frame_from_bgr(bgr: np.ndarray[Any, Any]) -> Frame:
+    """View OpenCV's usual picture, uint8 (height, width, 3), as a Frame."""
+    height, width = bgr.shape[:2]
+    flat = np.ascontiguousarray(bgr).reshape(-1)
+    return Frame.view(flat, width=width, height=height, step=3 * width, encoding='bgr8')
+
+
+def detections_message(
+    header: Header, detections: Detections, class_names: Sequence[str]
+) -> Detection2DArray:
+    """Make the message: source pixels, centre and size.
+
+    The header of the image in the array and in each detection.
+    """
+    message = Detection2DArray(header=header)
+    left_top, right_bottom = (
+        detections.xyxy[:, :2].astype(float),
+        detections.xyxy[:, 2:].astype(float),
+    )
+    centers = ((left_top + right_bottom) / 2).tolist()
+    sizes = (right_bottom - left_top).tolist()
+    for center, size, score, class_id in zip(
+        centers, sizes, detections.scores.tolist(), detections.class_ids.tolist(), strict=True
+    ):
+        hypothesis = ObjectHypothesisWithPose()
+        hypothesis.hypothesis.class_id = class_names[class_id]
+        hypothesis.hypothesis.score = score
+        box = BoundingBox2D()
+        box.center.position.x, box.center.position.y = center
+        box.size_x, box.size_y = size
+        message.detections.append(Detection2D(header=header, results=[hypothesis], bbox=box))
+    return message
+
+
+def label_info(header: Header, class_names: Sequence[str], threshold: float) -> LabelInfo:
+    """Say which ids and names the detections use, and above which score they are reported."""
+    names = [
+        VisionClass(class_id=index, class_name=name) for index, name in enumerate(class_names)
+    ]
+    return LabelInfo(header=header, class_map=names, threshold=threshold)

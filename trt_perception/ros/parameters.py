@@ -1,0 +1,202 @@
+"""The node's parameters: the table of trt_perception.config as ROS sees it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+from rcl_interfaces.msg import FloatingPointRange
+from rcl_interfaces.msg import IntegerRange
+from rcl_interfaces.msg import ParameterDescriptor
+from rcl_interfaces.msg import SetParametersResult
+from rclpy.node import Node
+from rclpy.parameter import Parameter as RosParameter
+
+from trt_perception.config import PARAMETERS
+from trt_perception.config import DetectorConfig
+from trt_perception.config import Parameter
+from trt_perception.config import parameter_value
+from trt_perception.errors import ConfigError
+
+__all__ = ['NodeParameters']
+
+_ROS_TYPES = {
+    'bool': RosParameter.Type.BOOL,
+    'integer': RosParameter.Type.INTEGER,
+    'double': RosParameter.Type.DOUBLE,
+    'string': RosParameter.Type.STRING,
+    'integer[]': RosParameter.Type.INTEGER_ARRAY,
+    'double[]': RosParameter.Type.DOUBLE_ARRAY,
+    'string[]': RosParameter.Type.STRING_ARRAY,
+}
+_ROWS = {parameter.name: parameter for parameter in PARAMETERS}
+# Names that rclpy declares or reads by itself.
+_OF_RCLPY = ('use_sim_time', 'start_type_description_service', 'qos_overrides.')
+
+
+class NodeParameters:
+    """Declares all parameters and keeps the configuration that they make.
+
+    Args:
+        node: declares on it.
+        configured: tells whether the node holds a model, so that only live parameters may change.
+        check: told of a configuration before it is accepted; raises ConfigError to refuse it.
+        apply: told of it after it was accepted.
+
+    Raises:
+        ConfigError: an override is unknown, of the wrong type or out of range; one line for each.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        configured: Callable[[], bool],
+        check: Callable[[DetectorConfig], None],
+        apply: Callable[[DetectorConfig], None],
+    ) -> None:
+        self._configured = configured
+        self._check = check
+        self._apply = apply
+        self.config = DetectorConfig.from_values(_overrides(node))
+        for parameter in PARAMETERS:
+            # Declared by type and set afterwards: from a value, rclpy takes an empty list for
+            # bytes.
+            node.declare_parameter(
+                parameter.name,
+                _ROS_TYPES[parameter.kind],
+                _descriptor(parameter),
+                ignore_override=True,
+            )
+        results = node.set_parameters(
+            [
+                _ros_parameter(parameter, getattr(self.config, parameter.field))
+                for parameter in PARAMETERS
+            ]
+        )
+        assert all(result.successful for result in results), results
+        node.add_pre_set_parameters_callback(_in_own_types)
+        node.add_on_set_parameters_callback(self._on_set)
+        node.add_post_set_parameters_callback(self._post_set)
+
+    def _with(self, changes: list[RosParameter]) -> DetectorConfig:
+        values = {
+            parameter.name: getattr(self.config, parameter.field) for parameter in PARAMETERS
+        }
+        values.update({change.name: change.value for change in changes if change.name in _ROWS})
+        return DetectorConfig.from_values(values)
+
+    def _on_set(self, changes: list[RosParameter]) -> SetParametersResult:
+        try:
+            config = self._with(changes)
+            if self._configured():
+                self._refuse_fixed(config)
+            self._check(config)
+        except ConfigError as error:
+            return SetParametersResult(successful=False, reason=str(error))
+        return SetParametersResult(successful=True)
+
+    def _refuse_fixed(self, config: DetectorConfig) -> None:
+        for parameter in PARAMETERS:
+            if not parameter.live and getattr(config, parameter.field) != getattr(
+                self.config, parameter.field
+            ):
+                raise ConfigError(
+                    f"parameter '{parameter.name}' cannot change while the node is configured; "
+                    f'deactivate and clean up first: ros2 lifecycle set NODE cleanup'
+                )
+
+    def _post_set(self, changes: list[RosParameter]) -> None:
+        self.config = self._with(changes)
+        self._apply(self.config)
+
+
+def _overrides(node: Node) -> dict[str, Any]:
+    """Return what the command line and parameter files say.
+
+    Collect every mistake before giving up.
+    """
+    # rclpy offers no public way to see overrides that nobody declared.
+    overrides: dict[str, RosParameter] = node._parameter_overrides
+    values: dict[str, Any] = {}
+    mistakes = []
+    for name, override in overrides.items():
+        if name.startswith(_OF_RCLPY):
+            continue
+        try:
+            if name not in _ROWS:
+                close = difflib.get_close_matches(name, _ROWS, n=1)
+                hint = (
+                    f"; did you mean '{close[0]}'?" if close else '; docs/parameters.md lists all'
+                )
+                raise ConfigError(f"parameter '{name}' is not known{hint}")
+            value = _plain(_ROWS[name], override.value)
+            DetectorConfig.from_values({name: value})
+            values[name] = value
+        except ConfigError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise ConfigError('\n'.join(mistakes))
+    return values
+
+
+def _plain(parameter: Parameter, value: Any) -> Any:
+    """Return an override in the table's type.
+
+    An empty YAML list has no type of its own and may arrive as nothing.
+    """
+    if value is None and parameter.kind.endswith('[]'):
+        return ()
+    return parameter_value(parameter, value)
+
+
+def _in_own_types(changes: list[RosParameter]) -> list[RosParameter]:
+    """Turn whole numbers into doubles and empty lists into their kind, before rclpy looks."""
+    own = []
+    for change in changes:
+        parameter = _ROWS.get(change.name)
+        try:
+            own.append(
+                change
+                if parameter is None
+                else _ros_parameter(parameter, _plain(parameter, change.value))
+            )
+        except ConfigError:
+            own.append(change)  # rclpy or _on_set refuses it with its reason
+    return own
+
+
+def _ros_parameter(parameter: Parameter, value: Any) -> RosParameter:
+    return RosParameter(
+        parameter.name,
+        _ROS_TYPES[parameter.kind],
+        list(value) if isinstance(value, tuple) else value,
+    )
+
+
+def _descriptor(parameter: Parameter) -> ParameterDescriptor:
+    unit = f' Unit: {parameter.unit}.' if parameter.unit else ''
+    constraints = []
+    if parameter.choices:
+        constraints.append('one of ' + ', '.join(repr(choice) for choice in parameter.choices))
+    constraints.append('may change while active' if parameter.live else 'fixed while configured')
+    descriptor = ParameterDescriptor(
+        description=parameter.description + unit, additional_constraints='; '.join(constraints)
+    )
+    if parameter.minimum is not None and parameter.maximum is not None:
+        if parameter.kind == 'integer':
+            descriptor.integer_range = [
+                IntegerRange(
+                    from_value=int(parameter.minimum), to_value=int(parameter.maximum), step=1
+                )
+            ]
+        else:
+            descriptor.floating_point_range = [
+                FloatingPointRange(
+                    from_value=float(parameter.minimum),
+                    to_value=float(parameter.maximum),
+                    step=0.0,
+                )
+            ]
+    return descriptor

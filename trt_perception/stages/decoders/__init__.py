@@ -1,0 +1,1 @@
+"""Decoders: one file for each family of network outputs."""

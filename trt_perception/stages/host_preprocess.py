@@ -1,0 +1,116 @@
+"""From a frame to the network's input on the CPU, by OpenCV.
+
+The reference for the GPU's letterbox kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.frame import Frame
+from trt_perception.letterbox import Letterbox
+from trt_perception.manifest import Preprocessing
+
+__all__ = ['HostPreprocessor', 'bgr_image', 'channel_image']
+
+_BGR: Final = (0, 1, 2)
+_RGB: Final = (2, 1, 0)
+_GRAY: Final = (0, 0, 0)
+
+# Channel order of the packed formats: which channel holds blue, green and red.
+_PACKED: Final = {'bgr8': _BGR, 'bgra8': _BGR, 'rgb8': _RGB, 'rgba8': _RGB, 'mono8': _GRAY}
+
+# YUV is BT.601, limited range. OpenCV names a Bayer pattern by the second row's second and third
+# pixel, ROS by the first row's first two: rggb is BayerBG.
+_CONVERSIONS: Final[dict[str, int]] = {
+    'uyvy': cv2.COLOR_YUV2BGR_UYVY,
+    'yuyv': cv2.COLOR_YUV2BGR_YUYV,
+    'nv12': cv2.COLOR_YUV2BGR_NV12,
+    'nv21': cv2.COLOR_YUV2BGR_NV21,
+    'bayer_rggb8': cv2.COLOR_BayerBG2BGR,
+    'bayer_bggr8': cv2.COLOR_BayerRG2BGR,
+    'bayer_gbrg8': cv2.COLOR_BayerGR2BGR,
+    'bayer_grbg8': cv2.COLOR_BayerGB2BGR,
+}
+
+
+def channel_image(frame: Frame) -> tuple[npt.NDArray[np.uint8], tuple[int, int, int]]:
+    """Return the pixels as bytes per channel, with as little work as the format allows.
+
+    Returns:
+        uint8 (height, width, channels), a view of the frame where the format is packed; and which
+        channels hold blue, green and red.
+    """
+    name = frame.format.name
+    plane = frame.plane()
+    if name in _PACKED:
+        return plane.reshape(frame.height, frame.width, -1), _PACKED[name]
+    if name == 'mono16':
+        values = plane.view('>u2' if frame.big_endian else '<u2')
+        # 65535 / 257 = 255: the full range of 16 bits onto that of 8, rounded half up.
+        return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)[..., None], _GRAY
+    if name in ('uyvy', 'yuyv'):
+        plane = plane.reshape(frame.height, frame.width, 2)
+    bgr: npt.NDArray[np.uint8] = cv2.cvtColor(plane, _CONVERSIONS[name])  # type: ignore[assignment]
+    return bgr, _BGR
+
+
+def bgr_image(frame: Frame) -> npt.NDArray[np.uint8]:
+    """Return the frame as OpenCV's usual picture: uint8 (height, width, 3), BGR, a copy."""
+    image, order = channel_image(frame)
+    return np.ascontiguousarray(image[..., order])
+
+
+class HostPreprocessor:
+    """Letterbox, colour order and normalisation into one tensor, used again for each frame."""
+
+    def __init__(self, preprocessing: Preprocessing) -> None:
+        self._preprocessing = preprocessing
+        width, height = preprocessing.input_size
+        std = np.array(preprocessing.std, np.float64)
+        # (x * scale - mean) / std as one multiplication and one addition.
+        self._gain = (preprocessing.scale / std).astype(np.float32)
+        self._bias = (-np.array(preprocessing.mean, np.float64) / std).astype(np.float32)
+        self._tensor = np.empty((1, 3, height, width), np.dtype(preprocessing.dtype))
+        self._canvas = np.empty((0, 0, 0), np.uint8)
+        self._letterbox: Letterbox | None = None
+
+    def __call__(self, frame: Frame) -> tuple[npt.NDArray[np.floating], Letterbox]:
+        """Fill the tensor from a frame.
+
+        Returns:
+            float32 or float16 (1, 3, height, width), valid until the next call; and the geometry.
+        """
+        image, order = channel_image(frame)
+        letterbox = Letterbox.fit(
+            (frame.width, frame.height), self._preprocessing.input_size, self._preprocessing.resize
+        )
+        self._fit_canvas(letterbox, image.shape[2])
+        width, height = letterbox.resized_wh
+        inside = self._canvas[
+            letterbox.pad_top : letterbox.pad_top + height,
+            letterbox.pad_left : letterbox.pad_left + width,
+        ]
+        resized = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
+        inside[...] = resized.reshape(inside.shape)
+        channels = order if self._preprocessing.color_order == 'bgr' else order[::-1]
+        for index, channel in enumerate(channels):
+            target = self._tensor[0, index]
+            np.multiply(
+                self._canvas[..., channel], self._gain[index], out=target, casting='same_kind'
+            )
+            if self._bias[index]:
+                target += self._bias[index]
+        return self._tensor, letterbox
+
+    def _fit_canvas(self, letterbox: Letterbox, channels: int) -> None:
+        """Make the canvas, padding included, unless the last frame's still serves."""
+        if letterbox == self._letterbox and self._canvas.shape[2] == channels:
+            return
+        width, height = letterbox.network_wh
+        self._canvas = np.full((height, width, channels), self._preprocessing.pad_value, np.uint8)
+        self._letterbox = letterbox

@@ -1,0 +1,68 @@
+"""An ONNX model on the CPU, by ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.errors import EngineError
+from trt_perception.manifest import TensorSpec
+from trt_perception.model_file import ModelFile
+
+__all__ = ['OnnxModel']
+
+_DTYPES = {
+    'tensor(float)': 'float32',
+    'tensor(float16)': 'float16',
+    'tensor(int64)': 'int64',
+    'tensor(int32)': 'int32',
+}
+
+
+class OnnxModel:
+    """One ONNX Runtime session.
+
+    Attributes:
+        inputs: name, shape and dtype of each input.
+        outputs: likewise.
+    """
+
+    def __init__(self, model: ModelFile, threads: int) -> None:
+        """Load the model.
+
+        Raises:
+            EngineError: ONNX Runtime is not installed or cannot load the model.
+        """
+        try:
+            import onnxruntime  # heavy: only the process that runs a model pays for it
+        except ImportError as error:
+            raise EngineError(
+                f'{model.path.name} needs ONNX Runtime: python3 -m pip install onnxruntime'
+            ) from error
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        # A spinning pool takes the cores that rclpy and the camera's driver need between two
+        # frames.
+        options.add_session_config_entry('session.intra_op.allow_spinning', '0')
+        options.log_severity_level = 3
+        try:
+            self._session = onnxruntime.InferenceSession(
+                model.content, options, providers=['CPUExecutionProvider']
+            )
+        except Exception as error:  # ONNX Runtime's exceptions share no base of their own
+            raise EngineError(f'{model.path}: ONNX Runtime cannot load it: {error}') from error
+        self.inputs = tuple(_spec(node) for node in self._session.get_inputs())
+        self.outputs = tuple(_spec(node) for node in self._session.get_outputs())
+
+    def run(self, tensor: npt.NDArray[np.floating]) -> list[npt.NDArray[Any]]:
+        """Run the model on its one input and return all outputs. Releases the GIL meanwhile."""
+        results: list[npt.NDArray[Any]] = self._session.run(None, {self.inputs[0].name: tensor})
+        return results
+
+
+def _spec(node: Any) -> TensorSpec:
+    shape = tuple(side if isinstance(side, int) else -1 for side in node.shape)
+    return TensorSpec(node.name, shape, _DTYPES.get(node.type, node.type))
