@@ -76,7 +76,7 @@ if not (3, 10) <= sys.version_info[:2] <= (3, 13): raise SystemExit(1)
 print(getattr(sys, "_base_executable", None) or sys.executable)'
   if [ -n "${PYTHON:-}" ]; then
     found=$("$PYTHON" -c "$ask" 2>/dev/null) ||
-      env_die "PYTHON must name a CPython 3.10 to 3.13 (got '$PYTHON': $("$PYTHON" --version 2>&1 | tail -n 1))"
+      env_die "PYTHON must name a CPython 3.10 to 3.13 (got '$PYTHON': $("$PYTHON" --version 2>&1 | head -n 1))"
     printf '%s\n' "$found"
     return
   fi
@@ -88,7 +88,7 @@ print(getattr(sys, "_base_executable", None) or sys.executable)'
     # An installed ROS 2 is compiled for the system's Python and no other.
     [ "$ENV_KIND" = pypi ] || break
   done
-  env_die "needs CPython 3.10 to 3.13 (found $(python3 --version 2>&1 | tail -n 1)): install one of them, or name it with PYTHON=/path/to/python3.12"
+  env_die "needs CPython 3.10 to 3.13 (found $(python3 --version 2>&1 | head -n 1)): install one of them, or name it with PYTHON=/path/to/python3.12"
 }
 
 env_check_pypi() {
@@ -228,8 +228,9 @@ env_setup() {
 
 # Names and contents of all that is installed, as one line.
 env_sources() {
-  cd "$ENV_ROOT" && find trt_perception launch config models demo resource setup.py setup.cfg package.xml \
-    -type f -not -path '*/__pycache__/*' -print0 2>/dev/null | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum
+  cd "$ENV_ROOT"
+  { find trt_perception launch config models demo resource setup.py setup.cfg package.xml -type f \
+    -not -path '*/__pycache__/*' -print0 2>/dev/null || true; } | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum
 }
 
 env_build() {
@@ -284,7 +285,8 @@ env_activate() {
 env_open() {
   env_ros
   env_activate
-  env_source "$ENV_INSTALL/local_setup.bash"
+  # The package's own file: colcon's local_setup.bash fails where the path has a space.
+  env_source "$ENV_INSTALL/trt_perception/share/trt_perception/package.bash"
 }
 
 # Keep this run's topics on this machine and in a domain of their own, unless the user chose a domain.
