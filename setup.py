@@ -16,9 +16,11 @@ def data_files():
         (share, ['package.xml']),
     ]
     for folder in ('launch', 'config', 'models', 'demo'):
-        for path in sorted(Path(folder).rglob('*')):
-            if path.is_file() and '__pycache__' not in path.parts:
-                files.append((f'{share}/{path.parent}', [str(path)]))
+        files += [
+            (f'{share}/{path.parent}', [str(path)])
+            for path in sorted(Path(folder).rglob('*'))
+            if path.is_file() and '__pycache__' not in path.parts
+        ]
     return files
 
 
@@ -33,7 +35,7 @@ setup(
     author='trt_perception authors',
     maintainer='trt_perception maintainers',
     maintainer_email='trt_perception@users.noreply.github.com',
-    description='Object detection for ROS 2 on TensorRT, and on ONNX Runtime where there is no GPU.',
+    description='Object detection for ROS 2 on TensorRT, or on ONNX Runtime without a GPU.',
     license='Apache-2.0',
     entry_points={
         'console_scripts': [

@@ -1,9 +1,10 @@
 """Tests run against the installed package, in a ROS domain of their own.
 
-colcon runs pytest in the source folder, where `import trt_perception` would find the sources: tests would pass although the
-installed tree lacks a module or a data file. So the source folder leaves `sys.path` before any test is imported, the
-session stops where the package still comes from there or differs from it, and tests run in an empty folder, which keeps
-the Python processes that they start from finding the sources too.
+colcon runs pytest in the source folder, where `import trt_perception` would find the sources:
+tests would pass although the installed tree lacks a module or a data file. So the source folder
+leaves `sys.path` before any test is imported, the session stops where the package still comes
+from there or differs from it, and tests run in an empty folder, which keeps the Python processes
+that they start from finding the sources too.
 """
 
 import importlib.util

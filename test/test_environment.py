@@ -1,4 +1,4 @@
-"""The environment itself: ROS 2 talks, vision_msgs is the real one on the wire, colcon finds one package."""
+"""The environment itself: ROS 2 talks, vision_msgs is the real one, colcon finds one package."""
 
 import json
 import os
