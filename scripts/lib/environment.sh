@@ -12,7 +12,7 @@ ENV_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 ENV_REVISION=1  # raise it when the set-up below changes, to have existing environments made anew
 
 env_say() { printf '%s\n' "$*" >&2; }
-env_die() { env_say "${0##*/}: $*"; exit 2; }
+env_die() { env_say "scripts/${0##*/}: $*"; exit 2; }
 
 # --- which ROS 2 -----------------------------------------------------------------------------------
 
@@ -107,6 +107,8 @@ raise SystemExit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exi
 
 env_check_installed() {
   local missing=() package
+  "$1" -c 'import rclpy' 2>/dev/null ||
+    env_die "$1 cannot import the rclpy of ROS 2 $ENV_DISTRO: name the Python that it was built for, usually PYTHON=/usr/bin/python3"
   for package in vision_msgs cv_bridge launch_ros launch_testing; do
     "$1" -c "from ament_index_python import get_package_prefix as g; g('$package')" 2>/dev/null ||
       missing+=("ros-$ENV_DISTRO-${package//_/-}")
@@ -121,17 +123,21 @@ env_check_installed() {
 
 # --- set-up ----------------------------------------------------------------------------------------
 
-# env_step LABEL COMMAND...: one line with the time it took; output to $ENV_STATE/setup.log.
+# env_step LOG LABEL COMMAND...: one line with the time it took; output to $ENV_STATE/LOG.
 env_step() {
-  local label=$1 start=$SECONDS status=0
-  shift
+  local log=$ENV_STATE/$1 label=$2 start=$SECONDS status=0
+  shift 2
   printf '%s ... ' "$label" >&2
-  printf '\n--- %s\n' "$label" >> "$ENV_STATE/setup.log"
-  "$@" >> "$ENV_STATE/setup.log" 2>&1 < /dev/null || status=$?
+  printf '\n--- %s\n' "$label" >> "$log"
+  # Not called as a condition, which would turn set -e off inside.
+  set +e
+  (set -e; "$@") >> "$log" 2>&1 < /dev/null
+  status=$?
+  set -e
   if [ "$status" -ne 0 ]; then
     env_say 'failed'
-    tail -n 25 "$ENV_STATE/setup.log" >&2
-    env_say "${0##*/}: '$label' failed; the whole log is ${ENV_STATE#"$ENV_ROOT"/}/setup.log"
+    tail -n 25 "$log" >&2
+    env_say "scripts/${0##*/}: '$label' failed; the whole log is ${log#"$ENV_ROOT"/}"
     exit 1
   fi
   env_say "$((SECONDS - start)) s"
@@ -156,7 +162,7 @@ env_make_venv() { # env_make_venv PYTHON [OPTION...]
 }
 
 env_pip_pypi() {
-  local pip=("$ENV_VENV/bin/python" -m pip --disable-pip-version-check)
+  local pip=("$ENV_VENV/bin/python" -m pip --disable-pip-version-check --quiet)
   # Without build isolation the one package that comes as source is built by the setuptools pinned here.
   local installers
   mapfile -t installers < <(grep -oE '^(pip|setuptools)==[^ ]+' "$ENV_ROOT/requirements/pypi.txt")
@@ -166,7 +172,7 @@ env_pip_pypi() {
 }
 
 env_pip_installed() {
-  "$ENV_VENV/bin/python" -m pip --disable-pip-version-check install --no-deps \
+  "$ENV_VENV/bin/python" -m pip --disable-pip-version-check --quiet install --no-deps \
     -r "$ENV_ROOT/requirements/ros-installed.txt"
 }
 
@@ -212,12 +218,12 @@ env_setup() {
   : > "$ENV_STATE/setup.log"
   env_say "Setting up ROS 2 $ENV_DISTRO in ${ENV_VENV##*/}, once (log: ${ENV_STATE#"$ENV_ROOT"/}/setup.log)"
   if [ "$ENV_KIND" = pypi ]; then
-    env_step '[1/3] virtual environment' env_make_venv "$python"
-    env_step "[2/3] ROS 2 $ENV_DISTRO and the Python packages" env_pip_pypi
-    env_step '[3/3] vision_msgs' env_overlay
+    env_step setup.log '[1/3] virtual environment' env_make_venv "$python"
+    env_step setup.log "[2/3] ROS 2 $ENV_DISTRO and the Python packages" env_pip_pypi
+    env_step setup.log '[3/3] vision_msgs' env_overlay
   else
-    env_step '[1/2] virtual environment' env_make_venv "$python" --system-site-packages
-    env_step '[2/2] Python packages' env_pip_installed
+    env_step setup.log '[1/2] virtual environment' env_make_venv "$python" --system-site-packages
+    env_step setup.log '[2/2] Python packages' env_pip_installed
   fi
   # What was built against another environment goes with it.
   rm -rf "$ENV_BUILD" "$ENV_INSTALL"
@@ -237,10 +243,10 @@ env_build() {
   local key
   key=$(env_sources)
   [ "$(cat "$ENV_INSTALL/.complete" 2>/dev/null)" != "$key" ] || return 0
-  : > "$ENV_STATE/setup.log"
+  : > "$ENV_STATE/build.log"
   # From nothing: setuptools would install modules again that were deleted since.
   rm -rf "$ENV_BUILD/trt_perception" "$ENV_INSTALL"
-  env_step 'colcon build' env_colcon build --base-paths "$ENV_ROOT" --packages-select trt_perception \
+  env_step build.log 'colcon build' env_colcon build --base-paths "$ENV_ROOT" --packages-select trt_perception \
     --build-base "$ENV_BUILD" --install-base "$ENV_INSTALL"
   printf '%s\n' "$key" > "$ENV_INSTALL/.complete"
 }
@@ -254,7 +260,7 @@ env_colcon() (
 
 # env_lock FD: one set-up, build or test at a time; waits for another and says so.
 env_lock() {
-  flock -n "$1" || { env_say "${0##*/}: waiting for another run in this checkout"; flock "$1"; }
+  flock -n "$1" || { env_say "scripts/${0##*/}: waiting for another run in this checkout"; flock "$1"; }
 }
 
 # Set up and build what is missing or out of date. Not for a script that a test started: the tree under
