@@ -67,26 +67,26 @@ env_source() {  # source a ROS set-up file, which reads unset variables and retu
 
 # --- requirements of this machine ------------------------------------------------------------------
 
-# Print the interpreter to build on: $PYTHON, else the first that fits. A virtual environment's
-# Python is replaced by the one it was made from, because .venv itself may be removed and made anew.
+# Print the interpreter to build on: $PYTHON, else the one in use here, else the first that fits. A virtual
+# environment's Python is replaced by the one it was made from: .venv itself may be removed and made anew.
 env_python() {
   local candidate found
-  local ask='import sys
+  local ask='import os, sys
 if not (3, 10) <= sys.version_info[:2] <= (3, 13): raise SystemExit(1)
-print(getattr(sys, "_base_executable", None) or sys.executable)'
+print(os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable))'
   if [ -n "${PYTHON:-}" ]; then
     found=$("$PYTHON" -c "$ask" 2>/dev/null) ||
       env_die "PYTHON must name a CPython 3.10 to 3.13 (got '$PYTHON': $("$PYTHON" --version 2>&1 | head -n 1))"
     printf '%s\n' "$found"
     return
   fi
-  for candidate in python3 python3.12 python3.11 python3.13 python3.10; do
+  for candidate in "$ENV_VENV/bin/python" python3 python3.12 python3.11 python3.13 python3.10; do
     if found=$("$candidate" -c "$ask" 2>/dev/null); then
       printf '%s\n' "$found"
       return
     fi
-    # An installed ROS 2 is compiled for the system's Python and no other.
-    [ "$ENV_KIND" = pypi ] || break
+    # An installed ROS 2 is compiled for one Python and no other.
+    [ "$ENV_KIND $candidate" != 'installed python3' ] || break
   done
   env_die "needs CPython 3.10 to 3.13 (found $(python3 --version 2>&1 | head -n 1)): install one of them, or name it with PYTHON=/path/to/python3.12"
 }
