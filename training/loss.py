@@ -38,7 +38,7 @@ def complete_iou(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def assign(
     scores: torch.Tensor,
     boxes: torch.Tensor,
-    anchors: torch.Tensor,
+    centres: torch.Tensor,
     truth_boxes: torch.Tensor,
     truth_classes: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -47,7 +47,7 @@ def assign(
     Args:
         scores: (b, n, CLASSES) after sigmoid.
         boxes: (b, n, 4) xyxy, network pixels.
-        anchors: (3, n), see `model.anchor_points`.
+        centres: (2, n) of the anchors, see `model.anchor_points`.
         truth_boxes: (b, m, 4) xyxy; rows beyond a scene's digits are ignored.
         truth_classes: (b, m) int64, -1 in ignored rows.
 
@@ -58,7 +58,7 @@ def assign(
     real = truth_classes >= 0  # (b, m)
     centre = (truth_boxes[..., :2] + truth_boxes[..., 2:]) / 2
     reach = ((truth_boxes[..., 2:] - truth_boxes[..., :2]) / 2).clamp_min(MIN_REACH_PX)
-    offset = (anchors[:2].T[None, None] - centre[:, :, None]).abs()  # (b, m, n, 2)
+    offset = (centres.T[None, None] - centre[:, :, None]).abs()  # (b, m, n, 2)
     candidate = (offset < reach[:, :, None]).all(-1) & real[..., None]
 
     iou = complete_iou(truth_boxes[:, :, None], boxes[:, None]).clamp_min(0)
@@ -87,16 +87,17 @@ def assign(
 
 def detection_loss(
     rows: torch.Tensor,
-    anchors: torch.Tensor,
+    centres: torch.Tensor,
+    strides: torch.Tensor,
     truth_boxes: torch.Tensor,
     truth_classes: torch.Tensor,
 ) -> dict[str, torch.Tensor]:
     """Weighted parts of the loss of raw rows (b, 4 * BINS + CLASSES, n); their sum is trained."""
     bins, logits = rows.float().split([4 * net.BINS, net.CLASSES], 1)
-    boxes = net.boxes_from_bins(bins, anchors).transpose(1, 2)  # (b, n, 4)
+    boxes = net.boxes_from_bins(bins, centres, strides).transpose(1, 2)  # (b, n, 4)
     logits = logits.transpose(1, 2)
     owner, target = assign(
-        logits.detach().sigmoid(), boxes.detach(), anchors, truth_boxes, truth_classes
+        logits.detach().sigmoid(), boxes.detach(), centres, truth_boxes, truth_classes
     )
 
     scene, anchor = (owner >= 0).nonzero(as_tuple=True)
@@ -110,9 +111,9 @@ def detection_loss(
     truth = truth_boxes[scene, digit]
     loss_box = ((1 - complete_iou(boxes[scene, anchor], truth)) * weight).sum() / total
 
-    point = anchors[:, anchor].T  # (k, 3)
-    distance = torch.cat([point[:, :2] - truth[:, :2], truth[:, 2:] - point[:, :2]], 1)
-    place = (distance / point[:, 2:] - net.FIRST_BIN).clamp(0, net.BINS - 1.01)  # (k, 4)
+    point = centres[:, anchor].T  # (k, 2)
+    distance = torch.cat([point - truth[:, :2], truth[:, 2:] - point], 1)
+    place = (distance / strides[anchor, None] - net.FIRST_BIN).clamp(0, net.BINS - 1.01)  # (k, 4)
     low = place.floor().long()
     share = place - low
     logp = bins.unflatten(1, (4, net.BINS))[scene, :, :, anchor].log_softmax(2)  # (k, 4, BINS)

@@ -117,16 +117,19 @@ class DigitsNet(nn.Module):
     def __init__(self):
         super().__init__()
         self.stem = nn.Sequential(ConvUnit(3, 16, stride=2), ConvUnit(16, 24, stride=2))
-        self.stage4 = Stage(24, 24)
+        self.stage4 = Stage(24, 24, depth=2)
         self.stage8 = nn.Sequential(ConvUnit(24, 48, stride=2), Stage(48, 48, depth=2))
         self.stage16 = nn.Sequential(ConvUnit(48, 80, stride=2), Stage(80, 80))
         self.stage32 = nn.Sequential(ConvUnit(80, 80, stride=2), PyramidPool(80))
         self.merge16 = Stage(160, 64)
-        self.merge8 = Stage(112, 48)
+        self.merge8 = Stage(112, 48, depth=2)
         self.down16 = ConvUnit(48, 48, stride=2)
         self.out16 = Stage(112, 64)
         self.heads = nn.ModuleList([Head(48), Head(64)])
-        self.register_buffer('anchors', anchor_points(), persistent=False)
+        # Two buffers, not one that is sliced: the exporter stores every slice as a constant.
+        centres, strides = anchor_points()
+        self.register_buffer('centres', centres, persistent=False)
+        self.register_buffer('strides', strides, persistent=False)
 
     def rows(self, images: torch.Tensor) -> torch.Tensor:
         """(b, 3, 480, 640) in [0, 1] to raw rows (b, 4 * BINS + CLASSES, n)."""
@@ -144,29 +147,32 @@ class DigitsNet(nn.Module):
         if self.training:
             return rows
         bins, logits = rows.split([4 * BINS, CLASSES], 1)
-        xyxy = boxes_from_bins(bins, self.anchors)
+        xyxy = boxes_from_bins(bins, self.centres, self.strides)
         low, high = xyxy.split(2, 1)
         return torch.cat([(low + high) / 2, high - low, logits.sigmoid()], 1)
 
 
-def anchor_points() -> torch.Tensor:
-    """Cell centres and strides of all levels, (3, n): x, y, stride in network pixels."""
-    levels = []
+def anchor_points() -> tuple[torch.Tensor, torch.Tensor]:
+    """Cell centres (2, n) as x, y and strides (n,) of all levels, network pixels."""
+    centres, strides = [], []
     for stride in STRIDES:
         x = (torch.arange(INPUT_WH[0] // stride) + 0.5) * stride
         y = (torch.arange(INPUT_WH[1] // stride) + 0.5) * stride
         grid_y, grid_x = torch.meshgrid(y, x, indexing='ij')
-        levels.append(torch.stack([grid_x, grid_y, torch.full_like(grid_x, stride)]).flatten(1))
-    return torch.cat(levels, 1)
+        centres.append(torch.stack([grid_x, grid_y]).flatten(1))
+        strides.append(torch.full((grid_x.numel(),), float(stride)))
+    return torch.cat(centres, 1), torch.cat(strides)
 
 
-def boxes_from_bins(bins: torch.Tensor, anchors: torch.Tensor) -> torch.Tensor:
+def boxes_from_bins(
+    bins: torch.Tensor, centres: torch.Tensor, strides: torch.Tensor
+) -> torch.Tensor:
     """Expected left, top, right, bottom distances to boxes: (b, 4 * BINS, n) to (b, 4, n) xyxy."""
     share = bins.unflatten(1, (4, BINS)).softmax(2)
     steps = torch.arange(BINS, dtype=share.dtype, device=share.device) + FIRST_BIN
-    distance = (share * steps[:, None]).sum(2) * anchors[2]
+    distance = (share * steps[:, None]).sum(2) * strides
     near, far = distance.split(2, 1)
-    return torch.cat([anchors[:2] - near, anchors[:2] + far], 1)
+    return torch.cat([centres - near, centres + far], 1)
 
 
 def fold_normalisation(model: nn.Module) -> nn.Module:

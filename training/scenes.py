@@ -8,9 +8,11 @@ import dataclasses
 import functools
 from typing import NamedTuple
 
+import backgrounds
 import cv2
 import numpy as np
 import occlusion
+import pens
 import sources
 
 
@@ -39,7 +41,9 @@ class SceneConfig:
     bias: float = 25.0  # uniform in +-
     scene_blur: tuple[float, float] = (0.0, 0.8)  # Gaussian sigma, px; for half of the scenes
     noise: tuple[float, float] = (0.0, 6.0)  # Gaussian sigma
-    augment: bool = False  # training only: turns, channel mixes, blends, procedural textures
+    augment: bool = False  # training only: background clutter, and the two below
+    bend_cells: float = 0.0  # elastic deformation of digits, deviation in scan cells
+    stroke: float = 0.0  # unevenness of the stroke's width, deviation in grey level
 
 
 TRAIN = SceneConfig(
@@ -47,6 +51,10 @@ TRAIN = SceneConfig(
     seed=1,
     # Most training scenes already have the network's size; the rest teach the letterbox.
     size_weights=(0.7, 0.15, 0.15),
+    side_px=(15.0, 122.0),
+    rotation_deg=30.0,
+    shear=0.3,
+    aspect=(0.65, 1.35),
     contrast=(50.0, 180.0),
     digit_blur=(0.3, 1.3),
     occluded_share=0.4,
@@ -57,6 +65,8 @@ TRAIN = SceneConfig(
     scene_blur=(0.0, 1.0),
     noise=(0.0, 9.0),
     augment=True,
+    bend_cells=0.35,
+    stroke=0.06,
 )
 DEV = SceneConfig(split='dev', seed=2)
 EVAL = SceneConfig(split='eval', seed=3)
@@ -87,7 +97,7 @@ def compose(config: SceneConfig, index: int) -> Scene:
     """Scene number `index` of the endless sequence that `config` describes."""
     rng = np.random.default_rng((config.seed, index))
     size_wh = config.sizes_wh[rng.choice(len(config.sizes_wh), p=config.size_weights)]
-    canvas = background(config, rng, size_wh)
+    canvas = backgrounds.background(config, rng, size_wh)
     clutter = canvas.copy()  # occluders are cut from the picture as it was without digits
 
     inks: list[Ink] = []
@@ -118,92 +128,32 @@ def compose(config: SceneConfig, index: int) -> Scene:
     )
 
 
-def background(
-    config: SceneConfig, rng: np.random.Generator, size_wh: tuple[int, int]
-) -> np.ndarray:
-    """A crop of a photograph at scene size, (h, w, 3) float32, relit; mixed up for training."""
-    picture = photograph_crop(config, rng, size_wh)
-    if config.augment:
-        if rng.random() < 0.35:
-            weight = rng.uniform(0.2, 0.8)
-            other = texture(rng, size_wh) if rng.random() < 0.6 else None
-            if other is None:
-                other = photograph_crop(config, rng, size_wh)
-            picture = picture * weight + other * (1 - weight)
-        # Hues that nine training photographs do not have: a random mix of the channels.
-        mix = np.eye(3) + rng.uniform(-0.5, 0.5, (3, 3))
-        mix /= np.maximum(np.abs(mix).sum(1, keepdims=True), 1e-3)
-        picture = cv2.transform(picture, mix.astype(np.float32))
-        if rng.random() < 0.3:
-            picture = 255.0 - picture
-    gain = rng.uniform(*config.gain)
-    bias = rng.uniform(-config.bias, config.bias)
-    return np.clip((picture - 127.0) * gain + 127.0 + bias, 0.0, 255.0)
-
-
-def photograph_crop(
-    config: SceneConfig, rng: np.random.Generator, size_wh: tuple[int, int]
-) -> np.ndarray:
-    """A random part of a random photograph, mirrored half of the time, (h, w, 3) float32."""
-    photographs = sources.photographs(config.split)
-    photograph = photographs[rng.integers(len(photographs))]
-    if config.augment:
-        photograph = np.rot90(photograph, int(rng.integers(4)))
-    height, width = photograph.shape[:2]
-    fit = min(width / size_wh[0], height / size_wh[1]) * rng.uniform(*config.crop)
-    crop_w, crop_h = int(size_wh[0] * fit), int(size_wh[1] * fit)
-    x = int(rng.integers(width - crop_w + 1))
-    y = int(rng.integers(height - crop_h + 1))
-    crop = np.ascontiguousarray(photograph[y : y + crop_h, x : x + crop_w])
-    if rng.random() < 0.5:
-        crop = crop[:, ::-1]
-    interpolation = cv2.INTER_AREA if fit > 1 else cv2.INTER_CUBIC
-    return cv2.resize(crop, size_wh, interpolation=interpolation).astype(np.float32)
-
-
-def texture(rng: np.random.Generator, size_wh: tuple[int, int]) -> np.ndarray:
-    """Coloured noise of several scales and, sometimes, lines: (h, w, 3) float32."""
-    picture = np.zeros((size_wh[1], size_wh[0], 3), np.float32)
-    for cells in (2, int(rng.integers(3, 9)), int(rng.integers(9, 60))):
-        grid = rng.uniform(0, 255, (cells, cells, 3)).astype(np.float32)
-        kind = cv2.INTER_CUBIC if rng.random() < 0.7 else cv2.INTER_NEAREST
-        picture += cv2.resize(grid, size_wh, interpolation=kind) / 3.0
-    for _ in range(int(rng.integers(0, 25))):
-        ends = rng.uniform(-100, 900, (2, 2)).astype(int)
-        colour = rng.uniform(0, 255, 3).tolist()
-        thickness = int(rng.integers(1, 8))
-        cv2.line(picture, ends[0].tolist(), ends[1].tolist(), colour, thickness, cv2.LINE_AA)
-    return picture
-
-
 def draw_digit(config: SceneConfig, rng: np.random.Generator, label: int) -> np.ndarray:
     """Coverage of one digit, turned, sheared and scaled in one warp: (h, w) float32."""
-    scans = sources.scans_by_digit(config.split)[label]
-    scan = np.pad(scans[rng.integers(len(scans))], 2)
-    # Eight cells run loops shut; sharpening opens them again (9 and 4, 8 and 1 stay apart).
-    scan = scan + 0.9 * (scan - cv2.GaussianBlur(scan, (5, 5), 1.0))
+    choices = pens.pens_by_digit(config.split)[label]
+    ink, levels = choices[rng.integers(len(choices))]
+    if config.augment:
+        ink = pens.bend(rng, ink, config.bend_cells)
+        stroke = rng.normal(levels[0] + 0.05, config.stroke, (3, 3)).astype(np.float32)
+        ink = ink - cv2.resize(stroke, ink.shape[::-1], interpolation=cv2.INTER_CUBIC)
+    else:
+        ink = ink - np.float32(levels[rng.integers(len(levels))])
+
     angle = np.deg2rad(rng.uniform(-config.rotation_deg, config.rotation_deg))
     shear = np.array([[1.0, rng.uniform(-config.shear, config.shear)], [0.0, 1.0]])
     stretch = np.diag([rng.uniform(*config.aspect), 1.0])
     cos, sin = np.cos(angle), np.sin(angle)
     linear = np.array([[cos, -sin], [sin, cos]]) @ shear @ stretch
-
     # The ink's extent after turning fixes the scale, so that `side_px` bounds the truth box.
-    level = rng.uniform(0.45, 0.6)
-    turned = linear @ np.argwhere(scan > level)[:, ::-1].T
-    low, high = turned.min(1) - 0.5, turned.max(1) + 0.5  # cells have a width
+    turned = linear @ np.argwhere(ink > 0)[:, ::-1].T
+    low, high = turned.min(1) - 0.5, turned.max(1) + 0.5  # pen pixels have a width
     side = np.exp(rng.uniform(*np.log(config.side_px)))
     scale = side / (high - low).max()
-    linear = linear * scale
     pad = 3 + 0.15 * side
-    shift = pad - low * scale
     size = np.ceil((high - low) * scale + 2 * pad).astype(int)
-    warp = np.hstack([linear, shift[:, None]])
-    alpha = cv2.warpAffine(scan, warp, size.tolist(), flags=cv2.INTER_CUBIC)
-
-    # A threshold makes 64 grey cells a pen stroke; its level varies the stroke's width.
-    edge = rng.uniform(0.15, 0.35)
-    alpha = np.clip((alpha - level) / edge + 0.5, 0.0, 1.0)
+    warp = np.hstack([linear * scale, (pad - low * scale)[:, None]])
+    alpha = cv2.warpAffine(ink, warp, size.tolist(), flags=cv2.INTER_CUBIC, borderValue=-0.5)
+    alpha = np.clip(alpha / rng.uniform(0.15, 0.35) + 0.5, 0.0, 1.0)
     return cv2.GaussianBlur(alpha, (0, 0), rng.uniform(*config.digit_blur) * min(1, side / 30))
 
 

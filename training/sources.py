@@ -29,9 +29,9 @@ PHOTOGRAPHS: dict[Split, dict[str, str]] = {
         'grass.png': 'CC0 (linolafett)',
         'gravel.png': 'CC0 (CC0Textures)',
         'cell.png': 'CC0 (Paul Mueller et al.)',
+        'coins.png': 'no known copyright restrictions (Brooklyn Museum)',
     },
     'dev': {
-        'coins.png': 'no known copyright restrictions (Brooklyn Museum)',
         'clock_motion.png': 'public domain (Stefan van der Walt)',
     },
     'eval': {

@@ -119,7 +119,7 @@ def train(arguments: argparse.Namespace) -> dict:
     decayed = [p for p in network.parameters() if p.ndim > 1]
     plain = [p for p in network.parameters() if p.ndim <= 1]
     optimizer = torch.optim.AdamW(
-        [{'params': decayed, 'weight_decay': 0.02}, {'params': plain, 'weight_decay': 0.0}]
+        [{'params': decayed, 'weight_decay': 0.05}, {'params': plain, 'weight_decay': 0.0}]
     )
     loader = DataLoader(
         SceneStream(),
@@ -146,7 +146,7 @@ def train(arguments: argparse.Namespace) -> dict:
             group['lr'] = learning_rate(progress, arguments.peak_rate)
         with torch.autocast(device.type, torch.bfloat16):
             rows = network(images.contiguous(memory_format=torch.channels_last))
-        parts = loss.detection_loss(rows, network.anchors, boxes, classes)
+        parts = loss.detection_loss(rows, network.centres, network.strides, boxes, classes)
         optimizer.zero_grad(set_to_none=True)
         sum(parts.values()).backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 10.0)
@@ -168,7 +168,7 @@ def train(arguments: argparse.Namespace) -> dict:
         'scenes_drawn': steps * arguments.batch,
         'peak_rate': arguments.peak_rate,
         'device': torch.cuda.get_device_name() if device.type == 'cuda' else 'CPU',
-        'torch': torch.__version__,
+        'torch': str(torch.__version__),
     }
     state = {name: value.cpu() for name, value in average.state_dict().items()}
     torch.save({'weights': state, 'record': record}, arguments.out)

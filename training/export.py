@@ -1,0 +1,143 @@
+"""Export trained weights to models/digits.onnx and write its manifest.
+
+`python training/export.py digits.pt`: normalisation folded, FP32, fixed batch of one, checked with
+ONNX's checker and against PyTorch's output on a drawn scene before anything is written.
+"""
+
+import argparse
+import ast
+import hashlib
+import json
+import pathlib
+import tempfile
+
+import model as net
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+import train
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MODEL = ROOT / 'models' / 'digits.onnx'
+NAMES = [str(digit) for digit in range(net.CLASSES)]
+OPSET = 19
+MAX_BYTES = 2_000_000
+LICENCE = (
+    'weights Apache-2.0; trained on handwritten digits (UCI Optical Recognition of Handwritten '
+    'Digits, Alpaydin and Kaynak, CC BY 4.0) and photographs bundled with scikit-image (CC0, '
+    'public domain or no known copyright restrictions; listed in training/README.md)'
+)
+
+
+def load(checkpoint: pathlib.Path) -> tuple[net.DigitsNet, dict]:
+    """The network with trained weights, ready for evaluation, and the record of its training."""
+    stored = torch.load(checkpoint, map_location='cpu', weights_only=True)
+    network = net.DigitsNet()
+    network.load_state_dict(stored['weights'])
+    return network.eval(), stored['record']
+
+
+def export(network: net.DigitsNet, path: pathlib.Path) -> None:
+    """Write the folded network as one ONNX file, with the metadata that YOLO exports carry."""
+    width, height = net.INPUT_WH
+    torch.onnx.export(
+        net.fold_normalisation(network),
+        (torch.zeros(1, 3, height, width),),
+        str(path),
+        input_names=['images'],
+        output_names=['output0'],
+        opset_version=OPSET,
+        dynamo=False,  # the tracer writes plainer graphs: no external data, constants folded
+    )
+    graph = onnx.load(path)
+    metadata = {
+        'description': 'trt_perception handwritten digits detector',
+        'license': 'Apache-2.0',
+        'task': 'detect',
+        'stride': str(max(net.STRIDES)),
+        'imgsz': str([height, width]),
+        'batch': '1',
+        'names': str(dict(enumerate(NAMES))),
+    }
+    assert ast.literal_eval(metadata['names'])[9] == '9'
+    onnx.helper.set_model_props(graph, metadata)
+    onnx.save(graph, path)
+    onnx.checker.check_model(str(path), full_check=True)
+
+
+def largest_difference(network: net.DigitsNet, path: pathlib.Path) -> np.ndarray:
+    """Largest |PyTorch - ONNX Runtime| on one scene: over box rows (pixels) and over scores."""
+    image = train.sample(0)[0][None].astype(np.float32) / 255
+    with torch.no_grad():
+        expected = network(torch.from_numpy(image)).numpy()
+    session = onnxruntime.InferenceSession(str(path), providers=['CPUExecutionProvider'])
+    difference = np.abs(session.run(None, {'images': image})[0] - expected)[0]
+    return np.array([difference[:4].max(), difference[4:].max()])
+
+
+def manifest(path: pathlib.Path, record: dict) -> dict:
+    """How to feed the model and how to read it; schema 1 of the package's manifests."""
+    width, height = net.INPUT_WH
+    data = path.read_bytes()
+    anchors = net.anchor_points()[1].numel()
+    return {
+        'schema': 1,
+        'onnx': {
+            'file': MODEL.name,
+            'sha256': hashlib.sha256(data).hexdigest(),
+            'size_bytes': len(data),
+        },
+        'engine': None,
+        'inputs': [{'name': 'images', 'shape': [1, 3, height, width], 'dtype': 'float32'}],
+        'outputs': [
+            {'name': 'output0', 'shape': [1, 4 + net.CLASSES, anchors], 'dtype': 'float32'}
+        ],
+        'preprocessing': {
+            'input_size': [width, height],
+            'resize': 'letterbox',
+            'pad_value': 114,
+            'color_order': 'rgb',
+            'scale': 0.00392156862745098,
+            'mean': [0.0, 0.0, 0.0],
+            'std': [1.0, 1.0, 1.0],
+            'layout': 'nchw',
+            'dtype': 'float32',
+        },
+        'decoder': {'family': 'dense', 'objectness': False, 'transposed': False},
+        'class_names': NAMES,
+        'notes': {
+            'description': 'handwritten digits 0-9 on photographs, 16 to 120 px',
+            'license': LICENCE,
+            'trained_on': (
+                f'{record["scenes_composed"]} composed scenes, {record["steps"]} steps of '
+                f'{record["batch"]} in {record["seconds"]} s on one {record["device"]}'
+            ),
+            'reproduce': 'training/README.md',
+        },
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('checkpoint', type=pathlib.Path, help='written by train.py')
+    arguments = parser.parse_args()
+
+    network, record = load(arguments.checkpoint)
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / MODEL.name
+        export(load(arguments.checkpoint)[0], path)
+        pixels, scores = largest_difference(network, path)
+        if pixels > 0.05 or scores > 1e-3:
+            raise SystemExit(f'ONNX differs from PyTorch by {pixels} px, {scores} in scores')
+        if path.stat().st_size > MAX_BYTES:
+            raise SystemExit(f'{path.stat().st_size} bytes; at most {MAX_BYTES} are shipped')
+        MODEL.write_bytes(path.read_bytes())
+    described = json.dumps(manifest(MODEL, record), indent=2)
+    MODEL.with_name(MODEL.name + '.json').write_text(described + '\n', encoding='utf-8')
+    print(f'{MODEL.name}: {MODEL.stat().st_size} bytes, opset {OPSET}, PyTorch within')
+    print(f'{pixels:.1e} px and {scores:.1e} in scores; {json.dumps(record)}')
+
+
+if __name__ == '__main__':
+    main()
