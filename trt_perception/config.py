@@ -213,10 +213,17 @@ class DetectorConfig:
                 raise ConfigError(
                     f"parameter '{name}' must be empty or have {count} values (got {len(value)})"
                 )
-        if any(side < 1 for side in self.model_input_size):
+        if any(not 1 <= side <= 32767 for side in self.model_input_size):
             raise ConfigError(
-                "parameter 'model.input_size' must be [width, height] in pixels (got "
-                f'{list(self.model_input_size)})'
+                "parameter 'model.input_size' must be [width, height], each from 1 to 32767 "
+                f'pixels (got {list(self.model_input_size)})'
+            )
+        if '' in self.model_class_names or len(set(self.model_class_names)) != len(
+            self.model_class_names
+        ):
+            raise ConfigError(
+                "parameter 'model.class_names' must hold different names, none empty (got "
+                f'{list(self.model_class_names)})'
             )
         if any(value <= 0 for value in self.model_std):
             raise ConfigError(
@@ -228,9 +235,12 @@ class DetectorConfig:
         """Build from values by ROS name; a parameter that is not named keeps its default.
 
         Raises:
-            ConfigError: a value has the wrong type, or is outside its range.
+            ConfigError: a name is unknown, a value has the wrong type or is outside its range.
         """
         rows = {parameter.name: parameter for parameter in PARAMETERS}
+        unknown = [name for name in values if name not in rows]
+        if unknown:
+            raise ConfigError(f'there is no parameter {unknown[0]!r}; known: {", ".join(rows)}')
         return cls(
             **{
                 rows[name].field: parameter_value(rows[name], value)
@@ -306,10 +316,16 @@ def parameter_value(parameter: Parameter, value: Any) -> Any:
     wrong = wrong or any(not isinstance(item, _SCALARS[kind]) for item in items)
     wrong = wrong or any(isinstance(item, bool) != (kind == 'bool') for item in items)
     if wrong:
-        shape = f'a list of {kind} values' if is_list else f'a {kind}'
+        article = 'an' if kind == 'integer' else 'a'
+        shape = f'a list of {kind} values' if is_list else f'{article} {kind}'
         raise ConfigError(f"parameter '{parameter.name}' must be {shape} (got {value!r})")
     if kind == 'double':
-        items = [float(item) for item in items]
+        try:
+            items = [float(item) for item in items]
+        except OverflowError as error:
+            raise ConfigError(
+                f"parameter '{parameter.name}' must be a finite double (got {value!r})"
+            ) from error
     return tuple(items) if is_list else items[0]
 
 

@@ -164,7 +164,7 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
             f'{origin}: a manifest has at most {MAX_BYTES} bytes (got {len(text)})'
         )
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:
         raise ManifestError(f'{origin}: not readable as JSON: {error}') from error
     top = _Section(content, origin)
@@ -190,6 +190,16 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
     if not manifest.inputs or not manifest.outputs:
         raise ManifestError(f'{origin}: "inputs" and "outputs" must each list at least one tensor')
     return manifest
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse what Python's reader would settle by silently keeping the last."""
+    content: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in content:
+            raise ValueError(f'key {key!r} stands twice in one object')
+        content[key] = value
+    return content
 
 
 class _Section:
@@ -222,15 +232,16 @@ class _Section:
         return self.finite(self.take(key, 'a number', (int, float)), key)
 
     def finite(self, value: object, key: str) -> float:
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
-            raise ManifestError(
-                f'{self.where}: {key!r} must hold finite numbers (got {_found(value)})'
-            )
-        return float(value)
+        try:
+            if not isinstance(value, bool) and isinstance(value, int | float):
+                number = float(value)
+                if math.isfinite(number):
+                    return number
+        except OverflowError:  # JSON's whole numbers have no limit
+            pass
+        raise ManifestError(
+            f'{self.where}: {key!r} must hold finite numbers (got {_found(value)})'
+        )
 
     def boolean(self, key: str) -> bool:
         value: bool = self.take(key, 'true or false', (bool,))
@@ -277,7 +288,10 @@ class _Section:
 
 
 def _found(value: object) -> str:
-    text = json.dumps(value)
+    try:
+        text = json.dumps(value)
+    except RecursionError:  # read just within the limit
+        return f'a {type(value).__name__}, nested too deep'
     return text if len(text) <= 60 else text[:57] + '…'
 
 
@@ -305,7 +319,8 @@ def _tensor(section: _Section) -> TensorSpec:
         isinstance(side, int) and not isinstance(side, bool) and side >= -1 for side in shape
     ):
         raise ManifestError(
-            f'{section.where}: "shape" must list whole numbers, -1 where it may vary (got {shape})'
+            f'{section.where}: "shape" must list whole numbers, -1 where it may vary (got '
+            f'{_found(shape)})'
         )
     tensor = TensorSpec(section.text('name'), tuple(shape), section.text('dtype', TENSOR_DTYPES))
     section.finish()
@@ -368,15 +383,19 @@ def _class_names(top: _Section) -> tuple[str, ...]:
         raise ManifestError(
             f'{top.where}: "class_names" must have 1 to {MAX_CLASSES} entries (got {len(names)})'
         )
+    seen: set[str] = set()
     for name in names:
         if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME_LENGTH:
             raise ManifestError(
                 f'{top.where}: each class name must be a string of 1 to {MAX_NAME_LENGTH} '
                 f'characters (got {_found(name)})'
             )
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ManifestError(f'{top.where}: class names must differ (got {twice!r} twice)')
+        # Neither fits into a ROS string, half of a surrogate pair nor NUL.
+        if any(character == '\0' or '\ud800' <= character <= '\udfff' for character in name):
+            raise ManifestError(f'{top.where}: class name {_found(name)} is not valid text')
+        if name in seen:
+            raise ManifestError(f'{top.where}: class names must differ (got {name!r} twice)')
+        seen.add(name)
     return tuple(names)
 
 

@@ -60,7 +60,10 @@ def read_model_file(path: str | Path) -> ModelFile:
         EngineError: the file is missing, unreadable, of unknown kind, or open to others.
         ManifestError: the manifest is malformed or speaks of other bytes.
     """
-    asked = Path(path).expanduser()
+    try:
+        asked = Path(path).expanduser()
+    except RuntimeError as error:
+        raise EngineError(f'{path}: {error}') from error
     if asked.suffix not in (ONNX_SUFFIX, *ENGINE_SUFFIXES):
         known = ', '.join((ONNX_SUFFIX, *ENGINE_SUFFIXES))
         raise EngineError(
@@ -89,12 +92,17 @@ def _read(path: Path, limit: int = MODEL_MAX_BYTES) -> tuple[bytes, Path]:
         resolved = path.resolve(strict=True)
         # Non-blocking, so that a FIFO is refused below instead of waited for.
         descriptor = os.open(resolved, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a NUL in the name
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise EngineError(f'{path}: cannot be opened: {reason}') from error
-    with open(descriptor, 'rb') as file:
+    # Closed by hand until it is known to be a file: open() raises on a directory's descriptor.
+    try:
         status = os.fstat(descriptor)
         _check_owner_and_mode(status, resolved)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    with open(descriptor, 'rb') as file:
         if not 0 < status.st_size <= limit:
             raise EngineError(f'{path}: expected 1 to {limit} bytes (got {status.st_size})')
         try:

@@ -27,6 +27,8 @@ def best_candidates(scores: npt.NDArray[np.float32], limit: int) -> npt.NDArray[
     return order
 
 
+# Areas beyond float32 make an IoU that is no number, which suppresses nothing.
+@np.errstate(over='ignore', under='ignore', divide='ignore', invalid='ignore')
 def non_maximum_suppression(
     xyxy: Boxes,
     class_ids: npt.NDArray[np.int32],

@@ -22,6 +22,8 @@ from trt_perception.stages.nms import non_maximum_suppression
 __all__ = ['decode_dense']
 
 
+# A network may say anything; what is no box leaves in a step of its own, not with a warning.
+@np.errstate(over='ignore', under='ignore', divide='ignore', invalid='ignore')
 def decode_dense(
     output: npt.NDArray[np.floating],
     decoder: DecoderSpec,
@@ -61,10 +63,7 @@ def decode_dense(
         passed &= np.isin(class_ids, thresholds.class_ids)
     chosen = np.flatnonzero(passed)
     xyxy = _corners(rows[:4, chosen].astype(np.float32))
-    with np.errstate(invalid='ignore', over='ignore'):
-        whole = (
-            np.isfinite(xyxy).all(axis=1) & (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
-        )
+    whole = np.isfinite(xyxy).all(axis=1) & (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
     chosen, xyxy = chosen[whole], xyxy[whole]
     best = best_candidates(scores[chosen], max_candidates)
     chosen, xyxy = chosen[best], xyxy[best]
@@ -79,6 +78,5 @@ def decode_dense(
 
 def _corners(cxcywh: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Return left, top, right, bottom: float32 (n, 4) from centre and size (4, n)."""
-    with np.errstate(invalid='ignore', over='ignore'):
-        half = cxcywh[2:] * np.float32(0.5)
-        return np.concatenate([cxcywh[:2] - half, cxcywh[:2] + half]).T
+    half = cxcywh[2:] * np.float32(0.5)
+    return np.concatenate([cxcywh[:2] - half, cxcywh[:2] + half]).T
