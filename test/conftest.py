@@ -59,8 +59,9 @@ if not os.environ.get('ROS_DOMAIN_ID'):
     os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'LOCALHOST'
 
 
-def pytest_configure():
+def pytest_configure(config):
     """Stop before the first test where the installed package is missing or out of date."""
+    config.addinivalue_line('markers', 'timeout(seconds): used where pytest-timeout is installed')
     package = installed_package()
     changed = difference(package)
     if changed:
