@@ -95,8 +95,7 @@ env_check_pypi() {
   [ "$(uname -s) $(uname -m)" = 'Linux x86_64' ] ||
     env_die "ROS 2 from PyPI exists for x86-64 Linux only (this is $(uname -s) $(uname -m)): install ROS 2 Jazzy and source its setup.bash, then run this again"
   local missing=()
-  command -v c++ >/dev/null || missing+=(build-essential)
-  command -v make >/dev/null || command -v ninja >/dev/null || missing+=(make)
+  { command -v c++ && command -v make; } >/dev/null || missing+=(build-essential)
   command -v cmake >/dev/null || missing+=(cmake)
   "$1" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
   "$1" -c 'import pathlib, sysconfig
