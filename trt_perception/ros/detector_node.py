@@ -211,10 +211,11 @@ class DetectorNode(LifecycleNode):
         )
         return TransitionCallbackReturn.SUCCESS
 
-    def close(self) -> None:
-        """Free everything at the end of the process, whatever the state."""
+    def close(self) -> int:
+        """Free everything at the end of the process, whatever the state; return the exit code."""
         self._release()
         self.destroy_node()
+        return 0
 
     # The way of a frame: ImageInput → Detector.submit → worker → _publish.
 

@@ -25,7 +25,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 def run_node(
     make_node: Callable[[], NodeType],
-    close_node: Callable[[NodeType], None],
+    close_node: Callable[[NodeType], int],
     args: list[str] | None = None,
     *,
     finished: Callable[[NodeType], bool] = lambda _: False,
@@ -37,7 +37,7 @@ def run_node(
 
     Args:
         make_node: called after rclpy.init.
-        close_node: frees what the node holds and destroys it.
+        close_node: frees what the node holds, destroys it and returns the exit code.
         args: command line for rclpy, None for the process's own.
         finished: asked after each round of the executor.
 
@@ -45,9 +45,7 @@ def run_node(
         The exit code: 0 done or interrupted, 2 wrong parameters or arguments, each said in one
         sentence.
     """
-    # Blocked in this thread and all that it starts, the middleware's too: one thread takes them
-    # when they come.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    caught = _caught_signals()
     try:
         rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
     except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
@@ -60,7 +58,7 @@ def run_node(
     stop = threading.Event()
     wake = node.create_guard_condition(lambda: None)
     waiter = threading.Thread(
-        target=_wait_for_signal, args=(stop, wake.trigger), name='signals', daemon=True
+        target=_wait_for_signal, args=(caught, stop, wake.trigger), name='signals', daemon=True
     )
     waiter.start()
     executor = SingleThreadedExecutor()
@@ -72,19 +70,34 @@ def run_node(
     finally:
         executor.remove_node(node)
         stop.set()
-        close_node(node)
+        exit_code = close_node(node)
         executor.shutdown()
         rclpy.shutdown()
-    return 0
+    return exit_code
 
 
-def _wait_for_signal(stop: threading.Event, wake: Callable[[], None]) -> None:
-    signal.sigwait(_SIGNALS)
+def _caught_signals() -> int:
+    """Catch the signals that end the process; return a file descriptor that gets a byte for each.
+
+    Python runs handlers in the main thread only, which sits in the middleware's wait. The byte is
+    written by whichever thread the signal hits; blocking signals and sigwait would miss threads
+    that NumPy started at import.
+    """
+    receiver, sender = os.pipe()
+    os.set_blocking(sender, False)
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
+    return receiver
+
+
+def _wait_for_signal(caught: int, stop: threading.Event, wake: Callable[[], None]) -> None:
+    os.read(caught, 1)
     stop.set()
     with contextlib.suppress(Exception):  # the node may be gone by now
         wake()
     # A second signal ends the process at once, as people expect who press Ctrl-C twice.
-    os._exit(128 + signal.sigwait(_SIGNALS))
+    os._exit(128 + os.read(caught, 1)[0])
 
 
 def _wrong_usage(message: str) -> int:

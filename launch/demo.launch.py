@@ -1,0 +1,45 @@
+"""Detect handwritten digits in the demo scenes:  ros2 launch trt_perception demo.launch.py ."""
+
+from pathlib import Path
+
+from ament_index_python.packages import get_package_share_directory
+from launch import LaunchDescription
+from launch.actions import DeclareLaunchArgument
+from launch.actions import IncludeLaunchDescription
+from launch.launch_description_sources import PythonLaunchDescriptionSource
+from launch.substitutions import LaunchConfiguration
+from launch_ros.actions import Node
+
+SHARE = Path(get_package_share_directory('trt_perception'))
+
+
+def generate_launch_description():
+    """Start a camera made of the demo scenes and the detector with the digits model."""
+    detector = IncludeLaunchDescription(
+        PythonLaunchDescriptionSource(str(SHARE / 'launch' / 'detect.launch.py')),
+        launch_arguments={'engine_path': LaunchConfiguration('engine_path')}.items(),
+    )
+    camera = Node(
+        package='trt_perception',
+        executable='replay_images',
+        arguments=[
+            str(SHARE / 'demo' / 'scenes'),
+            '--loop',
+            '--rate',
+            LaunchConfiguration('rate'),
+        ],
+        output='screen',
+        emulate_tty=True,
+    )
+    return LaunchDescription(
+        [
+            DeclareLaunchArgument(
+                'engine_path',
+                default_value=str(SHARE / 'models' / 'digits.onnx'),
+                description='engine or ONNX model of the digits detector',
+            ),
+            DeclareLaunchArgument('rate', default_value='5', description='scenes a second'),
+            camera,
+            detector,
+        ]
+    )

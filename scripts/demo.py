@@ -1,0 +1,395 @@
+"""The whole way over real DDS: a camera made of pictures, the detector node, and this recorder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import cv2
+import numpy as np
+import rclpy
+from ament_index_python.packages import get_package_prefix
+from ament_index_python.packages import get_package_share_directory
+from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.node import Node
+from vision_msgs.msg import Detection2DArray
+
+from trt_perception.detections import Detections
+from trt_perception.drawing import draw_detections
+from trt_perception.model_file import read_model_file
+
+SHARE = Path(get_package_share_directory('trt_perception'))
+EXECUTABLES = Path(get_package_prefix('trt_perception')) / 'lib' / 'trt_perception'
+EXAMPLES = """\
+examples:
+  scripts/demo                             the demo scenes, 8 a second, results in demo_output/
+  scripts/demo --rate 30                   faster than a small CPU: see the dropped frames counted
+  scripts/demo --encoding nv12             as a camera that sends YUV
+
+exit codes: 0 done, 1 a process failed or the counts do not add up, 2 wrong usage, 130 interrupted
+"""
+
+
+class Recorder(Node):
+    """Keeps every detection message with its time of arrival, and the newest diagnostics."""
+
+    def __init__(self):
+        super().__init__('recorder')
+        self.detections = {}
+        self.arrivals_ns = {}
+        self.diagnostics = {}
+        self.create_subscription(Detection2DArray, 'detections', self._on_detections, 100)
+        self.create_subscription(DiagnosticArray, '/diagnostics', self._on_diagnostics, 10)
+
+    def _on_detections(self, message):
+        now = time.time_ns()
+        stamp = message.header.stamp.sec * 10**9 + message.header.stamp.nanosec
+        self.detections[stamp] = message
+        self.arrivals_ns[stamp] = now
+
+    def _on_diagnostics(self, message):
+        for status in message.status:
+            if status.name.endswith('detector: detector'):
+                self.diagnostics = {entry.key: entry.value for entry in status.values}
+
+    def counts(self):
+        """Return received, published, failed, in flight, not delivered and dropped by reason."""
+        names = ('received', 'published', 'failed', 'in flight', 'not delivered')
+        counts = {name.replace(' ', '_'): int(self.diagnostics.get(name, '0')) for name in names}
+        counts['dropped'] = {
+            key.removeprefix('dropped: '): int(value)
+            for key, value in self.diagnostics.items()
+            if key.startswith('dropped: ')
+        }
+        return counts
+
+
+def main():
+    options = parse_arguments()
+    options.output.mkdir(parents=True, exist_ok=True)
+    environment = dict(os.environ)
+    profile = str(SHARE / 'config' / 'fastdds_large_images.xml')
+    for name in ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE'):
+        os.environ.setdefault(name, profile)
+        environment.setdefault(name, profile)
+    rclpy.init()
+    recorder = Recorder()
+    processes = {}
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            log = Path(folder) / 'sent.jsonl'
+            run_graph(options, recorder, processes, environment, log)
+            sent = [json.loads(line) for line in log.read_text(encoding='utf-8').splitlines()]
+    except KeyboardInterrupt:
+        print('interrupted', file=sys.stderr)
+        return 130
+    except RuntimeError as error:
+        print(f'error: {error}', file=sys.stderr)
+        return 1
+    finally:
+        for process in processes.values():
+            stop(process)
+        recorder.destroy_node()
+        rclpy.shutdown()
+    return report(options, recorder, sent)
+
+
+def run_graph(options, recorder, processes, environment, log):
+    """Run detector and camera until every picture was sent and every frame in flight has ended."""
+    detector = [
+        *(str(EXECUTABLES / 'detector_node'), '--ros-args', '--log-level', 'warn'),
+        *(
+            '-p',
+            'autostart:=true',
+            '-p',
+            f'engine_path:={options.model}',
+            '-p',
+            'diagnostics_period_s:=0.5',
+        ),
+    ]
+    camera = [
+        *(str(EXECUTABLES / 'replay_images'), str(options.scenes), '--rate', str(options.rate)),
+        *('--encoding', options.encoding, '--wait-for-subscribers', '1', '--log', str(log)),
+        *('--ros-args', '--log-level', 'warn'),
+    ]
+    processes['detector_node'] = subprocess.Popen(detector, env=environment)
+    print('detector_node: loading the model')
+    wait_for(
+        recorder,
+        processes,
+        lambda: recorder.diagnostics.get('state') == 'active',
+        60,
+        'the detector to be active',
+    )
+    processes['replay_images'] = subprocess.Popen(camera, env=environment)
+    print(f'replay_images: sending {options.scenes} at {options.rate:g} Hz')
+    shown = 0
+    while processes['replay_images'].poll() is None:
+        rclpy.spin_once(recorder, timeout_sec=0.1)
+        check(processes['detector_node'], 'detector_node')
+        if len(recorder.detections) // 20 > shown // 20 and sys.stdout.isatty():
+            print(f'\r{len(recorder.detections)} images with detections', end='', flush=True)
+            shown = len(recorder.detections)
+    print()
+    check(processes['replay_images'], 'replay_images')
+
+    def settled():
+        counts = recorder.counts()
+        return counts['in_flight'] == 0 and counts['published'] == len(recorder.detections)
+
+    deadline = time.monotonic() + 1.1  # two diagnostic messages, so that the last image is in
+    wait_for(
+        recorder,
+        processes,
+        lambda: time.monotonic() > deadline and settled(),
+        10,
+        'the last detections',
+    )
+    stop(processes['detector_node'])
+    check(processes['detector_node'], 'detector_node')
+
+
+def wait_for(recorder, processes, condition, seconds, what):
+    """Spin until the condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RuntimeError(
+                f'waited {seconds} s for {what}; the diagnostics say '
+                f'{recorder.diagnostics or "nothing"}'
+            )
+        check(processes['detector_node'], 'detector_node')
+        rclpy.spin_once(recorder, timeout_sec=0.1)
+
+
+def check(process, name):
+    """Fail where a process has ended with an error."""
+    if process.poll():
+        raise RuntimeError(
+            f'{name} ended with exit code {process.returncode}; its messages stand above'
+        )
+
+
+def stop(process):
+    """Interrupt a process as Ctrl-C would and wait for it."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def report(options, recorder, sent):
+    """Measure against the truth, write everything, print the table; return the exit code."""
+    results = {entry['name']: recorder.detections.get(entry['stamp_ns']) for entry in sent}
+    counts = recorder.counts()
+    precision, recall = precision_recall(options.truth, results)
+    arrivals = sorted(recorder.arrivals_ns.values())
+    latency = [(recorder.arrivals_ns[stamp] - stamp) * 1e-6 for stamp in recorder.arrivals_ns] or [
+        float('nan')
+    ]
+    span = (arrivals[-1] - arrivals[0]) * 1e-9 if len(arrivals) > 1 else float('nan')
+    summary = {
+        'sent': len(sent),
+        'received': counts['received'],
+        'published': counts['published'],
+        'dropped': counts['dropped'],
+        'failed': counts['failed'],
+        'not_delivered': counts['not_delivered'],
+        'published_fps': round((len(arrivals) - 1) / span, 2),
+        'precision': round(precision, 4),
+        'recall': round(recall, 4),
+        'latency_ms': {f'p{p}': round(float(np.percentile(latency, p)), 2) for p in (50, 99)},
+    }
+    (options.output / 'summary.json').write_text(
+        json.dumps(summary, indent=2) + '\n', encoding='utf-8'
+    )
+    write_detections(options, results)
+    write_pictures(options, results)
+    print_table(summary)
+    print(f'pictures, detections and summary: {options.output}/')
+    exact = (
+        counts['received']
+        == counts['published'] + sum(counts['dropped'].values()) + counts['failed']
+    )
+    if not exact:
+        print('error: received is not published + dropped + failed', file=sys.stderr)
+    return 0 if exact and counts['published'] else 1
+
+
+def boxes_of(message):
+    """Return a message's detections as (class name, score, x1, y1, x2, y2)."""
+    rows = []
+    for detection in message.detections if message else []:
+        hypothesis, box = detection.results[0].hypothesis, detection.bbox
+        x, y = box.center.position.x, box.center.position.y
+        corners = (x - box.size_x / 2, y - box.size_y / 2, x + box.size_x / 2, y + box.size_y / 2)
+        rows.append((hypothesis.class_id, hypothesis.score, *corners))
+    return rows
+
+
+def precision_recall(truth_file, results):
+    """Match detections to the truth of every scene that was sent: same class, IoU at least "
+    "0.5, best score first."""
+    content = json.loads(truth_file.read_text(encoding='utf-8'))
+    names = {image['id']: image['file_name'] for image in content['images']}
+    labels = {category['id']: category['name'] for category in content['categories']}
+    truth = defaultdict(list)
+    for annotation in content['annotations']:
+        truth[names[annotation['image_id']]].append(
+            (labels[annotation['category_id']], annotation['bbox'])
+        )
+    found = right = wanted = 0
+    for name, message in results.items():
+        open_boxes = list(truth[name])
+        wanted += len(open_boxes)
+        for class_name, _, *corners in sorted(boxes_of(message), key=lambda row: -row[1]):
+            found += 1
+            overlaps = [
+                iou(corners, (x, y, x + width, y + height)) if label == class_name else 0.0
+                for label, (x, y, width, height) in open_boxes
+            ]
+            if overlaps and max(overlaps) >= 0.5:
+                right += 1
+                del open_boxes[overlaps.index(max(overlaps))]
+    return right / max(1, found), right / max(1, wanted)
+
+
+def iou(one, other):
+    """Return the intersection over union of two boxes x1, y1, x2, y2."""
+    width = min(one[2], other[2]) - max(one[0], other[0])
+    height = min(one[3], other[3]) - max(one[1], other[1])
+    intersection = max(0.0, width) * max(0.0, height)
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
+    return intersection / (sum(areas) - intersection)
+
+
+def write_detections(options, results):
+    """Write detections.json: for each scene the class, score and box (x, y, width, height in "
+    "pixels)."""
+    content = {
+        name: None
+        if message is None
+        else [
+            {
+                'class': label,
+                'score': round(score, 4),
+                'bbox': [round(v, 2) for v in (x1, y1, x2 - x1, y2 - y1)],
+            }
+            for label, score, x1, y1, x2, y2 in boxes_of(message)
+        ]
+        for name, message in results.items()
+    }
+    (options.output / 'detections.json').write_text(
+        json.dumps(content, indent=1) + '\n', encoding='utf-8'
+    )
+
+
+def write_pictures(options, results):
+    """Draw each scene's detections; and an overview of the first twelve."""
+    folder = options.output / 'pictures'
+    folder.mkdir(exist_ok=True)
+    manifest = read_model_file(options.model).manifest
+    names = (
+        manifest.class_names
+        if manifest
+        else sorted({row[0] for m in results.values() for row in boxes_of(m)})
+    )
+    tiles = []
+    for name, message in results.items():
+        picture = cv2.imread(str(options.scenes / name))
+        rows = boxes_of(message)
+        detections = Detections(
+            np.array([row[2:] for row in rows], np.float32).reshape(-1, 4),
+            np.array([row[1] for row in rows], np.float32),
+            np.array([names.index(row[0]) for row in rows], np.int32),
+        )
+        draw_detections(picture, detections, names)
+        cv2.imwrite(str(folder / name), picture)
+        if len(tiles) < 12:
+            scale = 300 / picture.shape[0]
+            small = cv2.resize(picture, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)[
+                :, :400
+            ]
+            tiles.append(
+                cv2.copyMakeBorder(small, 0, 0, 0, 400 - small.shape[1], cv2.BORDER_CONSTANT)
+            )
+    if tiles:
+        tiles += [np.zeros_like(tiles[0])] * (-len(tiles) % 3)
+        overview = np.vstack([np.hstack(tiles[i : i + 3]) for i in range(0, len(tiles), 3)])
+        cv2.imwrite(str(options.output / 'overview.jpg'), overview)
+
+
+def print_table(summary):
+    """Print the figures, one a line."""
+    dropped = ', '.join(f'{count} {reason}' for reason, count in summary['dropped'].items()) or '0'
+    rows = [
+        ('sent', summary['sent']),
+        ('received', summary['received']),
+        ('published', summary['published']),
+        ('dropped', dropped),
+        ('failed', summary['failed']),
+        ('not delivered', summary['not_delivered']),
+        ('published per second', summary['published_fps']),
+        ('precision at IoU 0.5', summary['precision']),
+        ('recall at IoU 0.5', summary['recall']),
+        (
+            'latency, stamp to detections',
+            f'p50 {summary["latency_ms"]["p50"]} ms, p99 {summary["latency_ms"]["p99"]} ms',
+        ),
+    ]
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f'  {name:<{width}}  {value}')
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        prog='scripts/demo',
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        '--rate', type=float, default=8.0, metavar='HZ', help='scenes a second (default 8)'
+    )
+    parser.add_argument(
+        '--encoding',
+        default='bgr8',
+        metavar='NAME',
+        help='as replay_images --encoding (default bgr8)',
+    )
+    parser.add_argument(
+        '--model',
+        type=Path,
+        default=SHARE / 'models' / 'digits.onnx',
+        help='default: the digits detector',
+    )
+    parser.add_argument(
+        '--output',
+        type=Path,
+        default=Path('demo_output'),
+        metavar='DIR',
+        help='default demo_output',
+    )
+    options = parser.parse_args()
+    options.scenes = SHARE / 'demo' / 'scenes'
+    options.truth = SHARE / 'demo' / 'truth.json'
+    for path in (options.model, options.scenes, options.truth):
+        if not path.exists():
+            parser.error(f'{path} does not exist')
+    return options
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Pictures from a folder, a glob pattern, a picture file or a video file, one after the other."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.errors import ConfigError
+
+__all__ = ['IMAGE_SUFFIXES', 'VIDEO_SUFFIXES', 'ImageSource', 'find_images']
+
+IMAGE_SUFFIXES: Final = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.ppm', '.pgm')
+VIDEO_SUFFIXES: Final = ('.mp4', '.avi', '.mkv', '.mov', '.webm', '.mpg', '.mpeg', '.m4v')
+
+
+def find_images(source: str) -> list[Path]:
+    """Return the picture files that a folder, a pattern or a file stands for, sorted by name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        found = list(path.iterdir())
+    elif path.is_file():
+        found = [path]
+    else:
+        found = [Path(name) for name in glob.glob(str(path), recursive=True)]
+    images = sorted(file for file in found if file.suffix.lower() in IMAGE_SUFFIXES)
+    if not images:
+        raise ConfigError(
+            f'{source}: expected a folder, pattern or file of pictures '
+            f'({", ".join(IMAGE_SUFFIXES)}) or a video '
+            f'({", ".join(VIDEO_SUFFIXES)}) (found {len(found)} files, no picture)'
+        )
+    return images
+
+
+@dataclass(frozen=True)
+class ImageSource:
+    """All pictures of one source.
+
+    Attributes:
+        source: folder, glob pattern, picture file or video file.
+    """
+
+    source: str
+
+    def __post_init__(self) -> None:
+        if not self._is_video:
+            find_images(self.source)
+
+    @property
+    def _is_video(self) -> bool:
+        path = Path(self.source).expanduser()
+        return path.is_file() and path.suffix.lower() in VIDEO_SUFFIXES
+
+    def __iter__(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
+        """Yield a name and the picture: uint8 (height, width, 3), BGR.
+
+        Raises:
+            ConfigError: a file cannot be decoded.
+        """
+        if self._is_video:
+            yield from self._video()
+            return
+        for path in find_images(self.source):
+            bgr = cv2.imread(str(path), cv2.IMREAD_COLOR)
+            if bgr is None:
+                raise ConfigError(f'{path}: cannot be decoded as a picture')
+            yield path.name, bgr.astype(np.uint8, copy=False)
+
+    def _video(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
+        path = Path(self.source).expanduser()
+        video = cv2.VideoCapture(str(path))
+        try:
+            index = 0
+            while True:
+                more, bgr = video.read()
+                if not more:
+                    break
+                yield f'{path.name}#{index:06d}', bgr.astype(np.uint8, copy=False)
+                index += 1
+        finally:
+            video.release()
+        if not index:
+            raise ConfigError(f'{path}: cannot be decoded as a video')

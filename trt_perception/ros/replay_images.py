@@ -1,0 +1,210 @@
+"""Publishes pictures or a video as a camera would: stamped, at a steady rate, in any encoding."""
+
+from __future__ import annotations
+
+import argparse
+import array
+import itertools
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from rclpy.duration import Duration
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from rclpy.qos import QoSReliabilityPolicy
+from rclpy.utilities import remove_ros_args
+from sensor_msgs.msg import CompressedImage
+from sensor_msgs.msg import Image
+
+from trt_perception.encode import encode_bgr
+from trt_perception.errors import ConfigError
+from trt_perception.frame import PIXEL_FORMATS
+from trt_perception.image_source import ImageSource
+from trt_perception.ros.process import run_node
+
+__all__ = ['main']
+
+_COMPRESSED = ('jpeg', 'png')
+
+_EXAMPLES = """examples:
+  replay_images ~/pictures                                   a folder, 10 pictures a second, once
+  replay_images drive.mp4 --rate 30 --loop                   a video as a 30 Hz camera
+  replay_images '~/pictures/*.png' --encoding nv12           as a camera that sends YUV
+  replay_images ~/pictures --reliability best_effort         with the QoS of most camera drivers
+  replay_images ~/pictures --ros-args -r image:=/front/image_raw
+
+exit codes: 0 all sent or interrupted, 1 a picture could not be read, 2 wrong usage
+"""
+
+
+def main(args: list[str] | None = None) -> int:
+    """Publish until the source ends or a signal comes; return the exit code."""
+    command_line = sys.argv if args is None else ['replay_images', *args]
+    options = _parser().parse_args(remove_ros_args(command_line)[1:])
+    return run_node(
+        lambda: ReplayImages(options),
+        ReplayImages.close,
+        command_line,
+        finished=ReplayImages.finished,
+    )
+
+
+class ReplayImages(Node):
+    """A camera made of pictures.
+
+    Args:
+        options: what the command line says.
+
+    Raises:
+        ConfigError: there are no pictures.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__('replay_images')
+        self._options = options
+        self._source = ImageSource(options.source)
+        self._pictures = self._all_pictures()
+        self._log = open(options.log, 'w', encoding='utf-8') if options.log else None  # noqa: SIM115
+        self.exit_code = 0
+        self._done = False
+        self._sent = 0
+        self._started = 0.0
+        self._last_notice = time.monotonic()
+        compressed = options.encoding in _COMPRESSED
+        reliability = QoSReliabilityPolicy[options.reliability.upper()]
+        self._publisher = self.create_publisher(
+            CompressedImage if compressed else Image,
+            self.resolve_topic_name('image') + ('/compressed' if compressed else ''),
+            QoSProfile(depth=options.depth, reliability=reliability),
+        )
+        self.create_timer(1 / options.rate, self._publish_next)
+
+    def finished(self) -> bool:
+        """Tell whether all pictures were sent."""
+        return self._done
+
+    def close(self) -> int:
+        """Say what was sent and free everything; return the exit code."""
+        if self._sent and self._options.reliability == 'reliable':
+            self._publisher.wait_for_all_acked(Duration(seconds=5))
+        seconds = time.monotonic() - self._started if self._started else 0.0
+        self.get_logger().info(f'sent {self._sent} images in {seconds:.1f} s')
+        if self._log is not None:
+            self._log.close()
+        self.destroy_node()
+        return self.exit_code
+
+    def _all_pictures(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
+        rounds = itertools.count() if self._options.loop else range(1)
+        return itertools.chain.from_iterable(self._source for _ in rounds)
+
+    def _publish_next(self) -> None:
+        if self._done or not self._subscribers_are_there():
+            return
+        try:
+            name, bgr = next(self._pictures)
+        except StopIteration:
+            self._done = True
+            return
+        except ConfigError as error:
+            self.get_logger().error(str(error))
+            self.exit_code = 1
+            self._done = True
+            return
+        message = self._message(bgr)
+        self._started = self._started or time.monotonic()
+        self._publisher.publish(message)
+        self._sent += 1
+        if self._log is not None:
+            stamp = message.header.stamp
+            self._log.write(
+                json.dumps({'name': name, 'stamp_ns': stamp.sec * 10**9 + stamp.nanosec}) + '\n'
+            )
+
+    def _subscribers_are_there(self) -> bool:
+        wanted = self._options.wait_for_subscribers
+        count = self._publisher.get_subscription_count()
+        if self._sent or count >= wanted:
+            return True
+        if time.monotonic() - self._last_notice > 5:
+            self._last_notice = time.monotonic()
+            topic = self._publisher.topic_name
+            self.get_logger().info(
+                f'waiting for {wanted} subscribers of {topic} (there are {count})'
+            )
+        return False
+
+    def _message(self, bgr: npt.NDArray[np.uint8]) -> Any:
+        if self._options.encoding in _COMPRESSED:
+            suffix = '.jpg' if self._options.encoding == 'jpeg' else '.png'
+            message: Any = CompressedImage(format=self._options.encoding)
+            message.data = array.array('B', cv2.imencode(suffix, bgr)[1].tobytes())
+        else:
+            encoding = self._options.encoding
+            rows = encode_bgr(bgr, encoding)
+            pixel_format = PIXEL_FORMATS[encoding]
+            message = Image(encoding=encoding, step=rows.shape[1])
+            message.width = rows.shape[1] // pixel_format.bytes_per_pixel
+            message.height = rows.shape[0] * 2 // 3 if pixel_format.chroma_rows else rows.shape[0]
+            message.data = array.array('B', rows.tobytes())  # bytes would take rclpy's slow path
+        message.header.frame_id = self._options.frame_id
+        message.header.stamp = self.get_clock().now().to_msg()
+        return message
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog='replay_images',
+        description='Publish pictures or a video on the topic "image", as a camera would.',
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument('source', help='folder, glob pattern, picture file or video file')
+    parser.add_argument(
+        '--rate', type=_positive, default=10.0, metavar='HZ', help='images a second (default 10)'
+    )
+    parser.add_argument('--loop', action='store_true', help='start again at the end')
+    parser.add_argument(
+        '--encoding',
+        choices=[*PIXEL_FORMATS, *_COMPRESSED],
+        default='bgr8',
+        metavar='NAME',
+        help=f'{", ".join(PIXEL_FORMATS)}; jpeg and png publish image/compressed (default bgr8)',
+    )
+    parser.add_argument(
+        '--reliability',
+        choices=['reliable', 'best_effort'],
+        default='reliable',
+        help='default reliable',
+    )
+    parser.add_argument('--depth', type=int, default=5, help='QoS depth (default 5)')
+    parser.add_argument(
+        '--frame-id',
+        default='camera',
+        metavar='ID',
+        help='frame_id of the headers (default camera)',
+    )
+    parser.add_argument(
+        '--wait-for-subscribers',
+        type=int,
+        default=0,
+        metavar='N',
+        help='send nothing before N subscribers are there',
+    )
+    parser.add_argument(
+        '--log', metavar='FILE', help='write name and stamp of each image sent, one JSON line each'
+    )
+    return parser
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1000:
+        raise argparse.ArgumentTypeError(f'must be above 0 and at most 1000 (got {text})')
+    return value

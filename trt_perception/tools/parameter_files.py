@@ -1,0 +1,105 @@
+"""Writes config/detect.yaml and docs/parameters.md from the parameter table.
+
+Run it in the root of a checkout: python -m trt_perception.tools.parameter_files
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from trt_perception.config import PARAMETERS
+from trt_perception.config import Parameter
+
+__all__ = ['main', 'markdown_text', 'yaml_text']
+
+_YAML_HEAD = """\
+# Parameters of detector_node: all of them, with their defaults. Reference: docs/parameters.md
+# Made from trt_perception/config.py by: python -m trt_perception.tools.parameter_files
+# Copy it, change what you need, and start:
+#   ros2 launch trt_perception detect.launch.py params_file:=/path/to/my.yaml
+/**:
+  ros__parameters:
+"""
+_MARKDOWN_HEAD = """\
+# Parameters
+
+Made from `trt_perception/config.py` by `python -m trt_perception.tools.parameter_files`.
+
+*Live* parameters may change at any time (`ros2 param set /detector confidence_threshold 0.4`) and
+act from the next frame on. The others are fixed while the node is configured: run
+`ros2 lifecycle set /detector cleanup` first. An unknown name, a wrong type or a value out of range
+is refused, at the start with exit code 2.
+
+The `model.*` parameters say what a [manifest](manifest.md) says, and win over it. They are needed
+only for a model without a manifest; what is neither in the model, nor in a manifest, nor here is
+an error that lists the names to set.
+
+| parameter | type | default | allowed | live | meaning |
+| --- | --- | --- | --- | --- | --- |
+"""
+
+
+def yaml_text() -> str:
+    """Return config/detect.yaml."""
+    lines = [_YAML_HEAD]
+    group = ''
+    for parameter in PARAMETERS:
+        head, _, leaf = parameter.name.rpartition('.')
+        if head and head != group:
+            lines.append(f'    {head}:\n')
+        group = head
+        indent = '      ' if head else '    '
+        comment = f'{parameter.description} {_allowed(parameter)}'.strip()
+        lines += [
+            textwrap.fill(
+                comment, 99, initial_indent=f'{indent}# ', subsequent_indent=f'{indent}# '
+            ),
+            f'\n{indent}{leaf}: {_yaml_value(parameter.default)}\n',
+        ]
+    return ''.join(lines)
+
+
+def markdown_text() -> str:
+    """Return docs/parameters.md."""
+    rows = []
+    for parameter in PARAMETERS:
+        cells = (
+            f'`{parameter.name}`',
+            parameter.kind,
+            f'`{_yaml_value(parameter.default)}`',
+            _allowed(parameter).strip('().'),
+            'yes' if parameter.live else '',
+            parameter.description,
+        )
+        rows.append(f'| {" | ".join(cells)} |\n')
+    return _MARKDOWN_HEAD + ''.join(rows)
+
+
+def _allowed(parameter: Parameter) -> str:
+    if parameter.choices:
+        return f'({", ".join(_yaml_value(choice) for choice in parameter.choices)})'
+    if parameter.minimum is None or parameter.maximum is None:
+        return f'({parameter.unit})' if parameter.unit else ''
+    unit = f' {parameter.unit}' if parameter.unit else ''
+    return f'({parameter.minimum:g} to {parameter.maximum:g}{unit})'
+
+
+def _yaml_value(value: Any) -> str:
+    return json.dumps(list(value) if isinstance(value, tuple) else value)
+
+
+def main() -> None:
+    """Write both files below the working folder."""
+    for name, text in (
+        ('config/detect.yaml', yaml_text()),
+        ('docs/parameters.md', markdown_text()),
+    ):
+        Path(name).write_text(text, encoding='utf-8')
+        print(f'wrote {name}')
+
+
+if __name__ == '__main__':
+    main()
