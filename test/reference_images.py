@@ -1,6 +1,6 @@
-"""Images and what they mean, written from the definitions of the encodings; knows no OpenCV.
+"""Images and what they mean, written from the definitions of the encodings.
 
-The oracle of the preprocessing tests. All arithmetic is float64.
+The oracle of the preprocessing tests: float64, no OpenCV, nothing of the package but Frame.
 """
 
 from fractions import Fraction
@@ -8,6 +8,8 @@ from math import floor
 
 import numpy as np
 from scipy import ndimage
+
+from trt_perception.frame import Frame
 
 # DESIGN: what host and GPU read by themselves; the canonical name of each.
 ENCODINGS = {
@@ -31,6 +33,7 @@ ENCODINGS = {
     'bayer_grbg8': 'bayer_grbg8',
 }
 BYTES_PER_PIXEL = {'bgr8': 3, 'rgb8': 3, 'bgra8': 4, 'rgba8': 4, 'mono16': 2, 'uyvy': 2, 'yuyv': 2}
+SIZES = [(1, 1), (2, 2), (3, 3), (4, 4), (53, 37), (54, 38), (640, 480), (6, 250), (700, 4)]
 YUV = ('uyvy', 'yuyv', 'nv12', 'nv21')
 
 
@@ -54,6 +57,12 @@ def noise(rng, encoding, width, height, padding=0):
     """Return random bytes of a whole image, its padding random too, and its step."""
     step = row_bytes(encoding, width) + padding
     return rng.integers(0, 256, byte_rows(encoding, height) * step, np.uint8), step
+
+
+def frame_of(data, encoding, width, height, step, big_endian=False):
+    return Frame.view(
+        data, width=width, height=height, step=step, encoding=encoding, big_endian=big_endian
+    )
 
 
 def rgb_levels(data, encoding, width, height, step, big_endian=False):
@@ -123,6 +132,13 @@ def _demosaiced(name, rows):
     ]
     image = np.floor(np.stack(planes, axis=-1) + 0.5)
     return np.pad(image[1:-1, 1:-1], ((1, 1), (1, 1), (0, 0)), mode='edge')
+
+
+def noise_frame(rng, encoding, width, height, padding=0, big_endian=False):
+    """Return a frame of random bytes and what they mean, as RGB levels."""
+    data, step = noise(rng, encoding, width, height, padding)
+    description = encoding, width, height, step, big_endian
+    return frame_of(data, *description), rgb_levels(data, *description)
 
 
 def resized(levels, size_wh):
