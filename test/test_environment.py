@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from conftest import difference
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -99,3 +101,61 @@ def test_started_python_finds_the_installed_package_too():
     )
     assert found.returncode == 0, found.stderr
     assert Path(found.stdout.strip()).parent != ROOT / 'trt_perception'
+
+
+def test_guard_refuses_to_test_the_sources():
+    environment = {key: value for key, value in os.environ.items() if key != 'PYTHONPATH'}
+    refused = subprocess.run(
+        [sys.executable, '-m', 'pytest', '-p', 'no:cacheprovider', 'test/test_environment.py'],
+        cwd=ROOT,
+        env={**environment, 'PYTEST_ADDOPTS': '', 'PYTEST_DISABLE_PLUGIN_AUTOLOAD': '1'},
+        capture_output=True,
+        text=True,
+    )
+    assert refused.returncode == 4, refused.stdout
+    assert 'trt_perception is not installed here' in refused.stderr
+
+
+def _edit(package):
+    (package / '__init__.py').write_text('changed')
+
+
+def _delete(package):
+    (package / '__init__.py').unlink()
+
+
+def _add(package):
+    (package / 'deleted_from_the_sources.py').write_text('')
+
+
+@pytest.mark.parametrize(
+    ('change', 'found'),
+    [
+        (lambda package: None, None),
+        (_edit, '__init__.py'),
+        (_delete, '__init__.py'),
+        (_add, 'deleted_from_the_sources.py'),
+    ],
+)
+def test_guard_notices_an_outdated_installation(tmp_path, change, found):
+    package = tmp_path / 'trt_perception'
+    shutil.copytree(ROOT / 'trt_perception', package)
+    change(package)
+    assert difference(package) == (found and Path(found))
+
+
+@pytest.mark.skipif(
+    'TRT_PERCEPTION_IN_TEST' not in os.environ,
+    reason='scripts/run would set an environment up here: only scripts/test has one ready',
+)
+def test_run_refuses_an_unknown_name_and_lists_the_known():
+    refused = subprocess.run(
+        [ROOT / 'scripts' / 'run', '--distro', os.environ['ROS_DISTRO'], 'no_such_executable'],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    assert refused.returncode == 2
+    assert 'no_such_executable' in refused.stderr
+    assert 'detector_node' in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
