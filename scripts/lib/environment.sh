@@ -147,7 +147,13 @@ env_key() {
   {
     printf '%s\n' "$ENV_REVISION" "$ENV_KIND" "$ENV_DISTRO" "$ENV_ROOT"
     printf '%s\n' "$1" && "$1" --version
-    cd "$ENV_ROOT" && find requirements overlay -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
+    cd "$ENV_ROOT"
+    if [ "$ENV_KIND" = pypi ]; then
+      sha256sum requirements/{common,pypi,"$ENV_DISTRO"}.txt
+      find overlay/vision_msgs -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
+    else
+      sha256sum requirements/{common,ros-installed}.txt
+    fi
   } | sha256sum
 }
 
