@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import dataclasses
 import hashlib
+import importlib.metadata
 import io
 import json
 import os
@@ -20,7 +21,6 @@ import cv2
 import dense
 import numpy as np
 import onnxruntime
-import pycocotools
 import scenes
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
@@ -171,7 +171,7 @@ def main() -> None:
             'numpy': np.__version__,
             'opencv': cv2.__version__,
             'onnxruntime': onnxruntime.__version__,
-            'pycocotools': getattr(pycocotools, '__version__', 'unknown'),
+            'pycocotools': importlib.metadata.version('pycocotools'),
         },
         'machine': f'{processor()}, {os.cpu_count()} cores, {platform.system()}',
     }

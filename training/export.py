@@ -30,12 +30,12 @@ LICENCE = (
 )
 
 
-def load(checkpoint: pathlib.Path) -> tuple[net.DigitsNet, dict]:
-    """The network with trained weights, ready for evaluation, and the record of its training."""
+def load(checkpoint: pathlib.Path) -> tuple[net.DigitsNet, list[dict]]:
+    """The network with trained weights, ready for evaluation, and the records of its training stages."""
     stored = torch.load(checkpoint, map_location='cpu', weights_only=True)
     network = net.DigitsNet()
     network.load_state_dict(stored['weights'])
-    return network.eval(), stored['record']
+    return network.eval(), stored['stages']
 
 
 def export(network: net.DigitsNet, path: pathlib.Path) -> None:
@@ -76,7 +76,7 @@ def largest_difference(network: net.DigitsNet, path: pathlib.Path) -> np.ndarray
     return np.array([difference[:4].max(), difference[4:].max()])
 
 
-def manifest(path: pathlib.Path, record: dict) -> dict:
+def manifest(path: pathlib.Path, stages: list[dict]) -> dict:
     """How to feed the model and how to read it; schema 1 of the package's manifests."""
     width, height = net.INPUT_WH
     data = path.read_bytes()
@@ -109,9 +109,10 @@ def manifest(path: pathlib.Path, record: dict) -> dict:
         'notes': {
             'description': 'handwritten digits 0-9 on photographs, 16 to 120 px',
             'license': LICENCE,
-            'trained_on': (
-                f'{record["scenes_composed"]} composed scenes, {record["steps"]} steps of '
-                f'{record["batch"]} in {record["seconds"]} s on one {record["device"]}'
+            'trained_on': '; then '.join(
+                f'{stage["scenes_composed"]} composed scenes, {stage["steps"]} steps of '
+                f'{stage["batch"]} in {stage["seconds"]} s on one {stage["device"]}'
+                for stage in stages
             ),
             'reproduce': 'training/README.md',
         },
@@ -123,7 +124,7 @@ def main() -> None:
     parser.add_argument('checkpoint', type=pathlib.Path, help='written by train.py')
     arguments = parser.parse_args()
 
-    network, record = load(arguments.checkpoint)
+    network, stages = load(arguments.checkpoint)
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / MODEL.name
         export(load(arguments.checkpoint)[0], path)
@@ -133,10 +134,10 @@ def main() -> None:
         if path.stat().st_size > MAX_BYTES:
             raise SystemExit(f'{path.stat().st_size} bytes; at most {MAX_BYTES} are shipped')
         MODEL.write_bytes(path.read_bytes())
-    described = json.dumps(manifest(MODEL, record), indent=2)
+    described = json.dumps(manifest(MODEL, stages), indent=2)
     MODEL.with_name(MODEL.name + '.json').write_text(described + '\n', encoding='utf-8')
     print(f'{MODEL.name}: {MODEL.stat().st_size} bytes, opset {OPSET}, PyTorch within')
-    print(f'{pixels:.1e} px and {scores:.1e} in scores; {json.dumps(record)}')
+    print(f'{pixels:.1e} px and {scores:.1e} in scores; {json.dumps(stages)}')
 
 
 if __name__ == '__main__':

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 TOP_K = 10  # anchors that may answer for one digit
 ALPHA, BETA = 0.5, 6.0  # alignment = score ** ALPHA * iou ** BETA
 MIN_REACH_PX = 8.0  # half size below which a digit still attracts the anchors around it
-GAIN_BOX, GAIN_CLASS, GAIN_BINS = 7.5, 0.5, 1.5
+GAIN_BOX, GAIN_BINS = 7.5, 1.5
 
 
 def complete_iou(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -91,10 +91,12 @@ def detection_loss(
     strides: torch.Tensor,
     truth_boxes: torch.Tensor,
     truth_classes: torch.Tensor,
+    gain_class: float = 0.5,
 ) -> dict[str, torch.Tensor]:
     """Weighted parts of the loss of raw rows (b, 4 * BINS + CLASSES, n); their sum is trained."""
     bins, logits = rows.float().split([4 * net.BINS, net.CLASSES], 1)
-    boxes = net.boxes_from_bins(bins, centres, strides).transpose(1, 2)  # (b, n, 4)
+    near, far = net.distances_from_bins(bins, strides).split(2, 1)
+    boxes = torch.cat([centres - near, centres + far], 1).transpose(1, 2)  # (b, n, 4) xyxy
     logits = logits.transpose(1, 2)
     owner, target = assign(
         logits.detach().sigmoid(), boxes.detach(), centres, truth_boxes, truth_classes
@@ -123,6 +125,6 @@ def detection_loss(
     loss_bins = (per_anchor * weight).sum() / total
     return {
         'box': GAIN_BOX * loss_box,
-        'class': GAIN_CLASS * loss_class,
+        'class': gain_class * loss_class,
         'bins': GAIN_BINS * loss_bins,
     }

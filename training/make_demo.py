@@ -9,7 +9,7 @@ import scenes
 
 DEMO = pathlib.Path(__file__).resolve().parent.parent / 'demo'
 COUNT = 60
-JPEG_QUALITY = 91
+JPEG_QUALITY = 90
 MAX_BYTES = 5_000_000
 
 

@@ -126,7 +126,7 @@ class DigitsNet(nn.Module):
         self.down16 = ConvUnit(48, 48, stride=2)
         self.out16 = Stage(112, 64)
         self.heads = nn.ModuleList([Head(48), Head(64)])
-        # Two buffers, not one that is sliced: the exporter stores every slice as a constant.
+        # Two buffers, each used once: the exporter stores a constant for every use and slice.
         centres, strides = anchor_points()
         self.register_buffer('centres', centres, persistent=False)
         self.register_buffer('strides', strides, persistent=False)
@@ -147,9 +147,9 @@ class DigitsNet(nn.Module):
         if self.training:
             return rows
         bins, logits = rows.split([4 * BINS, CLASSES], 1)
-        xyxy = boxes_from_bins(bins, self.centres, self.strides)
-        low, high = xyxy.split(2, 1)
-        return torch.cat([(low + high) / 2, high - low, logits.sigmoid()], 1)
+        near, far = distances_from_bins(bins, self.strides).split(2, 1)
+        centre = self.centres + (far - near) / 2
+        return torch.cat([centre, near + far, logits.sigmoid()], 1)
 
 
 def anchor_points() -> tuple[torch.Tensor, torch.Tensor]:
@@ -164,15 +164,11 @@ def anchor_points() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat(centres, 1), torch.cat(strides)
 
 
-def boxes_from_bins(
-    bins: torch.Tensor, centres: torch.Tensor, strides: torch.Tensor
-) -> torch.Tensor:
-    """Expected left, top, right, bottom distances to boxes: (b, 4 * BINS, n) to (b, 4, n) xyxy."""
+def distances_from_bins(bins: torch.Tensor, strides: torch.Tensor) -> torch.Tensor:
+    """Expected left, top, right, bottom distances in pixels: (b, 4 * BINS, n) to (b, 4, n)."""
     share = bins.unflatten(1, (4, BINS)).softmax(2)
     steps = torch.arange(BINS, dtype=share.dtype, device=share.device) + FIRST_BIN
-    distance = (share * steps[:, None]).sum(2) * strides
-    near, far = distance.split(2, 1)
-    return torch.cat([centres - near, centres + far], 1)
+    return (share * steps[:, None]).sum(2) * strides
 
 
 def fold_normalisation(model: nn.Module) -> nn.Module:

@@ -31,6 +31,7 @@ class SceneConfig:
     aspect: tuple[float, float] = (0.8, 1.2)  # width factor before rotation
     contrast: tuple[float, float] = (60.0, 170.0)  # ink against its surroundings, luminance
     clutter_factor: float = 1.3  # contrast is at least this many deviations of the surroundings
+    legible_share: float = 0.92  # of the pixels in a digit's patch have half the least contrast
     digit_blur: tuple[float, float] = (0.3, 1.1)  # Gaussian sigma, px
     occluded_share: float = 0.34  # of the digits get an occluder; some placements are refused
     hidden: tuple[float, float] = (0.05, 0.30)  # fraction of the ink that an occluder hides
@@ -56,6 +57,7 @@ TRAIN = SceneConfig(
     shear=0.3,
     aspect=(0.65, 1.35),
     contrast=(50.0, 180.0),
+    legible_share=0.85,
     digit_blur=(0.3, 1.3),
     occluded_share=0.4,
     distractors=(0, 6),
@@ -104,7 +106,7 @@ def compose(config: SceneConfig, index: int) -> Scene:
     classes: list[int] = []
     taken = np.zeros((0, 4), np.float32)
     wanted = int(rng.integers(config.digits[0], config.digits[1] + 1))
-    for _ in range(5 * wanted):
+    for _ in range(12 * wanted):
         if len(inks) == wanted:
             break
         label = int(rng.integers(10))
@@ -197,17 +199,18 @@ def ink_box(ink: Ink, size_wh: tuple[int, int], margin: int = 0) -> np.ndarray:
 def blend_ink(config: SceneConfig, rng: np.random.Generator, canvas: np.ndarray, ink: Ink) -> bool:
     """Write the digit onto the canvas; False where no ink colour would be legible there."""
     spot, alpha = occlusion.cut(canvas, ink)
-    surroundings = spot @ LUMINANCE
-    mean, deviation = float(surroundings.mean()), float(surroundings.std())
+    luminance = spot @ LUMINANCE
+    mean, deviation = float(luminance.mean()), float(luminance.std())
     contrast = max(rng.uniform(*config.contrast), config.clutter_factor * deviation)
     signs = [s for s in (-1, 1) if 0 <= mean + s * contrast <= 255]
     if not signs:
-        # Mid-grey clutter: the larger of the two contrasts that exist, if it is enough.
-        contrast = max(mean, 255 - mean)
+        contrast = max(mean, 255 - mean)  # the larger of the two that exist
         signs = [1 if mean < 127 else -1]
-        if contrast < max(config.contrast[0], config.clutter_factor * deviation):
-            return False
     target = mean + signs[rng.integers(len(signs))] * contrast
+    # The mean hides what a bimodal spot does, half on the rocket and half on the sky: the ink
+    # must differ from nearly every pixel under it and around it.
+    if float((np.abs(luminance - target) >= config.contrast[0] / 2).mean()) < config.legible_share:
+        return False
     colour = target + rng.uniform(-60, 60, 3)
     colour += target - colour @ LUMINANCE  # keeps the hue, restores the luminance
     colour = np.clip(colour, 0, 255).astype(np.float32)

@@ -33,12 +33,15 @@ SEED = 20
 class SceneStream(IterableDataset):
     """Endless training samples: image (3, 480, 640) uint8, boxes (12, 4), classes (12,)."""
 
+    def __init__(self, first: int = 0):
+        self.first = first
+
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         cv2.setNumThreads(0)
         worker = get_worker_info()
         index, step = (worker.id, worker.num_workers) if worker else (0, 1)
         while True:
-            yield sample(index)
+            yield sample(self.first + index)
             index += step
 
 
@@ -108,13 +111,18 @@ def learning_rate(progress: float, peak: float) -> float:
     return peak * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (progress - 0.04) / 0.96)))
 
 
-def train(arguments: argparse.Namespace) -> dict:
-    """Train until the time is up; write the averaged weights; return the record of the run."""
+def train(arguments: argparse.Namespace) -> list[dict]:
+    """Train until the time is up; write the averaged weights; return the record of all stages."""
     device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
     torch.manual_seed(SEED)
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True
     network = net.DigitsNet().to(device, memory_format=torch.channels_last)
+    stages = []
+    if arguments.resume:
+        stored = torch.load(arguments.resume, map_location=device, weights_only=True)
+        network.load_state_dict(stored['weights'])
+        stages = stored['stages']
     average = copy.deepcopy(network).eval()
     decayed = [p for p in network.parameters() if p.ndim > 1]
     plain = [p for p in network.parameters() if p.ndim <= 1]
@@ -122,7 +130,7 @@ def train(arguments: argparse.Namespace) -> dict:
         [{'params': decayed, 'weight_decay': 0.05}, {'params': plain, 'weight_decay': 0.0}]
     )
     loader = DataLoader(
-        SceneStream(),
+        SceneStream(sum(stage['scenes_composed'] for stage in stages)),
         arguments.chunk,
         num_workers=arguments.workers,
         prefetch_factor=4,
@@ -146,7 +154,9 @@ def train(arguments: argparse.Namespace) -> dict:
             group['lr'] = learning_rate(progress, arguments.peak_rate)
         with torch.autocast(device.type, torch.bfloat16):
             rows = network(images.contiguous(memory_format=torch.channels_last))
-        parts = loss.detection_loss(rows, network.centres, network.strides, boxes, classes)
+        parts = loss.detection_loss(
+            rows, network.centres, network.strides, boxes, classes, arguments.class_gain
+        )
         optimizer.zero_grad(set_to_none=True)
         sum(parts.values()).backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 10.0)
@@ -167,12 +177,14 @@ def train(arguments: argparse.Namespace) -> dict:
         'scenes_composed': pool.received,
         'scenes_drawn': steps * arguments.batch,
         'peak_rate': arguments.peak_rate,
+        'class_gain': arguments.class_gain,
         'device': torch.cuda.get_device_name() if device.type == 'cuda' else 'CPU',
         'torch': str(torch.__version__),
     }
     state = {name: value.cpu() for name, value in average.state_dict().items()}
-    torch.save({'weights': state, 'record': record}, arguments.out)
-    return record
+    stages = [*stages, record]
+    torch.save({'weights': state, 'stages': stages}, arguments.out)
+    return stages
 
 
 @torch.no_grad()
@@ -186,6 +198,7 @@ def follow(average: torch.nn.Module, network: torch.nn.Module, decay: float) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--out', type=pathlib.Path, default=pathlib.Path('digits.pt'))
+    parser.add_argument('--resume', type=pathlib.Path, help='weights of an earlier stage')
     parser.add_argument('--seconds', type=float, default=480.0, help='time of training')
     parser.add_argument('--max-steps', type=int, default=1_000_000)
     parser.add_argument('--batch', type=int, default=128)
@@ -193,6 +206,7 @@ def main() -> None:
     parser.add_argument('--pool', type=int, default=24_576, help='scenes kept; 0.9 MB each')
     parser.add_argument('--workers', type=int, default=15)
     parser.add_argument('--peak-rate', type=float, default=3e-3, help='highest learning rate')
+    parser.add_argument('--class-gain', type=float, default=0.5, help='weight of the class loss')
     parser.add_argument('--log-every', type=int, default=100)
     print(json.dumps(train(parser.parse_args()), indent=2))
 
