@@ -197,7 +197,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for key, value in pairs:
         if key in content:
-            raise ValueError(f'key {key!r} stands twice in one object')
+            raise ValueError(f'key {_found(key)} stands twice in one object')
         content[key] = value
     return content
 
@@ -251,7 +251,7 @@ class _Section:
         value: str = self.take(key, 'a string', (str,))
         if choices and value not in choices:
             raise ManifestError(
-                f'{self.where}: {key!r} must be one of {", ".join(choices)} (got {value!r})'
+                f'{self.where}: {key!r} must be one of {", ".join(choices)} (got {_found(value)})'
             )
         return value
 
@@ -281,7 +281,7 @@ class _Section:
 
     def finish(self) -> None:
         if self._left:
-            names = ', '.join(repr(key) for key in self._left)
+            names = ', '.join(_found(key) for key in list(self._left)[:5])
             raise ManifestError(
                 f'{self.where}: unknown key {names}; see docs/manifest.md for schema {SCHEMA}'
             )
@@ -304,11 +304,12 @@ def _identity(section: _Section | None) -> FileIdentity | None:
     section.finish()
     if Path(identity.file).name != identity.file or identity.file in ('', '.', '..'):
         raise ManifestError(
-            f'{section.where}: "file" must be a bare file name (got {identity.file!r})'
+            f'{section.where}: "file" must be a bare file name (got {_found(identity.file)})'
         )
     if len(identity.sha256) != 64 or set(identity.sha256) - set('0123456789abcdef'):
         raise ManifestError(
-            f'{section.where}: "sha256" must be 64 lower-case hex digits (got {identity.sha256!r})'
+            f'{section.where}: "sha256" must be 64 lower-case hex digits (got '
+            f'{_found(identity.sha256)})'
         )
     return identity
 
@@ -372,7 +373,7 @@ def _decoder(section: _Section) -> DecoderSpec:
     if decoder not in DECODERS.values():
         known = ', '.join(sorted({known.family for known in DECODERS.values()}))
         raise ManifestError(
-            f'{section.where}: "family" must be one of {known} (got {decoder.family!r})'
+            f'{section.where}: "family" must be one of {known} (got {_found(decoder.family)})'
         )
     return decoder
 
