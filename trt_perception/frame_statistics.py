@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import astuple
 from dataclasses import dataclass
 from dataclasses import field
-from dataclasses import fields
+from typing import NamedTuple
 
 import numpy as np
 
 __all__ = ['FrameStatistics', 'FrameTimes', 'Percentiles', 'StatisticsSnapshot']
 
 
-@dataclass(frozen=True)
-class FrameTimes:
+class FrameTimes(NamedTuple):
     """Seconds that one frame spent in each stage.
 
     Attributes:
@@ -116,7 +114,9 @@ class FrameStatistics:
 def _percentiles(times: list[FrameTimes]) -> dict[str, Percentiles]:
     if not times:
         return {}
-    table = 1e3 * np.array([astuple(entry) for entry in times])
+    table = 1e3 * np.array(times)
     p50, p99 = np.percentile(table, [50, 99], axis=0)
-    names = [entry.name for entry in fields(FrameTimes)]
-    return {name: Percentiles(float(p50[i]), float(p99[i])) for i, name in enumerate(names)}
+    return {
+        name: Percentiles(float(p50[i]), float(p99[i]))
+        for i, name in enumerate(FrameTimes._fields)
+    }

@@ -71,8 +71,10 @@ def read_model_file(path: str | Path) -> ModelFile:
         )
     content, resolved = _read(asked)
     digest = hashlib.sha256(content).hexdigest()
-    # Beside the path that was given, else beside the file that it links to.
-    beside = next((path for path in map(manifest_path, (asked, resolved)) if path.exists()), None)
+    # Beside the path that was given, else beside the file that it links to. A link that leads
+    # nowhere stands there too, and is refused below.
+    places = manifest_path(asked), manifest_path(resolved)
+    beside = next((place for place in places if os.path.lexists(place)), None)
     if beside is None:
         return ModelFile(asked, content, digest, None)
     manifest = parse_manifest(_read(beside, MANIFEST_MAX_BYTES)[0], str(beside))

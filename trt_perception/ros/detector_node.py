@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.lifecycle import LifecycleNode
 from rclpy.lifecycle import LifecycleState
 from rclpy.lifecycle import TransitionCallbackReturn
@@ -40,15 +41,18 @@ from trt_perception.ros.debug_image import DebugImage
 from trt_perception.ros.diagnostics import Health
 from trt_perception.ros.diagnostics import diagnostics_message
 from trt_perception.ros.image_input import ImageInput
-from trt_perception.ros.messages import detections_message
 from trt_perception.ros.messages import frame_from_compressed
 from trt_perception.ros.messages import frame_from_image
 from trt_perception.ros.messages import label_info
 from trt_perception.ros.parameters import NodeParameters
 from trt_perception.ros.process import run_node
+from trt_perception.ros.serialize import DetectionsSerializer
 
 __all__ = ['DetectorNode', 'main']
 
+# rclpy's executor walks through every event handler each time it waits, twice a frame. Where no
+# subscriber can ask for more than is offered there is nothing to hear.
+_NO_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
 _Transition = Callable[['DetectorNode', LifecycleState], TransitionCallbackReturn]
 
 
@@ -95,6 +99,7 @@ class DetectorNode(LifecycleNode):
         self._pipeline: Pipeline | None = None
         self._detections = None
         self._label_info = None
+        self._serialize: DetectionsSerializer | None = None
         self._debug_image: DebugImage | None = None
         # Made by activate, freed by _stop.
         self._detector: Detector[Any] | None = None
@@ -220,10 +225,7 @@ class DetectorNode(LifecycleNode):
     # The way of a frame: ImageInput → Detector.submit → worker → _publish.
 
     def _publish(self, message: Any, frame: Frame, detections: Detections) -> None:
-        assert self._pipeline is not None
-        self._detections.publish(
-            detections_message(message.header, detections, self._pipeline.spec.class_names)
-        )
+        self._detections.publish(self._serialize(message.header, detections))
         stamp = Time.from_msg(message.header.stamp, clock_type=self.get_clock().clock_type)
         self._ages_ms.append((self.get_clock().now() - stamp).nanoseconds * 1e-6)
         self._debug_image.offer(message.header, frame, detections)
@@ -265,9 +267,12 @@ class DetectorNode(LifecycleNode):
         self._detections = self.create_publisher(
             Detection2DArray, 'detections', QoSProfile(depth=10)
         )
+        self._serialize = DetectionsSerializer(pipeline.spec.class_names)
         # Plain publishers: a lifecycle one would drop this message, which belongs to configure.
         latched = QoSProfile(depth=1, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL)
-        self._label_info = self.create_publisher(LabelInfo, 'label_info', latched)
+        self._label_info = self.create_publisher(
+            LabelInfo, 'label_info', latched, event_callbacks=_NO_EVENTS
+        )
         self._debug_image = DebugImage(
             self, pipeline.spec.class_names, self.config.debug_image_max_rate_hz
         )
@@ -320,7 +325,7 @@ class DetectorNode(LifecycleNode):
     def _start_diagnostics(self) -> None:
         if self._diagnostics is None:
             self._diagnostics = self.create_publisher(
-                DiagnosticArray, '/diagnostics', QoSProfile(depth=10)
+                DiagnosticArray, '/diagnostics', QoSProfile(depth=10), event_callbacks=_NO_EVENTS
             )
             self.create_timer(self.config.diagnostics_period_s, self._publish_diagnostics)
 

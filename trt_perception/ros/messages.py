@@ -10,19 +10,14 @@ import numpy as np
 from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
-from vision_msgs.msg import BoundingBox2D
-from vision_msgs.msg import Detection2D
-from vision_msgs.msg import Detection2DArray
 from vision_msgs.msg import LabelInfo
-from vision_msgs.msg import ObjectHypothesisWithPose
 from vision_msgs.msg import VisionClass
 
-from trt_perception.detections import Detections
 from trt_perception.errors import ImageError
 from trt_perception.frame import PIXEL_FORMATS
 from trt_perception.frame import Frame
 
-__all__ = ['detections_message', 'frame_from_compressed', 'frame_from_image', 'label_info']
+__all__ = ['frame_from_compressed', 'frame_from_image', 'label_info']
 
 
 def frame_from_image(message: Image) -> Frame:
@@ -96,33 +91,6 @@ def frame_from_bgr(bgr: np.ndarray[Any, Any]) -> Frame:
     height, width = bgr.shape[:2]
     flat = np.ascontiguousarray(bgr).reshape(-1)
     return Frame.view(flat, width=width, height=height, step=3 * width, encoding='bgr8')
-
-
-def detections_message(
-    header: Header, detections: Detections, class_names: Sequence[str]
-) -> Detection2DArray:
-    """Make the message: source pixels, centre and size.
-
-    The header of the image in the array and in each detection.
-    """
-    message = Detection2DArray(header=header)
-    left_top, right_bottom = (
-        detections.xyxy[:, :2].astype(float),
-        detections.xyxy[:, 2:].astype(float),
-    )
-    centers = ((left_top + right_bottom) / 2).tolist()
-    sizes = (right_bottom - left_top).tolist()
-    for center, size, score, class_id in zip(
-        centers, sizes, detections.scores.tolist(), detections.class_ids.tolist(), strict=True
-    ):
-        hypothesis = ObjectHypothesisWithPose()
-        hypothesis.hypothesis.class_id = class_names[class_id]
-        hypothesis.hypothesis.score = score
-        box = BoundingBox2D()
-        box.center.position.x, box.center.position.y = center
-        box.size_x, box.size_y = size
-        message.detections.append(Detection2D(header=header, results=[hypothesis], bbox=box))
-    return message
 
 
 def label_info(header: Header, class_names: Sequence[str], threshold: float) -> LabelInfo:

@@ -1,0 +1,96 @@
+"""What the benchmarks share: a 1080p camera in a process of its own, child processes, results."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import rclpy
+from ament_index_python.packages import get_package_share_directory
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from rclpy.qos import QoSReliabilityPolicy
+from sensor_msgs.msg import Image
+
+WIDTH, HEIGHT = 1920, 1080
+SHARE = Path(get_package_share_directory('trt_perception'))
+
+
+def launch_environment():
+    """Return the variables that detect.launch.py sets for the detector, from the launch file "
+    "itself."""
+    profile = str(SHARE / 'config' / 'fastdds_large_images.xml')
+    return {
+        'MALLOC_MMAP_THRESHOLD_': '1073741824',
+        'MALLOC_TRIM_THRESHOLD_': '1073741824',
+        'MALLOC_TOP_PAD_': '67108864',
+        'FASTRTPS_DEFAULT_PROFILES_FILE': profile,
+        'FASTDDS_DEFAULT_PROFILES_FILE': profile,
+    }
+
+
+def quality(reliability):
+    """Return the QoS of camera and subscribers: newest image only."""
+    return QoSProfile(depth=1, reliability=QoSReliabilityPolicy[reliability.upper()])
+
+
+def run_camera(rate_hz, reliability):
+    """Publish 1080p bgr8 images until the process is ended."""
+    rclpy.init()
+    node = Node('camera')
+    publisher = node.create_publisher(Image, 'image', quality(reliability))
+    message = Image(height=HEIGHT, width=WIDTH, encoding='bgr8', step=3 * WIDTH)
+    message.data = array.array('B', os.urandom(3 * WIDTH * HEIGHT))
+
+    def publish():
+        message.header.stamp = node.get_clock().now().to_msg()
+        publisher.publish(message)
+
+    node.create_timer(1 / rate_hz, publish)
+    rclpy.spin(node)
+
+
+class Child:
+    """A process of this benchmark; ended with the block."""
+
+    def __init__(self, script, *arguments, environment=None):
+        self._process = subprocess.Popen(
+            [sys.executable, script, *map(str, arguments)],
+            env={**os.environ, **(environment or {})},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def result(self, timeout_s):
+        """Return the JSON object that the process prints at its end."""
+        output, _ = self._process.communicate(timeout=timeout_s)
+        if self._process.returncode:
+            raise SystemExit(f'a process of the benchmark failed with {self._process.returncode}')
+        return json.loads(output.splitlines()[-1])
+
+
+def save(name, content):
+    """Write the result below benchmark_output/, with the machine it was measured on."""
+    folder = Path('benchmark_output')
+    folder.mkdir(exist_ok=True)
+    machine = {
+        'processor': platform.machine(),
+        'cores': os.cpu_count(),
+        'system': platform.platform(),
+    }
+    path = folder / f'{name}.json'
+    path.write_text(json.dumps({'machine': machine, **content}, indent=2) + '\n', encoding='utf-8')
+    print(f'saved {path}')
