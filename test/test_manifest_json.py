@@ -73,12 +73,11 @@ def test_a_key_that_stands_twice_is_refused(old, new):
     assert 'twice' in refusal(text.replace(old, new))
 
 
-@pytest.mark.parametrize(
-    'path', [['preprocessing', 'resize'], ['onnx', 'file'], ['onnx', 'sha256']]
-)
-def test_a_message_stays_short_whatever_the_file_holds(path):
-    assert len(refusal(changed(path, 'x' * 100_000))) < 300
-    assert len(refusal(manifest(**{str(key) * 1000: 1 for key in range(1000)}))) < 600
+@pytest.mark.parametrize('key', ['file', 'sha256'])
+def test_a_message_stays_short_whatever_the_file_holds(key):
+    assert len(refusal(changed(['onnx', key], 'x/' * 50_000))) < 300
+    assert len(refusal(changed(['preprocessing', 'resize'], 'x' * 100_000))) < 300
+    assert len(refusal(manifest(**{str(number) * 1000: 1 for number in range(1000)}))) < 600
 
 
 def test_json_of_any_depth_is_read_or_refused():
