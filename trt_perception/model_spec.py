@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from dataclasses import replace
 from typing import Any
+from typing import Final
 
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import EngineError
@@ -21,6 +22,8 @@ from trt_perception.manifest import Preprocessing
 from trt_perception.manifest import TensorSpec
 
 __all__ = ['ModelSpec', 'resolve_model_spec']
+
+OUTPUT_DTYPES: Final = ('float32', 'float16')
 
 
 @dataclass(frozen=True)
@@ -168,10 +171,15 @@ def _image_input(
         raise EngineError(
             f'{name}: input must take {list(wanted)} (got {_listed(inputs)}); {hint}'
         )
-    if tensor.dtype not in INPUT_DTYPES or tensor.dtype != preprocessing.dtype:
+    if tensor.dtype not in INPUT_DTYPES:
         raise EngineError(
-            f'{name}: expected a {preprocessing.dtype} input, one of {", ".join(INPUT_DTYPES)} '
-            f'(got {tensor.dtype})'
+            f'{name}: expected an input of {" or ".join(INPUT_DTYPES)} (got {_listed(inputs)}); '
+            'export the detector with one'
+        )
+    if tensor.dtype != preprocessing.dtype:
+        raise EngineError(
+            f'{name}: expected a {preprocessing.dtype} input, as its manifest says (got '
+            f'{_listed(inputs)})'
         )
     return replace(tensor, shape=wanted)
 
@@ -188,9 +196,10 @@ def _check_output(name: str, spec: ModelSpec) -> None:
         or len(output.shape) != 3
         or output.shape[0] not in (1, -1)
         or output.shape[axis] not in (rows, -1)
+        or output.dtype not in OUTPUT_DTYPES
     ):
         raise EngineError(
             f'{name}: with {len(spec.class_names)} classes the decoder "{decoder.family}" '
-            'expects one output of shape '
+            f'expects one output of {" or ".join(OUTPUT_DTYPES)} and shape '
             f'{wanted} (got {_listed(spec.outputs)}); check the class names and model.decoder'
         )
