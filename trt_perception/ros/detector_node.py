@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticArray
+from rcl_interfaces.msg import SetParametersResult
 from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.lifecycle import LifecycleNode
 from rclpy.lifecycle import LifecycleState
 from rclpy.lifecycle import TransitionCallbackReturn
+from rclpy.parameter import Parameter
 from rclpy.qos import QoSDurabilityPolicy
 from rclpy.qos import QoSProfile
-from rclpy.time import Time
 from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
 from vision_msgs.msg import LabelInfo
@@ -105,7 +106,7 @@ class DetectorNode(LifecycleNode):
         self._detector: Detector[Any] | None = None
         self._input: ImageInput | None = None
         # Made by the first configure and kept, so that a failed one is heard of.
-        self._diagnostics = None
+        self._diagnostics = self._diagnostics_timer = None
         self._error = ''
         self._fault: BaseException | None = None
         self._ages_ms: deque[float] = deque(maxlen=512)
@@ -226,8 +227,10 @@ class DetectorNode(LifecycleNode):
 
     def _publish(self, message: Any, frame: Frame, detections: Detections) -> None:
         self._detections.publish(self._serialize(message.header, detections))
-        stamp = Time.from_msg(message.header.stamp, clock_type=self.get_clock().clock_type)
-        self._ages_ms.append((self.get_clock().now() - stamp).nanoseconds * 1e-6)
+        # Not by rclpy's Time, which refuses a negative stamp: a camera may send any.
+        stamp = message.header.stamp
+        age_ns = self.get_clock().now().nanoseconds - (stamp.sec * 10**9 + stamp.nanosec)
+        self._ages_ms.append(age_ns * 1e-6)
         self._debug_image.offer(message.header, frame, detections)
 
     def _on_refused(self, error: ImageError) -> None:
@@ -309,6 +312,14 @@ class DetectorNode(LifecycleNode):
 
     # Parameters that change while the node lives.
 
+    def set_parameters_atomically(self, parameter_list: list[Parameter]) -> SetParametersResult:
+        """Set parameters, as the services do; a refusal names parameter, rule and value."""
+        # rclpy's own sentences for a wrong type or an unknown name do not say which parameter.
+        reason = self._parameters_of_node.refusal(parameter_list)
+        if reason:
+            return SetParametersResult(successful=False, reason=reason)
+        return super().set_parameters_atomically(parameter_list)
+
     def _check_parameters(self, config: DetectorConfig) -> None:
         if self._pipeline is not None:
             config.thresholds(self._pipeline.spec.class_names)
@@ -327,7 +338,11 @@ class DetectorNode(LifecycleNode):
             self._diagnostics = self.create_publisher(
                 DiagnosticArray, '/diagnostics', QoSProfile(depth=10), event_callbacks=_NO_EVENTS
             )
-            self.create_timer(self.config.diagnostics_period_s, self._publish_diagnostics)
+        else:
+            self.destroy_timer(self._diagnostics_timer)  # the period may have changed
+        self._diagnostics_timer = self.create_timer(
+            self.config.diagnostics_period_s, self._publish_diagnostics
+        )
 
     def _publish_diagnostics(self) -> None:
         health = Health(

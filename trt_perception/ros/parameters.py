@@ -56,6 +56,7 @@ class NodeParameters:
         check: Callable[[DetectorConfig], None],
         apply: Callable[[DetectorConfig], None],
     ) -> None:
+        self._node = node
         self._configured = configured
         self._check = check
         self._apply = apply
@@ -79,6 +80,16 @@ class NodeParameters:
         node.add_pre_set_parameters_callback(_in_own_types)
         node.add_on_set_parameters_callback(self._on_set)
         node.add_post_set_parameters_callback(self._post_set)
+
+    def refusal(self, changes: list[RosParameter]) -> str:
+        """Return what is wrong with changes by themselves, '' where nothing is."""
+        for change in changes:
+            if change.name in _ROWS or not self._node.has_parameter(change.name):
+                try:
+                    _checked(change.name, change.value)
+                except ConfigError as error:
+                    return str(error)
+        return ''
 
     def _with(self, changes: list[RosParameter]) -> DetectorConfig:
         values = {
@@ -125,20 +136,23 @@ def _overrides(node: Node) -> dict[str, Any]:
         if name.startswith(_OF_RCLPY):
             continue
         try:
-            if name not in _ROWS:
-                close = difflib.get_close_matches(name, _ROWS, n=1)
-                hint = (
-                    f"; did you mean '{close[0]}'?" if close else '; docs/parameters.md lists all'
-                )
-                raise ConfigError(f"parameter '{name}' is not known{hint}")
-            value = _plain(_ROWS[name], override.value)
-            DetectorConfig.from_values({name: value})
-            values[name] = value
+            values[name] = _checked(name, override.value)
         except ConfigError as error:
             mistakes.append(str(error))
     if mistakes:
         raise ConfigError('\n'.join(mistakes))
     return values
+
+
+def _checked(name: str, value: Any) -> Any:
+    """Return a value in its parameter's type, after checking all that can be said of it alone."""
+    if name not in _ROWS:
+        close = difflib.get_close_matches(name, _ROWS, n=1)
+        hint = f"; did you mean '{close[0]}'?" if close else '; docs/parameters.md lists all'
+        raise ConfigError(f"parameter '{name}' is not known{hint}")
+    plain = _plain(_ROWS[name], value)
+    DetectorConfig.from_values({name: plain})
+    return plain
 
 
 def _plain(parameter: Parameter, value: Any) -> Any:
