@@ -1,0 +1,179 @@
+"""The detector at work: newest wins, in order, overlapping, counted."""
+
+import threading
+
+import numpy as np
+import pytest
+from fake_pipeline import DEADLINE_S
+from fake_pipeline import FakePipeline
+from fake_pipeline import Recorder
+from fake_pipeline import detector_threads
+from fake_pipeline import wait_until
+
+from trt_perception.config import Thresholds
+from trt_perception.detections import Detections
+from trt_perception.detector import warm_up
+from trt_perception.pipelines.pipeline import Result
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    # A worker that ends with an exception is a failure, not a warning.
+    pytest.mark.filterwarnings('error::pytest.PytestUnhandledThreadExceptionWarning'),
+]
+
+
+def test_nothing_submitted():
+    with Recorder(FakePipeline()) as run:
+        assert run.counts() == (0, 0, {}, 0, 0)
+    assert run.counts() == (0, 0, {}, 0, 0)
+    assert run.detector.statistics().latency == {}
+    assert not detector_threads()
+
+
+def test_each_message_is_published_when_they_come_one_by_one():
+    with Recorder(FakePipeline()) as run:
+        for number in range(20):
+            run.detector.submit(number)
+            wait_until(lambda number=number: run.published[-1:] == [number])
+        assert run.settled() == (20, 20, {}, 0)
+    assert run.published == list(range(20))
+    assert not run.refused
+    assert not run.faults
+
+
+@pytest.mark.parametrize('depth', [1, 2, 3, 8])
+def test_newest_wins_once_the_slots_are_full(depth):
+    pipeline = FakePipeline(depth, automatic=False)
+    with Recorder(pipeline) as run:
+        for number in range(depth):
+            run.detector.submit(number)
+            wait_until(lambda number=number: number in pipeline.flying())
+        # The worker waits in collect for number 0; of these, the last stays.
+        for number in range(100, 150):
+            run.detector.submit(number)
+        assert run.counts() == (depth + 50, 0, {'replaced': 49}, 0, depth + 1)
+        assert pipeline.flying() == list(range(depth))
+        for number in [*range(depth), 149]:
+            pipeline.finish(number)
+        assert run.settled() == (depth + 50, depth + 1, {'replaced': 49}, 0)
+    assert run.published == [*range(depth), 149]
+
+
+def test_frames_overlap_and_are_published_in_order():
+    pipeline = FakePipeline(3, automatic=False)
+    with Recorder(pipeline) as run:
+        for number in range(3):
+            run.detector.submit(number)
+            # Each enters before any other is collected: done() says no all the while.
+            wait_until(lambda number=number: ('enqueue', number) in pipeline.events)
+        assert pipeline.events == [('enqueue', 0), ('enqueue', 1), ('enqueue', 2)]
+        for number in (2, 1):  # finished out of order
+            pipeline.finish(number)
+        assert run.published == []
+        pipeline.finish(0)
+        run.settled()
+        assert run.published == [0, 1, 2]
+
+
+def test_a_finished_frame_is_collected_without_another_message():
+    pipeline = FakePipeline(3, automatic=False)
+    with Recorder(pipeline) as run:
+        for number in range(5):
+            run.detector.submit(number)
+            wait_until(lambda number=number: number in pipeline.flying())
+            asked = pipeline.asked
+            wait_until(lambda asked=asked: pipeline.asked > asked + 3)  # it keeps asking
+            assert run.published == list(range(number))
+            pipeline.finish(number)
+            wait_until(lambda number=number: run.published == list(range(number + 1)))
+
+
+def test_the_worker_sleeps_while_there_is_nothing_to_do():
+    pipeline = FakePipeline(2)
+    with Recorder(pipeline) as run:
+        run.detector.submit(1)
+        run.settled()
+        asked = pipeline.asked
+        threading.Event().wait(0.05)
+        assert pipeline.asked == asked
+
+
+def test_a_second_slot_is_not_needed_for_a_slow_stream():
+    pipeline = FakePipeline(3)
+    with Recorder(pipeline) as run:
+        for number in range(10):
+            run.detector.submit(number)
+            wait_until(lambda number=number: len(run.published) == number + 1)
+    assert pipeline.events[::2] == [('enqueue', number) for number in range(10)]
+    assert pipeline.events[1::2] == [('collect', number) for number in range(10)]
+
+
+def test_thresholds_change_from_the_next_frame_on():
+    pipeline = FakePipeline(3, automatic=False)
+    first, second = Thresholds(0.1, 0.2), Thresholds(0.3, 0.4, (1,))
+    with Recorder(pipeline, first) as run:
+        run.detector.submit(0)
+        wait_until(lambda: 0 in pipeline.flying())
+        run.detector.set_thresholds(second)  # number 0 is on its way already
+        run.detector.submit(1)
+        wait_until(lambda: 1 in pipeline.flying())
+        pipeline.finish(0)
+        pipeline.finish(1)
+        run.settled()
+    assert pipeline.thresholds == {0: first, 1: second}
+
+
+def test_submit_does_not_wait_for_the_pipeline():
+    pipeline = FakePipeline(1)
+    gate, entered = threading.Event(), threading.Event()
+
+    def hold(_number):
+        entered.set()
+        assert gate.wait(DEADLINE_S)
+
+    for place in ('on_enqueue', 'on_collect'):
+        gate.clear()
+        entered.clear()
+        with Recorder(pipeline) as run:
+            setattr(pipeline, place, hold)
+            run.detector.submit(0)
+            assert entered.wait(DEADLINE_S)
+            run.detector.submit(1)  # would hang if it waited
+            run.detector.submit(2)
+            assert run.counts() == (3, 0, {'replaced': 1}, 0, 2)
+            gate.set()
+            run.settled()
+        setattr(pipeline, place, lambda number: None)
+
+
+def test_stage_times_of_published_frames():
+    with Recorder(FakePipeline()) as run:
+        for number in range(5):
+            run.detector.submit(number)
+            run.settled()
+    latency = run.detector.statistics().latency
+    assert set(latency) == {'wait', 'copy', 'compute', 'publish', 'total'}
+    assert latency['compute'].p50_ms == pytest.approx(1.0)
+    for percentiles in latency.values():
+        assert 0 <= percentiles.p50_ms <= percentiles.p99_ms
+
+
+@pytest.mark.parametrize('depth', [1, 4])
+def test_warm_up_runs_every_slot_once(depth):
+    calls = []
+
+    class Warmed:
+        def __init__(self):
+            self.depth = depth
+
+        def enqueue(self, slot, frame, thresholds):
+            assert isinstance(thresholds, Thresholds)
+            assert np.unique(frame.data).tolist() == [114]
+            calls.append(('enqueue', slot))
+
+        def collect(self, slot):
+            calls.append(('collect', slot))
+            return Result(Detections.empty(), 0.0)
+
+    warm_up(Warmed())
+    assert calls == [(call, slot) for slot in range(depth) for call in ('enqueue', 'collect')]

@@ -1,0 +1,244 @@
+"""The detector under schedules that nobody chose: a model of its rules, and threads at random."""
+
+import random
+import threading
+import time
+
+import pytest
+from fake_pipeline import FakePipeline
+from fake_pipeline import Recorder
+from fake_pipeline import detector_threads
+from fake_pipeline import wait_until
+from hypothesis import HealthCheck
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine
+from hypothesis.stateful import initialize
+from hypothesis.stateful import invariant
+from hypothesis.stateful import precondition
+from hypothesis.stateful import rule
+
+from trt_perception.errors import ImageError
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.filterwarnings('error::pytest.PytestUnhandledThreadExceptionWarning'),
+]
+
+
+class DetectorRules(RuleBasedStateMachine):
+    """DESIGN's rules in the simplest words; the detector has to come to the same state."""
+
+    @initialize(depth=st.integers(1, 4))
+    def begin(self, depth):
+        self.pipeline = FakePipeline(depth, automatic=False)
+        self.run = Recorder(self.pipeline)
+        self.run.detector.start()
+        self.number = 0
+        self.bad, self.fatal, self.finished = set(), set(), set()
+        self.waiting, self.flying, self.published = None, [], []
+        self.dropped, self.failed = {}, 0
+        self.running, self.faulted = True, False
+
+    def drop(self, reason):
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+
+    def advance(self):
+        """Let the model come to rest."""
+        while True:
+            if self.waiting is not None and len(self.flying) < self.pipeline.depth:
+                number, self.waiting = self.waiting, None
+                if number in self.bad:
+                    self.drop('bad_step')
+                else:
+                    self.flying.append(number)
+            elif self.flying and self.flying[0] in self.finished:
+                if self.flying[0] in self.fatal:
+                    self.failed += len(self.flying)
+                    self.flying = []
+                    if self.waiting is not None:
+                        self.waiting = None
+                        self.drop('inactive')
+                    self.running, self.faulted = False, True
+                else:
+                    self.published.append(self.flying.pop(0))
+            else:
+                return
+
+    @rule(kind=st.sampled_from(['good', 'good', 'good', 'bad', 'fatal']))
+    def submit(self, kind):
+        self.number += 1
+        if kind == 'bad':
+            self.bad.add(self.number)
+            self.run.errors['read', self.number] = ImageError('bad_step', 'bad')
+        if kind == 'fatal':
+            self.fatal.add(self.number)
+            self.pipeline.errors['collect', self.number] = RuntimeError('fatal')
+        if not self.running:
+            self.drop('inactive')
+        else:
+            if self.waiting is not None:
+                self.drop('replaced')
+            self.waiting = self.number
+        self.advance()
+        self.run.detector.submit(self.number)
+
+    @precondition(lambda self: self.flying)
+    @rule(data=st.data())
+    def finish(self, data):
+        number = data.draw(st.sampled_from(self.flying))
+        self.finished.add(number)
+        self.advance()
+        self.pipeline.finish(number)
+
+    @precondition(lambda self: not self.fatal)
+    @rule()
+    def stop_and_start(self):
+        for number in self.flying:
+            self.finished.add(number)
+        if self.waiting is not None:
+            self.waiting = None
+            self.drop('inactive')
+        self.advance()
+        stopper = threading.Thread(target=self.run.detector.stop)
+        stopper.start()
+        # Only then: frames that finish sooner would let the waiting one in.
+        wait_until(lambda: not self.run.detector._running)
+        for number in self.pipeline.flying():
+            self.pipeline.finish(number)
+        stopper.join()
+        self.check()
+        assert self.run.counts()[4] == 0
+        self.run.detector.start()
+
+    @invariant()
+    def check(self):
+        flying = len(self.flying) + (self.waiting is not None)
+        expected = (self.number, len(self.published), self.dropped, self.failed, flying)
+        wait_until(lambda: self.run.counts() == expected)
+        assert self.run.published == self.published
+        wait_until(lambda: self.faulted or self.pipeline.flying() == self.flying)
+        assert len(self.run.refused) == self.dropped.get('bad_step', 0)
+        wait_until(lambda: len(self.run.faults) == self.faulted)
+
+    def teardown(self):
+        if hasattr(self, 'run'):
+            for number in range(self.number + 1):
+                self.pipeline.finish(number)
+            self.run.detector.stop()
+            assert self.run.counts()[4] == 0
+            assert not detector_threads()
+
+
+TestDetectorRules = DetectorRules.TestCase
+TestDetectorRules.settings = settings(
+    deadline=None,
+    max_examples=40,
+    stateful_step_count=25,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+TestDetectorRules = pytest.mark.timeout(120)(TestDetectorRules)
+
+
+class Sampler(threading.Thread):
+    """Takes snapshots as fast as it can and holds each to what is known from outside."""
+
+    def __init__(self, run, depth):
+        super().__init__(name='sampler')
+        self.run_, self.depth = run, depth
+        self.submitted = [0, 0]  # calls of submit that began, that returned
+        self.samples = 0
+        self.wrong = []
+        self.ending = threading.Event()
+
+    def run(self):
+        last = (0, 0, 0, 0)
+        while not self.ending.is_set():
+            begun = self.submitted[1], len(self.run_.published)
+            now = self.run_.detector.statistics()
+            ended = self.submitted[0], len(self.run_.published)
+            dropped = sum(now.dropped.values())
+            total = now.published + dropped + now.failed + now.in_flight
+            counts = (now.received, now.published, dropped, now.failed)
+            if not (
+                now.received == total
+                and 0 <= now.in_flight <= self.depth + 1
+                and begun[0] <= now.received <= ended[0]
+                # A frame counts as published once its callback has returned.
+                and begun[1] - 1 <= now.published <= ended[1]
+                and all(old <= new for old, new in zip(last, counts, strict=True))
+            ):
+                self.wrong.append((begun, now, ended, last))
+            last = counts
+            self.samples += 1
+
+
+def random_run(seed):
+    """Run threads at random; return the recorder and the sampler after the stop."""
+    rng = random.Random(seed)
+    depth = rng.randint(1, 4)
+    pipeline = FakePipeline(depth, automatic=False)
+    run = Recorder(pipeline)
+    sampler = Sampler(run, depth)
+    total = rng.randint(100, 250)
+    fault_at = rng.randint(0, 3 * total)  # in a third of the runs there is one
+    fault_where = rng.choice(['read', 'enqueue', 'collect', 'publish'])
+    errors = run.errors if fault_where in ('read', 'publish') else pipeline.errors
+    errors[fault_where, fault_at] = RuntimeError('fault')
+    for number in rng.sample(range(total), total // 8):
+        if number != fault_at:
+            where = rng.choice(['read', 'enqueue'])
+            table = run.errors if where == 'read' else pipeline.errors
+            table[where, number] = ImageError(f'bad_{number % 3}', 'bad')
+    ending = threading.Event()
+
+    def device():
+        """Finish frames late, in order, as a stream on a GPU does."""
+        clock = random.Random(seed + 1)
+        while not ending.is_set() or pipeline.flying():
+            flying = pipeline.flying()
+            if flying:
+                time.sleep(clock.choice([0, 0, 0.0002, 0.001]))
+                pipeline.finish(flying[0])
+            else:
+                time.sleep(0.0001)
+
+    threads = [sampler, threading.Thread(target=device)]
+    run.detector.start()
+    for thread in threads:
+        thread.start()
+    for number in range(total):
+        sampler.submitted[0] += 1
+        run.detector.submit(number)
+        sampler.submitted[1] += 1
+        if rng.random() < 0.7:
+            time.sleep(rng.choice([0, 0.0001, 0.0005, 0.002]))
+    run.detector.stop()
+    ending.set()
+    pipeline._slots.clear()  # a fault leaves its slots behind
+    sampler.ending.set()
+    for thread in threads:
+        thread.join()
+    return run, sampler, total
+
+
+def test_threads_at_random_while_somebody_samples():
+    samples = faults = replaced = 0
+    for seed in range(24):
+        run, sampler, total = random_run(seed)
+        assert sampler.wrong[:1] == [], seed
+        received, published, dropped, failed, in_flight = run.counts()
+        assert (received, in_flight) == (total, 0), seed
+        assert published == len(run.published)
+        assert run.published == sorted(set(run.published))
+        assert len(run.faults) == (failed > 0)
+        bad = sum(count for reason, count in dropped.items() if reason.startswith('bad_'))
+        assert bad == len(run.refused)
+        assert set(dropped) <= {'replaced', 'inactive', 'bad_0', 'bad_1', 'bad_2'}
+        assert not detector_threads()
+        samples += sampler.samples
+        faults += len(run.faults)
+        replaced += dropped.get('replaced', 0)
+    assert samples > 3000
+    assert faults >= 3
+    assert replaced > 100
