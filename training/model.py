@@ -12,6 +12,8 @@ from torch import nn
 
 INPUT_WH = (640, 480)
 STRIDES = (8, 16)
+# Shapes are constants, so that the exported graph computes none.
+CELLS = tuple(INPUT_WH[0] // stride * (INPUT_WH[1] // stride) for stride in STRIDES)
 CLASSES = 10
 BINS = 16
 # The first bin is one cell *outside* the anchor: a narrow 1 may lie between two anchors.
@@ -139,8 +141,9 @@ class DigitsNet(nn.Module):
         mid16 = self.merge16(torch.cat([F.interpolate(at32, scale_factor=2.0), at16], 1))
         out8 = self.merge8(torch.cat([F.interpolate(mid16, scale_factor=2.0), at8], 1))
         out16 = self.out16(torch.cat([self.down16(out8), mid16], 1))
-        levels = zip(self.heads, (out8, out16), strict=True)
-        return torch.cat([head(x).flatten(2) for head, x in levels], 2)
+        levels = zip(self.heads, (out8, out16), CELLS, strict=True)
+        rows = 4 * BINS + CLASSES
+        return torch.cat([head(x).reshape(-1, rows, cells) for head, x, cells in levels], 2)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         rows = self.rows(images)
@@ -166,7 +169,7 @@ def anchor_points() -> tuple[torch.Tensor, torch.Tensor]:
 
 def distances_from_bins(bins: torch.Tensor, strides: torch.Tensor) -> torch.Tensor:
     """Expected left, top, right, bottom distances in pixels: (b, 4 * BINS, n) to (b, 4, n)."""
-    share = bins.unflatten(1, (4, BINS)).softmax(2)
+    share = bins.reshape(-1, 4, BINS, sum(CELLS)).softmax(2)
     steps = torch.arange(BINS, dtype=share.dtype, device=share.device) + FIRST_BIN
     return (share * steps[:, None]).sum(2) * strides
 
