@@ -26,6 +26,7 @@ from trt_perception.letterbox import ResizeMode
 __all__ = [
     'COLOR_ORDERS',
     'DECODERS',
+    'INPUT_DTYPES',
     'MAX_BYTES',
     'RESIZE_MODES',
     'SCHEMA',

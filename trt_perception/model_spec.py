@@ -46,6 +46,19 @@ class ModelSpec:
     class_names: tuple[str, ...]
     has_manifest: bool
 
+    def check_output(self, shape: tuple[int, ...]) -> None:
+        """Hold an output as it came to what the model promised, which may be open dimensions.
+
+        Raises:
+            EngineError: it has another number of rows than the decoder and the class names make.
+        """
+        if not _fits(self, shape) or shape[0] != 1:
+            raise EngineError(
+                f'the model gave an output of shape {list(shape)}; with {len(self.class_names)} '
+                f'classes the decoder "{self.decoder.family}" expects {_wanted(self)}: check the '
+                'class names and model.decoder'
+            )
+
 
 def resolve_model_spec(
     name: str,
@@ -186,20 +199,23 @@ def _image_input(
 
 def _check_output(name: str, spec: ModelSpec) -> None:
     """Hold the outputs to what the dense family looks like."""
-    decoder = spec.decoder
-    rows = len(spec.class_names) + (5 if decoder.objectness else 4)
-    wanted = f'(1, N, {rows})' if decoder.transposed else f'(1, {rows}, N)'
     output = spec.outputs[0] if len(spec.outputs) == 1 else None
-    axis = 2 if decoder.transposed else 1
-    if (
-        output is None
-        or len(output.shape) != 3
-        or output.shape[0] not in (1, -1)
-        or output.shape[axis] not in (rows, -1)
-        or output.dtype not in OUTPUT_DTYPES
-    ):
+    if output is None or not _fits(spec, output.shape) or output.dtype not in OUTPUT_DTYPES:
         raise EngineError(
-            f'{name}: with {len(spec.class_names)} classes the decoder "{decoder.family}" '
-            f'expects one output of {" or ".join(OUTPUT_DTYPES)} and shape '
-            f'{wanted} (got {_listed(spec.outputs)}); check the class names and model.decoder'
+            f'{name}: with {len(spec.class_names)} classes the decoder "{spec.decoder.family}" '
+            f'expects one output of {" or ".join(OUTPUT_DTYPES)} and shape {_wanted(spec)} (got '
+            f'{_listed(spec.outputs)}); check the class names and model.decoder'
         )
+
+
+def _rows(spec: ModelSpec) -> int:
+    return len(spec.class_names) + (5 if spec.decoder.objectness else 4)
+
+
+def _wanted(spec: ModelSpec) -> str:
+    return f'(1, N, {_rows(spec)})' if spec.decoder.transposed else f'(1, {_rows(spec)}, N)'
+
+
+def _fits(spec: ModelSpec, shape: tuple[int, ...]) -> bool:
+    axis = 2 if spec.decoder.transposed else 1
+    return len(shape) == 3 and shape[0] in (1, -1) and shape[axis] in (_rows(spec), -1)

@@ -68,6 +68,7 @@ class HostPipeline:
         started = time.perf_counter()
         tensor, letterbox = self._preprocess(frame)
         outputs = self._model.run(tensor)
+        self.spec.check_output(outputs[0].shape)
         detections = decode_dense(
             outputs[0],
             self.spec.decoder,

@@ -1,0 +1,89 @@
+"""Counts and stage times, and the one type that all results have."""
+
+import numpy as np
+import pytest
+
+from trt_perception.detections import Detections
+from trt_perception.frame_statistics import FrameStatistics
+from trt_perception.frame_statistics import FrameTimes
+
+
+def times(total):
+    return FrameTimes(wait=0.001, copy=0.002, compute=0.003, publish=0.004, total=total)
+
+
+def test_nothing_happened():
+    now = FrameStatistics().snapshot()
+    assert (now.received, now.published, now.failed, now.in_flight) == (0, 0, 0, 0)
+    assert dict(now.dropped) == {}
+    assert dict(now.latency) == {}
+
+
+def test_every_frame_ends_in_one_way():
+    statistics = FrameStatistics()
+    for _ in range(9):
+        statistics.receive()
+    assert statistics.snapshot().in_flight == 9
+    statistics.publish(times(0.01))
+    statistics.drop('replaced')
+    statistics.drop('replaced')
+    statistics.drop('bad_step')
+    statistics.fail(3)
+    statistics.fail(0)
+    now = statistics.snapshot()
+    assert (now.received, now.published, now.failed, now.in_flight) == (9, 1, 3, 2)
+    assert dict(now.dropped) == {'replaced': 2, 'bad_step': 1}
+
+
+def test_a_snapshot_stays_as_it_was():
+    statistics = FrameStatistics()
+    statistics.receive()
+    statistics.drop('one')
+    before = statistics.snapshot()
+    statistics.receive()
+    statistics.drop('one')
+    assert (before.received, dict(before.dropped)) == (1, {'one': 1})
+
+
+def test_percentiles_are_those_of_the_last_frames():
+    statistics = FrameStatistics(window=200)
+    for _ in range(50):
+        statistics.publish(times(100.0))  # long ago: they have left the window
+    milliseconds = np.random.default_rng(40).permutation(200) + 1
+    for value in milliseconds:
+        statistics.publish(times(value / 1e3))
+    latency = statistics.snapshot().latency
+    assert latency['wait'].p50_ms == pytest.approx(1)
+    assert latency['copy'].p99_ms == pytest.approx(2)
+    assert latency['compute'].p50_ms == pytest.approx(3)
+    assert latency['publish'].p50_ms == pytest.approx(4)
+    # Of 1 ... 200 ms: half are at or below 100, 99 % at or below 198; definitions differ by one.
+    assert 100 <= latency['total'].p50_ms <= 101
+    assert 198 <= latency['total'].p99_ms <= 199
+
+
+def test_no_detections():
+    none = Detections.empty()
+    assert len(none) == 0
+    assert (none.xyxy.shape, none.scores.shape, none.class_ids.shape) == ((0, 4), (0,), (0,))
+    assert (none.xyxy.dtype, none.scores.dtype) == (np.float32, np.float32)
+    assert none.class_ids.dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    ('boxes', 'scores', 'ids'),
+    [
+        ((0, 5), (0,), (0,)),
+        ((0,), (0,), (0,)),
+        ((2, 4), (1,), (2,)),
+        ((2, 4), (2,), (3,)),
+        ((1, 4), (2,), (2,)),
+        ((2, 4), (2, 1), (2,)),
+        ((2, 4), (2,), (2, 1)),
+        ((4, 2), (2,), (2,)),
+    ],
+)
+def test_detections_of_wrong_shapes_cannot_be_made(boxes, scores, ids):
+    scores_and_ids = np.zeros(scores, np.float32), np.zeros(ids, np.int32)
+    with pytest.raises(ValueError, match=r'expected shapes \(n, 4\)'):
+        Detections(np.zeros(boxes, np.float32), *scores_and_ids)
