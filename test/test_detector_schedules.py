@@ -173,23 +173,29 @@ class Sampler(threading.Thread):
             self.samples += 1
 
 
-def random_run(seed):
+SAMPLES = 250  # of each run
+
+
+def random_run(seed, fault):
     """Run threads at random; return the recorder and the sampler after the stop."""
     rng = random.Random(seed)
     depth = rng.randint(1, 4)
     pipeline = FakePipeline(depth, automatic=False)
     run = Recorder(pipeline)
     sampler = Sampler(run, depth)
-    total = rng.randint(100, 250)
-    fault_at = rng.randint(0, 3 * total)  # in a third of the runs there is one
-    fault_where = rng.choice(['read', 'enqueue', 'collect', 'publish'])
-    errors = run.errors if fault_where in ('read', 'publish') else pipeline.errors
-    errors[fault_where, fault_at] = RuntimeError('fault')
+    total = rng.randint(100, 200)
+    if fault:
+        fault_at, place = rng.randint(0, total // 2), rng.choice(['read', 'collect', 'publish'])
+
+        def fail(number):
+            if number >= fault_at:
+                raise RuntimeError('fault')
+
+        setattr(pipeline if place == 'collect' else run, f'on_{place}', fail)
     for number in rng.sample(range(total), total // 8):
-        if number != fault_at:
-            where = rng.choice(['read', 'enqueue'])
-            table = run.errors if where == 'read' else pipeline.errors
-            table[where, number] = ImageError(f'bad_{number % 3}', 'bad')
+        table = run.errors if rng.random() < 0.5 else pipeline.errors
+        where = 'read' if table is run.errors else 'enqueue'
+        table[where, number] = ImageError(f'bad_{number % 3}', 'bad')
     ending = threading.Event()
 
     def device():
@@ -207,38 +213,39 @@ def random_run(seed):
     run.detector.start()
     for thread in threads:
         thread.start()
-    for number in range(total):
+    number = 0
+    # Goes on until somebody has looked often enough, however busy the machine is.
+    while number < total or sampler.samples < SAMPLES:
         sampler.submitted[0] += 1
         run.detector.submit(number)
         sampler.submitted[1] += 1
         if rng.random() < 0.7:
             time.sleep(rng.choice([0, 0.0001, 0.0005, 0.002]))
+        number += 1
     run.detector.stop()
     ending.set()
     pipeline._slots.clear()  # a fault leaves its slots behind
     sampler.ending.set()
     for thread in threads:
         thread.join()
-    return run, sampler, total
+    return run, sampler, number
 
 
-def test_threads_at_random_while_somebody_samples():
-    samples = faults = replaced = 0
-    for seed in range(24):
-        run, sampler, total = random_run(seed)
+@pytest.mark.parametrize('fault', [False, True])
+def test_threads_at_random_while_somebody_samples(fault):
+    replaced = 0
+    for seed in range(6):
+        run, sampler, total = random_run(seed, fault)
         assert sampler.wrong[:1] == [], seed
         received, published, dropped, failed, in_flight = run.counts()
         assert (received, in_flight) == (total, 0), seed
         assert published == len(run.published)
         assert run.published == sorted(set(run.published))
-        assert len(run.faults) == (failed > 0)
+        assert len(run.faults) == fault
+        assert (failed > 0) == fault
         bad = sum(count for reason, count in dropped.items() if reason.startswith('bad_'))
         assert bad == len(run.refused)
         assert set(dropped) <= {'replaced', 'inactive', 'bad_0', 'bad_1', 'bad_2'}
         assert not detector_threads()
-        samples += sampler.samples
-        faults += len(run.faults)
         replaced += dropped.get('replaced', 0)
-    assert samples > 3000
-    assert faults >= 3
-    assert replaced > 100
+    assert replaced > 0

@@ -1,8 +1,8 @@
 """HostPreprocessor against float64 references that use neither OpenCV nor the package's geometry.
 
 OpenCV resizes bytes to bytes; that is held to less than 0.85 levels from exact bilinear
-interpolation (0.82 was seen), so a tensor is within 1/255 of the exact letterbox of its bytes. What
-making bytes of YUV costs (test_encodings.py) comes on top.
+interpolation (0.82 was seen), so a tensor is within 1/255 of the exact letterbox of its bytes.
+What making bytes of YUV costs (test_encodings.py) comes on top.
 """
 
 import numpy as np
