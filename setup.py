@@ -28,9 +28,16 @@ setup(
     name=PACKAGE,
     version='0.1.0',
     packages=find_packages(include=[PACKAGE, f'{PACKAGE}.*']),
+    package_data={f'{PACKAGE}.stages': ['kernels/*']},
     data_files=data_files(),
     install_requires=['setuptools'],
-    extras_require={'test': ['pytest']},
+    # CUDA's major version must not exceed the driver's: cu12 for JetPack 6, cu13 for JetPack 7 and
+    # r580.
+    extras_require={
+        'test': ['pytest'],
+        'cu12': ['cuda-bindings>=12.9,<13', 'nvidia-cuda-nvrtc-cu12'],
+        'cu13': ['cuda-bindings>=13.0.3,<14', 'nvidia-cuda-nvrtc'],
+    },
     zip_safe=True,
     author='trt_perception authors',
     maintainer='trt_perception maintainers',

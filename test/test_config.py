@@ -20,7 +20,8 @@ ROWS = {row.name: row for row in PARAMETERS}
 
 # DESIGN, "ROS interface": the parameters, and the values that are fixed there.
 NAMES = {
-    'engine_path', 'device_id', 'pipeline_depth', 'cpu_threads', 'confidence_threshold',
+    'engine_path', 'device_id', 'pipeline_depth', 'use_cuda_graph', 'cpu_threads',
+    'confidence_threshold',
     'iou_threshold', 'max_detections', 'class_filter', 'class_agnostic_nms', 'image_transport',
     'image_qos.reliability', 'image_qos.depth', 'debug_image.max_rate_hz',
     'diagnostics_period_s', 'autostart', 'model.input_size', 'model.resize', 'model.pad_value',

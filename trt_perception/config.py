@@ -89,6 +89,9 @@ class DetectorConfig:
     pipeline_depth: int = _parameter(
         3, 'Frames in flight on the GPU; the CPU pipeline always has one.', minimum=1, maximum=8
     )
+    use_cuda_graph: bool = _parameter(
+        True, 'Replay one captured CUDA graph for each frame; false queues each call by itself.'
+    )
     cpu_threads: int = _parameter(
         0,
         'Threads of ONNX Runtime; 0 takes half of the cores this process may use.',

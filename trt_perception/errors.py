@@ -40,7 +40,15 @@ class ManifestError(EngineError):
 
 
 class CudaError(TrtPerceptionError):
-    """Raised when a CUDA call fails."""
+    """Raised when a CUDA call fails.
+
+    Attributes:
+        sticky: the GPU context is lost; nothing in this process can use the GPU any more.
+    """
+
+    def __init__(self, message: str, *, sticky: bool = False) -> None:
+        super().__init__(message)
+        self.sticky = sticky
 
 
 class ImageError(TrtPerceptionError):

@@ -55,7 +55,7 @@ TENSOR_DTYPES: Final = (
     'uint8',
     'bool',
 )
-INPUT_DTYPES: Final = ('float32', 'float16')
+INPUT_DTYPES: Final = ('float32', 'float16', 'bfloat16')
 
 
 @dataclass(frozen=True)

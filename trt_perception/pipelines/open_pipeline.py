@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import ConfigError
-from trt_perception.errors import EngineError
 from trt_perception.model_file import read_model_file
+from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.pipeline import Pipeline
 
@@ -25,6 +25,4 @@ def open_pipeline(config: DetectorConfig) -> Pipeline:
             'ros2 launch trt_perception detect.launch.py engine_path:=/path/to/model.onnx'
         )
     model = read_model_file(config.engine_path)
-    if not model.is_onnx:
-        raise EngineError(f'{model.path}: this version runs .onnx files only, on the CPU')
-    return HostPipeline(model, config)
+    return HostPipeline(model, config) if model.is_onnx else CudaPipeline(model, config)

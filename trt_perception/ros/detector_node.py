@@ -8,11 +8,13 @@ detector's worker does the rest.
 from __future__ import annotations
 
 import functools
+import os
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+from typing import Final
 
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticArray
@@ -32,6 +34,7 @@ from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
 from trt_perception.detector import Detector
 from trt_perception.detector import warm_up
+from trt_perception.errors import CudaError
 from trt_perception.errors import ImageError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.frame import Frame
@@ -42,6 +45,7 @@ from trt_perception.ros.debug_image import DebugImage
 from trt_perception.ros.diagnostics import Health
 from trt_perception.ros.diagnostics import diagnostics_message
 from trt_perception.ros.image_input import ImageInput
+from trt_perception.ros.log import NodeLog
 from trt_perception.ros.messages import frame_from_compressed
 from trt_perception.ros.messages import frame_from_image
 from trt_perception.ros.messages import label_info
@@ -54,6 +58,9 @@ __all__ = ['DetectorNode', 'main']
 # rclpy's executor walks through every event handler each time it waits, twice a frame. Where no
 # subscriber can ask for more than is offered there is nothing to hear.
 _NO_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
+#: Exit code of a process whose GPU context is lost.
+EXIT_GPU_LOST: Final = 1
+
 _Transition = Callable[['DetectorNode', LifecycleState], TransitionCallbackReturn]
 
 
@@ -67,6 +74,7 @@ def _logged(on_failure: TransitionCallbackReturn) -> Callable[[_Transition], _Tr
                 return transition(self, state)
             except TrtPerceptionError as error:
                 self.report(str(error))
+                self._fault = error if getattr(error, 'sticky', False) else self._fault
             except Exception:
                 self.report(f'{transition.__name__} failed: {traceback.format_exc()}')
             return on_failure
@@ -95,6 +103,7 @@ class DetectorNode(LifecycleNode):
     ) -> None:
         super().__init__('detector', **options)
         answer_invalid_transitions(self)
+        self._log = NodeLog(self.get_logger())
         self._open_pipeline = open_pipeline
         # Made by configure, freed by _release.
         self._pipeline: Pipeline | None = None
@@ -217,9 +226,22 @@ class DetectorNode(LifecycleNode):
         )
         return TransitionCallbackReturn.SUCCESS
 
+    @property
+    def gpu_lost(self) -> bool:
+        """Whether the GPU context is lost, which only a new process can repair."""
+        return isinstance(self._fault, CudaError) and self._fault.sticky
+
     def close(self) -> int:
         """Free everything at the end of the process, whatever the state; return the exit code."""
+        if self.gpu_lost:
+            self.get_logger().fatal(
+                'the GPU context is lost and cannot be repaired inside a process: leaving, '
+                'so that launch starts a new one'
+            )
+            self._publish_diagnostics()
+            return EXIT_GPU_LOST
         self._release()
+        self._log.close()
         self.destroy_node()
         return 0
 
@@ -248,7 +270,7 @@ class DetectorNode(LifecycleNode):
         self._fault_signal.trigger()
 
     def _on_fault_signal(self) -> None:
-        if self._fault is not None and self.state_label == 'active':
+        if self._fault is not None and not self.gpu_lost and self.state_label == 'active':
             self.trigger_deactivate()
 
     # What the transitions are made of.
@@ -380,4 +402,8 @@ class DetectorNode(LifecycleNode):
 
 def main(args: list[str] | None = None) -> int:
     """Run the node until a signal comes; return the exit code."""
-    return run_node(DetectorNode, DetectorNode.close, args)
+    code = run_node(DetectorNode, DetectorNode.close, args, finished=lambda node: node.gpu_lost)
+    if code == EXIT_GPU_LOST:
+        # Without the interpreter's end: TensorRT's destructors would meet a dead context.
+        os._exit(code)
+    return code

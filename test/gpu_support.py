@@ -1,0 +1,77 @@
+"""What the GPU tests share: when they can run, and running kernels on arrays."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from trt_perception import gpu
+
+
+@functools.cache
+def why_no_gpu():
+    """Return why there is no usable GPU, empty where there is one."""
+    try:
+        gpu.Device(0)
+    except Exception as error:
+        return f'needs an NVIDIA GPU with driver and cuda-python: {error}'
+    return ''
+
+
+@functools.cache
+def why_no_tensorrt():
+    """Return why engines cannot be built and run here, empty where they can."""
+    if why_no_gpu():
+        return why_no_gpu()
+    return '' if tensorrt() is not None else 'needs tensorrt or tensorrt_rtx'
+
+
+@functools.cache
+def tensorrt():
+    """Return the TensorRT module that is there, None without one."""
+    for name in ('tensorrt', 'tensorrt_rtx'):
+        try:
+            return __import__(name)
+        except Exception:  # noqa: PERF203  a missing library is no ImportError
+            continue
+    return None
+
+
+needs_gpu = pytest.mark.skipif(bool(why_no_gpu()), reason=why_no_gpu())
+needs_tensorrt = pytest.mark.skipif(bool(why_no_tensorrt()), reason=why_no_tensorrt())
+
+
+def to_device(array):
+    """Copy an array to new device memory, through pinned memory."""
+    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    buffer = gpu.DeviceBuffer(raw.size)
+    with gpu.PinnedBuffer(raw.size) as pinned, gpu.Stream() as stream:
+        pinned.array[:] = raw
+        gpu.copy_async(buffer.pointer, pinned.pointer, raw.size, stream)
+        stream.synchronize()
+    return buffer
+
+
+def from_device(buffer, dtype, shape):
+    """Copy device memory back into an array."""
+    with gpu.PinnedBuffer(buffer.size) as pinned, gpu.Stream() as stream:
+        gpu.copy_async(pinned.pointer, buffer.pointer, buffer.size, stream)
+        stream.synchronize()
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        return pinned.array[:size].copy().view(dtype).reshape(shape)
+
+
+def build_plan(onnx_bytes):
+    """Build a plan from ONNX bytes with whatever TensorRT is there."""
+    trt = tensorrt()
+    logger = trt.Logger(trt.Logger.WARNING)
+    builder = trt.Builder(logger)
+    flag = getattr(trt.NetworkDefinitionCreationFlag, 'STRONGLY_TYPED', None)
+    network = builder.create_network(0 if flag is None else 1 << int(flag))
+    parser = trt.OnnxParser(network, logger)
+    assert parser.parse(onnx_bytes), [str(parser.get_error(i)) for i in range(parser.num_errors)]
+    plan = builder.build_serialized_network(network, builder.create_builder_config())
+    assert plan is not None
+    return bytes(plan)

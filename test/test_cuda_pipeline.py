@@ -1,0 +1,203 @@
+"""The whole pipeline on a GPU against the host's, with the digits detector built here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from gpu_support import build_plan
+from gpu_support import needs_tensorrt
+
+from trt_perception import gpu
+from trt_perception.config import DetectorConfig
+from trt_perception.config import Thresholds
+from trt_perception.detector import Detector
+from trt_perception.encode import encode_bgr
+from trt_perception.errors import EngineError
+from trt_perception.frame import PIXEL_FORMATS
+from trt_perception.frame import Frame
+from trt_perception.manifest import parse_manifest
+from trt_perception.pipelines.open_pipeline import open_pipeline
+
+pytestmark = needs_tensorrt
+
+ROOT = Path(__file__).resolve().parents[1]
+ONNX = ROOT / 'models' / 'digits.onnx'
+SCENES = sorted((ROOT / 'demo' / 'scenes').glob('*.jpg'))
+
+
+@pytest.fixture(scope='module')
+def engine(tmp_path_factory):
+    """The digits detector as an engine, with its manifest."""
+    import hashlib
+
+    path = tmp_path_factory.mktemp('engine') / 'digits.engine'
+    plan = build_plan(ONNX.read_bytes())
+    path.write_bytes(plan)
+    manifest = json.loads(ONNX.with_name('digits.onnx.json').read_text())
+    manifest['engine'] = {
+        'file': path.name,
+        'sha256': hashlib.sha256(plan).hexdigest(),
+        'size_bytes': len(plan),
+    }
+    path.with_name('digits.engine.json').write_text(json.dumps(manifest))
+    return path
+
+
+def bgr_frame(bgr, encoding='bgr8'):
+    rows = encode_bgr(bgr, encoding)
+    pixel_format = PIXEL_FORMATS[encoding]
+    height = rows.shape[0] * 2 // 3 if pixel_format.chroma_rows else rows.shape[0]
+    return Frame.view(
+        rows.reshape(-1),
+        width=rows.shape[1] // pixel_format.bytes_per_pixel,
+        height=height,
+        step=rows.shape[1],
+        encoding=encoding,
+    )
+
+
+def run(pipeline, frame, thresholds, slot=0):
+    pipeline.enqueue(slot, frame, thresholds)
+    return pipeline.collect(slot).detections
+
+
+def iou(one, other):
+    size = np.minimum(one[2:], other[2:]) - np.maximum(one[:2], other[:2])
+    inter = max(size[0], 0) * max(size[1], 0)
+    area = lambda box: (box[2] - box[0]) * (box[3] - box[1])  # noqa: E731
+    return inter / (area(one) + area(other) - inter)
+
+
+def unmatched(expected, found, near):
+    """Count detections without a partner of their class at IoU 0.99, those near a threshold "
+    "left out."""
+    missing = left_out = 0
+    for box, score, class_id in zip(
+        expected.xyxy, expected.scores, expected.class_ids, strict=True
+    ):
+        partners = found.xyxy[found.class_ids == class_id]
+        if any(iou(box, other) >= 0.99 for other in partners):
+            continue
+        if abs(score - near) <= 1e-3:
+            left_out += 1
+        else:
+            missing += 1
+    return missing, left_out
+
+
+@pytest.mark.parametrize('use_cuda_graph', [True, False])
+def test_the_demo_scenes_give_the_hosts_detections(engine, use_cuda_graph):
+    host = open_pipeline(DetectorConfig(engine_path=str(ONNX)))
+    device = open_pipeline(DetectorConfig(engine_path=str(engine), use_cuda_graph=use_cuda_graph))
+    total = missing = left_out = 0
+    for index, path in enumerate(SCENES):
+        frame = bgr_frame(cv2.imread(str(path)))
+        expected = run(host, frame, Thresholds())
+        found = run(device, frame, Thresholds(), slot=index % device.depth)
+        for one, other in ((expected, found), (found, expected)):
+            lost, near = unmatched(one, other, 0.25)
+            missing, left_out = missing + lost, left_out + near
+        total += len(expected)
+    device.close()
+    host.close()
+    print(f'{total} detections, {missing} without partner, {left_out} near a threshold left out')
+    assert total > 100
+    assert missing == 0
+
+
+def test_sizes_encodings_and_thresholds_change_from_frame_to_frame(engine):
+    host = open_pipeline(DetectorConfig(engine_path=str(ONNX)))
+    device = open_pipeline(DetectorConfig(engine_path=str(engine)))
+    rng = np.random.default_rng(0)
+    missing = total = 0
+    for index in range(100):
+        bgr = cv2.imread(str(SCENES[index % len(SCENES)]))
+        scale = rng.uniform(0.4, 4.0)
+        bgr = cv2.resize(bgr, None, fx=scale, fy=scale)
+        encoding = rng.choice(['bgr8', 'rgba8', 'nv12', 'yuyv', 'bgra8', 'uyvy'])
+        frame = bgr_frame(bgr, str(encoding))
+        thresholds = Thresholds(float(rng.uniform(0.2, 0.6)), 0.45, tuple(range(index % 9)))
+        expected = run(host, frame, thresholds)
+        found = run(device, frame, thresholds, slot=index % device.depth)
+        total += len(expected)
+        missing += unmatched(expected, found, thresholds.confidence)[0]
+    device.close()
+    host.close()
+    # Sampling differs by up to a level, which now and then moves a box of a few pixels.
+    assert total > 200
+    assert missing <= total * 0.02, (missing, total)
+
+
+def test_memory_is_flat_over_open_and_close(engine):
+    config = DetectorConfig(engine_path=str(engine))
+    for _ in range(3):
+        open_pipeline(config).close()
+    before = gpu.Device(0).memory()[0]
+    for _ in range(10):
+        open_pipeline(config).close()
+    assert before - gpu.Device(0).memory()[0] <= 1024 * 1024
+
+
+def test_a_detector_keeps_order_and_count(engine):
+    pipeline = open_pipeline(DetectorConfig(engine_path=str(engine)))
+    published = []
+    faults = []
+    frames = [bgr_frame(cv2.imread(str(path))) for path in SCENES[:8]]
+    detector = Detector(
+        pipeline,
+        read=lambda index: frames[index % 8],
+        publish=lambda index, frame, detections: published.append(index),
+        refused=faults.append,
+        faulted=faults.append,
+        thresholds=Thresholds(),
+    )
+    detector.start()
+    for index in range(2000):
+        detector.submit(index)
+    detector.stop()
+    pipeline.close()
+    counts = detector.statistics()
+    assert not faults
+    assert published == sorted(published)
+    assert counts.received == 2000 == counts.published + sum(counts.dropped.values())
+
+
+def test_an_engine_of_other_bytes_is_refused(tmp_path):
+    path = tmp_path / 'x.engine'
+    path.write_bytes(b'no plan at all' * 10)
+    with pytest.raises(EngineError, match='no TensorRT plan'):
+        open_pipeline(DetectorConfig(engine_path=str(path)))
+    path.write_bytes(b'vtrt' + bytes(20) + bytes([1, 4, 0, 76]) + bytes(100))
+    with pytest.raises(EngineError, match='cannot load it'):
+        open_pipeline(DetectorConfig(engine_path=str(path)))
+
+
+def test_a_device_that_is_not_there_is_refused(engine):
+    with pytest.raises(Exception, match='device_id'):
+        open_pipeline(DetectorConfig(engine_path=str(engine), device_id=63))
+
+
+def test_an_engine_without_manifest_asks_for_parameters(engine, tmp_path):
+    lonely = tmp_path / 'lonely.engine'
+    lonely.write_bytes(engine.read_bytes())
+    with pytest.raises(EngineError, match=r'model\.resize'):
+        open_pipeline(DetectorConfig(engine_path=str(lonely)))
+    manifest = parse_manifest(engine.with_name('digits.engine.json').read_bytes(), 'x')
+    facts = asdict(manifest.preprocessing)
+    pipeline = open_pipeline(
+        DetectorConfig(
+            engine_path=str(lonely),
+            model_resize=facts['resize'],
+            model_color_order=facts['color_order'],
+            model_scale=facts['scale'],
+            model_decoder='dense',
+            model_class_names=manifest.class_names,
+        )
+    )
+    assert len(run(pipeline, bgr_frame(cv2.imread(str(SCENES[0]))), Thresholds()))
+    pipeline.close()

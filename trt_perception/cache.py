@@ -1,0 +1,64 @@
+"""Small files that are expensive to make again: compiled kernels, TensorRT's caches.
+
+They live below ``$XDG_CACHE_HOME/trt_perception``. Guarantees: a file is there whole or not at
+all; each kind keeps its newest entries only. Non-guarantee: anything may be missing at any time,
+so every reader can do without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+__all__ = ['cache_folder', 'read_cached', 'write_cached']
+
+_KEEP: Final = 32
+_LOG: Final = logging.getLogger(__name__)
+
+
+def cache_folder(kind: str) -> Path:
+    """Return the folder of one kind of entry; it may not exist."""
+    base = os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache'
+    return Path(base) / 'trt_perception' / kind
+
+
+def read_cached(kind: str, key: str) -> bytes | None:
+    """Return an entry, None where there is none.
+
+    An entry that somebody else could have written counts as none.
+    """
+    path = cache_folder(kind) / key
+    try:
+        with path.open('rb') as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o002:
+                return None
+            os.utime(path)  # newest means last used
+            return file.read()
+    except OSError:
+        return None
+
+
+def write_cached(kind: str, key: str, content: bytes) -> None:
+    """Keep an entry, and only the newest of its kind.
+
+    A cache that cannot be written costs time, so it is no error.
+    """
+    folder = cache_folder(kind)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix='.', delete=False) as file:
+            file.write(content)
+        Path(file.name).replace(folder / key)
+        entries = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+        for old in entries[_KEEP:]:
+            with contextlib.suppress(OSError):
+                old.unlink()
+    except OSError as error:
+        _LOG.warning(
+            'the cache %s cannot be written, so this is made again each time: %s', folder, error
+        )

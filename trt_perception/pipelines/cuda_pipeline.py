@@ -1,0 +1,317 @@
+"""The whole frame on the GPU: one upload and one CUDA graph launch; only final boxes come back.
+
+The way of a frame through a slot:
+
+    enqueue   header and pixels → pinned memory → one exact-size upload → graph launch
+    graph     letterbox kernel → TensorRT → filter, select, overlaps, keep → result in pinned
+    memory collect   wait for the event behind the graph, read the rows
+
+Each slot has its own stream, buffers, context and graph, so the upload of one frame runs beside
+the engine of another. Everything is allocated when the pipeline is made; a frame larger than any
+before grows its slot once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.config import DetectorConfig
+from trt_perception.config import Thresholds
+from trt_perception.detections import Detections
+from trt_perception.errors import CudaError
+from trt_perception.errors import TrtPerceptionError
+from trt_perception.frame import Frame
+from trt_perception.gpu import Device
+from trt_perception.gpu import DeviceBuffer
+from trt_perception.gpu import Event
+from trt_perception.gpu import Graph
+from trt_perception.gpu import PinnedBuffer
+from trt_perception.gpu import Stream
+from trt_perception.gpu import clear_async
+from trt_perception.gpu import copy_async
+from trt_perception.letterbox import Letterbox
+from trt_perception.manifest import TensorSpec
+from trt_perception.model_file import ModelFile
+from trt_perception.model_spec import ModelSpec
+from trt_perception.model_spec import resolve_model_spec
+from trt_perception.pipelines.pipeline import Result
+from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES
+from trt_perception.stages.gpu_kernels import RESULT_ROW
+from trt_perception.stages.gpu_kernels import FrameKernels
+from trt_perception.stages.tensorrt_runtime import TensorRtContext
+from trt_perception.stages.tensorrt_runtime import TensorRtEngine
+
+__all__ = ['CudaPipeline']
+
+_LOG: Final = logging.getLogger(__name__)
+_ITEM_BYTES: Final = {
+    'float32': 4,
+    'float16': 2,
+    'bfloat16': 2,
+    'int64': 8,
+    'int32': 4,
+    'int8': 1,
+    'uint8': 1,
+    'bool': 1,
+}
+# Room for a 1080p bgr8 frame from the start; a slot grows to what a camera really sends.
+_FIRST_FRAME_BYTES: Final = 8 * 1024 * 1024
+_COPY_THREADS: Final = 4
+_COPY_CHUNK_BYTES: Final = 1024 * 1024
+
+
+class CudaPipeline:
+    """A Pipeline on one GPU.
+
+    Args:
+        model: a TensorRT plan.
+        config: the node's parameters.
+
+    Attributes:
+        depth: frames in flight.
+        spec: the model's tensors, preprocessing, decoder and class names.
+
+    Raises:
+        CudaError: no driver, no such device, no NVRTC, or not enough memory.
+        EngineError: the plan is for another GPU or version, or it is not known how to use it.
+    """
+
+    def __init__(self, model: ModelFile, config: DetectorConfig) -> None:
+        self.depth = config.pipeline_depth
+        self._closing = ExitStack()
+        with ExitStack() as undo:
+            # Whatever fails below, what was made before it is freed.
+            undo.enter_context(self._closing)
+            self._device = Device(config.device_id)
+            engine = TensorRtEngine(model, self._device)
+            self._closing.callback(engine.close)
+            spec = resolve_model_spec(
+                model.path.name, model.manifest, engine.inputs, engine.outputs, config
+            )
+            streams = [self._closing.enter_context(Stream()) for _ in range(self.depth)]
+            contexts = []
+            for stream in streams:
+                contexts.append(engine.create_context(spec.input, stream))
+                self._closing.callback(contexts[-1].close)
+            # A dynamic engine's outputs have their final shapes only now.
+            self.spec = replace(spec, outputs=contexts[0].outputs)
+            kernels = FrameKernels(
+                self._device,
+                self.spec,
+                max_detections=config.max_detections,
+                class_agnostic=config.class_agnostic_nms,
+            )
+            self._closing.callback(kernels.close)
+            self._copier = _Copier()
+            self._closing.callback(self._copier.close)
+            self._slots = []
+            for stream, context in zip(streams, contexts, strict=True):
+                slot = _Slot(self._device, self.spec, kernels, context, stream)
+                self._closing.callback(slot.close)
+                slot.prepare(config.use_cuda_graph)
+                self._slots.append(slot)
+            engine.save_runtime_cache()
+            undo.pop_all()
+
+    def enqueue(self, slot: int, frame: Frame, thresholds: Thresholds) -> None:
+        """Copy the frame to the device and start the work on it."""
+        self._device.use()
+        self._slots[slot].enqueue(frame, thresholds, self._copier)
+
+    def done(self, slot: int) -> bool:
+        """Tell without waiting whether the slot's boxes are there."""
+        self._device.use()
+        return self._slots[slot].finished.done()
+
+    def collect(self, slot: int) -> Result:
+        """Wait for the slot's boxes."""
+        self._device.use()
+        return self._slots[slot].collect()
+
+    def close(self) -> None:
+        """Free everything on the device."""
+        self._closing.close()
+
+
+class _Slot:
+    """Everything that one frame in flight needs."""
+
+    def __init__(
+        self,
+        device: Device,
+        spec: ModelSpec,
+        kernels: FrameKernels,
+        context: TensorRtContext,
+        stream: Stream,
+    ) -> None:
+        self._device = device
+        self._spec = spec
+        self._kernels = kernels
+        self._context = context
+        self._stream = stream
+        self._graph: Graph | None = None
+        self._use_graph = True
+        self._closing = ExitStack()
+        with ExitStack() as undo:
+            undo.enter_context(self._closing)
+            own = self._closing.enter_context
+            self._started: Event = own(Event())
+            self.finished: Event = own(Event())
+            self._input = own(DeviceBuffer(_bytes_of(spec.input)))
+            self._outputs = {
+                tensor.name: own(DeviceBuffer(_bytes_of(tensor))) for tensor in spec.outputs
+            }
+            self._scratch = own(DeviceBuffer(kernels.scratch_bytes))
+            # Written by the last kernel where it lies: 7 KB need no copy of their own.
+            self._result = own(PinnedBuffer(kernels.result_bytes))
+            self._staging, self._frame = self._frame_buffers(_FIRST_FRAME_BYTES)
+            undo.pop_all()
+        context.bind({spec.input.name: self._input.pointer})
+        context.bind({name: buffer.pointer for name, buffer in self._outputs.items()})
+
+    def prepare(self, use_graph: bool) -> None:
+        """Run a grey image once without a graph, then capture the graph."""
+        self._use_graph = use_graph
+        clear_async(self._scratch.pointer, self._scratch.size, self._stream)
+        grey = Frame.view(
+            bytes([114]) * (64 * 48 * 3), width=64, height=48, step=192, encoding='bgr8'
+        )
+        self._write_header(grey, Thresholds())
+        self._staging.array[self._kernels.header.size :][: grey.data.size] = grey.data
+        self._upload(grey.data.size)
+        self._queue_work()
+        self._stream.synchronize()
+        self._capture()
+
+    def enqueue(self, frame: Frame, thresholds: Thresholds, copier: _Copier) -> None:
+        """Copy header and pixels to pinned memory, upload them and launch the graph."""
+        header = self._kernels.header
+        if header.size + frame.data.size > self._staging.size:
+            self._grow(header.size + frame.data.size)
+        self._write_header(frame, thresholds)
+        copier.copy(self._staging.array[header.size :], frame.data)
+        self._upload(frame.data.size)
+        self._started.record(self._stream)
+        if self._graph is not None:
+            self._graph.launch(self._stream)
+        else:
+            self._queue_work()
+        self.finished.record(self._stream)
+
+    def collect(self) -> Result:
+        """Wait for the boxes and copy them out of pinned memory."""
+        self.finished.synchronize()
+        count = int(self._result.array[:4].view(np.int32)[0])
+        rows = self._result.array[RESULT_HEAD_BYTES:].view(RESULT_ROW)[:count]
+        detections = Detections(rows['xyxy'].copy(), rows['score'].copy(), rows['class_id'].copy())
+        return Result(detections, self.finished.seconds_since(self._started))
+
+    def close(self) -> None:
+        """Free everything; the stream must belong to nobody else's work."""
+        if self._graph is not None:
+            self._graph.close()
+            self._graph = None
+        self._staging.close()
+        if self._frame is not None:
+            self._frame.close()
+        self._closing.close()
+
+    def _write_header(self, frame: Frame, thresholds: Thresholds) -> None:
+        preprocessing = self._spec.preprocessing
+        letterbox = Letterbox.fit(
+            (frame.width, frame.height), preprocessing.input_size, preprocessing.resize
+        )
+        self._kernels.header.write(self._staging.array, frame, letterbox, thresholds)
+
+    def _upload(self, pixel_bytes: int) -> None:
+        """Send header and pixels in one copy of exactly their size.
+
+        An integrated GPU reads them in place.
+        """
+        if self._frame is not None:
+            size = self._kernels.header.size + pixel_bytes
+            copy_async(self._frame.pointer, self._staging.pointer, size, self._stream)
+
+    def _queue_work(self) -> None:
+        """Queue all that the GPU does for a frame; this is what the graph holds."""
+        header = self._staging.device_pointer if self._frame is None else self._frame.pointer
+        pixels = header + self._kernels.header.size
+        self._kernels.letterbox(header, pixels, self._input.pointer, self._stream)
+        self._context.enqueue(self._stream)
+        output = self._outputs[self._spec.outputs[0].name].pointer
+        self._kernels.decode(
+            header, output, self._scratch.pointer, self._result.device_pointer, self._stream
+        )
+
+    def _capture(self) -> None:
+        """Capture the graph; where that fails the slot goes on without one, and says so once."""
+        if not self._use_graph:
+            return
+        try:
+            if not self._context.capturable(self._stream):
+                raise CudaError('TensorRT says that this engine cannot be captured')
+            self._graph = Graph(self._stream, self._queue_work)
+        except TrtPerceptionError as error:
+            self._use_graph = False
+            _LOG.warning('no CUDA graph, each frame is queued call by call: %s', error)
+
+    def _grow(self, size: int) -> None:
+        """Make room for a larger frame; the graph holds addresses, so it is captured again."""
+        self._stream.synchronize()
+        if self._graph is not None:
+            self._graph.close()
+            self._graph = None
+        staging, frame = self._frame_buffers(size)
+        self._staging.close()
+        if self._frame is not None:
+            self._frame.close()
+        self._staging, self._frame = staging, frame
+        self._capture()
+
+    def _frame_buffers(self, size: int) -> tuple[PinnedBuffer, DeviceBuffer | None]:
+        staging = PinnedBuffer(size)
+        try:
+            return staging, None if self._device.integrated else DeviceBuffer(size)
+        except BaseException:
+            staging.close()
+            raise
+
+
+class _Copier:
+    """Copies pixels with several threads, because one is slower than the engine.
+
+    NumPy releases the GIL meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_COPY_THREADS - 1, thread_name_prefix='copy')
+
+    def copy(self, target: npt.NDArray[np.uint8], source: npt.NDArray[np.uint8]) -> None:
+        """Copy the whole source to the front of the target."""
+        size = source.size
+        parts = min(_COPY_THREADS, max(1, size // _COPY_CHUNK_BYTES))
+        bounds = [size * part // parts for part in range(parts + 1)]
+        ranges = [slice(low, high) for low, high in itertools.pairwise(bounds)]
+        others = [
+            self._threads.submit(np.copyto, target[part], source[part]) for part in ranges[1:]
+        ]
+        np.copyto(target[ranges[0]], source[ranges[0]])
+        for other in others:
+            other.result()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown()
+
+
+def _bytes_of(tensor: TensorSpec) -> int:
+    return math.prod(tensor.shape) * _ITEM_BYTES[tensor.dtype]

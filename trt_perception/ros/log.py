@@ -1,0 +1,43 @@
+"""What the core and TensorRT log, in the node's log."""
+
+from __future__ import annotations
+
+import logging
+
+from rclpy.impl.rcutils_logger import RcutilsLogger
+from rclpy.logging import LoggingSeverity
+
+__all__ = ['NodeLog']
+
+
+class NodeLog(logging.Handler):
+    """Passes on what the package logs by Python's logging, TensorRT's messages among it.
+
+    Args:
+        logger: the node's.
+    """
+
+    def __init__(self, logger: RcutilsLogger) -> None:
+        super().__init__()
+        self._logger = logger
+        self._package = logging.getLogger('trt_perception')
+        self._package.addHandler(self)
+        debug = logger.get_effective_level() <= LoggingSeverity.DEBUG
+        self._package.setLevel(logging.DEBUG if debug else logging.INFO)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log one record; one line for each severity, because rclpy ties a line to its own."""
+        text = record.getMessage()
+        if record.levelno >= logging.ERROR:
+            self._logger.error(text)
+        elif record.levelno >= logging.WARNING:
+            self._logger.warning(text)
+        elif record.levelno >= logging.INFO:
+            self._logger.info(text)
+        else:
+            self._logger.debug(text)
+
+    def close(self) -> None:
+        """Stop passing on."""
+        self._package.removeHandler(self)
+        super().close()

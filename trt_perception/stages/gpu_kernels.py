@@ -1,0 +1,147 @@
+"""The CUDA kernels of the frame path: letterbox before the engine, filter and NMS behind it."""
+
+from __future__ import annotations
+
+from ctypes import c_void_p
+from importlib.resources import files
+from typing import Final
+
+import numpy as np
+
+from trt_perception.gpu import Device
+from trt_perception.gpu import Kernels
+from trt_perception.gpu import Stream
+from trt_perception.gpu import compile_kernels
+from trt_perception.model_spec import ModelSpec
+from trt_perception.stages.frame_header import FORMAT_NUMBERS
+from trt_perception.stages.frame_header import FrameHeader
+
+__all__ = ['RESULT_HEAD_BYTES', 'RESULT_ROW', 'FrameKernels']
+
+_C_TYPES: Final = {'float32': 'float', 'float16': 'Half', 'bfloat16': 'BFloat'}
+_BLOCK: Final = (32, 8, 1)
+
+#: The result starts with the number of rows, int32; then come the rows, in source pixels.
+RESULT_ROW: Final = np.dtype([('xyxy', '<f4', (4,)), ('score', '<f4'), ('class_id', '<i4')])
+RESULT_HEAD_BYTES: Final = 16
+
+
+class FrameKernels:
+    """The kernels, compiled for one model on one device.
+
+    Args:
+        device: compiled for its architecture and loaded there.
+        spec: the model's tensors, preprocessing and decoder.
+        max_detections: most rows of the result.
+        max_candidates: most boxes that enter NMS, a multiple of 32, at most 1024.
+        class_agnostic: boxes of different classes suppress each other too.
+
+    Attributes:
+        header: writes what the kernels read in front of the pixels.
+        scratch_bytes: device memory that the decoding kernels need, cleared before the first
+            frame.
+        result_bytes: memory for the result.
+
+    Raises:
+        CudaError: NVRTC is missing or fails.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        spec: ModelSpec,
+        *,
+        max_detections: int,
+        max_candidates: int = 1024,
+        class_agnostic: bool,
+    ) -> None:
+        decoder = spec.decoder
+        output = spec.outputs[0]
+        self.header = FrameHeader(len(spec.class_names))
+        self._anchors = output.shape[1 if decoder.transposed else 2]
+        self._network_wh = spec.preprocessing.input_size
+        # As struct Scratch lays them out: counts, 64-bit keys, 16-bit classes, boxes, overlap
+        # bits.
+        self.scratch_bytes = (
+            8
+            + 8 * (self._anchors + max_candidates)
+            + 2 * (self._anchors + max_candidates)
+            + 16 * max_candidates
+            + max_candidates * max_candidates // 8
+            + 64
+        )
+        self.result_bytes = RESULT_HEAD_BYTES + RESULT_ROW.itemsize * max_detections
+        self._max_candidates = max_candidates
+        std = np.array(spec.preprocessing.std, np.float64)
+        gain = (spec.preprocessing.scale / std).astype(np.float32)
+        bias = (-np.array(spec.preprocessing.mean, np.float64) / std).astype(np.float32)
+        constants = {
+            **{f'FORMAT_{name.upper()}': number for name, number in FORMAT_NUMBERS.items()},
+            **{f'GAIN_{i}': _literal(gain[i]) for i in range(3)},
+            **{f'BIAS_{i}': _literal(bias[i]) for i in range(3)},
+            'CLASS_WORDS': self.header.class_words,
+            'INPUT_T': _C_TYPES[spec.input.dtype],
+            'OUTPUT_T': _C_TYPES[output.dtype],
+            'NET_WIDTH': self._network_wh[0],
+            'NET_HEIGHT': self._network_wh[1],
+            'PAD_VALUE': spec.preprocessing.pad_value,
+            'RGB_ORDER': int(spec.preprocessing.color_order == 'rgb'),
+            'ANCHORS': self._anchors,
+            'CLASSES': len(spec.class_names),
+            'OBJECTNESS': int(decoder.objectness),
+            'TRANSPOSED': int(decoder.transposed),
+            'CLASS_AGNOSTIC': int(class_agnostic),
+            'MAX_CANDIDATES': max_candidates,
+            'MAX_DETECTIONS': max_detections,
+            'INFINITY_F': '__int_as_float(0x7f800000)',
+            'NAN_F': '__int_as_float(0x7fffffff)',
+        }
+        folder = files('trt_perception.stages') / 'kernels'
+        source = ''.join(
+            [
+                *(f'#define {name} {value}\n' for name, value in constants.items()),
+                *(
+                    (folder / name).read_text()
+                    for name in ('frame.cuh', 'letterbox.cu', 'decode.cu')
+                ),
+            ]
+        )
+        self._kernels = Kernels(compile_kernels(source, device.compute_capability))
+
+    def letterbox(self, header: int, pixels: int, tensor: int, stream: Stream) -> None:
+        """Queue: fill the input tensor from the frame. All arguments are device addresses."""
+        width, height = self._network_wh
+        grid = (-(-width // _BLOCK[0]), -(-height // _BLOCK[1]), 1)
+        self._launch('letterbox', grid, _BLOCK, (header, pixels, tensor), stream)
+
+    def decode(self, header: int, output: int, scratch: int, result: int, stream: Stream) -> None:
+        """Queue: write the final boxes to ``result``. All arguments are device addresses."""
+        self._launch(
+            'filter', (-(-self._anchors // 32), 1, 1), _BLOCK, (header, output, scratch), stream
+        )
+        self._launch('select_best', (1, 1, 1), (1024, 1, 1), (output, scratch), stream)
+        self._launch(
+            'overlaps', (self._max_candidates // 8, 1, 1), _BLOCK, (header, scratch), stream
+        )
+        self._launch('keep', (1, 1, 1), (32, 1, 1), (header, scratch, result), stream)
+
+    def close(self) -> None:
+        """Unload the kernels."""
+        self._kernels.close()
+
+    def _launch(
+        self,
+        name: str,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        pointers: tuple[int, ...],
+        stream: Stream,
+    ) -> None:
+        self._kernels.launch(
+            name, grid, block, [(pointer, c_void_p) for pointer in pointers], stream
+        )
+
+
+def _literal(value: np.float32) -> str:
+    """Return a float that C++ reads back to the bit."""
+    return f'__int_as_float({int(value.view(np.int32))})'

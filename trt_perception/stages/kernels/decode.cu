@@ -1,0 +1,239 @@
+// From a dense output to the final boxes, with the rules of trt_perception/stages/decoders/dense.py.
+//
+//   filter     best class of each anchor, thresholds, box check; survivors become 64-bit keys
+//   select     the MAX_CANDIDATES best keys, sorted, and their boxes
+//   overlaps   which candidate would suppress which: one bit a pair
+//   keep       the walk from best to worst, and the result that goes back to the host
+//
+// A key holds the score's bits above the inverted anchor: larger is better, equal scores go to the lower anchor, and no
+// two keys are equal, so the result does not depend on the order in which threads finish.
+
+struct Candidate { float left, top, right, bottom; };
+
+struct Result {
+    int count;                  // rows that follow
+    int passed;                 // anchors above the threshold, for statistics
+    int reserved[2];
+};
+struct Row { float left, top, right, bottom, score; int class_id; };
+
+struct Scratch {
+    u32 count;                                       // keys found by filter; keep sets it back to zero
+    int candidates;                                  // what select left of them
+    u64 keys[ANCHORS];
+    u64 best[MAX_CANDIDATES];
+    u16 class_of_anchor[ANCHORS];
+    u16 classes[MAX_CANDIDATES];
+    Candidate boxes[MAX_CANDIDATES];
+    u32 overlaps[MAX_CANDIDATES][MAX_CANDIDATES / 32];
+};
+
+#define FIRST_CLASS (OBJECTNESS ? 5 : 4)
+#define ROWS (FIRST_CLASS + CLASSES)
+
+__device__ __forceinline__ float value_at(const OUTPUT_T* output, int row, int anchor) {
+    return float_from(output[TRANSPOSED ? (size_t)anchor * ROWS + row : (size_t)row * ANCHORS + anchor]);
+}
+
+__device__ __forceinline__ Candidate box_at(const OUTPUT_T* output, int anchor) {
+    const float x = value_at(output, 0, anchor), y = value_at(output, 1, anchor);
+    const float half_width = value_at(output, 2, anchor) * 0.5f, half_height = value_at(output, 3, anchor) * 0.5f;
+    Candidate box = {x - half_width, y - half_height, x + half_width, y + half_height};
+    return box;
+}
+
+// Blocks of 32 anchors x 8 groups of classes: neighbouring threads read neighbouring anchors.
+extern "C" __global__ void filter(const FrameHeader* frame, const OUTPUT_T* output, Scratch* scratch) {
+    __shared__ float group_score[8][32];
+    __shared__ int group_class[8][32];
+    const int lane = threadIdx.x, group = threadIdx.y;
+    const int anchor = blockIdx.x * 32 + lane;
+    float best = -INFINITY_F;
+    int best_class = 0;
+    bool not_a_number = false;
+    if (anchor < ANCHORS) {
+        const int share = (CLASSES + 7) / 8;
+        const int last = min((group + 1) * share, CLASSES);
+#pragma unroll 5
+        for (int c = group * share; c < last; ++c) {
+            const float score = value_at(output, FIRST_CLASS + c, anchor);
+            not_a_number |= score != score;
+            if (score > best) { best = score; best_class = c; }
+        }
+    }
+    group_score[group][lane] = not_a_number ? NAN_F : best;
+    group_class[group][lane] = best_class;
+    __syncthreads();
+    if (group != 0 || anchor >= ANCHORS) return;
+    for (int g = 1; g < 8; ++g) {
+        const float score = group_score[g][lane];
+        not_a_number |= score != score;
+        if (score > best) { best = score; best_class = group_class[g][lane]; }
+    }
+    if (OBJECTNESS) best *= value_at(output, 4, anchor);
+    if (not_a_number || !(best > frame->confidence) || !(best < INFINITY_F)) return;
+    if (frame->filter_classes && !(frame->class_bits[best_class >> 5] >> (best_class & 31) & 1u)) return;
+    const Candidate box = box_at(output, anchor);
+    const bool finite = fabsf(box.left) < INFINITY_F && fabsf(box.top) < INFINITY_F &&
+                        fabsf(box.right) < INFINITY_F && fabsf(box.bottom) < INFINITY_F;
+    if (!finite || !(box.right > box.left) || !(box.bottom > box.top)) return;
+    scratch->class_of_anchor[anchor] = (u16)best_class;
+    const u32 place = atomicAdd(&scratch->count, 1u);
+    // Scores are positive here (the threshold is at least 0), so their bits sort as they do.
+    scratch->keys[place] = (u64)__float_as_uint(best) << 32 | (0xffffffffu - (u32)anchor);
+}
+
+// Find the smallest of the MAX_CANDIDATES best keys, byte by byte from the top; ends early as a rule.
+__device__ u64 selection_threshold(const u64* keys, int count, u32* histogram, u32* shared) {
+    u64 prefix = 0, mask = 0;
+    u32 wanted = MAX_CANDIDATES;
+    for (int shift = 56; shift >= 0; shift -= 8) {
+        for (int i = threadIdx.x; i < 256; i += blockDim.x) histogram[i] = 0;
+        __syncthreads();
+        for (int i = threadIdx.x; i < count; i += blockDim.x)
+            if ((keys[i] & mask) == prefix) atomicAdd(&histogram[keys[i] >> shift & 255], 1u);
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            u32 above = 0;
+            int digit = 255;
+            while (above + histogram[digit] < wanted) above += histogram[digit--];
+            shared[0] = digit;
+            shared[1] = wanted - above;
+            shared[2] = histogram[digit] == wanted - above;
+        }
+        __syncthreads();
+        prefix |= (u64)shared[0] << shift;
+        mask |= (u64)255 << shift;
+        wanted = shared[1];
+        const bool exact = shared[2];
+        __syncthreads();
+        if (exact) break;  // the whole bucket belongs to the best
+    }
+    return prefix;
+}
+
+// One block of 1024 threads.
+extern "C" __global__ void select_best(const OUTPUT_T* output, Scratch* scratch) {
+    __shared__ u64 sorted[MAX_CANDIDATES];
+    __shared__ u32 histogram[256];
+    __shared__ u32 shared[4];
+    const int count = (int)scratch->count;
+    for (int i = threadIdx.x; i < MAX_CANDIDATES; i += blockDim.x) sorted[i] = 0;
+    if (threadIdx.x == 0) shared[3] = 0;
+    __syncthreads();
+    if (count <= MAX_CANDIDATES) {
+        for (int i = threadIdx.x; i < count; i += blockDim.x) sorted[i] = scratch->keys[i];
+    } else {
+        const u64 threshold = selection_threshold(scratch->keys, count, histogram, shared);
+        for (int i = threadIdx.x; i < count; i += blockDim.x)
+            if (scratch->keys[i] >= threshold) sorted[atomicAdd(&shared[3], 1u)] = scratch->keys[i];
+    }
+    __syncthreads();
+    // Only as far as there are keys: the next power of two.
+    int size = 32;
+    while (size < min(count, MAX_CANDIDATES)) size *= 2;
+    for (int width = 2; width <= size; width *= 2)
+        for (int distance = width / 2; distance > 0; distance /= 2) {
+            for (int i = threadIdx.x; i < size; i += blockDim.x) {
+                const int other = i ^ distance;
+                if (other > i) {
+                    const u64 a = sorted[i], b = sorted[other];
+                    const bool descending = (i & width) == 0;
+                    if (descending ? a < b : a > b) { sorted[i] = b; sorted[other] = a; }
+                }
+            }
+            __syncthreads();
+        }
+    const int candidates = min(count, MAX_CANDIDATES);
+    for (int i = threadIdx.x; i < candidates; i += blockDim.x) {
+        const int anchor = (int)(0xffffffffu - (u32)sorted[i]);
+        scratch->best[i] = sorted[i];
+        scratch->classes[i] = scratch->class_of_anchor[anchor];
+        scratch->boxes[i] = box_at(output, anchor);
+    }
+    if (threadIdx.x == 0) scratch->candidates = candidates;
+}
+
+// Blocks of 32 x 8 threads: x is the word of 32 later candidates, y with the block the earlier candidate.
+extern "C" __global__ void overlaps(const FrameHeader* frame, Scratch* scratch) {
+    const int candidates = scratch->candidates;
+    const int row = blockIdx.x * 8 + threadIdx.y;
+    const int word = threadIdx.x;
+    if (row >= candidates || word >= MAX_CANDIDATES / 32) return;
+    u32 bits = 0;
+    const int last = min(word * 32 + 32, candidates);
+    if (last > row + 1) {
+        const Candidate a = scratch->boxes[row];
+        const int class_id = scratch->classes[row];
+        const float area = (a.right - a.left) * (a.bottom - a.top);
+        const float threshold = frame->iou;
+        for (int other = max(word * 32, row + 1); other < last; ++other) {
+            if (!CLASS_AGNOSTIC && scratch->classes[other] != class_id) continue;
+            const Candidate b = scratch->boxes[other];
+            const float width = fminf(a.right, b.right) - fmaxf(a.left, b.left);
+            const float height = fminf(a.bottom, b.bottom) - fmaxf(a.top, b.top);
+            const float intersection = fmaxf(width, 0.0f) * fmaxf(height, 0.0f);
+            const float other_area = (b.right - b.left) * (b.bottom - b.top);
+            if (intersection / (area + other_area - intersection) > threshold) bits |= 1u << (other & 31);
+        }
+    }
+    scratch->overlaps[row][word] = bits;
+}
+
+// One warp: lane i holds word i of what is suppressed.
+extern "C" __global__ void keep(const FrameHeader* frame, Scratch* scratch, Result* result) {
+    __shared__ u16 kept[MAX_DETECTIONS];
+    const int lane = threadIdx.x;
+    const int candidates = scratch->candidates;
+    u32 suppressed = 0;
+    int count = 0;
+    for (int word = 0; word * 32 < candidates && count < MAX_DETECTIONS; ++word) {
+        // Lane i: how candidate word * 32 + i overlaps the 31 others of this word.
+        const int own = word * 32 + lane;
+        const u32 diagonal = own < candidates ? scratch->overlaps[own][word] : 0;
+        u32 dead = __shfl_sync(0xffffffffu, suppressed, word);
+        if (candidates - word * 32 < 32) dead |= 0xffffffffu << (candidates - word * 32);
+        u32 alive = 0;
+        for (int i = 0; i < 32; ++i) {
+            const u32 bits = __shfl_sync(0xffffffffu, diagonal, i);
+            if (!(dead >> i & 1u)) { alive |= 1u << i; dead |= bits; }
+        }
+        for (u32 left = alive; left; left &= left - 1) {
+            if (count == MAX_DETECTIONS) break;
+            const int index = word * 32 + __ffs(left) - 1;
+            if (lane < MAX_CANDIDATES / 32) suppressed |= scratch->overlaps[index][lane];
+            if (lane == 0) kept[count] = (u16)index;
+            ++count;
+        }
+    }
+    __syncwarp();
+    // Back to source pixels, clipped; what is empty then leaves, the others move up.
+    Row* rows = (Row*)(result + 1);
+    const float pad_left = (float)frame->pad_left, pad_top = (float)frame->pad_top;
+    const float width = (float)frame->width, height = (float)frame->height;
+    int written = 0;
+    for (int first = 0; first < count; first += 32) {
+        const int place = first + lane;
+        Row row;
+        bool whole = false;
+        if (place < count) {
+            const int index = kept[place];
+            const Candidate box = scratch->boxes[index];
+            row.left = fminf(fmaxf((box.left - pad_left) * frame->to_source_x, 0.0f), width);
+            row.top = fminf(fmaxf((box.top - pad_top) * frame->to_source_y, 0.0f), height);
+            row.right = fminf(fmaxf((box.right - pad_left) * frame->to_source_x, 0.0f), width);
+            row.bottom = fminf(fmaxf((box.bottom - pad_top) * frame->to_source_y, 0.0f), height);
+            row.score = __uint_as_float((u32)(scratch->best[index] >> 32));
+            row.class_id = scratch->classes[index];
+            whole = row.right > row.left && row.bottom > row.top;
+        }
+        const u32 ballot = __ballot_sync(0xffffffffu, whole);
+        if (whole) rows[written + __popc(ballot & ((1u << lane) - 1))] = row;
+        written += __popc(ballot);
+    }
+    if (lane == 0) {
+        result->count = written;
+        result->passed = (int)scratch->count;
+        scratch->count = 0;  // for the next frame
+    }
+}

@@ -1,0 +1,47 @@
+// What travels in front of the pixels, and how tensors are read and written.
+// The layout of FrameHeader is that of trt_perception/stages/frame_header.py; a test compares the two.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+struct FrameHeader {
+    int width, height, step, format;             // the image as it came; format is a FORMAT_ constant
+    int big_endian, resized_width, resized_height, pad_left;
+    int pad_top, filter_classes, reserved0, reserved1;
+    float to_source_x, to_source_y;              // source pixels per resized pixel
+    float confidence, iou;
+    double scale_x, scale_y;                     // the same, as OpenCV's resize computes with it
+    u32 class_bits[CLASS_WORDS];                 // classes to keep, where filter_classes is set
+};
+
+// Conversions without cuda_fp16.h, so that no toolkit headers are needed at run time.
+__device__ __forceinline__ float float_from(float value) { return value; }
+
+struct Half { u16 bits; };
+struct BFloat { u16 bits; };
+
+__device__ __forceinline__ float float_from(Half value) {
+    float result;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
+    return result;
+}
+
+__device__ __forceinline__ float float_from(BFloat value) {
+    return __uint_as_float((u32)value.bits << 16);
+}
+
+__device__ __forceinline__ void store(float* target, float value) { *target = value; }
+
+__device__ __forceinline__ void store(Half* target, float value) {
+    u16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    target->bits = bits;
+}
+
+__device__ __forceinline__ void store(BFloat* target, float value) {
+    // Round to nearest even; preprocessed pixels are finite.
+    u32 bits = __float_as_uint(value);
+    target->bits = (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}

@@ -1,0 +1,318 @@
+"""A TensorRT engine: from the plan's bytes to contexts that queue inference on a stream.
+
+Serves ``tensorrt`` 10.3 to 11.x and ``tensorrt_rtx``; the plan's own header says which. Names are
+looked up, never numbers: TensorRT renumbers its enumerations between releases.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import logging
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from typing import Final
+
+from trt_perception.cache import read_cached
+from trt_perception.cache import write_cached
+from trt_perception.errors import EngineError
+from trt_perception.gpu import Device
+from trt_perception.gpu import DeviceBuffer
+from trt_perception.gpu import Stream
+from trt_perception.manifest import TensorSpec
+from trt_perception.model_file import ModelFile
+
+__all__ = ['PlanHeader', 'TensorRtContext', 'TensorRtEngine', 'read_plan_header']
+
+_LOG: Final = logging.getLogger('trt_perception.tensorrt')
+_DTYPES: Final = {
+    'FLOAT': 'float32',
+    'HALF': 'float16',
+    'BF16': 'bfloat16',
+    'INT64': 'int64',
+    'INT32': 'int32',
+    'INT8': 'int8',
+    'UINT8': 'uint8',
+    'BOOL': 'bool',
+}
+_REBUILD: Final = 'build it again on this machine: ros2 run trt_perception build_engine'
+
+
+@dataclass(frozen=True)
+class PlanHeader:
+    """The first bytes of a plan.
+
+    Attributes:
+        module: the Python module that reads it, ``tensorrt`` or ``tensorrt_rtx``.
+        version: (major, minor, patch, build) of the TensorRT that built it.
+    """
+
+    module: str
+    version: tuple[int, int, int, int]
+
+
+def read_plan_header(content: bytes, name: str) -> PlanHeader:
+    """Tell what built a plan, without TensorRT.
+
+    The layout is that which trtexec --getPlanVersionOnly reads: magic in bytes 0 to 3, version in
+    bytes 24 to 27.
+
+    Raises:
+        EngineError: these are not the bytes of a plan.
+    """
+    module = {b'ftrt': 'tensorrt', b'vtrt': 'tensorrt_rtx'}.get(content[:4])
+    if module is None or len(content) < 64:
+        raise EngineError(
+            f'{name} is no TensorRT plan: expected at least 64 bytes that start with "ftrt" '
+            '(TensorRT) or "vtrt" '
+            f'(TensorRT-RTX) (got {len(content)} bytes, {content[:4]!r})'
+        )
+    major, minor, patch, build = content[24:28]
+    return PlanHeader(module, (major, minor, patch, build))
+
+
+class TensorRtEngine:
+    """A deserialised engine.
+
+    Args:
+        model: the plan.
+        device: must be the current one.
+
+    Attributes:
+        inputs: name, shape and dtype of each input; -1 for a dimension that may vary.
+        outputs: likewise.
+        header: what the plan says of itself.
+
+    Raises:
+        EngineError: TensorRT is missing, or refuses the plan; the message holds what it logged.
+    """
+
+    def __init__(self, model: ModelFile, device: Device) -> None:
+        self.header = read_plan_header(model.content, model.path.name)
+        self._name = model.path.name
+        self._trt = _import(self.header.module, self._name)
+        self._logger = _logger(self._trt)
+        self._runtime = self._trt.Runtime(self._logger)
+        self._engine = self._runtime.deserialize_cuda_engine(model.content)
+        if self._engine is None:
+            built = '.'.join(map(str, self.header.version))
+            raise EngineError(
+                f'{model.path}: built by {self.header.module} {built}; {self.header.module} '
+                f'{self._trt.__version__} on '
+                f'{device.name} (compute capability '
+                f'{device.compute_capability[0]}.{device.compute_capability[1]}) '
+                f'cannot load it; {_REBUILD}. It said: {self._logger.errors()}'
+            )
+        # Not kept by TensorRT's own documentation of lifetimes: the cache must outlive the
+        # contexts.
+        self._cache_key = hashlib.sha256(
+            repr(
+                (model.sha256, device.name, device.compute_capability, self._trt.__version__)
+            ).encode()
+        ).hexdigest()
+        self._runtime_cache: Any = None
+        tensors = [
+            self._spec(self._engine.get_tensor_name(i)) for i in range(self._engine.num_io_tensors)
+        ]
+        mode = self._trt.TensorIOMode
+        self.inputs = tuple(
+            t for t in tensors if self._engine.get_tensor_mode(t.name) == mode.INPUT
+        )
+        self.outputs = tuple(
+            t for t in tensors if self._engine.get_tensor_mode(t.name) == mode.OUTPUT
+        )
+
+    def create_context(self, image: TensorSpec, stream: Stream) -> TensorRtContext:
+        """Return a context for one input shape, set once; it owns its memory.
+
+        Args:
+            image: the input with its final shape.
+            stream: profile and shapes are set in its order.
+
+        Raises:
+            EngineError: no profile holds the shape, or an output's shape depends on the data.
+            CudaError: there is not enough memory.
+        """
+        profile = self._profile(image)
+        context = self._new_context()
+        if context is None:
+            raise EngineError(f'{self._name}: no execution context: {self._logger.errors()}')
+        self._check(
+            context.set_optimization_profile_async(profile, stream.handle),
+            'set_optimization_profile_async',
+        )
+        self._check(context.set_input_shape(image.name, image.shape), 'set_input_shape')
+        memory = DeviceBuffer(max(256, self._engine.device_memory_size_v2))
+        try:
+            context.set_device_memory(memory.pointer, memory.size)
+            unresolved = context.infer_shapes()
+            if unresolved:
+                raise EngineError(
+                    f'{self._name}: inputs {unresolved} have no shape; only one image input '
+                    'is supported'
+                )
+            outputs = tuple(
+                TensorSpec(tensor.name, tuple(context.get_tensor_shape(tensor.name)), tensor.dtype)
+                for tensor in self.outputs
+            )
+            if any(side < 0 for tensor in outputs for side in tensor.shape):
+                raise EngineError(
+                    f'{self._name}: the shape of an output depends on the data ({outputs}), '
+                    'which a CUDA graph cannot '
+                    f'hold; run the ONNX model instead, or export the detector without NMS'
+                )
+        except BaseException:
+            memory.close()
+            raise
+        return TensorRtContext(self, context, memory, outputs)
+
+    def save_runtime_cache(self) -> None:
+        """Keep what TensorRT-RTX compiled just in time, so that the next start need not."""
+        if self._runtime_cache is not None:
+            content = self._runtime_cache.serialize()
+            if content is not None:
+                write_cached('runtime', self._cache_key, bytes(content))
+
+    def errors(self) -> str:
+        """Return what TensorRT said last."""
+        return str(self._logger.errors())
+
+    def close(self) -> None:
+        """Free the engine; its contexts must be closed before."""
+        self._engine = None
+        self._runtime_cache = None
+        self._runtime = None
+
+    def _new_context(self) -> Any:
+        """Create a context whose memory we own."""
+        user_managed = self._trt.ExecutionContextAllocationStrategy.USER_MANAGED
+        if not hasattr(self._trt, 'IRuntimeCache'):
+            return self._engine.create_execution_context(user_managed)
+        config = self._engine.create_runtime_config()
+        config.set_execution_context_allocation_strategy(user_managed)
+        # Shapes are set once, so kernels made for them must be there before the graph is captured.
+        strategy = self._trt.DynamicShapesKernelSpecializationStrategy
+        config.dynamic_shapes_kernel_specialization_strategy = strategy.EAGER
+        config.cuda_graph_strategy = (
+            self._trt.CudaGraphStrategy.DISABLED
+        )  # we capture the whole frame
+        if self._runtime_cache is None:
+            self._runtime_cache = config.create_runtime_cache()
+            cached = read_cached('runtime', self._cache_key)
+            if cached is not None and not self._runtime_cache.deserialize(cached):
+                _LOG.warning('the runtime cache of %s is not usable and is made again', self._name)
+        config.set_runtime_cache(self._runtime_cache)
+        return self._engine.create_execution_context(config)
+
+    def _profile(self, image: TensorSpec) -> int:
+        """Return the first profile that holds the shape."""
+        ranges = []
+        for profile in range(self._engine.num_optimization_profiles):
+            low, _, high = (
+                tuple(side) for side in self._engine.get_tensor_profile_shape(image.name, profile)
+            )
+            if all(a <= side <= b for a, side, b in zip(low, image.shape, high, strict=True)):
+                return profile
+            ranges.append(f'{list(low)} to {list(high)}')
+        raise EngineError(
+            f'{self._name}: no profile takes {list(image.shape)}; it has {", ".join(ranges)}'
+        )
+
+    def _spec(self, name: str) -> TensorSpec:
+        if self._engine.get_tensor_format(name) != self._trt.TensorFormat.LINEAR:
+            raise EngineError(
+                f'{self._name}: tensor {name} must have the LINEAR format; {_REBUILD}'
+            )
+        kind = self._engine.get_tensor_dtype(name).name
+        return TensorSpec(
+            name, tuple(self._engine.get_tensor_shape(name)), _DTYPES.get(kind, kind.lower())
+        )
+
+    def _check(self, succeeded: bool, call: str) -> None:
+        if not succeeded:
+            raise EngineError(f'{self._name}: {call} failed: {self._logger.errors()}')
+
+
+class TensorRtContext:
+    """One context with fixed shapes and its own memory.
+
+    Attributes:
+        outputs: with their final shapes.
+    """
+
+    def __init__(
+        self,
+        engine: TensorRtEngine,
+        context: Any,
+        memory: DeviceBuffer,
+        outputs: tuple[TensorSpec, ...],
+    ) -> None:
+        self._engine = engine
+        self._context = context
+        self._memory = memory
+        self.outputs = outputs
+
+    def bind(self, addresses: Mapping[str, int]) -> None:
+        """Set the device address of each input and output."""
+        for name, address in addresses.items():
+            if not self._context.set_tensor_address(name, address):
+                raise EngineError(f'set_tensor_address({name}) failed: {self._engine.errors()}')
+
+    def enqueue(self, stream: Stream) -> None:
+        """Queue inference. Releases the GIL meanwhile.
+
+        Raises:
+            EngineError: TensorRT refuses; the message holds what it logged.
+        """
+        if not self._context.execute_async_v3(stream.handle):
+            raise EngineError(f'execute_async_v3 failed: {self._engine.errors()}')
+
+    def capturable(self, stream: Stream) -> bool:
+        """Tell whether ``enqueue`` may be captured into a graph, as far as TensorRT says."""
+        asked = getattr(self._context, 'is_stream_capturable', None)
+        return True if asked is None else bool(asked(stream.handle))
+
+    def close(self) -> None:
+        """Free the context and its memory."""
+        self._context = None
+        self._memory.close()
+
+
+def _import(module: str, name: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # a missing library makes it RuntimeError or OSError
+        package = {'tensorrt': 'tensorrt', 'tensorrt_rtx': 'tensorrt-rtx-cu13'}[module]
+        raise EngineError(
+            f'{name} was built by {module}, which cannot be imported: {error}; install it: '
+            'JetPack brings it by '
+            f'sudo apt install python3-libnvinfer, elsewhere python3 -m pip install {package}'
+        ) from error
+
+
+def _logger(trt: Any) -> Any:
+    """Return a TensorRT logger that passes on to Python's and remembers the last errors."""
+    levels = {
+        'INTERNAL_ERROR': logging.ERROR,
+        'ERROR': logging.ERROR,
+        'WARNING': logging.WARNING,
+        'INFO': logging.DEBUG,  # memory use and timing of its own steps
+    }
+
+    class Logger(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+            self._errors: deque[str] = deque(maxlen=8)
+
+        def log(self, severity: Any, message: str) -> None:
+            level = levels.get(severity.name, logging.NOTSET)
+            if level >= logging.ERROR:
+                self._errors.append(message)
+            _LOG.log(level, '%s', message)
+
+        def errors(self) -> str:
+            return ' | '.join(self._errors) or 'nothing'
+
+    return Logger()
