@@ -76,6 +76,8 @@ class HostPreprocessor:
         self._gain = (preprocessing.scale / std).astype(np.float32)
         self._bias = (-np.array(preprocessing.mean, np.float64) / std).astype(np.float32)
         self._tensor = np.empty((1, 3, height, width), np.dtype(preprocessing.dtype))
+        # All arithmetic is float32; a float16 tensor is rounded once, at the end.
+        self._plane = None if preprocessing.dtype == 'float32' else np.empty((height, width), 'f4')
         self._canvas = np.empty((0, 0, 0), np.uint8)
         self._letterbox: Letterbox | None = None
 
@@ -100,11 +102,12 @@ class HostPreprocessor:
         channels = order if self._preprocessing.color_order == 'bgr' else order[::-1]
         for index, channel in enumerate(channels):
             target = self._tensor[0, index]
-            np.multiply(
-                self._canvas[..., channel], self._gain[index], out=target, casting='same_kind'
-            )
+            plane = target if self._plane is None else self._plane
+            np.multiply(self._canvas[..., channel], self._gain[index], out=plane)
             if self._bias[index]:
-                target += self._bias[index]
+                plane += self._bias[index]
+            if self._plane is not None:
+                target[...] = plane
         return self._tensor, letterbox
 
     def _fit_canvas(self, letterbox: Letterbox, channels: int) -> None:

@@ -249,7 +249,7 @@ class TensorRtContext:
         memory: DeviceBuffer,
         outputs: tuple[TensorSpec, ...],
     ) -> None:
-        self._engine = engine
+        self._owner = engine
         self._context = context
         self._memory = memory
         self.outputs = outputs
@@ -258,7 +258,7 @@ class TensorRtContext:
         """Set the device address of each input and output."""
         for name, address in addresses.items():
             if not self._context.set_tensor_address(name, address):
-                raise EngineError(f'set_tensor_address({name}) failed: {self._engine.errors()}')
+                raise EngineError(f'set_tensor_address({name}) failed: {self._owner.errors()}')
 
     def enqueue(self, stream: Stream) -> None:
         """Queue inference. Releases the GIL meanwhile.
@@ -267,7 +267,7 @@ class TensorRtContext:
             EngineError: TensorRT refuses; the message holds what it logged.
         """
         if not self._context.execute_async_v3(stream.handle):
-            raise EngineError(f'execute_async_v3 failed: {self._engine.errors()}')
+            raise EngineError(f'execute_async_v3 failed: {self._owner.errors()}')
 
     def capturable(self, stream: Stream) -> bool:
         """Tell whether ``enqueue`` may be captured into a graph, as far as TensorRT says."""

@@ -1,0 +1,97 @@
+"""Every name of TensorRT that the code uses exists in every release that is supported."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+import trt_perception
+
+TABLE = json.loads((Path(__file__).parent / 'data' / 'tensorrt_api.json').read_text())
+SUPPORTED = [release for release in TABLE['releases'] if release != '8.6']
+RTX = [release for release in SUPPORTED if release.startswith('RTX')]
+RELEASES = {
+    name: {release for release, bit in zip(TABLE['releases'], bits, strict=True) if bit == '1'}
+    for bits, names in TABLE['names'].items()
+    for name in names
+}
+SOURCE = Path(trt_perception.__file__).parent / 'stages' / 'tensorrt_runtime.py'
+
+# What stands behind a variable's or an attribute's name in the source.
+OBJECTS = {
+    '_trt': '',
+    'trt': '',
+    '_engine': 'ICudaEngine.',
+    '_runtime': 'Runtime.',
+    'context': 'IExecutionContext.',
+    '_context': 'IExecutionContext.',
+    'config': 'IRuntimeConfig.',
+    '_runtime_cache': 'IRuntimeCache.',
+    'strategy': 'DynamicShapesKernelSpecializationStrategy.',
+    'mode': 'TensorIOMode.',
+}
+# Used only where the module has IRuntimeCache, or after asking for the name itself.
+ONLY_RTX = {
+    'CudaGraphStrategy',
+    'CudaGraphStrategy.DISABLED',
+    'DynamicShapesKernelSpecializationStrategy',
+    'DynamicShapesKernelSpecializationStrategy.EAGER',
+    'ICudaEngine.create_runtime_config',
+    'IExecutionContext.is_stream_capturable',
+    'IRuntimeConfig.create_runtime_cache',
+    'IRuntimeConfig.cuda_graph_strategy',
+    'IRuntimeConfig.dynamic_shapes_kernel_specialization_strategy',
+    'IRuntimeConfig.set_execution_context_allocation_strategy',
+    'IRuntimeConfig.set_runtime_cache',
+    'IRuntimeCache.deserialize',
+    'IRuntimeCache.serialize',
+}
+
+
+def chain(node):
+    """Return the parts of a.b.c, empty for anything else."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return [*([node.id] if isinstance(node, ast.Name) else []), *reversed(parts)]
+
+
+def used_names():
+    """Return the table's name of each attribute that the source takes from TensorRT."""
+    tree = ast.parse(SOURCE.read_text())
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, 'id', '') in ('getattr', 'hasattr'):
+            owner = chain(node.args[0])
+            if owner and owner[-1] in OBJECTS:
+                found.add(OBJECTS[owner[-1]] + node.args[1].value)
+        parts = chain(node)
+        for index, part in enumerate(parts[:-1]):
+            if part in OBJECTS:
+                found.add(OBJECTS[part] + '.'.join(parts[index + 1 :]))
+                break
+    return {name for name in found if not name.startswith('__') and '.__' not in name}
+
+
+def test_the_source_uses_names_of_every_kind():
+    names = used_names()
+    assert {'Runtime', 'TensorIOMode', 'TensorFormat.LINEAR'} <= names
+    assert any(name.startswith('ICudaEngine.') for name in names)
+    assert any(name.startswith('IExecutionContext.') for name in names)
+    assert ONLY_RTX & names
+
+
+@pytest.mark.parametrize('name', sorted(used_names()))
+def test_name_exists_in_every_supported_release(name):
+    assert name in RELEASES, f'no release has {name}'
+    wanted = set(RTX if name in ONLY_RTX or name == 'IRuntimeCache' else SUPPORTED)
+    missing = sorted(wanted - RELEASES[name])
+    assert not missing, f'{name} is missing in {missing}'
+
+
+def test_what_only_rtx_has_is_really_used():
+    assert used_names() >= ONLY_RTX
