@@ -80,6 +80,8 @@ def test_table(boxes, ids, threshold, kept):
 
 def test_class_agnostic():
     assert suppress([UNIT, HALF, APART], [0, 1, 2], 0.4) == [0, 1, 2]
+    boxes, ids = np.array([UNIT, UNIT], np.float32), np.array([0, 1], np.int32)
+    assert non_maximum_suppression(boxes, ids, 0.4, 10).tolist() == [0, 1]  # by default
     assert suppress([UNIT, HALF, APART], [0, 1, 2], 0.4, agnostic=True) == [0, 2]
 
 
@@ -155,11 +157,14 @@ def kept_by_onnx(session, xyxy, scores, class_ids, threshold):
 
 
 def kept_by_opencv(xyxy, scores, class_ids, threshold):
-    xywh = np.concatenate([xyxy[:, :2], xyxy[:, 2:] - xyxy[:, :2]], axis=1).astype(np.float64)
-    kept = cv2.dnn.NMSBoxesBatched(
-        xywh.tolist(), scores.tolist(), class_ids.tolist(), 0.001, float(threshold)
-    )
-    return sorted(np.asarray(kept).ravel().tolist())
+    kept = []
+    for class_id in set(class_ids.tolist()):  # NMSBoxesBatched came after Ubuntu 24.04's OpenCV
+        chosen = np.flatnonzero(class_ids == class_id)
+        corner, size = xyxy[chosen, :2], xyxy[chosen, 2:] - xyxy[chosen, :2]
+        xywh = np.concatenate([corner, size], axis=1).astype(np.float64).tolist()
+        stay = cv2.dnn.NMSBoxes(xywh, scores[chosen].tolist(), 0.001, float(threshold))
+        kept += chosen[np.asarray(stay, int).ravel()].tolist()
+    return sorted(kept)
 
 
 def near_threshold(xyxy, class_ids, threshold):
