@@ -207,6 +207,12 @@ def test_candidates_are_limited_before_suppression_and_detections_after():
     assert decode(same + other, max_detections=1).scores.tolist() == [np.float32(0.9)]
 
 
+def test_by_default_1024_candidates_and_classes_apart():
+    anchors = [[10 * (i % 60) + 5, 10 * (i // 60) + 5, 8, 8, 0.5] for i in range(1100)]
+    assert len(decode(anchors, max_detections=2000)) == 1024
+    assert len(decode([[50, 50, 9, 9, 0.9, 0.0], [50, 50, 9, 9, 0.0, 0.8]])) == 2
+
+
 def test_detections_are_limited_before_boxes_outside_the_image_leave():
     # Above the image, in the letterbox's padding: suppressed or not, it is empty once clipped.
     outside, inside = [320, 50, 20, 20, 0.9], [320, 320, 20, 20, 0.8]

@@ -60,6 +60,14 @@ def test_smallest_image_of_every_encoding(encoding):
             view(bytes(64), side - 1, side - 1, row_bytes(encoding, side - 1), encoding)
 
 
+def test_largest_image():
+    assert view(bytes(32767), 32767, 1, 32767, 'mono8').width == 32767
+    assert view(bytes(32767), 1, 32767, 1, 'mono8').height == 32767
+    for width, height in ((32768, 1), (1, 32768)):
+        with pytest.raises(ImageError, match='1 to 32767'):
+            view(bytes(32768), width, height, width, 'mono8')
+
+
 OWNERS = {
     'bytes': bytes,
     'bytearray': bytearray,
