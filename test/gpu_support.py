@@ -72,6 +72,8 @@ def build_plan(onnx_bytes):
     network = builder.create_network(0 if flag is None else 1 << int(flag))
     parser = trt.OnnxParser(network, logger)
     assert parser.parse(onnx_bytes), [str(parser.get_error(i)) for i in range(parser.num_errors)]
-    plan = builder.build_serialized_network(network, builder.create_builder_config())
+    config = builder.create_builder_config()
+    config.clear_flag(trt.BuilderFlag.TF32)  # float32 means float32 where it is compared
+    plan = builder.build_serialized_network(network, config)
     assert plan is not None
     return bytes(plan)

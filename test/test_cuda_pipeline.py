@@ -20,8 +20,11 @@ from trt_perception.encode import encode_bgr
 from trt_perception.errors import EngineError
 from trt_perception.frame import PIXEL_FORMATS
 from trt_perception.frame import Frame
+from trt_perception.manifest import TensorSpec
 from trt_perception.manifest import parse_manifest
+from trt_perception.model_file import read_model_file
 from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.stages.tensorrt_runtime import TensorRtEngine
 
 pytestmark = needs_tensorrt
 
@@ -83,6 +86,8 @@ def unmatched(expected, found, near):
         partners = found.xyxy[found.class_ids == class_id]
         if any(iou(box, other) >= 0.99 for other in partners):
             continue
+        overlaps = [iou(box, other) for other in found.xyxy]
+        print('no partner:', class_id, score, box, 'best', max(overlaps, default=0))
         if abs(score - near) <= 1e-3:
             left_out += 1
         else:
@@ -133,14 +138,35 @@ def test_sizes_encodings_and_thresholds_change_from_frame_to_frame(engine):
     assert missing <= total * 0.02, (missing, total)
 
 
+def drift_bytes(work, cycles=40):
+    """Return by how much free device memory sinks over many cycles."""
+    for _ in range(5):
+        work()
+    before = gpu.Device(0).memory()[0]
+    for _ in range(cycles):
+        work()
+    return before - gpu.Device(0).memory()[0]
+
+
 def test_memory_is_flat_over_open_and_close(engine):
     config = DetectorConfig(engine_path=str(engine))
-    for _ in range(3):
-        open_pipeline(config).close()
-    before = gpu.Device(0).memory()[0]
-    for _ in range(10):
-        open_pipeline(config).close()
-    assert before - gpu.Device(0).memory()[0] <= 1024 * 1024
+    model = read_model_file(engine)
+    device = gpu.Device(0)
+
+    def bare():
+        # TensorRT alone: an engine with as many contexts.
+        runtime = TensorRtEngine(model, device)
+        spec = TensorSpec('images', (1, 3, 480, 640), 'float32')
+        with gpu.Stream() as stream:
+            for context in [runtime.create_context(spec, stream) for _ in range(3)]:
+                context.close()
+        runtime.close()
+
+    alone = drift_bytes(bare)
+    whole = drift_bytes(lambda: open_pipeline(config).close())
+    print(f'40 cycles: TensorRT alone keeps {alone} bytes, the pipeline {whole}')
+    # The driver hands memory out in steps of 2 MiB.
+    assert whole <= max(alone, 0) + 2 * 1024 * 1024
 
 
 def test_a_detector_keeps_order_and_count(engine):

@@ -65,7 +65,8 @@ _ITEM_BYTES: Final = {
 }
 # Room for a 1080p bgr8 frame from the start; a slot grows to what a camera really sends.
 _FIRST_FRAME_BYTES: Final = 8 * 1024 * 1024
-_COPY_THREADS: Final = 4
+# 6.2 MB took 376 µs with one thread, 232 with two, 196 with three and more with six (16 cores).
+_COPY_THREADS: Final = 3
 _COPY_CHUNK_BYTES: Final = 1024 * 1024
 
 

@@ -123,7 +123,7 @@ class FrameKernels:
         self._launch(
             'overlaps', (self._max_candidates // 8, 1, 1), _BLOCK, (header, scratch), stream
         )
-        self._launch('keep', (1, 1, 1), (32, 1, 1), (header, scratch, result), stream)
+        self._launch('keep', (1, 1, 1), (1024, 1, 1), (header, scratch, result), stream)
 
     def close(self) -> None:
         """Unload the kernels."""

@@ -25,7 +25,7 @@ struct Scratch {
     u16 class_of_anchor[ANCHORS];
     u16 classes[MAX_CANDIDATES];
     Candidate boxes[MAX_CANDIDATES];
-    u32 overlaps[MAX_CANDIDATES][MAX_CANDIDATES / 32];
+    u32 overlaps[MAX_CANDIDATES][MAX_CANDIDATES / 32];  // bits of later candidates only
 };
 
 #define FIRST_CLASS (OBJECTNESS ? 5 : 4)
@@ -180,33 +180,51 @@ extern "C" __global__ void overlaps(const FrameHeader* frame, Scratch* scratch) 
     scratch->overlaps[row][word] = bits;
 }
 
-// One warp: lane i holds word i of what is suppressed.
+// One block of 32 warps. Word after word of 32 candidates: one warp decides which of them stay, from how they overlap
+// each other; then each warp adds what its candidate suppresses, if it stayed. The next word's rows are loaded meanwhile.
 extern "C" __global__ void keep(const FrameHeader* frame, Scratch* scratch, Result* result) {
     __shared__ u16 kept[MAX_DETECTIONS];
-    const int lane = threadIdx.x;
+    __shared__ u32 suppressed[MAX_CANDIDATES / 32];
+    __shared__ u32 diagonal[32];
+    __shared__ u32 stayed;
+    __shared__ int total;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int candidates = scratch->candidates;
-    u32 suppressed = 0;
-    int count = 0;
-    for (int word = 0; word * 32 < candidates && count < MAX_DETECTIONS; ++word) {
-        // Lane i: how candidate word * 32 + i overlaps the 31 others of this word.
-        const int own = word * 32 + lane;
-        const u32 diagonal = own < candidates ? scratch->overlaps[own][word] : 0;
-        u32 dead = __shfl_sync(0xffffffffu, suppressed, word);
-        if (candidates - word * 32 < 32) dead |= 0xffffffffu << (candidates - word * 32);
-        u32 alive = 0;
-        for (int i = 0; i < 32; ++i) {
-            const u32 bits = __shfl_sync(0xffffffffu, diagonal, i);
-            if (!(dead >> i & 1u)) { alive |= 1u << i; dead |= bits; }
+    const bool column = lane < MAX_CANDIDATES / 32;
+    if (warp == 0 && column) suppressed[lane] = 0;
+    if (threadIdx.x == 0) total = 0;
+    u32 next = column && warp < candidates ? scratch->overlaps[warp][lane] : 0;
+    for (int word = 0; word * 32 < candidates; ++word) {
+        const u32 bits = next;
+        const int later = (word + 1) * 32 + warp;
+        next = column && later < candidates ? scratch->overlaps[later][lane] : 0;
+        if (lane == word) diagonal[warp] = bits;
+        __syncthreads();
+        if (warp == 0) {
+            const u32 own = diagonal[lane];
+            u32 pending = ~suppressed[word], alive = 0;
+            if (candidates - word * 32 < 32) pending &= (1u << (candidates - word * 32)) - 1u;
+            const int room = MAX_DETECTIONS - total;
+            while (pending && __popc(alive) < room) {
+                const int best = __ffs(pending) - 1;
+                alive |= 1u << best;
+                pending &= ~(1u << best) & ~__shfl_sync(0xffffffffu, own, best);
+            }
+            __syncwarp();
+            if (alive >> lane & 1u) kept[total + __popc(alive & ((1u << lane) - 1u))] = (u16)(word * 32 + lane);
+            __syncwarp();
+            if (lane == 0) {
+                stayed = alive;
+                total += __popc(alive);
+            }
         }
-        for (u32 left = alive; left; left &= left - 1) {
-            if (count == MAX_DETECTIONS) break;
-            const int index = word * 32 + __ffs(left) - 1;
-            if (lane < MAX_CANDIDATES / 32) suppressed |= scratch->overlaps[index][lane];
-            if (lane == 0) kept[count] = (u16)index;
-            ++count;
-        }
+        __syncthreads();
+        if (total == MAX_DETECTIONS) break;
+        if (column && stayed >> warp & 1u) atomicOr(&suppressed[lane], bits);
     }
-    __syncwarp();
+    __syncthreads();
+    if (warp != 0) return;
+    const int count = total;
     // Back to source pixels, clipped; what is empty then leaves, the others move up.
     Row* rows = (Row*)(result + 1);
     const float pad_left = (float)frame->pad_left, pad_top = (float)frame->pad_top;
