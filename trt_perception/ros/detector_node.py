@@ -38,6 +38,7 @@ from trt_perception.errors import CudaError
 from trt_perception.errors import ImageError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.frame import Frame
+from trt_perception.frame_statistics import StatisticsSnapshot
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.ros.compatibility import answer_invalid_transitions
@@ -120,6 +121,9 @@ class DetectorNode(LifecycleNode):
         self._fault: BaseException | None = None
         self._ages_ms: deque[float] = deque(maxlen=512)
         self._last_health: tuple[float, int, int] = (time.monotonic(), 0, 0)
+        # What the last activation came to, shown until the next one.
+        self._settled = StatisticsSnapshot()
+        self._not_delivered: int | None = 0
         self._parameters_of_node = NodeParameters(
             self,
             configured=lambda: self._pipeline is not None,
@@ -313,9 +317,11 @@ class DetectorNode(LifecycleNode):
         """Undo activate: no new images, then no worker. May be called again."""
         if self._input is not None:
             self._input.close()
+            self._not_delivered = self._input.not_delivered
             self._input = None
         if self._detector is not None:
             self._detector.stop()
+            self._settled = self._detector.statistics()
             self._detector = None
 
     def _release(self) -> None:
@@ -371,6 +377,8 @@ class DetectorNode(LifecycleNode):
             state=self.state_label,
             error=self._error,
             engine=self.config.engine_path if self._pipeline else '',
+            statistics=self._settled,
+            not_delivered=self._not_delivered,
         )
         if self._detector is not None and self._input is not None:
             health = self._active_health(health, self._detector, self._input)

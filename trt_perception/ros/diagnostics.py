@@ -23,7 +23,7 @@ class Health:
         state: label of the lifecycle state.
         error: what went wrong last, empty where nothing did.
         engine: path of the model, empty before it is configured.
-        statistics: counts and stage times since activation.
+        statistics: counts and stage times since activation; while inactive, of the last one.
         elapsed_s: seconds since the message before, for rates.
         received: frames received since the message before.
         published: frames published since the message before.
