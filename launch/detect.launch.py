@@ -1,7 +1,6 @@
 """Start the detector:  ros2 launch trt_perception detect.launch.py "
 "engine_path:=/path/to/model.onnx ."""
 
-import os
 from pathlib import Path
 
 from ament_index_python.packages import get_package_share_directory
@@ -10,6 +9,8 @@ from launch.actions import DeclareLaunchArgument
 from launch.actions import OpaqueFunction
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
+
+from trt_perception.transport import transport_environment
 
 SHARE = Path(get_package_share_directory('trt_perception'))
 
@@ -26,25 +27,6 @@ ARGUMENTS = {
         'default',
     ),
 }
-
-# Images are allocated and freed at the camera's rate. Where glibc returns the memory each time,
-# page faults are half of what receiving costs. Read by the C library when a process starts, so set
-# here.
-ALLOCATOR = {
-    'MALLOC_MMAP_THRESHOLD_': '1073741824',
-    'MALLOC_TRIM_THRESHOLD_': '1073741824',
-    'MALLOC_TOP_PAD_': '67108864',
-}
-
-
-def transport_environment(profile):
-    """Return the variables that speed up large images, without those that the user has set."""
-    wanted = dict(ALLOCATOR)
-    if profile:
-        # Jazzy's Fast DDS reads the first name only, Kilted's only the second.
-        wanted['FASTRTPS_DEFAULT_PROFILES_FILE'] = profile
-        wanted['FASTDDS_DEFAULT_PROFILES_FILE'] = profile
-    return {name: value for name, value in wanted.items() if name not in os.environ}
 
 
 def start_detector(context):

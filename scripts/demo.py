@@ -25,6 +25,7 @@ from vision_msgs.msg import Detection2DArray
 from trt_perception.detections import Detections
 from trt_perception.drawing import draw_detections
 from trt_perception.model_file import read_model_file
+from trt_perception.transport import transport_environment
 
 SHARE = Path(get_package_share_directory('trt_perception'))
 EXECUTABLES = Path(get_package_prefix('trt_perception')) / 'lib' / 'trt_perception'
@@ -75,18 +76,18 @@ class Recorder(Node):
 def main():
     options = parse_arguments()
     options.output.mkdir(parents=True, exist_ok=True)
-    environment = dict(os.environ)
-    profile = str(SHARE / 'config' / 'fastdds_large_images.xml')
-    for name in ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE'):
-        os.environ.setdefault(name, profile)
-        environment.setdefault(name, profile)
+    if not options.default_transport:
+        # Read when a participant is made: by this recorder, and by the processes that inherit it.
+        os.environ.update(
+            transport_environment(str(SHARE / 'config' / 'fastdds_large_images.xml'))
+        )
     rclpy.init()
     recorder = Recorder()
     processes = {}
     try:
         with tempfile.TemporaryDirectory() as folder:
             log = Path(folder) / 'sent.jsonl'
-            run_graph(options, recorder, processes, environment, log)
+            run_graph(options, recorder, processes, log)
             sent = [json.loads(line) for line in log.read_text(encoding='utf-8').splitlines()]
     except KeyboardInterrupt:
         print('interrupted', file=sys.stderr)
@@ -102,7 +103,7 @@ def main():
     return report(options, recorder, sent)
 
 
-def run_graph(options, recorder, processes, environment, log):
+def run_graph(options, recorder, processes, log):
     """Run detector and camera until every picture was sent and every frame in flight has ended."""
     detector = [
         *(str(EXECUTABLES / 'detector_node'), '--ros-args', '--log-level', 'warn'),
@@ -120,7 +121,7 @@ def run_graph(options, recorder, processes, environment, log):
         *('--encoding', options.encoding, '--wait-for-subscribers', '1', '--log', str(log)),
         *('--ros-args', '--log-level', 'warn'),
     ]
-    processes['detector_node'] = subprocess.Popen(detector, env=environment)
+    processes['detector_node'] = subprocess.Popen(detector)
     print('detector_node: loading the model')
     wait_for(
         recorder,
@@ -129,7 +130,7 @@ def run_graph(options, recorder, processes, environment, log):
         60,
         'the detector to be active',
     )
-    processes['replay_images'] = subprocess.Popen(camera, env=environment)
+    processes['replay_images'] = subprocess.Popen(camera)
     print(f'replay_images: sending {options.scenes} at {options.rate:g} Hz')
     shown = 0
     while processes['replay_images'].poll() is None:
@@ -316,7 +317,7 @@ def write_pictures(options, results):
         )
         draw_detections(picture, detections, names)
         cv2.imwrite(str(folder / name), picture)
-        if len(tiles) < 12:
+        if len(tiles) < 12 and picture.shape[1] > picture.shape[0]:
             scale = 300 / picture.shape[0]
             small = cv2.resize(picture, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)[
                 :, :400
@@ -381,6 +382,9 @@ def parse_arguments():
         default=Path('demo_output'),
         metavar='DIR',
         help='default demo_output',
+    )
+    parser.add_argument(
+        '--default-transport', action='store_true', help='without the Fast DDS profile for images'
     )
     options = parser.parse_args()
     options.scenes = SHARE / 'demo' / 'scenes'

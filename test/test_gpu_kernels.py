@@ -125,6 +125,19 @@ def test_letterbox_is_within_one_level_of_the_hosts(device, encoding):
     assert worst <= 1 / 255 + 1e-6
 
 
+@pytest.mark.parametrize('encoding', FORMATS)
+def test_small_frames_stay_within_their_bytes(device, encoding):
+    """Small enough for compute-sanitizer, which scripts/sanitize runs this under."""
+    spec = spec_for(Preprocessing((96, 64)))
+    kernels = FrameKernels(device, spec, max_detections=300, class_agnostic=False)
+    for width, height in ((64, 48), (7, 5), (4, 30), (300, 200)):
+        frame = frame_of(picture(width, height), encoding, 2)
+        expected, _ = HostPreprocessor(spec.preprocessing)(frame)
+        found = run_letterbox(kernels, spec, frame)
+        assert np.abs(found - expected).max() <= 1 / 255
+    kernels.close()
+
+
 @pytest.mark.parametrize(
     'preprocessing',
     [

@@ -36,6 +36,7 @@ LAYERS = {
         'manifest',
         'model_file',
         'model_spec',
+        'transport',
     ],
 }
 # Side by side: neither imports the other.

@@ -18,21 +18,15 @@ from rclpy.qos import QoSProfile
 from rclpy.qos import QoSReliabilityPolicy
 from sensor_msgs.msg import Image
 
+from trt_perception.transport import transport_environment
+
 WIDTH, HEIGHT = 1920, 1080
 SHARE = Path(get_package_share_directory('trt_perception'))
 
 
 def launch_environment():
-    """Return the variables that detect.launch.py sets for the detector, from the launch file "
-    "itself."""
-    profile = str(SHARE / 'config' / 'fastdds_large_images.xml')
-    return {
-        'MALLOC_MMAP_THRESHOLD_': '1073741824',
-        'MALLOC_TRIM_THRESHOLD_': '1073741824',
-        'MALLOC_TOP_PAD_': '67108864',
-        'FASTRTPS_DEFAULT_PROFILES_FILE': profile,
-        'FASTDDS_DEFAULT_PROFILES_FILE': profile,
-    }
+    """Return the variables that detect.launch.py sets for the detector."""
+    return transport_environment(str(SHARE / 'config' / 'fastdds_large_images.xml'))
 
 
 def quality(reliability):

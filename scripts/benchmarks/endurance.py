@@ -1,0 +1,92 @@
+"""Many frames that change in size and encoding, through one pipeline: what is lost, and what memory does.
+
+    python3 scripts/benchmarks/endurance.py model.engine
+
+Prints the counts and the free device memory, and fails if a frame was lost or memory was kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+
+import numpy as np
+
+from trt_perception.config import DetectorConfig
+from trt_perception.config import Thresholds
+from trt_perception.detector import Detector
+from trt_perception.encode import encode_bgr
+from trt_perception.frame import PIXEL_FORMATS
+from trt_perception.frame import Frame
+from trt_perception.gpu import Device
+from trt_perception.pipelines.open_pipeline import open_pipeline
+
+SIZES = ((3840, 2160), (640, 480), (1920, 1080), (1280, 720), (1918, 1078), (320, 240), (64, 48))
+
+
+def make_frame(rng, encoding):
+    width, height = SIZES[rng.integers(len(SIZES))]
+    rows = encode_bgr(rng.integers(0, 256, (height, width, 3), np.uint8), encoding)
+    return Frame.view(
+        rows.reshape(-1), width=width, height=height, step=rows.shape[1], encoding=encoding
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('engine')
+    parser.add_argument('--frames', type=int, default=10_000)
+    parser.add_argument('--changes', type=int, default=100)
+    options = parser.parse_args()
+    pipeline = open_pipeline(DetectorConfig(engine_path=options.engine))
+    errors = []
+    detector = Detector(
+        pipeline,
+        read=lambda frame: frame,
+        publish=lambda *_: None,
+        refused=errors.append,
+        faulted=errors.append,
+        thresholds=Thresholds(),
+    )
+    detector.start()
+    rng = np.random.default_rng(0)
+    encodings = sorted({pixel_format.name for pixel_format in PIXEL_FORMATS.values()})
+    rgb_4k = rng.integers(0, 256, (2160, 3840, 4), np.uint8).reshape(-1)
+    largest = Frame.view(rgb_4k, width=3840, height=2160, step=4 * 3840, encoding='rgba8')
+    send(detector, largest, 4 * pipeline.depth)  # each slot grows to the largest frame
+    before = Device(0).memory()[0]
+    started = time.perf_counter()
+    for change in range(options.changes):
+        frame = make_frame(rng, encodings[change % len(encodings)])
+        send(detector, frame, options.frames // options.changes)
+    seconds = time.perf_counter() - started
+    after = Device(0).memory()[0]
+    detector.stop()
+    counts = detector.statistics()
+    pipeline.close()
+    result = {
+        'received': counts.received,
+        'published': counts.published,
+        'dropped': dict(counts.dropped),
+        'failed': counts.failed,
+        'changes': options.changes,
+        'seconds': round(seconds, 2),
+        'device_memory_kept_bytes': before - after,
+        'errors': [str(error) for error in errors],
+    }
+    print(json.dumps(result, indent=2))
+    return 0 if counts.published == counts.received and before - after <= 1024 * 1024 else 1
+
+
+def send(detector, frame, count):
+    """Submit a frame many times, never while one waits, so that none is replaced."""
+    for _ in range(count):
+        while detector.statistics().in_flight >= 1:
+            time.sleep(50e-6)
+        detector.submit(frame)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
