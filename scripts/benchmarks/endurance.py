@@ -1,4 +1,4 @@
-"""Many frames that change in size and encoding, through one pipeline: what is lost, and what memory does.
+"""Many frames that change in size and encoding, through one pipeline: losses and memory.
 
     python3 scripts/benchmarks/endurance.py model.engine
 

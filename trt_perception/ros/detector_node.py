@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticArray
 from rcl_interfaces.msg import SetParametersResult
+from rclpy.duration import Duration
 from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.lifecycle import LifecycleNode
 from rclpy.lifecycle import LifecycleState
@@ -76,8 +77,9 @@ def _logged(on_failure: TransitionCallbackReturn) -> Callable[[_Transition], _Tr
             except TrtPerceptionError as error:
                 self.report(str(error))
                 self._fault = error if getattr(error, 'sticky', False) else self._fault
-            except Exception:
-                self.report(f'{transition.__name__} failed: {traceback.format_exc()}')
+            except Exception as error:
+                summary = f'{transition.__name__} failed: {type(error).__name__}: {error}'
+                self.report(summary, traceback.format_exc())
             return on_failure
 
         return run
@@ -243,6 +245,7 @@ class DetectorNode(LifecycleNode):
                 'so that launch starts a new one'
             )
             self._publish_diagnostics()
+            self._diagnostics.wait_for_all_acked(Duration(seconds=1))
             return EXIT_GPU_LOST
         self._release()
         self._log.close()
@@ -270,7 +273,8 @@ class DetectorNode(LifecycleNode):
         The executor's thread does the rest.
         """
         self._fault = error
-        self.report(f'stopped by a fault: {"".join(traceback.format_exception(error))}')
+        trace = ''.join(traceback.format_exception(error))
+        self.report(f'stopped by a fault: {type(error).__name__}: {error}', trace)
         self._fault_signal.trigger()
 
     def _on_fault_signal(self) -> None:
@@ -279,10 +283,10 @@ class DetectorNode(LifecycleNode):
 
     # What the transitions are made of.
 
-    def report(self, error: str) -> None:
-        """Log an error and keep it for the diagnostics."""
+    def report(self, error: str, trace: str = '') -> None:
+        """Log an error, with where it came from, and keep it for the diagnostics."""
         self._error = error.strip()
-        self.get_logger().error(self._error)
+        self.get_logger().error(f'{self._error}\n{trace}'.strip())
 
     def _autostart(self) -> None:
         self.destroy_timer(self._autostart_timer)
@@ -408,9 +412,18 @@ class DetectorNode(LifecycleNode):
         )
 
 
-def main(args: list[str] | None = None) -> int:
+def main(
+    args: list[str] | None = None,
+    *,
+    open_pipeline: Callable[[DetectorConfig], Pipeline] = open_pipeline,
+) -> int:
     """Run the node until a signal comes; return the exit code."""
-    code = run_node(DetectorNode, DetectorNode.close, args, finished=lambda node: node.gpu_lost)
+    code = run_node(
+        lambda: DetectorNode(open_pipeline=open_pipeline),
+        DetectorNode.close,
+        args,
+        finished=lambda node: node.gpu_lost,
+    )
     if code == EXIT_GPU_LOST:
         # Without the interpreter's end: TensorRT's destructors would meet a dead context.
         os._exit(code)
