@@ -1,4 +1,4 @@
-"""The detector node with a pipeline whose GPU context dies on the third frame.
+"""The detector node with a pipeline whose GPU context dies after some frames.
 
     python lost_gpu_node.py pretend | ENGINE
 
@@ -22,7 +22,7 @@ from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.ros.detector_node import main
 
-FRAMES = 3
+FRAMES = 45  # 4.5 s: discovery may take one period of 3 s
 
 
 class Pretended:
