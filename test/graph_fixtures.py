@@ -1,0 +1,82 @@
+"""Fixtures for tests over DDS; a plugin: pytest_plugins = ['graph_fixtures']."""
+
+import contextlib
+import os
+
+import programs
+import pytest
+from graph import HANDSHAKE
+from graph import Client
+from graph import Detector
+from graph import order
+from programs import script
+from tiny_model import write_tiny_model
+
+
+@pytest.fixture(scope='session')
+def client():
+    client = Client()
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope='session')
+def model(tmp_path_factory):
+    return write_tiny_model(tmp_path_factory.mktemp('model') / 'tiny.onnx')
+
+
+@pytest.fixture
+def start_detector(client):
+    """Start detectors that end with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(parameters=None, **options):
+            detector = Detector(client, parameters, **options)
+            stack.callback(detector.close)
+            return detector
+
+        yield start
+
+
+@pytest.fixture(scope='module')
+def active(client, model):
+    """One active detector for all tests of a module; they leave it as they found it."""
+    detector = Detector(client, {'engine_path': str(model), 'autostart': True})
+    try:
+        detector.connect()
+        yield detector
+    finally:
+        detector.close()
+
+
+@pytest.fixture(scope='module')
+def _scripted(client):
+    detector = Detector(client, command=script('scripted_node.py'))
+    yield detector
+    detector.close()
+
+
+@pytest.fixture
+def scripted(_scripted):
+    """An active scripted_node, the same one for all tests of a module."""
+    _scripted.bring_to('unconfigured')
+    _scripted.bring_to('active')
+    _scripted.connect(order(0, frame_id=HANDSHAKE))
+    _scripted.settled_counts()
+    _scripted.detections.clear()
+    _scripted.program.forget()
+    return _scripted
+
+
+@pytest.fixture(autouse=True)
+def _show_output():
+    yield
+    for program in programs.programs:
+        program.show()
+    programs.programs[:] = [program for program in programs.programs if program.alive]
+
+
+@pytest.fixture(autouse=True, scope='session')
+def _logs(tmp_path_factory):
+    os.environ['ROS_LOG_DIR'] = str(tmp_path_factory.mktemp('ros_logs'))
+    os.environ['RCUTILS_COLORIZED_OUTPUT'] = '0'

@@ -1,0 +1,101 @@
+"""Programs that tests start: their output is read as it comes, and they end with the test."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from ament_index_python.packages import get_package_prefix
+
+DEADLINE_S = 40
+#: All that were started and not yet seen to end; graph_fixtures shows what they print.
+programs = []
+
+
+def executable(name):
+    """Return the path of an installed executable of the package."""
+    return str(Path(get_package_prefix('trt_perception')) / 'lib' / 'trt_perception' / name)
+
+
+class Program:
+    """A process whose output, stdout and stderr together, is read as it comes."""
+
+    def __init__(self, command, environment=None):
+        self._process = subprocess.Popen(
+            [str(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors='replace',
+            env={**os.environ, 'PYTHONUNBUFFERED': '1', **(environment or {})},
+        )
+        self._lines = []
+        self._shown = self._forgotten = 0
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        programs.append(self)
+
+    def _read(self):
+        for line in self._process.stdout:
+            self._lines.append(line)
+
+    @property
+    def output(self):
+        return ''.join(self._lines[self._forgotten :])
+
+    def forget(self):
+        """Look only at what it prints from now on."""
+        self._forgotten = len(self._lines)
+
+    @property
+    def alive(self):
+        return self._process.poll() is None
+
+    def count(self, text):
+        return self.output.count(text)
+
+    def wait_for_output(self, text, count=1):
+        end = time.monotonic() + DEADLINE_S
+        while self.count(text) < count:
+            # Whatever was printed is read before the end is believed.
+            gone = not self._reader.is_alive()
+            if self.count(text) < count and (gone or time.monotonic() > end):
+                pytest.fail(f'expected {count} x {text!r} in the output of {self._process.args}')
+            time.sleep(0.01)
+
+    def send(self, number):
+        self._process.send_signal(number)
+
+    def wait(self):
+        """Wait for the end and return the exit code."""
+        code = self._process.wait(DEADLINE_S)
+        self._reader.join(DEADLINE_S)
+        return code
+
+    def close(self):
+        """End the process, in order if it can: a killed one stays in the others' discovery."""
+        self._process.terminate()
+        try:
+            self._process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        # Whoever inherited the pipe may keep it open.
+        self._reader.join(5)
+
+    def show(self):
+        """Print what came since the last time, for pytest's report."""
+        end = len(self._lines)
+        if end > self._shown:
+            print(f'--- {self._process.args}')
+            print(''.join(self._lines[self._shown : end]), end='')
+        self._shown = end
+
+
+def script(name):
+    """Return the command of a script beside this file."""
+    return [sys.executable, str(Path(__file__).parent / name)]

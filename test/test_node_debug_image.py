@@ -1,0 +1,186 @@
+"""The debug image: there while somebody looks, and no work while nobody does."""
+
+import numpy as np
+import pytest
+from graph import Detector
+from graph import counts_of
+from graph import picture_of
+from rclpy.lifecycle import LifecycleNode
+from sensor_msgs.msg import Image
+from std_msgs.msg import Header
+from tiny_model import CLASS_NAMES
+
+from trt_perception.detections import Detections
+from trt_perception.frame import Frame
+from trt_perception.ros import debug_image
+from trt_perception.ros.debug_image import DebugImage
+
+pytest_plugins = ['graph_fixtures']
+
+COLOR = (200, 120, 60)
+PARAMETERS = {'autostart': True, 'debug_image.max_rate_hz': 50.0}
+
+
+@pytest.fixture(scope='module')
+def detector(client, model):
+    detector = Detector(client, {'engine_path': str(model), **PARAMETERS})
+    try:
+        detector.connect()
+        yield detector
+    finally:
+        detector.close()
+
+
+def until_drawn(detector, messages, image):
+    """Publish until a debug image comes: one that came before somebody looked is not kept."""
+    messages.clear()
+
+    def drawn():
+        detector.camera.publish(image)
+        return messages
+
+    detector.client.spin_until(drawn, 'a debug image')
+    return messages[0]
+
+
+def pixels(message):
+    return np.frombuffer(message.data, np.uint8).reshape(message.height, message.width, 3)
+
+
+def test_boxes_are_drawn(detector):
+    image = picture_of(COLOR, stamp=(5, 6), frame_id='kamera ü')
+    messages = detector.subscribe(Image, 'debug_image')
+    drawn = until_drawn(detector, messages, image)
+    assert drawn.header == image.header
+    assert (drawn.encoding, drawn.width, drawn.height, drawn.step) == ('bgr8', 128, 96, 384)
+    assert len(drawn.data) == 96 * 384
+    differs = (pixels(drawn) != pixels(image)).any(axis=2)
+    # The green box of the model: centre (48, 12), size 10 x 9, at twice the network's size.
+    assert differs[33, 86:106].all(), 'the lower edge of the green box'
+    assert not differs[60:, :40].any(), 'nothing is drawn where nothing is'
+
+
+def test_other_encodings_are_shown_as_bgr8(detector):
+    image = picture_of(COLOR)
+    messages = detector.subscribe(Image, 'debug_image')
+    image.encoding = 'rgb8'
+    drawn = pixels(until_drawn(detector, messages, image))
+    # The bytes say blue, green, red, but they are called red, green, blue.
+    assert tuple(drawn[-1, 0]) == (200, 120, 60)
+
+
+def test_empty_result_shows_the_picture_itself(detector):
+    image = picture_of((9, 8, 7))
+    messages = detector.subscribe(Image, 'debug_image')
+    assert (pixels(until_drawn(detector, messages, image)) == pixels(image)).all()
+
+
+def test_zero_rate_offers_none(start_detector, model):
+    settings = {'engine_path': str(model), 'autostart': True, 'debug_image.max_rate_hz': 0}
+    detector = start_detector(settings)
+    detector.connect()
+    assert detector.ask(picture_of(COLOR)).detections
+    assert detector.client.node.count_publishers(detector.topic('detections')) == 1
+    assert detector.client.node.count_publishers(detector.topic('debug_image')) == 0
+
+
+def test_subscriber_before_the_node_and_across_transitions(start_detector, model):
+    detector = start_detector({'engine_path': str(model), **PARAMETERS, 'autostart': False})
+    messages = detector.subscribe(Image, 'debug_image')
+    for _ in range(2):
+        detector.to('configure', 'activate')
+        detector.connect()
+        until_drawn(detector, messages, picture_of(COLOR))
+        detector.to('deactivate', 'activate')
+        detector.connect()
+        until_drawn(detector, messages, picture_of(COLOR))
+        detector.to('deactivate', 'cleanup')
+    assert detector.client.node.count_publishers(detector.topic('debug_image')) == 0
+
+
+# In this process, to see what is not done.
+
+
+@pytest.fixture
+def drawings(monkeypatch):
+    """Count the pictures that are converted for drawing."""
+    made = []
+    convert = debug_image.bgr_image
+    monkeypatch.setattr(debug_image, 'bgr_image', lambda frame: made.append(1) or convert(frame))
+    return made
+
+
+@pytest.fixture
+def node(client):
+    node = LifecycleNode('debug_image_test', context=client.context)
+    client.add(node)
+    yield node
+    client.remove(node)
+    node.destroy_node()
+
+
+def offer(debug):
+    data = bytes(12 * 16 * 3)
+    frame = Frame.view(data, width=16, height=12, step=48, encoding='bgr8')
+    debug.offer(Header(), frame, Detections.empty())
+
+
+def test_nothing_is_done_while_nobody_looks(client, node, drawings):
+    debug = DebugImage(node, CLASS_NAMES, 100.0)
+    ticks = []
+    timer = node.create_timer(0.01, lambda: ticks.append(1))
+    for looks in (False, True, False, True, False):
+        if looks:
+            messages, subscription = client.subscribe(Image, 'debug_image')
+            client.spin_until(lambda: offer(debug) or messages, 'a debug image')  # noqa: B023
+            client.node.destroy_subscription(subscription)
+            client.spin_until(
+                lambda: client.node.count_subscribers('/debug_image') == 0, 'no subscriber'
+            )
+            # The unsubscription reaches the drawing side by an event, soon after the graph.
+            count = -1
+
+            def settled():
+                nonlocal count
+                before, count = count, len(drawings)
+                del ticks[:]
+                offer(debug)
+                client.spin_until(lambda: len(ticks) >= 5, 'five ticks')
+                return before == len(drawings)
+
+            client.spin_until(settled, 'drawing to stop')
+        before = len(drawings)
+        for _ in range(5):
+            offer(debug)
+            del ticks[:]
+            client.spin_until(lambda: len(ticks) >= 3, 'three ticks')
+        assert len(drawings) == before
+    assert drawings
+    node.destroy_timer(timer)
+    debug.close()
+    debug.close()
+
+
+def test_late_result_after_close_is_harmless(client, node, drawings):
+    debug = DebugImage(node, CLASS_NAMES, 100.0)
+    messages, subscription = client.subscribe(Image, 'debug_image')
+    client.spin_until(lambda: offer(debug) or messages, 'a debug image')
+    debug.close()
+    before = len(drawings)
+    offer(debug)
+    ticks = []
+    timer = node.create_timer(0.01, lambda: ticks.append(1))
+    client.spin_until(lambda: len(ticks) >= 5, 'five ticks')
+    assert len(drawings) == before
+    node.destroy_timer(timer)
+    client.node.destroy_subscription(subscription)
+
+
+def test_debug_images_do_not_count_as_frames(detector):
+    messages = detector.subscribe(Image, 'debug_image')
+    until_drawn(detector, messages, picture_of(COLOR))
+    _, values = detector.wait_for_status(
+        lambda _, values: values['in flight'] == '0', 'nothing in flight'
+    )
+    counts = counts_of(values)
+    assert counts['received'] == counts['published'] + sum(counts['dropped'].values())

@@ -1,0 +1,129 @@
+"""The camera's quality of service: auto follows it, everything else says what is wrong."""
+
+import pytest
+from graph import Detector
+from graph import picture_of
+from rclpy.qos import DurabilityPolicy
+from rclpy.qos import LivelinessPolicy
+from rclpy.qos import QoSProfile
+from rclpy.qos import ReliabilityPolicy
+from sensor_msgs.msg import Image
+
+pytest_plugins = ['graph_fixtures']
+
+RELIABLE = QoSProfile(depth=5, reliability=ReliabilityPolicy.RELIABLE)
+BEST_EFFORT = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
+COLOR = (200, 120, 60)
+
+
+@pytest.fixture
+def settings(model):
+    return {'engine_path': str(model), 'autostart': True}
+
+
+def reliability(detector):
+    _, values = detector.wait_for_status(
+        lambda _, values: values['image reliability'] != '', 'the reliability'
+    )
+    return values['image reliability']
+
+
+@pytest.fixture(scope='module')
+def adjustable(client, model):
+    """One detector without a camera, for tests that set its parameters themselves."""
+    detector = Detector(client, {'engine_path': str(model)})
+    detector.destroy_camera()
+    yield detector
+    detector.close()
+
+
+@pytest.mark.parametrize(
+    ('setting', 'offered', 'agreed'),
+    [
+        ('auto', RELIABLE, 'reliable'),
+        ('auto', BEST_EFFORT, 'best_effort'),
+        ('reliable', RELIABLE, 'reliable'),
+        ('best_effort', RELIABLE, 'best_effort'),
+        ('best_effort', BEST_EFFORT, 'best_effort'),
+    ],
+)
+@pytest.mark.parametrize('first', ['node', 'camera'])
+def test_images_arrive(adjustable, setting, offered, agreed, first):
+    adjustable.bring_to('unconfigured')
+    assert adjustable.set({'image_qos.reliability': setting}) == [(True, '')]
+    if first == 'node':
+        adjustable.bring_to('active')
+    camera = adjustable.create_camera(offered)
+    try:
+        adjustable.bring_to('active')
+        adjustable.connect(publisher=camera)
+        assert reliability(adjustable) == agreed
+        # Best effort promises nothing, so: until one is answered.
+        adjustable.connect(picture_of(COLOR), camera)
+        assert adjustable.detections[-1].detections
+    finally:
+        adjustable.client.node.destroy_publisher(camera)
+        adjustable.bring_to('unconfigured')
+
+
+def test_auto_serves_both_kinds_of_camera_at_once(start_detector, settings):
+    detector = start_detector(settings)
+    detector.connect()
+    assert reliability(detector) == 'reliable'
+    node = detector.client.node
+    second = node.create_publisher(Image, detector.topic('image'), BEST_EFFORT)
+    detector.connect(picture_of(COLOR, frame_id='second'), second)
+    assert reliability(detector) == 'best_effort'
+    detector.connect(picture_of(COLOR, frame_id='first'))
+    detector.connect(picture_of(COLOR, frame_id='second'), second)
+    node.destroy_publisher(second)
+
+    def reliable_again():
+        # Until the word that the second camera is gone has reached the node.
+        detector.to('deactivate', 'activate')
+        detector.connect(picture_of(COLOR, frame_id='first'))
+        return reliability(detector) == 'reliable'
+
+    detector.client.spin_until(reliable_again, 'a reliable subscription')
+
+
+def test_reliable_names_the_parameter_that_keeps_a_camera_out(start_detector, settings):
+    settings['image_qos.reliability'] = 'reliable'
+    detector = start_detector(settings, camera_qos=BEST_EFFORT)
+    detector.program.wait_for_output('set image_qos.reliability to auto or best_effort')
+    detector.camera.publish(picture_of(COLOR))
+    node = detector.client.node
+    good = node.create_publisher(Image, detector.topic('image'), RELIABLE)
+    detector.connect(picture_of(COLOR, frame_id='good'), good)
+    assert {message.header.frame_id for message in detector.detections} == {'good'}
+    node.destroy_publisher(good)
+
+
+def test_camera_that_offers_more_than_is_asked_for(start_detector, settings):
+    detector = start_detector(settings)
+    detector.connect()
+    qos = QoSProfile(depth=1, liveliness=LivelinessPolicy.MANUAL_BY_TOPIC)
+    qos.durability = DurabilityPolicy.TRANSIENT_LOCAL
+    node = detector.client.node
+    camera = node.create_publisher(Image, detector.topic('image'), qos)
+    detector.connect(picture_of(COLOR), camera)
+    node.destroy_publisher(camera)
+
+
+def test_depth_is_what_the_parameter_says(start_detector, settings):
+    settings['image_qos.depth'] = 7
+    detector = start_detector(settings)
+    detector.connect()
+    [info] = detector.client.node.get_subscriptions_info_by_topic(detector.topic('image'))
+    assert info.qos_profile.reliability == ReliabilityPolicy.RELIABLE
+    # Not every middleware tells the depth of others; 0 stands for unknown.
+    assert info.qos_profile.depth in (0, 7)
+
+
+def test_detections_are_reliable(start_detector, settings):
+    detector = start_detector(settings)
+    detector.connect()
+    [info] = detector.client.node.get_publishers_info_by_topic(detector.topic('detections'))
+    assert info.qos_profile.reliability == ReliabilityPolicy.RELIABLE
+    [info] = detector.client.node.get_publishers_info_by_topic(detector.topic('label_info'))
+    assert info.qos_profile.durability == DurabilityPolicy.TRANSIENT_LOCAL

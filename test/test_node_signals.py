@@ -1,0 +1,68 @@
+"""SIGINT and SIGTERM end the process cleanly in every state."""
+
+import signal
+
+import pytest
+import scripted_node
+from graph import HANDSHAKE
+from graph import picture_of
+from programs import script
+
+pytest_plugins = ['graph_fixtures']
+
+SIGNALS = pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+
+
+def assert_clean_end(detector, number):
+    detector.program.send(number)
+    assert detector.program.wait() == 0
+    assert 'Traceback' not in detector.program.output
+    assert 'rror' not in detector.program.output
+
+
+@SIGNALS
+@pytest.mark.parametrize('state', ['unconfigured', 'inactive', 'active', 'finalized'])
+def test_clean_end(start_detector, model, number, state):
+    detector = start_detector({'engine_path': str(model)})
+    transitions = {
+        'unconfigured': [],
+        'inactive': ['configure'],
+        'active': ['configure', 'activate'],
+        'finalized': ['configure', 'shutdown from inactive'],
+    }
+    detector.to(*transitions[state])
+    assert detector.state() == state
+    assert_clean_end(detector, number)
+
+
+@SIGNALS
+def test_clean_end_under_load(start_detector, number):
+    detector = start_detector(command=script('scripted_node.py'))
+    detector.to('configure', 'activate')
+    slow = picture_of((0, 0, scripted_node.SLOW))
+    detector.connect(picture_of((0, 0, 0), frame_id=HANDSHAKE))
+
+    def replaced():
+        for _ in range(10):
+            detector.camera.publish(slow)
+        return any(int(v.get('dropped: replaced', 0)) for v in detector.take_statuses())
+
+    detector.client.spin_until(replaced, 'more images than the pipeline can do')
+    for _ in range(10):
+        detector.camera.publish(slow)
+    assert_clean_end(detector, number)
+    assert detector.program.count('pipeline closed') == 1
+
+
+def test_second_signal_ends_a_node_that_hangs(start_detector):
+    detector = start_detector(command=script('scripted_node.py'))
+    detector.to('configure', 'activate')
+    detector.connect(picture_of((0, 0, 0), frame_id=HANDSHAKE))
+    detector.camera.publish(picture_of((0, 0, scripted_node.NEVER)))
+    detector.program.wait_for_output(f'enqueue {scripted_node.NEVER}\n')
+    detector.program.send(signal.SIGINT)
+    # The worker gives its time to the frame that never ends: the node has begun to close.
+    detector.program.wait_for_output(f'collect {scripted_node.NEVER}\n')
+    assert detector.program.alive
+    detector.program.send(signal.SIGTERM)
+    assert detector.program.wait() == 128 + signal.SIGTERM

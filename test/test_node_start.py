@@ -1,0 +1,156 @@
+"""Starting with wrong parameters: one sentence each, exit code 2; and with unusual right ones."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from ament_index_python.packages import get_package_share_directory
+from programs import DEADLINE_S
+from programs import executable
+
+pytest_plugins = ['graph_fixtures']
+
+
+def start(*arguments):
+    """Start a node that should end by itself; return its exit code and what it printed."""
+    ended = subprocess.run(
+        [executable('detector_node'), '--ros-args', *arguments],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    return ended.returncode, ended.stderr + ended.stdout
+
+
+def errors(output):
+    return [line for line in output.splitlines() if line.startswith('error: ')]
+
+
+def parameter_file(folder, text):
+    path = folder / 'parameters.yaml'
+    path.write_text(text)
+    return '--params-file', str(path)
+
+
+WRONG = [
+    (
+        'confidence_treshold:=0.5',
+        ["'confidence_treshold'", "did you mean 'confidence_threshold'?"],
+    ),
+    ('completely_different:=1', ["'completely_different'", 'not known', 'docs/parameters.md']),
+    ('confidence_threshold:=high', ["'confidence_threshold'", 'a double', "'high'"]),
+    ('confidence_threshold:=true', ["'confidence_threshold'", 'a double', 'True']),
+    ('confidence_threshold:=1.5', ["'confidence_threshold'", 'from 0 to 1', '1.5']),
+    ('confidence_threshold:=.nan', ["'confidence_threshold'", 'from 0 to 1', 'nan']),
+    ('max_detections:=0', ["'max_detections'", 'from 1 to 1024', '0']),
+    ('max_detections:=2.5', ["'max_detections'", 'an integer', '2.5']),
+    ('engine_path:=5', ["'engine_path'", 'a string', '5']),
+    ('class_filter:=red', ["'class_filter'", 'a list of string', "'red'"]),
+    ('class_filter:=[1, 2]', ["'class_filter'", 'a list of string', '1, 2']),
+    (
+        'image_qos.reliability:=perhaps',
+        ["'image_qos.reliability'", "'auto', 'reliable'", 'perhaps'],
+    ),
+    ('model.mean:=[0.5]', ["'model.mean'", '3 values', '1']),
+    ('model.std:=[1.0, 0.0, 1.0]', ["'model.std'", 'positive']),
+    ('model.class_names:=[a, b, a]', ["'model.class_names'", 'different names']),
+    ('autostart:=1', ["'autostart'", 'a bool', '1']),
+]
+
+
+@pytest.mark.parametrize(('override', 'words'), WRONG, ids=[override for override, _ in WRONG])
+def test_wrong_parameter(override, words):
+    code, output = start('-p', override)
+    assert code == 2, output
+    [error] = errors(output)
+    for word in words:
+        assert word in error
+    assert 'Traceback' not in output
+    assert 'node up' not in output
+
+
+def test_every_mistake_is_named_at_once(tmp_path):
+    code, output = start(
+        *parameter_file(
+            tmp_path,
+            """
+/**:
+  ros__parameters:
+    confidence_threshold: 7
+    cpu_threads: "two"
+    iou_threshold: 0.5
+    nms_treshold: 0.4
+    model: {color_order: rbg}
+""",
+        )
+    )
+    assert code == 2, output
+    sentences = errors(output)
+    assert len(sentences) == 4
+    for name in ('confidence_threshold', 'cpu_threads', 'nms_treshold', 'model.color_order'):
+        assert sum(f"'{name}'" in sentence.split(' (got')[0] for sentence in sentences) == 1, name
+    assert 'Traceback' not in output
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        '/**:\n  ros__parameters:\n    class_filter: [red\n',
+        '/**:\n\tros__parameters:\n',
+        'confidence_threshold: 0.5\n',
+        '/**:\n  ros__parameters:\n    model.mean: [1, 2.0, x]\n',
+        '\0',
+    ],
+    ids=['bracket', 'tab', 'no head', 'mixed list', 'binary'],
+)
+def test_yaml_that_does_not_parse(tmp_path, text):
+    code, output = start(*parameter_file(tmp_path, text))
+    assert code == 2, output
+    assert errors(output)
+    assert 'parameters.yaml' in output
+    assert 'Traceback' not in output
+    assert 'node up' not in output
+
+
+def test_missing_parameter_file(tmp_path):
+    code, output = start('--params-file', str(tmp_path / 'missing.yaml'))
+    assert code == 2, output
+    assert 'missing.yaml' in '\n'.join(errors(output))
+    assert 'Traceback' not in output
+
+
+def test_wrong_ros_argument():
+    code, output = start('-p', 'no assignment')
+    assert code == 2, output
+    assert errors(output)
+    assert 'Traceback' not in output
+
+
+UNUSUAL = """
+/**:
+  ros__parameters:
+    class_filter: []
+    model: {input_size: [], mean: [], std: [1, 1, 1]}
+    confidence_threshold: 1
+    diagnostics_period_s: 2.0
+    use_sim_time: false
+"""
+
+
+def test_empty_lists_and_whole_numbers_are_fine(start_detector, tmp_path):
+    detector = start_detector(arguments=parameter_file(tmp_path, UNUSUAL))
+    assert detector.get('confidence_threshold') == 1.0
+    assert list(detector.get('class_filter')) == []
+    assert list(detector.get('model.std')) == [1.0, 1.0, 1.0]
+    # The command line wins over files.
+    assert detector.get('diagnostics_period_s') == 0.1
+
+
+def test_installed_parameter_file_holds_the_defaults(start_detector):
+    path = Path(get_package_share_directory('trt_perception')) / 'config' / 'detect.yaml'
+    detector = start_detector(arguments=('--params-file', str(path)))
+    parameters = yaml.safe_load(path.read_text())['/**']['ros__parameters']
+    assert detector.get('max_detections') == parameters['max_detections']
+    assert detector.get('image_qos.reliability') == parameters['image_qos']['reliability']
+    assert detector.state() == 'unconfigured'
