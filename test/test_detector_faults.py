@@ -108,6 +108,9 @@ def test_a_fault_with_everything_in_flight():
         wait_until(lambda: run.faults)
         assert run.counts() == (4, 0, {'inactive': 1}, 3, 0)
     assert len(run.faults) == 1
+    # Its slots are lost with the pipeline, so it does not start again as if nothing had been.
+    with pytest.raises(AssertionError, match='still holds frames'):
+        run.detector.start()
 
 
 def test_an_exception_of_the_refused_callback_is_a_fault_too():

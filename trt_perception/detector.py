@@ -91,8 +91,9 @@ class Detector(Generic[Message]):
         self._poll_s = _POLL_LIMITS_S[0]
 
     def start(self) -> None:
-        """Start the worker."""
+        """Start the worker; again after a ``stop``, not after a fault that left frames behind."""
         assert self._worker is None
+        assert len(self._free) == self._pipeline.depth, 'the pipeline still holds frames'
         self._running = True
         self._worker = threading.Thread(target=self._work, name='detector', daemon=True)
         self._worker.start()
