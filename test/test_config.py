@@ -38,6 +38,16 @@ DEFAULTS = {
     'image_qos.depth': 1,
     'diagnostics_period_s': 1.0,
     'autostart': False,
+    'class_agnostic_nms': False,
+    'model.pad_value': -1,
+}
+# Where the range is the meaning's own.
+RANGES = {
+    'confidence_threshold': (0, 1),
+    'iou_threshold': (0, 1),
+    'max_detections': (1, 1024),
+    'pipeline_depth': (1, 8),
+    'model.pad_value': (-1, 255),
 }
 LIVE = {'confidence_threshold', 'iou_threshold', 'class_filter'}
 
@@ -60,6 +70,8 @@ def test_the_names_are_those_of_the_design():
     assert len(PARAMETERS) == len(NAMES)
     assert {name: ROWS[name].default for name in DEFAULTS} == DEFAULTS
     assert {row.name for row in PARAMETERS if row.live} == LIVE
+    assert {name: (ROWS[name].minimum, ROWS[name].maximum) for name in RANGES} == RANGES
+    assert Thresholds() == DetectorConfig().thresholds(('cat',))
 
 
 @pytest.mark.parametrize('row', PARAMETERS, ids=ROWS)
@@ -124,6 +136,22 @@ def test_values_of_its_type_are_accepted(row):
             assert [type(item) for item in taken] == [type(item) for item in expected]
 
 
+@pytest.mark.parametrize(
+    ('name', 'expected'),
+    [
+        ('device_id', 'an integer'),
+        ('iou_threshold', 'a double'),
+        ('autostart', 'a bool'),
+        ('engine_path', 'a string'),
+        ('model.input_size', 'a list of integer values'),
+        ('model.mean', 'a list of double values'),
+        ('class_filter', 'a list of string values'),
+    ],
+)
+def test_the_whole_sentence(name, expected):
+    assert refusal({name: None}) == f"parameter '{name}' must be {expected} (got None)"
+
+
 def test_whole_numbers_are_fine_for_doubles():
     config = DetectorConfig.from_values({'confidence_threshold': 1, 'model.mean': [0, 1, 2]})
     assert config.confidence_threshold == 1.0
@@ -181,6 +209,7 @@ def test_the_decoders_on_offer_are_those_there_are():
         ({'model.mean': [0.5]}, ["'model.mean'", '3 values', 'got 1']),
         ({'model.mean': [0.0, math.nan, 0.0]}, ["'model.mean'", 'finite', 'nan']),
         ({'model.mean': [0.0, 0.0, -math.inf]}, ['finite', '-inf']),
+        ({'model.mean': [10**400, 0.0, 0.0]}, ["'model.mean'", 'finite']),
         ({'model.std': [1.0, 1.0]}, ["'model.std'", 'got 2']),
         ({'model.std': [1.0, 0.0, 1.0]}, ["'model.std'", 'positive', '[1.0, 0.0, 1.0]']),
         ({'model.std': [1, 1, -1]}, ['positive']),
@@ -196,6 +225,15 @@ def test_other_rules(values, words):
     message = refusal(values)
     for word in words:
         assert word in message
+
+
+def test_arrays_of_the_right_length_are_accepted():
+    for size in ([], [1, 1], [640, 480], [32767, 32767]):
+        config = DetectorConfig.from_values({'model.input_size': size})
+        assert config.model_input_size == tuple(size)
+    config = DetectorConfig.from_values({'model.mean': [-1, 0, 1], 'model.std': [0.1, 1, 100]})
+    assert config.model_mean == (-1, 0, 1)
+    assert config.model_std == (0.1, 1, 100)
 
 
 def test_the_constructor_holds_to_the_same_rules():
@@ -235,9 +273,10 @@ def test_a_class_filter_that_the_model_does_not_have():
         config.thresholds(('cat', 'dog'))
     for word in ("'class_filter'", 'unicorn', 'Cat', 'it has: cat, dog'):
         assert word in str(caught.value)
-    with pytest.raises(ConfigError) as caught:
-        config.thresholds(tuple(f'class{number}' for number in range(1000)))
-    assert len(str(caught.value)) < 400
+    for count, end in ((20, 'c18, c19)'), (21, 'c18, c19 …)'), (1000, 'c18, c19 …)')):
+        with pytest.raises(ConfigError) as caught:
+            config.thresholds(tuple(f'c{number}' for number in range(count)))
+        assert str(caught.value).endswith(end)
 
 
 def test_cpu_threads(monkeypatch):

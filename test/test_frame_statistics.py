@@ -6,6 +6,7 @@ import pytest
 from trt_perception.detections import Detections
 from trt_perception.frame_statistics import FrameStatistics
 from trt_perception.frame_statistics import FrameTimes
+from trt_perception.frame_statistics import StatisticsSnapshot
 
 
 def times(total):
@@ -17,6 +18,10 @@ def test_nothing_happened():
     assert (now.received, now.published, now.failed, now.in_flight) == (0, 0, 0, 0)
     assert dict(now.dropped) == {}
     assert dict(now.latency) == {}
+
+
+def test_an_unfilled_snapshot_is_empty():
+    assert StatisticsSnapshot() == FrameStatistics().snapshot()
 
 
 def test_every_frame_ends_in_one_way():

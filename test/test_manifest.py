@@ -232,10 +232,18 @@ def test_every_value_is_in_range(path, value, words):
     assert words in refusal(changed(path, value))
 
 
+def test_a_whole_message():
+    assert refusal(changed(['preprocessing', 'resize'], 'crop')) == (
+        'x.json: preprocessing: \'resize\' must be one of letterbox, stretch (got "crop")'
+    )
+
+
 def test_limits_are_accepted():
     names = [str(number) for number in range(65535)] + ['é' * 256]
     assert parse(manifest(class_names=names)).class_names == tuple(names)
-    assert parse(changed(['preprocessing', 'pad_value'], 255)).preprocessing.pad_value == 255
+    for value in (0, 255):
+        content = changed(['preprocessing', 'pad_value'], value)
+        assert parse(content).preprocessing.pad_value == value
     assert parse(changed(['preprocessing', 'input_size'], [1, 32767])).preprocessing
     assert parse(changed(['preprocessing', 'input_size'], [64.0, 48.0])).preprocessing
     assert parse(changed(['inputs', 0, 'shape'], [])).inputs[0].shape == ()

@@ -1,6 +1,7 @@
 """Opening a model file: what is trusted, what is refused and why, and what its manifest says."""
 
 import hashlib
+import io
 import json
 import os
 import socket
@@ -180,6 +181,19 @@ def test_an_unreadable_file(bare, monkeypatch):
     else:
         bare.chmod(0)
     assert 'Permission denied' in refusal(bare)
+
+
+def test_a_disk_that_fails(bare, monkeypatch):
+    class Failing(io.BytesIO):
+        def read(self, *size):
+            raise OSError(5, 'Input/output error')
+
+    def failing(descriptor, mode):
+        os.close(descriptor)
+        return Failing()
+
+    monkeypatch.setattr('trt_perception.model_file.open', failing, raising=False)
+    assert 'cannot be read: Input/output error' in refusal(bare)
 
 
 def test_other_bytes_than_the_manifest_says(tmp_path):
