@@ -5,7 +5,18 @@ import hashlib
 import json
 from pathlib import Path
 
+import numpy as np
+from onnx import TensorProto
+from onnx import helper
+from onnx import numpy_helper
+
 DIGEST = 'a1' * 32
+
+WIDTH, HEIGHT = 64, 48  # of the network's input
+# The model reads one anchor from each of these pixels of its input: red says where its centre is,
+# green how large it is, both in 1/255 of 64 pixels; blue is the score. Row 0 is class 0, row 1
+# class 1.
+ANCHORS = 4
 
 MANIFEST = {
     'schema': 1,
@@ -67,3 +78,58 @@ def write_model(folder, name='tiny.onnx', content=b'a model', **changes):
     )
     path.with_name(name + '.json').write_text(json.dumps(described))
     return path
+
+
+def tiny_onnx(
+    shape=(1, 3, HEIGHT, WIDTH),
+    dtype=TensorProto.FLOAT,
+    output_shape=(1, 6, 2 * ANCHORS),
+    hidden_rows=False,
+):
+    """Return a model that turns the top left pixels into boxes.
+
+    With hidden rows nobody can tell before it runs how many rows come out: always six.
+    """
+    top_left = [0, 0, 0, 0], [1, 3, 2, ANCHORS], [0, 1, 2, 3]
+    constants = {
+        'starts': np.array(top_left[0]),
+        'ends': np.array(top_left[1]),
+        'axes': np.array(top_left[2]),
+        'flat': np.array([1, 3, 2 * ANCHORS]),
+        'channels': np.array([1, 1, 1]),
+        'size': np.array([WIDTH], np.float32),
+        'rows': np.array([[[1] * ANCHORS + [0] * ANCHORS], [[0] * ANCHORS + [1] * ANCHORS]])
+        .transpose(1, 0, 2)
+        .astype(np.float32),
+    }
+    nodes = [
+        helper.make_node('Cast', ['images'], ['single'], to=TensorProto.FLOAT),
+        helper.make_node('Slice', ['single', 'starts', 'ends', 'axes'], ['corner']),
+        helper.make_node('Reshape', ['corner', 'flat'], ['pixels']),
+        helper.make_node('Split', ['pixels', 'channels'], ['red', 'green', 'blue'], axis=1),
+        helper.make_node('Mul', ['red', 'size'], ['centre']),
+        helper.make_node('Mul', ['green', 'size'], ['extent']),
+        helper.make_node('Mul', ['blue', 'rows'], ['scores']),
+        helper.make_node(
+            'Concat', ['centre', 'centre', 'extent', 'extent', 'scores'], ['wide'], axis=1
+        ),
+    ]
+    if hidden_rows:
+        nodes += [
+            helper.make_node('ReduceMax', ['wide'], ['six'], axes=[2], keepdims=1),
+            helper.make_node('Equal', ['six', 'six'], ['each']),
+            helper.make_node('Reshape', ['each', 'line'], ['condition']),
+            helper.make_node('Compress', ['wide', 'condition'], ['rows_out'], axis=1),
+        ]
+        constants['line'] = np.array([-1])
+    last = 'rows_out' if hidden_rows else 'wide'
+    nodes.append(helper.make_node('Cast', [last], ['output0'], to=dtype))
+    graph = helper.make_graph(
+        nodes,
+        'tiny',
+        [helper.make_tensor_value_info('images', dtype, shape)],
+        [helper.make_tensor_value_info('output0', dtype, output_shape)],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 13)], ir_version=8)
+    return model.SerializeToString()
