@@ -46,6 +46,7 @@ setup(
     license='Apache-2.0',
     entry_points={
         'console_scripts': [
+            'benchmark_engine = trt_perception.tools.benchmark_engine:main',
             'detector_node = trt_perception.ros.detector_node:main',
             'replay_images = trt_perception.ros.replay_images:main',
         ],

@@ -1,0 +1,162 @@
+"""Write a detector of YOLO11n's size with random weights, and its manifest, for benchmarks.
+
+About 2.6 million parameters and 6.5 GFLOPs (a multiply-add counts as 2) at 640 x 640. Whatever the
+image shows, about 1,000 of the 8,400 anchors pass a confidence of 0.25 and 300 boxes survive NMS
+at an IoU of 0.45, all in the middle of the image: every letterbox of an image up to 16:9 has
+pixels there. The same arguments give the same weights. What was written is run with ONNX Runtime
+and decoded, and the counts are printed.
+
+    python scripts/benchmarks/reference_model.py reference_fp32.onnx
+    python scripts/benchmarks/reference_model.py reference_fp16.onnx --precision fp16
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper
+from reference_network import CLASSES
+from reference_network import GAIN
+from reference_network import build_network
+
+from trt_perception.config import Thresholds
+from trt_perception.frame import Frame
+from trt_perception.manifest import DecoderSpec
+from trt_perception.manifest import Preprocessing
+from trt_perception.model_file import read_model_file
+from trt_perception.stages.decoders.dense import decode_dense
+from trt_perception.stages.host_preprocess import HostPreprocessor
+from trt_perception.tools.benchmark_frames import synthetic_image
+
+MAX_DETECTIONS = 300
+
+
+def size_wh(text):
+    """Return width and height, from N or WxH."""
+    sides = [int(side) for side in text.lower().split('x')]
+    if len(sides) > 2 or any(side < 64 or side % 32 for side in sides):
+        raise argparse.ArgumentTypeError(
+            f'expected N or WxH in multiples of 32, at least 64 (got {text!r})'
+        )
+    return sides[0], sides[-1]
+
+
+def arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('onnx', type=Path, help='file to write; its manifest comes beside it')
+    parser.add_argument('--precision', choices=('fp32', 'fp16'), default='fp32')
+    parser.add_argument('--input-size', type=size_wh, default=(640, 640), metavar='N|WxH')
+    parser.add_argument('--batch', type=int, default=1, help='images in one run (default: 1)')
+    options = parser.parse_args()
+    if options.onnx.suffix != '.onnx' or options.batch < 1:
+        parser.error('the file must end in .onnx, and the batch be at least 1')
+    return options
+
+
+def preprocessing_of(model, size):
+    kind = model.graph.input[0].type.tensor_type.elem_type
+    return Preprocessing(size, dtype=str(helper.tensor_dtype_to_np_dtype(kind)))
+
+
+def write_manifest(path, model, content, preprocessing):
+    tensors = [
+        {
+            'name': value.name,
+            'shape': [side.dim_value for side in value.type.tensor_type.shape.dim],
+            'dtype': preprocessing.dtype,
+        }
+        for value in (model.graph.input[0], model.graph.output[0])
+    ]
+    manifest = {
+        'schema': 1,
+        'onnx': {
+            'file': path.name,
+            'sha256': hashlib.sha256(content).hexdigest(),
+            'size_bytes': len(content),
+        },
+        'engine': None,
+        'inputs': tensors[:1],
+        'outputs': tensors[1:],
+        'preprocessing': asdict(preprocessing),
+        'decoder': asdict(DecoderSpec('dense')),
+        'class_names': [f'class {index}' for index in range(CLASSES)],
+        'notes': {'description': 'random weights of the size of YOLO11n, for benchmarks'},
+    }
+    path.with_name(path.name + '.json').write_text(json.dumps(manifest, indent=2) + '\n')
+    read_model_file(path)  # refuses what does not belong together
+
+
+def pictures():
+    """Return pictures of very different content and shape, by name."""
+    rng = np.random.default_rng(0)
+    return {
+        'scene 1920x1080': synthetic_image((1920, 1080), seed=1),
+        'scene 640x480': synthetic_image((640, 480), seed=2),
+        'scene 1080x1920': synthetic_image((1080, 1920), seed=3),
+        'noise 1920x1080': rng.integers(0, 256, (1080, 1920, 3), np.uint8),
+        'noise 640x640': rng.integers(0, 256, (640, 640, 3), np.uint8),
+        'black 800x600': np.zeros((600, 800, 3), np.uint8),
+    }
+
+
+def check(model, stages, preprocessing, batch):
+    """Run the model; print the spread of each stage's activations, candidates and detections."""
+    probe = onnx.ModelProto()
+    probe.CopyFrom(model)
+    probe.graph.output.extend(helper.make_empty_tensor_value_info(name) for _, name in stages)
+    session = onnxruntime.InferenceSession(
+        probe.SerializeToString(), providers=['CPUExecutionProvider']
+    )
+    preprocess = HostPreprocessor(preprocessing)
+    spreads, counts = {}, {}
+    for name, bgr in pictures().items():
+        height, width = bgr.shape[:2]
+        frame = Frame.view(
+            bgr.reshape(-1), width=width, height=height, step=3 * width, encoding='bgr8'
+        )
+        tensor, letterbox = preprocess(frame)
+        output, *inner = session.run(None, {'images': np.repeat(tensor, batch, axis=0)})
+        spreads[name] = [float(values.astype(np.float32).std()) for values in inner]
+        found = decode_dense(
+            output, DecoderSpec('dense'), letterbox, Thresholds(), max_detections=MAX_DETECTIONS
+        )
+        passed = int((output[0, 4:].max(axis=0) > Thresholds().confidence).sum())
+        counts[name] = passed, len(found), output.shape[2]
+    print('standard deviation of activations')
+    for index, (label, _) in enumerate(stages):
+        print(f'  {label:14}' + ''.join(f'{row[index]:9.3f}' for row in spreads.values()))
+    print('candidates above 0.25, and detections')
+    for name, (passed, kept, anchors) in counts.items():
+        print(f'  {name:17} {passed:5} of {anchors}, {kept} detections')
+    worst = [value for row in spreads.values() for value in row[:-2]]
+    if not 0.1 < min(worst) < max(worst) < 1000:
+        raise SystemExit(f'activations vanish or explode (gain {GAIN}): see the table above')
+
+
+def main():
+    options = arguments()
+    model, network = build_network(options.precision == 'fp16', options.input_size, options.batch)
+    content = model.SerializeToString()
+    preprocessing = preprocessing_of(model, options.input_size)
+    options.onnx.write_bytes(content)
+    write_manifest(options.onnx, model, content, preprocessing)
+    print(
+        f'{options.onnx}: {network.parameters / 1e6:.2f} M parameters, '
+        f'{2 * network.multiplications / 1e9:.2f} GFLOPs, {len(content) / 1e6:.1f} MB'
+    )
+    check(model, network.stages, preprocessing, options.batch)
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

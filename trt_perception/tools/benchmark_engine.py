@@ -1,0 +1,287 @@
+"""Measures engines and ONNX models: alone, step by step, in the pipeline, and side by side."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import asdict
+from dataclasses import dataclass
+from datetime import datetime
+from datetime import timezone
+from pathlib import Path
+from typing import Any
+from typing import Final
+
+from tqdm import tqdm
+
+from trt_perception.errors import ConfigError
+from trt_perception.errors import TrtPerceptionError
+from trt_perception.frame import PIXEL_FORMATS
+from trt_perception.frame import Frame
+from trt_perception.model_file import ModelFile
+from trt_perception.model_file import read_model_file
+from trt_perception.tools.benchmark_frames import load_frames
+from trt_perception.tools.benchmark_measure import Agreement
+from trt_perception.tools.benchmark_measure import compare_detections
+from trt_perception.tools.benchmark_model import BenchmarkOptions
+from trt_perception.tools.benchmark_model import ModelReport
+from trt_perception.tools.benchmark_model import measure_model
+from trt_perception.tools.benchmark_plot import check_plot
+from trt_perception.tools.benchmark_plot import plot_reports
+from trt_perception.tools.benchmark_report import agreement_text
+from trt_perception.tools.benchmark_report import machine_facts
+from trt_perception.tools.benchmark_report import model_text
+
+__all__ = ['BenchmarkReport', 'benchmark_models', 'main']
+
+# More bytes than caches hold, as a rule, and a picture in flight is not the next one.
+_PICTURES: Final = 8
+_EXAMPLES: Final = """\
+examples:
+  ros2 run trt_perception benchmark_engine yolo.engine
+  ros2 run trt_perception benchmark_engine fp32.engine fp16.engine --json result.json
+  ros2 run trt_perception benchmark_engine model.onnx --image photo.jpg --frames 100
+  ros2 run trt_perception benchmark_engine yolo.engine --encoding nv12 --size 1280x720 --depth 1,3
+
+Times are in milliseconds. Means of steps are of many right behind each other; what is alone, and
+every latency, is of one at a time. Frames/s, enqueue, collect and CPU time are measured with
+frames always waiting. The naive way runs the same engine with OpenCV, NumPy and blocking copies.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+"""
+
+
+@dataclass(frozen=True)
+class BenchmarkReport:
+    """All that one run found.
+
+    Attributes:
+        date: start of the run, ISO 8601, UTC.
+        machine: what the figures depend on.
+        options: what was measured.
+        pictures: size and encoding of each frame.
+        models: one entry for each model, in the order given.
+        agreement: for each model but the first, the first's detections found again in its own.
+    """
+
+    date: str
+    machine: dict[str, Any]
+    options: BenchmarkOptions
+    pictures: tuple[str, ...]
+    models: tuple[ModelReport, ...]
+    agreement: tuple[Agreement, ...]
+
+
+def benchmark_models(
+    models: Sequence[ModelFile],
+    frames: Sequence[Frame],
+    options: BenchmarkOptions,
+    *,
+    progress: Callable[[str], None],
+    finished: Callable[[ModelReport], None],
+) -> BenchmarkReport:
+    """Measure models one after the other, on the same frames.
+
+    Args:
+        models: engines and ONNX files.
+        frames: taken in turn.
+        options: what is measured.
+        progress: told before each measurement what comes next.
+        finished: told of each model's figures as soon as they are there.
+
+    Raises:
+        EngineError: a model cannot be run.
+        CudaError: a CUDA call failed.
+    """
+    date = datetime.now(timezone.utc).isoformat(timespec='seconds')
+    reports, detections = [], []
+    for model in models:
+        report, found = measure_model(model, frames, options, progress)
+        reports.append(report)
+        detections.append(found)
+        finished(report)
+    on_gpu = any(not model.is_onnx for model in models)
+    return BenchmarkReport(
+        date=date,
+        machine=machine_facts(0 if on_gpu else None),
+        options=options,
+        pictures=tuple(f'{f.width}x{f.height} {f.format.name}' for f in frames),
+        models=tuple(reports),
+        agreement=tuple(compare_detections(detections[0], other) for other in detections[1:]),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = _parser().parse_args(given)
+    try:
+        try:
+            models, frames, wanted = _prepare(options)
+        except TrtPerceptionError as error:
+            print(f'benchmark_engine: {error}', file=sys.stderr)
+            return 2
+        report = _measure(models, frames, wanted)
+        _save(report, shlex.join(['benchmark_engine', *given]), options.json, options.plot)
+    except (TrtPerceptionError, OSError) as error:
+        print(f'benchmark_engine: {error}', file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print('benchmark_engine: interrupted', file=sys.stderr)
+        return 130
+    return 0
+
+
+def _prepare(
+    options: argparse.Namespace,
+) -> tuple[list[ModelFile], list[Frame], BenchmarkOptions]:
+    """Read all that was named, so that mistakes show before minutes of measuring.
+
+    Raises:
+        TrtPerceptionError: a model, picture or option cannot be used.
+    """
+    for path in filter(None, (options.json, options.plot)):
+        if not path.parent.is_dir() or path.is_dir():
+            raise ConfigError(f'{path}: expected a file to write, in a folder that exists')
+    if options.plot:
+        check_plot(options.plot)
+    wanted = BenchmarkOptions(
+        options.depth, options.frames, options.warmup, options.confidence, not options.no_naive
+    )
+    models = [read_model_file(path) for path in options.models]
+    for depth in wanted.depths:
+        wanted.config(models[0], depth)
+    frames = load_frames(options.image, options.size, options.encoding, _PICTURES)
+    return models, frames, wanted
+
+
+def _measure(
+    models: Sequence[ModelFile], frames: Sequence[Frame], options: BenchmarkOptions
+) -> BenchmarkReport:
+    """Measure with a progress bar where there is a terminal, and print each model's tables."""
+    steps = sum(2 if m.is_onnx else 1 + options.naive + len(options.depths) for m in models)
+    tqdm.monitor_interval = 0  # no thread of its own beside what is measured
+    with tqdm(
+        total=steps, disable=None, leave=False, bar_format='{l_bar}{bar}| {n}/{total}'
+    ) as bar:
+        done = itertools.count()
+
+        def progress(step: str) -> None:
+            bar.n = next(done)
+            bar.set_description(step)
+
+        def finished(report: ModelReport) -> None:
+            bar.clear()
+            print(model_text(report), flush=True)
+
+        report = benchmark_models(models, frames, options, progress=progress, finished=finished)
+    for model, agreement in zip(report.models[1:], report.agreement, strict=True):
+        print(f'{report.models[0].file}, found again by {model.file}: {agreement_text(agreement)}')
+    return report
+
+
+def _save(
+    report: BenchmarkReport, command: str, json_path: Path | None, plot: Path | None
+) -> None:
+    if json_path is not None:
+        content = {'command': command, **asdict(report)}
+        json_path.write_text(json.dumps(content, indent=2) + '\n', encoding='utf-8')
+        print(f'saved {json_path}')
+    if plot is not None:
+        plot_reports(report.models, plot)
+        print(f'saved {plot}')
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog='benchmark_engine',
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    defaults = BenchmarkOptions()
+    add('models', nargs='+', metavar='MODEL', help='engine or ONNX; all compared with the first')
+    add(
+        '--image', default='', metavar='FILE', help='picture, folder or video (default: synthetic)'
+    )
+    add(
+        '--size',
+        type=_size,
+        metavar='WxH',
+        help='of the frames in pixels (default: as the picture is; synthetic: 1920x1080)',
+    )
+    add(
+        '--encoding',
+        choices=tuple(PIXEL_FORMATS),
+        default='bgr8',
+        metavar='NAME',
+        help=f'of the frames (default: bgr8), one of {", ".join(PIXEL_FORMATS)}',
+    )
+    add(
+        '--depth',
+        type=_depths,
+        default=defaults.depths,
+        metavar='N,N…',
+        help='frames in flight, one measurement each (default: 1,2,3,4; an ONNX file has 1)',
+    )
+    add(
+        '--frames',
+        type=_at_least(1),
+        default=defaults.count,
+        metavar='N',
+        help='per measurement (default: 1000)',
+    )
+    add(
+        '--warmup',
+        type=_at_least(0),
+        default=defaults.warmup,
+        metavar='N',
+        help='frames before that do not count (default: 100)',
+    )
+    add(
+        '--confidence',
+        type=float,
+        default=defaults.confidence,
+        metavar='X',
+        help='threshold (default: 0.25)',
+    )
+    add('--json', type=Path, metavar='FILE', help='write all figures, with the machine')
+    add('--plot', type=Path, metavar='FILE', help='draw them (.png, .svg, .pdf; needs matplotlib)')
+    add('--no-naive', action='store_true', help='do not measure the naive way')
+    return parser
+
+
+def _size(text: str) -> tuple[int, int]:
+    sides = [int(side) for side in text.lower().split('x') if side.isdecimal()]
+    if text.lower().count('x') != 1 or len(sides) != 2 or not all(1 <= s <= 32767 for s in sides):
+        raise argparse.ArgumentTypeError(
+            f'expected WIDTHxHEIGHT, each from 1 to 32767, as in 1920x1080 (got {text!r})'
+        )
+    return sides[0], sides[1]
+
+
+def _depths(text: str) -> tuple[int, ...]:
+    parts = text.split(',')
+    if not all(part.strip().isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f'expected numbers, as in 1,2,3 (got {text!r})')
+    return tuple(int(part) for part in parts)
+
+
+def _at_least(lowest: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < lowest:
+            raise argparse.ArgumentTypeError(
+                f'expected a whole number from {lowest} on (got {text!r})'
+            )
+        return int(text)
+
+    return number
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,251 @@
+"""One model measured whole: alone, step by step, in the pipeline, and the naive way."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trt_perception.config import DetectorConfig
+from trt_perception.detections import Detections
+from trt_perception.frame import Frame
+from trt_perception.gpu import Device
+from trt_perception.manifest import TensorSpec
+from trt_perception.model_file import ModelFile
+from trt_perception.model_spec import ModelSpec
+from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.tools.benchmark_gpu import FrameSteps
+from trt_perception.tools.benchmark_gpu import measure_steps
+from trt_perception.tools.benchmark_host import measure_host_steps
+from trt_perception.tools.benchmark_measure import Agreement
+from trt_perception.tools.benchmark_measure import PipelineReport
+from trt_perception.tools.benchmark_measure import StageTime
+from trt_perception.tools.benchmark_measure import compare_detections
+from trt_perception.tools.benchmark_measure import detect_all
+from trt_perception.tools.benchmark_measure import measure_pipeline
+from trt_perception.tools.benchmark_naive import NaiveReport
+from trt_perception.tools.benchmark_naive import measure_naive
+
+__all__ = ['BenchmarkOptions', 'ModelReport', 'Ratios', 'measure_model']
+
+#: Told what is measured next.
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class BenchmarkOptions:
+    """What is measured.
+
+    Attributes:
+        depths: frames in flight, one measurement each; on the CPU there is always one.
+        count: frames of each measurement.
+        warmup: frames before each that do not count.
+        confidence: confidence threshold.
+        naive: measure the naive way too, where the model is an engine.
+    """
+
+    depths: tuple[int, ...] = (1, 2, 3, 4)
+    count: int = 1000
+    warmup: int = 100
+    confidence: float = 0.25
+    naive: bool = True
+
+    def config(self, model: ModelFile, depth: int) -> DetectorConfig:
+        """Return the parameters of a node that would run the model.
+
+        Raises:
+            ConfigError: a value is out of its range.
+        """
+        return DetectorConfig(
+            engine_path=str(model.path),
+            pipeline_depth=depth,
+            confidence_threshold=self.confidence,
+        )
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """What the times say when they are held against each other.
+
+    Attributes:
+        depth: of the pipeline.
+        throughput_x_engine: frames/s times the engine's own time: 1 where the engine never waits.
+        p50_minus_engine_ms: what a frame takes beyond the engine's own time.
+        p99_over_p50: of the latency.
+        throughput_over_naive: of frames/s.
+        naive_over_latency: of the median latencies.
+    """
+
+    depth: int
+    throughput_x_engine: float
+    p50_minus_engine_ms: float
+    p99_over_p50: float
+    throughput_over_naive: float | None
+    naive_over_latency: float | None
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """All figures of one model.
+
+    Attributes:
+        file: its name.
+        sha256: of its bytes.
+        runtime: module and version that run it.
+        input: the input tensor.
+        output: the first output tensor.
+        engine_ms: the network alone, for each of many right behind each other; from a CUDA graph
+            where there is one.
+        stages: single steps, by name.
+        candidates: boxes above the confidence threshold before NMS, for each picture.
+        pipelines: one entry for each depth.
+        naive: None where it was not asked for or cannot be.
+        naive_agreement: the pipeline's detections found again the naive way.
+        ratios: one entry for each depth.
+    """
+
+    file: str
+    sha256: str
+    runtime: str
+    input: TensorSpec
+    output: TensorSpec
+    engine_ms: float
+    stages: dict[str, StageTime]
+    candidates: tuple[int, ...]
+    pipelines: tuple[PipelineReport, ...]
+    naive: NaiveReport | None
+    naive_agreement: Agreement | None
+    ratios: tuple[Ratios, ...]
+
+
+@dataclass
+class _Alone:
+    """What is measured without a pipeline."""
+
+    spec: ModelSpec
+    runtime: str
+    stages: dict[str, StageTime]
+    candidates: list[int]
+    naive: NaiveReport | None = None
+    naive_detections: Sequence[Detections] = ()
+
+
+def measure_model(
+    model: ModelFile, frames: Sequence[Frame], options: BenchmarkOptions, progress: Progress
+) -> tuple[ModelReport, list[Detections]]:
+    """Measure everything of one model.
+
+    Args:
+        model: an engine or ONNX file.
+        frames: taken in turn.
+        options: what is measured.
+        progress: told before each measurement what comes next.
+
+    Returns:
+        The figures, and the detections of each frame.
+
+    Raises:
+        EngineError: the model cannot be run.
+        CudaError: a CUDA call failed.
+    """
+    alone = (_on_host if model.is_onnx else _on_gpu)(model, frames, options, progress)
+    pipelines, detections = [], list[Detections]()
+    for depth in (1,) if model.is_onnx else options.depths:
+        progress(f'{model.path.name}: depth {depth}')
+        pipeline, detections = _in_pipeline(model, frames, options, depth)
+        pipelines.append(pipeline)
+    stages = alone.stages
+    engine = stages.get('engine_graph') or stages.get('engine_enqueue') or stages['inference']
+    report = ModelReport(
+        file=model.path.name,
+        sha256=model.sha256,
+        runtime=f'{alone.runtime} {sys.modules[alone.runtime].__version__}',
+        input=alone.spec.input,
+        output=alone.spec.outputs[0],
+        engine_ms=engine.mean_ms,
+        stages=stages,
+        candidates=tuple(alone.candidates),
+        pipelines=tuple(pipelines),
+        naive=alone.naive,
+        naive_agreement=compare_detections(detections, alone.naive_detections)
+        if alone.naive
+        else None,
+        ratios=tuple(_ratios(pipeline, engine.mean_ms, alone.naive) for pipeline in pipelines),
+    )
+    return report, detections
+
+
+def _on_gpu(
+    model: ModelFile, frames: Sequence[Frame], options: BenchmarkOptions, progress: Progress
+) -> _Alone:
+    progress(f'{model.path.name}: engine and steps')
+    config = options.config(model, 1)
+    with FrameSteps(model, config, max(frame.data.size for frame in frames)) as steps:
+        thresholds = config.thresholds(steps.spec.class_names)
+        stages = measure_steps(
+            steps, frames[0], thresholds, count=options.count, warmup=options.warmup
+        )
+        candidates = [steps.candidates(frame, thresholds) for frame in frames]
+        alone = _Alone(steps.spec, steps.runtime, stages, candidates)
+        # NumPy has no bfloat16.
+        if options.naive and steps.spec.input.dtype in ('float32', 'float16'):
+            progress(f'{model.path.name}: the naive way')
+            alone.naive, alone.naive_detections = measure_naive(
+                steps, frames, thresholds, config, count=options.count, warmup=options.warmup
+            )
+    return alone
+
+
+def _on_host(
+    model: ModelFile, frames: Sequence[Frame], options: BenchmarkOptions, progress: Progress
+) -> _Alone:
+    progress(f'{model.path.name}: steps')
+    spec, stages, candidates = measure_host_steps(
+        model, options.config(model, 1), frames, count=options.count, warmup=options.warmup
+    )
+    return _Alone(spec, 'onnxruntime', stages, candidates)
+
+
+def _in_pipeline(
+    model: ModelFile, frames: Sequence[Frame], options: BenchmarkOptions, depth: int
+) -> tuple[PipelineReport, list[Detections]]:
+    config = options.config(model, depth)
+    device = None if model.is_onnx else Device(config.device_id)
+    free = device.memory()[0] if device else 0
+    start = time.perf_counter()
+    pipeline = open_pipeline(config)
+    load_s = time.perf_counter() - start
+    try:
+        thresholds = config.thresholds(pipeline.spec.class_names)
+        largest = max(frames, key=lambda frame: frame.data.size)
+        for slot in range(pipeline.depth):  # each grows once
+            pipeline.enqueue(slot, largest, thresholds)
+            pipeline.collect(slot)
+        detections = detect_all(pipeline, frames, thresholds)
+        used = free - device.memory()[0] if device else None
+        report = measure_pipeline(
+            pipeline,
+            frames,
+            thresholds,
+            count=options.count,
+            warmup=options.warmup,
+            load_s=load_s,
+            device_memory_bytes=used,
+        )
+    finally:
+        pipeline.close()
+    return report, detections
+
+
+def _ratios(report: PipelineReport, engine_ms: float, naive: NaiveReport | None) -> Ratios:
+    latency = report.latency_ms
+    return Ratios(
+        depth=report.depth,
+        throughput_x_engine=report.frames_per_s * engine_ms / 1e3,
+        p50_minus_engine_ms=latency.p50 - engine_ms,
+        p99_over_p50=latency.p99 / latency.p50,
+        throughput_over_naive=report.frames_per_s / naive.frames_per_s if naive else None,
+        naive_over_latency=naive.latency_ms.p50 / latency.p50 if naive else None,
+    )
