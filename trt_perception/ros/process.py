@@ -17,7 +17,7 @@ from rclpy.signals import SignalHandlerOptions
 
 from trt_perception.errors import ConfigError
 
-__all__ = ['run_node']
+__all__ = ['run_node', 'wrong_usage']
 
 NodeType = TypeVar('NodeType', bound=Node)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -49,12 +49,12 @@ def run_node(
     try:
         rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
     except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
-        return _wrong_usage(str(error))
+        return wrong_usage(str(error))
     try:
         node = make_node()
     except ConfigError as error:
         rclpy.shutdown()
-        return _wrong_usage(str(error))
+        return wrong_usage(str(error))
     stop = threading.Event()
     wake = node.create_guard_condition(lambda: None)
     waiter = threading.Thread(
@@ -100,7 +100,8 @@ def _wait_for_signal(caught: int, stop: threading.Event, wake: Callable[[], None
     os._exit(128 + os.read(caught, 1)[0])
 
 
-def _wrong_usage(message: str) -> int:
+def wrong_usage(message: str) -> int:
+    """Say what is wrong with the command line, a sentence a line; return the exit code."""
     for line in message.splitlines():
         print(f'error: {line}', file=sys.stderr)
     return 2

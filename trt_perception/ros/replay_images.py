@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import array
+import contextlib
 import itertools
 import json
 import sys
 import time
+from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
+from typing import TextIO
 
 import cv2
 import numpy as np
@@ -27,6 +30,7 @@ from trt_perception.errors import ConfigError
 from trt_perception.frame import PIXEL_FORMATS
 from trt_perception.image_source import ImageSource
 from trt_perception.ros.process import run_node
+from trt_perception.ros.process import wrong_usage
 
 __all__ = ['main']
 
@@ -46,7 +50,11 @@ exit codes: 0 all sent or interrupted, 1 a picture could not be read, 2 wrong us
 def main(args: list[str] | None = None) -> int:
     """Publish until the source ends or a signal comes; return the exit code."""
     command_line = sys.argv if args is None else ['replay_images', *args]
-    options = _parser().parse_args(remove_ros_args(command_line)[1:])
+    try:
+        own = remove_ros_args(command_line)[1:]
+    except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
+        return wrong_usage(str(error))
+    options = _parser().parse_args(own)
     return run_node(
         lambda: ReplayImages(options),
         ReplayImages.close,
@@ -62,7 +70,7 @@ class ReplayImages(Node):
         options: what the command line says.
 
     Raises:
-        ConfigError: there are no pictures.
+        ConfigError: there are no pictures, or the log cannot be written.
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -70,7 +78,7 @@ class ReplayImages(Node):
         self._options = options
         self._source = ImageSource(options.source)
         self._pictures = self._all_pictures()
-        self._log = open(options.log, 'w', encoding='utf-8') if options.log else None  # noqa: SIM115
+        self._log = _opened(options.log) if options.log else None
         self.exit_code = 0
         self._done = False
         self._sent = 0
@@ -167,7 +175,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument('source', help='folder, glob pattern, picture file or video file')
     parser.add_argument(
-        '--rate', type=_positive, default=10.0, metavar='HZ', help='images a second (default 10)'
+        '--rate', type=_rate, default=10.0, metavar='HZ', help='images a second (default 10)'
     )
     parser.add_argument('--loop', action='store_true', help='start again at the end')
     parser.add_argument(
@@ -183,7 +191,7 @@ def _parser() -> argparse.ArgumentParser:
         default='reliable',
         help='default reliable',
     )
-    parser.add_argument('--depth', type=int, default=5, help='QoS depth (default 5)')
+    parser.add_argument('--depth', type=_at_least(1), default=5, help='QoS depth (default 5)')
     parser.add_argument(
         '--frame-id',
         default='camera',
@@ -192,7 +200,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         '--wait-for-subscribers',
-        type=int,
+        type=_at_least(0),
         default=0,
         metavar='N',
         help='send nothing before N subscribers are there',
@@ -203,8 +211,27 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 1000:
-        raise argparse.ArgumentTypeError(f'must be above 0 and at most 1000 (got {text})')
-    return value
+def _rate(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) <= 1000:
+            return float(text)
+    raise argparse.ArgumentTypeError(f'must be a number above 0 and at most 1000 (got {text!r})')
+
+
+def _at_least(lowest: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        with contextlib.suppress(ValueError):
+            if lowest <= int(text) <= 10_000:
+                return int(text)
+        raise argparse.ArgumentTypeError(
+            f'must be a whole number from {lowest} to 10000 (got {text!r})'
+        )
+
+    return parse
+
+
+def _opened(path: str) -> TextIO:
+    try:
+        return open(path, 'w', encoding='utf-8')
+    except OSError as error:
+        raise ConfigError(f'--log {path}: cannot be written: {error.strerror}') from error
