@@ -16,9 +16,10 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from contextlib import ExitStack
 from dataclasses import replace
+from queue import SimpleQueue
 from typing import Final
 
 import numpy as np
@@ -65,9 +66,12 @@ _ITEM_BYTES: Final = {
 }
 # Room for a 1080p bgr8 frame from the start; a slot grows to what a camera really sends.
 _FIRST_FRAME_BYTES: Final = 8 * 1024 * 1024
-# 6.2 MB took 376 µs with one thread, 232 with two, 196 with three and more with six (16 cores).
-_COPY_THREADS: Final = 3
+# 6.2 MB took 376 µs with one thread, 232 with two, 196 to 201 with three or four and more
+# with six; its 99th percentile was least with four (264 µs, 439 with three; 16 cores).
+_COPY_THREADS: Final = 4
 _COPY_CHUNK_BYTES: Final = 1024 * 1024
+
+_Pixels = npt.NDArray[np.uint8]
 
 
 class CudaPipeline:
@@ -165,8 +169,9 @@ class _Slot:
         with ExitStack() as undo:
             undo.enter_context(self._closing)
             own = self._closing.enter_context
+            # A core that spins while a Jetson's engine runs is one that nobody else has there.
             self._started: Event = own(Event())
-            self.finished: Event = own(Event())
+            self.finished: Event = own(Event(blocking=device.integrated))
             self._input = own(DeviceBuffer(_bytes_of(spec.input)))
             self._outputs = {
                 tensor.name: own(DeviceBuffer(_bytes_of(tensor))) for tensor in spec.outputs
@@ -288,30 +293,49 @@ class _Slot:
 
 
 class _Copier:
-    """Copies pixels with several threads, because one is slower than the engine.
+    """Copies pixels with several threads, because one is about as slow as the engine.
 
-    NumPy releases the GIL meanwhile.
+    NumPy releases the GIL while it copies. Queues made in C hand the parts over: a thread pool's
+    futures cost as much as a tenth of the copy.
     """
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_COPY_THREADS - 1, thread_name_prefix='copy')
-
-    def copy(self, target: npt.NDArray[np.uint8], source: npt.NDArray[np.uint8]) -> None:
-        """Copy the whole source to the front of the target."""
-        size = source.size
-        parts = min(_COPY_THREADS, max(1, size // _COPY_CHUNK_BYTES))
-        bounds = [size * part // parts for part in range(parts + 1)]
-        ranges = [slice(low, high) for low, high in itertools.pairwise(bounds)]
-        others = [
-            self._threads.submit(np.copyto, target[part], source[part]) for part in ranges[1:]
+        self._parts: SimpleQueue[tuple[_Pixels, _Pixels] | None] = SimpleQueue()
+        self._done: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._work, name=f'copy {index}', daemon=True)
+            for index in range(1, _COPY_THREADS)
         ]
+        for thread in self._threads:
+            thread.start()
+
+    def copy(self, target: _Pixels, source: _Pixels) -> None:
+        """Copy the whole source to the front of the target."""
+        parts = min(_COPY_THREADS, max(1, source.size // _COPY_CHUNK_BYTES))
+        bounds = [source.size * part // parts for part in range(parts + 1)]
+        ranges = [slice(low, high) for low, high in itertools.pairwise(bounds)]
+        for part in ranges[1:]:
+            self._parts.put((target[part], source[part]))
         np.copyto(target[ranges[0]], source[ranges[0]])
-        for other in others:
-            other.result()
+        errors = [self._done.get() for _ in ranges[1:]]
+        for error in filter(None, errors):
+            raise error
 
     def close(self) -> None:
         """End the threads."""
-        self._threads.shutdown()
+        for _ in self._threads:
+            self._parts.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+
+    def _work(self) -> None:
+        while (part := self._parts.get()) is not None:
+            try:
+                np.copyto(*part)
+                self._done.put(None)
+            except BaseException as error:  # noqa: PERF203  whoever waits must hear of it
+                self._done.put(error)
 
 
 def _bytes_of(tensor: TensorSpec) -> int:

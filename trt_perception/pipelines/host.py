@@ -12,6 +12,7 @@ from trt_perception.model_spec import resolve_model_spec
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.stages.decoders.dense import decode_dense
 from trt_perception.stages.host_preprocess import HostPreprocessor
+from trt_perception.stages.onnx_runtime import CPU
 from trt_perception.stages.onnx_runtime import OnnxModel
 
 __all__ = ['HostPipeline']
@@ -27,7 +28,12 @@ class HostPipeline:
     depth = 1
 
     def __init__(
-        self, model: ModelFile, config: DetectorConfig, *, max_candidates: int = 1024
+        self,
+        model: ModelFile,
+        config: DetectorConfig,
+        *,
+        max_candidates: int = 1024,
+        provider: str = CPU,
     ) -> None:
         """Load the model.
 
@@ -35,11 +41,12 @@ class HostPipeline:
             model: an ONNX file.
             config: the node's parameters.
             max_candidates: most boxes that enter NMS; evaluation needs more than a node.
+            provider: ONNX Runtime's; a node runs on the CPU.
 
         Raises:
             EngineError: the model cannot be loaded, or it is not known how to use it.
         """
-        self._model: OnnxModel | None = OnnxModel(model, config.resolved_cpu_threads())
+        self._model: OnnxModel | None = OnnxModel(model, config.resolved_cpu_threads(), provider)
         self.spec = resolve_model_spec(
             model.path.name, model.manifest, self._model.inputs, self._model.outputs, config
         )

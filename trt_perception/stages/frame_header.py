@@ -6,7 +6,7 @@ of FrameHeader in stages/kernels/frame.cuh.
 
 from __future__ import annotations
 
-from typing import Any
+import struct
 from typing import Final
 
 import numpy as np
@@ -27,6 +27,10 @@ FORMAT_NUMBERS: Final = {
 _ALIGNMENT: Final = 256
 
 
+# Sizes and geometry as integers, then thresholds and ratios; in the order of the C struct.
+_FIELDS: Final = struct.Struct('<12i4f2d')
+
+
 class FrameHeader:
     """Writes headers for one model.
 
@@ -34,27 +38,13 @@ class FrameHeader:
         classes: how many the model has.
 
     Attributes:
-        dtype: the header's fields.
         size: bytes from the start of the header to the first pixel.
         class_words: 32-bit words of the class filter.
     """
 
     def __init__(self, classes: int) -> None:
         self.class_words = (classes + 31) // 32
-        self.dtype = np.dtype(
-            [
-                *((name, '<i4') for name in ('width', 'height', 'step', 'format', 'big_endian')),
-                *((name, '<i4') for name in ('resized_width', 'resized_height', 'pad_left')),
-                *(
-                    (name, '<i4')
-                    for name in ('pad_top', 'filter_classes', 'reserved0', 'reserved1')
-                ),
-                *((name, '<f4') for name in ('to_source_x', 'to_source_y', 'confidence', 'iou')),
-                *((name, '<f8') for name in ('scale_x', 'scale_y')),
-                ('class_bits', '<u4', (self.class_words,)),
-            ]
-        )
-        self.size = -(-self.dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        self.size = -(-(_FIELDS.size + 4 * self.class_words) // _ALIGNMENT) * _ALIGNMENT
 
     def write(
         self,
@@ -71,24 +61,33 @@ class FrameHeader:
             letterbox: its geometry.
             thresholds: of this frame.
         """
-        fields: Any = target[: self.dtype.itemsize].view(self.dtype)[0]
-        ratio = np.array(letterbox.source_wh, np.float32) / np.array(
-            letterbox.resized_wh, np.float32
+        # In float32, as Letterbox.to_source divides.
+        source, resized = letterbox.source_wh, letterbox.resized_wh
+        ratio_x, ratio_y = np.array(source, np.float32) / np.array(resized, np.float32)
+        _FIELDS.pack_into(
+            target.data,
+            0,
+            frame.width,
+            frame.height,
+            frame.step,
+            FORMAT_NUMBERS[frame.format.name],
+            frame.big_endian,
+            *resized,
+            letterbox.pad_left,
+            letterbox.pad_top,
+            bool(thresholds.class_ids),
+            0,
+            0,
+            ratio_x,
+            ratio_y,
+            thresholds.confidence,
+            thresholds.iou,
+            # As cv2.resize: the inverse of the inverse, in double.
+            1.0 / (resized[0] / source[0]),
+            1.0 / (resized[1] / source[1]),
         )
-        fields['width'], fields['height'], fields['step'] = frame.width, frame.height, frame.step
-        fields['format'] = FORMAT_NUMBERS[frame.format.name]
-        fields['big_endian'] = frame.big_endian
-        fields['resized_width'], fields['resized_height'] = letterbox.resized_wh
-        fields['pad_left'], fields['pad_top'] = letterbox.pad_left, letterbox.pad_top
-        fields['to_source_x'], fields['to_source_y'] = ratio
-        # As cv2.resize: the inverse of the inverse, in double.
-        fields['scale_x'], fields['scale_y'] = (
-            1.0 / (resized / source)
-            for resized, source in zip(letterbox.resized_wh, letterbox.source_wh, strict=True)
-        )
-        fields['confidence'], fields['iou'] = thresholds.confidence, thresholds.iou
-        fields['filter_classes'] = bool(thresholds.class_ids)
-        bits = fields['class_bits']
-        bits[:] = 0
-        for class_id in thresholds.class_ids:
-            bits[class_id // 32] |= np.uint32(1 << class_id % 32)
+        if thresholds.class_ids:
+            bits = np.zeros(self.class_words, '<u4')
+            for class_id in thresholds.class_ids:
+                bits[class_id // 32] |= np.uint32(1 << class_id % 32)
+            target[_FIELDS.size :][: bits.nbytes] = bits.view(np.uint8)

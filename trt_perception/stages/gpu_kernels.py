@@ -21,7 +21,8 @@ __all__ = ['RESULT_HEAD_BYTES', 'RESULT_ROW', 'FrameKernels']
 _C_TYPES: Final = {'float32': 'float', 'float16': 'Half', 'bfloat16': 'BFloat'}
 _BLOCK: Final = (32, 8, 1)
 
-#: The result starts with the number of rows, int32; then come the rows, in source pixels.
+#: The result starts with two int32: how many rows follow, and how many anchors passed the
+#: thresholds. Then come the rows, in source pixels.
 RESULT_ROW: Final = np.dtype([('xyxy', '<f4', (4,)), ('score', '<f4'), ('class_id', '<i4')])
 RESULT_HEAD_BYTES: Final = 16
 

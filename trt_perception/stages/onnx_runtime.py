@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,10 @@ from trt_perception.errors import EngineError
 from trt_perception.manifest import TensorSpec
 from trt_perception.model_file import ModelFile
 
-__all__ = ['OnnxModel']
+__all__ = ['CPU', 'OnnxModel']
+
+#: The provider that is everywhere.
+CPU: Final = 'CPUExecutionProvider'
 
 _DTYPES = {
     'tensor(float)': 'float32',
@@ -29,11 +33,17 @@ class OnnxModel:
         outputs: likewise.
     """
 
-    def __init__(self, model: ModelFile, threads: int) -> None:
+    def __init__(self, model: ModelFile, threads: int, provider: str = CPU) -> None:
         """Load the model.
 
+        Args:
+            model: an ONNX file.
+            threads: of ONNX Runtime's own pool.
+            provider: what runs it; what that does not know runs on the CPU.
+
         Raises:
-            EngineError: ONNX Runtime is not installed or cannot load the model.
+            EngineError: ONNX Runtime is not installed, has no such provider or cannot load the
+                model.
         """
         try:
             import onnxruntime  # heavy: only the process that runs a model pays for it
@@ -41,6 +51,12 @@ class OnnxModel:
             raise EngineError(
                 f'{model.path.name} needs ONNX Runtime: python3 -m pip install onnxruntime'
             ) from error
+        available = onnxruntime.get_available_providers()
+        if provider not in available:
+            raise EngineError(
+                f'this ONNX Runtime has no {provider}, only {", ".join(available)}; for CUDA: '
+                'python3 -m pip install onnxruntime-gpu'
+            )
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -50,7 +66,7 @@ class OnnxModel:
         options.log_severity_level = 3
         try:
             self._session = onnxruntime.InferenceSession(
-                model.content, options, providers=['CPUExecutionProvider']
+                model.content, options, providers=list(dict.fromkeys((provider, CPU)))
             )
         except Exception as error:  # ONNX Runtime's exceptions share no base of their own
             raise EngineError(f'{model.path}: ONNX Runtime cannot load it: {error}') from error

@@ -25,6 +25,7 @@ from trt_perception.frame import PIXEL_FORMATS
 from trt_perception.frame import Frame
 from trt_perception.model_file import ModelFile
 from trt_perception.model_file import read_model_file
+from trt_perception.stages.onnx_runtime import CPU
 from trt_perception.tools.benchmark_frames import load_frames
 from trt_perception.tools.benchmark_measure import Agreement
 from trt_perception.tools.benchmark_measure import compare_detections
@@ -40,6 +41,7 @@ from trt_perception.tools.benchmark_report import model_text
 __all__ = ['BenchmarkReport', 'benchmark_models', 'main']
 
 # More bytes than caches hold, as a rule, and a picture in flight is not the next one.
+_PROVIDERS: Final = {'cpu': CPU, 'cuda': 'CUDAExecutionProvider'}
 _PICTURES: Final = 8
 _EXAMPLES: Final = """\
 examples:
@@ -150,7 +152,12 @@ def _prepare(
     if options.plot:
         check_plot(options.plot)
     wanted = BenchmarkOptions(
-        options.depth, options.frames, options.warmup, options.confidence, not options.no_naive
+        options.depth,
+        options.frames,
+        options.warmup,
+        options.confidence,
+        not options.no_naive,
+        _PROVIDERS[options.provider],
     )
     models = [read_model_file(path) for path in options.models]
     for depth in wanted.depths:
@@ -249,6 +256,12 @@ def _parser() -> argparse.ArgumentParser:
         default=defaults.confidence,
         metavar='X',
         help='threshold (default: 0.25)',
+    )
+    add(
+        '--provider',
+        choices=tuple(_PROVIDERS),
+        default='cpu',
+        help='what ONNX Runtime runs ONNX files with (default: cpu)',
     )
     add('--json', type=Path, metavar='FILE', help='write all figures, with the machine')
     add('--plot', type=Path, metavar='FILE', help='draw them (.png, .svg, .pdf; needs matplotlib)')

@@ -16,6 +16,7 @@ from trt_perception.model_spec import ModelSpec
 from trt_perception.model_spec import resolve_model_spec
 from trt_perception.stages.decoders.dense import decode_dense
 from trt_perception.stages.host_preprocess import HostPreprocessor
+from trt_perception.stages.onnx_runtime import CPU
 from trt_perception.stages.onnx_runtime import OnnxModel
 from trt_perception.tools.benchmark_measure import Spread
 from trt_perception.tools.benchmark_measure import StageTime
@@ -30,6 +31,7 @@ def measure_host_steps(
     *,
     count: int,
     warmup: int,
+    provider: str = CPU,
 ) -> tuple[ModelSpec, dict[str, StageTime], list[int]]:
     """Time preprocessing, inference and decoding, one after the other, frame by frame.
 
@@ -40,7 +42,7 @@ def measure_host_steps(
     Raises:
         EngineError: the model cannot be loaded, or it is not known how to use it.
     """
-    onnx = OnnxModel(model, config.resolved_cpu_threads())
+    onnx = OnnxModel(model, config.resolved_cpu_threads(), provider)
     spec = resolve_model_spec(model.path.name, model.manifest, onnx.inputs, onnx.outputs, config)
     thresholds = config.thresholds(spec.class_names)
     preprocess = HostPreprocessor(spec.preprocessing)

@@ -15,7 +15,10 @@ from trt_perception.gpu import Device
 from trt_perception.manifest import TensorSpec
 from trt_perception.model_file import ModelFile
 from trt_perception.model_spec import ModelSpec
+from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.stages.onnx_runtime import CPU
 from trt_perception.tools.benchmark_gpu import FrameSteps
 from trt_perception.tools.benchmark_gpu import measure_steps
 from trt_perception.tools.benchmark_host import measure_host_steps
@@ -44,6 +47,7 @@ class BenchmarkOptions:
         warmup: frames before each that do not count.
         confidence: confidence threshold.
         naive: measure the naive way too, where the model is an engine.
+        provider: ONNX Runtime's, for ONNX files.
     """
 
     depths: tuple[int, ...] = (1, 2, 3, 4)
@@ -51,6 +55,7 @@ class BenchmarkOptions:
     warmup: int = 100
     confidence: float = 0.25
     naive: bool = True
+    provider: str = CPU
 
     def config(self, model: ModelFile, depth: int) -> DetectorConfig:
         """Return the parameters of a node that would run the model.
@@ -203,7 +208,12 @@ def _on_host(
 ) -> _Alone:
     progress(f'{model.path.name}: steps')
     spec, stages, candidates = measure_host_steps(
-        model, options.config(model, 1), frames, count=options.count, warmup=options.warmup
+        model,
+        options.config(model, 1),
+        frames,
+        count=options.count,
+        warmup=options.warmup,
+        provider=options.provider,
     )
     return _Alone(spec, 'onnxruntime', stages, candidates)
 
@@ -215,7 +225,11 @@ def _in_pipeline(
     device = None if model.is_onnx else Device(config.device_id)
     free = device.memory()[0] if device else 0
     start = time.perf_counter()
-    pipeline = open_pipeline(config)
+    pipeline: Pipeline = (
+        HostPipeline(model, config, provider=options.provider)
+        if model.is_onnx
+        else open_pipeline(config)
+    )
     load_s = time.perf_counter() - start
     try:
         thresholds = config.thresholds(pipeline.spec.class_names)

@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 
 from trt_perception.gpu import Device
+from trt_perception.gpu import versions
 from trt_perception.tools.benchmark_measure import Agreement
 from trt_perception.tools.benchmark_model import ModelReport
 
@@ -65,6 +66,7 @@ def _gpu_facts(device_id: int) -> dict[str, Any]:
         'memory_bytes': device.memory()[1],
         'driver': _line('/proc/driver/nvidia/version', 'NVRM version'),
         'cuda_bindings': _version('cuda-bindings'),
+        'cuda': versions(),
     }
 
 
