@@ -19,6 +19,7 @@ import rclpy
 from ament_index_python.packages import get_package_prefix
 from ament_index_python.packages import get_package_share_directory
 from diagnostic_msgs.msg import DiagnosticArray
+from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
 from vision_msgs.msg import Detection2DArray
 
@@ -47,6 +48,7 @@ class Recorder(Node):
         self.detections = {}
         self.arrivals_ns = {}
         self.diagnostics = {}
+        self.problem = ''
         self.create_subscription(Detection2DArray, 'detections', self._on_detections, 100)
         self.create_subscription(DiagnosticArray, '/diagnostics', self._on_diagnostics, 10)
 
@@ -60,6 +62,7 @@ class Recorder(Node):
         for status in message.status:
             if status.name.endswith('detector: detector'):
                 self.diagnostics = {entry.key: entry.value for entry in status.values}
+                self.problem = status.message if status.level == DiagnosticStatus.ERROR else ''
 
     def counts(self):
         """Return received, published, failed, in flight, not delivered and dropped by reason."""
@@ -162,6 +165,8 @@ def wait_for(recorder, processes, condition, seconds, what):
     """Spin until the condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():
+        if recorder.problem:
+            raise RuntimeError(f'detector_node: {recorder.problem}')
         if time.monotonic() > deadline:
             raise RuntimeError(
                 f'waited {seconds} s for {what}; the diagnostics say '
