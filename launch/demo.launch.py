@@ -1,4 +1,7 @@
-"""Detect handwritten digits in the demo scenes:  ros2 launch trt_perception demo.launch.py ."""
+"""Detect handwritten digits in the demo scenes.
+
+ros2 launch trt_perception demo.launch.py
+"""
 
 from pathlib import Path
 
@@ -6,6 +9,7 @@ from ament_index_python.packages import get_package_share_directory
 from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument
 from launch.actions import IncludeLaunchDescription
+from launch.actions import LogInfo
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
@@ -39,6 +43,10 @@ def generate_launch_description():
                 description='engine or ONNX model of the digits detector',
             ),
             DeclareLaunchArgument('rate', default_value='5', description='scenes a second'),
+            LogInfo(
+                msg='until Ctrl-C; see the boxes with: ros2 topic echo /detections, and the '
+                'pictures on the topic /debug_image, in RViz or rqt'
+            ),
             camera,
             detector,
         ]

@@ -1,5 +1,7 @@
-"""Start the detector:  ros2 launch trt_perception detect.launch.py "
-"engine_path:=/path/to/model.onnx ."""
+"""Start the detector.
+
+ros2 launch trt_perception detect.launch.py engine_path:=/path/to/model.onnx
+"""
 
 from pathlib import Path
 
@@ -23,10 +25,18 @@ ARGUMENTS = {
     'log_level': ('info', 'debug, info, warn, error or fatal'),
     'transport_profile': (
         str(SHARE / 'config' / 'fastdds_large_images.xml'),
-        "Fast DDS profile for large images, unless the environment names one; '' leaves the "
+        'Fast DDS profile for large images, unless the environment names one; none leaves the '
         'default',
     ),
 }
+
+
+def existing_file(name, value):
+    """Return the path; launch itself would go on without a file that is not there."""
+    path = Path(value).expanduser()
+    if not path.is_file():
+        raise ValueError(f"{name} must name a file (got '{value}')")
+    return str(path)
 
 
 def start_detector(context):
@@ -34,6 +44,9 @@ def start_detector(context):
     values = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     if values['autostart'].lower() not in ('true', 'false'):
         raise ValueError(f"autostart must be true or false (got '{values['autostart']}')")
+    profile = values['transport_profile']
+    # ros2 launch takes no empty value.
+    profile = '' if profile in ('', 'none') else existing_file('transport_profile', profile)
     overrides = {'autostart': values['autostart'].lower() == 'true'}
     if values['engine_path']:
         overrides['engine_path'] = values['engine_path']
@@ -42,10 +55,10 @@ def start_detector(context):
             package='trt_perception',
             executable='detector_node',
             namespace=values['namespace'],
-            parameters=[values['params_file'], overrides],
+            parameters=[existing_file('params_file', values['params_file']), overrides],
             remappings=[('image', values['image_topic'])],
             ros_arguments=['--log-level', values['log_level']],
-            additional_env=transport_environment(values['transport_profile']),
+            additional_env=transport_environment(profile),
             output='screen',
             emulate_tty=True,
             # A lost GPU context cannot be repaired inside a process.
