@@ -113,9 +113,10 @@ class NodeParameters:
             if not parameter.live and getattr(config, parameter.field) != getattr(
                 self.config, parameter.field
             ):
+                node = self._node.get_fully_qualified_name()
                 raise ConfigError(
                     f"parameter '{parameter.name}' cannot change while the node is configured; "
-                    f'deactivate and clean up first: ros2 lifecycle set NODE cleanup'
+                    f'first: ros2 lifecycle set {node} deactivate, then cleanup'
                 )
 
     def _post_set(self, changes: list[RosParameter]) -> None:

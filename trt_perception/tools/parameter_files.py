@@ -30,8 +30,8 @@ Made from `trt_perception/config.py` by `python -m trt_perception.tools.paramete
 
 *Live* parameters may change at any time (`ros2 param set /detector confidence_threshold 0.4`) and
 act from the next frame on. The others are fixed while the node is configured: run
-`ros2 lifecycle set /detector cleanup` first. An unknown name, a wrong type or a value out of range
-is refused, at the start with exit code 2.
+`ros2 lifecycle set /detector deactivate` and `ros2 lifecycle set /detector cleanup` first. An
+unknown name, a wrong type or a value out of range is refused, at the start with exit code 2.
 
 The `model.*` parameters say what a [manifest](manifest.md) says, and win over it. They are needed
 only for a model without a manifest; what is neither in the model, nor in a manifest, nor here is
