@@ -1,0 +1,271 @@
+"""README and docs name what exists: links, parameters, topics, arguments, executables, figures."""
+
+import ast
+import json
+import os
+import re
+import subprocess
+
+import pytest
+import test_imports
+import yaml
+from docs_pages import ARCHITECTURE
+from docs_pages import BENCHMARKS
+from docs_pages import MANIFEST
+from docs_pages import PACKAGE
+from docs_pages import PAGES
+from docs_pages import README
+from docs_pages import ROOT
+from docs_pages import SOURCES
+from docs_pages import blocks
+from docs_pages import calls
+from docs_pages import codes
+from docs_pages import executables
+from docs_pages import launch_arguments
+from docs_pages import page_id
+from docs_pages import prose
+from docs_pages import rows
+from docs_pages import section
+
+from trt_perception.config import PARAMETERS
+from trt_perception.config import DetectorConfig
+from trt_perception.frame import PIXEL_FORMATS
+from trt_perception.manifest import DECODERS
+from trt_perception.manifest import parse_manifest
+from trt_perception.tools import parameter_files
+
+# Links, places, blocks.
+
+
+def anchors(text):
+    """Return the anchors that headings make, as code hosts do."""
+    titles = re.findall(r'^#+ (.+)$', prose(text), re.MULTILINE)
+    return {re.sub(r'[^\w\- ]', '', title.lower()).replace(' ', '-') for title in titles}
+
+
+@pytest.mark.parametrize('page', PAGES, ids=page_id)
+def test_relative_links_resolve(page):
+    text = page.read_text(encoding='utf-8')
+    for target in re.findall(r'\]\(([^)\s]+)\)', prose(text)):
+        if target.startswith(('http://', 'https://')):
+            continue
+        path, _, anchor = target.partition('#')
+        there = page.parent / path if path else page
+        assert there.exists(), target
+        if anchor:
+            assert anchor in anchors(there.read_text(encoding='utf-8')), target
+
+
+def test_every_page_is_linked_from_the_readme():
+    linked = {(ROOT / target).resolve() for target in re.findall(r'\]\(([^)#\s]+)', README)}
+    assert [page for page in PAGES[1:] if page not in linked] == []
+
+
+@pytest.mark.parametrize(
+    'path',
+    [*PAGES, *sorted((ROOT / 'docs').rglob('*.json')), ROOT / 'CHANGELOG.rst'],
+    ids=page_id,
+)
+def test_no_private_places(path):
+    private = r'(?<![\w~.…])/(?:work|root|tmp|home|mnt|Users|private)/\S*'
+    assert re.findall(private, path.read_text(encoding='utf-8')) == []
+
+
+@pytest.mark.parametrize('page', PAGES, ids=page_id)
+def test_code_blocks_parse(page):
+    text = page.read_text(encoding='utf-8')
+    known = {'bash', 'json', 'text', 'yaml'}
+    assert set(re.findall(r'^```(\w+)$', text, re.MULTILINE)) <= known
+    for block in blocks(text, 'yaml'):
+        assert yaml.safe_load(block)
+    for block in blocks(text, 'json'):
+        assert json.loads(block)
+    for block in blocks(text, 'bash'):
+        checked = subprocess.run(['bash', '-n'], input=block, capture_output=True, text=True)
+        assert checked.returncode == 0, checked.stderr
+
+
+def test_pictures_are_small():
+    pictures = [path for path in (ROOT / 'docs' / 'images').iterdir() if path.is_file()]
+    assert pictures
+    assert [path.name for path in pictures if path.stat().st_size > 300_000] == []
+
+
+# Names.
+
+
+def flat(mapping, prefix=''):
+    """Return nested parameters by their dotted names."""
+    found = {}
+    for key, value in mapping.items():
+        nested = isinstance(value, dict)
+        found.update(flat(value, f'{prefix}{key}.') if nested else {f'{prefix}{key}': value})
+    return found
+
+
+@pytest.mark.parametrize('block', blocks(README, 'yaml'))
+def test_parameter_files_in_the_readme_work(block):
+    values = flat(yaml.safe_load(block)['/**']['ros__parameters'])
+    config = DetectorConfig.from_values(values)
+    assert len(config.model_class_names) == 80
+
+
+def test_parameter_table_of_the_readme():
+    table = rows(section(README, 'Parameters'))
+    known = {parameter.name: parameter for parameter in PARAMETERS}
+    assert len(table) > 5
+    for cell, default, live, _ in table:
+        name = cell.strip('`')
+        if name == 'model.*':
+            continue
+        assert (live == 'yes') == known[name].live, name
+        value = known[name].default
+        shown = 'empty' if value in ('', ()) else f'{value:g}' if type(value) is float else value
+        assert default.split(':')[0] == str(shown), name
+
+
+@pytest.mark.parametrize('page', PAGES, ids=page_id)
+def test_parameters_that_commands_name(page):
+    text = page.read_text(encoding='utf-8')
+    known = {parameter.name for parameter in PARAMETERS}
+    named = re.findall(r'ros2 param \w+ /\w+ ([\w.]+)', text)
+    named += re.findall(r'(?<!\w)-p ([\w.]+):=', text)
+    named += re.findall(r'`(model\.\w+|image_qos\.\w+|debug_image\.\w+)', text)
+    assert set(named) <= known
+
+
+def test_generated_files_are_up_to_date():
+    generated = 'python -m trt_perception.tools.parameter_files'
+    for name, text in (
+        ('docs/parameters.md', parameter_files.markdown_text()),
+        ('config/detect.yaml', parameter_files.yaml_text()),
+    ):
+        assert (ROOT / name).read_text(encoding='utf-8') == text, f'run {generated}'
+
+
+def test_topics():
+    published = {
+        (node.args[1].value, node.args[0].id)
+        for node in calls('create_publisher')
+        if isinstance(node.args[1], ast.Constant)
+    }
+    resolved = {node.args[0].value for node in calls('resolve_topic_name')}
+    told = [(codes(cell)[0], cell, kind) for cell, kind, _ in rows(section(README, 'Topics'))]
+    assert {name for name, cell, _ in told if cell.startswith('in ')} == resolved == {'image'}
+    out = {(name, kind.split('/')[1]) for name, cell, kind in told if cell.startswith('out ')}
+    assert out == published
+
+
+def test_encodings():
+    told = section(README, 'Topics').partition('Encodings:')[2].partition(', with')[0]
+    assert sorted(codes(told)) == sorted(PIXEL_FORMATS)
+    assert f'{len(PIXEL_FORMATS)} image encodings' in README
+
+
+def test_launch_arguments():
+    known = launch_arguments('detect.launch.py')
+    told = section(README, 'Launch arguments').partition('lists them:')[2].partition('\n\n')[0]
+    assert {name for name in codes(told) if name in known} == known
+    commands = re.findall(r'ros2 launch trt_perception (\S+)((?: [\w]+:=\S*)*)', README)
+    assert {name for name, _ in commands} == {'demo.launch.py', 'detect.launch.py'}
+    for name, arguments in commands:
+        assert set(re.findall(r'(\w+):=', arguments)) <= known | launch_arguments(name)
+    for name in re.findall(r'`(\w+):=', README):
+        assert name in known
+
+
+@pytest.mark.parametrize('page', PAGES, ids=page_id)
+def test_executables_and_scripts(page):
+    text = page.read_text(encoding='utf-8')
+    named = re.findall(r'ros2 run trt_perception (\w+)', text)
+    named += re.findall(r'scripts/run (?:--distro \w+ )?(\w+)', text)
+    assert set(named) - {'NAME'} <= executables()
+    for name in re.findall(r'(?<![\w/])scripts/(\w+)', text):
+        assert os.access(ROOT / 'scripts' / name, os.X_OK), name
+    for module in re.findall(r'python3? -m (trt_perception[\w.]*)', text):
+        assert ROOT.joinpath(*module.split('.')).with_suffix('.py').exists(), module
+
+
+def test_drop_reasons():
+    reasons = {node.args[0].value for node in calls('ImageError')}
+    reasons |= {
+        node.args[0].value for node in calls('drop') if isinstance(node.args[0], ast.Constant)
+    }
+    for text in (section(ARCHITECTURE, 'Counting'), section(README, 'Troubleshooting')):
+        cells = [cell for cell, _ in rows(text) if 'dropped:' in cell]
+        told = {code.removeprefix('dropped: ') for cell in cells for code in codes(cell)}
+        assert told == reasons
+
+
+# docs/manifest.md and docs/architecture.md.
+
+
+def test_manifest_example_is_the_shipped_one():
+    (example,) = blocks(MANIFEST, 'json')
+    shipped = json.loads((ROOT / 'models' / 'digits.onnx.json').read_text(encoding='utf-8'))
+    told = json.loads(example)
+    assert parse_manifest(example.encode(), 'docs/manifest.md').class_names == tuple('0123456789')
+    assert {**told, 'notes': None} == {**shipped, 'notes': None}
+    keys = {f'{outer}.{key}' for outer in ('preprocessing', 'decoder') for key in told[outer]}
+    keys |= {f'….{key}' for key in (*told['onnx'], *told['inputs'][0])}
+    keys |= set(told) - {'preprocessing', 'decoder'}
+    assert {cell.strip('`') for cell, *_ in rows(section(MANIFEST, 'Schema 1'))} == keys
+
+
+def test_manifest_decoders():
+    told = {
+        name.strip('`'): (objectness == 'true', transposed == 'true')
+        for _, objectness, transposed, name, _ in rows(section(MANIFEST, 'Decoders'))
+    }
+    assert told == {name: (d.objectness, d.transposed) for name, d in DECODERS.items()}
+    assert {decoder.family for decoder in DECODERS.values()} == {'dense'}
+
+
+def test_architecture_has_the_layers_that_are_enforced():
+    told = {layer: codes(modules) for layer, modules, _ in rows(section(ARCHITECTURE, 'Layers'))}
+    assert list(told) == list(test_imports.LAYERS)
+    assert told == test_imports.LAYERS
+
+
+def test_architecture_names_what_exists():
+    defined = {'debug_image'} | {
+        node.name
+        for tree in SOURCES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+    }
+    picture = (ROOT / 'docs' / 'images' / 'frame_path.svg').read_text(encoding='utf-8')
+    words = ' '.join(re.findall(r'<text[^>]*>([^<]+)<', picture))
+    shown = re.findall(r'\b([A-Z][a-z]+[A-Z]\w+|[a-z]+_\w+)\b', words)
+    assert len(shown) > 10
+    assert set(shown) - {'TensorRT'} <= defined
+    for path in re.findall(r'`((?:\w+/)*\w+\.(?:py|cu))`', ARCHITECTURE):
+        assert (PACKAGE / path).exists() or (ROOT / path).exists(), path
+
+
+# Figures and versions.
+
+
+def test_benchmark_figures_are_the_recorded_ones():
+    folder = ROOT / 'docs' / 'benchmarks'
+    frame_path = json.loads((folder / 'frame_path.json').read_text(encoding='utf-8'))
+    assert f'**{frame_path["ratio"]:.2f}**' in BENCHMARKS
+    assert frame_path['ratio'] <= 1.25
+    transport = json.loads((folder / 'transport.json').read_text(encoding='utf-8'))
+    for text in (section(BENCHMARKS, 'Transport'), section(README, 'Large images')):
+        told = {cell: figures for cell, *figures in rows(text)}
+        assert set(told) == set(transport['medians'])
+        for case, row in transport['medians'].items():
+            expected = [f'{100 * row["arrived"]:.0f} %']
+            expected += [f'{row[key]:.1f} ms' for key in ('p50_ms', 'cpu_ms')]
+            assert [cell for cell in told[case] if cell in expected] == expected
+
+
+def test_changelog_has_this_version():
+    changelog = (ROOT / 'CHANGELOG.rst').read_text(encoding='utf-8')
+    version = re.search(r'<version>(.*?)</version>', (ROOT / 'package.xml').read_text())[1]
+    head, rule = changelog.splitlines()[1:3]
+    assert head == 'Changelog for package trt_perception'
+    assert set(rule) == {'^'}
+    released = rf'{re.escape(version)} \(\d{{4}}-\d\d-\d\d\)'
+    assert re.search(rf'^(?:{released}|Forthcoming)\n-+$', changelog, re.MULTILINE)
