@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -21,6 +22,7 @@ __all__ = ['run_node', 'wrong_usage']
 
 NodeType = TypeVar('NodeType', bound=Node)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SAME_SIGNAL_S = 1.0
 
 
 def run_node(
@@ -96,8 +98,14 @@ def _wait_for_signal(caught: int, stop: threading.Event, wake: Callable[[], None
     stop.set()
     with contextlib.suppress(Exception):  # the node may be gone by now
         wake()
-    # A second signal ends the process at once, as people expect who press Ctrl-C twice.
-    os._exit(128 + os.read(caught, 1)[0])
+    # A second signal ends the process at once, as people expect who press Ctrl-C twice. One that
+    # follows at once is the same once more: launch passes on what the whole process group was
+    # sent, where no terminal is there (systemd, timeout).
+    first = time.monotonic()
+    while True:
+        number = os.read(caught, 1)[0]
+        if time.monotonic() - first > _SAME_SIGNAL_S:
+            os._exit(128 + number)
 
 
 def wrong_usage(message: str) -> int:
