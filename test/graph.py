@@ -100,18 +100,32 @@ class Detector:
         client: speaks to it.
         parameters: its overrides.
         command: the program, detector_node where none is given.
+        arguments: ROS arguments beside the parameters.
+        start: starts another program in the namespace it is given, instead of all the above.
         camera_qos: of the publisher of images.
     """
 
-    def __init__(self, client, parameters=None, *, command=None, arguments=(), camera_qos=None):
+    def __init__(
+        self,
+        client,
+        parameters=None,
+        *,
+        command=None,
+        arguments=(),
+        start=None,
+        camera_qos=None,
+    ):
         self.client = client
         self.namespace = f'/test_{os.getpid()}_{next(_numbers)}'
         self.name = f'{self.namespace}/detector'
-        settings = {'diagnostics_period_s': 0.1, **(parameters or {})}
-        ros_arguments = ['--ros-args', '-r', f'__ns:={self.namespace}', *arguments]
-        for name, value in settings.items():
-            ros_arguments += ['-p', f'{name}:={json.dumps(value)}']
-        self.program = Program([*(command or [executable('detector_node')]), *ros_arguments])
+        if start is None:
+            settings = {'diagnostics_period_s': 0.1, **(parameters or {})}
+            ros_arguments = ['--ros-args', '-r', f'__ns:={self.namespace}', *arguments]
+            for name, value in settings.items():
+                ros_arguments += ['-p', f'{name}:={json.dumps(value)}']
+            self.program = Program([*(command or [executable('detector_node')]), *ros_arguments])
+        else:
+            self.program = start(self.namespace)
         self._subscriptions = []
         self.detections = self.subscribe(Detection2DArray, 'detections')
         self._statuses = self.subscribe(DiagnosticArray, '/diagnostics')

@@ -1,6 +1,7 @@
 """Programs that tests start: their output is read as it comes, and they end with the test."""
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -21,17 +22,25 @@ def executable(name):
 
 
 class Program:
-    """A process whose output, stdout and stderr together, is read as it comes."""
+    """A process whose output, stdout and stderr together, is read as it comes.
+
+    Args:
+        command: what to run.
+        environment: changes to this process's environment; None removes a variable.
+    """
 
     def __init__(self, command, environment=None):
+        changed = {**os.environ, 'PYTHONUNBUFFERED': '1', **(environment or {})}
+        # pytest-timeout ends this process without a word: the started ones must end with it.
+        tied = ['setpriv', '--pdeathsig', 'TERM'] if shutil.which('setpriv') else []
         self._process = subprocess.Popen(
-            [str(part) for part in command],
+            tied + [str(part) for part in command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors='replace',
-            env={**os.environ, 'PYTHONUNBUFFERED': '1', **(environment or {})},
+            env={name: value for name, value in changed.items() if value is not None},
         )
         self._lines = []
         self._shown = self._forgotten = 0
