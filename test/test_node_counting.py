@@ -184,9 +184,15 @@ def test_several_cameras_make_losses_unknown(scripted):
 # In this process, where the order of things is ours.
 
 
+DELIVERY_TOPIC = '/image_of_delivery'
+
+
 @pytest.fixture
 def received(client):
-    node = LifecycleNode('image_input_test', context=client.context)
+    # A topic of its own: a camera of another test that was killed may linger on the usual one, and
+    # with two publishers there is nothing to count.
+    remap = ['--ros-args', '-r', f'image:={DELIVERY_TOPIC}']
+    node = LifecycleNode('image_input_test', context=client.context, cli_args=remap)
     client.add(node)
     images = []
     image_input = ImageInput(node, DetectorConfig(), images.append)
@@ -203,7 +209,7 @@ def make_camera(client):
 
     def make():
         qos = QoSProfile(depth=20, reliability=ReliabilityPolicy.RELIABLE)
-        cameras.append(client.node.create_publisher(Image, '/image', qos))
+        cameras.append(client.node.create_publisher(Image, DELIVERY_TOPIC, qos))
         client.spin_until(cameras[-1].get_subscription_count, 'the subscription')
         return cameras[-1]
 

@@ -1,8 +1,8 @@
 """Latency and CPU time of 1080p images between two processes.
 
-The default transport against the settings of detect.launch.py. A camera publishes at a steady rate,
-a bare subscriber copies each image and takes the time since its stamp. Both sides have the same
-settings; rounds alternate, the figures are medians over the rounds.
+The default transport against the settings of detect.launch.py. A camera publishes at a steady
+rate, a bare subscriber copies each image and takes the time since its stamp. Both sides have the
+same settings; rounds alternate, the figures are medians over the rounds.
 """
 
 from __future__ import annotations
