@@ -99,10 +99,14 @@ def test_any_picture_and_name_can_be_drawn_on(size, class_id):
     assert picture.shape == (height, width, 3)
 
 
-def test_lines_grow_with_the_picture():
-    widths = []
+def test_lines_and_label_grow_with_the_picture():
+    widths, heights = [], []
     for side in (320, 1280, 3840):
         box = [0.2 * side, 0.4 * side, 0.8 * side, 0.6 * side]
         _, changed = drawn([(box, 0.5, 0)], (side, side))
         widths.append(changed[round(0.5 * side), : side // 2].sum())
+        label = changed[: round(0.4 * side) - widths[-1], round(0.2 * side) + 2 * widths[-1]]
+        heights.append(label.sum())
     assert widths == sorted(set(widths))
+    assert heights == sorted(set(heights))
+    assert heights[0] > 8
