@@ -107,12 +107,12 @@ def test_known_boxes_return_to_a_thousandth_of_a_pixel():
 
 
 def test_half_precision_output_is_computed_in_single():
-    # 0.25 * 0.7998 in float16 would be 0.19995 rounded to 0.2; the corners would be whole pixels.
-    anchors = [[1000.5, 300, 101, 7, 0.25, 0.8]]
+    # 0.25 * 0.7998 in float16 would be 0.19995 rounded to 0.2; float16 has no 949.9375.
+    anchors = [[1000.5, 300, 101.125, 7, 0.25, 0.8]]
     letterbox = Letterbox.fit((2048, 640), (2048, 640), 'stretch')
     found = decode(anchors, letterbox, 'dense_objectness', np.float16, confidence=0.1)
     assert found.scores[0] == np.float32(0.25) * np.float32(np.float16(0.8))
-    assert found.xyxy[0].tolist() == [950, 296.5, 1051, 303.5]
+    assert found.xyxy[0].tolist() == [949.9375, 296.5, 1051.0625, 303.5]
 
 
 def test_best_class_wins_and_the_first_of_equals():

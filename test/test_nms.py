@@ -68,6 +68,7 @@ TABLE = {
         0.4,
         [0, 2],
     ),
+    'boxes far below a pixel': ([[0, 0, 1e-3, 1e-3]] * 2, [0, 0], 0.9, [0]),
     'one inside the other': ([UNIT, [4, 4, 6, 6]], [0, 0], 0.5, [0, 1]),
     'negative coordinates': ([[-10, -10, 0, 0], [-9, -10, 0, 0]], [0, 0], 0.5, [0]),
 }
