@@ -197,7 +197,7 @@ def random_case(rng):
     return xyxy, scores, class_ids, threshold, bool(rng.integers(2))
 
 
-def test_random_cases_agree_with_both_operators(record_property):
+def test_random_cases_agree_with_both_operators():
     rng = np.random.default_rng(20)
     session = onnx_operator()
     compared = excluded = empty = dropped = 0
@@ -218,9 +218,9 @@ def test_random_cases_agree_with_both_operators(record_property):
         assert kept == kept_by_opencv(xyxy, scores, seen_ids, threshold), case
         compared += 1
         dropped += len(xyxy) - len(kept)
-    record_property('excluded_near_threshold', excluded)
+    print(f'{compared} compared, {empty} empty, {excluded} excluded near the threshold')
     assert compared + excluded + empty == CASES
-    assert excluded <= CASES // 100  # with this seed: 0 to a few
+    assert excluded <= CASES // 100  # with this seed: 0
     assert empty >= 5
     assert dropped > CASES  # the cases do overlap
 
