@@ -21,10 +21,12 @@ from ament_index_python.packages import get_package_share_directory
 from diagnostic_msgs.msg import DiagnosticArray
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
 from vision_msgs.msg import Detection2DArray
 
 from trt_perception.detections import Detections
 from trt_perception.drawing import draw_detections
+from trt_perception.frame import PIXEL_FORMATS
 from trt_perception.model_file import read_model_file
 from trt_perception.transport import transport_environment
 
@@ -67,13 +69,18 @@ class Recorder(Node):
     def counts(self):
         """Return received, published, failed, in flight, not delivered and dropped by reason."""
         names = ('received', 'published', 'failed', 'in flight', 'not delivered')
-        counts = {name.replace(' ', '_'): int(self.diagnostics.get(name, '0')) for name in names}
+        counts = {name.replace(' ', '_'): number(self.diagnostics.get(name)) for name in names}
         counts['dropped'] = {
             key.removeprefix('dropped: '): int(value)
             for key, value in self.diagnostics.items()
             if key.startswith('dropped: ')
         }
         return counts
+
+
+def number(text):
+    """Return a count, None where the detector cannot tell: several cameras share the topic."""
+    return int(text) if text and text.isdigit() else None
 
 
 def main():
@@ -84,13 +91,14 @@ def main():
         os.environ.update(
             transport_environment(str(SHARE / 'config' / 'fastdds_large_images.xml'))
         )
-    rclpy.init()
+    # Ctrl-C and SIGTERM are ours: rclpy's handlers would end the recorder under our hands.
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     recorder = Recorder()
-    processes = {}
     try:
         with tempfile.TemporaryDirectory() as folder:
             log = Path(folder) / 'sent.jsonl'
-            run_graph(options, recorder, processes, log)
+            run_graph(options, recorder, log)
             sent = [json.loads(line) for line in log.read_text(encoding='utf-8').splitlines()]
     except KeyboardInterrupt:
         print('interrupted', file=sys.stderr)
@@ -99,15 +107,23 @@ def main():
         print(f'error: {error}', file=sys.stderr)
         return 1
     finally:
-        for process in processes.values():
-            stop(process)
         recorder.destroy_node()
-        rclpy.shutdown()
+        rclpy.try_shutdown()
     return report(options, recorder, sent)
 
 
-def run_graph(options, recorder, processes, log):
-    """Run detector and camera until every picture was sent and every frame in flight has ended."""
+def run_graph(options, recorder, log):
+    """Run detector and camera, and end both whatever happens."""
+    processes = {}
+    try:
+        run_processes(options, recorder, processes, log)
+    finally:
+        for process in processes.values():
+            stop(process)
+
+
+def run_processes(options, recorder, processes, log):
+    """Run until every picture was sent and every frame in flight has ended."""
     detector = [
         *(str(EXECUTABLES / 'detector_node'), '--ros-args', '--log-level', 'warn'),
         *(
@@ -224,6 +240,8 @@ def report(options, recorder, sent):
     write_pictures(options, results)
     print_table(summary)
     print(f'pictures, detections and summary: {options.output}/')
+    if counts['not_delivered'] is None:
+        print('note: another camera publishes on this topic; use another ROS_DOMAIN_ID')
     exact = (
         counts['received']
         == counts['published'] + sum(counts['dropped'].values()) + counts['failed']
@@ -359,6 +377,13 @@ def print_table(summary):
         print(f'  {name:<{width}}  {value}')
 
 
+def positive(text):
+    value = float(text)
+    if not 0 < value <= 1000:
+        raise argparse.ArgumentTypeError(f'must be above 0 and at most 1000 (got {text})')
+    return value
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(
         prog='scripts/demo',
@@ -367,10 +392,11 @@ def parse_arguments():
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        '--rate', type=float, default=8.0, metavar='HZ', help='scenes a second (default 8)'
+        '--rate', type=positive, default=8.0, metavar='HZ', help='scenes a second (default 8)'
     )
     parser.add_argument(
         '--encoding',
+        choices=list(PIXEL_FORMATS),
         default='bgr8',
         metavar='NAME',
         help='as replay_images --encoding (default bgr8)',

@@ -136,6 +136,6 @@ def _check_identity(
             f'{path} is not the file that {beside.name} describes: expected '
             f'{identity.size_bytes} bytes with SHA-256 '
             f'{identity.sha256[:16]}… (got {size} bytes, {digest[:16]}…); copy model and '
-            'manifest together, or make '
-            f'both again: ros2 run trt_perception build_engine'
+            'manifest together, or make both again: ros2 run trt_perception build_engine for an '
+            'engine; for an ONNX file docs/manifest.md says how'
         )

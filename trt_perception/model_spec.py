@@ -83,7 +83,7 @@ def resolve_model_spec(
     if manifest is not None:
         _check_tensors(name, 'input', manifest.inputs, inputs)
         _check_tensors(name, 'output', manifest.outputs, outputs)
-    preprocessing = _preprocessing(name, manifest, inputs, config)
+    preprocessing = _preprocessing(name, manifest, inputs, outputs, config)
     decoder = (
         DECODERS[config.model_decoder]
         if config.model_decoder
@@ -125,7 +125,11 @@ def _listed(tensors: tuple[TensorSpec, ...]) -> str:
 
 
 def _preprocessing(
-    name: str, manifest: Manifest | None, inputs: tuple[TensorSpec, ...], config: DetectorConfig
+    name: str,
+    manifest: Manifest | None,
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+    config: DetectorConfig,
 ) -> Preprocessing:
     """Apply the parameters to the manifest's preprocessing, or to what the tensors say."""
     shape = inputs[0].shape if len(inputs) == 1 else ()
@@ -166,7 +170,8 @@ def _preprocessing(
         raise EngineError(
             f'{name} has no manifest beside it ({name}.json), so these parameters must say how '
             'to use it: '
-            f'{", ".join(unknown)}. Inputs: {_listed(inputs)}. Set them in the parameter file '
+            f'{", ".join(unknown)}. Inputs: {_listed(inputs)}; outputs: {_listed(outputs)}. Set '
+            'them in the parameter file '
             '(docs/parameters.md), '
             f'or write a manifest (docs/manifest.md)'
         )

@@ -7,8 +7,10 @@ detector's worker does the rest.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import os
+import sys
 import time
 import traceback
 from collections import deque
@@ -27,6 +29,7 @@ from rclpy.lifecycle import TransitionCallbackReturn
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSDurabilityPolicy
 from rclpy.qos import QoSProfile
+from rclpy.utilities import remove_ros_args
 from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
 from vision_msgs.msg import LabelInfo
@@ -53,6 +56,7 @@ from trt_perception.ros.messages import frame_from_image
 from trt_perception.ros.messages import label_info
 from trt_perception.ros.parameters import NodeParameters
 from trt_perception.ros.process import run_node
+from trt_perception.ros.process import wrong_usage
 from trt_perception.ros.serialize import DetectionsSerializer
 
 __all__ = ['DetectorNode', 'main']
@@ -62,6 +66,14 @@ __all__ = ['DetectorNode', 'main']
 _NO_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
 #: Exit code of a process whose GPU context is lost.
 EXIT_GPU_LOST: Final = 1
+
+_EXAMPLES: Final = """\
+Everything is a parameter (docs/parameters.md), given behind --ros-args:
+  detector_node --ros-args -p engine_path:=model.onnx -p autostart:=true
+  detector_node --ros-args --params-file my.yaml -r image:=/front/image_raw
+
+exit codes: 0 ended by a signal, 1 the GPU was lost, 2 wrong parameters or usage
+"""
 
 _Transition = Callable[['DetectorNode', LifecycleState], TransitionCallbackReturn]
 
@@ -290,11 +302,16 @@ class DetectorNode(LifecycleNode):
 
     def _autostart(self) -> None:
         self.destroy_timer(self._autostart_timer)
-        if (
-            self.state_label == 'unconfigured'
-            and self.trigger_configure() == TransitionCallbackReturn.SUCCESS
-        ):
+        if self.state_label != 'unconfigured':
+            return
+        if self.trigger_configure() == TransitionCallbackReturn.SUCCESS:
             self.trigger_activate()
+        else:
+            name = self.get_fully_qualified_name()
+            self.get_logger().error(
+                'unconfigured; mend the cause and try again: ros2 lifecycle set '
+                f'{name} configure, then activate; Ctrl-C ends the node'
+            )
 
     def _create_publishers(self, pipeline: Pipeline) -> None:
         self._detections = self.create_publisher(
@@ -418,13 +435,29 @@ def main(
     open_pipeline: Callable[[DetectorConfig], Pipeline] = open_pipeline,
 ) -> int:
     """Run the node until a signal comes; return the exit code."""
+    command_line = sys.argv if args is None else args
+    try:
+        own = remove_ros_args(command_line)[1:]
+    except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
+        return wrong_usage(str(error))
+    _parser().parse_args(own)
     code = run_node(
         lambda: DetectorNode(open_pipeline=open_pipeline),
         DetectorNode.close,
-        args,
+        command_line,
         finished=lambda node: node.gpu_lost,
     )
     if code == EXIT_GPU_LOST:
         # Without the interpreter's end: TensorRT's destructors would meet a dead context.
         os._exit(code)
     return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Return a parser for what is not ROS's: help, and a refusal of all the rest."""
+    return argparse.ArgumentParser(
+        prog='detector_node',
+        description='The lifecycle node: camera images in, vision_msgs detections out.',
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )

@@ -49,7 +49,8 @@ class OnnxModel:
             import onnxruntime  # heavy: only the process that runs a model pays for it
         except ImportError as error:
             raise EngineError(
-                f'{model.path.name} needs ONNX Runtime: python3 -m pip install onnxruntime'
+                f'{model.path.name} needs ONNX Runtime: python3 -m pip install onnxruntime, in '
+                'the virtual environment that the node runs in'
             ) from error
         available = onnxruntime.get_available_providers()
         if provider not in available:
