@@ -24,6 +24,7 @@ from programs import executable
 from rcl_interfaces.srv import DescribeParameters
 from rcl_interfaces.srv import GetParameters
 from rcl_interfaces.srv import SetParameters
+from rcl_interfaces.srv import SetParametersAtomically
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.parameter import Parameter
 from rclpy.parameter import parameter_value_to_python
@@ -45,6 +46,7 @@ TRANSITIONS = {
 SERVICES = {
     'change_state': ChangeState,
     'set_parameters': SetParameters,
+    'set_parameters_atomically': SetParametersAtomically,
     'get_parameters': GetParameters,
     'describe_parameters': DescribeParameters,
     'get_state': GetState,
@@ -214,13 +216,13 @@ class Detector:
 
     def set(self, values, kind=None):
         """Set parameters one by one and return (successful, reason) of each."""
-        parameters = [
-            Parameter(name, kind or Parameter.Type.from_parameter_value(value), value)
-            for name, value in values.items()
-        ]
-        messages = [parameter.to_parameter_msg() for parameter in parameters]
-        answer = self.call('set_parameters', parameters=messages)
+        answer = self.call('set_parameters', parameters=parameter_messages(values, kind))
         return [(result.successful, result.reason) for result in answer.results]
+
+    def set_at_once(self, values):
+        """Set all or none; return (successful, reason)."""
+        answer = self.call('set_parameters_atomically', parameters=parameter_messages(values))
+        return answer.result.successful, answer.result.reason
 
     def set_well(self, **values):
         results = self.set(values)
@@ -299,6 +301,15 @@ class Detector:
             print('matched with the camera:', (publisher or self.camera).get_subscription_count())
             print('publishers of detections:', graph.count_publishers(self.topic('detections')))
             pytest.fail('images or detections do not arrive')
+
+
+def parameter_messages(values, kind=None):
+    return [
+        Parameter(
+            name, kind or Parameter.Type.from_parameter_value(value), value
+        ).to_parameter_msg()
+        for name, value in values.items()
+    ]
 
 
 def counts_of(values):

@@ -1,5 +1,7 @@
 """The debug image: there while somebody looks, and no work while nobody does."""
 
+import weakref
+
 import numpy as np
 import pytest
 from graph import Detector
@@ -120,9 +122,11 @@ def node(client):
 
 
 def offer(debug):
+    """Offer a frame; return what tells whether somebody still has it."""
     data = bytes(12 * 16 * 3)
     frame = Frame.view(data, width=16, height=12, step=48, encoding='bgr8')
     debug.offer(Header(), frame, Detections.empty())
+    return weakref.ref(frame)
 
 
 def test_nothing_is_done_while_nobody_looks(client, node, drawings):
@@ -132,7 +136,7 @@ def test_nothing_is_done_while_nobody_looks(client, node, drawings):
     for looks in (False, True, False, True, False):
         if looks:
             messages, subscription = client.subscribe(Image, 'debug_image')
-            client.spin_until(lambda: offer(debug) or messages, 'a debug image')  # noqa: B023
+            client.spin_until(lambda: offer(debug) and messages, 'a debug image')  # noqa: B023
             client.node.destroy_subscription(subscription)
             client.spin_until(
                 lambda: client.node.count_subscribers('/debug_image') == 0, 'no subscriber'
@@ -151,7 +155,7 @@ def test_nothing_is_done_while_nobody_looks(client, node, drawings):
             client.spin_until(settled, 'drawing to stop')
         before = len(drawings)
         for _ in range(5):
-            offer(debug)
+            assert offer(debug)() is None, 'a frame is kept that nobody will see'
             del ticks[:]
             client.spin_until(lambda: len(ticks) >= 3, 'three ticks')
         assert len(drawings) == before
@@ -164,10 +168,10 @@ def test_nothing_is_done_while_nobody_looks(client, node, drawings):
 def test_late_result_after_close_is_harmless(client, node, drawings):
     debug = DebugImage(node, CLASS_NAMES, 100.0)
     messages, subscription = client.subscribe(Image, 'debug_image')
-    client.spin_until(lambda: offer(debug) or messages, 'a debug image')
+    client.spin_until(lambda: offer(debug) and messages, 'a debug image')
     debug.close()
     before = len(drawings)
-    offer(debug)
+    assert offer(debug)() is None
     ticks = []
     timer = node.create_timer(0.01, lambda: ticks.append(1))
     client.spin_until(lambda: len(ticks) >= 5, 'five ticks')

@@ -97,6 +97,14 @@ def test_label_info_follows_the_threshold_and_waits_for_late_listeners(detector)
     assert [message.threshold for message in labels] == [0.5, 0.75, 0.125]
 
 
+def test_label_info_comes_with_configure(start_detector, model):
+    detector = start_detector({'engine_path': str(model), 'confidence_threshold': 0.375})
+    detector.to('configure')
+    labels = detector.subscribe(LabelInfo, 'label_info', LATCHED)
+    detector.client.spin_until(lambda: labels, 'the latched label_info')
+    assert [message.threshold for message in labels] == [0.375]
+
+
 # name, value, kind, and what the reason must say: the parameter, the rule and the value.
 REFUSED = [
     ('confidence_threshold', 1.5, None, ['0', '1', '1.5']),
@@ -133,6 +141,18 @@ def test_refused(detector, name, value, kind, words):
     if known:
         assert detector.get(name) == before
     assert names_found(detector) == ['red', 'red', 'green']
+
+
+def test_several_at_once_are_set_together_or_not_at_all(detector):
+    successful, reason = detector.set_at_once(
+        {'confidence_threshold': 0.75, 'iou_threshold': 7, 'class_filter': ['pink']}
+    )
+    assert not successful
+    assert "'iou_threshold'" in reason
+    assert names_found(detector) == ['red', 'red', 'green']
+    values = {'confidence_threshold': 0.2, 'iou_threshold': 0, 'class_filter': ['red', 'blue']}
+    assert detector.set_at_once(values) == (True, '')
+    assert names_found(detector) == ['red', 'blue']
 
 
 def test_same_value_is_no_change(detector):

@@ -58,6 +58,12 @@ def test_images_arrive(adjustable, setting, offered, agreed, first):
         adjustable.bring_to('active')
         adjustable.connect(publisher=camera)
         assert reliability(adjustable) == agreed
+        # One subscription: two would show every image twice.
+        graph = adjustable.client.node
+        topic = adjustable.topic('image')
+        adjustable.client.spin_until(
+            lambda: graph.count_subscribers(topic) == 1, 'one subscription and no more'
+        )
         # Best effort promises nothing, so: until one is answered.
         adjustable.connect(picture_of(COLOR), camera)
         assert adjustable.detections[-1].detections
