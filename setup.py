@@ -35,6 +35,14 @@ setup(
     # r580.
     extras_require={
         'test': ['pytest'],
+        'build': [
+            'onnx',
+            'onnxslim',
+            'onnxconverter-common',
+            'onnxruntime',
+            'pydantic>=2',
+            'pycocotools',
+        ],
         'cu12': ['cuda-bindings>=12.9,<13', 'nvidia-cuda-nvrtc-cu12'],
         'cu13': ['cuda-bindings>=13.0.3,<14', 'nvidia-cuda-nvrtc'],
     },

@@ -17,6 +17,7 @@ PACKAGE = Path(trt_perception.__file__).parent
 # below. Entries are modules, or packages with all that is in them, below trt_perception.
 LAYERS = {
     'shells': ['ros', 'tools'],
+    'offline': ['building', 'evaluation'],
     'detector': ['detector'],
     'pipelines': ['pipelines'],
     'stages': ['stages'],
@@ -48,6 +49,14 @@ ONLY = {
     'tensorrt': ['stages.tensorrt_runtime'],
     'tensorrt_rtx': ['stages.tensorrt_runtime'],
     'cuda': ['gpu'],
+}
+# What the extra 'build' brings, by package: it may be loaded when these are imported.
+ONLY_OFFLINE = {
+    'pydantic': ['building'],
+    'onnx': ['building'],
+    'onnxslim': ['building'],
+    'onnxconverter_common': ['building'],
+    'pycocotools': ['evaluation'],
 }
 ROS = ('rclpy', 'rosbag2_py', 'cv_bridge', 'ament_index_python', 'launch', 'launch_ros')
 NEVER = ('torch', 'ultralytics', 'pycuda', 'cupy')
@@ -149,6 +158,8 @@ def test_only_the_named_modules_import_heavy_ones(name):
     found = foreign_imports(name)
     for heavy, allowed in ONLY.items():
         assert heavy not in found or name in allowed
+    for heavy, packages in ONLY_OFFLINE.items():
+        assert heavy not in found or any(is_in(name, package) for package in packages)
     if not is_in(name, 'ros'):
         assert not [top for top in found if is_ros(top)]
     assert not found & set(NEVER)
@@ -156,7 +167,7 @@ def test_only_the_named_modules_import_heavy_ones(name):
 
 def test_no_module_shadows_one_from_elsewhere():
     names = {name.split('.')[-1] for name in MODULES if name}
-    assert not names & {*ONLY, *ROS, *NEVER, 'onnx', 'numpy', 'cv2'}
+    assert not names & {*ONLY, *ONLY_OFFLINE, *ROS, *NEVER, 'numpy', 'cv2'}
 
 
 LOADER = """

@@ -28,6 +28,8 @@ __all__ = [
     'DECODERS',
     'INPUT_DTYPES',
     'MAX_BYTES',
+    'MAX_CLASSES',
+    'MAX_NAME_LENGTH',
     'RESIZE_MODES',
     'SCHEMA',
     'DecoderSpec',

@@ -1,0 +1,1 @@
+"""Offline: from an ONNX model to a verified engine with its manifest."""

@@ -1,0 +1,241 @@
+"""Where options come from: build.yaml and the command line, which wins.
+
+Guarantees: nothing in build.yaml is ignored; every wrong key is named, with its line, in one
+sentence of its own. Relative paths in build.yaml are relative to build.yaml, those of the command
+line to the working folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from typing import Final
+
+import pydantic
+import yaml
+
+from trt_perception.building.option_table import OPTIONS
+from trt_perception.building.option_table import Option
+from trt_perception.building.option_table import expected
+from trt_perception.building.options import BuildOptions
+from trt_perception.errors import ConfigError
+from trt_perception.manifest import MAX_CLASSES
+
+__all__ = ['add_arguments', 'given_options', 'help_text', 'load_options', 'read_class_names']
+
+_MAX_YAML_BYTES: Final = 1024 * 1024
+_MAX_NAMES_BYTES: Final = 4 * 1024 * 1024
+_ROWS: Final = {option.name: option for option in OPTIONS}
+
+
+def load_options(config: Path | None, given: Mapping[str, Any]) -> BuildOptions:
+    """Return the options of a YAML file and of the command line together.
+
+    Args:
+        config: build.yaml, None without one.
+        given: by name in YAML; these win.
+
+    Raises:
+        ConfigError: the file cannot be read, or an option is unknown or has a wrong value; one
+            line for each.
+    """
+    lines: dict[str, int] = {}
+    values: dict[str, Any] = {}
+    if config is not None:
+        values, lines = _read_yaml(config)
+    merged = {**values, **given}
+    try:
+        return BuildOptions.model_validate(merged)
+    except pydantic.ValidationError as error:
+        sentences = [
+            f'{_origin(name, config, lines, given)}{sentence}'
+            for name, sentence in _sentences(error)
+        ]
+        raise ConfigError('\n'.join(sentences)) from error
+
+
+def _origin(
+    name: str, config: Path | None, lines: Mapping[str, int], given: Mapping[str, Any]
+) -> str:
+    if config is None or name in given or name not in lines:
+        return ''
+    return f'{config}, line {lines[name]}: '
+
+
+def _sentences(error: pydantic.ValidationError) -> list[tuple[str, str]]:
+    """Return (option, one sentence) for each wrong value; the option is '' for combinations."""
+    rows = {key: row for row in OPTIONS for key in (row.name, row.field)}
+    found: dict[str, str] = {}
+    for entry in error.errors(include_url=False):
+        key = str(entry['loc'][0]) if entry['loc'] else ''
+        row = rows.get(key)
+        name = row.name if row else key
+        if name not in found:  # of a list, the first wrong item
+            found[name] = _sentence(name, row, entry)
+    return list(found.items())
+
+
+def _sentence(name: str, row: Option | None, entry: Any) -> str:
+    if entry['type'] == 'value_error':
+        reason = str(entry['ctx']['error'])
+        return f"'{name}': {reason}" if name else reason
+    if row is None:
+        near = difflib.get_close_matches(name.replace('-', '_'), _ROWS, n=1)
+        return f"'{name}' is no option" + (f"; did you mean '{near[0]}'?" if near else '')
+    if entry['type'] == 'missing' and len(entry['loc']) == 1:
+        return f"'{name}' is missing ({row.flag}): {row.description}"
+    if entry['type'] == 'missing':  # one of a fixed number
+        return f"'{name}' must be {expected(row)} (got {len(entry['input'])})"
+    shown = repr(entry['input'])
+    shown = shown if len(shown) <= 80 else shown[:79] + '…'
+    return f"'{name}' must be {expected(row)} (got {shown})"
+
+
+class _Loader(yaml.SafeLoader):
+    """Knows YAML's plain types only, and neither anchors nor repeated keys.
+
+    Anchors are left out because nested ones make a small file huge.
+    """
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(problem='aliases are not supported', problem_mark=mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(
+                    problem='a key must be one word', problem_mark=key.start_mark
+                )
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"'{key.value}' stands here twice", problem_mark=key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return values and line numbers by name, paths made relative to the file's folder."""
+    text = _read_text(path, _MAX_YAML_BYTES)
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        content = {} if node is None else loader.construct_document(node)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f'{path}: {_yaml_reason(error)}') from error
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f'{path}: expected one "option: value" on each line (got {type(content).__name__})'
+        )
+    lines = {str(key.value): key.start_mark.line + 1 for key, _ in (node.value if node else ())}
+    names = {
+        str(key).replace('-', '_') if isinstance(key, str) else str(key): key for key in content
+    }
+    if len(names) < len(content):
+        raise ConfigError(f'{path}: the same option stands there with - and with _')
+    values = {name: _beside(path, name, content[key]) for name, key in names.items()}
+    return values, {name.replace('-', '_'): line for name, line in lines.items()}
+
+
+def _yaml_reason(error: Exception) -> str:
+    mark = getattr(error, 'problem_mark', None)
+    if isinstance(error, yaml.MarkedYAMLError) and mark is not None:
+        return f'line {mark.line + 1}: {error.problem}'
+    return f'not readable as YAML: {error or type(error).__name__}'
+
+
+def _beside(config: Path, name: str, value: Any) -> Any:
+    """Make relative paths relative to the file that names them."""
+    row = _ROWS.get(name)
+    if row is None or row.kind != 'path' or value in row.words:
+        return value
+    if isinstance(value, list):
+        return [_beside(config, name, item) for item in value]
+    if not isinstance(value, str) or not value or value.startswith('~'):
+        return value
+    return str(config.parent / value)
+
+
+def _read_text(path: Path, limit: int) -> str:
+    try:
+        with path.open('rb') as file:
+            content = file.read(limit + 1)
+        if len(content) > limit:
+            raise ConfigError(f'{path}: expected at most {limit} bytes (got more)')
+        return content.decode('utf-8')
+    except OSError as error:
+        raise ConfigError(f'{path}: cannot be read: {error.strerror}') from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f'{path}: is not text in UTF-8: {error}') from error
+
+
+def read_class_names(options: BuildOptions) -> tuple[str, ...]:
+    """Return the class names that the options give, empty where they give none.
+
+    Raises:
+        ConfigError: the file of names cannot be read, or its names cannot be.
+    """
+    path = options.class_names_file
+    if path is None:
+        return options.class_names
+    names = [line.strip() for line in _read_text(path, _MAX_NAMES_BYTES).splitlines()]
+    while names and not names[-1]:
+        names.pop()
+    if not 1 <= len(names) <= MAX_CLASSES or '' in names:
+        raise ConfigError(
+            f'{path}: expected 1 to {MAX_CLASSES} class names, one on each line (got {len(names)} '
+            f'lines{", one of them empty" if "" in names else ""})'
+        )
+    try:
+        checked = BuildOptions.model_validate({'onnx': options.onnx, 'class_names': names})
+    except pydantic.ValidationError as error:
+        raise ConfigError(f'{path}: {_sentences(error)[0][1]}') from error
+    return checked.class_names
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add every option to a command line, by group; those not given stay unset."""
+    titles = dict.fromkeys(option.group for option in OPTIONS)
+    groups = {name: parser.add_argument_group(name) for name in titles}
+    for option in OPTIONS:
+        facts: dict[str, Any] = {'help': help_text(option), 'default': argparse.SUPPRESS}
+        if option.kind == 'bool':
+            facts['action'] = argparse.BooleanOptionalAction
+        else:
+            facts['type'] = {'int': _number(int), 'float': _number(float)}.get(option.kind, str)
+            facts['metavar'] = option.metavar or '|'.join(option.choices) or None
+            facts['nargs'] = '+' if option.is_list else None
+        groups[option.group].add_argument(option.flag, dest=option.name, **facts)
+
+
+def help_text(option: Option) -> str:
+    """Return description, unit, range, choices and default in one line."""
+    facts = []
+    if option.choices and option.metavar:
+        facts.append('one of ' + ', '.join(option.choices))
+    if option.minimum is not None and option.maximum is not None:
+        facts.append(f'{option.minimum:.12g} to {option.maximum:.12g} {option.unit}'.strip())
+    if option.default not in (None, (), False):
+        facts.append(f'default: {option.default}')
+    text = option.description + (f' ({"; ".join(facts)})' if facts else '')
+    return text.replace('%', '%%')
+
+
+def _number(kind: type[int] | type[float]) -> Any:
+    def number(text: str) -> int | float:
+        return kind(text)
+
+    number.__name__ = 'whole number' if kind is int else 'number'
+    return number
+
+
+def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what the command line gave, by option name, for load_options."""
+    return {name: value for name, value in vars(arguments).items() if name in _ROWS}
