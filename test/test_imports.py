@@ -33,6 +33,7 @@ LAYERS = {
         'frame_statistics',
         'gpu',
         'image_source',
+        'json_section',
         'letterbox',
         'manifest',
         'model_file',

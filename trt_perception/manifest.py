@@ -10,17 +10,16 @@ was not changed by accident, not that nobody replaced both.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 from typing import Final
 
 from trt_perception.errors import ManifestError
+from trt_perception.json_section import JsonSection
+from trt_perception.json_section import found
+from trt_perception.json_section import read_json
 from trt_perception.letterbox import ResizeMode
 
 __all__ = [
@@ -166,11 +165,7 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
         raise ManifestError(
             f'{origin}: a manifest has at most {MAX_BYTES} bytes (got {len(text)})'
         )
-    try:
-        content = json.loads(text, object_pairs_hook=_without_duplicates)
-    except (ValueError, RecursionError) as error:
-        raise ManifestError(f'{origin}: not readable as JSON: {error}') from error
-    top = _Section(content, origin)
+    top = read_json(text, origin)
     schema = top.integer('schema')
     if schema != SCHEMA:
         raise ManifestError(
@@ -195,110 +190,7 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
     return manifest
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse what Python's reader would settle by silently keeping the last."""
-    content: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in content:
-            raise ValueError(f'key {_found(key)} stands twice in one object')
-        content[key] = value
-    return content
-
-
-class _Section:
-    """A JSON object that is read key by key; whatever nobody asked for is an error."""
-
-    def __init__(self, content: object, where: str) -> None:
-        if not isinstance(content, dict):
-            raise ManifestError(f'{where}: expected a JSON object (got {_found(content)})')
-        self._left: dict[str, Any] = dict(content)
-        self.where = where
-
-    def take(self, key: str, expected: str, kinds: tuple[type, ...]) -> Any:
-        if key not in self._left:
-            raise ManifestError(f'{self.where}: {key!r} is missing; expected {expected}')
-        value = self._left.pop(key)
-        # bool is an int in Python, in JSON it is not.
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise ManifestError(f'{self.where}: {key!r} must be {expected} (got {_found(value)})')
-        return value
-
-    def integer(self, key: str, lowest: int = 0, highest: int = 2**53) -> int:
-        value: int = self.take(key, 'a whole number', (int,))
-        if not lowest <= value <= highest:
-            raise ManifestError(
-                f'{self.where}: {key!r} must be from {lowest} to {highest} (got {value})'
-            )
-        return value
-
-    def number(self, key: str) -> float:
-        return self.finite(self.take(key, 'a number', (int, float)), key)
-
-    def finite(self, value: object, key: str) -> float:
-        try:
-            if not isinstance(value, bool) and isinstance(value, int | float):
-                number = float(value)
-                if math.isfinite(number):
-                    return number
-        except OverflowError:  # JSON's whole numbers have no limit
-            pass
-        raise ManifestError(
-            f'{self.where}: {key!r} must hold finite numbers (got {_found(value)})'
-        )
-
-    def boolean(self, key: str) -> bool:
-        value: bool = self.take(key, 'true or false', (bool,))
-        return value
-
-    def text(self, key: str, choices: Sequence[str] = ()) -> str:
-        value: str = self.take(key, 'a string', (str,))
-        if choices and value not in choices:
-            raise ManifestError(
-                f'{self.where}: {key!r} must be one of {", ".join(choices)} (got {_found(value)})'
-            )
-        return value
-
-    def items(self, key: str) -> list[Any]:
-        value: list[Any] = self.take(key, 'a list', (list,))
-        return value
-
-    def section(self, key: str, *, optional: bool) -> _Section | None:
-        if optional and self._left.get(key) is None:
-            self._left.pop(key, None)
-            return None
-        return _Section(self.take(key, 'a JSON object', (dict,)), f'{self.where}: {key}')
-
-    def required_section(self, key: str) -> _Section:
-        section = self.section(key, optional=False)
-        assert section is not None
-        return section
-
-    def sections(self, key: str) -> list[_Section]:
-        return [
-            _Section(item, f'{self.where}: {key}[{index}]')
-            for index, item in enumerate(self.items(key))
-        ]
-
-    def keys(self) -> list[str]:
-        return list(self._left)
-
-    def finish(self) -> None:
-        if self._left:
-            names = ', '.join(_found(key) for key in list(self._left)[:5])
-            raise ManifestError(
-                f'{self.where}: unknown key {names}; see docs/manifest.md for schema {SCHEMA}'
-            )
-
-
-def _found(value: object) -> str:
-    try:
-        text = json.dumps(value)
-    except RecursionError:  # read just within the limit
-        return f'a {type(value).__name__}, nested too deep'
-    return text if len(text) <= 60 else text[:57] + '…'
-
-
-def _identity(section: _Section | None) -> FileIdentity | None:
+def _identity(section: JsonSection | None) -> FileIdentity | None:
     if section is None:
         return None
     identity = FileIdentity(
@@ -307,31 +199,31 @@ def _identity(section: _Section | None) -> FileIdentity | None:
     section.finish()
     if Path(identity.file).name != identity.file or identity.file in ('', '.', '..'):
         raise ManifestError(
-            f'{section.where}: "file" must be a bare file name (got {_found(identity.file)})'
+            f'{section.where}: "file" must be a bare file name (got {found(identity.file)})'
         )
     if len(identity.sha256) != 64 or set(identity.sha256) - set('0123456789abcdef'):
         raise ManifestError(
             f'{section.where}: "sha256" must be 64 lower-case hex digits (got '
-            f'{_found(identity.sha256)})'
+            f'{found(identity.sha256)})'
         )
     return identity
 
 
-def _tensor(section: _Section) -> TensorSpec:
+def _tensor(section: JsonSection) -> TensorSpec:
     shape = section.items('shape')
     if not all(
         isinstance(side, int) and not isinstance(side, bool) and side >= -1 for side in shape
     ):
         raise ManifestError(
             f'{section.where}: "shape" must list whole numbers, -1 where it may vary (got '
-            f'{_found(shape)})'
+            f'{found(shape)})'
         )
     tensor = TensorSpec(section.text('name'), tuple(shape), section.text('dtype', TENSOR_DTYPES))
     section.finish()
     return tensor
 
 
-def _preprocessing(section: _Section) -> Preprocessing:
+def _preprocessing(section: JsonSection) -> Preprocessing:
     def numbers(key: str, count: int) -> list[float]:
         values = section.items(key)
         if len(values) != count:
@@ -368,7 +260,7 @@ def _preprocessing(section: _Section) -> Preprocessing:
     return preprocessing
 
 
-def _decoder(section: _Section) -> DecoderSpec:
+def _decoder(section: JsonSection) -> DecoderSpec:
     decoder = DecoderSpec(
         section.text('family'), section.boolean('objectness'), section.boolean('transposed')
     )
@@ -376,12 +268,12 @@ def _decoder(section: _Section) -> DecoderSpec:
     if decoder not in DECODERS.values():
         known = ', '.join(sorted({known.family for known in DECODERS.values()}))
         raise ManifestError(
-            f'{section.where}: "family" must be one of {known} (got {_found(decoder.family)})'
+            f'{section.where}: "family" must be one of {known} (got {found(decoder.family)})'
         )
     return decoder
 
 
-def _class_names(top: _Section) -> tuple[str, ...]:
+def _class_names(top: JsonSection) -> tuple[str, ...]:
     names = top.items('class_names')
     if not 1 <= len(names) <= MAX_CLASSES:
         raise ManifestError(
@@ -392,16 +284,16 @@ def _class_names(top: _Section) -> tuple[str, ...]:
         if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME_LENGTH:
             raise ManifestError(
                 f'{top.where}: each class name must be a string of 1 to {MAX_NAME_LENGTH} '
-                f'characters (got {_found(name)})'
+                f'characters (got {found(name)})'
             )
         # Neither fits into a ROS string, half of a surrogate pair nor NUL.
         if any(character == '\0' or '\ud800' <= character <= '\udfff' for character in name):
-            raise ManifestError(f'{top.where}: class name {_found(name)} is not valid text')
+            raise ManifestError(f'{top.where}: class name {found(name)} is not valid text')
         if name in seen:
             raise ManifestError(f'{top.where}: class names must differ (got {name!r} twice)')
         seen.add(name)
     return tuple(names)
 
 
-def _notes(section: _Section | None) -> dict[str, str]:
+def _notes(section: JsonSection | None) -> dict[str, str]:
     return {} if section is None else {key: section.text(key) for key in section.keys()}  # noqa: SIM118
