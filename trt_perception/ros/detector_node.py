@@ -11,28 +11,17 @@ import argparse
 import functools
 import os
 import sys
-import time
 import traceback
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 from typing import Final
 
-import numpy as np
-from diagnostic_msgs.msg import DiagnosticArray
 from rcl_interfaces.msg import SetParametersResult
-from rclpy.duration import Duration
-from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.lifecycle import LifecycleNode
 from rclpy.lifecycle import LifecycleState
 from rclpy.lifecycle import TransitionCallbackReturn
 from rclpy.parameter import Parameter
-from rclpy.qos import QoSDurabilityPolicy
-from rclpy.qos import QoSProfile
 from rclpy.utilities import remove_ros_args
-from std_msgs.msg import Header
-from vision_msgs.msg import Detection2DArray
-from vision_msgs.msg import LabelInfo
 
 from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
@@ -42,28 +31,21 @@ from trt_perception.errors import CudaError
 from trt_perception.errors import ImageError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.frame import Frame
-from trt_perception.frame_statistics import StatisticsSnapshot
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.ros.compatibility import answer_invalid_transitions
-from trt_perception.ros.debug_image import DebugImage
-from trt_perception.ros.diagnostics import Health
-from trt_perception.ros.diagnostics import diagnostics_message
+from trt_perception.ros.health import NodeHealth
 from trt_perception.ros.image_input import ImageInput
 from trt_perception.ros.log import NodeLog
 from trt_perception.ros.messages import frame_from_compressed
 from trt_perception.ros.messages import frame_from_image
-from trt_perception.ros.messages import label_info
+from trt_perception.ros.outputs import DetectorOutputs
 from trt_perception.ros.parameters import NodeParameters
 from trt_perception.ros.process import run_node
 from trt_perception.ros.process import wrong_usage
-from trt_perception.ros.serialize import DetectionsSerializer
 
 __all__ = ['DetectorNode', 'main']
 
-# rclpy's executor walks through every event handler each time it waits, twice a frame. Where no
-# subscriber can ask for more than is offered there is nothing to hear.
-_NO_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
 #: Exit code of a process whose GPU context is lost.
 EXIT_GPU_LOST: Final = 1
 
@@ -122,22 +104,12 @@ class DetectorNode(LifecycleNode):
         self._open_pipeline = open_pipeline
         # Made by configure, freed by _release.
         self._pipeline: Pipeline | None = None
-        self._detections = None
-        self._label_info = None
-        self._serialize: DetectionsSerializer | None = None
-        self._debug_image: DebugImage | None = None
+        self._outputs: DetectorOutputs | None = None
         # Made by activate, freed by _stop.
         self._detector: Detector[Any] | None = None
         self._input: ImageInput | None = None
-        # Made by the first configure and kept, so that a failed one is heard of.
-        self._diagnostics = self._diagnostics_timer = None
-        self._error = ''
+        self._health = NodeHealth(self)
         self._fault: BaseException | None = None
-        self._ages_ms: deque[float] = deque(maxlen=512)
-        self._last_health: tuple[float, int, int] = (time.monotonic(), 0, 0)
-        # What the last activation came to, shown until the next one.
-        self._settled = StatisticsSnapshot()
-        self._not_delivered: int | None = 0
         self._parameters_of_node = NodeParameters(
             self,
             configured=lambda: self._pipeline is not None,
@@ -164,17 +136,18 @@ class DetectorNode(LifecycleNode):
     @_logged(on_failure=TransitionCallbackReturn.FAILURE)
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Load the model and create the publishers. FAILURE leaves the node unconfigured."""
-        self._error = ''
+        self._health.error = ''
         self._fault = None
-        self._start_diagnostics()
+        self._health.start(self.config.diagnostics_period_s)
         try:
             self._pipeline = self._open_pipeline(self.config)
             self.config.thresholds(self._pipeline.spec.class_names)
             warm_up(self._pipeline)
-            self._create_publishers(self._pipeline)
+            self._outputs = DetectorOutputs(self, self._pipeline.spec.class_names, self.config)
         except BaseException:
             self._release()
             raise
+        self._health.engine = self.config.engine_path
         if not self._pipeline.spec.has_manifest:
             self.get_logger().warning(
                 f'{self.config.engine_path} has no manifest; trusting the parameters: '
@@ -206,8 +179,7 @@ class DetectorNode(LifecycleNode):
         except BaseException:
             self._stop()
             raise
-        self._last_health = (time.monotonic(), 0, 0)
-        self._ages_ms.clear()
+        self._health.watch(self._detector, self._input)
         self.get_logger().info(f'active: waiting for images on {self._input.topic}')
         return result
 
@@ -256,8 +228,7 @@ class DetectorNode(LifecycleNode):
                 'the GPU context is lost and cannot be repaired inside a process: leaving, '
                 'so that launch starts a new one'
             )
-            self._publish_diagnostics()
-            self._diagnostics.wait_for_all_acked(Duration(seconds=1))
+            self._health.publish_for_the_last_time()
             return EXIT_GPU_LOST
         self._release()
         self._log.close()
@@ -267,12 +238,9 @@ class DetectorNode(LifecycleNode):
     # The way of a frame: ImageInput → Detector.submit → worker → _publish.
 
     def _publish(self, message: Any, frame: Frame, detections: Detections) -> None:
-        self._detections.publish(self._serialize(message.header, detections))
-        # Not by rclpy's Time, which refuses a negative stamp: a camera may send any.
-        stamp = message.header.stamp
-        age_ns = self.get_clock().now().nanoseconds - (stamp.sec * 10**9 + stamp.nanosec)
-        self._ages_ms.append(age_ns * 1e-6)
-        self._debug_image.offer(message.header, frame, detections)
+        assert self._outputs is not None
+        self._outputs.publish(message.header, frame, detections)
+        self._health.published(message.header.stamp)
 
     def _on_refused(self, error: ImageError) -> None:
         self.get_logger().warning(
@@ -297,8 +265,8 @@ class DetectorNode(LifecycleNode):
 
     def report(self, error: str, trace: str = '') -> None:
         """Log an error, with where it came from, and keep it for the diagnostics."""
-        self._error = error.strip()
-        self.get_logger().error(f'{self._error}\n{trace}'.strip())
+        self._health.error = error.strip()
+        self.get_logger().error(f'{error.strip()}\n{trace}'.strip())
 
     def _autostart(self) -> None:
         self.destroy_timer(self._autostart_timer)
@@ -313,48 +281,25 @@ class DetectorNode(LifecycleNode):
                 f'{name} configure, then activate; Ctrl-C ends the node'
             )
 
-    def _create_publishers(self, pipeline: Pipeline) -> None:
-        self._detections = self.create_publisher(
-            Detection2DArray, 'detections', QoSProfile(depth=10)
-        )
-        self._serialize = DetectionsSerializer(pipeline.spec.class_names)
-        # Plain publishers: a lifecycle one would drop this message, which belongs to configure.
-        latched = QoSProfile(depth=1, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL)
-        self._label_info = self.create_publisher(
-            LabelInfo, 'label_info', latched, event_callbacks=_NO_EVENTS
-        )
-        self._debug_image = DebugImage(
-            self, pipeline.spec.class_names, self.config.debug_image_max_rate_hz
-        )
-        self._publish_label_info()
-
-    def _publish_label_info(self) -> None:
-        assert self._pipeline is not None
-        header = Header(stamp=self.get_clock().now().to_msg())
-        names = self._pipeline.spec.class_names
-        self._label_info.publish(label_info(header, names, self.config.confidence_threshold))
-
     def _stop(self) -> None:
         """Undo activate: no new images, then no worker. May be called again."""
+        not_delivered: int | None = 0
         if self._input is not None:
             self._input.close()
-            self._not_delivered = self._input.not_delivered
+            not_delivered = self._input.not_delivered
             self._input = None
         if self._detector is not None:
             self._detector.stop()
-            self._settled = self._detector.statistics()
+            self._health.settle(self._detector.statistics(), not_delivered)
             self._detector = None
 
     def _release(self) -> None:
         """Undo activate and configure. May be called again."""
         self._stop()
-        if self._debug_image is not None:
-            self._debug_image.close()
-            self._debug_image = None
-        for name in ('_detections', '_label_info'):
-            if getattr(self, name) is not None:
-                self.destroy_publisher(getattr(self, name))
-                setattr(self, name, None)
+        self._health.engine = ''
+        if self._outputs is not None:
+            self._outputs.close()
+            self._outputs = None
         if self._pipeline is not None:
             self._pipeline.close()
             self._pipeline = None
@@ -374,59 +319,11 @@ class DetectorNode(LifecycleNode):
             config.thresholds(self._pipeline.spec.class_names)
 
     def _apply_parameters(self, config: DetectorConfig) -> None:
-        if self._pipeline is None:
+        if self._pipeline is None or self._outputs is None:
             return
         if self._detector is not None:
             self._detector.set_thresholds(config.thresholds(self._pipeline.spec.class_names))
-        self._publish_label_info()
-
-    # Diagnostics.
-
-    def _start_diagnostics(self) -> None:
-        if self._diagnostics is None:
-            self._diagnostics = self.create_publisher(
-                DiagnosticArray, '/diagnostics', QoSProfile(depth=10), event_callbacks=_NO_EVENTS
-            )
-        else:
-            self.destroy_timer(self._diagnostics_timer)  # the period may have changed
-        self._diagnostics_timer = self.create_timer(
-            self.config.diagnostics_period_s, self._publish_diagnostics
-        )
-
-    def _publish_diagnostics(self) -> None:
-        health = Health(
-            state=self.state_label,
-            error=self._error,
-            engine=self.config.engine_path if self._pipeline else '',
-            statistics=self._settled,
-            not_delivered=self._not_delivered,
-        )
-        if self._detector is not None and self._input is not None:
-            health = self._active_health(health, self._detector, self._input)
-        self._diagnostics.publish(
-            diagnostics_message(self.get_fully_qualified_name(), self.get_clock().now(), health)
-        )
-
-    def _active_health(
-        self, health: Health, detector: Detector[Any], image_input: ImageInput
-    ) -> Health:
-        counts = detector.statistics()
-        now = time.monotonic()
-        then, received, published = self._last_health
-        self._last_health = (now, counts.received, counts.published)
-        ages = np.percentile(list(self._ages_ms), [50, 99]) if self._ages_ms else None
-        return Health(
-            state=health.state,
-            error=health.error,
-            engine=health.engine,
-            statistics=counts,
-            elapsed_s=now - then,
-            received=counts.received - received,
-            published=counts.published - published,
-            not_delivered=image_input.not_delivered,
-            age_ms=None if ages is None else (float(ages[0]), float(ages[1])),
-            reliability=image_input.reliability,
-        )
+        self._outputs.publish_label_info(config.confidence_threshold)
 
 
 def main(

@@ -1,0 +1,72 @@
+"""What the node publishes of its results: detections, label_info, debug_image."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rclpy.event_handler import PublisherEventCallbacks
+from rclpy.lifecycle import LifecycleNode
+from rclpy.qos import QoSDurabilityPolicy
+from rclpy.qos import QoSProfile
+from std_msgs.msg import Header
+from vision_msgs.msg import Detection2DArray
+from vision_msgs.msg import LabelInfo
+
+from trt_perception.config import DetectorConfig
+from trt_perception.detections import Detections
+from trt_perception.frame import Frame
+from trt_perception.ros.debug_image import DebugImage
+from trt_perception.ros.messages import label_info
+from trt_perception.ros.serialize import DetectionsSerializer
+
+__all__ = ['NO_EVENTS', 'DetectorOutputs']
+
+# rclpy's executor walks through every event handler each time it waits, twice a frame. Where no
+# subscriber can ask for more than is offered there is nothing to hear.
+NO_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
+
+
+class DetectorOutputs:
+    """The publishers of one configured model.
+
+    Args:
+        node: publishes on it.
+        class_names: by class id.
+        config: the node's parameters.
+    """
+
+    def __init__(
+        self, node: LifecycleNode, class_names: tuple[str, ...], config: DetectorConfig
+    ) -> None:
+        self._node = node
+        self._class_names = class_names
+        self._serialize = DetectionsSerializer(class_names)
+        self._detections = node.create_publisher(
+            Detection2DArray, 'detections', QoSProfile(depth=10)
+        )
+        # Plain publishers: a lifecycle one would drop this message, which belongs to configure.
+        latched = QoSProfile(depth=1, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL)
+        self._label_info = node.create_publisher(
+            LabelInfo, 'label_info', latched, event_callbacks=NO_EVENTS
+        )
+        self._debug_image = DebugImage(node, class_names, config.debug_image_max_rate_hz)
+        self.publish_label_info(config.confidence_threshold)
+
+    def publish(self, header: Header, frame: Frame, detections: Detections) -> None:
+        """Publish what was found in one image; from the worker."""
+        self._detections.publish(self._serialize(header, detections))
+        self._debug_image.offer(header, frame, detections)
+
+    def publish_label_info(self, confidence_threshold: float) -> None:
+        """Publish the class names and the threshold, for whoever comes now or later."""
+        header = Header(stamp=self._node.get_clock().now().to_msg())
+        self._label_info.publish(label_info(header, self._class_names, confidence_threshold))
+
+    def close(self) -> None:
+        """Destroy the publishers. May be called again."""
+        self._debug_image.close()
+        publishers: list[Any] = [self._detections, self._label_info]
+        self._detections = self._label_info = None
+        for publisher in publishers:
+            if publisher is not None:
+                self._node.destroy_publisher(publisher)
