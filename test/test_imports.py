@@ -50,6 +50,7 @@ ONLY = {
     'tensorrt': ['stages.tensorrt_runtime'],
     'tensorrt_rtx': ['stages.tensorrt_runtime'],
     'cuda': ['gpu'],
+    'pycocotools': ['evaluation.metrics'],
 }
 # What the extra 'build' brings, by package: it may be loaded when these are imported.
 ONLY_OFFLINE = {

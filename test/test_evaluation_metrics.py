@@ -1,0 +1,198 @@
+"""Mean average precision: cases whose figure is known, and pycocotools run by hand."""
+
+import numpy as np
+import pytest
+from evaluation_support import CLASSES
+from evaluation_support import by_hand
+from evaluation_support import found
+from evaluation_support import truth
+from evaluation_support import written
+
+from trt_perception.evaluation.classes import match_classes
+from trt_perception.evaluation.coco import coco_rows
+from trt_perception.evaluation.coco import read_annotations
+from trt_perception.evaluation.metrics import measure
+
+BOX = (100, 100, 100, 100)
+
+
+def measured(tmp_path, content, answers):
+    """Return the figures, and the rows they were made from."""
+    annotations = read_annotations(written(tmp_path, content))
+    classes = match_classes(CLASSES, annotations)
+    rows = [
+        row
+        for number, image in enumerate(annotations.images)
+        for row in coco_rows(image.id, answers.get(number, found()), classes.category_ids)
+    ]
+    ids = [image.id for image in annotations.images]
+    return measure(annotations, ids, classes.categories, rows), rows
+
+
+def shifted(pixels):
+    return (BOX[0] + pixels, *BOX[1:])
+
+
+@pytest.mark.parametrize(
+    ('boxes', 'answers', 'm_ap', 'm_ap50', 'm_ap75'),
+    [
+        # No detections at all.
+        ([(0, 'cat', BOX)], {}, 0, 0, 0),
+        ([(0, 'cat', BOX)], {0: found(('cat', 0.3, BOX))}, 1, 1, 1),
+        # IoU 2/3: found at the four thresholds from 0.50 to 0.65.
+        ([(0, 'cat', BOX)], {0: found(('cat', 0.3, shifted(20)))}, 0.4, 1, 0),
+        # IoU 1/3.
+        ([(0, 'cat', BOX)], {0: found(('cat', 0.3, shifted(50)))}, 0, 0, 0),
+        # A false one that is surer halves the precision, one less sure changes nothing.
+        (
+            [(0, 'cat', BOX)],
+            {0: found(('cat', 0.3, BOX), ('cat', 0.4, (0, 0, 50, 50)))},
+            0.5,
+            0.5,
+            0.5,
+        ),
+        (
+            [(0, 'cat', BOX)],
+            {0: found(('cat', 0.3, BOX), ('cat', 0.2, (0, 0, 50, 50)))},
+            1,
+            1,
+            1,
+        ),
+        # A second one on the same object is false.
+        (
+            [(0, 'cat', BOX), (1, 'cat', BOX)],
+            {0: found(('cat', 0.9, BOX), ('cat', 0.8, BOX)), 1: found(('cat', 0.7, BOX))},
+            (51 + 50 * 2 / 3) / 101,
+            (51 + 50 * 2 / 3) / 101,
+            (51 + 50 * 2 / 3) / 101,
+        ),
+        # One of two found: precision 1 at the 51 recalls from 0 to 0.5.
+        ([(0, 'cat', BOX), (1, 'cat', BOX)], {1: found(('cat', 0.3, BOX))}, *[51 / 101] * 3),
+        # Of another class: neither found nor what it is.
+        ([(0, 'cat', BOX), (1, 'dog', BOX)], {0: found(('dog', 0.9, BOX))}, 0, 0, 0),
+        # Mean over classes, not over objects.
+        (
+            [(0, 'cat', BOX), (1, 'cat', BOX), (2, 'cat', BOX), (3, 'dog', BOX)],
+            {3: found(('dog', 0.9, BOX))},
+            *[0.5] * 3,
+        ),
+        # A picture without objects can have false detections.
+        (
+            [(0, 'cat', BOX)],
+            {0: found(('cat', 0.3, BOX)), 1: found(('cat', 0.4, BOX))},
+            *[0.5] * 3,
+        ),
+        # Within a crowd nothing is false, and nothing is missed.
+        (
+            [(0, 'cat', BOX), (0, 'cat', (200, 0, 100, 100), {'iscrowd': 1})],
+            {
+                0: found(
+                    ('cat', 0.3, BOX),
+                    ('cat', 0.9, (210, 10, 30, 30)),
+                    ('cat', 0.8, (240, 0, 9, 9)),
+                )
+            },
+            *[1] * 3,
+        ),
+    ],
+)
+def test_known_figures(tmp_path, boxes, answers, m_ap, m_ap50, m_ap75):
+    content = truth(boxes, images=max([box[0] for box in boxes] + list(answers)) + 1)
+    metrics, rows = measured(tmp_path, content, answers)
+    assert (metrics.m_ap, metrics.m_ap50, metrics.m_ap75) == pytest.approx((m_ap, m_ap50, m_ap75))
+    assert metrics.objects == sum(len(box) == 3 for box in boxes)
+    assert sum(one.detections for one in metrics.classes.values()) == len(rows)
+
+
+def test_sizes_are_told_apart(tmp_path):
+    boxes = [(0, 'cat', (0, 0, 31, 31)), (0, 'cat', (50, 0, 33, 33)), (0, 'cat', (100, 0, 97, 97))]
+    metrics, _ = measured(tmp_path, truth(boxes), {0: found(('cat', 0.9, (50, 0, 33, 33)))})
+    sizes = metrics.m_ap_small, metrics.m_ap_medium, metrics.m_ap_large
+    assert sizes == (0, pytest.approx(1), 0)
+    # The outline's area counts where the file has one, not the box's.
+    boxes = [(0, 'cat', (0, 0, 97, 97), {'area': 1000})]
+    metrics, _ = measured(tmp_path, truth(boxes), {0: found(('cat', 0.9, (0, 0, 97, 97)))})
+    assert metrics.m_ap_small == pytest.approx(1)
+    assert (metrics.m_ap_medium, metrics.m_ap_large) == (None, None)
+
+
+def test_a_category_without_objects_has_no_figure(tmp_path):
+    metrics, _ = measured(
+        tmp_path, truth([(0, 'dog', BOX)]), {0: found(('dog', 0.9, BOX), ('cat', 0.9, BOX))}
+    )
+    assert metrics.m_ap == pytest.approx(1)
+    assert metrics.classes['cat'].ap is None
+    assert metrics.classes['cat'].detections == 1
+    assert metrics.classes['dog'].ap == pytest.approx(1)
+    assert set(metrics.precisions50) == {'dog'}
+    assert metrics.as_dict()['classes']['cat'] == {
+        'objects': 0,
+        'detections': 1,
+        'AP': None,
+        'AP50': None,
+    }
+
+
+def test_the_curve_is_precision_by_recall(tmp_path):
+    boxes = [(0, 'cat', BOX), (1, 'cat', BOX)]
+    answers = {
+        0: found(('cat', 0.9, BOX), ('cat', 0.8, (0, 0, 50, 50))),
+        1: found(('cat', 0.7, BOX)),
+    }
+    metrics, _ = measured(tmp_path, truth(boxes), answers)
+    assert metrics.recalls == pytest.approx(np.linspace(0, 1, 101))
+    curve = metrics.precisions50['cat']
+    assert curve[:51] == pytest.approx(1)
+    assert curve[51:] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize('seed', range(6))
+def test_random_cases_equal_pycocotools_by_hand(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    images = 12
+
+    def random_box():
+        size = np.exp(rng.uniform(np.log(8), np.log(150), 2)).round(1)
+        return tuple((rng.uniform(0, 1, 2) * (np.array([320, 240]) - size)).round(1)) + tuple(size)
+
+    boxes, rows = [], {number: [] for number in range(images)}
+    for number in range(images):
+        for _ in range(rng.integers(0, 9)):
+            name, box = CLASSES[rng.integers(2)], random_box()
+            boxes.append((number, name, box, {'iscrowd': int(rng.random() < 0.1)}))
+            if rng.random() < 0.8:
+                jitter = rng.normal(0, 0.08, 4) * [box[2], box[3], box[2], box[3]]
+                said = name if rng.random() < 0.9 else CLASSES[rng.integers(2)]
+                near = np.array(box) + jitter
+                rows[number].append((said, rng.random(), tuple(near)))
+        rows[number] += [(CLASSES[rng.integers(2)], rng.random(), random_box())] * 2
+    content = truth(boxes, images=images)
+    for entry in content['annotations']:
+        entry['id'] += 1  # by hand, 0 would not count as found
+    answers = {number: found(*some) for number, some in rows.items()}
+    metrics, rows = measured(tmp_path, content, answers)
+    stats = by_hand(tmp_path, rows)
+    ours = [
+        metrics.m_ap,
+        metrics.m_ap50,
+        metrics.m_ap75,
+        metrics.m_ap_small,
+        metrics.m_ap_medium,
+        metrics.m_ap_large,
+    ]
+    assert 0.1 < metrics.m_ap50 < 0.9
+    assert ours == pytest.approx(list(stats[:6]), abs=1e-12)
+    assert metrics.recall == pytest.approx(stats[8], abs=1e-12)
+
+
+def test_rows_are_coco_results():
+    detections = found(('dog', 0.5, (10.25, 20.5, 30, 40)), ('cat', 0.25, (1, 2, 3, 4)))
+    assert coco_rows(5, found(), (1, 2)) == []
+    assert coco_rows(5, detections, (None, 90)) == [
+        {'image_id': 5, 'category_id': 90, 'bbox': [10.25, 20.5, 30, 40], 'score': 0.5}
+    ]
+
+
+def test_nothing_is_printed(tmp_path, capfd):
+    measured(tmp_path, truth([(0, 'cat', BOX)]), {0: found(('cat', 0.9, BOX))})
+    assert capfd.readouterr() == ('', '')

@@ -1,0 +1,1 @@
+"""How accurate a model is: against annotated pictures, or against another model."""

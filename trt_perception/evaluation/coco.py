@@ -1,0 +1,283 @@
+"""COCO's annotation file, read with care, and detections written in COCO's forms.
+
+Guarantee: Annotations that exist are whole: ids differ, each box is finite and belongs to an image
+and a category that are listed. Only boxes are read; segmentations and keypoints are left alone.
+
+Format: https://cocodataset.org/#format-data and #format-results.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+import tempfile
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.detections import Detections
+from trt_perception.errors import ConfigError
+
+__all__ = [
+    'Annotations',
+    'CocoImage',
+    'TrueBox',
+    'coco_rows',
+    'read_annotations',
+    'read_json',
+    'write_json',
+]
+
+# The largest file of COCO's own has 470 MB; its reader needs several times as much memory.
+MAX_BYTES: Final = 1024**3
+_MAX_ID: Final = 2**53
+
+
+@dataclass(frozen=True)
+class CocoImage:
+    """One picture that was annotated.
+
+    Attributes:
+        id: as other parts of the file name it.
+        file_name: below the folder of pictures, with slashes.
+        size_wh: in pixels, None where the file does not say.
+    """
+
+    id: int
+    file_name: str
+    size_wh: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class TrueBox:
+    """One annotated object.
+
+    Attributes:
+        category_id: what it is.
+        xywh: left, top, width, height in source pixels; the size may be 0.
+        area: square pixels, of the object's outline where the file has one.
+        crowd: many objects in one box: it counts neither as found nor as missed, and detections
+            within it are no mistakes.
+    """
+
+    category_id: int
+    xywh: tuple[float, float, float, float]
+    area: float
+    crowd: bool
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """What somebody says there is to see.
+
+    Attributes:
+        path: the file.
+        images: in the file's order.
+        categories: names by id.
+        boxes: the objects of each image by the image's id; an image without objects is missing.
+    """
+
+    path: Path
+    images: tuple[CocoImage, ...]
+    categories: Mapping[int, str]
+    boxes: Mapping[int, tuple[TrueBox, ...]]
+
+
+def read_annotations(path: Path) -> Annotations:
+    """Read a COCO annotation file of boxes.
+
+    Raises:
+        ConfigError: it cannot be read, or something in it is missing, malformed or contradictory.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict):
+        hint = '; a list is what detections are written as' if isinstance(content, list) else ''
+        raise ConfigError(f'{path}: expected COCO annotations, a JSON object{hint}')
+    images: dict[int, CocoImage] = {}
+    for where, entry in _entries(path, content, 'images'):
+        image = CocoImage(_id(where, entry, 'id'), _file_name(where, entry), _size(where, entry))
+        if image.id in images:
+            raise ConfigError(f'{where}: id {image.id} stands twice')
+        images[image.id] = image
+    categories: dict[int, str] = {}
+    for where, entry in _entries(path, content, 'categories'):
+        category_id, name = _id(where, entry, 'id'), entry.get('name')
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f'{where}: "name" must be a text that is not empty (got {name!r})')
+        if category_id in categories:
+            raise ConfigError(f'{where}: id {category_id} stands twice')
+        categories[category_id] = name
+    if not images or not categories:
+        empty = 'images' if not images else 'categories'
+        raise ConfigError(f'{path}: "{empty}" is empty, so there is nothing to compare with')
+    boxes: dict[int, list[TrueBox]] = {}
+    for where, entry in _entries(path, content, 'annotations'):
+        image_id, box = _id(where, entry, 'image_id'), _box(where, entry)
+        for key, value, known in (
+            ('image_id', image_id, images),
+            ('category_id', box.category_id, categories),
+        ):
+            if value not in known:
+                raise ConfigError(f'{where}: "{key}" {value} is not listed in the file')
+        boxes.setdefault(image_id, []).append(box)
+    if not boxes:
+        raise ConfigError(f'{path}: "annotations" is empty, so nothing can be measured')
+    whole = {image_id: tuple(found) for image_id, found in boxes.items()}
+    return Annotations(path, tuple(images.values()), categories, whole)
+
+
+def read_json(path: Path, limit: int = MAX_BYTES) -> Any:
+    """Read a JSON file of limited size.
+
+    Raises:
+        ConfigError: it cannot be opened, is no regular file, too large or no JSON.
+    """
+    try:
+        # Non-blocking, so that a FIFO is refused instead of waited for.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), 'rb') as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
+                raise ConfigError(
+                    f'{path}: expected a file of at most {limit} bytes (got '
+                    f'{stat.filemode(status.st_mode)}, {status.st_size} bytes)'
+                )
+            content = file.read(limit)
+        return json.loads(content)
+    except OSError as error:
+        raise ConfigError(f'{path}: cannot be read: {error.strerror}') from error
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
+        raise ConfigError(f'{path}: is not JSON: {error}') from error
+
+
+def write_json(path: Path, content: object, indent: int | None = None) -> None:
+    """Write a JSON file whole or not at all.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    temporary: Path | None = None
+    try:
+        with tempfile.NamedTemporaryFile(
+            'w', dir=path.parent, prefix='.', delete=False, encoding='utf-8'
+        ) as file:
+            temporary = Path(file.name)
+            json.dump(content, file, indent=indent, allow_nan=False)
+            file.write('\n')
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(path)
+        temporary = None
+    except OSError as error:
+        raise ConfigError(f'{path}: cannot be written: {error.strerror}') from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def coco_rows(
+    image_id: int, detections: Detections, category_ids: Sequence[int | None]
+) -> list[dict[str, Any]]:
+    """Return detections as COCO's results: image_id, category_id, bbox and score.
+
+    Metrics are computed from these very rows, so whoever reads them again gets the same figures.
+
+    Args:
+        image_id: of the image.
+        detections: in source pixels.
+        category_ids: of each class of the model; detections of a class with None are left out.
+
+    Returns:
+        ``bbox`` is left, top, width, height in source pixels, to 1e-4; ``score`` to 1e-7.
+    """
+    xywh: npt.NDArray[np.float64] = detections.xyxy.astype(np.float64)
+    xywh[:, 2:] -= xywh[:, :2]
+    boxes: list[list[float]] = xywh.round(4).tolist()
+    scores: list[float] = detections.scores.astype(np.float64).round(7).tolist()
+    ids = [category_ids[class_id] for class_id in detections.class_ids]
+    return [
+        {'image_id': image_id, 'category_id': category_id, 'bbox': box, 'score': score}
+        for category_id, box, score in zip(ids, boxes, scores, strict=True)
+        if category_id is not None
+    ]
+
+
+def _entries(path: Path, content: dict[str, Any], key: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return the objects of one list, each with the words that errors name it by."""
+    entries = content.get(key)
+    if not isinstance(entries, list):
+        found = 'it is missing' if entries is None else f'got a {type(entries).__name__}'
+        raise ConfigError(
+            f'{path}: expected COCO annotations with the lists "images", "annotations" and '
+            f'"categories"; "{key}" is none ({found})'
+        )
+    for index, entry in enumerate(entries):
+        if not isinstance(entry, dict):
+            raise ConfigError(
+                f'{path}: {key}[{index}]: expected a JSON object (got {entry!r:.60})'
+            )
+    return [(f'{path}: {key}[{index}]', entry) for index, entry in enumerate(entries)]
+
+
+def _id(where: str, entry: dict[str, Any], key: str) -> int:
+    value = entry.get(key)
+    if type(value) is not int or abs(value) > _MAX_ID:
+        raise ConfigError(f'{where}: "{key}" must be a whole number (got {value!r:.60})')
+    return value
+
+
+def _file_name(where: str, entry: dict[str, Any]) -> str:
+    name = entry.get('file_name')
+    if not isinstance(name, str) or not name or '\0' in name:
+        raise ConfigError(f'{where}: "file_name" must name a picture (got {name!r:.60})')
+    return name.replace('\\', '/')  # as tools on Windows write it
+
+
+def _size(where: str, entry: dict[str, Any]) -> tuple[int, int] | None:
+    size = entry.get('width'), entry.get('height')
+    if size == (None, None):
+        return None
+    if not all(type(side) is int and 1 <= side <= _MAX_ID for side in size):
+        raise ConfigError(
+            f'{where}: "width" and "height" must be whole pixels (got {size[0]!r:.60} and '
+            f'{size[1]!r:.60})'
+        )
+    return int(size[0] or 0), int(size[1] or 0)
+
+
+def _box(where: str, entry: dict[str, Any]) -> TrueBox:
+    bbox = entry.get('bbox')
+    if not isinstance(bbox, list) or len(bbox) != 4 or not all(map(_is_finite, bbox)):
+        raise ConfigError(
+            f'{where}: "bbox" must be [left, top, width, height], finite numbers in pixels (got '
+            f'{bbox!r:.60})'
+        )
+    left, top, width, height = (float(value) for value in bbox)
+    if width < 0 or height < 0:
+        raise ConfigError(f'{where}: "bbox" must have no negative size (got {bbox!r:.60})')
+    area = entry.get('area')
+    if area is None:
+        area = width * height
+    if not _is_finite(area) or area < 0:
+        raise ConfigError(f'{where}: "area" must be a finite number, not negative (got {area!r})')
+    crowd = entry.get('iscrowd', 0)
+    if crowd not in (0, 1):
+        raise ConfigError(f'{where}: "iscrowd" must be 0 or 1 (got {crowd!r:.60})')
+    category_id = _id(where, entry, 'category_id')
+    return TrueBox(category_id, (left, top, width, height), float(area), bool(crowd))
+
+
+def _is_finite(value: object) -> bool:
+    """Tell whether JSON's value is a number that a float can hold."""
+    try:
+        return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+    except OverflowError:  # JSON's whole numbers have no limit
+        return False

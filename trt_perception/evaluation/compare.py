@@ -1,0 +1,265 @@
+"""Several models over the same pictures: what each is worth, and how far it is from the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trt_perception.config import Thresholds
+from trt_perception.detections import Detections
+from trt_perception.errors import ConfigError
+from trt_perception.evaluation.agreement import Agreement
+from trt_perception.evaluation.agreement import above
+from trt_perception.evaluation.agreement import compare_runs
+from trt_perception.evaluation.classes import ClassMap
+from trt_perception.evaluation.coco import coco_rows
+from trt_perception.evaluation.dataset import Dataset
+from trt_perception.evaluation.metrics import Metrics
+from trt_perception.evaluation.metrics import measure
+from trt_perception.evaluation.run import CONFIDENCE
+from trt_perception.evaluation.run import Latency
+from trt_perception.evaluation.run import detect_images
+from trt_perception.pipelines.pipeline import Pipeline
+
+__all__ = [
+    'AccuracyReport',
+    'ModelAccuracy',
+    'accuracy_report',
+    'compare_models',
+    'evaluate_model',
+]
+
+#: Told the step, and how many of how many pictures are done.
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class ModelAccuracy:
+    """One model over a data set.
+
+    Attributes:
+        name: of the model.
+        class_names: in its order.
+        latency: of a picture.
+        detections: at the node's thresholds, one entry for each image of the data set.
+        metrics: COCO's figures; None without annotations.
+        rows: all detections in COCO's form; empty without annotations.
+    """
+
+    name: str
+    class_names: tuple[str, ...]
+    latency: Latency
+    detections: Sequence[Detections] = field(repr=False)
+    metrics: Metrics | None
+    rows: Sequence[Mapping[str, Any]] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class AccuracyReport:
+    """Models side by side.
+
+    Attributes:
+        models: the reference first.
+        agreements: with the reference's detections, by name of each other model; None where class
+            names differ.
+        images: how many.
+        annotations: name of the file, None where there is none.
+        thresholds: at which detections are compared; mAP looks at all scores above 0.001.
+    """
+
+    models: tuple[ModelAccuracy, ...]
+    agreements: Mapping[str, Agreement | None]
+    images: int
+    annotations: str | None
+    thresholds: Thresholds
+
+    @property
+    def reference(self) -> str:
+        """Name of the model that the others are compared with."""
+        return self.models[0].name
+
+    def difference(self, name: str) -> dict[str, float | None]:
+        """Return mAP, mAP50 and mAP75 of a model minus the reference's, empty without truth."""
+        ours = next(model.metrics for model in self.models if model.name == name)
+        first = self.models[0].metrics
+        if ours is None or first is None:
+            return {}
+        pairs = {
+            'mAP': (ours.m_ap, first.m_ap),
+            'mAP50': (ours.m_ap50, first.m_ap50),
+            'mAP75': (ours.m_ap75, first.m_ap75),
+        }
+        return {
+            key: None if one is None or other is None else one - other
+            for key, (one, other) in pairs.items()
+        }
+
+    def drop(self, name: str) -> float:
+        """Return how much worse than the reference a model is, for a gate.
+
+        With annotations the larger of what mAP and mAP50 lost, negative where both rose; without
+        them 1 - F1 of the agreement, and 0 where neither found anything.
+        """
+        difference = self.difference(name)
+        lost = [-value for key in ('mAP', 'mAP50') if (value := difference.get(key)) is not None]
+        if lost:
+            return max(lost)
+        agreement = self.agreements.get(name)
+        f1 = agreement.overall.f1 if agreement else None
+        return 0.0 if f1 is None else 1 - f1
+
+    def as_dict(self, *, classes: bool = True) -> dict[str, Any]:
+        """Return the report as JSON has it.
+
+        Args:
+            classes: with the figures of each class.
+        """
+        models = {}
+        for model in self.models:
+            agreement = self.agreements.get(model.name)
+            entry: dict[str, Any] = {
+                'metrics': model.metrics.as_dict() if model.metrics else None,
+                'difference': self.difference(model.name) or None,
+                'agreement': agreement.as_dict() if agreement else None,
+                'detections': sum(map(len, model.detections)),
+                'latency_ms': model.latency.as_dict(),
+            }
+            if not classes:
+                for key in ('metrics', 'agreement'):
+                    (entry[key] or {}).pop('classes', None)
+            if model is self.models[0]:
+                del entry['difference'], entry['agreement']
+            else:
+                entry['drop'] = self.drop(model.name)
+            models[model.name] = entry
+        return {
+            'reference': self.reference,
+            'images': self.images,
+            'annotations': self.annotations,
+            'confidence_threshold': self.thresholds.confidence,
+            'iou_threshold': self.thresholds.iou,
+            'models': models,
+        }
+
+
+def compare_models(
+    reference: Pipeline,
+    candidates: Mapping[str, Pipeline],
+    images: Sequence[Path],
+    annotations: Path | None = None,
+    *,
+    progress: Progress,
+    thresholds: Thresholds = Thresholds(),  # noqa: B008  frozen
+    class_map: Mapping[str, str | None] | None = None,
+    reference_name: str = 'reference',
+) -> AccuracyReport:
+    """Run models over the same pictures and compare each with the reference.
+
+    Open them with ``open_for_evaluation``.
+
+    Args:
+        reference: what the candidates are held to, often the FP32 model.
+        candidates: by name.
+        images: at least one; with annotations, those without an entry are left out.
+        annotations: COCO's file; None compares detections with the reference's.
+        progress: told the step and the pictures done; what it raises ends the comparison.
+        thresholds: the node's, for the comparison of detections.
+        class_map: categories of classes that are called otherwise in the annotations.
+        reference_name: of the reference in the report.
+
+    Raises:
+        ConfigError: pictures and annotations, or class names, do not belong together.
+        ImageError: a picture cannot be read.
+    """
+    models = {reference_name: reference, **candidates}
+    if len(models) <= len(candidates):
+        raise ConfigError(f'a candidate must not be called {reference_name!r}')
+    for name, pipeline in candidates.items():
+        if pipeline.spec.class_names != reference.spec.class_names:
+            raise ConfigError(
+                f'{name} and {reference_name} have different class names, so their detections '
+                'cannot be compared: build both from one model'
+            )
+    # A gate looks at some of the annotated pictures only.
+    dataset = Dataset.of(images, annotations, allow_missing=True)
+    results = [
+        evaluate_model(
+            name,
+            pipeline,
+            dataset,
+            dataset.class_map(pipeline.spec.class_names, class_map),
+            progress=progress,
+            thresholds=thresholds,
+        )
+        for name, pipeline in models.items()
+    ]
+    return accuracy_report(results, dataset, thresholds)
+
+
+def evaluate_model(
+    name: str,
+    pipeline: Pipeline,
+    dataset: Dataset,
+    classes: ClassMap | None,
+    *,
+    progress: Progress,
+    thresholds: Thresholds = Thresholds(),  # noqa: B008  frozen
+) -> ModelAccuracy:
+    """Run one model over a data set and measure it.
+
+    Args:
+        name: for the report.
+        pipeline: as ``open_for_evaluation`` opens it, nothing in flight.
+        dataset: the pictures.
+        classes: as ``dataset.class_map`` returns it.
+        progress: told the step and the pictures done.
+        thresholds: the node's.
+
+    Raises:
+        ImageError: a picture cannot be read.
+    """
+    low = thresholds if classes is None else replace(thresholds, confidence=CONFIDENCE)
+    run = detect_images(
+        pipeline,
+        [(image.path, image.size_wh) for image in dataset.images],
+        low,
+        lambda done, total: progress(name, done, total),
+    )
+    sure = above(run.detections, thresholds.confidence)
+    if classes is None or dataset.annotations is None:
+        return ModelAccuracy(name, pipeline.spec.class_names, run.latency, sure, None, ())
+    rows = [
+        row
+        for image, found in zip(dataset.images, run.detections, strict=True)
+        for row in coco_rows(image.id, found, classes.category_ids)
+    ]
+    ids = {image.id for image in dataset.images}
+    metrics = measure(dataset.annotations, ids, classes.categories, rows)
+    return ModelAccuracy(name, pipeline.spec.class_names, run.latency, sure, metrics, rows)
+
+
+def accuracy_report(
+    models: Sequence[ModelAccuracy], dataset: Dataset, thresholds: Thresholds
+) -> AccuracyReport:
+    """Hold models against the first.
+
+    Args:
+        models: at least one, of the same data set.
+        dataset: that data set.
+        thresholds: those that the models' detections were made with.
+    """
+    first = models[0]
+    agreements = {
+        model.name: compare_runs(first.detections, model.detections, first.class_names)
+        if model.class_names == first.class_names
+        else None
+        for model in models[1:]
+    }
+    truth = dataset.annotations.path.name if dataset.annotations else None
+    return AccuracyReport(tuple(models), agreements, len(dataset.images), truth, thresholds)

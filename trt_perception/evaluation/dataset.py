@@ -1,0 +1,93 @@
+"""The pictures that models are measured on, and what there is to see in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trt_perception.errors import ConfigError
+from trt_perception.evaluation.classes import ClassMap
+from trt_perception.evaluation.classes import match_classes
+from trt_perception.evaluation.coco import Annotations
+from trt_perception.evaluation.coco import read_annotations
+from trt_perception.evaluation.images import match_images
+from trt_perception.evaluation.metrics import check_pycocotools
+
+__all__ = ['Dataset', 'DatasetImage']
+
+
+@dataclass(frozen=True)
+class DatasetImage:
+    """One picture to run.
+
+    Attributes:
+        id: the annotated image's, or a number from 1 on.
+        path: its file.
+        size_wh: annotated size in pixels, None where it is not known.
+    """
+
+    id: int
+    path: Path
+    size_wh: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Pictures, and what there is to see in them where somebody said so.
+
+    Attributes:
+        images: at least one.
+        annotations: the truth, None where there is none.
+    """
+
+    images: tuple[DatasetImage, ...]
+    annotations: Annotations | None = None
+
+    @classmethod
+    def of(
+        cls,
+        images: Sequence[Path],
+        annotations: Path | None = None,
+        *,
+        allow_missing: bool = False,
+    ) -> Dataset:
+        """Read the annotations and find their pictures.
+
+        Args:
+            images: files; with annotations, those that nobody annotated are left out.
+            annotations: COCO's file, None to compare models with each other only.
+            allow_missing: leave annotated images that have no file out.
+
+        Raises:
+            ConfigError: there are no images, or annotations and files do not belong together.
+        """
+        if not images:
+            raise ConfigError('there are no pictures to compare models on; name at least one')
+        if annotations is None:
+            return cls(tuple(DatasetImage(n, path, None) for n, path in enumerate(images, 1)))
+        truth = read_annotations(annotations)
+        pairs = match_images(truth, images, allow_missing=allow_missing)
+        return cls(
+            tuple(DatasetImage(image.id, path, image.size_wh) for image, path in pairs), truth
+        )
+
+    def class_map(
+        self,
+        class_names: Sequence[str],
+        class_map: Mapping[str, str | None] | None = None,
+        *,
+        allow_subset: bool = False,
+    ) -> ClassMap | None:
+        """Find the categories of a model's classes, None without annotations.
+
+        Raises:
+            ConfigError: names do not match, or pycocotools is not installed.
+        """
+        if self.annotations is None:
+            return None
+        check_pycocotools()
+        return match_classes(
+            class_names, self.annotations, class_map=class_map, allow_subset=allow_subset
+        )

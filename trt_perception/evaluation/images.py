@@ -1,0 +1,144 @@
+"""Which picture file belongs to which annotated image, and reading it as it was annotated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+from pathlib import Path
+from pathlib import PurePosixPath
+from typing import Final
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.errors import ConfigError
+from trt_perception.errors import ImageError
+from trt_perception.evaluation.coco import Annotations
+from trt_perception.evaluation.coco import CocoImage
+from trt_perception.frame import Frame
+from trt_perception.image_source import IMAGE_SUFFIXES
+
+__all__ = ['find_all_images', 'frame_of', 'match_images', 'read_image']
+
+_SHOWN: Final = 3
+_Picture = npt.NDArray[np.uint8]
+
+
+def find_all_images(folder: Path) -> list[Path]:
+    """Return the pictures of a folder and of all folders below it, sorted by path.
+
+    Raises:
+        ConfigError: it is no folder, or there is none.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f'{folder}: expected a folder of pictures (it does not exist as one)')
+    images = sorted(p for p in folder.rglob('*') if p.suffix.lower() in IMAGE_SUFFIXES)
+    if not images:
+        raise ConfigError(
+            f'{folder}: expected pictures there or below (found none): {", ".join(IMAGE_SUFFIXES)}'
+        )
+    return images
+
+
+def match_images(
+    annotations: Annotations, images: Sequence[Path], *, allow_missing: bool = False
+) -> list[tuple[CocoImage, Path]]:
+    """Find the file of each annotated image.
+
+    A file belongs to an image where its path ends as the image's ``file_name``; where none does,
+    the bare name decides, because annotations often keep folders that did not move along.
+
+    Args:
+        annotations: in whose order the result is.
+        images: files; those that nobody annotated are left out.
+        allow_missing: leave annotated images without a file out too.
+
+    Raises:
+        ConfigError: an image has no file, or several; how many, and examples.
+    """
+    by_name: dict[str, list[Path]] = {}
+    for path in images:
+        by_name.setdefault(path.name, []).append(path)
+    pairs, missing = [], []
+    for image in annotations.images:
+        parts = tuple(p for p in PurePosixPath(image.file_name).parts if p not in ('/', '.'))
+        same_name = by_name.get(parts[-1] if parts else '', [])
+        found = [path for path in same_name if path.parts[-len(parts) :] == parts] or same_name
+        if len(found) > 1:
+            raise ConfigError(
+                f'{annotations.path}: image {image.file_name!r} may be any of {found[0]} and '
+                f'{found[1]}: give the folder that its file_name starts from'
+            )
+        if found:
+            pairs.append((image, found[0]))
+        else:
+            missing.append(image.file_name)
+    if missing and (not pairs or not allow_missing):
+        raise ConfigError(_missing(annotations, images, missing))
+    return pairs
+
+
+def read_image(path: Path, size_wh: tuple[int, int] | None = None) -> _Picture:
+    """Decode a picture file.
+
+    Cameras write which way is up beside the pixels. Some annotation tools heed that and some do
+    not, so the picture is turned as its annotated size says, and upright where nothing says.
+
+    Args:
+        path: the file.
+        size_wh: the annotated size in pixels, None where it is not known.
+
+    Returns:
+        uint8 (height, width, 3), BGR.
+
+    Raises:
+        ImageError: it is no picture, or of another size.
+    """
+    try:
+        encoded = np.fromfile(path, np.uint8)
+    except OSError as error:
+        raise ImageError('not_decodable', f'{path}: cannot be read: {error.strerror}') from error
+    sizes = []
+    for flag in (0, cv2.IMREAD_IGNORE_ORIENTATION):
+        try:
+            bgr = cv2.imdecode(encoded, cv2.IMREAD_COLOR | flag) if encoded.size else None
+        except cv2.error as error:  # larger than OpenCV's limit
+            raise ImageError('not_decodable', f'{path}: {error}') from error
+        if bgr is None:
+            raise ImageError('not_decodable', f'{path}: cannot be decoded as a picture')
+        if size_wh in (None, (bgr.shape[1], bgr.shape[0])):
+            return bgr.astype(np.uint8, copy=False)
+        sizes.append(f'{bgr.shape[1]}x{bgr.shape[0]}')
+    assert size_wh is not None
+    raise ImageError(
+        'bad_size',
+        f'{path}: expected {size_wh[0]}x{size_wh[1]} pixels, as annotated (got {sizes[0]}): the '
+        'boxes belong to another picture, or to one of another size',
+    )
+
+
+def frame_of(bgr: _Picture) -> Frame:
+    """Return a decoded picture, uint8 (height, width, 3), BGR, as a camera's frame."""
+    height, width = bgr.shape[:2]
+    pixels = np.ascontiguousarray(bgr).reshape(-1)
+    return Frame.view(pixels, width=width, height=height, step=3 * width, encoding='bgr8')
+
+
+def _missing(annotations: Annotations, images: Sequence[Path], missing: Sequence[str]) -> str:
+    total = len(annotations.images)
+    if len(missing) < total:
+        return (
+            f'{len(missing)} of the {total} images in {annotations.path} have no file: '
+            f'{_examples(missing)}; add them, or allow missing images to measure the others'
+        )
+    there = _examples(path.name for path in images)
+    return (
+        f'none of the {total} images in {annotations.path} has a file: it names '
+        f'{_examples(missing)}; the {len(images)} files given are {there}'
+    )
+
+
+def _examples(names: Iterable[str]) -> str:
+    names = list(names)
+    return ', '.join(names[:_SHOWN]) + (' …' if len(names) > _SHOWN else '')
