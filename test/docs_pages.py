@@ -7,9 +7,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / 'trt_perception'
 PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').rglob('*.md'))]
-README, ARCHITECTURE, MANIFEST, BENCHMARKS = (
+README, ARCHITECTURE, MANIFEST, DECODERS_PAGE, BENCHMARKS = (
     (ROOT / name).read_text(encoding='utf-8')
-    for name in ('README.md', 'docs/architecture.md', 'docs/manifest.md', 'docs/benchmarks/cpu.md')
+    for name in (
+        'README.md',
+        'docs/architecture.md',
+        'docs/manifest.md',
+        'docs/decoders.md',
+        'docs/benchmarks/cpu.md',
+    )
 )
 SOURCES = {path: ast.parse(path.read_text('utf-8')) for path in sorted(PACKAGE.rglob('*.py'))}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import cv2
@@ -211,19 +210,13 @@ def test_a_device_that_is_not_there_is_refused(engine):
 def test_an_engine_without_manifest_asks_for_parameters(engine, tmp_path):
     lonely = tmp_path / 'lonely.engine'
     lonely.write_bytes(engine.read_bytes())
-    with pytest.raises(EngineError, match=r'model\.resize'):
+    with pytest.raises(EngineError, match=r'model\.class_names.* 10 classes as dense'):
         open_pipeline(DetectorConfig(engine_path=str(lonely)))
     manifest = parse_manifest(engine.with_name('digits.engine.json').read_bytes(), 'x')
-    facts = asdict(manifest.preprocessing)
+    # With their names the shapes say the rest: the grids of 640 x 480 have 6000 cells.
     pipeline = open_pipeline(
-        DetectorConfig(
-            engine_path=str(lonely),
-            model_resize=facts['resize'],
-            model_color_order=facts['color_order'],
-            model_scale=facts['scale'],
-            model_decoder='dense',
-            model_class_names=manifest.class_names,
-        )
+        DetectorConfig(engine_path=str(lonely), model_class_names=manifest.class_names)
     )
+    assert pipeline.spec.preprocessing == manifest.preprocessing
     assert len(run(pipeline, bgr_frame(cv2.imread(str(SCENES[0]))), Thresholds()))
     pipeline.close()

@@ -11,6 +11,7 @@ import test_imports
 import yaml
 from docs_pages import ARCHITECTURE
 from docs_pages import BENCHMARKS
+from docs_pages import DECODERS_PAGE
 from docs_pages import MANIFEST
 from docs_pages import PACKAGE
 from docs_pages import PAGES
@@ -29,8 +30,8 @@ from docs_pages import section
 
 from trt_perception.config import PARAMETERS
 from trt_perception.config import DetectorConfig
+from trt_perception.decoder_spec import DECODERS
 from trt_perception.frame import PIXEL_FORMATS
-from trt_perception.manifest import DECODERS
 from trt_perception.manifest import parse_manifest
 from trt_perception.tools import parameter_files
 
@@ -212,13 +213,9 @@ def test_manifest_example_is_the_shipped_one():
     assert {cell.strip('`') for cell, *_ in rows(section(MANIFEST, 'Schema 1'))} == keys
 
 
-def test_manifest_decoders():
-    told = {
-        name.strip('`'): (objectness == 'true', transposed == 'true')
-        for _, objectness, transposed, name, _ in rows(section(MANIFEST, 'Decoders'))
-    }
-    assert told == {name: (d.objectness, d.transposed) for name, d in DECODERS.items()}
-    assert {decoder.family for decoder in DECODERS.values()} == {'dense'}
+def test_decoders_are_all_described():
+    told = [(name.strip('`'), constants) for name, constants, *_ in rows(DECODERS_PAGE)]
+    assert told[: len(DECODERS)] == [(name, str(spec)) for name, spec in DECODERS.items()]
 
 
 def test_architecture_has_the_layers_that_are_enforced():

@@ -111,7 +111,8 @@ def test_parameters_alone_give_the_same(tmp_path):
 def test_without_manifest_and_parameters_it_says_which(tmp_path):
     with pytest.raises(EngineError) as caught:
         opened(write_onnx(tmp_path, described=False))
-    assert all(name in str(caught.value) for name in ENOUGH)
+    assert 'model.class_names' in str(caught.value)
+    assert 'output0 float32[1, 6, 8]' in str(caught.value)
 
 
 def test_colour_order_reaches_the_network(tmp_path):
@@ -189,7 +190,7 @@ def test_an_open_output_that_turns_out_otherwise_is_an_engine_error(tmp_path):
     # Six rows come; one class would make five, three seven.
     for names in (['cat'], ['cat', 'dog', 'fox']):
         pipeline = opened(path, **{**values, 'model__class_names': names})
-        with pytest.raises(EngineError, match=r'\[1, 6, 8\].*\(1, [57], N\)'):
+        with pytest.raises(EngineError, match=r'\(1, [57], N\).*\[1, 6, 8\]'):
             warm_up(pipeline)
 
 

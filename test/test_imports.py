@@ -24,6 +24,7 @@ LAYERS = {
     'ground': [
         'cache',
         'config',
+        'decoder_spec',
         'delivery',
         'detections',
         'drawing',
@@ -38,6 +39,10 @@ LAYERS = {
         'manifest',
         'model_file',
         'model_spec',
+        'output_layout',
+        'recognition',
+        'recognition_facts',
+        'recognition_outputs',
         'transport',
     ],
 }

@@ -9,10 +9,11 @@ from support_models import MANIFEST
 from support_models import changed
 from support_models import manifest
 
+from trt_perception.decoder_spec import DECODERS
+from trt_perception.decoder_spec import FAMILIES
+from trt_perception.decoder_spec import DecoderSpec
 from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
-from trt_perception.manifest import DECODERS
-from trt_perception.manifest import DecoderSpec
 from trt_perception.manifest import FileIdentity
 from trt_perception.manifest import Manifest
 from trt_perception.manifest import Preprocessing
@@ -80,8 +81,59 @@ def test_what_may_be_left_out(key, how):
 
 @pytest.mark.parametrize('decoder', DECODERS.values(), ids=DECODERS.keys())
 def test_every_decoder(decoder):
-    content = manifest(decoder=vars(decoder))
+    content = manifest(decoder=decoder.as_dict())
     assert parse(content).decoder == decoder
+
+
+EVERY_FAMILY = [
+    DecoderSpec('dense', objectness=True),
+    DecoderSpec('yolox_raw', strides=(8, 16, 32)),
+    DecoderSpec('end_to_end'),
+    DecoderSpec('efficient_nms'),
+    DecoderSpec('onnx_nms', box_format='yxyx'),
+    DecoderSpec('rtdetr_ultralytics'),
+    DecoderSpec('detr', activation='softmax'),
+    DecoderSpec('labels_boxes_scores'),
+    DecoderSpec('torchvision'),
+    DecoderSpec('tensorflow'),
+]
+
+
+@pytest.mark.parametrize('decoder', EVERY_FAMILY, ids=str)
+def test_a_family_has_its_own_constants_and_no_others(decoder):
+    content = decoder.as_dict()
+    assert parse(manifest(decoder=content)).decoder == decoder
+    for key in content:
+        left = {name: value for name, value in content.items() if name != key}
+        assert f"'{key}' is missing" in refusal(manifest(decoder=left))
+    foreign = {'objectness': False, 'strides': [8], 'activation': 'sigmoid', 'box_format': 'xyxy'}
+    for key in foreign.keys() - content.keys():
+        message = refusal(manifest(decoder={**content, key: foreign[key]}))
+        assert f'unknown key "{key}"' in message
+
+
+def test_the_families_above_are_all():
+    assert {decoder.family for decoder in EVERY_FAMILY} == set(FAMILIES)
+    assert {decoder.family for decoder in DECODERS.values()} <= set(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ('decoder', 'words'),
+    [
+        ({'family': 'yolox_raw', 'strides': []}, '1 to 8 whole numbers'),
+        ({'family': 'yolox_raw', 'strides': [8, 0]}, 'from 1 to 1024'),
+        ({'family': 'yolox_raw', 'strides': [8, True]}, 'whole numbers'),
+        ({'family': 'yolox_raw', 'strides': [8.0]}, 'whole numbers'),
+        ({'family': 'yolox_raw', 'strides': [8] * 9}, '1 to 8'),
+        ({'family': 'detr', 'activation': 'relu'}, 'sigmoid, softmax'),
+        ({'family': 'onnx_nms', 'box_format': 'xywh'}, 'xyxy, yxyx, cxcywh'),
+    ],
+    ids=str,
+)
+def test_constants_are_in_range(decoder, words):
+    message = refusal(manifest(decoder=decoder))
+    assert words in message
+    assert place_in(message, ('decoder',))
 
 
 SECTIONS = {
@@ -214,7 +266,7 @@ OUT_OF_RANGE = [
     (['preprocessing', 'std'], [1, 1, -1], 'positive'),
     (['preprocessing', 'layout'], 'nhwc', 'nchw'),
     (['preprocessing', 'dtype'], 'int8', 'float32, float16'),
-    (['decoder', 'family'], 'detr', '"detr"'),
+    (['decoder', 'family'], 'centernet', '"centernet"'),
     (['class_names'], [], '1 to 65536'),
     (['class_names'], ['cat', ''], '1 to 256'),
     (['class_names'], ['x' * 257], '1 to 256'),

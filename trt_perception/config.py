@@ -157,7 +157,8 @@ class DetectorConfig:
     )
     model_resize: str = _parameter(
         '',
-        'How an image is fitted into the input; empty: from the manifest.',
+        'How an image is fitted into the input; empty: from the manifest, else from what the '
+        'model shows.',
         name='model.resize',
         choices=('', *RESIZE_MODES),
     )
@@ -170,13 +171,14 @@ class DetectorConfig:
     )
     model_color_order: str = _parameter(
         '',
-        'Order of the input channels; empty: from the manifest.',
+        'Order of the input channels; empty: from the manifest, else from what the model shows.',
         name='model.color_order',
         choices=('', *COLOR_ORDERS),
     )
     model_scale: float = _parameter(
         0.0,
-        'Factor on the pixel values, often 1/255 = 0.00392156862745098; 0: from the manifest.',
+        'Factor on the pixel values, often 1/255 = 0.00392156862745098; 0: from '
+        'the manifest, else from what the model shows.',
         name='model.scale',
         minimum=0.0,
         maximum=1000.0,
@@ -194,13 +196,15 @@ class DetectorConfig:
     )
     model_decoder: str = _parameter(
         '',
-        'Family of the outputs (docs/manifest.md); empty: from the manifest.',
+        'How the outputs are read (docs/decoders.md); empty: from the manifest, else from what '
+        'the model shows.',
         name='model.decoder',
         choices=('', *DECODERS),
     )
     model_class_names: tuple[str, ...] = _parameter(
         (),
-        "Names of the classes in the network's order; empty: from the manifest.",
+        "Names of the classes in the network's order; empty: from the manifest, else from the "
+        "model's metadata.",
         name='model.class_names',
     )
 

@@ -10,12 +10,18 @@ was not changed by accident, not that nobody replaced both.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any
 from typing import Final
 
+from trt_perception.decoder_spec import ACTIVATIONS
+from trt_perception.decoder_spec import BOX_FORMATS
+from trt_perception.decoder_spec import DECODERS
+from trt_perception.decoder_spec import FAMILIES
+from trt_perception.decoder_spec import DecoderSpec
 from trt_perception.errors import ManifestError
 from trt_perception.json_section import JsonSection
 from trt_perception.json_section import found
@@ -102,33 +108,6 @@ class Preprocessing:
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
     layout: str = 'nchw'
     dtype: str = 'float32'
-
-
-@dataclass(frozen=True)
-class DecoderSpec:
-    """How the outputs are read: the family and its constants (docs/manifest.md lists them).
-
-    Attributes:
-        family: ``dense``: one row of box, scores for each anchor.
-        objectness: a score that multiplies the class scores stands before them.
-        transposed: the output is (1, N, C) instead of (1, C, N).
-    """
-
-    family: str
-    objectness: bool = False
-    transposed: bool = False
-
-
-#: Every way of reading outputs that this version knows, by the name of the parameter
-#: model.decoder.
-DECODERS: Final[Mapping[str, DecoderSpec]] = MappingProxyType(
-    {
-        'dense': DecoderSpec('dense'),
-        'dense_transposed': DecoderSpec('dense', transposed=True),
-        'dense_objectness': DecoderSpec('dense', objectness=True),
-        'dense_objectness_transposed': DecoderSpec('dense', objectness=True, transposed=True),
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -261,16 +240,28 @@ def _preprocessing(section: JsonSection) -> Preprocessing:
 
 
 def _decoder(section: JsonSection) -> DecoderSpec:
-    decoder = DecoderSpec(
-        section.text('family'), section.boolean('objectness'), section.boolean('transposed')
-    )
+    family = section.text('family', tuple(FAMILIES))
+    readers: dict[str, Callable[[], Any]] = {
+        'objectness': lambda: section.boolean('objectness'),
+        'transposed': lambda: section.boolean('transposed'),
+        'strides': lambda: _strides(section),
+        'activation': lambda: section.text('activation', ACTIVATIONS),
+        'box_format': lambda: section.text('box_format', BOX_FORMATS),
+    }
+    decoder = DecoderSpec(family, **{name: readers[name]() for name in FAMILIES[family]})
     section.finish()
-    if decoder not in DECODERS.values():
-        known = ', '.join(sorted({known.family for known in DECODERS.values()}))
-        raise ManifestError(
-            f'{section.where}: "family" must be one of {known} (got {found(decoder.family)})'
-        )
     return decoder
+
+
+def _strides(section: JsonSection) -> tuple[int, ...]:
+    strides = section.items('strides')
+    whole = all(isinstance(side, int) and not isinstance(side, bool) for side in strides)
+    if not whole or not 1 <= len(strides) <= 8 or not all(1 <= s <= 1024 for s in strides):
+        raise ManifestError(
+            f'{section.where}: "strides" must list 1 to 8 whole numbers from 1 to 1024 (got '
+            f'{found(strides)})'
+        )
+    return tuple(strides)
 
 
 def _class_names(top: JsonSection) -> tuple[str, ...]:

@@ -10,10 +10,14 @@ neither is signed.
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
 import os
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from typing import Final
 
 from trt_perception.errors import EngineError
@@ -26,6 +30,7 @@ from trt_perception.manifest import parse_manifest
 
 __all__ = ['ENGINE_SUFFIXES', 'ONNX_SUFFIX', 'ModelFile', 'read_model_file']
 
+_LOG: Final = logging.getLogger(__name__)
 ONNX_SUFFIX: Final = '.onnx'
 ENGINE_SUFFIXES: Final = ('.engine', '.plan', '.trt')
 MODEL_MAX_BYTES: Final = 16 * 1024**3
@@ -40,12 +45,15 @@ class ModelFile:
         content: its bytes.
         sha256: of those bytes, lower-case hex.
         manifest: the manifest beside it, None where there is none.
+        config: content of a Hugging Face config.json beside a model without manifest, with that
+            of preprocessor_config.json under that key; None where there is none.
     """
 
     path: Path
     content: bytes
     sha256: str
     manifest: Manifest | None
+    config: Mapping[str, Any] | None = None
 
     @property
     def is_onnx(self) -> bool:
@@ -76,7 +84,7 @@ def read_model_file(path: str | Path) -> ModelFile:
     places = manifest_path(asked), manifest_path(resolved)
     beside = next((place for place in places if os.path.lexists(place)), None)
     if beside is None:
-        return ModelFile(asked, content, digest, None)
+        return ModelFile(asked, content, digest, None, _sibling_config(asked, resolved))
     manifest = parse_manifest(_read(beside, MANIFEST_MAX_BYTES)[0], str(beside))
     is_onnx = asked.suffix == ONNX_SUFFIX
     identity = manifest.onnx if is_onnx else manifest.engine
@@ -86,6 +94,30 @@ def read_model_file(path: str | Path) -> ModelFile:
         )
     _check_identity(identity, asked, beside, len(content), digest)
     return ModelFile(asked, content, digest, manifest)
+
+
+def _sibling_config(asked: Path, resolved: Path) -> dict[str, Any] | None:
+    """Return what Hugging Face's files beside the model say, or in its parent of ``onnx/``."""
+    folders = [asked.parent, resolved.parent]
+    folders += [folder.parent for folder in folders if folder.name == 'onnx']
+    for folder in dict.fromkeys(folders):
+        config = _json_object(folder / 'config.json')
+        # Other programs call their files so too.
+        if config is not None and ('id2label' in config or 'model_type' in config):
+            processor = _json_object(folder / 'preprocessor_config.json')
+            return {**config, 'preprocessor_config': processor or {}}
+    return None
+
+
+def _json_object(path: Path) -> dict[str, Any] | None:
+    if not os.path.lexists(path):
+        return None
+    try:
+        content = json.loads(_read(path, MANIFEST_MAX_BYTES)[0])
+    except (ValueError, RecursionError) as error:
+        _LOG.warning('%s is not read: no JSON: %s', path, error)
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def _read(path: Path, limit: int = MODEL_MAX_BYTES) -> tuple[bytes, Path]:

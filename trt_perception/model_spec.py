@@ -1,29 +1,38 @@
 """What a model wants and gives: tensors, manifest and parameters brought together.
 
-A parameter wins over the manifest; the tensors must agree with both. What none of the three says
-is an error that lists the parameters to set: nothing about a model is ever guessed.
+A parameter wins over the manifest; the tensors must agree with both. Without a manifest the model
+itself is asked (trt_perception.recognition). What nothing says is an error that lists the
+parameters to set: nothing about a model is ever guessed.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace
 from typing import Any
 from typing import Final
 
 from trt_perception.config import DetectorConfig
+from trt_perception.decoder_spec import DECODERS
+from trt_perception.decoder_spec import DecoderSpec
 from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
-from trt_perception.manifest import DECODERS
 from trt_perception.manifest import INPUT_DTYPES
-from trt_perception.manifest import DecoderSpec
 from trt_perception.manifest import Manifest
 from trt_perception.manifest import Preprocessing
 from trt_perception.manifest import TensorSpec
+from trt_perception.output_layout import assign_outputs
+from trt_perception.output_layout import layout
+from trt_perception.output_layout import layout_text
+from trt_perception.recognition import Given
+from trt_perception.recognition import Recognised
+from trt_perception.recognition import recognise
 
 __all__ = ['ModelSpec', 'resolve_model_spec']
 
-OUTPUT_DTYPES: Final = ('float32', 'float16')
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,8 @@ class ModelSpec:
         preprocessing: how pixels become the input.
         decoder: how the outputs become boxes.
         class_names: in the network's order.
-        has_manifest: False where parameters had to say what a manifest would.
+        has_manifest: False where the model itself and parameters say what a manifest would.
+        evidence: without a manifest: what was seen -> what was chosen, a sentence each.
     """
 
     input: TensorSpec
@@ -45,19 +55,15 @@ class ModelSpec:
     decoder: DecoderSpec
     class_names: tuple[str, ...]
     has_manifest: bool
+    evidence: tuple[str, ...] = ()
 
-    def check_output(self, shape: tuple[int, ...]) -> None:
-        """Hold an output as it came to what the model promised, which may be open dimensions.
+    def check_outputs(self, found: tuple[TensorSpec, ...]) -> None:
+        """Hold outputs as they came to what the decoder reads; a model may leave shapes open.
 
         Raises:
-            EngineError: it has another number of rows than the decoder and the class names make.
+            EngineError: they are not what decoder and class names make, or hold a batch.
         """
-        if not _fits(self, shape) or shape[0] != 1:
-            raise EngineError(
-                f'the model gave an output of shape {list(shape)}; with {len(self.class_names)} '
-                f'classes the decoder "{self.decoder.family}" expects {_wanted(self)}: check the '
-                'class names and model.decoder'
-            )
+        _check_outputs('the model', self.decoder, found, len(self.class_names))
 
 
 def resolve_model_spec(
@@ -66,6 +72,9 @@ def resolve_model_spec(
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
     config: DetectorConfig,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    model_config: Mapping[str, Any] | None = None,
 ) -> ModelSpec:
     """Bring tensors, manifest and parameters together.
 
@@ -74,7 +83,9 @@ def resolve_model_spec(
         manifest: the one beside the file, None where there is none.
         inputs: as the runtime reports them, -1 for an open dimension.
         outputs: likewise.
-        config: the node's parameters; its ``model.*`` values win over the manifest.
+        config: the node's parameters; its ``model.*`` values win over everything.
+        metadata: what the file says of itself; read where there is no manifest.
+        model_config: a config.json beside it; likewise.
 
     Raises:
         EngineError: the tensors are none that an image detector has, or something remains unknown.
@@ -83,25 +94,29 @@ def resolve_model_spec(
     if manifest is not None:
         _check_tensors(name, 'input', manifest.inputs, inputs)
         _check_tensors(name, 'output', manifest.outputs, outputs)
-    preprocessing = _preprocessing(name, manifest, inputs, outputs, config)
-    decoder = (
-        DECODERS[config.model_decoder]
-        if config.model_decoder
-        else manifest.decoder
-        if manifest
-        else None
-    )
-    class_names = config.model_class_names or (manifest.class_names if manifest else ())
-    assert decoder is not None
+    _check_image(name, inputs)
+    given = Given.from_config(config)
+    if manifest is not None:
+        known = Recognised(
+            DECODERS[given.decoder] if given.decoder else manifest.decoder,
+            replace(manifest.preprocessing, **given.preprocessing),
+            given.class_names or manifest.class_names,
+            (),
+        )
+    else:
+        known = recognise(name, inputs, outputs, metadata or {}, model_config, given=given)
+        for sentence in known.evidence:
+            _LOG.info('%s: %s', name, sentence)
     spec = ModelSpec(
-        _image_input(name, inputs, preprocessing),
+        _image_input(name, inputs, known.preprocessing),
         outputs,
-        preprocessing,
-        decoder,
-        class_names,
+        known.preprocessing,
+        known.decoder,
+        known.class_names,
         manifest is not None,
+        known.evidence,
     )
-    _check_output(name, spec)
+    _check_outputs(name, spec.decoder, outputs, len(spec.class_names))
     return spec
 
 
@@ -124,58 +139,12 @@ def _listed(tensors: tuple[TensorSpec, ...]) -> str:
     )
 
 
-def _preprocessing(
-    name: str,
-    manifest: Manifest | None,
-    inputs: tuple[TensorSpec, ...],
-    outputs: tuple[TensorSpec, ...],
-    config: DetectorConfig,
-) -> Preprocessing:
-    """Apply the parameters to the manifest's preprocessing, or to what the tensors say."""
-    shape = inputs[0].shape if len(inputs) == 1 else ()
-    if len(shape) != 4:
+def _check_image(name: str, inputs: tuple[TensorSpec, ...]) -> None:
+    if len(inputs) != 1 or len(inputs[0].shape) != 4:
         raise EngineError(
             f'{name}: expected one image input of shape (1, 3, height, width) (got '
-            f'{_listed(inputs)}); '
-            f'export the detector with a single image input'
+            f'{_listed(inputs)}); export the detector with a single image input'
         )
-    given: dict[str, Any] = {
-        'input_size': config.model_input_size,
-        'resize': config.model_resize,
-        'color_order': config.model_color_order,
-        'scale': config.model_scale,
-        'mean': config.model_mean,
-        'std': config.model_std,
-        'pad_value': None if config.model_pad_value < 0 else config.model_pad_value,
-    }
-    given = {
-        key: value
-        for key, value in given.items()
-        if value not in ((), '', 0.0, None) or value is False
-    }
-    if config.model_pad_value == 0:
-        given['pad_value'] = 0
-    if manifest is not None:
-        return replace(manifest.preprocessing, **given)
-    if 'input_size' not in given and min(shape[2:]) > 0:
-        given['input_size'] = (shape[3], shape[2])
-    unknown = [
-        f'model.{key}'
-        for key in ('input_size', 'resize', 'color_order', 'scale')
-        if key not in given
-    ]
-    unknown += ['model.decoder'] if not config.model_decoder else []
-    unknown += ['model.class_names'] if not config.model_class_names else []
-    if unknown:
-        raise EngineError(
-            f'{name} has no manifest beside it ({name}.json), so these parameters must say how '
-            'to use it: '
-            f'{", ".join(unknown)}. Inputs: {_listed(inputs)}; outputs: {_listed(outputs)}. Set '
-            'them in the parameter file '
-            '(docs/parameters.md), '
-            f'or write a manifest (docs/manifest.md)'
-        )
-    return Preprocessing(**given, dtype=inputs[0].dtype)
 
 
 def _image_input(
@@ -202,25 +171,18 @@ def _image_input(
     return replace(tensor, shape=wanted)
 
 
-def _check_output(name: str, spec: ModelSpec) -> None:
-    """Hold the outputs to what the dense family looks like."""
-    output = spec.outputs[0] if len(spec.outputs) == 1 else None
-    if output is None or not _fits(spec, output.shape) or output.dtype not in OUTPUT_DTYPES:
+def _check_outputs(
+    name: str, decoder: DecoderSpec, outputs: tuple[TensorSpec, ...], classes: int
+) -> None:
+    """Hold outputs to what the decoder reads, one image at a time."""
+    assigned = assign_outputs(decoder, outputs, classes)
+    roles = layout(decoder, classes)
+    if assigned is None or any(
+        role.shape[0] == 'B' and outputs[index].shape[0] not in (1, -1)
+        for role, index in zip(roles, assigned, strict=True)
+    ):
         raise EngineError(
-            f'{name}: with {len(spec.class_names)} classes the decoder "{spec.decoder.family}" '
-            f'expects one output of {" or ".join(OUTPUT_DTYPES)} and shape {_wanted(spec)} (got '
-            f'{_listed(spec.outputs)}); check the class names and model.decoder'
+            f'{name}: with {classes} classes the decoder {decoder} expects '
+            f'{layout_text(decoder, classes)} (got {_listed(outputs)}); check the class names and '
+            'model.decoder'
         )
-
-
-def _rows(spec: ModelSpec) -> int:
-    return len(spec.class_names) + (5 if spec.decoder.objectness else 4)
-
-
-def _wanted(spec: ModelSpec) -> str:
-    return f'(1, N, {_rows(spec)})' if spec.decoder.transposed else f'(1, {_rows(spec)}, N)'
-
-
-def _fits(spec: ModelSpec, shape: tuple[int, ...]) -> bool:
-    axis = 2 if spec.decoder.transposed else 1
-    return len(shape) == 3 and shape[0] in (1, -1) and shape[axis] in (_rows(spec), -1)

@@ -88,7 +88,7 @@ def write_manifest(path, model, content, preprocessing):
         'inputs': tensors[:1],
         'outputs': tensors[1:],
         'preprocessing': asdict(preprocessing),
-        'decoder': asdict(DecoderSpec('dense')),
+        'decoder': DecoderSpec('dense').as_dict(),
         'class_names': [f'class {index}' for index in range(CLASSES)],
         'notes': {'description': 'random weights of the size of YOLO11n, for benchmarks'},
     }

@@ -100,7 +100,12 @@ class CudaPipeline:
             engine = TensorRtEngine(model, self._device)
             self._closing.callback(engine.close)
             spec = resolve_model_spec(
-                model.path.name, model.manifest, engine.inputs, engine.outputs, config
+                model.path.name,
+                model.manifest,
+                engine.inputs,
+                engine.outputs,
+                config,
+                model_config=model.config,
             )
             streams = [self._closing.enter_context(Stream()) for _ in range(self.depth)]
             contexts = []
@@ -109,6 +114,7 @@ class CudaPipeline:
                 self._closing.callback(contexts[-1].close)
             # A dynamic engine's outputs have their final shapes only now.
             self.spec = replace(spec, outputs=contexts[0].outputs)
+            self.spec.check_outputs(self.spec.outputs)
             kernels = FrameKernels(
                 self._device,
                 self.spec,

@@ -7,6 +7,7 @@ import time
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.frame import Frame
+from trt_perception.manifest import TensorSpec
 from trt_perception.model_file import ModelFile
 from trt_perception.model_spec import resolve_model_spec
 from trt_perception.pipelines.pipeline import Result
@@ -48,7 +49,13 @@ class HostPipeline:
         """
         self._model: OnnxModel | None = OnnxModel(model, config.resolved_cpu_threads(), provider)
         self.spec = resolve_model_spec(
-            model.path.name, model.manifest, self._model.inputs, self._model.outputs, config
+            model.path.name,
+            model.manifest,
+            self._model.inputs,
+            self._model.outputs,
+            config,
+            metadata=self._model.metadata,
+            model_config=model.config,
         )
         self._preprocess = HostPreprocessor(self.spec.preprocessing)
         self._config = config
@@ -75,7 +82,12 @@ class HostPipeline:
         started = time.perf_counter()
         tensor, letterbox = self._preprocess(frame)
         outputs = self._model.run(tensor)
-        self.spec.check_output(outputs[0].shape)
+        self.spec.check_outputs(
+            tuple(
+                TensorSpec(told.name, array.shape, str(array.dtype))
+                for told, array in zip(self.spec.outputs, outputs, strict=True)
+            )
+        )
         detections = decode_dense(
             outputs[0],
             self.spec.decoder,

@@ -150,7 +150,8 @@ class DetectorNode(LifecycleNode):
         self._health.engine = self.config.engine_path
         if not self._pipeline.spec.has_manifest:
             self.get_logger().warning(
-                f'{self.config.engine_path} has no manifest; trusting the parameters: '
+                f'{self.config.engine_path} has no manifest; used is what the model shows and the '
+                f'parameters say: {self._pipeline.spec.decoder}, '
                 f'{self._pipeline.spec.preprocessing}'
             )
         self.get_logger().info(

@@ -22,6 +22,9 @@ _DTYPES = {
     'tensor(float16)': 'float16',
     'tensor(int64)': 'int64',
     'tensor(int32)': 'int32',
+    'tensor(int8)': 'int8',
+    'tensor(uint8)': 'uint8',
+    'tensor(bool)': 'bool',
 }
 
 
@@ -31,6 +34,7 @@ class OnnxModel:
     Attributes:
         inputs: name, shape and dtype of each input.
         outputs: likewise.
+        metadata: what the file says of itself, texts by key.
     """
 
     def __init__(self, model: ModelFile, threads: int, provider: str = CPU) -> None:
@@ -73,6 +77,7 @@ class OnnxModel:
             raise EngineError(f'{model.path}: ONNX Runtime cannot load it: {error}') from error
         self.inputs = tuple(_spec(node) for node in self._session.get_inputs())
         self.outputs = tuple(_spec(node) for node in self._session.get_outputs())
+        self.metadata: dict[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
 
     def run(self, tensor: npt.NDArray[np.floating]) -> list[npt.NDArray[Any]]:
         """Run the model on its one input and return all outputs. Releases the GIL meanwhile."""

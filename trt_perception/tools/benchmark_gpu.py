@@ -75,7 +75,12 @@ class FrameSteps:
             self._closing.callback(engine.close)
             self.runtime = engine.header.module
             spec = resolve_model_spec(
-                model.path.name, model.manifest, engine.inputs, engine.outputs, config
+                model.path.name,
+                model.manifest,
+                engine.inputs,
+                engine.outputs,
+                config,
+                model_config=model.config,
             )
             self.stream: Stream = own(Stream())
             self._context = engine.create_context(spec.input, self.stream)

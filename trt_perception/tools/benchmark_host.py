@@ -43,7 +43,15 @@ def measure_host_steps(
         EngineError: the model cannot be loaded, or it is not known how to use it.
     """
     onnx = OnnxModel(model, config.resolved_cpu_threads(), provider)
-    spec = resolve_model_spec(model.path.name, model.manifest, onnx.inputs, onnx.outputs, config)
+    spec = resolve_model_spec(
+        model.path.name,
+        model.manifest,
+        onnx.inputs,
+        onnx.outputs,
+        config,
+        metadata=onnx.metadata,
+        model_config=model.config,
+    )
     thresholds = config.thresholds(spec.class_names)
     preprocess = HostPreprocessor(spec.preprocessing)
     marks, candidates = [], []

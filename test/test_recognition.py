@@ -1,0 +1,198 @@
+"""What a model without a manifest is taken for, and what is refused rather than guessed."""
+
+import pytest
+
+from trt_perception.config import DetectorConfig
+from trt_perception.decoder_spec import DECODERS
+from trt_perception.errors import EngineError
+from trt_perception.manifest import Preprocessing
+from trt_perception.manifest import TensorSpec
+from trt_perception.recognition import Given
+from trt_perception.recognition import recognise
+from trt_perception.recognition_facts import literal
+from trt_perception.recognition_outputs import anchors_per_cell
+
+COCO = tuple(f'class {number}' for number in range(80))
+IMAGES = TensorSpec('images', (1, 3, 640, 640), 'float32')
+ULTRALYTICS = {
+    'description': 'Ultralytics YOLO11n model trained on coco.yaml',
+    'author': 'Ultralytics',
+    'stride': '32',
+    'task': 'detect',
+    'batch': '1',
+    'imgsz': '[640, 640]',
+    'names': str(dict(enumerate(COCO))),
+    'args': "{'batch': 1, 'half': False, 'dynamic': False, 'simplify': True, 'nms': False}",
+}
+YOLOV5 = {'stride': '32', 'names': str(dict(enumerate(COCO)))}
+PLAIN = Preprocessing((640, 640))
+
+
+def tensors(**shapes):
+    return tuple(TensorSpec(name, shape, 'float32') for name, shape in shapes.items())
+
+
+def recognised(outputs, metadata=(), config=None, inputs=(IMAGES,), **given):
+    values = {f'model.{name}': value for name, value in given.items()}
+    chosen = Given.from_config(DetectorConfig.from_values(values))
+    return recognise('x.onnx', inputs, outputs, dict(metadata), config, given=chosen)
+
+
+def refusal(*arguments, **options):
+    with pytest.raises(EngineError) as caught:
+        recognised(*arguments, **options)
+    message = str(caught.value)
+    assert message.startswith('x.onnx')
+    return message
+
+
+def test_an_ultralytics_export_needs_nothing():
+    found = recognised(tensors(output0=(1, 84, 8400)), ULTRALYTICS)
+    assert found.decoder == DECODERS['dense']
+    assert found.class_names == COCO
+    assert found.preprocessing == PLAIN
+    assert any('80 classes' in sentence for sentence in found.evidence)
+    assert any('output0 [1, 84, 8400] -> dense' in sentence for sentence in found.evidence)
+
+
+def test_open_dimensions_are_closed_by_the_metadata():
+    opened = TensorSpec('images', (-1, 3, -1, -1), 'float32')
+    found = recognised(
+        tensors(output0=(-1, 84, -1)), {**ULTRALYTICS, 'imgsz': '[480, 640]'}, inputs=(opened,)
+    )
+    assert found.decoder == DECODERS['dense']
+    assert found.preprocessing.input_size == (640, 480)
+    assert 'model.input_size' in refusal(tensors(output0=(-1, 84, -1)), YOLOV5, inputs=(opened,))
+
+
+def test_a_yolov5_export_needs_nothing():
+    found = recognised(tensors(output0=(1, 25200, 85)), YOLOV5)
+    assert found.decoder == DECODERS['dense_objectness_transposed']
+    assert found.preprocessing == PLAIN
+
+
+def test_shapes_alone_with_class_names():
+    found = recognised(tensors(output0=(1, 84, 8400)), class_names=COCO)
+    assert found.decoder == DECODERS['dense']
+    assert found.preprocessing == PLAIN
+    found = recognised(tensors(output=(1, 25200, 85)), class_names=COCO)
+    assert found.decoder == DECODERS['dense_objectness_transposed']
+
+
+def test_one_anchor_a_cell_with_objectness_could_be_yolox():
+    message = refusal(tensors(output=(1, 8400, 85)), class_names=COCO)
+    assert 'dense_objectness_transposed' in message
+    assert 'yolox' in message
+    assert 'model.decoder says which' in message
+    found = recognised(tensors(output=(1, 8400, 85)), class_names=COCO, decoder='yolox')
+    assert found.preprocessing.color_order == 'bgr'
+    assert found.preprocessing.scale == 1.0
+
+
+def test_class_names_are_asked_for_with_their_number():
+    message = refusal(tensors(output0=(1, 84, 8400)))
+    assert 'model.class_names' in message
+    assert '80 classes as dense' in message
+
+
+def test_parameters_win():
+    names = [f'other {number}' for number in range(79)]
+    found = recognised(
+        tensors(output0=(1, 84, 8400)),
+        ULTRALYTICS,
+        decoder='dense_objectness',
+        class_names=names,
+        resize='stretch',
+        color_order='bgr',
+        scale=1.0,
+        mean=[1, 2, 3],
+        std=[4, 5, 6],
+        pad_value=0,
+    )
+    assert found.decoder == DECODERS['dense_objectness']
+    assert found.class_names == tuple(names)
+    assert found.preprocessing == Preprocessing(
+        (640, 640), 'stretch', 0, 'bgr', 1.0, (1, 2, 3), (4, 5, 6)
+    )
+
+
+@pytest.mark.parametrize(
+    ('task', 'word'),
+    [('segment', 'segmentation'), ('pose', 'keypoints'), ('obb', 'angle'), ('classify', 'no box')],
+)
+def test_other_tasks_are_refused_by_name(task, word):
+    message = refusal(tensors(output0=(1, 84, 8400)), {**ULTRALYTICS, 'task': task})
+    assert task in message
+    assert word in message
+
+
+def test_masks_and_raw_grids_are_refused_by_what_they_are():
+    message = refusal(tensors(output0=(1, 116, 8400), output1=(1, 32, 160, 160)), class_names=COCO)
+    assert 'output1 [1, 32, 160, 160]' in message
+    assert 'segmentation' in message
+    grids = tensors(a=(1, 3, 80, 80, 85), b=(1, 3, 40, 40, 85), c=(1, 3, 20, 20, 85))
+    assert '--grid' in refusal(grids, class_names=COCO)
+
+
+@pytest.mark.parametrize(
+    ('names', 'expected'),
+    [
+        ("{0: 'cat', 1: 'dog'}", ('cat', 'dog')),
+        ("{1: 'dog', 0: 'cat'}", ('cat', 'dog')),
+        ("['cat', 'dog']", ('cat', 'dog')),
+        ("{0: 'N/A', 1: 'N/A'}", ('N/A 0', 'N/A 1')),
+    ],
+)
+def test_names_as_exporters_write_them(names, expected):
+    found = recognised(tensors(output0=(1, 6, 8400)), {**ULTRALYTICS, 'names': names})
+    assert found.class_names == expected
+
+
+@pytest.mark.parametrize(
+    'names',
+    [
+        '',
+        '{',
+        '5',
+        "'cat'",
+        '{}',
+        "{1: 'cat', 2: 'dog'}",
+        "{0: ''}",
+        "{0: ['cat']}",
+        "{0: 'a', 1: 'a', 2: 'a 0'}",
+        "__import__('os').system('true')",
+        '(' * 100_000,
+        '-' * 100_000 + '1',
+        "{0: '" + 'x' * 300 + "'}",
+        '[' + '0,' * 600_000 + ']',
+    ],
+    ids=lambda names: names[:20],
+)
+def test_names_that_are_none_are_asked_for(names):
+    message = refusal(tensors(output0=(1, 6, 8400)), {**ULTRALYTICS, 'names': names})
+    assert 'model.class_names' in message
+    assert len(message) < 3000
+
+
+def test_literals():
+    assert literal("{'a': [1, 2.5, None, True]}") == {'a': [1, 2.5, None, True]}
+    assert literal('open("x")') is None
+
+
+@pytest.mark.parametrize(
+    ('anchors', 'size', 'expected'),
+    [
+        (0, (640, 640), 0),
+        (8400, (640, 640), 1),
+        (25200, (640, 640), 3),
+        (34000, (640, 640), 1),
+        (6000, (640, 480), 1),
+        (300, (640, 640), 0),
+        (8400, None, 0),
+        (-1, (640, 640), 0),
+        (2101, (320, 320), 0),
+        (2100, (320, 320), 1),
+    ],
+)
+def test_anchors_of_a_cell(anchors, size, expected):
+    assert anchors_per_cell(anchors, size) == expected

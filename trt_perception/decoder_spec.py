@@ -1,0 +1,89 @@
+"""How outputs are read: the families of outputs, their constants, and a name for each way.
+
+A family is one form of output tensors (docs/decoders.md describes each); its constants are what
+the tensors do not show. The parameter model.decoder takes a name of DECODERS; a manifest spells
+the family and its constants out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+from typing import Final
+
+__all__ = ['ACTIVATIONS', 'BOX_FORMATS', 'DECODERS', 'FAMILIES', 'DecoderSpec']
+
+ACTIVATIONS: Final = ('sigmoid', 'softmax')
+BOX_FORMATS: Final = ('xyxy', 'yxyx', 'cxcywh')
+
+#: The constants that each family has; a manifest must hold these and no others.
+FAMILIES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        'dense': ('objectness', 'transposed'),
+        'yolox_raw': ('strides',),
+        'end_to_end': (),
+        'efficient_nms': (),
+        'onnx_nms': ('box_format',),
+        'rtdetr_ultralytics': (),
+        'detr': ('activation',),
+        'labels_boxes_scores': (),
+        'torchvision': (),
+        'tensorflow': (),
+    }
+)
+
+
+@dataclass(frozen=True)
+class DecoderSpec:
+    """How the outputs are read: the family and its constants; those of other families are empty.
+
+    Attributes:
+        family: a key of FAMILIES.
+        objectness: dense: a score that multiplies the class scores stands before them.
+        transposed: dense: the output is (B, N, C) instead of (B, C, N).
+        strides: yolox_raw: network pixels between two cells of each grid, finest first.
+        activation: detr: ``sigmoid``, or ``softmax`` with a no-object class at the end.
+        box_format: onnx_nms: ``xyxy``, ``yxyx`` or ``cxcywh``.
+    """
+
+    family: str
+    objectness: bool = False
+    transposed: bool = False
+    strides: tuple[int, ...] = ()
+    activation: str = ''
+    box_format: str = ''
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what a manifest says of it: the family and its own constants."""
+        constants = {name: getattr(self, name) for name in FAMILIES[self.family]}
+        return {
+            'family': self.family,
+            **{
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in constants.items()
+            },
+        }
+
+    def __str__(self) -> str:
+        """Return it for messages: ``dense (objectness false, transposed true)``."""
+        constants = {key: value for key, value in self.as_dict().items() if key != 'family'}
+        shown = ', '.join(f'{key} {_shown(value)}' for key, value in constants.items())
+        return f'{self.family} ({shown})' if shown else self.family
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_DENSE: Final = {
+    'dense': DecoderSpec('dense'),
+    'dense_transposed': DecoderSpec('dense', transposed=True),
+    'dense_objectness': DecoderSpec('dense', objectness=True),
+    'dense_objectness_transposed': DecoderSpec('dense', objectness=True, transposed=True),
+    'yolox': DecoderSpec('dense', objectness=True, transposed=True),
+}
+#: Every way of reading outputs that this version knows, by the name of the parameter
+#: model.decoder. Names may share a way and differ in the preprocessing that goes with it.
+DECODERS: Final[Mapping[str, DecoderSpec]] = MappingProxyType(_DENSE)

@@ -1,0 +1,213 @@
+"""What a model without a manifest is: decoder, preprocessing and class names, from what it shows.
+
+Asked in this order: the parameters, the metadata in the file, a config.json beside it, names and
+shapes of its tensors. Each finding is kept as a sentence. Where more than one reading fits or none
+does, the error lists what was seen, what it could be, and which parameters to set.
+
+Page: docs/decoders.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Any
+from typing import Final
+
+from trt_perception.config import DetectorConfig
+from trt_perception.decoder_spec import DECODERS
+from trt_perception.decoder_spec import DecoderSpec
+from trt_perception.errors import EngineError
+from trt_perception.manifest import Preprocessing
+from trt_perception.manifest import TensorSpec
+from trt_perception.output_layout import assign_outputs
+from trt_perception.recognition_facts import Facts
+from trt_perception.recognition_facts import facts_of
+from trt_perception.recognition_outputs import candidates
+
+__all__ = ['PREPROCESSING', 'Given', 'Recognised', 'recognise']
+
+_LETTERBOX_RGB: Final = {'resize': 'letterbox', 'color_order': 'rgb', 'scale': 1 / 255}
+#: What the models are trained with whose outputs look so, by name of DECODERS. A name that is not
+#: here belongs to no one training: then the preprocessing must be said.
+PREPROCESSING: Final[Mapping[str, Mapping[str, Any]]] = {
+    'dense': _LETTERBOX_RGB,
+    'dense_objectness_transposed': _LETTERBOX_RGB,
+    'yolox': {'resize': 'letterbox', 'color_order': 'bgr', 'scale': 1.0},
+}
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the user said; it wins over everything that a model shows.
+
+    Attributes:
+        preprocessing: fields of Preprocessing.
+        decoder: a name of DECODERS, or empty.
+        class_names: in the network's order, or empty.
+    """
+
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    decoder: str = ''
+    class_names: tuple[str, ...] = ()
+
+    @classmethod
+    def from_config(cls, config: DetectorConfig) -> Given:
+        """Take the ``model.*`` parameters, without those left at their default."""
+        values: dict[str, Any] = {
+            'input_size': config.model_input_size,
+            'resize': config.model_resize,
+            'color_order': config.model_color_order,
+            'scale': config.model_scale,
+            'mean': config.model_mean,
+            'std': config.model_std,
+        }
+        values = {key: value for key, value in values.items() if value}
+        if config.model_pad_value >= 0:
+            values['pad_value'] = config.model_pad_value
+        return cls(values, config.model_decoder, config.model_class_names)
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """How to feed a model and how to read it.
+
+    Attributes:
+        decoder: family and constants.
+        preprocessing: how pixels become the input.
+        class_names: in the network's order.
+        evidence: one sentence for each finding: what was seen -> what was chosen.
+    """
+
+    decoder: DecoderSpec
+    preprocessing: Preprocessing
+    class_names: tuple[str, ...]
+    evidence: tuple[str, ...]
+
+
+def recognise(
+    name: str,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    metadata: Mapping[str, str],
+    config: Mapping[str, Any] | None,
+    *,
+    given: Given | None = None,
+) -> Recognised:
+    """Tell how to feed and read a model, or which parameters would.
+
+    Args:
+        name: the model's file name, for messages.
+        inputs: as the runtime reports them, -1 for an open dimension; the first one of four
+            dimensions is the image.
+        outputs: likewise.
+        metadata: the ONNX file's own, or what stands in front of an engine's plan.
+        config: a config.json beside the model, None where there is none.
+        given: what the user said.
+
+    Raises:
+        EngineError: the model is no detector of boxes, or something remains unknown.
+    """
+    given = given or Given()
+    facts = facts_of(name, metadata, config)
+    evidence = list(facts.evidence)
+    if given.class_names:
+        class_names = given.class_names
+        evidence.append(f'model.class_names -> {len(class_names)} classes')
+    else:
+        class_names = facts.class_names
+    size = _input_size(inputs, given, facts)
+    if given.decoder:
+        names = [given.decoder]
+        evidence.append(f'model.decoder -> {given.decoder}')
+    else:
+        found = candidates(name, size, tuple(outputs), len(class_names) or None, facts)
+        names = [candidate.decoder for candidate in found]
+        evidence += [candidate.sentence for candidate in found] if len(found) == 1 else []
+    chosen = names[0] if len(names) == 1 else ''
+    values: dict[str, Any] = {**PREPROCESSING.get(chosen, {}), **facts.preprocessing}
+    if chosen in PREPROCESSING and not facts.preprocessing:
+        evidence.append(f'{chosen} -> the preprocessing that such models are trained with')
+    values.update(given.preprocessing)
+    if size is not None:
+        values['input_size'] = size
+    unknown = [f'model.{key}' for key in _NEEDED if key not in values]
+    unknown += [] if chosen else ['model.decoder']
+    unknown += [] if class_names else ['model.class_names']
+    if unknown:
+        raise EngineError(_message(name, unknown, inputs, outputs, evidence, names))
+    preprocessing = Preprocessing(**values, dtype=inputs[0].dtype)
+    return Recognised(DECODERS[chosen], preprocessing, class_names, tuple(evidence))
+
+
+_NEEDED: Final = ('input_size', 'resize', 'color_order', 'scale')
+
+
+def _input_size(
+    inputs: Sequence[TensorSpec], given: Given, facts: Facts
+) -> tuple[int, int] | None:
+    """Return width and height: said, of the tensor, or of the metadata."""
+    if 'input_size' in given.preprocessing:
+        return given.preprocessing['input_size']  # type: ignore[no-any-return]
+    image = next((tensor.shape for tensor in inputs if len(tensor.shape) == 4), ())
+    if image and min(image[2:]) > 0:
+        return image[3], image[2]
+    return facts.input_size
+
+
+def _message(
+    name: str,
+    unknown: Sequence[str],
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    evidence: Sequence[str],
+    names: Sequence[str],
+) -> str:
+    seen = [
+        f'inputs: {_listed(inputs)}',
+        f'outputs: {_listed(outputs)}',
+        *evidence,
+    ]
+    text = (
+        f'{name} has no manifest beside it ({name}.json), so these parameters must say how to use '
+        f'it: {", ".join(unknown)}. Seen: {"; ".join(seen)}. '
+    )
+    if 'model.decoder' in unknown:
+        text += (
+            f'The outputs fit {" and ".join(names)}: model.decoder says which. '
+            if names
+            else f'The outputs fit no decoder; known: {", ".join(DECODERS)}. '
+        )
+    if 'model.class_names' in unknown:
+        counts = _class_counts(names, outputs)
+        text += f'The outputs have {counts}. ' if counts else ''
+    return text + (
+        'Set them in the parameter file (docs/parameters.md, docs/decoders.md), or write a '
+        'manifest (docs/manifest.md)'
+    )
+
+
+def _class_counts(names: Sequence[str], outputs: Sequence[TensorSpec]) -> str:
+    """Return how many class names each candidate would need, for messages."""
+    told = []
+    for name in names:
+        # At most what a manifest may hold; the first that fits, because they only differ in C.
+        sides = {side for tensor in outputs for side in tensor.shape}
+        counts = {side - before for side in sides for before in (0, 1, 4, 5) if side > before}
+        fits = [
+            count
+            for count in sorted(counts)
+            if assign_outputs(DECODERS[name], tuple(outputs), count) is not None
+        ]
+        if len(fits) == 1:
+            told.append(f'{fits[0]} classes as {name}')
+    return ' or '.join(told)
+
+
+def _listed(tensors: Sequence[TensorSpec]) -> str:
+    return (
+        ', '.join(f'{tensor.name} {tensor.dtype}{list(tensor.shape)}' for tensor in tensors)
+        or 'none'
+    )

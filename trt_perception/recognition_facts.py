@@ -1,0 +1,197 @@
+"""What a model's metadata and a config.json beside it say, read with care.
+
+Both are text that came with a file from elsewhere: sizes are bounded, values are literals, and
+what does not look as expected is left alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Any
+from typing import Final
+
+from trt_perception.errors import EngineError
+from trt_perception.manifest import MAX_CLASSES
+from trt_perception.manifest import MAX_NAME_LENGTH
+
+__all__ = ['Facts', 'facts_of', 'literal']
+
+_MAX_LITERAL: Final = 1024 * 1024
+#: Ultralytics' tasks that this package does not do, and what their outputs hold beside boxes.
+_OTHER_TASKS: Final = {
+    'segment': 'instance segmentation (mask coefficients and a prototype tensor)',
+    'pose': 'pose estimation (keypoints behind the scores)',
+    'obb': 'oriented boxes (an angle behind the scores)',
+    'classify': 'classification (no boxes)',
+    'semantic': 'semantic segmentation (no boxes)',
+}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was read.
+
+    Attributes:
+        class_names: in the network's order, empty where nothing says them.
+        input_size: width and height, None where nothing says them.
+        preprocessing: fields of Preprocessing that a file beside the model says.
+        exporter: ``ultralytics``, ``yolov5``, ``huggingface``, or empty.
+        model: what the exporter calls the architecture, lower case, or empty.
+        evidence: a sentence for each finding.
+    """
+
+    class_names: tuple[str, ...] = ()
+    input_size: tuple[int, int] | None = None
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    exporter: str = ''
+    model: str = ''
+    evidence: tuple[str, ...] = ()
+
+
+def facts_of(name: str, metadata: Mapping[str, str], config: Mapping[str, Any] | None) -> Facts:
+    """Read metadata, else a config.json.
+
+    Args:
+        name: the model's file name, for messages.
+        metadata: the ONNX file's own, texts by key.
+        config: content of config.json, None where there is none.
+
+    Raises:
+        EngineError: the metadata says that the model does something else than finding boxes.
+    """
+    if 'names' in metadata:
+        return _ultralytics(name, metadata)
+    return _huggingface(config) if config else Facts()
+
+
+def literal(text: str) -> Any:
+    """Return what a Python literal says, None where it is none or too long."""
+    if len(text) > _MAX_LITERAL:
+        return None
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _ultralytics(name: str, metadata: Mapping[str, str]) -> Facts:
+    """Read what Ultralytics' exporter writes: names, stride, task, imgsz and more, as literals.
+
+    YOLOv5's own exporter writes names and stride only.
+    """
+    task = metadata.get('task', '')
+    if task in _OTHER_TASKS:
+        raise EngineError(
+            f'{name}: its metadata says task {task!r}, which is {_OTHER_TASKS[task]}; expected a '
+            'detector of boxes (task "detect"): export one'
+        )
+    exporter = 'ultralytics' if 'task' in metadata else 'yolov5'
+    model = metadata.get('description', '').lower()
+    evidence = []
+    names, renamed = _class_names(literal(metadata['names']))
+    if names:
+        shown = 'Ultralytics' if exporter == 'ultralytics' else 'YOLOv5'
+        evidence.append(f'metadata "names" as {shown} writes it -> {len(names)} classes{renamed}')
+    size = literal(metadata.get('imgsz', ''))
+    if _is_size(size):
+        evidence.append(f'metadata "imgsz" {list(size)} -> input {size[1]} x {size[0]}')
+    return Facts(
+        class_names=names,
+        input_size=(size[1], size[0]) if _is_size(size) else None,
+        exporter=exporter,
+        model='rtdetr' if re.search('rt-?detr', model) else '',
+        evidence=tuple(evidence),
+    )
+
+
+def _huggingface(config: Mapping[str, Any]) -> Facts:
+    """Read what transformers saves: config.json, and preprocessor_config.json under its name."""
+    model = config.get('model_type')
+    evidence = [f'config.json "model_type" {model!r}'] if isinstance(model, str) else []
+    names, renamed = _class_names(config.get('id2label'))
+    if names:
+        evidence.append(f'config.json "id2label" -> {len(names)} classes{renamed}')
+    processor = config.get('preprocessor_config')
+    preprocessing, size = _processor(processor if isinstance(processor, Mapping) else {})
+    if preprocessing:
+        shown = ', '.join(f'{key} {value}' for key, value in preprocessing.items())
+        evidence.append(f'preprocessor_config.json -> {shown}')
+    return Facts(
+        class_names=names,
+        input_size=size,
+        preprocessing=preprocessing,
+        exporter='huggingface',
+        model=model if isinstance(model, str) else '',
+        evidence=tuple(evidence),
+    )
+
+
+def _processor(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[int, int] | None]:
+    """Turn an image processor's settings into fields of Preprocessing, and its fixed size.
+
+    It computes (x * rescale_factor - image_mean) / image_std on RGB. A size of height and width is
+    filled; one of edges keeps the aspect ratio.
+    """
+    size = values.get('size')
+    scale = values.get('rescale_factor', 1 / 255)
+    if not isinstance(size, Mapping) or not _positive(scale):
+        return {}, None
+    found: dict[str, Any] = {'color_order': 'rgb'}
+    fixed = size.get('width'), size.get('height')
+    found['resize'] = 'stretch' if _is_size(fixed) else 'letterbox'
+    found['scale'] = float(scale) if values.get('do_rescale', True) else 1.0
+    if values.get('do_normalize', False):
+        mean, std = _three(values.get('image_mean')), _three(values.get('image_std'))
+        if not mean or not std or min(std) <= 0:
+            return {}, None
+        found['mean'], found['std'] = mean, std
+    return found, fixed if _is_size(fixed) else None  # type: ignore[return-value]
+
+
+def _positive(value: object) -> bool:
+    return type(value) in (int, float) and 0 < value < 1e6  # type: ignore[operator]
+
+
+def _three(value: object) -> tuple[float, ...]:
+    """Return three numbers, empty where it is something else."""
+    if not isinstance(value, list) or len(value) != 3:
+        return ()
+    good = all(type(item) in (int, float) and abs(item) < 1e6 for item in value)
+    return tuple(map(float, value)) if good else ()
+
+
+def _is_size(value: object) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and len(value) == 2
+        and all(type(side) is int and 1 <= side <= 32767 for side in value)
+    )
+
+
+def _class_names(value: object) -> tuple[tuple[str, ...], str]:
+    """Return names from a list or from a mapping of 0 … n-1, and what had to be changed in them.
+
+    COCO's placeholders ("N/A") stand there several times; a name must say one class.
+    """
+    if isinstance(value, Mapping):
+        by_index = {str(key): item for key, item in value.items()}
+        value = [by_index.get(str(index)) for index in range(len(by_index))]
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return (), ''
+    names = [str(item) for item in value if isinstance(item, str | int)]
+    usable = all(0 < len(name) <= MAX_NAME_LENGTH and '\0' not in name for name in names)
+    if not 1 <= len(names) == len(value) <= MAX_CLASSES or not usable:
+        return (), ''
+    unique = (
+        [name if names.count(name) == 1 else f'{name} {index}' for index, name in enumerate(names)]
+        if len(set(names)) < len(names)
+        else names
+    )
+    if len(set(unique)) < len(unique):
+        return (), ''
+    return tuple(unique), '' if unique == names else ', equal ones told apart by their number'
