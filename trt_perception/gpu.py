@@ -51,6 +51,20 @@ _STICKY: Final = (
     'cudaErrorInvalidPc',
     'cudaErrorECCUncorrectable',
     'cudaErrorAssert',
+    # The driver's names of the same.
+    'CUDA_ERROR_ILLEGAL_ADDRESS',
+    'CUDA_ERROR_LAUNCH_FAILED',
+    'CUDA_ERROR_LAUNCH_TIMEOUT',
+    'CUDA_ERROR_HARDWARE_STACK_ERROR',
+    'CUDA_ERROR_ILLEGAL_INSTRUCTION',
+    'CUDA_ERROR_MISALIGNED_ADDRESS',
+    'CUDA_ERROR_INVALID_ADDRESS_SPACE',
+    'CUDA_ERROR_INVALID_PC',
+    'CUDA_ERROR_ECC_UNCORRECTABLE',
+    'CUDA_ERROR_ASSERT',
+)
+_INSTALL_DRIVER: Final = (
+    'install the NVIDIA driver (nvidia-smi shows it; in a container, start it with the GPU)'
 )
 
 
@@ -80,23 +94,49 @@ def _call(function: str, *arguments: Any) -> Any:
     try:
         status, *values = getattr(runtime, function)(*arguments)
     except RuntimeError as error:  # how cuda-bindings says that there is no driver library
-        raise CudaError(f'{function}: no CUDA driver: {error}') from error
+        raise CudaError(f'{function}: no CUDA driver: {error}; {_INSTALL_DRIVER}') from error
     if status != runtime.cudaError_t.cudaSuccess:
         text = runtime.cudaGetErrorString(status)[1]
+        # What failed stays behind for whoever asks for the last error next, as TensorRT does.
+        runtime.cudaGetLastError()
         raise CudaError(
             f'{function} failed: {status.name}: '
-            f'{text.decode() if isinstance(text, bytes) else text}',
+            f'{text.decode() if isinstance(text, bytes) else text}{_hint(status.name)}',
             sticky=status.name in _STICKY,
         )
     return values[0] if len(values) == 1 else tuple(values) or None
 
 
+def _hint(status: str) -> str:
+    """Return what to do about an error that has one usual cause, empty for others."""
+    runtime = _bindings()[2]
+    if status == 'cudaErrorInsufficientDriver':
+        driver, ours = int(runtime.cudaDriverGetVersion()[1]), runtime.cudaRuntimeGetVersion()[1]
+        if driver == 0:
+            return f'; no NVIDIA driver was found: {_INSTALL_DRIVER}'
+        return (
+            f'; the driver serves CUDA up to {_dotted(driver)}, this cuda-bindings needs '
+            f'{_dotted(ours)}: install a newer driver, or for CUDA 12 (JetPack 6) python3 -m pip '
+            'install "cuda-bindings>=12.9,<13"'
+        )
+    if status == 'cudaErrorNoDevice':
+        return '; the driver shows no GPU: look at nvidia-smi and at CUDA_VISIBLE_DEVICES'
+    return ''
+
+
+def _dotted(number: int) -> str:
+    return f'{number // 1000}.{number % 1000 // 10}'
+
+
 def _driver_call(function: str, *arguments: Any) -> Any:
     """Call the CUDA driver; as ``_call``."""
     driver = _bindings()[0]
-    status, *values = getattr(driver, function)(*arguments)
+    try:
+        status, *values = getattr(driver, function)(*arguments)
+    except RuntimeError as error:
+        raise CudaError(f'{function}: no CUDA driver: {error}; {_INSTALL_DRIVER}') from error
     if status != driver.CUresult.CUDA_SUCCESS:
-        raise CudaError(f'{function} failed: {status.name}')
+        raise CudaError(f'{function} failed: {status.name}', sticky=status.name in _STICKY)
     return values[0] if len(values) == 1 else tuple(values) or None
 
 
@@ -106,7 +146,7 @@ def versions() -> dict[str, str]:
         'driver': int(_call('cudaDriverGetVersion')),
         'runtime': int(_call('cudaRuntimeGetVersion')),
     }
-    return {name: f'{n // 1000}.{n % 1000 // 10}' for name, n in numbers.items()}
+    return {name: _dotted(number) for name, number in numbers.items()}
 
 
 class _Owner:
@@ -192,6 +232,14 @@ class Stream(_Owner):
         """Wait for all work on the stream."""
         _call('cudaStreamSynchronize', self.handle)
 
+    def raise_if_lost(self) -> None:
+        """Raise CudaError where the context is lost; whatever else is wrong passes."""
+        try:
+            self.synchronize()
+        except CudaError as error:
+            if error.sticky:
+                raise
+
     def close(self) -> None:
         """Destroy the stream."""
         if self.handle:
@@ -248,7 +296,10 @@ class DeviceBuffer(_Owner):
     def __init__(self, size: int) -> None:
         self.size = size
         self.pointer = 0
-        self.pointer = int(_call('cudaMalloc', max(1, size)))
+        try:
+            self.pointer = int(_call('cudaMalloc', max(1, size)))
+        except CudaError as error:
+            raise _out_of_memory(error, size, 'GPU memory') from error
 
     def close(self) -> None:
         """Free the memory."""
@@ -269,8 +320,15 @@ class PinnedBuffer(_Owner):
     def __init__(self, size: int) -> None:
         runtime = _bindings()[2]
         self.size = size
-        self.pointer = int(_call('cudaHostAlloc', max(1, size), runtime.cudaHostAllocMapped))
-        self.device_pointer = int(_call('cudaHostGetDevicePointer', self.pointer, 0))
+        try:
+            self.pointer = int(_call('cudaHostAlloc', max(1, size), runtime.cudaHostAllocMapped))
+        except CudaError as error:
+            raise _out_of_memory(error, size, 'page-locked host memory') from error
+        try:
+            self.device_pointer = int(_call('cudaHostGetDevicePointer', self.pointer, 0))
+        except BaseException:
+            self.close()
+            raise
         raw = (ctypes.c_uint8 * size).from_address(self.pointer)
         self.array: npt.NDArray[np.uint8] = np.ctypeslib.as_array(raw)
 
@@ -280,6 +338,16 @@ class PinnedBuffer(_Owner):
             pointer, self.pointer = self.pointer, 0
             self.array = np.empty(0, np.uint8)
             _call('cudaFreeHost', pointer)
+
+
+def _out_of_memory(error: CudaError, size: int, kind: str) -> CudaError:
+    """Return an error that says how much was asked for, and what to do."""
+    if 'cudaErrorMemoryAllocation' not in str(error):
+        return error
+    return CudaError(
+        f'{size / 2**20:.1f} MiB of {kind} are not to be had: {error}; end other programs that '
+        "use the GPU (nvidia-smi lists them), or lower the parameter 'pipeline_depth'"
+    )
 
 
 def copy_async(destination: int, source: int, size: int, stream: Stream) -> None:
@@ -319,8 +387,10 @@ class Graph(_Owner):
         try:
             record()
         except BaseException:
-            # Ends the capture, which is invalid by now, and clears the error it left behind.
-            runtime.cudaStreamEndCapture(stream.handle)
+            # Ends the capture, which may be invalid by now, and clears the error it left behind.
+            status, graph = (*runtime.cudaStreamEndCapture(stream.handle), None)[:2]
+            if status == runtime.cudaError_t.cudaSuccess and int(graph):
+                runtime.cudaGraphDestroy(graph)
             runtime.cudaGetLastError()
             raise
         graph = _call('cudaStreamEndCapture', stream.handle)
@@ -399,7 +469,7 @@ def compile_kernels(
     """
     nvrtc = _bindings()[1]
     try:
-        version = nvrtc.nvrtcVersion()[1:]
+        version = _nvrtc_call('nvrtcVersion')
     except RuntimeError as error:
         raise CudaError(
             "the CUDA compiler library NVRTC is missing; install the toolkit's libnvrtc "
@@ -427,8 +497,10 @@ def compile_kernels(
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             log = bytes(_nvrtc_call('nvrtcGetProgramLogSize', program))
             _nvrtc_call('nvrtcGetProgramLog', program, log)
+            text = log.rstrip(b'\0').decode(errors='replace').strip()
             raise CudaError(
-                f'NVRTC cannot compile the kernels: {status.name}\n{log.decode(errors="replace")}'
+                f'NVRTC {".".join(map(str, version))} cannot compile the kernels for {flags[0]}: '
+                f'{status.name}\n{text}'
             )
         cubin = bytes(_nvrtc_call('nvrtcGetCUBINSize', program))
         _nvrtc_call('nvrtcGetCUBIN', program, cubin)
@@ -443,4 +515,4 @@ def _nvrtc_call(function: str, *arguments: Any) -> Any:
     status, *values = getattr(nvrtc, function)(*arguments)
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise CudaError(f'{function} failed: {status.name}')
-    return values[0] if values else None
+    return values[0] if len(values) == 1 else tuple(values) or None

@@ -125,11 +125,13 @@ class CudaPipeline:
             self._copier = _Copier()
             self._closing.callback(self._copier.close)
             self._slots = []
+            use_graph = config.use_cuda_graph
             for stream, context in zip(streams, contexts, strict=True):
                 slot = _Slot(self._device, self.spec, kernels, context, stream)
                 self._closing.callback(slot.close)
-                slot.prepare(config.use_cuda_graph)
                 self._slots.append(slot)
+                # Where one slot has no graph the others would fail alike, and say so again.
+                use_graph = slot.prepare(use_graph)
             engine.save_runtime_cache()
             undo.pop_all()
 
@@ -185,13 +187,17 @@ class _Slot:
             self._scratch = own(DeviceBuffer(kernels.scratch_bytes))
             # Written by the last kernel where it lies: 7 KB need no copy of their own.
             self._result = own(PinnedBuffer(kernels.result_bytes))
+            context.bind({spec.input.name: self._input.pointer})
+            context.bind({name: buffer.pointer for name, buffer in self._outputs.items()})
             self._staging, self._frame = self._frame_buffers(_FIRST_FRAME_BYTES)
             undo.pop_all()
-        context.bind({spec.input.name: self._input.pointer})
-        context.bind({name: buffer.pointer for name, buffer in self._outputs.items()})
 
-    def prepare(self, use_graph: bool) -> None:
-        """Run a grey image once without a graph, then capture the graph."""
+    def prepare(self, use_graph: bool) -> bool:
+        """Run a grey image once without a graph, then capture the graph.
+
+        Returns:
+            Whether there is a graph.
+        """
         self._use_graph = use_graph
         clear_async(self._scratch.pointer, self._scratch.size, self._stream)
         grey = Frame.view(
@@ -203,6 +209,7 @@ class _Slot:
         self._queue_work()
         self._stream.synchronize()
         self._capture()
+        return self._graph is not None
 
     def enqueue(self, frame: Frame, thresholds: Thresholds, copier: _Copier) -> None:
         """Copy header and pixels to pinned memory, upload them and launch the graph."""
@@ -273,6 +280,8 @@ class _Slot:
                 raise CudaError('TensorRT says that this engine cannot be captured')
             self._graph = Graph(self._stream, self._queue_work)
         except TrtPerceptionError as error:
+            if isinstance(error, CudaError) and error.sticky:
+                raise
             self._use_graph = False
             _LOG.warning('no CUDA graph, each frame is queued call by call: %s', error)
 

@@ -94,35 +94,32 @@ class TensorRtEngine:
         self._name = model.path.name
         self._trt = _import(self.header.module, self._name)
         self._logger = _logger(self._trt)
-        self._runtime = self._trt.Runtime(self._logger)
-        self._engine = self._runtime.deserialize_cuda_engine(model.content)
-        if self._engine is None:
-            built = '.'.join(map(str, self.header.version))
-            raise EngineError(
-                f'{model.path}: built by {self.header.module} {built}; {self.header.module} '
-                f'{self._trt.__version__} on '
-                f'{device.name} (compute capability '
-                f'{device.compute_capability[0]}.{device.compute_capability[1]}) '
-                f'cannot load it; {_REBUILD}. It said: {self._logger.errors()}'
-            )
+        self._runtime: Any = None
+        self._engine: Any = None
         # Not kept by TensorRT's own documentation of lifetimes: the cache must outlive the
         # contexts.
+        self._runtime_cache: Any = None
         self._cache_key = hashlib.sha256(
             repr(
                 (model.sha256, device.name, device.compute_capability, self._trt.__version__)
             ).encode()
         ).hexdigest()
-        self._runtime_cache: Any = None
-        tensors = [
-            self._spec(self._engine.get_tensor_name(i)) for i in range(self._engine.num_io_tensors)
-        ]
-        mode = self._trt.TensorIOMode
-        self.inputs = tuple(
-            t for t in tensors if self._engine.get_tensor_mode(t.name) == mode.INPUT
-        )
-        self.outputs = tuple(
-            t for t in tensors if self._engine.get_tensor_mode(t.name) == mode.OUTPUT
-        )
+        engine: Any = None
+        try:
+            engine = self._deserialize(model, device)
+            names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]
+            mode = self._trt.TensorIOMode
+            self.inputs, self.outputs = (
+                tuple(self._spec(name) for name in names if engine.get_tensor_mode(name) == kind)
+                for kind in (mode.INPUT, mode.OUTPUT)
+            )
+            # With open inputs, too, an output may be open; create_context knows more.
+            if not any(side < 0 for tensor in self.inputs for side in tensor.shape):
+                self._refuse_open(self.outputs)
+        except BaseException:
+            engine = None
+            self.close()
+            raise
 
     def create_context(self, image: TensorSpec, stream: Stream) -> TensorRtContext:
         """Return a context for one input shape, set once; it owns its memory.
@@ -139,13 +136,14 @@ class TensorRtEngine:
         context = self._new_context()
         if context is None:
             raise EngineError(f'{self._name}: no execution context: {self._logger.errors()}')
-        self._check(
-            context.set_optimization_profile_async(profile, stream.handle),
-            'set_optimization_profile_async',
-        )
-        self._check(context.set_input_shape(image.name, image.shape), 'set_input_shape')
-        memory = DeviceBuffer(max(256, self._engine.device_memory_size_v2))
+        memory = None
         try:
+            self._check(
+                context.set_optimization_profile_async(profile, stream.handle),
+                'set_optimization_profile_async',
+            )
+            self._check(context.set_input_shape(image.name, image.shape), 'set_input_shape')
+            memory = DeviceBuffer(max(256, self._engine.device_memory_size_v2))
             context.set_device_memory(memory.pointer, memory.size)
             unresolved = context.infer_shapes()
             if unresolved:
@@ -157,14 +155,12 @@ class TensorRtEngine:
                 TensorSpec(tensor.name, tuple(context.get_tensor_shape(tensor.name)), tensor.dtype)
                 for tensor in self.outputs
             )
-            if any(side < 0 for tensor in outputs for side in tensor.shape):
-                raise EngineError(
-                    f'{self._name}: the shape of an output depends on the data ({outputs}), '
-                    'which a CUDA graph cannot '
-                    f'hold; run the ONNX model instead, or export the detector without NMS'
-                )
+            self._refuse_open(outputs)
         except BaseException:
-            memory.close()
+            # Whoever keeps the exception keeps this frame, and would keep the engine with it.
+            del context
+            if memory is not None:
+                memory.close()
             raise
         return TensorRtContext(self, context, memory, outputs)
 
@@ -184,6 +180,37 @@ class TensorRtEngine:
         self._engine = None
         self._runtime_cache = None
         self._runtime = None
+
+    def _deserialize(self, model: ModelFile, device: Device) -> Any:
+        module, ours = self.header.module, self._trt.__version__
+        try:
+            self._runtime = self._trt.Runtime(self._logger)
+        except Exception as error:  # its factory returns nothing, which the bindings refuse
+            raise EngineError(
+                f'{module} {ours} cannot start on {device.name}: {error}. It said: '
+                f'{self._logger.errors()}'
+            ) from error
+        self._engine = self._runtime.deserialize_cuda_engine(model.content)
+        if self._engine is not None:
+            return self._engine
+        built = '.'.join(map(str, self.header.version))
+        free, total = (size // 2**20 for size in device.memory())
+        raise EngineError(
+            f'{model.path}: built by {module} {built}; {module} {ours} on {device.name} (compute '
+            f'capability {device.compute_capability[0]}.{device.compute_capability[1]}, {free} of '
+            f'{total} MiB free) cannot load it. It said: {self._logger.errors()}. Unless memory '
+            f'is short, {_REBUILD}'
+        )
+
+    def _refuse_open(self, outputs: tuple[TensorSpec, ...]) -> None:
+        """Refuse outputs whose shape is open although the inputs' are not."""
+        if any(side < 0 for tensor in outputs for side in tensor.shape):
+            listed = ', '.join(f'{tensor.name} {list(tensor.shape)}' for tensor in outputs)
+            raise EngineError(
+                f'{self._name}: the shape of an output depends on the data ({listed}), which a '
+                'CUDA graph cannot hold; run the ONNX model instead, or export the detector '
+                'without NMS'
+            )
 
     def _new_context(self) -> Any:
         """Create a context whose memory we own."""
@@ -265,8 +292,10 @@ class TensorRtContext:
 
         Raises:
             EngineError: TensorRT refuses; the message holds what it logged.
+            CudaError: because the GPU's context is lost.
         """
         if not self._context.execute_async_v3(stream.handle):
+            stream.raise_if_lost()
             raise EngineError(f'execute_async_v3 failed: {self._owner.errors()}')
 
     def capturable(self, stream: Stream) -> bool:
