@@ -15,6 +15,7 @@ from reference_images import row_bytes
 
 from trt_perception.errors import ImageError
 from trt_perception.errors import TrtPerceptionError
+from trt_perception.frame import MAX_BYTES
 from trt_perception.frame import MAX_SIDE
 from trt_perception.frame import PIXEL_FORMATS
 from trt_perception.frame import Frame
@@ -146,6 +147,14 @@ def test_refusals_name_reason_expected_and_found(change, reason, words):
     assert isinstance(caught.value, TrtPerceptionError)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_more_bytes_than_any_camera_sends():
+    data = np.zeros(MAX_BYTES + 1, np.uint8)  # nobody touches them, so they take no memory
+    assert view(data[:MAX_BYTES], 2, 1, MAX_BYTES).step == MAX_BYTES
+    with pytest.raises(ImageError, match=f'{MAX_BYTES} bytes .got {MAX_BYTES + 1}') as caught:
+        view(data, 2, 1, MAX_BYTES + 1)
+    assert caught.value.reason == 'too_large'
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ LAYERS = {
     'stages': ['stages'],
     'ground': [
         'cache',
+        'compressed',
         'config',
         'decoder_spec',
         'delivery',

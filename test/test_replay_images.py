@@ -180,14 +180,38 @@ def test_reliability(client, replay, folder):
         assert info.qos_profile.durability == DurabilityPolicy.VOLATILE
 
 
-def test_undecodable_picture_ends_it(client, replay, folder):
-    (folder / 'b.png').write_bytes(b'no picture')
+def test_undecodable_pictures_are_named_counted_and_left_out(client, replay, folder):
+    for name in ('b.png', 'a0.jpg'):
+        (folder / name).write_bytes(b'no picture')
     program, heard = replay(folder)
+    client.spin_until(lambda: len(heard) == 2, 'the two pictures that are left')
     assert program.wait() == 1
-    assert 'b.png: cannot be decoded as a picture' in program.output
-    assert 'sent 1 images' in program.output
+    assert program.count('cannot be decoded as a picture') == 2
+    assert 'b.png: cannot be decoded' in program.output
+    assert 'sent 2 images' in program.output
+    assert '2 pictures could not be read' in program.output
     assert 'Traceback' not in program.output
-    client.spin_until(lambda: len(heard) == 1, 'the picture before')
+    assert [pixels(message)[0, 0].tolist() for message in heard] == [
+        list(COLORS['a.png']),
+        list(COLORS['c.bmp']),
+    ]
+
+
+def test_undecodable_pictures_are_named_once_in_a_loop(client, replay, folder):
+    (folder / 'b.png').write_bytes(b'no picture')
+    program, heard = replay(folder, '--loop')
+    client.spin_until(lambda: len(heard) >= 6, 'three rounds of two pictures')
+    program.send(signal.SIGINT)
+    assert program.wait() == 1
+    assert program.count('b.png: cannot be decoded') == 1
+    assert '1 pictures could not be read' in program.output
+
+
+def test_a_loop_over_broken_pictures_ends(tmp_path):
+    (tmp_path / 'a.png').write_bytes(b'no picture')
+    code, output = run(tmp_path, '--loop')
+    assert code == 1
+    assert 'sent 0 images' in output
 
 
 def test_undecodable_video(tmp_path):
@@ -203,9 +227,11 @@ def test_undecodable_video(tmp_path):
     ('arguments', 'words'),
     [
         ((), ['source']),
-        (('missing',), ['missing', 'expected a folder']),
-        (('.',), ['no picture']),
-        (('*.png',), ['no picture']),
+        (('missing',), ['missing: does not exist', 'expected a folder']),
+        (('FOLDER/notes.txt',), ['this is no picture']),
+        (('.',), ['this folder holds no picture (0 other files)']),
+        (('*.png',), ['*.png: no file matches']),
+        (('FOLDER/*.txt',), ['this pattern finds no picture (1 other files)']),
         (('missing.mp4',), ['missing.mp4']),
         (('FOLDER', 'more'), ['more']),
         (('FOLDER', '--rate', '0'), ['--rate', 'above 0', "'0'"]),
@@ -222,7 +248,7 @@ def test_undecodable_video(tmp_path):
     ids=lambda value: ' '.join(value) if isinstance(value, tuple) else '',
 )
 def test_wrong_usage(folder, arguments, words):
-    code, output = run(*[str(folder) if part == 'FOLDER' else part for part in arguments])
+    code, output = run(*[part.replace('FOLDER', str(folder)) for part in arguments])
     assert code == 2, output
     for word in words:
         assert word in output

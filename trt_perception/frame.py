@@ -23,6 +23,8 @@ __all__ = ['PIXEL_FORMATS', 'Frame', 'PixelFormat']
 
 # Larger sides are no camera's; this bounds what one message can make us allocate.
 MAX_SIDE: Final = 32767
+# As many bytes as no camera sends. Below it every offset within an image fits 31 bits.
+MAX_BYTES: Final = 2**30
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ class Frame:
 
         Raises:
             ImageError: with the reason ``unknown_encoding``, ``bad_size``, ``odd_size``,
-                ``bad_step`` or ``bad_length``.
+                ``bad_step``, ``bad_length`` or ``too_large``.
         """
         pixel_format = PIXEL_FORMATS.get(encoding)
         if pixel_format is None:
@@ -149,6 +151,10 @@ class Frame:
                 'bad_length',
                 f'a {width}x{height} {encoding} image with step {step} must have {expected} bytes '
                 f'(got {pixels.size})',
+            )
+        if expected > MAX_BYTES:
+            raise ImageError(
+                'too_large', f'an image may have {MAX_BYTES} bytes (got {expected}: step {step})'
             )
         return cls(pixels, width, height, step, pixel_format, big_endian)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
+from collections.abc import Callable
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,26 +21,34 @@ __all__ = ['IMAGE_SUFFIXES', 'VIDEO_SUFFIXES', 'ImageSource', 'find_images']
 IMAGE_SUFFIXES: Final = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.ppm', '.pgm')
 VIDEO_SUFFIXES: Final = ('.mp4', '.avi', '.mkv', '.mov', '.webm', '.mpg', '.mpeg', '.m4v')
 
+_EXPECTED: Final = (
+    f'a folder, pattern or file of pictures ({", ".join(IMAGE_SUFFIXES)}) or a video '
+    f'({", ".join(VIDEO_SUFFIXES)})'
+)
+
 
 def find_images(source: str) -> list[Path]:
     """Return the picture files that a folder, a pattern or a file stands for, sorted by name.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is none; the message says whether the place or the pictures are missing.
     """
     path = Path(source).expanduser()
     if path.is_dir():
         found = list(path.iterdir())
+        what = 'this folder holds'
     elif path.is_file():
-        found = [path]
+        found, what = [path], 'this is'
     else:
         found = [Path(name) for name in glob.glob(str(path), recursive=True)]
+        if not found:
+            missing = 'no file matches' if glob.has_magic(source) else 'does not exist'
+            raise ConfigError(f'{source}: {missing}; expected {_EXPECTED}')
+        what = 'this pattern finds'
     images = sorted(file for file in found if file.suffix.lower() in IMAGE_SUFFIXES)
     if not images:
         raise ConfigError(
-            f'{source}: expected a folder, pattern or file of pictures '
-            f'({", ".join(IMAGE_SUFFIXES)}) or a video '
-            f'({", ".join(VIDEO_SUFFIXES)}) (found {len(found)} files, no picture)'
+            f'{source}: {what} no picture ({len(found)} other files); expected {_EXPECTED}'
         )
     return images
 
@@ -49,9 +59,12 @@ class ImageSource:
 
     Attributes:
         source: folder, glob pattern, picture file or video file.
+        unreadable: told of each picture that cannot be decoded, which is then left out; None
+            makes it an error.
     """
 
     source: str
+    unreadable: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
         if not self._is_video:
@@ -72,9 +85,15 @@ class ImageSource:
             yield from self._video()
             return
         for path in find_images(self.source):
-            bgr = cv2.imread(str(path), cv2.IMREAD_COLOR)
+            bgr = None
+            with contextlib.suppress(cv2.error):  # larger than OpenCV's limit of 2**30 pixels
+                bgr = cv2.imread(str(path), cv2.IMREAD_COLOR)
             if bgr is None:
-                raise ConfigError(f'{path}: cannot be decoded as a picture')
+                reason = f'{path}: cannot be decoded as a picture'
+                if self.unreadable is None:
+                    raise ConfigError(reason)
+                self.unreadable(reason)
+                continue
             yield path.name, bgr.astype(np.uint8, copy=False)
 
     def _video(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import cv2
 import numpy as np
 from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
@@ -13,6 +12,7 @@ from std_msgs.msg import Header
 from vision_msgs.msg import LabelInfo
 from vision_msgs.msg import VisionClass
 
+from trt_perception.compressed import decode_picture
 from trt_perception.errors import ImageError
 from trt_perception.frame import PIXEL_FORMATS
 from trt_perception.frame import Frame
@@ -62,27 +62,16 @@ def frame_from_compressed(message: CompressedImage) -> Frame:
     """Decode a JPEG or PNG into a bgr8 Frame.
 
     Raises:
-        ImageError: with the reason ``not_decodable``.
+        ImageError: with the reason ``not_decodable`` or ``too_large``.
     """
     data = np.frombuffer(message.data, np.uint8) if len(message.data) else np.empty(0, np.uint8)
     try:
-        # Boxes belong to the pixels as they are stored, which is how image_transport shows them,
-        # too.
-        bgr = (
-            cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
-            if data.size
-            else None
-        )
-    except cv2.error as error:
+        bgr = decode_picture(data)
+    except ImageError as error:
         raise ImageError(
-            'not_decodable', f'compressed image ({message.format!r}) cannot be decoded: {error}'
+            error.reason,
+            f'compressed image (format {message.format!r}, {data.size} bytes): {error}',
         ) from error
-    if bgr is None:
-        raise ImageError(
-            'not_decodable',
-            'compressed image cannot be decoded; expected JPEG or PNG (got format '
-            f'{message.format!r}, {data.size} bytes)',
-        )
     return frame_from_bgr(bgr)
 
 

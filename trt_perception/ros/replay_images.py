@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import array
 import contextlib
-import itertools
 import json
 import sys
 import time
@@ -43,7 +42,8 @@ _EXAMPLES = """examples:
   replay_images ~/pictures --reliability best_effort         with the QoS of most camera drivers
   replay_images ~/pictures --ros-args -r image:=/front/image_raw
 
-exit codes: 0 all sent or interrupted, 1 a picture could not be read, 2 wrong usage
+exit codes: 0 all sent or interrupted, 1 a picture could not be read (the others are sent),
+            2 wrong usage
 """
 
 
@@ -76,12 +76,13 @@ class ReplayImages(Node):
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__('replay_images')
         self._options = options
-        self._source = ImageSource(options.source)
+        self._source = ImageSource(options.source, unreadable=self._on_unreadable)
         self._pictures = self._all_pictures()
         self._log = _opened(options.log) if options.log else None
         self.exit_code = 0
         self._done = False
         self._sent = 0
+        self._unreadable: set[str] = set()
         self._started = 0.0
         self._last_notice = time.monotonic()
         compressed = options.encoding in _COMPRESSED
@@ -103,14 +104,26 @@ class ReplayImages(Node):
             self._publisher.wait_for_all_acked(Duration(seconds=5))
         seconds = time.monotonic() - self._started if self._started else 0.0
         self.get_logger().info(f'sent {self._sent} images in {seconds:.1f} s')
+        if self._unreadable:
+            self.get_logger().error(f'{len(self._unreadable)} pictures could not be read')
         if self._log is not None:
             self._log.close()
         self.destroy_node()
         return self.exit_code
 
     def _all_pictures(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
-        rounds = itertools.count() if self._options.loop else range(1)
-        return itertools.chain.from_iterable(self._source for _ in rounds)
+        readable = True
+        while readable:  # a loop over nothing but broken files would never end
+            readable = False
+            for picture in self._source:
+                readable = self._options.loop
+                yield picture
+
+    def _on_unreadable(self, reason: str) -> None:
+        self.exit_code = 1
+        if reason not in self._unreadable:  # once, however often it comes round
+            self._unreadable.add(reason)
+            self.get_logger().error(reason)
 
     def _publish_next(self) -> None:
         if self._done or not self._subscribers_are_there():
