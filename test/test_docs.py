@@ -188,10 +188,8 @@ def test_executables_and_scripts(page):
 
 
 def test_drop_reasons():
-    reasons = {node.args[0].value for node in calls('ImageError')}
-    reasons |= {
-        node.args[0].value for node in calls('drop') if isinstance(node.args[0], ast.Constant)
-    }
+    first = [node.args[0] for name in ('ImageError', 'drop') for node in calls(name)]
+    reasons = {argument.value for argument in first if isinstance(argument, ast.Constant)}
     for text in (section(ARCHITECTURE, 'Counting'), section(README, 'Troubleshooting')):
         cells = [cell for cell, _ in rows(text) if 'dropped:' in cell]
         told = {code.removeprefix('dropped: ') for cell in cells for code in codes(cell)}
