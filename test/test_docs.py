@@ -200,15 +200,23 @@ def test_drop_reasons():
 
 
 def test_manifest_example_is_the_shipped_one():
-    (example,) = blocks(MANIFEST, 'json')
+    example, _ = blocks(MANIFEST, 'json')
     shipped = json.loads((ROOT / 'models' / 'digits.onnx.json').read_text(encoding='utf-8'))
     told = json.loads(example)
     assert parse_manifest(example.encode(), 'docs/manifest.md').class_names == tuple('0123456789')
     assert {**told, 'notes': None} == {**shipped, 'notes': None}
     keys = {f'{outer}.{key}' for outer in ('preprocessing', 'decoder') for key in told[outer]}
     keys |= {f'….{key}' for key in (*told['onnx'], *told['inputs'][0])}
-    keys |= set(told) - {'preprocessing', 'decoder'}
+    keys |= set(told) - {'preprocessing', 'decoder'} | {'build'}
     assert {cell.strip('`') for cell, *_ in rows(section(MANIFEST, 'Schema 1'))} == keys
+
+
+def test_manifest_build_section():
+    example, build = (json.loads(block) for block in blocks(MANIFEST, 'json'))
+    whole = json.dumps({**example, 'build': build}).encode()
+    assert parse_manifest(whole, 'docs/manifest.md').build.as_dict() == build
+    told = {cell.strip('`') for cell, *_ in rows(section(MANIFEST, 'Build'))}
+    assert told == {*build, *(f'precision.{key}' for key in build['precision'])} - {'precision'}
 
 
 def test_decoders_are_all_described():

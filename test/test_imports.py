@@ -22,6 +22,8 @@ LAYERS = {
     'pipelines': ['pipelines'],
     'stages': ['stages'],
     'ground': [
+        'atomic_files',
+        'build_record',
         'cache',
         'compressed',
         'config',
@@ -38,6 +40,7 @@ LAYERS = {
         'json_section',
         'letterbox',
         'manifest',
+        'manifest_writer',
         'model_file',
         'model_spec',
         'output_layout',

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 from typing import Final
 
+from trt_perception.build_record import BuildRecord
+from trt_perception.build_record import read_build_record
 from trt_perception.decoder_spec import ACTIVATIONS
 from trt_perception.decoder_spec import BOX_FORMATS
 from trt_perception.decoder_spec import DECODERS
@@ -112,7 +114,7 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A whole manifest, schema 1."""
+    """A whole manifest, schema 1; ``build`` is None for a model that build_engine did not make."""
 
     onnx: FileIdentity | None
     engine: FileIdentity | None
@@ -122,6 +124,7 @@ class Manifest:
     decoder: DecoderSpec
     class_names: tuple[str, ...]
     notes: Mapping[str, str]
+    build: BuildRecord | None = None
 
 
 def manifest_path(model: Path) -> Path:
@@ -151,6 +154,7 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
             f'{origin}: expected schema {SCHEMA} (got {schema}); rebuild the model with this '
             'version'
         )
+    build = top.section('build', optional=True)
     manifest = Manifest(
         onnx=_identity(top.section('onnx', optional=True)),
         engine=_identity(top.section('engine', optional=True)),
@@ -160,6 +164,7 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
         decoder=_decoder(top.required_section('decoder')),
         class_names=_class_names(top),
         notes=_notes(top.section('notes', optional=True)),
+        build=None if build is None else read_build_record(build),
     )
     top.finish()
     if manifest.onnx is None and manifest.engine is None:
