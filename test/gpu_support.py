@@ -68,8 +68,14 @@ def from_device(buffer, dtype, shape):
         return pinned.array[:size].copy().view(dtype).reshape(shape)
 
 
-def build_plan(onnx_bytes):
-    """Build a plan from ONNX bytes with whatever TensorRT is there."""
+def build_plan(onnx_bytes, profiles=(), capabilities=()):
+    """Build a plan from ONNX bytes with whatever TensorRT is there.
+
+    Args:
+        onnx_bytes: the model.
+        profiles: for open inputs, {input: (smallest, usual, largest shape)} of each profile.
+        capabilities: TensorRT-RTX: names of the GPUs that it is for, empty for this one.
+    """
     trt = tensorrt()
     logger = trt.Logger(trt.Logger.WARNING)
     builder = trt.Builder(logger)
@@ -79,6 +85,15 @@ def build_plan(onnx_bytes):
     assert parser.parse(onnx_bytes), [str(parser.get_error(i)) for i in range(parser.num_errors)]
     config = builder.create_builder_config()
     config.clear_flag(trt.BuilderFlag.TF32)
+    for shapes in profiles:
+        profile = builder.create_optimization_profile()
+        for name, (low, usual, high) in shapes.items():
+            profile.set_shape(name, low, usual, high)
+        config.add_optimization_profile(profile)
+    if capabilities:
+        config.num_compute_capabilities = len(capabilities)
+        for index, name in enumerate(capabilities):
+            config.set_compute_capability(getattr(trt.ComputeCapability, name), index)
     plan = builder.build_serialized_network(network, config)
     assert plan is not None
     return bytes(plan)

@@ -1,0 +1,133 @@
+"""A detector of one convolution: each patch of 8 x 8 pixels is an anchor, its mean colour the box.
+
+Boxes and scores depend on the image everywhere, for any size of it, in any layout of dense outputs
+and in each floating type that an engine may have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import numpy as np
+from onnx import TensorProto
+from onnx import helper
+from onnx import numpy_helper
+
+CLASS_NAMES = ('red', 'green', 'blue', 'dark')
+PATCH = 8
+TYPES = {
+    'float32': TensorProto.FLOAT,
+    'float16': TensorProto.FLOAT16,
+    'bfloat16': TensorProto.BFLOAT16,
+}
+
+
+def _constant(name, array, dtype):
+    """Return an initialiser; NumPy has no bfloat16, so its bytes are the upper halves."""
+    array = np.asarray(array, np.float32)
+    if dtype != 'bfloat16':
+        return numpy_helper.from_array(array.astype(dtype), name)
+    bits = array.view(np.uint32)
+    rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+    return helper.make_tensor(name, TensorProto.BFLOAT16, array.shape, rounded.tobytes(), raw=True)
+
+
+def patch_onnx(size_wh, decoder, dtype='float32', output_dtype=None):
+    """Return the bytes of an ONNX model.
+
+    Args:
+        size_wh: of its input; (-1, -1) leaves it open.
+        decoder: objectness and transposed are heeded.
+        dtype: of the input and of all that is computed.
+        output_dtype: of the output, like ``dtype`` where not given.
+    """
+    rng = np.random.default_rng(5)
+    scores = len(CLASS_NAMES) + decoder.objectness
+    rows = 4 + scores
+    # Of the mean colour: centres within 64 x 48 pixels, sides of 6 to 26, logits from -6 to 6.
+    colour = np.concatenate([rng.uniform(0, 20, (4, 3)), rng.uniform(-9, 9, (scores, 3))])
+    bias = np.concatenate([[2, 2, 6, 6], rng.uniform(-1, 1, scores)])
+    weights = np.repeat(colour[:, :, None] / PATCH**2, PATCH**2, axis=2)
+    nodes = [
+        helper.make_node(
+            'Conv', ['images', 'weights', 'bias'], ['map'], strides=[PATCH] * 2, pads=[0] * 4
+        ),
+        helper.make_node('Reshape', ['map', 'flat'], ['rows']),
+        helper.make_node('Split', ['rows', 'parts'], ['boxes', 'logits'], axis=1),
+        helper.make_node('Sigmoid', ['logits'], ['scores']),
+        helper.make_node('Concat', ['boxes', 'scores'], ['all'], axis=1),
+    ]
+    last = 'all'
+    if decoder.transposed:
+        nodes.append(helper.make_node('Transpose', [last], ['turned'], perm=[0, 2, 1]))
+        last = 'turned'
+    output_dtype = output_dtype or dtype
+    nodes.append(helper.make_node('Cast', [last], ['output'], to=TYPES[output_dtype]))
+    width, height = size_wh
+    anchors = -1 if width < 0 else (width // PATCH) * (height // PATCH)
+    shape = [1, anchors, rows] if decoder.transposed else [1, rows, anchors]
+    graph = helper.make_graph(
+        nodes,
+        'patches',
+        [_tensor('images', dtype, [1, 3, height, width])],
+        [_tensor('output', output_dtype, shape)],
+        [
+            _constant('weights', weights.reshape(rows, 3, PATCH, PATCH), dtype),
+            _constant('bias', bias, dtype),
+            numpy_helper.from_array(np.array([1, rows, -1], np.int64), 'flat'),
+            numpy_helper.from_array(np.array([4, scores], np.int64), 'parts'),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 19)], ir_version=9)
+    return model.SerializeToString()
+
+
+def _tensor(name, dtype, shape):
+    sides = [f'{name}_{index}' if side < 0 else side for index, side in enumerate(shape)]
+    return helper.make_tensor_value_info(name, TYPES[dtype], sides)
+
+
+def write_engine(path, plan, size_wh, decoder, dtype='float32', output_dtype=None, opened=False):
+    """Write a plan of a patch model with its manifest; ``opened``: its shapes are open."""
+    width, height = size_wh
+    rows = 4 + len(CLASS_NAMES) + decoder.objectness
+    anchors = -1 if opened else (width // PATCH) * (height // PATCH)
+    path.write_bytes(plan)
+    manifest = {
+        'schema': 1,
+        'engine': {
+            'file': path.name,
+            'sha256': hashlib.sha256(plan).hexdigest(),
+            'size_bytes': len(plan),
+        },
+        'inputs': [
+            {
+                'name': 'images',
+                'shape': [1, 3, *((-1, -1) if opened else (height, width))],
+                'dtype': dtype,
+            }
+        ],
+        'outputs': [
+            {
+                'name': 'output',
+                'shape': [1, anchors, rows] if decoder.transposed else [1, rows, anchors],
+                'dtype': output_dtype or dtype,
+            }
+        ],
+        'preprocessing': {
+            'input_size': [width, height],
+            'resize': 'letterbox',
+            'pad_value': 114,
+            'color_order': 'rgb',
+            'scale': 1 / 255,
+            'mean': [0, 0, 0],
+            'std': [1, 1, 1],
+            'layout': 'nchw',
+            'dtype': dtype,
+        },
+        'decoder': decoder.as_dict(),
+        'class_names': list(CLASS_NAMES),
+    }
+    path.with_name(path.name + '.json').write_text(json.dumps(manifest))
+    return path
