@@ -320,8 +320,8 @@ class BuildOptions(pydantic.BaseModel):
     compute_capabilities: _Capabilities = _option(
         'builder',
         (),
-        'GPUs to build for, with TensorRT-RTX only, as in 8.6 8.9 (default: the GPU of this '
-        'machine, or all that the release supports where there is none).',
+        'GPUs to build for, with TensorRT-RTX only, as in 8.6 8.9 (default: all that the release '
+        'knows, but 7.5).',
         metavar='X.Y',
     )
 

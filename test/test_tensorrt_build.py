@@ -1,0 +1,290 @@
+"""Real builds by TensorRT-RTX, which needs no GPU for them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+from onnx import helper
+from onnx import numpy_helper
+from onnxconverter_common import float16
+
+from trt_perception.building.option_sources import load_options
+from trt_perception.building.tensorrt_build import build_plan
+from trt_perception.building.tensorrt_release import find_tensorrt
+from trt_perception.errors import EngineError
+from trt_perception.stages.tensorrt_runtime import read_plan_header
+
+ROOT = Path(__file__).parents[1]
+DIGITS = ROOT / 'models' / 'digits.onnx'
+needs_rtx = pytest.mark.skipif(
+    importlib.util.find_spec('tensorrt_rtx') is None, reason='needs tensorrt_rtx'
+)
+pytestmark = needs_rtx
+# Undocumented: the plan's byte 32 has a bit for each GPU it was built for.
+TARGET_BITS = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16}
+
+
+@pytest.fixture(scope='module')
+def tensorrt():
+    return find_tensorrt('tensorrt_rtx')
+
+
+@pytest.fixture(scope='module')
+def yolo_sized():
+    sys.path.insert(0, str(ROOT / 'scripts' / 'benchmarks'))
+    try:
+        from reference_network import build_network
+    finally:
+        sys.path.pop(0)
+    return {
+        'fp32': build_network(False, (640, 640), 1)[0].SerializeToString(),
+        'fp16': build_network(True, (640, 640), 1)[0].SerializeToString(),
+    }
+
+
+def small(sides=(1, 3, 16, 16), nodes=None, opset=19, dtype=TensorProto.FLOAT, weights=()):
+    """Return a model of one input of these sides; text stands for an open side."""
+    weight = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)
+    nodes = nodes or [helper.make_node('Conv', ['images', 'w'], ['y'], name='conv', pads=[1] * 4)]
+    graph = helper.make_graph(
+        nodes,
+        'small',
+        [helper.make_tensor_value_info('images', dtype, sides)],
+        [helper.make_tensor_value_info('y', dtype, None)],
+        [numpy_helper.from_array(weight, 'w'), *weights],
+    )
+    imports = [helper.make_opsetid('', opset), helper.make_opsetid('mine', 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=9).SerializeToString()
+
+
+def build(content, tensorrt, **given):
+    options = load_options(None, {'onnx': 'model.onnx', 'precision': 'fp32', **given})
+    return build_plan(content, options, tensorrt)
+
+
+def refusal(content, tensorrt, **given):
+    with pytest.raises(EngineError) as caught:
+        build(content, tensorrt, **given)
+    return str(caught.value)
+
+
+def half(content):
+    model = onnx.load_model_from_string(content)
+    return float16.convert_float_to_float16(model, keep_io_types=True).SerializeToString()
+
+
+def test_the_digits_build(tensorrt):
+    built = build(DIGITS.read_bytes(), tensorrt)
+    header = read_plan_header(built.content, 'digits')
+    assert header.module == built.flavour == 'tensorrt_rtx'
+    assert '.'.join(map(str, header.version)) == built.version
+    assert [(t.name, t.shape, t.dtype) for t in (*built.inputs, *built.outputs)] == [
+        ('images', (1, 3, 480, 640), 'float32'),
+        ('output0', (1, 14, 6000), 'float32'),
+    ]
+    assert built.layers > 150
+    assert built.profiles == ()
+    assert built.strongly_typed
+
+
+def test_half_the_bytes_make_a_smaller_engine(tensorrt):
+    single = build(DIGITS.read_bytes(), tensorrt)
+    double = build(half(DIGITS.read_bytes()), tensorrt, precision='fp16')
+    # Tensors outside stay as they were; the engine also holds code, which does not shrink.
+    assert double.inputs == single.inputs
+    assert len(double.content) < 0.95 * len(single.content)
+
+
+@pytest.mark.parametrize('precision', ['fp32', 'fp16'])
+def test_a_model_as_large_as_yolo_builds(tensorrt, yolo_sized, precision):
+    built = build(yolo_sized[precision], tensorrt, precision=precision)
+    assert built.inputs[0].dtype == {'fp32': 'float32', 'fp16': 'float16'}[precision]
+    assert len(built.content) > len(yolo_sized[precision])
+
+
+@pytest.mark.parametrize('targets', [['8.6'], ['8.0', '8.9'], ['12.0', '8.6']])
+def test_targets_are_in_the_plan(tensorrt, targets):
+    built = build(DIGITS.read_bytes(), tensorrt, compute_capabilities=targets)
+    assert built.content[32] == sum(TARGET_BITS[target] for target in targets)
+
+
+def test_the_default_targets_are_all_but_turing(tensorrt):
+    bits = build(small(), tensorrt).content[32]
+    assert bits & sum(TARGET_BITS.values()) == sum(TARGET_BITS.values()) - TARGET_BITS['7.5']
+
+
+def test_one_shape_of_an_open_model(tensorrt):
+    built = build(small(('n', 3, 16, 16)), tensorrt, batch=2)
+    assert built.inputs[0].shape == (-1, 3, 16, 16)
+    assert [str(profile) for profile in built.profiles] == ['2x3x16x16']
+
+
+def test_several_profiles_of_an_open_model(tensorrt):
+    one = build(small(('n', 3, 'h', 'w')), tensorrt, shapes='1x3x8x8:1x3x16x16:4x3x32x32')
+    two = build(
+        small(('n', 3, 'h', 'w')),
+        tensorrt,
+        shapes=['1x3x8x8:1x3x16x16:4x3x32x32', '1x3x64x64'],
+    )
+    assert len(two.profiles) == 2
+    assert len(two.content) > len(one.content)
+
+
+def test_a_batch_and_a_size_make_a_shape(tensorrt):
+    built = build(small(('n', 3, 'h', 'w')), tensorrt, batch=1, input_size='32x24')
+    assert str(built.profiles[0]) == '1x3x24x32'
+
+
+@pytest.mark.parametrize(
+    ('sides', 'given', 'reasons'),
+    [
+        (('n', 3, 16, 16), {}, ['(?x3x16x16)', '--batch 1']),
+        (('n', 3, 'h', 'w'), {}, ['(?x3x?x?)', '--shapes']),
+        (('n', 3, 'h', 'w'), {'batch': 1}, ['--shapes']),
+        (('n', 3, 16, 16), {'shapes': '1x3x8x16'}, ['?x3x16x16', 'got 1x3x8x16']),
+        ((1, 3, 16, 16), {'shapes': '2x3x16x16'}, ['1x3x16x16', 'got 2x3x16x16']),
+        ((1, 3, 16, 16), {'batch': 2}, ['got 2x3x16x16', 'another ONNX export']),
+        ((1, 3, 16, 16), {'input_size': '32x16'}, ['got 1x3x16x32']),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused_with_those_that_do(tensorrt, sides, given, reasons):
+    found = refusal(small(sides), tensorrt, **given)
+    for reason in reasons:
+        assert reason in found
+
+
+def test_the_shape_that_the_model_has_may_be_said_again(tensorrt):
+    built = build(small(), tensorrt, shapes='1x3x16x16', input_size='16x16')
+    assert built.profiles == ()
+
+
+def test_unsupported_operators_are_named_with_their_nodes(tensorrt):
+    nodes = [
+        helper.make_node('Fancy', ['images'], ['a'], name='/neck/fancy', domain='mine'),
+        helper.make_node('Fancy', ['a'], ['b'], name='/head/fancy', domain='mine'),
+        helper.make_node('Unique', ['b'], ['y'], name='/head/unique'),
+    ]
+    found = refusal(small(nodes=nodes), tensorrt)
+    assert 'Fancy at /neck/fancy, /head/fancy; Unique at /head/unique' in found
+    assert '--plugins' in found
+
+
+def test_a_node_that_contradicts_itself_is_named(tensorrt):
+    found = refusal(small((1, 5, 16, 16)), tensorrt)
+    assert 'node conv (Conv)' in found
+    assert 'unsupported operators' not in found
+
+
+@pytest.mark.parametrize(
+    ('content', 'reason'),
+    [
+        (b'', 'inputs and outputs'),
+        (b'hello world, this is no onnx', 'inputs and outputs'),
+        (DIGITS.read_bytes()[:100_000], 'not a whole ONNX model'),
+    ],
+)
+def test_what_is_no_model_is_refused(tensorrt, content, reason):
+    assert reason in refusal(content, tensorrt)
+
+
+def test_biases_quantised_by_others_are_explained(tensorrt):
+    nodes = [
+        helper.make_node('DequantizeLinear', ['bias', 'scale'], ['b'], name='bias_dq'),
+        helper.make_node('Conv', ['images', 'w', 'b'], ['y'], name='conv', pads=[1] * 4),
+    ]
+    weights = [
+        numpy_helper.from_array(np.zeros(4, np.int32), 'bias'),
+        numpy_helper.from_array(np.float32(0.1), 'scale'),
+    ]
+    found = refusal(small(nodes=nodes, weights=weights), tensorrt)
+    assert 'biases in INT32' in found
+    assert 'node bias_dq' in found
+
+
+def test_too_little_workspace_is_explained(tensorrt):
+    found = refusal(DIGITS.read_bytes(), tensorrt, workspace_mib=1)
+    assert 'raise --workspace-mib' in found
+
+
+def test_bf16_on_a_gpu_without_it_is_refused_before_building(tensorrt):
+    found = refusal(small(), tensorrt, precision='bf16', compute_capabilities=['7.5'])
+    assert 'needs compute capability 8.0' in found
+
+
+def test_a_plugin_library_that_is_none_is_refused(tensorrt, tmp_path):
+    path = tmp_path / 'plugin.so'
+    path.write_bytes(b'no library')
+    assert 'cannot be loaded' in refusal(small(), tensorrt, plugins=[str(path)])
+
+
+def test_every_builder_option_that_rtx_has_builds(tensorrt):
+    built = build(
+        small(),
+        tensorrt,
+        sparsity=True,
+        workspace_mib=1024,
+        optimization_level=1,
+        profiling_verbosity='none',
+        verbose=True,
+    )
+    assert built.flags == ('SPARSE_WEIGHTS',)
+
+
+def test_progress_is_told_and_ends(tensorrt, yolo_sized):
+    seen = []
+    options = load_options(None, {'onnx': 'model.onnx', 'precision': 'fp32'})
+    build_plan(yolo_sized['fp32'], options, tensorrt, progress=lambda *step: seen.append(step))
+    assert seen
+    assert all(phase and 0 <= done <= total for phase, done, total in seen)
+
+
+def test_a_build_can_be_cancelled(tensorrt, yolo_sized):
+    options = load_options(None, {'onnx': 'model.onnx', 'precision': 'fp32'})
+    with pytest.raises(KeyboardInterrupt):
+        build_plan(yolo_sized['fp32'], options, tensorrt, cancelled=lambda: True)
+    assert not [t for t in threading.enumerate() if t.name == 'build' and t.is_alive()]
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from trt_perception.building.option_sources import load_options
+from trt_perception.building.tensorrt_build import build_plan
+from trt_perception.building.tensorrt_progress import interruptible
+from trt_perception.building.tensorrt_release import find_tensorrt
+
+options = load_options(None, {'onnx': sys.argv[1], 'precision': 'fp32'})
+tensorrt = find_tensorrt('tensorrt_rtx')
+try:
+    with interruptible() as cancelled:
+        print('building', flush=True)
+        while True:
+            build_plan(Path(sys.argv[1]).read_bytes(), options, tensorrt, cancelled=cancelled)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize('number', [2, 15])
+def test_a_signal_ends_a_real_build(number):
+    process = subprocess.Popen(
+        [sys.executable, '-c', CHILD, str(DIGITS)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == 'building\n'
+        time.sleep(0.5)
+        os.kill(process.pid, number)
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,205 @@
+"""Building a plan: ONNX bytes and options in, the plan's bytes and what is known of them out.
+
+Serves ``tensorrt`` 10.3 to 11.x and ``tensorrt_rtx``. Only TensorRT-RTX builds without a GPU.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+from typing import Final
+
+from trt_perception.building.option_values import ShapeProfile
+from trt_perception.building.options import BuildOptions
+from trt_perception.building.tensorrt_config import TimingCache
+from trt_perception.building.tensorrt_config import configure
+from trt_perception.building.tensorrt_config import load_plugins
+from trt_perception.building.tensorrt_log import explain
+from trt_perception.building.tensorrt_log import make_logger
+from trt_perception.building.tensorrt_network import add_profiles
+from trt_perception.building.tensorrt_network import keep_in_fp32
+from trt_perception.building.tensorrt_network import parse_onnx
+from trt_perception.building.tensorrt_network import tensor_specs
+from trt_perception.building.tensorrt_progress import Progress
+from trt_perception.building.tensorrt_progress import make_monitor
+from trt_perception.building.tensorrt_progress import run_watched
+from trt_perception.building.tensorrt_refusals import check_release
+from trt_perception.building.tensorrt_refusals import remarks
+from trt_perception.building.tensorrt_release import Gpu
+from trt_perception.building.tensorrt_release import TensorRt
+from trt_perception.building.tensorrt_release import uses_strong_typing
+from trt_perception.errors import EngineError
+from trt_perception.manifest import TensorSpec
+from trt_perception.stages.tensorrt_runtime import read_plan_header
+
+__all__ = ['BuiltPlan', 'build_plan']
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BuiltPlan:
+    """A plan and what is known of it.
+
+    Attributes:
+        content: the plan's bytes.
+        flavour: ``tensorrt`` or ``tensorrt_rtx``.
+        version: of the TensorRT that built it, as its module gives it.
+        gpu: of the machine that built it, None where it has none.
+        inputs: -1 for a side that may vary.
+        outputs: likewise.
+        profiles: shapes of the image input, none where its sides are fixed.
+        strongly_typed: the model's types decided each layer's precision.
+        flags: names of TensorRT's builder flags that were set.
+        layers: in TensorRT's network before it was optimised.
+        held_in_fp32: layers that a weakly typed build was held to FP32.
+        seconds: the build took, parsing included.
+        timing_cache: where it was kept, empty where nowhere.
+        warnings: TensorRT's, each once.
+        remarks: sentences for the user.
+    """
+
+    content: bytes
+    flavour: str
+    version: str
+    gpu: Gpu | None
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    profiles: tuple[ShapeProfile, ...]
+    strongly_typed: bool
+    flags: tuple[str, ...]
+    layers: int
+    held_in_fp32: int
+    seconds: float
+    timing_cache: str
+    warnings: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+
+def build_plan(
+    onnx_bytes: bytes,
+    options: BuildOptions,
+    tensorrt: TensorRt,
+    *,
+    fp32_nodes: Collection[str] = (),
+    progress: Progress = lambda *_: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> BuiltPlan:
+    """Build a plan.
+
+    Args:
+        onnx_bytes: the model, weights within, its types as ``uses_strong_typing`` wants them.
+        options: what is wanted.
+        tensorrt: who builds, from find_tensorrt.
+        fp32_nodes: ONNX nodes to hold to FP32 where the network is weakly typed; a strongly typed
+            model says so itself.
+        progress: told ten times a second, in this thread, how far TensorRT is.
+        cancelled: asked as often; once it says yes, the build ends.
+
+    Raises:
+        EngineError: TensorRT, its release or this machine cannot build it; the message holds what
+            TensorRT said and what to do.
+        KeyboardInterrupt: Ctrl-C or ``cancelled``; TensorRT has stopped by then.
+    """
+    check_release(tensorrt, options)
+    stop = threading.Event()
+    monitor = make_monitor(tensorrt.module, stop)
+    logger = make_logger(tensorrt.module, verbose=options.verbose)
+
+    def work() -> BuiltPlan:
+        return _build(onnx_bytes, options, tensorrt, fp32_nodes, logger, monitor)
+
+    def watch() -> None:
+        phase, done, total = monitor.position()
+        if phase:
+            progress(phase, done, total)
+
+    return run_watched(work, stop, watch=watch, cancelled=cancelled)
+
+
+def _build(
+    onnx_bytes: bytes,
+    options: BuildOptions,
+    tensorrt: TensorRt,
+    fp32_nodes: Collection[str],
+    logger: Any,
+    monitor: Any,
+) -> BuiltPlan:
+    start = time.perf_counter()
+    strongly_typed = uses_strong_typing(tensorrt, options)
+    builder, network = _network(tensorrt, logger, strongly_typed=strongly_typed)
+    load_plugins(tensorrt, builder, logger, options.plugins)
+    parse_onnx(tensorrt, network, logger, onnx_bytes, options.onnx.name)
+    inputs, outputs = tensor_specs(network)
+    config = builder.create_builder_config()
+    flags = configure(tensorrt, builder, config, options, strongly_typed=strongly_typed)
+    held = 0
+    if not strongly_typed and fp32_nodes:
+        held = keep_in_fp32(tensorrt, network, fp32_nodes)
+        config.set_flag(tensorrt.find('BuilderFlag.OBEY_PRECISION_CONSTRAINTS'))
+        flags = (*flags, 'OBEY_PRECISION_CONSTRAINTS')
+    profiles = add_profiles(builder, config, inputs, options)
+    times = TimingCache(tensorrt, options)
+    notes = [times.attach(config)]
+    config.progress_monitor = monitor
+    plan = builder.build_serialized_network(network, config)
+    if plan is None:
+        raise EngineError(_failure(tensorrt, options, logger))
+    content = bytes(plan)
+    notes.append(times.save(config))
+    header = read_plan_header(content, options.engine_path().name)
+    if header.module != tensorrt.flavour:
+        raise EngineError(f'{tensorrt.label} wrote a plan that is for {header.module}')
+    return BuiltPlan(
+        content=content,
+        flavour=tensorrt.flavour,
+        version=tensorrt.version,
+        gpu=tensorrt.gpu,
+        inputs=inputs,
+        outputs=outputs,
+        profiles=profiles,
+        strongly_typed=strongly_typed,
+        flags=flags,
+        layers=network.num_layers,
+        held_in_fp32=held,
+        seconds=time.perf_counter() - start,
+        timing_cache=times.used,
+        warnings=(*logger.warnings, *filter(None, notes)),
+        remarks=tuple(remarks(tensorrt, options, os.environ.get('NVIDIA_TF32_OVERRIDE'))),
+    )
+
+
+def _network(tensorrt: TensorRt, logger: Any, *, strongly_typed: bool) -> tuple[Any, Any]:
+    """Return a builder and an empty network."""
+    trt = tensorrt.module
+    try:
+        builder = trt.Builder(logger)
+        flag = int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+        network = builder.create_network(1 << flag if strongly_typed else 0)
+    except Exception as error:  # bindings raise TypeError where C++ gives a null pointer
+        raise EngineError(_no_builder(tensorrt, logger)) from error
+    if network is None:
+        raise EngineError(_no_builder(tensorrt, logger))
+    return builder, network
+
+
+def _no_builder(tensorrt: TensorRt, logger: Any) -> str:
+    said = ' | '.join(logger.errors) or 'nothing'
+    return (
+        f'{tensorrt.label} cannot make a builder; it needs a GPU and its driver, TensorRT-RTX '
+        f'needs neither (--runtime tensorrt_rtx). It said: {said}'
+    )
+
+
+def _failure(tensorrt: TensorRt, options: BuildOptions, logger: Any) -> str:
+    said = [' '.join(line.split()) for line in logger.errors]
+    hint = explain(logger.errors)
+    lines = [f'{options.onnx.name}: {tensorrt.label} built no engine']
+    lines += [hint] if hint else []
+    return '\n'.join([*lines, f'it said: {" | ".join(said) or "nothing"}'])

@@ -1,0 +1,173 @@
+"""What TensorRT says: passed on to Python's log, remembered for errors, and explained."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+from typing import Final
+
+__all__ = ['HINTS', 'Hint', 'explain', 'make_logger']
+
+_LOG: Final = logging.getLogger('trt_perception.tensorrt')
+_KEEP: Final = 50
+
+
+@dataclass(frozen=True)
+class Hint:
+    """What one of TensorRT's texts means.
+
+    Attributes:
+        pattern: regular expression that finds the text.
+        meaning: what happened.
+        action: what the user can do.
+    """
+
+    pattern: str
+    meaning: str
+    action: str
+
+
+#: Known texts, the special before the general; the docs' troubleshooting page lists them too.
+HINTS: Final = (
+    Hint(
+        r'no optimization profile has been defined',
+        'the model leaves sides of an input open and no shapes were given',
+        'give --shapes, or --batch where only the batch is open',
+    ),
+    Hint(
+        r'Dimension mismatch for tensor .* profile',
+        "the shapes that were given contradict the model's fixed sides",
+        'give --shapes that keep the fixed sides',
+    ),
+    Hint(
+        r'within workspace limit|[Ii]nsufficient workspace|requires more workspace',
+        'no kernel fits into the memory that --workspace-mib allows',
+        'raise --workspace-mib, or leave it out',
+    ),
+    Hint(
+        r'libnvinfer_lean',
+        'version-compatible engines need the lean runtime, which is not installed',
+        'leave --version-compatible out, or install libnvinfer-lean',
+    ),
+    Hint(
+        r'Plugin not found|No importer registered for op',
+        'the model has an operator that TensorRT does not know',
+        'export the model without it, or load its plugin library with --plugins',
+    ),
+    Hint(
+        r'has type Int32 but must have type|shiftIsAllZeros|Non-zero zero point',
+        'the model was quantised in a way TensorRT does not take: biases in INT32, or zero points '
+        'that are not 0',
+        'quantise symmetrically, weights and activations only, or let this tool do it: '
+        '--precision int8 --calibration-images, from the model before quantisation',
+    ),
+    Hint(
+        r'unsupported datatype \(5\)',
+        'the model was quantised to 16 bits',
+        'quantise to INT8, or let this tool do it',
+    ),
+    Hint(
+        r'only allowed before DQ',
+        'a constant of the decoding was quantised',
+        'keep that node in float: --keep-float PATTERN',
+    ),
+    Hint(
+        r'cudnn_impl',
+        'TensorRT-RTX 1.4 to 1.6 cannot build INT8 convolutions',
+        'use TensorRT-RTX 1.7 or newer, or --precision fp16',
+    ),
+    Hint(
+        r'HW-specific datatypes: b16',
+        'a GPU that is built for has no BF16: it needs compute capability 8.0',
+        'use --precision fp16, or other --compute-capabilities',
+    ),
+    Hint(
+        r'fp8_e4m3|HW-specific datatypes: .*f8',
+        'a GPU that is built for has no FP8: it needs compute capability 8.9',
+        'use --precision fp16 or int8, or other --compute-capabilities',
+    ),
+    Hint(
+        r'for Turing \(SM75\)',
+        'TensorRT-RTX has no FP32 kernels for this layer on compute capability 7.5',
+        'use --precision fp16, or leave 7.5 out of --compute-capabilities',
+    ),
+    Hint(
+        r'getFlag\(.*k(FP16|INT8|BF16)\)',
+        'this release takes precision from the model alone',
+        'this is a mistake in trt_perception: please report it',
+    ),
+    Hint(
+        r'DLA.*(not supported|cannot|unable|fail)|not supported on DLA',
+        'the DLA cannot run a layer',
+        'give --gpu-fallback, or leave --dla-core out',
+    ),
+    Hint(
+        r'[Oo]ut of memory|OutOfMemory|insufficient memory|std::bad_alloc',
+        'memory ran out during the build',
+        'end other programs on the GPU, and lower --workspace-mib or the largest --shapes',
+    ),
+    Hint(
+        r'cudaError 35|CUDA driver version is insufficient|CHECK\(status == CUDA_SUCCESS\)',
+        'this step needs a GPU, and its driver is missing or older than the CUDA in TensorRT',
+        'build on the machine that will run the engine, or update its driver; --refit always '
+        'needs a GPU',
+    ),
+    Hint(
+        r'could not find any implementation|Could not find any implementation',
+        'no kernel for this layer works on this GPU with these options',
+        'raise --workspace-mib, or keep the layer in FP32: --keep-fp32 PATTERN',
+    ),
+    Hint(
+        r'MODEL_DESERIALIZE_FAILED|Failed to parse the ONNX model',
+        'the file is not a whole ONNX model',
+        'export or copy it again',
+    ),
+)
+
+
+def explain(lines: Iterable[str]) -> str:
+    """Return the known meanings of what TensorRT said, empty where none is known."""
+    text = '\n'.join(lines)
+    found = next((hint for hint in HINTS if re.search(hint.pattern, text)), None)
+    return f'{found.meaning}; {found.action}' if found else ''
+
+
+def make_logger(trt: Any, *, verbose: bool = False) -> Any:
+    """Return a TensorRT logger; it has ``errors`` and ``warnings``, the last of each.
+
+    Args:
+        trt: the TensorRT module.
+        verbose: pass on what TensorRT says of its own steps too.
+    """
+    detail = logging.INFO if verbose else logging.DEBUG
+    levels = {
+        'INTERNAL_ERROR': logging.ERROR,
+        'ERROR': logging.ERROR,
+        'WARNING': logging.WARNING,
+        'INFO': detail,
+        'VERBOSE': detail if verbose else logging.NOTSET,
+    }
+
+    class Logger(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+            self.errors: deque[str] = deque(maxlen=_KEEP)
+            self.warnings: deque[str] = deque(maxlen=_KEEP)
+
+        def log(self, severity: Any, message: str) -> None:
+            level = levels.get(severity.name, logging.NOTSET)
+            if level >= logging.ERROR:
+                self.errors.append(message)
+                # It becomes part of an exception, so it is no error of the log's own.
+                _LOG.debug('%s', message)
+                return
+            if level == logging.WARNING and message not in self.warnings:
+                self.warnings.append(message)
+            if level:
+                _LOG.log(level, '%s', message)
+
+    return Logger()

@@ -1,0 +1,140 @@
+"""How far a build is, and stopping it.
+
+TensorRT builds in a thread of its own, so that Ctrl-C reaches Python while C++ works: a signal
+that arrives inside TensorRT's callbacks would be swallowed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+from typing import Final
+from typing import TypeVar
+
+__all__ = ['Progress', 'interruptible', 'make_monitor', 'run_watched']
+
+#: Told what is done now, how many steps of it are done, and of how many.
+Progress = Callable[[str, int, int], None]
+_POLL_S: Final = 0.1
+_FINE: Final = 1000
+_LOG: Final = logging.getLogger(__name__)
+_Result = TypeVar('_Result')
+
+
+def make_monitor(trt: Any, stop: threading.Event) -> Any:
+    """Return a TensorRT progress monitor that ends the build once ``stop`` is set.
+
+    Its method ``position`` returns (phase, done, total), nested phases in one scale.
+    """
+
+    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IProgressMonitor.__init__(self)
+            # TensorRT reports from any thread.
+            self._lock = threading.Lock()
+            self._phases: dict[str, list[int]] = {}
+
+        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:  # noqa: ARG002
+            with self._lock:
+                self._phases[phase_name] = [0, max(1, num_steps)]
+
+        def phase_finish(self, phase_name: str) -> None:
+            with self._lock:
+                self._phases.pop(phase_name, None)
+
+        def step_complete(self, phase_name: str, step: int) -> bool:
+            with self._lock:
+                if phase_name in self._phases:
+                    self._phases[phase_name][0] = step + 1
+            return not stop.is_set()
+
+        def position(self) -> tuple[str, int, int]:
+            with self._lock:
+                phases = list(self._phases.items())
+            share = 0.0
+            for _, (done, total) in reversed(phases):
+                share = min(1.0, (done + share) / total)
+            return phases[-1][0] if phases else '', int(share * _FINE), _FINE
+
+    return Monitor()
+
+
+def run_watched(
+    work: Callable[[], _Result],
+    stop: threading.Event,
+    *,
+    watch: Callable[[], None],
+    cancelled: Callable[[], bool],
+) -> _Result:
+    """Do the work in a thread of its own; return its result.
+
+    Args:
+        work: ends soon after ``stop`` is set.
+        stop: set when the work shall end early.
+        watch: called ten times a second in this thread, to show progress.
+        cancelled: asked as often.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C, or ``cancelled``; the work has ended by then.
+        BaseException: whatever the work raised.
+    """
+    results: list[_Result] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    # A daemon: a process that is told to end at once does not wait for it.
+    thread = threading.Thread(target=run, name='build', daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_POLL_S)
+            watch()
+            if cancelled():
+                raise KeyboardInterrupt
+    except BaseException:
+        stop.set()
+        while thread.is_alive():
+            with contextlib.suppress(KeyboardInterrupt):
+                thread.join(_POLL_S)
+        raise
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Turn Ctrl-C and SIGTERM into an answer: what is yielded tells whether one came.
+
+    The second one ends the process at once, with exit code 130. In another thread than the main
+    one signals stay as they are.
+    """
+    asked = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        if asked.is_set():
+            os._exit(130)
+        asked.set()
+        _LOG.warning('stopping at the next step; once more ends at once')
+
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
