@@ -8,6 +8,8 @@ from trt_perception.frame_statistics import Percentiles
 from trt_perception.frame_statistics import StatisticsSnapshot
 from trt_perception.ros.diagnostics import Health
 from trt_perception.ros.diagnostics import diagnostics_message
+from trt_perception.watch import Finding
+from trt_perception.watch import Level
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
 
@@ -28,12 +30,16 @@ def status_of(**facts):
         ({'state': 'unconfigured'}, OK, 'unconfigured'),
         ({'state': 'inactive'}, OK, 'inactive'),
         ({'state': 'finalized'}, OK, 'finalized'),
-        ({'state': 'active', 'received': 20, 'published': 10, 'elapsed_s': 2}, OK, '5.0 Hz'),
-        ({'state': 'active'}, WARN, 'no images arrive'),
-        ({'state': 'active', 'received': 3}, WARN, 'nothing is published'),
+        ({'state': 'active', 'finding': Finding(Level.OK, '', '5.0 Hz')}, OK, '5.0 Hz'),
+        ({'state': 'active', 'finding': Finding(Level.WARN, 'x', 'slow')}, WARN, 'slow'),
+        ({'state': 'active', 'finding': Finding(Level.ERROR, 'x', 'gone')}, ERROR, 'gone'),
         ({'state': 'unconfigured', 'error': 'no such file'}, ERROR, 'no such file'),
         (
-            {'state': 'active', 'received': 2, 'published': 2, 'error': 'what happened'},
+            {
+                'state': 'active',
+                'finding': Finding(Level.WARN, 'x', 'slow'),
+                'error': 'what happened',
+            },
             ERROR,
             'what happened',
         ),

@@ -48,6 +48,7 @@ LAYERS = {
         'recognition_facts',
         'recognition_outputs',
         'transport',
+        'watch',
     ],
 }
 # Side by side: neither imports the other.

@@ -60,5 +60,8 @@ def write_cached(kind: str, key: str, content: bytes) -> None:
                 old.unlink()
     except OSError as error:
         _LOG.warning(
-            'the cache %s cannot be written, so this is made again each time: %s', folder, error
+            'the cache %s cannot be written, so this is made again each time: %s',
+            folder,
+            error,
+            extra={'show': True},
         )

@@ -109,6 +109,13 @@ class Detector(Generic[Message]):
         if self._worker is not None:
             self._worker.join()
             self._worker = None
+        if self._flying or self._waiting is not None:
+            self._abandon()  # the worker died without a word
+
+    @property
+    def alive(self) -> bool:
+        """Whether the worker is there; without it nothing is ever answered."""
+        return self._worker is not None and self._worker.is_alive()
 
     def submit(self, message: Message) -> None:
         """Hand over a message; from any thread, without waiting."""
@@ -215,11 +222,18 @@ class Detector(Generic[Message]):
                 self._statistics.drop('inactive')
 
 
-def warm_up(pipeline: Pipeline) -> None:
-    """Run a grey image through every slot: the first real frame pays for nothing done once."""
+def warm_up(pipeline: Pipeline) -> float:
+    """Run a grey image through every slot: the first real frame pays for nothing done once.
+
+    Returns:
+        Seconds that the last one took.
+    """
     grey = Frame.view(
         bytes([114]) * (64 * 48 * 3), width=64, height=48, step=64 * 3, encoding='bgr8'
     )
+    started = 0.0
     for slot in range(pipeline.depth):
+        started = time.perf_counter()
         pipeline.enqueue(slot, grey, Thresholds())
         pipeline.collect(slot)
+    return time.perf_counter() - started

@@ -61,6 +61,16 @@ class StatisticsSnapshot:
     in_flight: int = 0
     latency: Mapping[str, Percentiles] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        """Return the counts as the sum that they are, for the log."""
+        reasons = ', '.join(f'{count} {reason}' for reason, count in sorted(self.dropped.items()))
+        text = (
+            f'{self.received} received = {self.published} published + '
+            f'{sum(self.dropped.values())} dropped{f" ({reasons})" if reasons else ""} + '
+            f'{self.failed} failed'
+        )
+        return f'{text} + {self.in_flight} in flight' if self.in_flight else text
+
 
 class FrameStatistics:
     """Counts since the start and the times of the last frames.

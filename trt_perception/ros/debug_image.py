@@ -16,6 +16,7 @@ from std_msgs.msg import Header
 from trt_perception.detections import Detections
 from trt_perception.drawing import draw_detections
 from trt_perception.frame import Frame
+from trt_perception.ros.timers import steady_timer
 from trt_perception.stages.host_preprocess import bgr_image
 
 __all__ = ['DebugImage']
@@ -67,7 +68,7 @@ class DebugImage:
 
     def _on_matched(self, event: Any) -> None:
         if event.current_count and self._timer is None and self._publisher is not None:
-            self._timer = self._node.create_timer(1 / self._max_rate_hz, self._draw)
+            self._timer = steady_timer(self._node, 1 / self._max_rate_hz, self._draw)
         elif not event.current_count:
             self._stop()
 

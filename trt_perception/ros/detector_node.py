@@ -28,7 +28,6 @@ from trt_perception.detections import Detections
 from trt_perception.detector import Detector
 from trt_perception.detector import warm_up
 from trt_perception.errors import CudaError
-from trt_perception.errors import ImageError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.frame import Frame
 from trt_perception.pipelines.open_pipeline import open_pipeline
@@ -43,6 +42,8 @@ from trt_perception.ros.outputs import DetectorOutputs
 from trt_perception.ros.parameters import NodeParameters
 from trt_perception.ros.process import run_node
 from trt_perception.ros.process import wrong_usage
+from trt_perception.ros.timers import steady_timer
+from trt_perception.watch import FileWatch
 
 __all__ = ['DetectorNode', 'main']
 
@@ -74,6 +75,7 @@ def _logged(on_failure: TransitionCallbackReturn) -> Callable[[_Transition], _Tr
             except Exception as error:
                 summary = f'{transition.__name__} failed: {type(error).__name__}: {error}'
                 self.report(summary, traceback.format_exc())
+            self._health.publish_soon()
             return on_failure
 
         return run
@@ -108,7 +110,8 @@ class DetectorNode(LifecycleNode):
         # Made by activate, freed by _stop.
         self._detector: Detector[Any] | None = None
         self._input: ImageInput | None = None
-        self._health = NodeHealth(self)
+        self._frame_s = 0.0  # as the warm-up showed
+        self._health = NodeHealth(self, self._log, self._on_fault)
         self._fault: BaseException | None = None
         self._parameters_of_node = NodeParameters(
             self,
@@ -119,7 +122,7 @@ class DetectorNode(LifecycleNode):
         # The worker may only trigger this; the transition runs in the executor's thread.
         self._fault_signal = self.create_guard_condition(self._on_fault_signal)
         if self.config.autostart:
-            self._autostart_timer = self.create_timer(0.0, self._autostart)
+            self._autostart_timer = steady_timer(self, 0.0, self._autostart)
 
     @property
     def config(self) -> DetectorConfig:
@@ -137,26 +140,28 @@ class DetectorNode(LifecycleNode):
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Load the model and create the publishers. FAILURE leaves the node unconfigured."""
         self._health.error = ''
+        self._log.forget()
         self._fault = None
+        # Looked at before it is read: what comes after that is a change.
+        engine = FileWatch(self.config.engine_path)
         self._health.start(self.config.diagnostics_period_s)
         try:
             self._pipeline = self._open_pipeline(self.config)
             self.config.thresholds(self._pipeline.spec.class_names)
-            warm_up(self._pipeline)
+            self._frame_s = warm_up(self._pipeline)
             self._outputs = DetectorOutputs(self, self._pipeline.spec.class_names, self.config)
         except BaseException:
             self._release()
             raise
-        self._health.engine = self.config.engine_path
+        self._health.engine = engine
         if not self._pipeline.spec.has_manifest:
             self.get_logger().warning(
-                f'{self.config.engine_path} has no manifest; used is what the model shows and the '
+                f'{engine.path} has no manifest; used is what the model shows and the '
                 f'parameters say: {self._pipeline.spec.decoder}, '
                 f'{self._pipeline.spec.preprocessing}'
             )
         self.get_logger().info(
-            f'configured: {self.config.engine_path}, {len(self._pipeline.spec.class_names)} '
-            'classes'
+            f'configured: {engine.path}, {len(self._pipeline.spec.class_names)} classes'
         )
         return super().on_configure(state)
 
@@ -171,7 +176,7 @@ class DetectorNode(LifecycleNode):
                 self._pipeline,
                 read=frame_from_compressed if compressed else frame_from_image,
                 publish=self._publish,
-                refused=self._on_refused,
+                refused=self._health.refused,
                 faulted=self._on_fault,
                 thresholds=self.config.thresholds(self._pipeline.spec.class_names),
             )
@@ -180,7 +185,7 @@ class DetectorNode(LifecycleNode):
         except BaseException:
             self._stop()
             raise
-        self._health.watch(self._detector, self._input)
+        self._health.watch(self._detector, self._input, self._frame_s)
         self.get_logger().info(f'active: waiting for images on {self._input.topic}')
         return result
 
@@ -211,6 +216,7 @@ class DetectorNode(LifecycleNode):
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Free everything; SUCCESS leads to unconfigured, from where configure tries again."""
         self._release()
+        self._health.publish_soon()
         super().on_error(state)
         self.get_logger().error(
             'unconfigured after a fault; configure and activate again to go on'
@@ -243,17 +249,12 @@ class DetectorNode(LifecycleNode):
         self._outputs.publish(message.header, frame, detections)
         self._health.published(message.header.stamp)
 
-    def _on_refused(self, error: ImageError) -> None:
-        self.get_logger().warning(
-            f'image dropped ({error.reason}): {error}', throttle_duration_sec=5.0
-        )
-
     def _on_fault(self, error: BaseException) -> None:
-        """Take note of what ended the worker, in the worker.
+        """Take note of what ended the worker, mostly in the worker.
 
         The executor's thread does the rest.
         """
-        self._fault = error
+        self._fault = self._fault or error
         trace = ''.join(traceback.format_exception(error))
         self.report(f'stopped by a fault: {type(error).__name__}: {error}', trace)
         self._fault_signal.trigger()
@@ -297,7 +298,7 @@ class DetectorNode(LifecycleNode):
     def _release(self) -> None:
         """Undo activate and configure. May be called again."""
         self._stop()
-        self._health.engine = ''
+        self._health.engine = None
         if self._outputs is not None:
             self._outputs.close()
             self._outputs = None

@@ -11,8 +11,16 @@ from diagnostic_msgs.msg import KeyValue
 from rclpy.time import Time
 
 from trt_perception.frame_statistics import StatisticsSnapshot
+from trt_perception.watch import Finding
+from trt_perception.watch import Level
 
 __all__ = ['Health', 'diagnostics_message']
+
+_LEVELS = {
+    Level.OK: DiagnosticStatus.OK,
+    Level.WARN: DiagnosticStatus.WARN,
+    Level.ERROR: DiagnosticStatus.ERROR,
+}
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,7 @@ class Health:
         not_delivered: images that never arrived, None where that cannot be told.
         age_ms: p50 and p99 of image stamp to published, None before the first.
         reliability: what is asked of the camera; empty while inactive.
+        finding: of the watch; None while inactive.
     """
 
     state: str
@@ -42,10 +51,11 @@ class Health:
     not_delivered: int | None = 0
     age_ms: tuple[float, float] | None = None
     reliability: str = ''
+    finding: Finding | None = None
 
 
 def diagnostics_message(name: str, now: Time, health: Health) -> DiagnosticArray:
-    """Make the message: one status; ERROR after a fault, WARN where nothing comes or goes."""
+    """Make the message: one status; ERROR after a fault, else what the watch found."""
     level, summary = _judge(health)
     counts = health.statistics
     values = {
@@ -84,14 +94,6 @@ def diagnostics_message(name: str, now: Time, health: Health) -> DiagnosticArray
 def _judge(health: Health) -> tuple[bytes, str]:
     if health.error:
         return DiagnosticStatus.ERROR, health.error
-    if health.state != 'active':
+    if health.finding is None:
         return DiagnosticStatus.OK, health.state
-    rate = health.published / health.elapsed_s
-    if not health.received:
-        return DiagnosticStatus.WARN, 'active, but no images arrive'
-    if not health.published:
-        return (
-            DiagnosticStatus.WARN,
-            'images arrive, but nothing is published: see the dropped counts',
-        )
-    return DiagnosticStatus.OK, f'active, {rate:.1f} Hz'
+    return _LEVELS[health.finding.level], health.finding.message

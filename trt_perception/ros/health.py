@@ -1,43 +1,75 @@
-"""The node's health: what it knows of itself, once a period, on /diagnostics."""
+"""The node's health: what it knows of itself, on /diagnostics and, where it is bad, in the log."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ament_index_python.packages import get_package_share_directory
 from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.duration import Duration
 from rclpy.lifecycle import LifecycleNode
 from rclpy.qos import QoSProfile
+from rclpy.timer import Timer
 
 from trt_perception.detector import Detector
+from trt_perception.errors import ImageError
 from trt_perception.frame_statistics import StatisticsSnapshot
 from trt_perception.ros.diagnostics import Health
 from trt_perception.ros.diagnostics import diagnostics_message
 from trt_perception.ros.image_input import ImageInput
+from trt_perception.ros.log import NodeLog
 from trt_perception.ros.outputs import NO_EVENTS
+from trt_perception.ros.timers import steady_timer
+from trt_perception.transport import loss_cure
+from trt_perception.watch import PERIOD_S
+from trt_perception.watch import Announcer
+from trt_perception.watch import FileWatch
+from trt_perception.watch import Finding
+from trt_perception.watch import Level
+from trt_perception.watch import SilenceWatch
 
 __all__ = ['NodeHealth']
 
 
 class NodeHealth:
-    """Publishes /diagnostics from the first configure on, in every state.
+    """Publishes /diagnostics from the first configure on, in every state; watches an active node.
+
+    What the watch finds is published at once when it changes, and logged as Announcer says.
+
+    Args:
+        node: publishes on it.
+        log: its warnings that the package asks to be shown.
+        died: told of an exception where the worker has died without a word.
 
     Attributes:
         error: what went wrong last, empty where nothing did.
-        engine: path of the model, empty before it is configured.
+        engine: the model's file, None before it is configured.
     """
 
-    def __init__(self, node: LifecycleNode) -> None:
+    def __init__(
+        self, node: LifecycleNode, log: NodeLog, died: Callable[[BaseException], None]
+    ) -> None:
         self._node = node
+        self._log = log
+        self._died = died
         self.error = ''
-        self.engine = ''
+        self.engine: FileWatch | None = None
+        self._soon = node.create_guard_condition(self.publish)
         # Made by the first configure and kept, so that a failed one is heard of.
         self._publisher = self._timer = None
+        # Made by watch, freed by settle.
         self._active: tuple[Detector[Any], ImageInput] | None = None
+        self._watch_timer: Timer | None = None
+        self._watch = SilenceWatch('', start_s=0.0)
+        self._announcer = Announcer()
+        self._finding: Finding | None = None
+        self._refusal = ''
         self._ages_ms: deque[float] = deque(maxlen=512)
         self._last: tuple[float, int, int] = (time.monotonic(), 0, 0)
         # What the last activation came to, shown until the next one.
@@ -52,22 +84,94 @@ class NodeHealth:
             )
         else:
             self._node.destroy_timer(self._timer)
-        self._timer = self._node.create_timer(period_s, self.publish)
+        self._timer = steady_timer(self._node, period_s, self.publish)
 
-    def watch(self, detector: Detector[Any], image_input: ImageInput) -> None:
-        """Report of these from now on."""
-        self._last = (time.monotonic(), 0, 0)
+    def watch(self, detector: Detector[Any], image_input: ImageInput, frame_s: float) -> None:
+        """Watch these from now on; one frame takes ``frame_s`` seconds."""
+        now = time.monotonic()
+        self._last = (now, 0, 0)
         self._ages_ms.clear()
         self._active = detector, image_input
+        profile = Path(get_package_share_directory('trt_perception')) / 'config'
+        self._watch = SilenceWatch(
+            image_input.topic,
+            start_s=now,
+            frame_s=frame_s,
+            look=image_input.look,
+            loss_cure=loss_cure(
+                str(profile / 'fastdds_large_images.xml'), image_input.reliability
+            ),
+        )
+        self._announcer = Announcer()
+        self._finding = Finding(Level.OK, '', 'active, waiting for images')
+        self._watch_timer = steady_timer(self._node, PERIOD_S, self._check)
 
     def settle(self, counts: StatisticsSnapshot, not_delivered: int | None) -> None:
-        """Keep what an activation came to."""
-        self._active = None
+        """Stop watching, and keep what the activation came to."""
+        if self._watch_timer is not None:
+            self._node.destroy_timer(self._watch_timer)
+            self._watch_timer = None
+        self._active = self._finding = None
         self._settled = counts
         self._not_delivered = not_delivered
+        lost = 'unknown' if not_delivered is None else str(not_delivered)
+        self._node.get_logger().info(f'counts: {counts}; never delivered: {lost}')
+
+    def refused(self, error: ImageError) -> None:
+        """Take an image that cannot be read; from the worker."""
+        self._refusal = str(error)
+        self._node.get_logger().warning(
+            f'image dropped ({error.reason}): {error}', throttle_duration_sec=5.0
+        )
+
+    def _check(self) -> None:
+        if self._active is None or self.error:
+            return
+        detector, image_input = self._active
+        if not detector.alive:
+            self._died(RuntimeError('the worker thread has died'))
+            return
+        now = time.monotonic()
+        if image_input.restore():
+            finding = Finding(
+                Level.ERROR,
+                'subscription_lost',
+                f'the subscription to {image_input.topic} was lost; subscribed again',
+            )
+        else:
+            finding = self._watch.judge(
+                now,
+                detector.statistics(),
+                image_input.not_delivered,
+                refusal=self._refusal,
+                notes=self._notes(),
+            )
+        line = self._announcer.tell(finding, now)
+        if line is not None:
+            self._say(*line)
+        changed = self._finding is None or finding.kind != self._finding.kind
+        self._finding = finding
+        if changed:
+            self.publish()
+
+    def _notes(self) -> list[str]:
+        change = self.engine.change() if self.engine is not None else ''
+        return [note for note in (change, *self._log.shown) if note]
+
+    def _say(self, level: Level, message: str) -> None:
+        # One line for each severity, because rclpy ties a line to its own.
+        logger = self._node.get_logger()
+        if level == Level.ERROR:
+            logger.error(message)
+        elif level == Level.WARN:
+            logger.warning(message)
+        else:
+            logger.info(message)
 
     def published(self, stamp: Time) -> None:
         """Take the stamp of an image whose detections are out; from the worker."""
+        if not stamp.sec and not stamp.nanosec:
+            return  # a camera without a clock: its images have no age
         # Not by rclpy's Time, which refuses a negative stamp: a camera may send any.
         age_ns = self._node.get_clock().now().nanoseconds - (stamp.sec * 10**9 + stamp.nanosec)
         self._ages_ms.append(age_ns * 1e-6)
@@ -80,7 +184,7 @@ class NodeHealth:
         health = Health(
             state=state,
             error=self.error,
-            engine=self.engine,
+            engine=self.engine.path if self.engine is not None else '',
             statistics=self._settled,
             not_delivered=self._not_delivered,
         )
@@ -91,6 +195,10 @@ class NodeHealth:
                 self._node.get_fully_qualified_name(), self._node.get_clock().now(), health
             )
         )
+
+    def publish_soon(self) -> None:
+        """Publish once the executor is through with what it does now; from any thread."""
+        self._soon.trigger()
 
     def publish_for_the_last_time(self) -> None:
         """Publish, and wait until it has arrived: the process ends."""
@@ -117,4 +225,5 @@ class NodeHealth:
             not_delivered=image_input.not_delivered,
             age_ms=None if ages is None else (float(ages[0]), float(ages[1])),
             reliability=image_input.reliability,
+            finding=self._finding,
         )

@@ -7,16 +7,19 @@ from typing import Any
 
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.lifecycle import LifecycleNode
+from rclpy.qos import QoSCompatibility
 from rclpy.qos import QoSHistoryPolicy
 from rclpy.qos import QoSPolicyKind
 from rclpy.qos import QoSProfile
 from rclpy.qos import QoSReliabilityPolicy
+from rclpy.qos import qos_check_compatible
 from rclpy.subscription import Subscription
 from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
 
 from trt_perception.config import DetectorConfig
 from trt_perception.delivery import DeliveryCounter
+from trt_perception.watch import Camera
 
 __all__ = ['ImageInput']
 
@@ -62,6 +65,30 @@ class ImageInput:
         """What is asked of the camera now."""
         return 'reliable' if self._reliable else 'best_effort'
 
+    def look(self) -> Camera:
+        """Return what the graph knows of the cameras on the topic; for when nothing arrives."""
+        if self._subscription is None:
+            return Camera()
+        wanted = _type_name(self._subscription.msg_type)
+        publishers, mismatch = 0, ''
+        for info in self._node.get_publishers_info_by_topic(self.topic):
+            if info.topic_type != wanted:
+                mismatch = (
+                    f'{info.node_name} publishes {info.topic_type} on {self.topic}, expected '
+                    f'{wanted}: remap image to another topic'
+                )
+                continue
+            publishers += 1
+            mismatch = self._mismatch(info) or mismatch
+        return Camera(publishers, mismatch, '' if publishers else self._elsewhere())
+
+    def restore(self) -> bool:
+        """Subscribe again where the subscription is lost; tell whether it was."""
+        if self._subscription is None or self._subscription in self._node.subscriptions:
+            return False
+        self._subscription = self._subscribe()
+        return True
+
     def close(self) -> None:
         """Destroy the subscription; no message arrives afterwards. May be called again."""
         if self._subscription is not None:
@@ -101,13 +128,11 @@ class ImageInput:
         self._delivery.publishers(event.current_count, changed=bool(event.current_count_change))
 
     def _on_incompatible_qos(self, event: Any) -> None:
-        if event.last_policy_kind != QoSPolicyKind.RELIABILITY:
-            self._node.get_logger().error(
-                f'a camera on {self.topic} offers an incompatible '
-                f'{QoSPolicyKind(event.last_policy_kind).name}; '
-                f'its images do not arrive'
-            )
-        elif self._config.image_qos_reliability == 'auto' and self._reliable:
+        if (
+            event.last_policy_kind == QoSPolicyKind.RELIABILITY
+            and self._config.image_qos_reliability == 'auto'
+            and self._reliable
+        ):
             self._node.get_logger().info(
                 f'the camera on {self.topic} is best effort; subscribing best effort'
             )
@@ -115,7 +140,46 @@ class ImageInput:
             self._reliable = False
             self._subscription = self._subscribe()
         else:
-            self._node.get_logger().error(
+            # As long as nothing else arrives, the watch says it, too.
+            other = f'a camera on {self.topic} offers an incompatible QoS'
+            self._node.get_logger().error(self.look().mismatch or other)
+
+    def _mismatch(self, info: Any) -> str:
+        """Return why a publisher's images do not arrive and what to set, empty where they do."""
+        assert self._subscription is not None
+        asked = self._subscription.qos_profile
+        compatibility, reason = qos_check_compatible(info.qos_profile, asked)
+        if compatibility != QoSCompatibility.ERROR:
+            return ''
+        if self._reliable and info.qos_profile.reliability == QoSReliabilityPolicy.BEST_EFFORT:
+            return (
                 f'a camera on {self.topic} is best effort and image_qos.reliability is reliable: '
-                f'its images do not arrive; set image_qos.reliability to auto or best_effort'
+                'its images do not arrive; set image_qos.reliability to auto or best_effort'
             )
+        return f'a camera on {self.topic} offers an incompatible QoS: {reason.strip()}'
+
+    def _elsewhere(self) -> str:
+        """Return where images are published, and how to take them from there."""
+        topics = {
+            name: types[0]
+            for name, types in self._node.get_topic_names_and_types()
+            if self._node.count_publishers(name)
+        }
+        kind = _type_name(CompressedImage)
+        if topics.get(f'{self.topic}/compressed') == kind:
+            return 'there are compressed images: set image_transport to compressed'
+        raw = self.topic.removesuffix('/compressed')
+        if raw != self.topic and topics.get(raw) == _type_name(Image):
+            return 'there are raw images: set image_transport to raw'
+        others = sorted(
+            name
+            for name, kind in topics.items()
+            if kind == _type_name(Image) and not name.endswith('/debug_image')
+        )
+        if not others:
+            return ''
+        return f'images are on {", ".join(others[:5])}: remap image to one of them'
+
+
+def _type_name(kind: type) -> str:
+    return f'sensor_msgs/msg/{kind.__name__}'

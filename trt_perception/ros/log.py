@@ -15,11 +15,16 @@ class NodeLog(logging.Handler):
 
     Args:
         logger: the node's.
+
+    Attributes:
+        shown: warnings logged with ``extra={'show': True}`` since ``forget``, which the node shows
+            on /diagnostics, too: each message once.
     """
 
     def __init__(self, logger: RcutilsLogger) -> None:
         super().__init__()
         self._logger = logger
+        self.shown: tuple[str, ...] = ()
         self._package = logging.getLogger('trt_perception')
         self._package.addHandler(self)
         debug = logger.get_effective_level() <= LoggingSeverity.DEBUG
@@ -28,6 +33,8 @@ class NodeLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Log one record; one line for each severity, because rclpy ties a line to its own."""
         text = record.getMessage()
+        if getattr(record, 'show', False) and text not in self.shown:
+            self.shown = (*self.shown[-3:], text)
         if record.levelno >= logging.ERROR:
             self._logger.error(text)
         elif record.levelno >= logging.WARNING:
@@ -36,6 +43,10 @@ class NodeLog(logging.Handler):
             self._logger.info(text)
         else:
             self._logger.debug(text)
+
+    def forget(self) -> None:
+        """Show no more what was logged until now."""
+        self.shown = ()
 
     def close(self) -> None:
         """Stop passing on."""

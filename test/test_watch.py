@@ -1,0 +1,366 @@
+"""The rules about silence, by a clock of the test's own."""
+
+import os
+
+import pytest
+
+from trt_perception.frame_statistics import Percentiles
+from trt_perception.frame_statistics import StatisticsSnapshot
+from trt_perception.transport import loss_cure
+from trt_perception.watch import PERIOD_S
+from trt_perception.watch import Announcer
+from trt_perception.watch import Camera
+from trt_perception.watch import FileWatch
+from trt_perception.watch import Finding
+from trt_perception.watch import Level
+from trt_perception.watch import SilenceWatch
+
+PROMISE_S = 2.0
+CURE = 'the cure'
+
+
+class Life:
+    """An activation whose counts the test moves on; asked twice a second, as the node does."""
+
+    def __init__(self, start_s=100.0, frame_s=0.02, camera=None):
+        self.time_s = start_s
+        self.camera = camera or Camera(publishers=1)
+        self.received = self.published = self.in_flight = self.not_delivered = 0
+        self.dropped = {}
+        self.refusal = ''
+        self.notes = ()
+        self.latency = {}
+        self.findings = []
+        self.watch = SilenceWatch(
+            '/image',
+            start_s=start_s,
+            frame_s=frame_s,
+            look=lambda: self.camera,
+            loss_cure=CURE,
+        )
+
+    def step(self, received=0, *, published=None, lost=0, seconds=PERIOD_S, **dropped):
+        """Let one period pass in which so many images came."""
+        self.time_s += seconds
+        self.received += received
+        self.published += received - sum(dropped.values()) if published is None else published
+        for reason, count in dropped.items():
+            self.dropped[reason] = self.dropped.get(reason, 0) + count
+        if self.not_delivered is not None:
+            self.not_delivered += lost
+        counts = StatisticsSnapshot(
+            self.received,
+            self.published,
+            dict(self.dropped),
+            0,
+            self.in_flight,
+            self.latency,
+        )
+        self.findings.append(
+            self.watch.judge(
+                self.time_s,
+                counts,
+                self.not_delivered,
+                refusal=self.refusal,
+                notes=self.notes,
+            )
+        )
+        return self.findings[-1]
+
+    def run(self, seconds, *args, **kwargs):
+        for _ in range(round(seconds / PERIOD_S)):
+            finding = self.step(*args, **kwargs)
+        return finding
+
+    def seconds_until(self, kind, *args, **kwargs):
+        """Go on until something is found; return how long that took from its first moment."""
+        for periods in range(1, 100):
+            if self.step(*args, **kwargs).kind == kind:
+                return periods * PERIOD_S
+        raise AssertionError(f'{kind} never found, but {self.findings[-1]}')
+
+
+def healthy(rate_hz=30, **options):
+    life = Life(**options)
+    life.run(5, round(rate_hz * PERIOD_S))
+    assert life.findings[-1] == Finding(Level.OK, '', f'active, {rate_hz:.1f} Hz')
+    return life
+
+
+def test_a_fresh_activation_waits():
+    assert Life().step() == Finding(Level.OK, '', 'active, waiting for images')
+
+
+@pytest.mark.parametrize(
+    ('camera', 'kind', 'level', 'words'),
+    [
+        (Camera(0), 'no_publisher', Level.WARN, ['nobody publishes on /image', 'remap image']),
+        (Camera(0, elsewhere='look there'), 'no_publisher', Level.WARN, ['look there']),
+        (Camera(1), 'not_arriving', Level.WARN, ['no image has arrived', CURE]),
+        (Camera(1, mismatch='set that'), 'qos_mismatch', Level.ERROR, ['set that']),
+        (Camera(0, mismatch='wrong type'), 'qos_mismatch', Level.ERROR, ['wrong type']),
+    ],
+)
+def test_nothing_ever_came(camera, kind, level, words):
+    life = Life(camera=camera)
+    assert life.seconds_until(kind) <= PROMISE_S - PERIOD_S
+    assert life.findings[-1].level == level
+    for word in words:
+        assert word in life.findings[-1].message
+    assert life.run(60).kind == kind
+    assert life.step(15).kind == ''
+
+
+@pytest.mark.parametrize(
+    ('camera', 'kind', 'word'),
+    [
+        (Camera(0), 'camera_gone', 'is gone'),
+        (Camera(1), 'stalled', 'stalled'),
+        (Camera(1, mismatch='set that'), 'qos_mismatch', 'set that'),
+    ],
+)
+@pytest.mark.parametrize('rate_hz', [2, 30, 1000])
+def test_images_came_and_come_no_more(camera, kind, word, rate_hz):
+    life = healthy(rate_hz)
+    life.camera = camera
+    # The last image may have come just after a question.
+    assert life.seconds_until(kind) + PERIOD_S <= PROMISE_S
+    assert life.findings[-1].level == Level.ERROR
+    assert word in life.findings[-1].message
+    assert life.step(max(1, round(rate_hz * PERIOD_S))).kind == ''
+
+
+def test_the_graph_is_asked_only_while_nothing_arrives():
+    life = healthy()
+    life.watch._look = None  # to call it would raise
+    life.run(5, 15)
+
+
+def test_a_slow_camera_is_left_its_time():
+    life = Life()
+    for _ in range(4):
+        life.step(1)
+        quiet = [life.step().kind for _ in range(9)]  # one image in 5 s
+    assert set(quiet) == {''}
+    assert life.seconds_until('stalled') <= 3 * 5 + PERIOD_S
+    # After the pause the camera is faster, and is judged by that.
+    life.run(3, 15)
+    assert life.seconds_until('stalled') + PERIOD_S <= PROMISE_S
+
+
+def test_a_pipeline_that_hangs():
+    life = healthy()
+    life.in_flight = 1
+    assert life.seconds_until('no_output', 15, published=0, replaced=15) + PERIOD_S <= PROMISE_S
+    assert life.findings[-1].level == Level.ERROR
+    assert 'nothing has come out for' in life.findings[-1].message
+    # Even when the camera has gone meanwhile, this is the worse.
+    life.camera = Camera(0)
+    assert life.run(5).kind == 'no_output'
+    life.camera = Camera(1)
+    life.in_flight = 0
+    assert life.run(3, 15).kind == ''
+
+
+def test_a_hang_on_the_very_first_frame():
+    life = Life()
+    life.in_flight = 1
+    assert life.seconds_until('no_output', 15, published=0, replaced=14) <= PROMISE_S
+
+
+@pytest.mark.parametrize('known_by', ['warm-up', 'frames'])
+def test_a_slow_model_is_left_its_time(known_by):
+    life = Life(frame_s=1.5 if known_by == 'warm-up' else 0.02)
+    if known_by == 'frames':
+        life.latency = {'total': Percentiles(1500.0, 1600.0)}
+    life.in_flight = 1
+    kinds = [life.step(1, published=0).kind for _ in range(11)]
+    assert 'no_output' not in kinds
+    assert life.step(1, published=0).kind == 'no_output'
+
+
+def test_frames_always_in_flight_are_no_hang():
+    life = healthy()
+    life.in_flight = 3
+    assert life.run(20, 15).kind == ''
+
+
+def test_every_image_is_bad():
+    life = healthy()
+    life.refusal = 'step is too small'
+    assert life.seconds_until('all_dropped', 15, bad_step=15) + PERIOD_S <= PROMISE_S
+    finding = life.findings[-1]
+    assert finding.level == Level.ERROR
+    assert 'x bad_step' in finding.message
+    assert 'step is too small' in finding.message
+    assert life.run(2.5, 15).kind == ''
+
+
+def test_every_image_is_bad_from_the_start():
+    life = Life()
+    assert life.seconds_until('all_dropped', 15, bad_step=9, odd_size=6) <= PROMISE_S
+    assert '18 x bad_step, 12 x odd_size' in life.findings[-1].message
+
+
+def test_some_images_are_bad():
+    life = healthy()
+    life.refusal = 'step is too small'
+    finding = life.step(15, bad_step=1)
+    assert (finding.kind, finding.level) == ('unreadable', Level.WARN)
+    assert '1 x bad_step' in finding.message
+    assert life.run(2.5, 15).kind == ''
+
+
+def test_one_bad_image_and_then_a_stall():
+    life = healthy()
+    life.step(15, bad_step=1)
+    assert life.seconds_until('stalled') + PERIOD_S <= PROMISE_S
+
+
+@pytest.mark.parametrize(('lost', 'warned'), [(1, False), (2, True), (15, True)])
+def test_images_lost_on_the_way(lost, warned):
+    life = healthy()
+    kinds = {life.step(15, lost=lost).kind for _ in range(4)}
+    assert ('lost_in_transport' in kinds) == warned
+    if warned:
+        assert life.findings[-1].level == Level.WARN
+        assert f'{4 * lost} of {60 + 4 * lost} images' in life.findings[-1].message
+        assert CURE in life.findings[-1].message
+        assert life.run(2.5, 15).kind == ''
+
+
+def test_two_lost_images_are_no_news():
+    life = healthy(2)
+    assert {life.step(1, lost=lost).kind for lost in (1, 1, 0, 0, 0)} == {''}
+
+
+def test_losses_are_unknown_with_several_publishers():
+    life = healthy()
+    life.not_delivered = None
+    assert life.run(3, 15).kind == ''
+
+
+@pytest.mark.parametrize(('replaced', 'warned'), [(1, False), (2, True), (14, True)])
+def test_an_engine_slower_than_the_camera(replaced, warned):
+    life = healthy()
+    kinds = [life.step(15, replaced=replaced).kind for _ in range(4)]
+    assert ('engine_slower' in kinds) == warned
+    if warned:
+        assert life.findings[-1].level == Level.WARN
+        assert 'the camera sends 30.0 Hz' in life.findings[-1].message
+        assert f'the model does {30 - 2 * replaced:.1f} Hz' in life.findings[-1].message
+        assert life.run(2.5, 15).kind == ''
+
+
+def test_losses_of_a_camera_that_is_too_fast_anyway_only_count_for_its_rate():
+    life = healthy()
+    finding = life.run(2, 15, lost=5, replaced=5)
+    assert finding.kind == 'engine_slower'
+    assert 'the camera sends 40.0 Hz and the model does 20.0 Hz: 33%' in finding.message
+
+
+def test_notes_come_last():
+    life = healthy()
+    life.notes = ('the file was replaced', 'the disk is full')
+    finding = life.step(15)
+    assert finding == Finding(Level.WARN, 'note', 'the file was replaced; the disk is full')
+    assert life.step(15, bad_step=1).kind == 'unreadable'
+
+
+# The log.
+
+OK = Finding(Level.OK, '', 'active, 30.0 Hz')
+STALLED = Finding(Level.ERROR, 'stalled', 'no image')
+SLOW = Finding(Level.WARN, 'engine_slower', 'slow')
+
+
+def test_the_log_says_what_is_new_what_lasts_and_what_is_over():
+    announcer = Announcer()
+    assert announcer.tell(OK, 0.0) is None
+    assert announcer.tell(STALLED, 1.0) == (Level.ERROR, 'no image')
+    assert [announcer.tell(STALLED, 1.5 + i) for i in range(29)] == [None] * 29
+    assert announcer.tell(STALLED, 31.0) == (Level.ERROR, 'no image')
+    level, line = announcer.tell(OK, 33.0)
+    assert level == Level.OK
+    assert line == 'recovered after 32.0 s of stalled: active, 30.0 Hz'
+    assert announcer.tell(OK, 33.5) is None
+
+
+def test_the_log_is_not_flooded_by_what_comes_and_goes():
+    announcer = Announcer()
+    lines = [announcer.tell(SLOW if i % 2 else OK, 0.5 * i) for i in range(120)]
+    said = [line for line in lines if line is not None]
+    # 60 s: at most every 10 s the trouble, and after each its end.
+    assert len([line for line in said if line[0] == Level.WARN]) == 6
+    assert len(said) == 12
+
+
+def test_another_trouble_is_said_at_once():
+    announcer = Announcer()
+    assert announcer.tell(SLOW, 0.0) is not None
+    assert announcer.tell(STALLED, 0.5) == (Level.ERROR, 'no image')
+    assert announcer.tell(SLOW, 1.0) is None
+    assert 'of stalled' in announcer.tell(OK, 2.0)[1]
+
+
+# The model's file.
+
+
+def test_a_file_that_stays(tmp_path):
+    path = tmp_path / 'model.onnx'
+    path.write_bytes(b'one')
+    watch = FileWatch(str(path))
+    assert watch.change() == ''
+    path.read_bytes()
+    assert watch.change() == ''
+
+
+def replace(path):
+    other = path.with_suffix('.new')
+    other.write_bytes(b'two')
+    other.replace(path)
+
+
+@pytest.mark.parametrize(
+    ('change', 'words'),
+    [
+        (lambda path: path.unlink(), 'is gone from disk'),
+        (lambda path: path.write_bytes(b'longer'), 'was replaced on disk'),
+        (lambda path: os.utime(path, (1, 1)), 'was replaced on disk'),
+        (replace, 'was replaced on disk'),
+    ],
+)
+def test_a_file_that_changes(tmp_path, change, words):
+    path = tmp_path / 'model.onnx'
+    path.write_bytes(b'one')
+    watch = FileWatch(str(path))
+    change(path)
+    assert words in watch.change()
+    assert str(path) in watch.change()
+
+
+def test_home_is_written_out(monkeypatch, tmp_path):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    assert FileWatch('~/model.onnx').path == str(tmp_path / 'model.onnx')
+    assert FileWatch('').change() == ''
+    assert FileWatch('a\0b').change() == ''
+
+
+# What to do about losses.
+
+
+@pytest.mark.parametrize(
+    ('environment', 'words'),
+    [
+        ({}, ['FASTRTPS_DEFAULT_PROFILES_FILE=/p.xml', 'FASTDDS_DEFAULT', 'detect.launch.py']),
+        ({'RMW_IMPLEMENTATION': 'rmw_fastrtps_cpp'}, ['=/p.xml']),
+        ({'FASTDDS_DEFAULT_PROFILES_FILE': '/x.xml'}, ['give the camera', 'rmem_max']),
+        ({'RMW_IMPLEMENTATION': 'rmw_cyclonedds_cpp'}, ['rmw_cyclonedds_cpp', 'rmem_max']),
+    ],
+)
+def test_the_cure_follows_the_environment(environment, words):
+    cure = loss_cure('/p.xml', 'reliable', environment)
+    for word in words:
+        assert word in cure
+    assert 'offers reliable' not in cure
+    assert 'offers reliable' in loss_cure('/p.xml', 'best_effort', environment)
