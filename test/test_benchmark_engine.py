@@ -14,6 +14,7 @@ from onnx import helper
 from onnx import numpy_helper
 from support_models import write_model
 
+from trt_perception.frame import PIXEL_FORMATS
 from trt_perception.tools import benchmark_engine
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -110,6 +111,40 @@ def test_figures_of_one_model(model, tmp_path, capsys):
     check_model(first)
 
 
+def test_steps_only_measures_no_pipeline(model, tmp_path, capsys):
+    saved = tmp_path / 'result.json'
+    assert run(model, model, *QUICK, '--steps-only', '--encoding', 'all', '--json', saved) == 0
+    report = json.loads(saved.read_text())
+    assert report['options']['depths'] == []
+    assert report['agreement'] == []
+    assert report['pictures'] == ['64x48 bgr8'] * 8
+    for entry in report['models']:
+        assert entry['pipelines'] == entry['ratios'] == []
+        assert list(entry['stages']) == ['preprocess', 'inference', 'decode']
+        assert entry['encodings'] == {}  # an ONNX file has no kernels
+    assert 'latency' not in capsys.readouterr().out
+
+
+@needs_tensorrt
+def test_the_kernel_on_every_encoding(tmp_path, capsys):
+    engine = write_model(tmp_path, 'small.engine', build_plan(small_onnx()), outputs=OUTPUTS)
+    saved = tmp_path / 'result.json'
+    assert run(engine, *QUICK, '--steps-only', '--encoding', 'all', '--json', saved) == 0
+    times = json.loads(saved.read_text())['models'][0]['encodings']
+    assert set(times) == {pixel_format.name for pixel_format in PIXEL_FORMATS.values()}
+    assert times['bgr8']['frame_bytes'] == 64 * 48 * 3
+    assert times['nv12']['frame_bytes'] == 64 * 48 * 3 // 2
+    assert all(0 < time['letterbox_ms'] < 10 for time in times.values())
+    assert 'bayer_rggb8' in capsys.readouterr().out
+
+
+def test_encodings_that_mean_the_same_are_measured_once():
+    assert benchmark_engine._encodings('yuyv,nv12,yuv422_yuy2') == ('yuyv', 'nv12')
+    names = benchmark_engine._encodings('all')
+    assert names[0] == 'bgr8'
+    assert len(names) == len({pixel_format.name for pixel_format in PIXEL_FORMATS.values()})
+
+
 def test_two_models_side_by_side(model, tmp_path, capsys):
     saved = tmp_path / 'result.json'
     assert run(model, model, *QUICK, '--encoding', 'nv12', '--json', saved) == 0
@@ -157,7 +192,7 @@ def test_an_engine_and_the_naive_way(model, tmp_path):
         (['MODEL', '--frames', '0'], 'from 1 on'),
         (['MODEL', '--confidence', '2'], "'confidence_threshold' must be from 0 to 1"),
         (['MODEL', '--encoding', 'jpeg'], "invalid choice: 'jpeg'"),
-        (['MODEL', '--image', 'missing.png'], 'missing.png: expected a folder'),
+        (['MODEL', '--image', 'missing.png'], 'missing.png: does not exist'),
         (['MODEL', '--json', 'missing/result.json'], 'in a folder that exists'),
         (['MODEL', '--plot', 'plot.jpeg'], 'expected a .png, .svg or .pdf file'),
         ([], 'MODEL'),

@@ -49,6 +49,7 @@ examples:
   ros2 run trt_perception benchmark_engine fp32.engine fp16.engine --json result.json
   ros2 run trt_perception benchmark_engine model.onnx --image photo.jpg --frames 100
   ros2 run trt_perception benchmark_engine yolo.engine --encoding nv12 --size 1280x720 --depth 1,3
+  ros2 run trt_perception benchmark_engine yolo.engine --encoding all --steps-only
 
 Times are in milliseconds. Means of steps are of many right behind each other; what is alone, and
 every latency, is of one at a time. Frames/s, enqueue, collect and CPU time are measured with
@@ -85,6 +86,7 @@ def benchmark_models(
     *,
     progress: Callable[[str], None],
     finished: Callable[[ModelReport], None],
+    encodings: Sequence[Frame] = (),
 ) -> BenchmarkReport:
     """Measure models one after the other, on the same frames.
 
@@ -94,6 +96,7 @@ def benchmark_models(
         options: what is measured.
         progress: told before each measurement what comes next.
         finished: told of each model's figures as soon as they are there.
+        encodings: a frame of each encoding to be compared, for engines.
 
     Raises:
         EngineError: a model cannot be run.
@@ -102,7 +105,7 @@ def benchmark_models(
     date = datetime.now(timezone.utc).isoformat(timespec='seconds')
     reports, detections = [], []
     for model in models:
-        report, found = measure_model(model, frames, options, progress)
+        report, found = measure_model(model, frames, options, progress, encodings)
         reports.append(report)
         detections.append(found)
         finished(report)
@@ -113,7 +116,9 @@ def benchmark_models(
         options=options,
         pictures=tuple(f'{f.width}x{f.height} {f.format.name}' for f in frames),
         models=tuple(reports),
-        agreement=tuple(compare_detections(detections[0], other) for other in detections[1:]),
+        agreement=tuple(
+            compare_detections(detections[0], other) for other in detections[1:] if options.depths
+        ),
     )
 
 
@@ -123,11 +128,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(given)
     try:
         try:
-            models, frames, wanted = _prepare(options)
+            models, frames, encodings, wanted = _prepare(options)
         except TrtPerceptionError as error:
             print(f'benchmark_engine: {error}', file=sys.stderr)
             return 2
-        report = _measure(models, frames, wanted)
+        report = _measure(models, frames, encodings, wanted)
         _save(report, shlex.join(['benchmark_engine', *given]), options.json, options.plot)
     except (TrtPerceptionError, OSError) as error:
         print(f'benchmark_engine: {error}', file=sys.stderr)
@@ -140,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _prepare(
     options: argparse.Namespace,
-) -> tuple[list[ModelFile], list[Frame], BenchmarkOptions]:
+) -> tuple[list[ModelFile], list[Frame], list[Frame], BenchmarkOptions]:
     """Read all that was named, so that mistakes show before minutes of measuring.
 
     Raises:
@@ -152,25 +157,36 @@ def _prepare(
     if options.plot:
         check_plot(options.plot)
     wanted = BenchmarkOptions(
-        options.depth,
+        () if options.steps_only else options.depth,
         options.frames,
         options.warmup,
         options.confidence,
-        not options.no_naive,
+        not (options.no_naive or options.steps_only),
         _PROVIDERS[options.provider],
     )
     models = [read_model_file(path) for path in options.models]
-    for depth in wanted.depths:
+    for depth in wanted.depths or (1,):
         wanted.config(models[0], depth)
-    frames = load_frames(options.image, options.size, options.encoding, _PICTURES)
-    return models, frames, wanted
+    first, *others = options.encoding
+    frames = load_frames(options.image, options.size, first, _PICTURES)
+    compared = [
+        load_frames(options.image, options.size, name, 1)[0]
+        for name in (options.encoding if others else ())
+    ]
+    return models, frames, compared, wanted
 
 
 def _measure(
-    models: Sequence[ModelFile], frames: Sequence[Frame], options: BenchmarkOptions
+    models: Sequence[ModelFile],
+    frames: Sequence[Frame],
+    encodings: Sequence[Frame],
+    options: BenchmarkOptions,
 ) -> BenchmarkReport:
     """Measure with a progress bar where there is a terminal, and print each model's tables."""
-    steps = sum(2 if m.is_onnx else 1 + options.naive + len(options.depths) for m in models)
+    steps = sum(
+        1 + bool(options.depths) if m.is_onnx else 1 + options.naive + len(options.depths)
+        for m in models
+    )
     tqdm.monitor_interval = 0  # no thread of its own beside what is measured
     with tqdm(
         total=steps, disable=None, leave=False, bar_format='{l_bar}{bar}| {n}/{total}'
@@ -185,8 +201,10 @@ def _measure(
             bar.clear()
             print(model_text(report), flush=True)
 
-        report = benchmark_models(models, frames, options, progress=progress, finished=finished)
-    for model, agreement in zip(report.models[1:], report.agreement, strict=True):
+        report = benchmark_models(
+            models, frames, options, progress=progress, finished=finished, encodings=encodings
+        )
+    for model, agreement in zip(report.models[1:], report.agreement, strict=bool(options.depths)):
         print(f'{report.models[0].file}, found again by {model.file}: {agreement_text(agreement)}')
     return report
 
@@ -224,10 +242,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         '--encoding',
-        choices=tuple(PIXEL_FORMATS),
-        default='bgr8',
-        metavar='NAME',
-        help=f'of the frames (default: bgr8), one of {", ".join(PIXEL_FORMATS)}',
+        type=_encodings,
+        default=('bgr8',),
+        metavar='NAME,…',
+        help='of the frames (default: bgr8); with several, or all, upload and letterbox kernel '
+        f'are timed for each, everything else with the first; {", ".join(PIXEL_FORMATS)}',
     )
     add(
         '--depth',
@@ -265,8 +284,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     add('--json', type=Path, metavar='FILE', help='write all figures, with the machine')
     add('--plot', type=Path, metavar='FILE', help='draw them (.png, .svg, .pdf; needs matplotlib)')
+    add('--steps-only', action='store_true', help='measure no pipeline and not the naive way')
     add('--no-naive', action='store_true', help='do not measure the naive way')
     return parser
+
+
+def _encodings(text: str) -> tuple[str, ...]:
+    """Return the names, without those that mean the same; ``all`` starts with bgr8."""
+    if text == 'all':
+        text = ','.join(['bgr8', *PIXEL_FORMATS])
+    unique: dict[str, str] = {}
+    for name in text.split(','):
+        if name not in PIXEL_FORMATS:
+            raise argparse.ArgumentTypeError(
+                f'invalid choice: {name!r} (choose from all, {", ".join(PIXEL_FORMATS)})'
+            )
+        unique.setdefault(PIXEL_FORMATS[name].name, name)
+    return tuple(unique.values())
 
 
 def _size(text: str) -> tuple[int, int]:

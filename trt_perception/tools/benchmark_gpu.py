@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final
@@ -33,10 +34,11 @@ from trt_perception.model_file import ModelFile
 from trt_perception.model_spec import resolve_model_spec
 from trt_perception.stages.gpu_kernels import FrameKernels
 from trt_perception.stages.tensorrt_runtime import TensorRtEngine
+from trt_perception.tools.benchmark_measure import EncodingTime
 from trt_perception.tools.benchmark_measure import Spread
 from trt_perception.tools.benchmark_measure import StageTime
 
-__all__ = ['FrameSteps', 'measure_steps']
+__all__ = ['FrameSteps', 'measure_encodings', 'measure_steps']
 
 # How often a short step stands in one graph.
 _REPEAT: Final = 20
@@ -205,16 +207,7 @@ def measure_steps(
     times: dict[str, StageTime] = {}
 
     def measure(name: str, work: Callable[[], None], repeat: int = 1) -> None:
-        def record() -> None:
-            for _ in range(repeat):
-                work()
-
-        with Graph(steps.stream, record) as graph:
-            launch = lambda: graph.launch(steps.stream)  # noqa: E731
-            launches = max(10, count // repeat)
-            mean = _back_to_back(steps.stream, launch, launches, warmup) / repeat * 1e3
-            alone = _one_by_one(steps.stream, launch, count, warmup) if repeat == 1 else None
-            times[name] = StageTime(mean, alone)
+        times[name] = _replay(steps.stream, work, repeat, count, warmup)
 
     if steps.capturable():
         measure('engine_graph', steps.infer)
@@ -235,6 +228,54 @@ def measure_steps(
 
         measure('upload_graph', whole)
     return times
+
+
+def measure_encodings(
+    steps: FrameSteps,
+    frames: Sequence[Frame],
+    thresholds: Thresholds,
+    *,
+    count: int,
+    warmup: int,
+) -> dict[str, EncodingTime]:
+    """Time on frames of several encodings what depends on it, from CUDA graphs.
+
+    Args:
+        steps: nothing queued on its stream; made for the largest of the frames.
+        frames: one of each encoding.
+        thresholds: written into the frames' headers.
+        count: how often each step runs, about.
+        warmup: launches before that do not count.
+
+    Returns:
+        Times by the encoding's name, in the order of the frames.
+    """
+    times: dict[str, EncodingTime] = {}
+    for frame in frames:
+        steps.stage(frame, thresholds)
+        steps.upload()
+        upload = None
+        if not steps.device.integrated:
+            upload = _replay(steps.stream, steps.upload, _REPEAT, count, warmup).mean_ms
+        letterbox = _replay(steps.stream, steps.letterbox, _REPEAT, count, warmup).mean_ms
+        times[frame.format.name] = EncodingTime(frame.data.size, upload, letterbox)
+    return times
+
+
+def _replay(
+    stream: Stream, work: Callable[[], None], repeat: int, count: int, warmup: int
+) -> StageTime:
+    """Time work that is captured several times into one graph; alone only if it is there once."""
+
+    def record() -> None:
+        for _ in range(repeat):
+            work()
+
+    with Graph(stream, record) as graph:
+        launch = lambda: graph.launch(stream)  # noqa: E731
+        launches = max(10, count // repeat)
+        mean = _back_to_back(stream, launch, launches, warmup) / repeat * 1e3
+        return StageTime(mean, _one_by_one(stream, launch, count, warmup) if repeat == 1 else None)
 
 
 def _back_to_back(stream: Stream, launch: Callable[[], None], count: int, warmup: int) -> float:

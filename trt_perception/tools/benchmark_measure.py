@@ -21,6 +21,7 @@ from trt_perception.pipelines.pipeline import Pipeline
 
 __all__ = [
     'Agreement',
+    'EncodingTime',
     'PipelineReport',
     'Spread',
     'StageTime',
@@ -60,6 +61,21 @@ class StageTime:
 
     mean_ms: float
     alone_ms: Spread | None = None
+
+
+@dataclass(frozen=True)
+class EncodingTime:
+    """What depends on a frame's encoding, on the device.
+
+    Attributes:
+        frame_bytes: of the pixels.
+        upload_ms: header and pixels, None where the device reads them in place.
+        letterbox_ms: the letterbox kernel.
+    """
+
+    frame_bytes: int
+    upload_ms: float | None
+    letterbox_ms: float
 
 
 @dataclass(frozen=True)

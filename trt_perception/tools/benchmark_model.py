@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import field
 
 from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
@@ -20,9 +21,11 @@ from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.stages.onnx_runtime import CPU
 from trt_perception.tools.benchmark_gpu import FrameSteps
+from trt_perception.tools.benchmark_gpu import measure_encodings
 from trt_perception.tools.benchmark_gpu import measure_steps
 from trt_perception.tools.benchmark_host import measure_host_steps
 from trt_perception.tools.benchmark_measure import Agreement
+from trt_perception.tools.benchmark_measure import EncodingTime
 from trt_perception.tools.benchmark_measure import PipelineReport
 from trt_perception.tools.benchmark_measure import StageTime
 from trt_perception.tools.benchmark_measure import compare_detections
@@ -42,7 +45,8 @@ class BenchmarkOptions:
     """What is measured.
 
     Attributes:
-        depths: frames in flight, one measurement each; on the CPU there is always one.
+        depths: frames in flight, one measurement each; on the CPU there is always one. Empty: no
+            pipeline is measured.
         count: frames of each measurement.
         warmup: frames before each that do not count.
         confidence: confidence threshold.
@@ -104,6 +108,8 @@ class ModelReport:
         engine_ms: the network alone, for each of many right behind each other; from a CUDA graph
             where there is one.
         stages: single steps, by name.
+        encodings: an engine's steps that depend on the encoding, by its name; empty where one
+            encoding was asked for.
         candidates: boxes above the confidence threshold before NMS, for each picture.
         pipelines: one entry for each depth.
         naive: None where it was not asked for or cannot be.
@@ -118,6 +124,7 @@ class ModelReport:
     output: TensorSpec
     engine_ms: float
     stages: dict[str, StageTime]
+    encodings: dict[str, EncodingTime]
     candidates: tuple[int, ...]
     pipelines: tuple[PipelineReport, ...]
     naive: NaiveReport | None
@@ -133,12 +140,17 @@ class _Alone:
     runtime: str
     stages: dict[str, StageTime]
     candidates: list[int]
+    encodings: dict[str, EncodingTime] = field(default_factory=dict)
     naive: NaiveReport | None = None
     naive_detections: Sequence[Detections] = ()
 
 
 def measure_model(
-    model: ModelFile, frames: Sequence[Frame], options: BenchmarkOptions, progress: Progress
+    model: ModelFile,
+    frames: Sequence[Frame],
+    options: BenchmarkOptions,
+    progress: Progress,
+    encodings: Sequence[Frame] = (),
 ) -> tuple[ModelReport, list[Detections]]:
     """Measure everything of one model.
 
@@ -147,17 +159,21 @@ def measure_model(
         frames: taken in turn.
         options: what is measured.
         progress: told before each measurement what comes next.
+        encodings: a frame of each encoding to be compared, for engines.
 
     Returns:
-        The figures, and the detections of each frame.
+        The figures, and the detections of each frame; none where no pipeline is measured.
 
     Raises:
         EngineError: the model cannot be run.
         CudaError: a CUDA call failed.
     """
-    alone = (_on_host if model.is_onnx else _on_gpu)(model, frames, options, progress)
+    if model.is_onnx:
+        alone = _on_host(model, frames, options, progress)
+    else:
+        alone = _on_gpu(model, frames, options, progress, encodings)
     pipelines, detections = [], list[Detections]()
-    for depth in (1,) if model.is_onnx else options.depths:
+    for depth in options.depths[:1] and (1,) if model.is_onnx else options.depths:
         progress(f'{model.path.name}: depth {depth}')
         pipeline, detections = _in_pipeline(model, frames, options, depth)
         pipelines.append(pipeline)
@@ -171,11 +187,12 @@ def measure_model(
         output=alone.spec.outputs[0],
         engine_ms=engine.mean_ms,
         stages=stages,
+        encodings=alone.encodings,
         candidates=tuple(alone.candidates),
         pipelines=tuple(pipelines),
         naive=alone.naive,
         naive_agreement=compare_detections(detections, alone.naive_detections)
-        if alone.naive
+        if alone.naive and detections
         else None,
         ratios=tuple(_ratios(pipeline, engine.mean_ms, alone.naive) for pipeline in pipelines),
     )
@@ -183,17 +200,25 @@ def measure_model(
 
 
 def _on_gpu(
-    model: ModelFile, frames: Sequence[Frame], options: BenchmarkOptions, progress: Progress
+    model: ModelFile,
+    frames: Sequence[Frame],
+    options: BenchmarkOptions,
+    progress: Progress,
+    encodings: Sequence[Frame],
 ) -> _Alone:
     progress(f'{model.path.name}: engine and steps')
     config = options.config(model, 1)
-    with FrameSteps(model, config, max(frame.data.size for frame in frames)) as steps:
+    largest = max(frame.data.size for frame in (*frames, *encodings))
+    with FrameSteps(model, config, largest) as steps:
         thresholds = config.thresholds(steps.spec.class_names)
         stages = measure_steps(
             steps, frames[0], thresholds, count=options.count, warmup=options.warmup
         )
         candidates = [steps.candidates(frame, thresholds) for frame in frames]
-        alone = _Alone(steps.spec, steps.runtime, stages, candidates)
+        times = measure_encodings(
+            steps, encodings, thresholds, count=options.count, warmup=options.warmup
+        )
+        alone = _Alone(steps.spec, steps.runtime, stages, candidates, times)
         # NumPy has no bfloat16.
         if options.naive and steps.spec.input.dtype in ('float32', 'float16'):
             progress(f'{model.path.name}: the naive way')

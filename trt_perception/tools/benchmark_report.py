@@ -94,13 +94,17 @@ def model_text(report: ModelReport) -> str:
         f'{tensor.name} {tensor.dtype}{list(tensor.shape)}'
         for tensor in (report.input, report.output)
     )
+    detections = ''
+    if report.pipelines:
+        detections = f' and {report.pipelines[0].detections:.4g} detections'
     low, high = min(report.candidates), max(report.candidates)
     passed = f'{low}' if low == high else f'{low} to {high}'
-    head = (
-        f'{report.file}: {report.runtime}; {tensors}\n'
-        f'{passed} candidates and {report.pipelines[0].detections:.4g} detections a frame\n'
-    )
-    parts = [head, _stage_table(report), _pipeline_table(report), _ratio_table(report)]
+    head = f'{report.file}: {report.runtime}; {tensors}\n{passed} candidates{detections} a frame\n'
+    parts = [head, _stage_table(report)]
+    if report.encodings:
+        parts.append(_encoding_table(report))
+    if report.pipelines:
+        parts += [_pipeline_table(report), _ratio_table(report)]
     if report.naive_agreement is not None:
         parts.append(f'found again the naive way: {agreement_text(report.naive_agreement)}\n')
     unequal = sum(pipeline.unequal for pipeline in report.pipelines)
@@ -134,6 +138,14 @@ def _stage_table(report: ModelReport) -> str:
         )
     for name, mean in report.naive.steps_ms.items() if report.naive else ():
         rows.append([f'naive {name}', _ms(mean), '', ''])
+    return _table(rows)
+
+
+def _encoding_table(report: ModelReport) -> str:
+    rows = [['encoding, ms', 'MB', 'upload', 'letterbox kernel']]
+    for name, time in report.encodings.items():
+        megabytes = f'{time.frame_bytes / 1e6:.2f}'
+        rows.append([name, megabytes, _ms(time.upload_ms), _ms(time.letterbox_ms)])
     return _table(rows)
 
 
