@@ -56,7 +56,7 @@ APART = [('ros', 'tools')]
 
 # Who may import what is heavy or not everywhere.
 ONLY = {
-    'onnxruntime': ['stages.onnx_runtime'],
+    'onnxruntime': ['stages.onnx_runtime', 'building.calibration', 'building.quantise'],
     'tensorrt': ['stages.tensorrt_runtime'],
     'tensorrt_rtx': ['stages.tensorrt_runtime'],
     'cuda': ['gpu'],

@@ -1,0 +1,47 @@
+"""Write scenes as JPEG files with their truth, to calibrate with or to measure on.
+
+    python training/draw_scenes.py train scenes/calibration --count 300
+    python training/draw_scenes.py eval scenes/held_out --count 300
+
+`train` draws digits and photographs of the training side as a camera would show them, without the
+augmentation of training; no scan and no photograph is on two sides.
+"""
+
+import argparse
+import json
+import pathlib
+
+import cv2
+import make_demo
+import scenes
+import tqdm
+
+CONFIGS = {
+    'train': scenes.SceneConfig(split='train', seed=5),
+    'dev': scenes.DEV,
+    'eval': scenes.EVAL,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('split', choices=CONFIGS)
+    parser.add_argument('folder', type=pathlib.Path)
+    parser.add_argument('--count', type=int, default=300)
+    parser.add_argument('--quality', type=int, default=make_demo.JPEG_QUALITY)
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    drawn = []
+    for index in tqdm.trange(arguments.count):
+        scene = scenes.compose(CONFIGS[arguments.split], index)
+        path = arguments.folder / f'scene_{index:03d}.jpg'
+        bgr = cv2.cvtColor(scene.image, cv2.COLOR_RGB2BGR)
+        if not cv2.imwrite(str(path), bgr, [cv2.IMWRITE_JPEG_QUALITY, arguments.quality]):
+            raise SystemExit(f'cannot write {path}')
+        drawn.append(scene._replace(image=scene.image[:, :, :0]))  # only the size is needed later
+    truth = json.dumps(make_demo.coco_truth(drawn), separators=(',', ':'))
+    (arguments.folder / 'truth.json').write_text(truth + '\n')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,137 @@
+"""Questions about an ONNX graph: who makes a tensor, who reads it, is it constant, what is a node.
+
+Guarantees: a model is never changed here, but by ``name_nodes``. Non-guarantee: the nodes of
+subgraphs (If, Loop, Scan) are not indexed; the tensors that they take from outside are.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import numpy_helper
+
+from trt_perception.errors import ConfigError
+
+__all__ = ['LAYER_TYPES', 'GraphIndex', 'match_nodes', 'name_nodes', 'opset']
+
+#: The operators that do the work of a network. With constant weights they can be quantised.
+LAYER_TYPES = ('Conv', 'ConvTranspose', 'Gemm', 'MatMul')
+
+
+class GraphIndex:
+    """Look-up tables of one graph; valid until the graph is changed.
+
+    Attributes:
+        graph: the graph.
+        producer: by tensor, the node that makes it.
+        consumers: by tensor, the nodes that read it; a node with a subgraph reads what that takes.
+        initializers: by name.
+    """
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self.graph = graph
+        self.producer = {name: node for node in graph.node for name in node.output if name}
+        self.consumers: dict[str, list[onnx.NodeProto]] = {}
+        for node in graph.node:
+            for name in dict.fromkeys([*node.input, *_outer_tensors(node)]):
+                if name:
+                    self.consumers.setdefault(name, []).append(node)
+        self.initializers = {tensor.name: tensor for tensor in graph.initializer}
+
+    def constant(self, name: str) -> npt.NDArray[np.generic] | None:
+        """Return a tensor's value where it is fixed: an initializer, a Constant, or a copy."""
+        if name in self.initializers:
+            array: npt.NDArray[np.generic] = numpy_helper.to_array(self.initializers[name])
+            return array
+        node = self.producer.get(name)
+        if node is None:
+            return None
+        if node.op_type == 'Identity':
+            return self.constant(node.input[0])
+        if node.op_type == 'Constant':
+            for attribute in node.attribute:
+                if attribute.name == 'value':
+                    value: npt.NDArray[np.generic] = numpy_helper.to_array(attribute.t)
+                    return value
+        return None
+
+    def is_constant(self, name: str) -> bool:
+        """Return whether a tensor is fixed, also one that is stored quantised."""
+        node = self.producer.get(name)
+        if node is not None and node.op_type in ('DequantizeLinear', 'QuantizeLinear'):
+            return self.is_constant(node.input[0])
+        if node is not None and node.op_type in ('Identity', 'Cast'):
+            return self.is_constant(node.input[0])
+        return name in self.initializers or (node is not None and node.op_type == 'Constant')
+
+    def is_layer(self, node: onnx.NodeProto) -> bool:
+        """Return whether a node multiplies by constant weights."""
+        return (
+            node.op_type in LAYER_TYPES
+            and node.domain in ('', 'ai.onnx')
+            and len(node.input) > 1
+            and self.is_constant(node.input[1])
+            and not self.is_constant(node.input[0])
+        )
+
+
+def _outer_tensors(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield what a node's subgraphs may take from outside; their own names may be among it."""
+    for attribute in node.attribute:
+        graphs = [attribute.g, *attribute.graphs] if attribute.HasField('g') else attribute.graphs
+        for graph in graphs:
+            yield from (output.name for output in graph.output)
+            for inner in graph.node:
+                yield from inner.input
+                yield from _outer_tensors(inner)
+
+
+def opset(model: onnx.ModelProto) -> int:
+    """Return the version of ONNX's own operators that a model uses."""
+    versions = [entry.version for entry in model.opset_import if entry.domain in ('', 'ai.onnx')]
+    return max(versions, default=1)
+
+
+def name_nodes(model: onnx.ModelProto) -> None:
+    """Give each node of the graph a name of its own; names that are unique already stay."""
+    taken = {node.name for node in model.graph.node}
+    seen: set[str] = set()
+    for index, node in enumerate(model.graph.node):
+        if not node.name or node.name in seen:
+            name = f'{node.name or node.op_type}_{index}'
+            while name in taken:
+                name += '_'
+            node.name = name
+            taken.add(name)
+        seen.add(node.name)
+
+
+def match_nodes(model: onnx.ModelProto, patterns: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the nodes that any pattern matches, in graph order.
+
+    Args:
+        model: the model, its nodes named.
+        patterns: shell patterns of node names (``*/cv3.*/Conv``), matched with case; a name
+            itself is a pattern too, whatever brackets it has.
+
+    Raises:
+        ConfigError: a pattern matches no node.
+    """
+    names = [node.name for node in model.graph.node]
+    matched: set[str] = set()
+    for pattern in patterns:
+        hits = {name for name in names if name == pattern or fnmatch.fnmatchcase(name, pattern)}
+        if not hits:
+            near = difflib.get_close_matches(pattern, names, n=4, cutoff=0.3) or names[:4]
+            raise ConfigError(
+                f'the pattern {pattern!r} matches none of the {len(names)} nodes of the graph; '
+                f'close names: {", ".join(near)}'
+            )
+        matched |= hits
+    return tuple(name for name in names if name in matched)
