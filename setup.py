@@ -55,7 +55,9 @@ setup(
     entry_points={
         'console_scripts': [
             'benchmark_engine = trt_perception.tools.benchmark_engine:main',
+            'detect_images = trt_perception.tools.detect_images:main',
             'detector_node = trt_perception.ros.detector_node:main',
+            'evaluate_engine = trt_perception.tools.evaluate_engine:main',
             'replay_images = trt_perception.ros.replay_images:main',
         ],
     },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+from collections.abc import Iterable
 from collections.abc import Sequence
 
 import cv2
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from trt_perception.detections import Detections
 
-__all__ = ['draw_detections']
+__all__ = ['draw_box', 'draw_detections']
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 
@@ -26,20 +27,39 @@ def draw_detections(
         detections: in the picture's pixels.
         class_names: by class id.
     """
-    thickness = max(1, round(max(bgr.shape[:2]) / 640))
-    size = 0.45 * thickness
     for box, score, class_id in zip(
         detections.xyxy, detections.scores, detections.class_ids, strict=True
     ):
-        left, top, right, bottom = (round(float(side)) for side in box)
-        color = _color(int(class_id))
         label = f'{class_names[class_id]} {score:.2f}'
-        (width, height), below = cv2.getTextSize(label, _FONT, size, thickness)
-        # The label stands above the box, or inside where the picture ends.
-        base = top - below if top >= height + below else top + height
-        cv2.rectangle(bgr, (left, top), (right, bottom), color, thickness)
-        cv2.rectangle(bgr, (left, base - height), (left + width, base + below), color, cv2.FILLED)
-        cv2.putText(bgr, label, (left, base), _FONT, size, (0, 0, 0), thickness, cv2.LINE_AA)
+        draw_box(bgr, box, label, _color(int(class_id)))
+
+
+def draw_box(
+    bgr: npt.NDArray[np.uint8],
+    xyxy: Iterable[float],
+    label: str,
+    color: tuple[int, int, int],
+    weight: int = 1,
+) -> None:
+    """Draw one box and its label in place, as large as suits the picture.
+
+    Args:
+        bgr: uint8 (height, width, 3), BGR, contiguous.
+        xyxy: left, top, right, bottom in the picture's pixels.
+        label: stands above the box, or inside where the picture ends; may be empty.
+        color: BGR, bright: the label is black on it.
+        weight: of the line, in units that grow with the picture.
+    """
+    thickness = max(1, round(max(bgr.shape[:2]) / 640))
+    size = 0.45 * thickness
+    left, top, right, bottom = (round(float(side)) for side in xyxy)
+    (width, height), below = cv2.getTextSize(label, _FONT, size, thickness)
+    base = top - below if top >= height + below else top + height
+    cv2.rectangle(bgr, (left, top), (right, bottom), color, weight * thickness)
+    if not label:
+        return
+    cv2.rectangle(bgr, (left, base - height), (left + width, base + below), color, cv2.FILLED)
+    cv2.putText(bgr, label, (left, base), _FONT, size, (0, 0, 0), thickness, cv2.LINE_AA)
 
 
 def _color(class_id: int) -> tuple[int, int, int]:

@@ -22,6 +22,10 @@ from trt_perception.evaluation.coco import coco_rows
 from trt_perception.evaluation.dataset import Dataset
 from trt_perception.evaluation.metrics import Metrics
 from trt_perception.evaluation.metrics import measure
+from trt_perception.evaluation.mistakes import Mistakes
+from trt_perception.evaluation.mistakes import PictureMistakes
+from trt_perception.evaluation.mistakes import judge
+from trt_perception.evaluation.mistakes import sum_up
 from trt_perception.evaluation.run import CONFIDENCE
 from trt_perception.evaluation.run import Latency
 from trt_perception.evaluation.run import detect_images
@@ -49,6 +53,8 @@ class ModelAccuracy:
         latency: of a picture.
         detections: at the node's thresholds, one entry for each image of the data set.
         metrics: COCO's figures; None without annotations.
+        judged: each picture's detections held against the truth; empty without annotations.
+        mistakes: their counts; None without annotations.
         rows: all detections in COCO's form; empty without annotations.
     """
 
@@ -57,6 +63,8 @@ class ModelAccuracy:
     latency: Latency
     detections: Sequence[Detections] = field(repr=False)
     metrics: Metrics | None
+    judged: Sequence[PictureMistakes] = field(repr=False)
+    mistakes: Mistakes | None
     rows: Sequence[Mapping[str, Any]] = field(repr=False)
 
 
@@ -103,13 +111,12 @@ class AccuracyReport:
     def drop(self, name: str) -> float:
         """Return how much worse than the reference a model is, for a gate.
 
-        With annotations the larger of what mAP and mAP50 lost, negative where both rose; without
-        them 1 - F1 of the agreement, and 0 where neither found anything.
+        With annotations what mAP50 lost, negative where it rose; without them 1 - F1 of the
+        agreement, and 0 where neither found anything.
         """
-        difference = self.difference(name)
-        lost = [-value for key in ('mAP', 'mAP50') if (value := difference.get(key)) is not None]
-        if lost:
-            return max(lost)
+        m_ap50 = self.difference(name).get('mAP50')
+        if m_ap50 is not None:
+            return -m_ap50
         agreement = self.agreements.get(name)
         f1 = agreement.overall.f1 if agreement else None
         return 0.0 if f1 is None else 1 - f1
@@ -125,6 +132,7 @@ class AccuracyReport:
             agreement = self.agreements.get(model.name)
             entry: dict[str, Any] = {
                 'metrics': model.metrics.as_dict() if model.metrics else None,
+                'at_threshold': model.mistakes.as_dict() if model.mistakes else None,
                 'difference': self.difference(model.name) or None,
                 'agreement': agreement.as_dict() if agreement else None,
                 'detections': sum(map(len, model.detections)),
@@ -233,15 +241,26 @@ def evaluate_model(
     )
     sure = above(run.detections, thresholds.confidence)
     if classes is None or dataset.annotations is None:
-        return ModelAccuracy(name, pipeline.spec.class_names, run.latency, sure, None, ())
+        names = pipeline.spec.class_names
+        return ModelAccuracy(name, names, run.latency, sure, None, (), None, ())
     rows = [
         row
         for image, found in zip(dataset.images, run.detections, strict=True)
         for row in coco_rows(image.id, found, classes.category_ids)
     ]
     ids = {image.id for image in dataset.images}
-    metrics = measure(dataset.annotations, ids, classes.categories, rows)
-    return ModelAccuracy(name, pipeline.spec.class_names, run.latency, sure, metrics, rows)
+    truths = [dataset.truth(image) for image in dataset.images]
+    judged = [judge(*pair, classes) for pair in zip(sure, truths, strict=True)]
+    return ModelAccuracy(
+        name,
+        pipeline.spec.class_names,
+        run.latency,
+        sure,
+        measure(dataset.annotations, ids, classes.categories, rows),
+        judged,
+        sum_up(list(zip(judged, sure, truths, strict=True)), classes),
+        rows,
+    )
 
 
 def accuracy_report(

@@ -11,6 +11,7 @@ from trt_perception.errors import ConfigError
 from trt_perception.evaluation.classes import ClassMap
 from trt_perception.evaluation.classes import match_classes
 from trt_perception.evaluation.coco import Annotations
+from trt_perception.evaluation.coco import TrueBox
 from trt_perception.evaluation.coco import read_annotations
 from trt_perception.evaluation.images import match_images
 from trt_perception.evaluation.metrics import check_pycocotools
@@ -72,6 +73,10 @@ class Dataset:
         return cls(
             tuple(DatasetImage(image.id, path, image.size_wh) for image, path in pairs), truth
         )
+
+    def truth(self, image: DatasetImage) -> tuple[TrueBox, ...]:
+        """Return an image's objects; none without annotations."""
+        return self.annotations.boxes.get(image.id, ()) if self.annotations else ()
 
     def class_map(
         self,

@@ -11,7 +11,6 @@ from concurrent.futures import Future
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from typing import Final
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy.typing as npt
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
+from trt_perception.errors import ImageError
 from trt_perception.evaluation.images import frame_of
 from trt_perception.evaluation.images import read_image
 from trt_perception.model_file import ModelFile
@@ -120,7 +120,7 @@ def detect_images(
     assert images
     detections, seconds = [], []
     progress(0, len(images))
-    for number, bgr in enumerate(read_ahead(images)):
+    for number, bgr in read_ahead(images):
         frame = frame_of(bgr)
         if not number:  # the first run of a model allocates: its time says nothing
             pipeline.enqueue(0, frame, thresholds)
@@ -136,22 +136,39 @@ def detect_images(
 
 def read_ahead(
     images: Sequence[tuple[Path, tuple[int, int] | None]],
-) -> Iterator[_Picture]:
-    """Yield decoded pictures in order, uint8 (height, width, 3), BGR; threads decode the next.
+    unreadable: Callable[[str], None] | None = None,
+) -> Iterator[tuple[int, _Picture]]:
+    """Yield decoded pictures in order, while threads decode the next.
+
+    Args:
+        images: file, and the size in pixels that it must have, or None.
+        unreadable: told of each file that cannot be read, which is then left out; None makes it
+            an error.
+
+    Yields:
+        Index of the file, and uint8 (height, width, 3), BGR.
 
     Raises:
         ImageError: a file cannot be read, or is of another size.
     """
-    waiting: deque[Future[Any]] = deque()
-    todo = iter(images)
+    waiting: deque[tuple[int, Future[_Picture]]] = deque()
+    todo = enumerate(images)
     with ThreadPoolExecutor(_DECODERS, 'decode') as pool:
         try:
             while True:
-                while len(waiting) < _DECODED_AHEAD and (image := next(todo, None)):
-                    waiting.append(pool.submit(read_image, *image))
+                while len(waiting) < _DECODED_AHEAD and (entry := next(todo, None)):
+                    waiting.append((entry[0], pool.submit(read_image, *entry[1])))
                 if not waiting:
                     return
-                yield waiting.popleft().result()
+                index, future = waiting.popleft()
+                try:
+                    bgr = future.result()
+                except ImageError as error:
+                    if unreadable is None:
+                        raise
+                    unreadable(str(error))
+                    continue
+                yield index, bgr
         finally:
-            for future in waiting:
+            for _, future in waiting:
                 future.cancel()

@@ -1,0 +1,178 @@
+"""Which detections count as right, wrong, false or missed, and how that is drawn."""
+
+import cv2
+import numpy as np
+import pytest
+from evaluation_support import CLASSES
+from evaluation_support import SIZE_WH
+from evaluation_support import found
+from evaluation_support import pictures
+
+from trt_perception.evaluation.classes import ClassMap
+from trt_perception.evaluation.coco import TrueBox
+from trt_perception.evaluation.metrics import ClassMetrics
+from trt_perception.evaluation.metrics import Metrics
+from trt_perception.evaluation.mistakes import judge
+from trt_perception.evaluation.mistakes import sum_up
+from trt_perception.evaluation.pictures import COLORS
+from trt_perception.evaluation.pictures import draw_mistakes
+from trt_perception.evaluation.pictures import write_worst
+from trt_perception.evaluation.plots import plot_accuracy
+
+CAT, DOG = 0, 17  # a category may be number 0
+MAP = ClassMap((CAT, DOG), {CAT: 'cat', DOG: 'dog'})
+BOX = (100, 100, 100, 100)
+NEAR = (120, 100, 100, 100)  # IoU 2/3 with BOX
+FAR = (150, 100, 100, 100)  # IoU 1/3
+ELSEWHERE = (0, 0, 50, 50)
+
+
+def true(category, xywh=BOX, crowd=False):
+    return TrueBox(category, xywh, xywh[2] * xywh[3], crowd)
+
+
+@pytest.mark.parametrize(
+    ('detections', 'truth', 'right', 'wrong', 'false', 'missed'),
+    [
+        ([], [], [], [], [], []),
+        ([], [true(CAT)], [], [], [], [0]),
+        ([('cat', 0.9, BOX)], [], [], [], [0], []),
+        ([('cat', 0.9, BOX)], [true(CAT)], [(0, 0)], [], [], []),
+        ([('cat', 0.9, NEAR)], [true(CAT)], [(0, 0)], [], [], []),
+        ([('cat', 0.9, FAR)], [true(CAT)], [], [], [0], [0]),
+        ([('dog', 0.9, NEAR)], [true(CAT)], [], [(0, 0)], [], []),
+        # A second one on an object that was found is false, of whatever class.
+        ([('cat', 0.9, BOX), ('cat', 0.8, BOX)], [true(CAT)], [(0, 0)], [], [1], []),
+        ([('cat', 0.9, BOX), ('dog', 0.8, BOX)], [true(CAT)], [(0, 0)], [], [1], []),
+        # The one with the right class takes it, though another is surer.
+        ([('dog', 0.9, BOX), ('cat', 0.8, NEAR)], [true(CAT)], [(1, 0)], [], [0], []),
+        # The surer of two takes it, though the other fits better: as COCO does.
+        ([('cat', 0.9, NEAR), ('cat', 0.8, BOX)], [true(CAT)], [(0, 0)], [], [1], []),
+        # Of two objects the one that fits best.
+        ([('cat', 0.9, BOX)], [true(CAT, NEAR), true(CAT)], [(0, 1)], [], [], [0]),
+    ],
+)
+def test_judge(detections, truth, right, wrong, false, missed):
+    mistakes = judge(found(*detections), truth, MAP)
+    assert list(mistakes.right) == right
+    assert list(mistakes.wrong_class) == wrong
+    assert list(mistakes.false) == false
+    assert list(mistakes.missed) == missed
+    assert mistakes.ignored == ()
+    assert len(mistakes) == len(wrong) + len(false) + len(missed)
+
+
+def test_within_a_crowd_nothing_is_a_mistake():
+    crowd = true(CAT, (0, 0, 300, 200), crowd=True)
+    detections = found(('cat', 0.9, BOX), ('cat', 0.8, NEAR), ('dog', 0.7, ELSEWHERE))
+    mistakes = judge(detections, [crowd], MAP)
+    assert mistakes.ignored == (0, 1)
+    assert mistakes.false == (2,)  # a crowd of cats
+    assert mistakes.missed == ()
+    # Half of its area must be inside.
+    for left, expected in ((250, (0,)), (260, ())):
+        mistakes = judge(found(('cat', 0.9, (left, 0, 100, 100))), [crowd], MAP)
+        assert mistakes.ignored == expected
+
+
+def test_what_is_not_judged_and_not_measured():
+    only_dogs = ClassMap((None, DOG), {DOG: 'dog'}, ('cat',), ('cat',))
+    mistakes = judge(found(('cat', 0.9, BOX), ('dog', 0.8, BOX)), [true(CAT)], only_dogs)
+    assert (mistakes.ignored, mistakes.false, mistakes.missed) == ((0,), (1,), ())
+
+
+def test_counts():
+    cases = [
+        (found(('dog', 0.9, BOX)), [true(CAT)]),
+        (found(('dog', 0.9, BOX)), [true(CAT), true(DOG, ELSEWHERE)]),
+        (found(('cat', 0.9, BOX), ('cat', 0.8, ELSEWHERE)), [true(DOG)]),
+        (found(('cat', 0.9, BOX)), [true(CAT)]),
+    ]
+    mistakes = sum_up([(judge(*case, MAP), *case) for case in cases], MAP)
+    assert mistakes.confusions == (('cat', 'dog', 2), ('dog', 'cat', 1))
+    assert mistakes.precision == 1 / 5
+    assert mistakes.recall == 1 / 5
+    assert mistakes.as_dict()['confusions'][0] == {'is': 'cat', 'taken_for': 'dog', 'count': 2}
+    nothing = sum_up([], MAP)
+    assert (nothing.precision, nothing.recall) == (None, None)
+
+
+def has(picture, color):
+    return (np.abs(picture.astype(int) - color).max(axis=2) < 8).any()
+
+
+def test_each_kind_of_mistake_has_its_colour():
+    grey = np.full((SIZE_WH[1] * 2, SIZE_WH[0] * 2, 3), 128, np.uint8)
+    cases = {
+        'right': ([('cat', 0.9, BOX)], [true(CAT)]),
+        'wrong class': ([('dog', 0.9, BOX)], [true(CAT)]),
+        'false': ([('dog', 0.9, BOX)], []),
+        'missed': ([], [true(CAT)]),
+    }
+    for kind, (rows, truth) in cases.items():
+        detections = found(*rows)
+        mistakes = judge(detections, truth, MAP)
+        drawn = draw_mistakes(grey, mistakes, detections, truth, CLASSES, MAP.categories)
+        height = grey.shape[0]
+        assert drawn.shape[0] > height  # the legend
+        shown = [name for name, color in COLORS.items() if has(drawn[:height], color)]
+        assert shown == [kind]
+        assert all(has(drawn[height:], color) for color in COLORS.values())
+    assert (grey == 128).all()
+
+
+@pytest.mark.parametrize('size', [(2, 3), (100, 5000), (6000, 4000)])
+def test_any_size_is_drawn_in_a_size_to_look_at(size):
+    detections = found(('cat', 0.9, (0, 0, *size)))
+    picture = np.zeros((size[1], size[0], 3), np.uint8)
+    mistakes = judge(detections, [], MAP)
+    drawn = draw_mistakes(picture, mistakes, detections, [], CLASSES, MAP.categories)
+    assert max(drawn.shape[:2]) <= 1280 + 28
+    assert has(drawn, COLORS['false'])
+
+
+def test_the_worst_come_first(tmp_path):
+    paths = pictures(tmp_path, 4)
+    rows = [
+        [('cat', 0.9, BOX)],
+        [],
+        [('cat', 0.9, BOX), ('cat', 0.8, ELSEWHERE)],
+        [('cat', 0.9, BOX)],
+    ]
+    entries = [
+        (path, judge(found(*row), [], MAP), found(*row), [])
+        for path, row in zip(paths, rows, strict=True)
+    ]
+    written = write_worst(tmp_path / 'a' / 'b', entries, CLASSES, MAP.categories, 2)
+    assert [path.name for path in written] == ['montage.jpg', '01_002.jpg', '02_000.jpg']
+    assert all(cv2.imread(str(path)) is not None for path in written)
+    assert write_worst(tmp_path / 'none', entries[1:2], CLASSES, MAP.categories, 2) == []
+    assert not (tmp_path / 'none').exists()
+
+
+@pytest.mark.parametrize('count', [1, 2])
+@pytest.mark.parametrize('classes', [0, 1, 30])
+def test_any_figures_can_be_plotted(tmp_path, count, classes):
+    pytest.importorskip('matplotlib', reason='plots need matplotlib')
+    recalls = np.linspace(0, 1, 101)
+    names = [f'category {number}' for number in range(classes)]
+    metrics = Metrics(
+        images=1,
+        objects=classes,
+        m_ap=0.5 if classes else None,
+        m_ap50=0.5 if classes else None,
+        m_ap75=None,
+        m_ap_small=None,
+        m_ap_medium=None,
+        m_ap_large=None,
+        recall=None,
+        classes={
+            **{name: ClassMetrics(1, 1, 0.5, n / 40) for n, name in enumerate(names)},
+            'nothing': ClassMetrics(0, 0, None, None),
+        },
+        recalls=recalls,
+        precisions50=dict.fromkeys(names, 1 - recalls),
+    )
+    path = tmp_path / 'plot.svg'
+    plot_accuracy({f'model {number}': metrics for number in range(count)}, path)
+    assert path.read_text().rstrip().endswith('</svg>')

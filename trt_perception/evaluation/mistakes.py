@@ -1,0 +1,185 @@
+"""Which detections are right and which are not, picture by picture, at one threshold.
+
+mAP says how good a ranking is; this says what a node would have published.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.detections import Detections
+from trt_perception.evaluation.agreement import box_iou
+from trt_perception.evaluation.agreement import match_by_iou
+from trt_perception.evaluation.classes import ClassMap
+from trt_perception.evaluation.coco import TrueBox
+
+__all__ = ['Mistakes', 'PictureMistakes', 'judge', 'sum_up']
+
+_MIN_IOU = 0.5
+
+
+@dataclass(frozen=True)
+class PictureMistakes:
+    """Detections of one picture held against the truth; indices into either.
+
+    Attributes:
+        right: (detection, object).
+        wrong_class: (detection, object): the box is right, the class is not.
+        false: detections where no object is left to be found; a second one on the same object too.
+        missed: objects that nothing was found at.
+        ignored: detections within a crowd, or of a class that is not judged.
+    """
+
+    right: tuple[tuple[int, int], ...]
+    wrong_class: tuple[tuple[int, int], ...]
+    false: tuple[int, ...]
+    missed: tuple[int, ...]
+    ignored: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.wrong_class) + len(self.false) + len(self.missed)
+
+
+@dataclass(frozen=True)
+class Mistakes:
+    """Counts over all pictures.
+
+    Attributes:
+        right: detections that are.
+        wrong_class: detections of another class than the object they are at.
+        false: detections without an object.
+        missed: objects without a detection.
+        confusions: how often objects of one category were taken for another, most often first:
+            (what it is, what it was taken for, how often).
+    """
+
+    right: int
+    wrong_class: int
+    false: int
+    missed: int
+    confusions: tuple[tuple[str, str, int], ...]
+
+    @property
+    def precision(self) -> float | None:
+        """Share of the detections that are right, None without any."""
+        total = self.right + self.wrong_class + self.false
+        return self.right / total if total else None
+
+    @property
+    def recall(self) -> float | None:
+        """Share of the objects that were found as what they are, None without any."""
+        total = self.right + self.wrong_class + self.missed
+        return self.right / total if total else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the figures as JSON has them."""
+        return {
+            'precision': self.precision,
+            'recall': self.recall,
+            'right': self.right,
+            'wrong_class': self.wrong_class,
+            'false': self.false,
+            'missed': self.missed,
+            'confusions': [
+                {'is': one, 'taken_for': other, 'count': count}
+                for one, other, count in self.confusions
+            ],
+        }
+
+
+def judge(found: Detections, truth: Sequence[TrueBox], classes: ClassMap) -> PictureMistakes:
+    """Hold the detections of one picture against its objects.
+
+    As COCO does at IoU 0.50: from the best score to the worst each detection takes the object of
+    its class that it overlaps most and that is still free. What is left of both and overlaps is of
+    the wrong class.
+
+    Args:
+        found: in source pixels, best score first.
+        truth: all objects of the picture; those of categories that are not measured are left out.
+        classes: which class is which category.
+    """
+    named = np.array([classes.category_ids[id_] or 0 for id_ in found.class_ids], np.int64)
+    judged = np.array([classes.category_ids[id_] is not None for id_ in found.class_ids], np.bool_)
+    measured = np.array([box.category_id in classes.categories for box in truth], np.bool_)
+    crowd = np.array([box.crowd for box in truth], np.bool_)
+    categories = np.array([box.category_id for box in truth], np.int64)
+    corners = _corners(truth)
+    overlap = box_iou(found.xyxy, corners)
+    same = named[:, None] == categories
+    free = measured & ~crowd
+    waiting = judged.copy()
+    right = []
+    for index in np.flatnonzero(judged):
+        best = np.where(free & same[index], overlap[index], 0.0)
+        if best.size and best.max() >= _MIN_IOU:
+            partner = int(best.argmax())
+            free[partner] = waiting[index] = False
+            right.append((int(index), partner))
+    # Of a detection within a crowd, only its own area counts.
+    covered = _share_inside(found.xyxy, corners)
+    in_crowd = (same & (measured & crowd) & (covered >= _MIN_IOU)).any(axis=1) & waiting
+    waiting &= ~in_crowd
+    left = np.where(waiting[:, None] & free, overlap, 0.0)
+    wrong = match_by_iou(np.where(same, 0.0, left), _MIN_IOU)
+    for index, partner in wrong:
+        waiting[index] = free[partner] = False
+    return PictureMistakes(
+        tuple(right),
+        tuple(wrong),
+        tuple(int(index) for index in np.flatnonzero(waiting)),
+        tuple(int(index) for index in np.flatnonzero(free)),
+        tuple(int(index) for index in np.flatnonzero(in_crowd | ~judged)),
+    )
+
+
+def sum_up(
+    pictures: Sequence[tuple[PictureMistakes, Detections, Sequence[TrueBox]]], classes: ClassMap
+) -> Mistakes:
+    """Count over pictures.
+
+    Args:
+        pictures: what ``judge`` said, and of what.
+        classes: which class is which category.
+    """
+    confusions: Counter[tuple[str, str]] = Counter()
+    for mistakes, found, truth in pictures:
+        for index, partner in mistakes.wrong_class:
+            taken_for = classes.category_ids[found.class_ids[index]]
+            assert taken_for is not None
+            is_ = truth[partner].category_id
+            confusions[classes.categories[is_], classes.categories[taken_for]] += 1
+    every = [mistakes for mistakes, _, _ in pictures]
+    return Mistakes(
+        sum(len(one.right) for one in every),
+        sum(len(one.wrong_class) for one in every),
+        sum(len(one.false) for one in every),
+        sum(len(one.missed) for one in every),
+        tuple(
+            (one, other, count)
+            for (one, other), count in sorted(confusions.items(), key=lambda i: (-i[1], i[0]))
+        ),
+    )
+
+
+def _corners(truth: Sequence[TrueBox]) -> npt.NDArray[np.float64]:
+    """Return left, top, right, bottom: float64 (n, 4)."""
+    xywh = np.array([box.xywh for box in truth], np.float64).reshape(-1, 4)
+    return np.concatenate([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], axis=1)
+
+
+def _share_inside(
+    boxes: npt.NDArray[np.float32], regions: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Return the share of each box that lies in each region: float64 (n, m)."""
+    a, b = boxes[:, None].astype(np.float64), regions[None]
+    size = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
+    area = (a[..., 2:] - a[..., :2]).prod(axis=-1)
+    share: npt.NDArray[np.float64] = np.maximum(size, 0).prod(axis=-1) / area
+    return share

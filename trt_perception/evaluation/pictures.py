@@ -1,0 +1,176 @@
+"""The pictures with most mistakes, drawn: what was missed, is false or has the wrong class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.detections import Detections
+from trt_perception.drawing import draw_box
+from trt_perception.errors import ConfigError
+from trt_perception.evaluation.coco import TrueBox
+from trt_perception.evaluation.images import read_image
+from trt_perception.evaluation.mistakes import PictureMistakes
+
+__all__ = ['COLORS', 'draw_mistakes', 'write_worst']
+
+_Picture = npt.NDArray[np.uint8]
+
+#: BGR; told apart by colour-blind people too (Okabe and Ito, 2008).
+COLORS: Final[Mapping[str, tuple[int, int, int]]] = {
+    'right': (115, 158, 0),
+    'wrong class': (233, 180, 86),
+    'false': (60, 94, 230),
+    'missed': (66, 228, 240),
+}
+_LONGEST_SIDE: Final = 1280
+_SHORTEST_SIDE: Final = 480
+_CELL: Final = (480, 400)
+_FONT: Final = cv2.FONT_HERSHEY_SIMPLEX
+
+
+def draw_mistakes(
+    bgr: _Picture,
+    mistakes: PictureMistakes,
+    found: Detections,
+    truth: Sequence[TrueBox],
+    class_names: Sequence[str],
+    categories: Mapping[int, str],
+) -> _Picture:
+    """Return the picture with what is right and what is not, and a legend below.
+
+    Args:
+        bgr: uint8 (height, width, 3), BGR; not changed.
+        mistakes: what is right and what is not.
+        found: in the picture's pixels.
+        truth: the picture's objects.
+        class_names: of the model.
+        categories: names by id.
+    """
+    scale = _scale(bgr)
+    canvas = _resized(bgr, scale)
+
+    def detection(index: int, kind: str, more: str = '') -> None:
+        name = class_names[found.class_ids[index]]
+        label = f'{name} {found.scores[index]:.2f}{more}'
+        draw_box(canvas, found.xyxy[index] * scale, label, COLORS[kind], 2)
+
+    for index, _ in mistakes.right:  # no label: what is wrong must be seen
+        draw_box(canvas, found.xyxy[index] * scale, '', COLORS['right'])
+    for missed in mistakes.missed:
+        left, top, width, height = truth[missed].xywh
+        box = [scale * side for side in (left, top, left + width, top + height)]
+        draw_box(canvas, box, categories[truth[missed].category_id], COLORS['missed'], 2)
+    for index in mistakes.false:
+        detection(index, 'false')
+    for index, partner in mistakes.wrong_class:
+        detection(index, 'wrong class', f', is {categories[truth[partner].category_id]}')
+    counts = {
+        'right': len(mistakes.right),
+        'wrong class': len(mistakes.wrong_class),
+        'false': len(mistakes.false),
+        'missed': len(mistakes.missed),
+    }
+    return np.concatenate([canvas, _legend(canvas.shape[1], counts)])
+
+
+def write_worst(
+    folder: Path,
+    pictures: Sequence[tuple[Path, PictureMistakes, Detections, Sequence[TrueBox]]],
+    class_names: Sequence[str],
+    categories: Mapping[int, str],
+    count: int,
+) -> list[Path]:
+    """Draw the pictures with most mistakes, and all of them in one.
+
+    Args:
+        folder: made where it is missing; files of the same names are replaced.
+        pictures: file, mistakes, detections, objects.
+        class_names: of the model.
+        categories: names by id.
+        count: how many at most; a picture without a mistake is none of them.
+
+    Returns:
+        What was written: ``montage.jpg`` first, then from the worst on; empty without mistakes.
+
+    Raises:
+        ConfigError: a file cannot be written.
+        ImageError: a picture cannot be read again.
+    """
+    worst = sorted((p for p in pictures if len(p[1])), key=lambda p: (-len(p[1]), p[0].name))
+    written, cells = [], []
+    for number, (path, mistakes, found, truth) in enumerate(worst[:count], 1):
+        drawn = draw_mistakes(read_image(path), mistakes, found, truth, class_names, categories)
+        written.append(folder / f'{number:02d}_{path.stem}.jpg')
+        _write(written[-1], drawn)
+        cells.append(_cell(drawn, path.name))
+    if not cells:
+        return []
+    montage = folder / 'montage.jpg'
+    _write(montage, _grid(cells))
+    return [montage, *written]
+
+
+def _legend(width: int, counts: Mapping[str, int]) -> _Picture:
+    """Return one line that says what the colours mean: uint8 (h, width, 3)."""
+    size = 0.5 if width >= 480 else 0.4
+    strip = np.full((28, width, 3), 32, np.uint8)
+    x = 8
+    for kind, color in COLORS.items():
+        text = f'{counts[kind]} {kind}'
+        cv2.rectangle(strip, (x, 8), (x + 12, 20), color, cv2.FILLED)
+        cv2.putText(strip, text, (x + 18, 19), _FONT, size, (235, 235, 235), 1, cv2.LINE_AA)
+        x += 18 + cv2.getTextSize(text, _FONT, size, 1)[0][0] + 16
+    return strip
+
+
+def _scale(bgr: _Picture) -> float:
+    """Return a factor that makes labels legible and files small."""
+    height, width = bgr.shape[:2]
+    enlarged = max(1.0, _SHORTEST_SIDE / min(width, height))
+    return min(enlarged, _LONGEST_SIDE / max(width, height))
+
+
+def _resized(bgr: _Picture, scale: float) -> _Picture:
+    if scale == 1:
+        return bgr.copy()
+    size = max(1, round(bgr.shape[1] * scale)), max(1, round(bgr.shape[0] * scale))
+    method = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
+    return cv2.resize(bgr, size, interpolation=method).astype(np.uint8, copy=False)
+
+
+def _cell(bgr: _Picture, name: str) -> _Picture:
+    """Return the picture on a dark field of one size, its name above."""
+    width, height = _CELL
+    cell = np.full((height, width, 3), 16, np.uint8)
+    small = _resized(bgr, min((width - 8) / bgr.shape[1], (height - 28) / bgr.shape[0]))
+    left = (width - small.shape[1]) // 2
+    cell[24 : 24 + small.shape[0], left : left + small.shape[1]] = small
+    cv2.putText(cell, name, (6, 17), _FONT, 0.45, (235, 235, 235), 1, cv2.LINE_AA)
+    return cell
+
+
+def _grid(cells: Sequence[_Picture]) -> _Picture:
+    columns = min(len(cells), max(1, math.ceil(math.sqrt(len(cells)))))
+    rows = math.ceil(len(cells) / columns)
+    empty = np.full_like(cells[0], 16)
+    filled = [*cells, *[empty] * (rows * columns - len(cells))]
+    lines = [
+        np.concatenate(filled[row * columns : (row + 1) * columns], axis=1) for row in range(rows)
+    ]
+    return np.concatenate(lines)
+
+
+def _write(path: Path, bgr: _Picture) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(cv2.imencode('.jpg', bgr, [cv2.IMWRITE_JPEG_QUALITY, 92])[1].tobytes())
+    except OSError as error:
+        raise ConfigError(f'{path}: cannot be written: {error.strerror}') from error

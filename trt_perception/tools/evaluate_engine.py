@@ -1,0 +1,288 @@
+"""Says how accurate engines and ONNX models are, each by itself and held against the first."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from datetime import timezone
+from pathlib import Path
+from typing import Final
+
+from tqdm import tqdm
+
+from trt_perception.config import DetectorConfig
+from trt_perception.errors import ConfigError
+from trt_perception.errors import TrtPerceptionError
+from trt_perception.evaluation.classes import read_class_map
+from trt_perception.evaluation.coco import write_json
+from trt_perception.evaluation.compare import AccuracyReport
+from trt_perception.evaluation.compare import ModelAccuracy
+from trt_perception.evaluation.compare import accuracy_report
+from trt_perception.evaluation.compare import evaluate_model
+from trt_perception.evaluation.dataset import Dataset
+from trt_perception.evaluation.images import find_all_images
+from trt_perception.evaluation.pictures import write_worst
+from trt_perception.evaluation.plots import check_plot
+from trt_perception.evaluation.plots import plot_accuracy
+from trt_perception.evaluation.run import open_for_evaluation
+from trt_perception.model_file import ModelFile
+from trt_perception.model_file import read_model_file
+from trt_perception.tools.evaluation_text import report_text
+from trt_perception.tools.model_arguments import add_model_arguments
+from trt_perception.tools.model_arguments import at_least
+from trt_perception.tools.model_arguments import check_output_file
+from trt_perception.tools.model_arguments import detector_config
+
+__all__ = ['main']
+
+_EXAMPLES: Final = """\
+examples:
+  evaluate_engine --engine yolo.engine --images val2017 --annotations instances_val2017.json
+  evaluate_engine --engine fp32.engine int8.engine --images val --annotations val.json \\
+      --json accuracy.json --plot accuracy.png --worst mistakes
+  evaluate_engine --engine model.onnx --images val --annotations val.json --allow-subset
+  evaluate_engine --engine fp32.engine fp16.engine --images pictures
+
+mAP is COCO's: IoU 0.50 to 0.95, the 100 best detections of each category in each picture, all
+scores above 0.001; by pycocotools. Precision, recall, mistakes and agreement are at --confidence.
+F1 is the share of all detections of two models that pair up, at IoU 0.5 and of one class.
+Latency is of one picture at a time, from preprocessing to boxes; benchmark_engine measures more.
+Without --annotations, models are compared with the first one only.
+Classes and categories are matched by name, pictures by file_name.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+"""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """All that was named, read and checked."""
+
+    models: dict[str, ModelFile]
+    configs: dict[str, DetectorConfig]
+    dataset: Dataset
+    class_map: dict[str, str | None]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = _parser().parse_args(given)
+    try:
+        try:
+            job = _prepare(options)
+        except TrtPerceptionError as error:
+            print(f'evaluate_engine: {error}', file=sys.stderr)
+            return 2
+        report = _evaluate(job, options)
+        print(report_text(report, all_classes=options.all_classes), flush=True)
+        _save(report, job, options, shlex.join(['evaluate_engine', *given]))
+    except (TrtPerceptionError, OSError) as error:
+        print(f'evaluate_engine: {error}', file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print('evaluate_engine: interrupted', file=sys.stderr)
+        return 130
+    return 0
+
+
+def _prepare(options: argparse.Namespace) -> _Job:
+    """Read all that was named, so that mistakes show before minutes of work.
+
+    Raises:
+        TrtPerceptionError: something cannot be used, or does not belong together.
+    """
+    for path in (options.json, options.plot):
+        check_output_file(path)
+    if options.plot:
+        check_plot(options.plot)
+    for folder in filter(None, (options.worst, options.results)):
+        if not folder.parent.is_dir() or (folder.exists() and not folder.is_dir()):
+            raise ConfigError(f'{folder}: expected a folder to write, in one that exists')
+    if options.annotations is None:
+        _check_without_annotations(options)
+    class_map = read_class_map(options.class_map) if options.class_map else {}
+    dataset = Dataset.of(
+        find_all_images(options.images), options.annotations, allow_missing=options.allow_missing
+    )
+    names = _names(options.engine)
+    models = {name: read_model_file(path) for name, path in names.items()}
+    configs = {name: detector_config(options, path) for name, path in names.items()}
+    return _Job(models, configs, dataset, class_map)
+
+
+def _check_without_annotations(options: argparse.Namespace) -> None:
+    if len(options.engine) == 1:
+        raise ConfigError(
+            'one model and no --annotations: there is nothing to compare it with. Give '
+            "annotations (COCO's JSON), or a second --engine"
+        )
+    for name in ('plot', 'worst', 'results', 'class_map', 'allow_missing', 'allow_subset'):
+        if getattr(options, name):
+            raise ConfigError(f'--{name.replace("_", "-")} needs --annotations')
+
+
+def _names(paths: Sequence[str]) -> dict[str, str]:
+    """Return each model's path by the file's name, or by itself where two share that."""
+    bare = [Path(path).name for path in paths]
+    names = {
+        path if bare.count(name) > 1 else name: path
+        for name, path in zip(bare, paths, strict=True)
+    }
+    if len(names) < len(paths):
+        raise ConfigError(f'one --engine is named twice (got {", ".join(paths)})')
+    return names
+
+
+def _evaluate(job: _Job, options: argparse.Namespace) -> AccuracyReport:
+    """Run one model after the other, with a progress bar where there is a terminal."""
+    results: list[ModelAccuracy] = []
+    for name, model in job.models.items():
+        config = job.configs[name]
+        with tqdm(desc=name, unit='img', disable=None, leave=False) as bar:
+
+            def progress(_: str, done: int, total: int, bar: tqdm = bar) -> None:  # type: ignore[type-arg]
+                bar.total = total
+                bar.update(done - bar.n)
+
+            with contextlib.closing(open_for_evaluation(model, config)) as pipeline:
+                classes = job.dataset.class_map(
+                    pipeline.spec.class_names,
+                    job.class_map,
+                    allow_subset=options.allow_subset,
+                )
+                for what, names in (
+                    ('classes that are not judged', classes.unjudged if classes else ()),
+                    ('categories left out', classes.unmeasured if classes else ()),
+                ):
+                    if names:
+                        tqdm.write(f'{name}: {what}: {", ".join(names)}', file=sys.stderr)
+                results.append(
+                    evaluate_model(
+                        name,
+                        pipeline,
+                        job.dataset,
+                        classes,
+                        progress=progress,
+                        thresholds=config.thresholds(pipeline.spec.class_names),
+                    )
+                )
+    thresholds = next(iter(job.configs.values())).thresholds(())
+    return accuracy_report(results, job.dataset, thresholds)
+
+
+def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace, command: str) -> None:
+    """Write what was asked for, and say where.
+
+    Raises:
+        TrtPerceptionError: something cannot be written.
+    """
+    if options.json:
+        content = {
+            'command': command,
+            'date': datetime.now(timezone.utc).isoformat(timespec='seconds'),
+            **report.as_dict(),
+        }
+        write_json(options.json, content, indent=2)
+        print(f'saved {options.json}')
+    if options.plot:
+        plot_accuracy({m.name: m.metrics for m in report.models if m.metrics}, options.plot)
+        print(f'saved {options.plot}')
+    for model in report.models:
+        name = model.name.replace('/', '_')
+        if options.results:
+            options.results.mkdir(exist_ok=True)
+            path = options.results / f'{name}.results.json'
+            write_json(path, model.rows)
+            print(f'saved {path}')
+        if options.worst:
+            _save_worst(model, job.dataset, options.worst / name, options.worst_count)
+
+
+def _save_worst(model: ModelAccuracy, dataset: Dataset, folder: Path, count: int) -> None:
+    assert dataset.annotations is not None
+    written = write_worst(
+        folder,
+        [
+            (image.path, mistakes, found, dataset.truth(image))
+            for image, mistakes, found in zip(
+                dataset.images, model.judged, model.detections, strict=True
+            )
+        ],
+        model.class_names,
+        dataset.annotations.categories,
+        count,
+    )
+    if written:
+        print(f'saved {len(written) - 1} pictures with mistakes, all of them in {written[0]}')
+    else:
+        print(f'{model.name}: no picture has a mistake')
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog='evaluate_engine',
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        '--engine',
+        nargs='+',
+        action='extend',
+        required=True,
+        metavar='MODEL',
+        help='engines or ONNX files; all are compared with the first',
+    )
+    add(
+        '--images',
+        type=Path,
+        required=True,
+        metavar='DIR',
+        help='pictures in this folder and below',
+    )
+    add('--annotations', type=Path, metavar='FILE', help='what is to be found, as COCO JSON')
+    add(
+        '--class-map',
+        type=Path,
+        metavar='FILE',
+        help='JSON object of class name to category name, or null to leave a class out',
+    )
+    add(
+        '--allow-subset',
+        action='store_true',
+        help='measure only the categories that the model has, and only those classes',
+    )
+    add(
+        '--allow-missing',
+        action='store_true',
+        help='leave annotated pictures out that have no file',
+    )
+    add('--json', type=Path, metavar='FILE', help='write all figures')
+    add(
+        '--plot',
+        type=Path,
+        metavar='FILE',
+        help='draw precision and recall (.png, .svg, .pdf; needs matplotlib)',
+    )
+    add('--worst', type=Path, metavar='DIR', help='draw the pictures with most mistakes')
+    add(
+        '--worst-count',
+        type=at_least(1),
+        default=12,
+        metavar='N',
+        help='how many (default: 12)',
+    )
+    add('--results', type=Path, metavar='DIR', help="write all detections as COCO's results")
+    add('--all-classes', action='store_true', help='show each category, not the 20 worst')
+    add_model_arguments(parser)
+    return parser
+
+
+if __name__ == '__main__':
+    sys.exit(main())

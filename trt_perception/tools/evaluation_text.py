@@ -1,0 +1,167 @@
+"""An accuracy report as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Final
+
+from trt_perception.evaluation.compare import AccuracyReport
+from trt_perception.evaluation.compare import ModelAccuracy
+from trt_perception.evaluation.metrics import Metrics
+
+__all__ = ['report_text']
+
+_MOST_CLASSES: Final = 20
+_MOST_CONFUSIONS: Final = 5
+
+
+def report_text(report: AccuracyReport, *, all_classes: bool = False) -> str:
+    """Return the tables, the first model in the first row.
+
+    Args:
+        report: at least one model.
+        all_classes: show every category, not just the worst.
+    """
+    parts = [_heading(report)]
+    if report.annotations is not None:
+        parts += [_metrics_table(report), _threshold_table(report)]
+        parts.append(_class_table(report, all_classes))
+    if len(report.models) > 1:
+        parts.append(_agreement_table(report))
+    parts.append(_latency_table(report))
+    return '\n\n'.join(filter(None, parts))
+
+
+def _heading(report: AccuracyReport) -> str:
+    metrics = report.models[0].metrics
+    if metrics is None:
+        return f'{report.images} pictures without annotations'
+    return f'{report.images} pictures, {metrics.objects} objects, {report.annotations}'
+
+
+def _metrics_table(report: AccuracyReport) -> str:
+    head = ['', 'mAP', 'mAP50', 'mAP75', 'small', 'medium', 'large', 'AR100']
+    first = _figures(report.models[0])
+    rows = []
+    for model in report.models:
+        figures = _figures(model)
+        rows.append([model.name, *map(_figure, figures)])
+        if model is not report.models[0]:
+            rows.append(['  difference', *map(_change, figures, first)])
+    return _table(head, rows)
+
+
+def _figures(model: ModelAccuracy) -> list[float | None]:
+    metrics = model.metrics
+    assert isinstance(metrics, Metrics)
+    return [
+        metrics.m_ap,
+        metrics.m_ap50,
+        metrics.m_ap75,
+        metrics.m_ap_small,
+        metrics.m_ap_medium,
+        metrics.m_ap_large,
+        metrics.recall,
+    ]
+
+
+def _threshold_table(report: AccuracyReport) -> str:
+    """Return what a node with these thresholds would have published."""
+    head = [
+        f'score > {report.thresholds.confidence:g}',
+        'precision',
+        'recall',
+        'right',
+        'wrong class',
+        'false',
+        'missed',
+    ]
+    rows = []
+    lines = []
+    for model in report.models:
+        mistakes = model.mistakes
+        assert mistakes is not None
+        counts = mistakes.right, mistakes.wrong_class, mistakes.false, mistakes.missed
+        shares = _figure(mistakes.precision), _figure(mistakes.recall)
+        rows.append([model.name, *shares, *map(str, counts)])
+        confusions = [
+            f'{one} taken for {other} {count}x'
+            for one, other, count in mistakes.confusions[:_MOST_CONFUSIONS]
+        ]
+        if confusions:
+            lines.append(f'{model.name}: {", ".join(confusions)}')
+    return '\n'.join([_table(head, rows), *lines])
+
+
+def _class_table(report: AccuracyReport, all_classes: bool) -> str:
+    tables = [model.metrics.classes for model in report.models if model.metrics]
+    names = [name for name, one in tables[0].items() if one.ap is not None]
+    shown = names
+    if not all_classes and len(names) > _MOST_CLASSES:
+        worst = sorted(names, key=lambda name: tables[0][name].ap or 0)[:_MOST_CLASSES]
+        shown = [name for name in names if name in worst]
+    head = ['category', 'objects']
+    for model in report.models:
+        head += [f'{model.name}: AP', 'AP50']
+    rows = []
+    for name in shown:
+        row = [name, str(tables[0][name].objects)]
+        for table in tables:
+            one = table.get(name)
+            row += [_figure(one.ap), _figure(one.ap50)] if one else ['-', '-']
+        rows.append(row)
+    text = _table(head, rows)
+    if len(shown) < len(names):
+        text += f'\nthe {len(shown)} worst of {len(names)} categories; --all-classes shows all'
+    return text
+
+
+def _agreement_table(report: AccuracyReport) -> str:
+    head = [f'against {report.reference}', 'F1', 'mean IoU', 'its', 'own', 'pairs', 'score diff']
+    rows = []
+    for name, agreement in report.agreements.items():
+        if agreement is None:
+            rows.append([name, 'other class names', *[''] * 5])
+            continue
+        one = agreement.overall
+        counts = one.reference, one.candidate, one.matched
+        rows.append(
+            [
+                name,
+                _figure(one.f1, 4),
+                _figure(one.mean_iou, 4),
+                *map(str, counts),
+                _figure(agreement.max_score_difference),
+            ]
+        )
+    return _table(head, rows)
+
+
+def _latency_table(report: AccuracyReport) -> str:
+    rows = [
+        [model.name, *(f'{value:.2f}' for value in model.latency.as_dict().values())]
+        for model in report.models
+    ]
+    return _table(['latency, ms', 'mean', 'p50', 'p99'], rows)
+
+
+def _figure(value: float | None, digits: int = 3) -> str:
+    return '-' if value is None else f'{value:.{digits}f}'
+
+
+def _change(value: float | None, first: float | None) -> str:
+    return '' if value is None or first is None else f'{value - first:+.3f}'
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return columns as wide as they need, the first to the left, the others to the right."""
+    lines = [list(head), *map(list, rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    return '\n'.join(
+        '  '.join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )

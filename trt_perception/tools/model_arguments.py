@@ -1,0 +1,117 @@
+"""What command lines that run a model share: thresholds, device, parameters of the model."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from typing import Final
+
+import yaml
+
+from trt_perception.config import PARAMETERS
+from trt_perception.config import DetectorConfig
+from trt_perception.errors import ConfigError
+
+__all__ = ['add_model_arguments', 'at_least', 'check_output_file', 'detector_config']
+
+# What these tools set by arguments of their own, or what only a node with a camera has.
+_OWN: Final = {
+    'engine_path': 'the model is an argument of its own',
+    'confidence_threshold': 'use --confidence',
+    'iou_threshold': 'use --iou',
+    'max_detections': 'use --max-detections',
+    'device_id': 'use --device',
+    'class_filter': 'only detect_images filters classes: use its --classes',
+}
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that ``detector_config`` reads."""
+    group = parser.add_argument_group("how a model is run; the defaults are the node's")
+    add = group.add_argument
+    defaults = DetectorConfig()
+    add(
+        '--confidence',
+        type=float,
+        default=defaults.confidence_threshold,
+        metavar='X',
+        help=f'threshold of scores (default: {defaults.confidence_threshold})',
+    )
+    add(
+        '--iou',
+        type=float,
+        default=defaults.iou_threshold,
+        metavar='X',
+        help=f'threshold of NMS (default: {defaults.iou_threshold})',
+    )
+    add(
+        '--max-detections',
+        type=at_least(1),
+        default=defaults.max_detections,
+        metavar='N',
+        help=f'in one picture, best scores first (default: {defaults.max_detections})',
+    )
+    add('--device', type=at_least(0), default=0, metavar='N', help='CUDA device (default: 0)')
+    add(
+        '--param',
+        action='append',
+        default=[],
+        metavar='NAME=VALUE',
+        help='a parameter of the node (docs/parameters.md), for models without a manifest: '
+        'model.decoder=dense, model.class_names="[cat, dog]"; may be given several times',
+    )
+
+
+def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
+    """Return the parameters of a node that would run the model as the arguments say.
+
+    Raises:
+        ConfigError: a value is out of its range, or there is no such parameter.
+    """
+    values: dict[str, Any] = {
+        'engine_path': model,
+        'confidence_threshold': options.confidence,
+        'iou_threshold': options.iou,
+        'max_detections': options.max_detections,
+        'device_id': options.device,
+    }
+    known = {parameter.name for parameter in PARAMETERS}
+    for given in options.param:
+        name, equals, text = given.partition('=')
+        if not equals or name not in known:
+            raise ConfigError(
+                f'--param {given}: expected NAME=VALUE with a parameter of docs/parameters.md, as '
+                'in model.decoder=dense'
+            )
+        if name in _OWN:
+            raise ConfigError(f'--param {given}: {_OWN[name]}')
+        try:
+            values[name] = yaml.safe_load(text) if text else ''
+        except (yaml.YAMLError, RecursionError) as error:
+            raise ConfigError(f'--param {given}: the value is not YAML: {error}') from error
+    return DetectorConfig.from_values(values)
+
+
+def at_least(lowest: int) -> Callable[[str], int]:
+    """Return a reader of whole numbers for argparse."""
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < lowest:
+            raise argparse.ArgumentTypeError(
+                f'expected a whole number from {lowest} on (got {text!r})'
+            )
+        return int(text)
+
+    return number
+
+
+def check_output_file(path: Path | None) -> None:
+    """Find out before the work whether a file can stand there.
+
+    Raises:
+        ConfigError: its folder does not exist, or it is one.
+    """
+    if path is not None and (not path.parent.is_dir() or path.is_dir()):
+        raise ConfigError(f'{path}: expected a file to write, in a folder that exists')
