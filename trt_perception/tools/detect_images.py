@@ -1,0 +1,248 @@
+"""Runs an engine or ONNX model over pictures and videos, without ROS, and writes what it found."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from trt_perception.config import DetectorConfig
+from trt_perception.config import Thresholds
+from trt_perception.detections import Detections
+from trt_perception.detector import warm_up
+from trt_perception.errors import ConfigError
+from trt_perception.errors import TrtPerceptionError
+from trt_perception.evaluation.coco import write_json
+from trt_perception.evaluation.images import frame_of
+from trt_perception.evaluation.run import Latency
+from trt_perception.evaluation.run import read_ahead
+from trt_perception.image_source import ImageSource
+from trt_perception.model_file import ModelFile
+from trt_perception.model_file import read_model_file
+from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.tools.detection_output import Results
+from trt_perception.tools.detection_output import VideoOutput
+from trt_perception.tools.detection_output import write_picture
+from trt_perception.tools.detection_sources import DETECTIONS
+from trt_perception.tools.detection_sources import SUMMARY
+from trt_perception.tools.detection_sources import Plan
+from trt_perception.tools.detection_sources import Video
+from trt_perception.tools.detection_sources import make_plan
+from trt_perception.tools.model_arguments import add_model_arguments
+from trt_perception.tools.model_arguments import detector_config
+
+__all__ = ['main']
+
+_EXAMPLES: Final = """\
+examples:
+  detect_images --engine yolo.engine --source ~/pictures --output found
+  detect_images --engine yolo.onnx --source drive.mp4 --output found --confidence 0.5
+  detect_images --engine yolo.onnx --source '~/pictures/**/*.jpg' a.png --output found \\
+      --classes person car --no-pictures
+
+Writes into the output folder: each picture with its boxes, under its own name; each video, as MP4;
+detections.json, COCO's form with images and categories, which evaluate_engine can read as
+annotations (a video's frames are called drive.mp4#000012); summary.json.
+A folder is read without those below it; a pattern with ** reaches them.
+A picture that cannot be read is left out and named; the exit code is 1 then.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+"""
+
+_Picture = npt.NDArray[np.uint8]
+
+
+@dataclass
+class _Work:
+    """One run: the model, what it found, and how long it took."""
+
+    pipeline: Pipeline
+    thresholds: Thresholds
+    results: Results
+    seconds: list[float]
+    problems: list[str]
+
+    def detect(self, name: str, bgr: _Picture) -> Detections:
+        frame = frame_of(bgr)
+        started = time.perf_counter()
+        self.pipeline.enqueue(0, frame, self.thresholds)
+        found = self.pipeline.collect(0).detections
+        self.seconds.append(time.perf_counter() - started)
+        self.results.add(name, (frame.width, frame.height), found)
+        return found
+
+    def problem(self, message: str) -> None:
+        self.problems.append(message)
+        tqdm.write(f'detect_images: {message}', file=sys.stderr)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = _parser().parse_args(given)
+    try:
+        try:
+            config = replace(
+                detector_config(options, options.engine), class_filter=tuple(options.classes)
+            )
+            model = read_model_file(options.engine)
+            plan = make_plan(
+                options.source,
+                options.output,
+                draw=not options.no_pictures,
+                overwrite=options.overwrite,
+            )
+        except TrtPerceptionError as error:
+            print(f'detect_images: {error}', file=sys.stderr)
+            return 2
+        return _run(model, config, plan, shlex.join(['detect_images', *given]))
+    except (TrtPerceptionError, OSError) as error:
+        print(f'detect_images: {error}', file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(
+            f'detect_images: interrupted; no {DETECTIONS} was written, pictures and videos in '
+            f'{options.output} are those that were done',
+            file=sys.stderr,
+        )
+        return 130
+
+
+def _run(model: ModelFile, config: DetectorConfig, plan: Plan, command: str) -> int:
+    """Do the work, write the results and say what they are; return the exit code."""
+    with contextlib.closing(open_pipeline(config)) as pipeline:
+        names = pipeline.spec.class_names
+        thresholds = config.thresholds(names)
+        facts = {
+            'model': model.path.name,
+            'model_sha256': model.sha256,
+            'confidence_threshold': thresholds.confidence,
+            'iou_threshold': thresholds.iou,
+        }
+        warm_up(pipeline)
+        work = _Work(pipeline, thresholds, Results(names, facts), [], [])
+        try:
+            plan.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f'{plan.folder}: cannot be made: {error.strerror}') from error
+        with tqdm(total=plan.total or None, unit='img', disable=None, leave=False) as bar:
+            _detect_in_pictures(work, plan, names, bar.update)
+            for name, video in plan.videos:
+                _detect_in_video(work, name, video, plan.targets.get(name), names, bar.update)
+    latency = Latency.of_seconds(work.seconds).as_dict() if work.seconds else None
+    summary: dict[str, Any] = {
+        'command': command,
+        **facts,
+        **work.results.summary(),
+        'latency_ms': latency,
+        'problems': work.problems,
+    }
+    write_json(plan.folder / DETECTIONS, work.results.dataset())
+    write_json(plan.folder / SUMMARY, summary, indent=2)
+    print(_summary_text(summary))
+    print(f'saved {plan.folder / DETECTIONS}')
+    return 1 if work.problems else 0
+
+
+def _detect_in_pictures(
+    work: _Work, plan: Plan, names: Sequence[str], advance: Callable[[], object]
+) -> None:
+    def unreadable(message: str) -> None:
+        work.problem(message)
+        advance()
+
+    for index, bgr in read_ahead([(path, None) for _, path in plan.pictures], unreadable):
+        name = plan.pictures[index][0]
+        found = work.detect(name, bgr)
+        if name in plan.targets:
+            write_picture(plan.targets[name], bgr, found, names)
+        advance()
+
+
+def _detect_in_video(
+    work: _Work,
+    name: str,
+    video: Video,
+    target: Path | None,
+    names: Sequence[str],
+    advance: Callable[[], object],
+) -> None:
+    count = 0
+    with VideoOutput(target, video.fps, names) if target else contextlib.nullcontext() as output:
+        for number, bgr in enumerate(_frames(video)):
+            found = work.detect(f'{name}#{number:06d}', bgr)
+            if output is not None:
+                output.add(bgr, found)
+            count += 1
+            advance()
+    # Some containers only estimate; a tenth less is no estimate.
+    if count < 0.9 * video.frames:
+        work.problem(
+            f'{video.path}: promises {video.frames} frames, {count} could be decoded: it is '
+            'damaged or cut off'
+        )
+
+
+def _frames(video: Video) -> Iterator[_Picture]:
+    return (bgr for _, bgr in ImageSource(str(video.path)))
+
+
+def _summary_text(summary: dict[str, Any]) -> str:
+    lines = [
+        f'{summary["detections"]} detections in {summary["pictures_with_detections"]} of '
+        f'{summary["pictures"]} pictures, score > {summary["confidence_threshold"]:g}'
+    ]
+    width = max(map(len, summary['classes']), default=0)
+    lines += [f'  {name:<{width}}  {count:>6}' for name, count in summary['classes'].items()]
+    if summary['latency_ms']:
+        times = ', '.join(f'{key} {value:.2f}' for key, value in summary['latency_ms'].items())
+        lines.append(f'latency, ms: {times}')
+    return '\n'.join(lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog='detect_images',
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add('--engine', required=True, metavar='MODEL', help='engine or ONNX file')
+    add(
+        '--source',
+        nargs='+',
+        required=True,
+        metavar='SOURCE',
+        help='folders, patterns, picture and video files',
+    )
+    add('--output', type=Path, required=True, metavar='DIR', help='folder of the results')
+    add('--overwrite', action='store_true', help='replace results of an earlier run')
+    add('--no-pictures', action='store_true', help='write no annotated pictures and videos')
+    add(
+        '--classes',
+        nargs='+',
+        default=[],
+        metavar='NAME',
+        help='report only these (default: all)',
+    )
+    add_model_arguments(parser)
+    return parser
+
+
+if __name__ == '__main__':
+    sys.exit(main())

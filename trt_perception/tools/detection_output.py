@@ -1,0 +1,170 @@
+"""What detect_images writes: annotated pictures and videos, COCO's JSON, a summary."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from typing import Final
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.detections import Detections
+from trt_perception.drawing import draw_detections
+from trt_perception.errors import ConfigError
+from trt_perception.evaluation.coco import coco_rows
+
+__all__ = ['Results', 'VideoOutput', 'write_picture']
+
+_Picture = npt.NDArray[np.uint8]
+_QUALITY: Final = [cv2.IMWRITE_JPEG_QUALITY, 92]
+
+
+class Results:
+    """Detections of many pictures in COCO's form, images and categories with them.
+
+    A category's id is the class's index plus 1: to some readers 0 is the background.
+
+    Args:
+        class_names: of the model.
+        info: what made them.
+    """
+
+    def __init__(self, class_names: Sequence[str], info: dict[str, Any]) -> None:
+        self._names = class_names
+        self._info = info
+        self._images: list[dict[str, Any]] = []
+        self._rows: list[dict[str, Any]] = []
+        self._counts: Counter[str] = Counter()
+        self._with = 0
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def add(self, file_name: str, size_wh: tuple[int, int], found: Detections) -> None:
+        """Add the detections of one picture or frame, in its pixels."""
+        image_id = len(self._images) + 1
+        self._images.append(
+            {'id': image_id, 'file_name': file_name, 'width': size_wh[0], 'height': size_wh[1]}
+        )
+        for row in coco_rows(image_id, found, range(1, len(self._names) + 1)):
+            area = round(row['bbox'][2] * row['bbox'][3], 4)
+            self._rows.append({'id': len(self._rows) + 1, **row, 'area': area, 'iscrowd': 0})
+        self._counts.update(self._names[class_id] for class_id in found.class_ids)
+        self._with += bool(len(found))
+
+    def dataset(self) -> dict[str, Any]:
+        """Return what COCO calls a dataset; each annotation has a score besides."""
+        return {
+            'info': self._info,
+            'images': self._images,
+            'categories': [{'id': id_, 'name': n} for id_, n in enumerate(self._names, 1)],
+            'annotations': self._rows,
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """Return counts; classes by how often they were found."""
+        return {
+            'pictures': len(self._images),
+            'pictures_with_detections': self._with,
+            'detections': len(self._rows),
+            'classes': dict(self._counts.most_common()),
+        }
+
+
+def write_picture(
+    path: Path, bgr: _Picture, found: Detections, class_names: Sequence[str]
+) -> None:
+    """Draw detections and write the picture whole or not at all.
+
+    Args:
+        path: its suffix says the format; its folder is made.
+        bgr: uint8 (height, width, 3), BGR; drawn upon.
+        found: in its pixels.
+        class_names: of the model.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    draw_detections(bgr, found, class_names)
+    content = cv2.imencode(path.suffix.lower(), bgr, _QUALITY)[1].tobytes()
+    temporary = _temporary(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise ConfigError(f'{path}: cannot be written: {error.strerror}') from error
+
+
+class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
+    """An annotated video, MP4. A file is there only when it is whole.
+
+    Args:
+        path: ends in .mp4; its folder is made.
+        fps: frames a second.
+        class_names: of the model.
+    """
+
+    def __init__(self, path: Path, fps: float, class_names: Sequence[str]) -> None:
+        self._path = path
+        self._fps = fps
+        self._names = class_names
+        self._temporary = _temporary(path)
+        self._writer: Any = None
+        self._size = (0, 0)
+
+    def add(self, bgr: _Picture, found: Detections) -> None:
+        """Draw upon a frame, uint8 (height, width, 3), BGR, and write it.
+
+        Raises:
+            ConfigError: this OpenCV cannot write it, or it is of another size than the first.
+        """
+        size = bgr.shape[1], bgr.shape[0]
+        if self._writer is None:
+            self._open(size)
+        if size != self._size:  # OpenCV leaves such a frame out without a word
+            raise ConfigError(
+                f'{self._path}: all frames must measure {self._size[0]}x{self._size[1]} pixels '
+                f'(got {size[0]}x{size[1]})'
+            )
+        draw_detections(bgr, found, self._names)
+        self._writer.write(bgr)
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if self._writer is None:
+            return
+        self._writer.release()
+        if kind is not None:
+            self._temporary.unlink(missing_ok=True)
+            return
+        try:
+            self._temporary.replace(self._path)
+        except OSError as error:
+            raise ConfigError(f'{self._path}: cannot be written: {error.strerror}') from error
+
+    def _open(self, size_wh: tuple[int, int]) -> None:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f'{self._path}: cannot be written: {error.strerror}') from error
+        code = cv2.VideoWriter.fourcc(*'mp4v')
+        writer = cv2.VideoWriter(str(self._temporary), code, self._fps, size_wh)
+        if not writer.isOpened():
+            self._temporary.unlink(missing_ok=True)
+            raise ConfigError(
+                f'{self._path}: cannot be written: the folder is not writable, or this OpenCV '
+                f'({cv2.__version__}) writes no MP4; --no-pictures leaves videos out'
+            )
+        self._writer, self._size = writer, size_wh
+
+
+def _temporary(path: Path) -> Path:
+    """Return a hidden name beside the target, with its suffix, which says the format."""
+    return path.with_name(f'.{os.getpid()}.{path.name}')

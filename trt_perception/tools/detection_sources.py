@@ -1,0 +1,138 @@
+"""What detect_images reads and where it writes, settled before any work."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import cv2
+
+from trt_perception.errors import ConfigError
+from trt_perception.image_source import VIDEO_SUFFIXES
+from trt_perception.image_source import find_images
+
+__all__ = ['DETECTIONS', 'SUMMARY', 'Plan', 'Video', 'make_plan']
+
+DETECTIONS: Final = 'detections.json'
+SUMMARY: Final = 'summary.json'
+# Other formats are written as PNG; not every OpenCV can write them.
+_SAME_FORMAT: Final = ('.jpg', '.jpeg', '.png')
+_FALLBACK_FPS: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Video:
+    """One video file.
+
+    Attributes:
+        path: the file.
+        fps: frames a second, 30 where the file does not say.
+        frames: how many it promises, 0 where it does not say.
+    """
+
+    path: Path
+    fps: float
+    frames: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sources and targets.
+
+    Attributes:
+        folder: where everything is written.
+        pictures: name in the results and file.
+        videos: likewise.
+        targets: annotated picture or video by that name; empty where none is wanted.
+    """
+
+    folder: Path
+    pictures: tuple[tuple[str, Path], ...]
+    videos: tuple[tuple[str, Video], ...]
+    targets: dict[str, Path]
+
+    @property
+    def total(self) -> int:
+        """Pictures and frames, as far as the videos say."""
+        return len(self.pictures) + sum(video.frames for _, video in self.videos)
+
+
+def make_plan(sources: Sequence[str], folder: Path, *, draw: bool, overwrite: bool) -> Plan:
+    """Find the sources, and make sure that nothing is replaced that should not be.
+
+    Names in the results, and below ``folder``, are the files' paths from the folder that all of
+    them have in common.
+
+    Args:
+        sources: folders, glob patterns, picture and video files.
+        folder: may be missing.
+        draw: annotated pictures are wanted.
+        overwrite: results of an earlier run may be replaced.
+
+    Raises:
+        ConfigError: a source has no pictures, or a target exists.
+    """
+    files = list(dict.fromkeys(Path(os.path.abspath(p)) for s in sources for p in _files(s)))
+    common = os.path.commonpath([file.parent for file in files])
+    named = [(Path(os.path.relpath(file, common)).as_posix(), file) for file in files]
+    pictures = [(name, file) for name, file in named if not _is_video(file)]
+    videos = [(name, _open_video(file)) for name, file in named if _is_video(file)]
+    targets = {name: folder / (name + _suffix(file)) for name, file in named} if draw else {}
+    _check_targets(folder, [*targets.values()], [file for _, file in named], overwrite)
+    return Plan(folder, tuple(pictures), tuple(videos), targets)
+
+
+def _files(source: str) -> Iterator[Path]:
+    path = Path(source).expanduser()
+    if path.is_file() and _is_video(path):
+        yield path
+    else:
+        yield from find_images(source)
+
+
+def _is_video(path: Path) -> bool:
+    return path.suffix.lower() in VIDEO_SUFFIXES
+
+
+def _suffix(path: Path) -> str:
+    """Return what is added to a name, so that no two become the same."""
+    if _is_video(path):
+        return '' if path.suffix == '.mp4' else '.mp4'
+    return '' if path.suffix.lower() in _SAME_FORMAT else '.png'
+
+
+def _open_video(path: Path) -> Video:
+    capture = cv2.VideoCapture(str(path))
+    try:
+        if not capture.isOpened():
+            raise ConfigError(f'{path}: cannot be decoded as a video')
+        fps, frames = capture.get(cv2.CAP_PROP_FPS), capture.get(cv2.CAP_PROP_FRAME_COUNT)
+    finally:
+        capture.release()
+    sound = math.isfinite(fps) and 0 < fps <= 1000
+    return Video(path, fps if sound else _FALLBACK_FPS, int(max(0, min(frames, 2**31))))
+
+
+def _check_targets(
+    folder: Path, targets: Sequence[Path], sources: Sequence[Path], overwrite: bool
+) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f'--output {folder}: expected a folder (there is a file)')
+    real = {source.resolve() for source in sources}
+    every = [*targets, folder / DETECTIONS, folder / SUMMARY]
+    for target in every:
+        if target.resolve() in real:
+            raise ConfigError(
+                f'{target} is a source and would be replaced: choose another --output'
+            )
+    existing = [target for target in every if os.path.lexists(target)]
+    if existing and not overwrite:
+        raise ConfigError(
+            f'--output {folder}: {len(existing)} of the files to write exist there, {existing[0]} '
+            'first: choose another folder, or give --overwrite to replace them'
+        )
