@@ -296,6 +296,12 @@ def test_a_kernel_that_does_not_compile_shows_the_compilers_log(machine, config)
     assert_nothing_is_left(recorder, tensorrt)
 
 
+def test_a_compiler_that_does_not_know_the_gpu_says_so(machine, config):
+    machine(log=b'nvrtc: error: invalid value for --gpu-architecture (-arch)\n')
+    with pytest.raises(CudaError, match=r'sm_87: .*\n.*\nthis NVRTC does not know the GPU'):
+        open_pipeline(config)
+
+
 def raising(error):
     def function(*arguments):
         raise error

@@ -498,6 +498,10 @@ def compile_kernels(
             log = bytes(_nvrtc_call('nvrtcGetProgramLogSize', program))
             _nvrtc_call('nvrtcGetProgramLog', program, log)
             text = log.rstrip(b'\0').decode(errors='replace').strip()
+            if 'gpu-architecture' in text:
+                text += (
+                    '\nthis NVRTC does not know the GPU: install the one of another CUDA release'
+                )
             raise CudaError(
                 f'NVRTC {".".join(map(str, version))} cannot compile the kernels for {flags[0]}: '
                 f'{status.name}\n{text}'

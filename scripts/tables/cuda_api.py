@@ -1,0 +1,80 @@
+"""Add the names of the cuda-bindings that is installed here to test/data/cuda_api.json.
+
+Run it once with each release, in a virtual environment of its own; no GPU is needed:
+
+    python3 -m venv /tmp/cuda
+    /tmp/cuda/bin/pip install 'cuda-bindings==13.5.*'
+    /tmp/cuda/bin/python scripts/tables/cuda_api.py
+
+The table holds, for each set of releases (a digit each, in the order of "releases"), the names
+that exist in just these: functions and constants of driver, runtime and nvrtc, and the members of
+the enumerations in ENUMERATIONS.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import sys
+from pathlib import Path
+
+TABLE = Path(__file__).resolve().parents[2] / 'test' / 'data' / 'cuda_api.json'
+ENUMERATIONS = (
+    'CUresult',
+    'cudaDeviceAttr',
+    'cudaError_t',
+    'cudaMemcpyKind',
+    'cudaStreamCaptureMode',
+    'nvrtcResult',
+)
+
+
+def names():
+    """Return all names, as ``module.name`` or ``module.Enumeration.member``."""
+    found = set()
+    for module_name in ('driver', 'nvrtc', 'runtime'):
+        module = importlib.import_module(f'cuda.bindings.{module_name}')
+        for name, value in vars(module).items():
+            if name.startswith(('cu', 'CU', 'nvrtc')):
+                found.add(f'{module_name}.{name}')
+            if name in ENUMERATIONS and isinstance(value, type):
+                # No Enum in every release, but with members alike.
+                found |= {f'{module_name}.{name}.{member}' for member in value.__members__}
+    return found
+
+
+def releases_of(table):
+    """Return the releases of each name in a table."""
+    return {
+        name: {release for release, bit in zip(table['releases'], bits, strict=True) if bit == '1'}
+        for bits, listed in table['names'].items()
+        for name in listed
+    }
+
+
+def main():
+    if len(sys.argv) > 1:
+        print(__doc__)
+        return 0 if sys.argv[1] in ('-h', '--help') else 2
+    release = '.'.join(importlib.metadata.version('cuda-bindings').split('.')[:2])
+    table = json.loads(TABLE.read_text()) if TABLE.exists() else {'releases': [], 'names': {}}
+    known = releases_of(table)
+    for name in known:
+        known[name].discard(release)
+    for name in names():
+        known.setdefault(name, set()).add(release)
+    releases = sorted({*table['releases'], release}, key=lambda r: [int(n) for n in r.split('.')])
+    grouped = {}
+    for name in sorted(known):
+        bits = ''.join(str(int(release in known[name])) for release in releases)
+        if '1' in bits:
+            grouped.setdefault(bits, []).append(name)
+    content = {'releases': releases, 'names': dict(sorted(grouped.items()))}
+    TABLE.write_text(json.dumps(content, indent=1) + '\n')
+    print(f'{TABLE}: {len(known)} names of {", ".join(releases)}')
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
