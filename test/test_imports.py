@@ -56,7 +56,12 @@ APART = [('ros', 'tools')]
 
 # Who may import what is heavy or not everywhere.
 ONLY = {
-    'onnxruntime': ['stages.onnx_runtime', 'building.calibration', 'building.quantise'],
+    'onnxruntime': [
+        'stages.onnx_runtime',
+        'building.calibration',
+        'building.onnx_slim',
+        'building.quantise',
+    ],
     'tensorrt': ['stages.tensorrt_runtime'],
     'tensorrt_rtx': ['stages.tensorrt_runtime'],
     'cuda': ['gpu'],

@@ -28,7 +28,7 @@ from trt_perception.manifest import Manifest
 from trt_perception.manifest import manifest_path
 from trt_perception.manifest import parse_manifest
 
-__all__ = ['ENGINE_SUFFIXES', 'ONNX_SUFFIX', 'ModelFile', 'read_model_file']
+__all__ = ['ENGINE_SUFFIXES', 'ONNX_SUFFIX', 'ModelFile', 'read_checked', 'read_model_file']
 
 _LOG: Final = logging.getLogger(__name__)
 ONNX_SUFFIX: Final = '.onnx'
@@ -77,7 +77,7 @@ def read_model_file(path: str | Path) -> ModelFile:
         raise EngineError(
             f'{asked}: the suffix must say what the file is, one of {known} (got {asked.suffix!r})'
         )
-    content, resolved = _read(asked)
+    content, resolved = read_checked(asked)
     digest = hashlib.sha256(content).hexdigest()
     # Beside the path that was given, else beside the file that it links to. A link that leads
     # nowhere stands there too, and is refused below.
@@ -85,7 +85,7 @@ def read_model_file(path: str | Path) -> ModelFile:
     beside = next((place for place in places if os.path.lexists(place)), None)
     if beside is None:
         return ModelFile(asked, content, digest, None, _sibling_config(asked, resolved))
-    manifest = parse_manifest(_read(beside, MANIFEST_MAX_BYTES)[0], str(beside))
+    manifest = parse_manifest(read_checked(beside, MANIFEST_MAX_BYTES)[0], str(beside))
     is_onnx = asked.suffix == ONNX_SUFFIX
     identity = manifest.onnx if is_onnx else manifest.engine
     if identity is None:
@@ -113,15 +113,19 @@ def _json_object(path: Path) -> dict[str, Any] | None:
     if not os.path.lexists(path):
         return None
     try:
-        content = json.loads(_read(path, MANIFEST_MAX_BYTES)[0])
+        content = json.loads(read_checked(path, MANIFEST_MAX_BYTES)[0])
     except (ValueError, RecursionError) as error:
         _LOG.warning('%s is not read: no JSON: %s', path, error)
         return None
     return content if isinstance(content, dict) else None
 
 
-def _read(path: Path, limit: int = MODEL_MAX_BYTES) -> tuple[bytes, Path]:
-    """Return the file's bytes and its resolved path, after checking what was really opened."""
+def read_checked(path: Path, limit: int = MODEL_MAX_BYTES) -> tuple[bytes, Path]:
+    """Return a file's bytes and its resolved path, after checking what was really opened.
+
+    Raises:
+        EngineError: it is missing, no regular file, too large, or open to others.
+    """
     try:
         resolved = path.resolve(strict=True)
         # Non-blocking, so that a FIFO is refused below instead of waited for.
