@@ -37,6 +37,7 @@ LAYERS = {
         'frame_statistics',
         'gpu',
         'image_source',
+        'input_layout',
         'json_section',
         'letterbox',
         'manifest',
@@ -137,7 +138,7 @@ def is_ros(top):
 def test_the_modules_are_found():
     assert len(MODULES) > 20
     assert {'', 'frame', 'detector', 'stages.decoders.dense', 'ros.detector_node'} <= set(MODULES)
-    assert 'stages.nms' in own_imports('stages.decoders.dense')
+    assert 'stages.nms' in own_imports('stages.decoders.selection')
     assert 'onnxruntime' in foreign_imports('stages.onnx_runtime')  # within a function
     assert 'rclpy' in foreign_imports('ros.detector_node')
 

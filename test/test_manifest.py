@@ -254,7 +254,7 @@ OUT_OF_RANGE = [
     (['preprocessing', 'input_size'], [64, -48], 'width, height'),
     (['preprocessing', 'input_size'], [64.5, 48], 'whole pixels'),
     (['preprocessing', 'input_size'], [32768, 48], 'whole pixels'),
-    (['preprocessing', 'resize'], 'crop', 'letterbox, stretch'),
+    (['preprocessing', 'resize'], 'crop', 'letterbox, letterbox_top_left, stretch'),
     (['preprocessing', 'pad_value'], -1, 'from 0 to 255'),
     (['preprocessing', 'pad_value'], 256, 'from 0 to 255'),
     (['preprocessing', 'color_order'], 'RGB', 'rgb, bgr'),
@@ -264,7 +264,8 @@ OUT_OF_RANGE = [
     (['preprocessing', 'mean'], [0, 0, 0, 0], 'got 4'),
     (['preprocessing', 'std'], [1, 0, 1], 'positive'),
     (['preprocessing', 'std'], [1, 1, -1], 'positive'),
-    (['preprocessing', 'layout'], 'nhwc', 'nchw'),
+    (['preprocessing', 'layout'], 'hwc', 'nchw, nhwc'),
+    (['preprocessing', 'dtype'], 'uint8', '"scale" 1'),
     (['preprocessing', 'dtype'], 'int8', 'float32, float16'),
     (['decoder', 'family'], 'centernet', '"centernet"'),
     (['class_names'], [], '1 to 65536'),
@@ -286,7 +287,8 @@ def test_every_value_is_in_range(path, value, words):
 
 def test_a_whole_message():
     assert refusal(changed(['preprocessing', 'resize'], 'crop')) == (
-        'x.json: preprocessing: \'resize\' must be one of letterbox, stretch (got "crop")'
+        "x.json: preprocessing: 'resize' must be one of letterbox, letterbox_top_left, "
+        'stretch (got "crop")'
     )
 
 

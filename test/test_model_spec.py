@@ -8,6 +8,7 @@ from support_models import manifest
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
+from trt_perception.input_layout import constant_inputs
 from trt_perception.manifest import DECODERS
 from trt_perception.manifest import Preprocessing
 from trt_perception.manifest import TensorSpec
@@ -141,13 +142,64 @@ def test_half_precision_is_taken_from_the_tensor():
     assert resolve(ENOUGH, inputs=[half]).preprocessing.dtype == 'float16'
 
 
+# Each form of input and what a spec makes of it.
+FORMS = [
+    ((1, 3, 48, 64), (1, 3, 48, 64), 'nchw'),
+    ((-1, 3, 48, 64), (1, 3, 48, 64), 'nchw'),
+    ((3, 48, 64), (3, 48, 64), 'nchw'),
+    ((1, 48, 64, 3), (1, 48, 64, 3), 'nhwc'),
+    ((-1, -1, -1, 3), (1, 48, 64, 3), 'nhwc'),
+]
+
+
+@pytest.mark.parametrize(('shape', 'final', 'order'), FORMS, ids=str)
+@pytest.mark.parametrize('dtype', ['float32', 'uint8'])
+def test_forms_of_the_image(shape, final, order, dtype):
+    values = {**ENOUGH, 'model.input_size': [64, 48], 'model.scale': 1.0}
+    spec = resolve(values, inputs=[TensorSpec('images', shape, dtype)])
+    assert spec.input == TensorSpec('images', final, dtype)
+    assert (spec.preprocessing.layout, spec.preprocessing.dtype) == (order, dtype)
+    assert spec.preprocessing.input_size == (64, 48)
+
+
+BESIDE = [
+    TensorSpec('orig_target_sizes', (-1, 2), 'int64'),
+    TensorSpec('sizes', (1, 2), 'int32'),
+    TensorSpec('pixel_mask', (1, -1, -1), 'int64'),
+    TensorSpec('pixel_mask', (-1, 16, 24), 'int64'),
+]
+
+
+@pytest.mark.parametrize('beside', BESIDE, ids=str)
+@pytest.mark.parametrize('first', [False, True])
+def test_inputs_beside_the_image_are_told_the_same_for_every_frame(beside, first):
+    spec = resolve(ENOUGH, inputs=[beside, IMAGES] if first else [IMAGES, beside])
+    assert spec.input == IMAGES
+    (told,) = constant_inputs(spec.beside, (64, 48)).values()
+    assert told.shape == spec.beside[0].shape
+    assert told.dtype == beside.dtype
+    if beside.name == 'pixel_mask':
+        assert told.shape == ((1, 16, 24) if beside.shape[1] == 16 else (1, 48, 64))
+        assert (told == 1).all()
+    else:
+        assert told.tolist() == [[64, 48]]
+
+
+def test_an_unknown_second_input_is_refused():
+    other = TensorSpec('im_shape', (1, 2), 'float32')
+    message = refusal(values=ENOUGH, inputs=[IMAGES, other])
+    assert 'im_shape float32[1, 2]' in message
+    assert 'orig_target_sizes' in message
+
+
 WRONG_INPUTS = {
     'none': [],
     'two': [IMAGES, IMAGES],
     'no dimensions': [TensorSpec('images', (), 'float32')],
-    'three dimensions': [TensorSpec('images', (3, 48, 64), 'float32')],
+    'three dimensions': [TensorSpec('images', (48, 64, 3), 'float32')],
     'five dimensions': [TensorSpec('images', (1, 1, 3, 48, 64), 'float32')],
-    'NHWC': [TensorSpec('images', (1, 48, 64, 3), 'float32')],
+    'other size, NHWC': [TensorSpec('images', (1, 64, 48, 3), 'float32')],
+    'two channels': [TensorSpec('images', (1, 48, 64, 2), 'float32')],
     'one channel': [TensorSpec('images', (1, 1, 48, 64), 'float32')],
     'batch': [TensorSpec('images', (8, 3, 48, 64), 'float32')],
     'other size': [TensorSpec('images', (1, 3, 64, 48), 'float32')],
@@ -186,10 +238,12 @@ def test_the_smallest_input():
 
 
 def test_the_precision_asked_and_found_are_named():
+    message = refusal(values=ENOUGH, inputs=[TensorSpec('images', (1, 3, 48, 64), 'int64')])
+    for word in ('float32', 'float16', 'uint8', 'int64'):
+        assert word in message
     message = refusal(values=ENOUGH, inputs=[TensorSpec('images', (1, 3, 48, 64), 'uint8')])
-    assert 'float32' in message
-    assert 'float16' in message
-    assert 'uint8' in message
+    assert 'pixels as they are' in message
+    assert 'model.scale 1' in message
     half = TensorSpec('images', (1, 3, 48, 64), 'float16')
     described = manifest(inputs=[{**vars(half), 'shape': list(half.shape)}])
     assert 'expected a float32 input' in refusal(described=described, inputs=[half])

@@ -77,13 +77,28 @@ def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-_DENSE: Final = {
-    'dense': DecoderSpec('dense'),
-    'dense_transposed': DecoderSpec('dense', transposed=True),
-    'dense_objectness': DecoderSpec('dense', objectness=True),
-    'dense_objectness_transposed': DecoderSpec('dense', objectness=True, transposed=True),
-    'yolox': DecoderSpec('dense', objectness=True, transposed=True),
-}
 #: Every way of reading outputs that this version knows, by the name of the parameter
 #: model.decoder. Names may share a way and differ in the preprocessing that goes with it.
-DECODERS: Final[Mapping[str, DecoderSpec]] = MappingProxyType(_DENSE)
+DECODERS: Final[Mapping[str, DecoderSpec]] = MappingProxyType(
+    {
+        'dense': DecoderSpec('dense'),
+        'dense_transposed': DecoderSpec('dense', transposed=True),
+        'dense_objectness': DecoderSpec('dense', objectness=True),
+        'dense_objectness_transposed': DecoderSpec('dense', objectness=True, transposed=True),
+        'yolox': DecoderSpec('dense', objectness=True, transposed=True),
+        'yolox_raw': DecoderSpec('yolox_raw', strides=(8, 16, 32)),
+        'end_to_end': DecoderSpec('end_to_end'),
+        'efficient_nms': DecoderSpec('efficient_nms'),
+        'onnx_nms_xyxy': DecoderSpec('onnx_nms', box_format='xyxy'),
+        'onnx_nms_yxyx': DecoderSpec('onnx_nms', box_format='yxyx'),
+        'onnx_nms_cxcywh': DecoderSpec('onnx_nms', box_format='cxcywh'),
+        'rtdetr_ultralytics': DecoderSpec('rtdetr_ultralytics'),
+        'rtdetr': DecoderSpec('detr', activation='sigmoid'),
+        'rfdetr': DecoderSpec('detr', activation='sigmoid'),
+        'detr_sigmoid': DecoderSpec('detr', activation='sigmoid'),
+        'detr': DecoderSpec('detr', activation='softmax'),
+        'labels_boxes_scores': DecoderSpec('labels_boxes_scores'),
+        'torchvision': DecoderSpec('torchvision'),
+        'tensorflow': DecoderSpec('tensorflow'),
+    }
+)

@@ -1,9 +1,9 @@
 """Where an image lands in the network's input, and the way back.
 
 The geometry detectors are trained with: one scale for both axes, the smaller of the two that fit;
-the resized image is centred, an odd pixel of padding goes to the right and the bottom. ``stretch``
-fills the input instead. Sampling has half-pixel centres, so a source coordinate x lands on x *
-resized_w / source_w + pad_left.
+the resized image is centred, an odd pixel of padding goes to the right and the bottom.
+``letterbox_top_left`` puts it into the corner instead, and ``stretch`` fills the input. Sampling
+has half-pixel centres, so a source coordinate x lands on x * resized_w / source_w + pad_left.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 __all__ = ['Letterbox', 'ResizeMode']
 
-ResizeMode = Literal['letterbox', 'stretch']
+ResizeMode = Literal['letterbox', 'letterbox_top_left', 'stretch']
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,9 @@ class Letterbox:
         # Half up, not Python's half to even: C and CUDA code can say the same.
         width = min(network_wh[0], max(1, int(source_wh[0] * scale + 0.5)))
         height = min(network_wh[1], max(1, int(source_wh[1] * scale + 0.5)))
-        return cls(
-            source_wh,
-            network_wh,
-            (width, height),
-            (network_wh[0] - width) // 2,
-            (network_wh[1] - height) // 2,
-        )
+        pad = network_wh[0] - width, network_wh[1] - height
+        left, top = (0, 0) if mode == 'letterbox_top_left' else (pad[0] // 2, pad[1] // 2)
+        return cls(source_wh, network_wh, (width, height), left, top)
 
     def to_source(self, xyxy: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Map boxes from network pixels to source pixels and clip them to the image.

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from typing import Final
+from typing import cast
 
 from trt_perception.build_record import BuildRecord
 from trt_perception.build_record import read_build_record
@@ -52,7 +53,7 @@ SCHEMA: Final = 1
 MAX_BYTES: Final = 4 * 1024 * 1024
 MAX_CLASSES: Final = 65536
 MAX_NAME_LENGTH: Final = 256
-RESIZE_MODES: Final[tuple[ResizeMode, ...]] = ('letterbox', 'stretch')
+RESIZE_MODES: Final[tuple[ResizeMode, ...]] = ('letterbox', 'letterbox_top_left', 'stretch')
 COLOR_ORDERS: Final = ('rgb', 'bgr')
 TENSOR_DTYPES: Final = (
     'float32',
@@ -64,7 +65,8 @@ TENSOR_DTYPES: Final = (
     'uint8',
     'bool',
 )
-INPUT_DTYPES: Final = ('float32', 'float16', 'bfloat16')
+INPUT_DTYPES: Final = ('float32', 'float16', 'bfloat16', 'uint8')
+LAYOUTS: Final = ('nchw', 'nhwc')
 
 
 @dataclass(frozen=True)
@@ -91,14 +93,14 @@ class Preprocessing:
 
     Attributes:
         input_size: width and height of the network's input in pixels.
-        resize: ``letterbox`` or ``stretch``, as in trt_perception.letterbox.
+        resize: one of RESIZE_MODES, as in trt_perception.letterbox.
         pad_value: what the padding is filled with, 0…255, in every channel.
         color_order: ``rgb`` or ``bgr``, the order of the tensor's channels.
         scale: factor on the pixel values.
         mean: per channel in the tensor's order, in scaled units.
         std: per channel in the tensor's order, in scaled units.
-        layout: ``nchw``.
-        dtype: ``float32`` or ``float16``.
+        layout: ``nchw`` or ``nhwc``.
+        dtype: one of INPUT_DTYPES; ``uint8`` takes pixels as they are: scale 1, mean 0, std 1.
     """
 
     input_size: tuple[int, int]
@@ -227,19 +229,25 @@ def _preprocessing(section: JsonSection) -> Preprocessing:
     mean = numbers('mean', 3)
     preprocessing = Preprocessing(
         input_size=(int(size[0]), int(size[1])),
-        resize='stretch' if section.text('resize', RESIZE_MODES) == 'stretch' else 'letterbox',
+        resize=cast('ResizeMode', section.text('resize', RESIZE_MODES)),
         pad_value=section.integer('pad_value', 0, 255),
         color_order=section.text('color_order', COLOR_ORDERS),
         scale=section.number('scale'),
         mean=(mean[0], mean[1], mean[2]),
         std=(std[0], std[1], std[2]),
-        layout=section.text('layout', ('nchw',)),
+        layout=section.text('layout', LAYOUTS),
         dtype=section.text('dtype', INPUT_DTYPES),
     )
     section.finish()
     if preprocessing.scale <= 0:
         raise ManifestError(
             f'{section.where}: "scale" must be positive (got {preprocessing.scale})'
+        )
+    plain = preprocessing.scale, preprocessing.mean, preprocessing.std
+    if preprocessing.dtype == 'uint8' and plain != (1, (0, 0, 0), (1, 1, 1)):
+        raise ManifestError(
+            f'{section.where}: a uint8 input takes pixels as they are; expected "scale" 1, "mean" '
+            f'0 and "std" 1 (got {plain})'
         )
     return preprocessing
 

@@ -19,6 +19,8 @@ from trt_perception.decoder_spec import DECODERS
 from trt_perception.decoder_spec import DecoderSpec
 from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
+from trt_perception.input_layout import constant_inputs
+from trt_perception.input_layout import split_inputs
 from trt_perception.manifest import INPUT_DTYPES
 from trt_perception.manifest import Manifest
 from trt_perception.manifest import Preprocessing
@@ -40,13 +42,15 @@ class ModelSpec:
     """Everything a pipeline must know of a model.
 
     Attributes:
-        input: the image tensor, (1, 3, height, width) without open dimensions.
+        input: the image tensor without open dimensions: (1, 3, height, width), or
+            (1, height, width, 3), or (3, height, width).
         outputs: as the runtime reports them.
         preprocessing: how pixels become the input.
         decoder: how the outputs become boxes.
         class_names: in the network's order.
         has_manifest: False where the model itself and parameters say what a manifest would.
         evidence: without a manifest: what was seen -> what was chosen, a sentence each.
+        beside: the inputs beside the image, without open dimensions.
     """
 
     input: TensorSpec
@@ -56,6 +60,7 @@ class ModelSpec:
     class_names: tuple[str, ...]
     has_manifest: bool
     evidence: tuple[str, ...] = ()
+    beside: tuple[TensorSpec, ...] = ()
 
     def check_outputs(self, found: tuple[TensorSpec, ...]) -> None:
         """Hold outputs as they came to what the decoder reads; a model may leave shapes open.
@@ -94,7 +99,7 @@ def resolve_model_spec(
     if manifest is not None:
         _check_tensors(name, 'input', manifest.inputs, inputs)
         _check_tensors(name, 'output', manifest.outputs, outputs)
-    _check_image(name, inputs)
+    image, beside = split_inputs(name, inputs)
     given = Given.from_config(config)
     if manifest is not None:
         known = Recognised(
@@ -107,16 +112,23 @@ def resolve_model_spec(
         known = recognise(name, inputs, outputs, metadata or {}, model_config, given=given)
         for sentence in known.evidence:
             _LOG.info('%s: %s', name, sentence)
+    constants = constant_inputs(beside, known.preprocessing.input_size)
     spec = ModelSpec(
-        _image_input(name, inputs, known.preprocessing),
+        _image_input(name, image, known.preprocessing),
         outputs,
         known.preprocessing,
         known.decoder,
         known.class_names,
         manifest is not None,
         known.evidence,
+        tuple(replace(tensor, shape=constants[tensor.name].shape) for tensor in beside),
     )
     _check_outputs(name, spec.decoder, outputs, len(spec.class_names))
+    if spec.decoder.family == 'labels_boxes_scores' and not spec.beside:
+        raise EngineError(
+            f'{name}: the boxes of {spec.decoder} are in units of a second input '
+            f'orig_target_sizes (got {_listed(inputs)}); export the detector with it'
+        )
     return spec
 
 
@@ -139,36 +151,36 @@ def _listed(tensors: tuple[TensorSpec, ...]) -> str:
     )
 
 
-def _check_image(name: str, inputs: tuple[TensorSpec, ...]) -> None:
-    if len(inputs) != 1 or len(inputs[0].shape) != 4:
-        raise EngineError(
-            f'{name}: expected one image input of shape (1, 3, height, width) (got '
-            f'{_listed(inputs)}); export the detector with a single image input'
-        )
-
-
-def _image_input(
-    name: str, inputs: tuple[TensorSpec, ...], preprocessing: Preprocessing
-) -> TensorSpec:
-    tensor = inputs[0]
+def _image_input(name: str, image: TensorSpec, preprocessing: Preprocessing) -> TensorSpec:
+    """Return the image input with its final shape, held to the preprocessing."""
     width, height = preprocessing.input_size
-    wanted = (1, 3, height, width)
-    if any(side not in (-1, want) for side, want in zip(tensor.shape, wanted, strict=True)):
-        hint = 'export it with batch 1' if tensor.shape[0] > 1 else 'check model.input_size'
+    if preprocessing.layout == 'nhwc':
+        wanted: tuple[int, ...] = (1, height, width, 3)
+    else:
+        wanted = (1, 3, height, width)[-len(image.shape) :]
+    found = _listed((image,))
+    if len(image.shape) != len(wanted) or any(
+        side not in (-1, want) for side, want in zip(image.shape, wanted, strict=True)
+    ):
+        batch = len(image.shape) == 4 and image.shape[0] > 1
+        hint = 'export it with batch 1' if batch else 'check model.input_size'
+        raise EngineError(f'{name}: input must take {list(wanted)} (got {found}); {hint}')
+    if image.dtype not in INPUT_DTYPES:
         raise EngineError(
-            f'{name}: input must take {list(wanted)} (got {_listed(inputs)}); {hint}'
+            f'{name}: expected an input of {" or ".join(INPUT_DTYPES)} (got {found}); export the '
+            'detector with one'
         )
-    if tensor.dtype not in INPUT_DTYPES:
+    if image.dtype != preprocessing.dtype:
         raise EngineError(
-            f'{name}: expected an input of {" or ".join(INPUT_DTYPES)} (got {_listed(inputs)}); '
-            'export the detector with one'
+            f'{name}: expected a {preprocessing.dtype} input, as its manifest says (got {found})'
         )
-    if tensor.dtype != preprocessing.dtype:
+    plain = preprocessing.scale, preprocessing.mean, preprocessing.std
+    if image.dtype == 'uint8' and plain != (1, (0, 0, 0), (1, 1, 1)):
         raise EngineError(
-            f'{name}: expected a {preprocessing.dtype} input, as its manifest says (got '
-            f'{_listed(inputs)})'
+            f'{name}: {found} takes pixels as they are; expected model.scale 1, model.mean 0 and '
+            f'model.std 1 (got {plain})'
         )
-    return replace(tensor, shape=wanted)
+    return replace(image, shape=wanted)
 
 
 def _check_outputs(

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -46,7 +48,8 @@ def layout(decoder: DecoderSpec, classes: int | None) -> tuple[Role, ...]:
         decoder: family and constants.
         classes: how many class names there are, None where nobody said.
     """
-    return _LAYOUTS[decoder.family](decoder, classes)
+    fixed = _FIXED.get(decoder.family)
+    return _LAYOUTS[decoder.family](decoder, classes) if fixed is None else fixed
 
 
 def layout_text(decoder: DecoderSpec, classes: int | None) -> str:
@@ -128,7 +131,9 @@ def _consistent(roles: Sequence[Role], tensors: Sequence[TensorSpec], open_fits:
 
 def _rows(classes: int | None, before: int) -> int | str:
     """Return the size of an axis that holds the classes behind some other values."""
-    return f'{before} + C' if classes is None else before + classes
+    if classes is None:
+        return f'{before} + C' if before else 'C'
+    return before + classes
 
 
 def _dense(decoder: DecoderSpec, classes: int | None) -> tuple[Role, ...]:
@@ -137,4 +142,57 @@ def _dense(decoder: DecoderSpec, classes: int | None) -> tuple[Role, ...]:
     return (Role('output', shape),)
 
 
-_LAYOUTS: Final = {'dense': _dense}
+def _detr(decoder: DecoderSpec, classes: int | None) -> tuple[Role, ...]:
+    names = ('logits', 'pred_logits', 'labels')
+    width: int | str = 'C' if classes is None else classes
+    if decoder.activation == 'softmax':  # the last one says that there is no object
+        width = 'C + 1' if isinstance(width, str) else width + 1
+    return (
+        Role('logits', ('B', 'Q', width), tensor_names=names),
+        Role('boxes', ('B', 'Q', 4), tensor_names=('pred_boxes', 'dets')),
+    )
+
+
+_NUMBER: Final = ('num_detections', 'num_dets', 'num')
+_BOXES: Final = ('detection_boxes', 'det_boxes', 'boxes')
+_SCORES: Final = ('detection_scores', 'det_scores', 'scores')
+_CLASSES: Final = ('detection_classes', 'det_classes', 'classes', 'labels')
+#: Layouts that depend on neither constants nor the number of classes.
+_FIXED: Final[Mapping[str, tuple[Role, ...]]] = {
+    'end_to_end': (Role('output', ('B', 'K', 6)),),
+    'efficient_nms': (
+        Role('number', ('B', 1), _WHOLE, _NUMBER),
+        Role('boxes', ('B', 'K', 4), tensor_names=_BOXES),
+        Role('scores', ('B', 'K'), tensor_names=_SCORES),
+        Role('classes', ('B', 'K'), _WHOLE, _CLASSES),
+    ),
+    'labels_boxes_scores': (
+        Role('labels', ('B', 'K'), _WHOLE, ('labels',)),
+        Role('boxes', ('B', 'K', 4), tensor_names=('boxes',)),
+        Role('scores', ('B', 'K'), tensor_names=('scores',)),
+    ),
+    'tensorflow': (
+        Role('boxes', ('B', 'K', 4), tensor_names=_BOXES[:1], by_name=True),
+        Role('classes', ('B', 'K'), tensor_names=_CLASSES[:1], by_name=True),
+        Role('scores', ('B', 'K'), tensor_names=_SCORES[:1], by_name=True),
+        Role('number', ('B',), tensor_names=_NUMBER[:1], by_name=True),
+    ),
+    'torchvision': (
+        Role('boxes', ('M', 4), tensor_names=('boxes',)),
+        Role('labels', ('M',), _WHOLE, ('labels',)),
+        Role('scores', ('M',), tensor_names=('scores',)),
+    ),
+}
+
+
+_LAYOUTS: Final[Mapping[str, Callable[[DecoderSpec, int | None], tuple[Role, ...]]]] = {
+    'dense': _dense,
+    'yolox_raw': lambda _, classes: (Role('output', ('B', 'N', _rows(classes, 5))),),
+    'onnx_nms': lambda _, classes: (
+        Role('boxes', ('B', 'N', 4), tensor_names=_BOXES),
+        Role('scores', ('B', _rows(classes, 0), 'N'), tensor_names=_SCORES),
+        Role('selected', ('M', 3), _WHOLE, ('selected_indices', 'selected')),
+    ),
+    'rtdetr_ultralytics': lambda _, classes: (Role('output', ('B', 'Q', _rows(classes, 4))),),
+    'detr': _detr,
+}

@@ -20,22 +20,43 @@ from trt_perception.config import DetectorConfig
 from trt_perception.decoder_spec import DECODERS
 from trt_perception.decoder_spec import DecoderSpec
 from trt_perception.errors import EngineError
+from trt_perception.input_layout import image_shape
+from trt_perception.input_layout import image_size
+from trt_perception.input_layout import split_inputs
 from trt_perception.manifest import Preprocessing
 from trt_perception.manifest import TensorSpec
 from trt_perception.output_layout import assign_outputs
-from trt_perception.recognition_facts import Facts
 from trt_perception.recognition_facts import facts_of
 from trt_perception.recognition_outputs import candidates
 
 __all__ = ['PREPROCESSING', 'Given', 'Recognised', 'recognise']
 
-_LETTERBOX_RGB: Final = {'resize': 'letterbox', 'color_order': 'rgb', 'scale': 1 / 255}
+_RGB_255: Final = {'color_order': 'rgb', 'scale': 1 / 255}
+_IMAGENET: Final = {
+    **_RGB_255,
+    'mean': (0.485, 0.456, 0.406),
+    'std': (0.229, 0.224, 0.225),
+}
+_ULTRALYTICS: Final = {**_RGB_255, 'resize': 'letterbox'}
+# The corner that is left is padded after the normalisation, with 0: the mean of ImageNet's means.
+_DETR: Final = {**_IMAGENET, 'resize': 'letterbox_top_left', 'pad_value': 116}
+_YOLOX: Final = {'resize': 'letterbox_top_left', 'color_order': 'bgr', 'scale': 1.0}
 #: What the models are trained with whose outputs look so, by name of DECODERS. A name that is not
 #: here belongs to no one training: then the preprocessing must be said.
 PREPROCESSING: Final[Mapping[str, Mapping[str, Any]]] = {
-    'dense': _LETTERBOX_RGB,
-    'dense_objectness_transposed': _LETTERBOX_RGB,
-    'yolox': {'resize': 'letterbox', 'color_order': 'bgr', 'scale': 1.0},
+    'dense': _ULTRALYTICS,
+    'dense_objectness_transposed': _ULTRALYTICS,
+    'yolox': _YOLOX,
+    'yolox_raw': _YOLOX,
+    'rtdetr_ultralytics': {**_RGB_255, 'resize': 'stretch'},
+    'rtdetr': {**_RGB_255, 'resize': 'stretch'},
+    'labels_boxes_scores': {**_RGB_255, 'resize': 'stretch'},
+    'rfdetr': {**_IMAGENET, 'resize': 'stretch'},
+    'detr': _DETR,
+    'detr_sigmoid': _DETR,
+    # Both normalise, and resize again, inside.
+    'torchvision': {**_RGB_255, 'resize': 'letterbox_top_left', 'pad_value': 116},
+    'tensorflow': {'resize': 'stretch', 'color_order': 'rgb', 'scale': 1.0},
 }
 
 
@@ -100,8 +121,7 @@ def recognise(
 
     Args:
         name: the model's file name, for messages.
-        inputs: as the runtime reports them, -1 for an open dimension; the first one of four
-            dimensions is the image.
+        inputs: as the runtime reports them, -1 for an open dimension.
         outputs: likewise.
         metadata: the ONNX file's own, or what stands in front of an engine's plan.
         config: a config.json beside the model, None where there is none.
@@ -113,23 +133,32 @@ def recognise(
     given = given or Given()
     facts = facts_of(name, metadata, config)
     evidence = list(facts.evidence)
+    image, beside = split_inputs(name, inputs)
     if given.class_names:
         class_names = given.class_names
         evidence.append(f'model.class_names -> {len(class_names)} classes')
     else:
         class_names = facts.class_names
-    size = _input_size(inputs, given, facts)
+    size = given.preprocessing.get('input_size') or image_size(image) or facts.input_size
     if given.decoder:
         names = [given.decoder]
         evidence.append(f'model.decoder -> {given.decoder}')
     else:
-        found = candidates(name, size, tuple(outputs), len(class_names) or None, facts)
+        found = candidates(
+            name, size, tuple(outputs), len(class_names) or None, facts, bool(beside)
+        )
         names = [candidate.decoder for candidate in found]
         evidence += [candidate.sentence for candidate in found] if len(found) == 1 else []
     chosen = names[0] if len(names) == 1 else ''
-    values: dict[str, Any] = {**PREPROCESSING.get(chosen, {}), **facts.preprocessing}
-    if chosen in PREPROCESSING and not facts.preprocessing:
-        evidence.append(f'{chosen} -> the preprocessing that such models are trained with')
+    trained = PREPROCESSING.get(chosen, {})
+    if not trained and facts.exporter in ('ultralytics', 'yolov5'):
+        trained = _ULTRALYTICS
+    values: dict[str, Any] = {**trained, **facts.preprocessing}
+    if trained and not facts.preprocessing:
+        evidence.append(
+            f'{chosen} -> preprocessing that such models are trained with: '
+            + ', '.join(f'{key} {value}' for key, value in trained.items())
+        )
     values.update(given.preprocessing)
     if size is not None:
         values['input_size'] = size
@@ -138,23 +167,12 @@ def recognise(
     unknown += [] if class_names else ['model.class_names']
     if unknown:
         raise EngineError(_message(name, unknown, inputs, outputs, evidence, names))
-    preprocessing = Preprocessing(**values, dtype=inputs[0].dtype)
+    layout = 'nhwc' if image_shape(image) == 'nhwc' else 'nchw'
+    preprocessing = Preprocessing(**values, layout=layout, dtype=image.dtype)
     return Recognised(DECODERS[chosen], preprocessing, class_names, tuple(evidence))
 
 
 _NEEDED: Final = ('input_size', 'resize', 'color_order', 'scale')
-
-
-def _input_size(
-    inputs: Sequence[TensorSpec], given: Given, facts: Facts
-) -> tuple[int, int] | None:
-    """Return width and height: said, of the tensor, or of the metadata."""
-    if 'input_size' in given.preprocessing:
-        return given.preprocessing['input_size']  # type: ignore[no-any-return]
-    image = next((tensor.shape for tensor in inputs if len(tensor.shape) == 4), ())
-    if image and min(image[2:]) > 0:
-        return image[3], image[2]
-    return facts.input_size
 
 
 def _message(

@@ -41,7 +41,7 @@ class Facts:
         input_size: width and height, None where nothing says them.
         preprocessing: fields of Preprocessing that a file beside the model says.
         exporter: ``ultralytics``, ``yolov5``, ``huggingface``, or empty.
-        model: what the exporter calls the architecture, lower case, or empty.
+        model: what the exporter calls the architecture where that matters, or empty.
         evidence: a sentence for each finding.
     """
 

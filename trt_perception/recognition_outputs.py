@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,15 +41,15 @@ class Candidate:
     sentence: str
 
 
-def anchors_per_cell(anchors: int, input_size: tuple[int, int] | None) -> int:
+def anchors_per_cell(anchors: int, input_size: tuple[int, int] | None) -> int | None:
     """Return how many anchors a cell has in grids whose cells sum up to all anchors.
 
     Returns:
-        1 (YOLOv8, YOLOX), 3 (YOLOv5, 7), or 0 where no grids explain the number or the size of
-        the input or the number is open.
+        1 (YOLOv8, YOLOX), 3 (YOLOv5, 7), 0 where no grids explain the number, None where the
+        number or the size of the input is open.
     """
-    if input_size is None or anchors < 1:
-        return 0
+    if input_size is None or anchors < 0:
+        return None
     width, height = input_size
     for per_cell in (1, 3):
         for strides in _STRIDE_SETS:
@@ -64,6 +65,7 @@ def candidates(
     outputs: tuple[TensorSpec, ...],
     classes: int | None,
     facts: Facts,
+    has_target_size: bool,
 ) -> list[Candidate]:
     """Return the decoders that fit: one where there is no doubt.
 
@@ -73,6 +75,7 @@ def candidates(
         outputs: as the runtime reports them.
         classes: how many class names there are, None where nobody said.
         facts: what metadata and config.json say.
+        has_target_size: there is a second input that is told a size.
 
     Raises:
         EngineError: the outputs are those of something else than a detector of boxes.
@@ -84,10 +87,15 @@ def candidates(
             for decoder, spec in DECODERS.items()
             if assign_outputs(spec, outputs, classes, open_fits=open_fits) is not None
         ]
-        left = _without_impossible(fitting, input_size, outputs, facts)
+        if not has_target_size:
+            fitting = [decoder for decoder in fitting if decoder != 'labels_boxes_scores']
+        left = _of_exporter(fitting, outputs, facts)
+        if len(outputs) == 1 and len(outputs[0].shape) == 3:
+            left = _by_anchors(left, outputs[0].shape, input_size)
         if left:
             break
-    return [Candidate(decoder, f'{_listed(outputs)} -> {decoder}') for decoder in left]
+    why = f' of {facts.model}' if facts.model else ''
+    return [Candidate(decoder, f'{_listed(outputs)}{why} -> {decoder}') for decoder in left]
 
 
 def _refuse_others(name: str, outputs: tuple[TensorSpec, ...]) -> None:
@@ -107,35 +115,54 @@ def _refuse_others(name: str, outputs: tuple[TensorSpec, ...]) -> None:
         )
 
 
-def _without_impossible(
-    fitting: list[str],
-    input_size: tuple[int, int] | None,
-    outputs: tuple[TensorSpec, ...],
-    facts: Facts,
+#: What each exporter writes, of what a shape may fit.
+_EXPORTERS: Final[Mapping[str, tuple[str, ...]]] = {
+    'ultralytics': ('dense', 'end_to_end'),
+    'ultralytics rtdetr': ('rtdetr_ultralytics',),
+    'yolov5': ('dense_objectness_transposed',),
+    # By "model_type" in config.json.
+    'huggingface rt_detr': ('rtdetr',),
+    'huggingface rt_detr_v2': ('rtdetr',),
+    'huggingface d_fine': ('rtdetr',),
+    'huggingface deformable_detr': ('detr_sigmoid',),
+    'huggingface conditional_detr': ('detr_sigmoid',),
+    'huggingface rf_detr': ('rfdetr',),
+    'huggingface detr': ('detr',),
+    'huggingface table-transformer': ('detr',),
+    'huggingface yolos': ('detr',),
+}
+
+
+def _of_exporter(fitting: list[str], outputs: tuple[TensorSpec, ...], facts: Facts) -> list[str]:
+    """Leave what the exporter writes; RF-DETR's own is known by the names of its outputs."""
+    written = _EXPORTERS.get(f'{facts.exporter} {facts.model}'.strip())
+    if written is None and {tensor.name for tensor in outputs} == {'dets', 'labels'}:
+        written = ('rfdetr',)
+    return [name for name in fitting if written is None or name in written]
+
+
+def _by_anchors(
+    fitting: list[str], shape: tuple[int, ...], input_size: tuple[int, int] | None
 ) -> list[str]:
-    """Leave out what the exporter never writes and what the number of anchors excludes."""
-    if facts.exporter == 'ultralytics':
-        fitting = [name for name in fitting if name in ('dense',)]
-    if facts.exporter == 'yolov5':
-        fitting = [name for name in fitting if name in ('dense_objectness_transposed',)]
-    if len(outputs) == 1 and len(outputs[0].shape) == 3:
-        rows_first = anchors_per_cell(outputs[0].shape[2], input_size)
-        rows_last = anchors_per_cell(outputs[0].shape[1], input_size)
-        excluded = _excluded(rows_first, rows_last)
-        fitting = [name for name in fitting if name not in excluded]
-    return fitting
+    """Leave out what the number of anchors excludes, read along the last or the middle axis.
+
+    A dense output has one row for each anchor of each cell, anything else has not.
+    """
+    first, last = anchors_per_cell(shape[2], input_size), anchors_per_cell(shape[1], input_size)
+    excluded: set[str] = set()
+    if first and not last:
+        excluded |= {*_ROWS_LAST, *_NO_ANCHORS}
+    if last and not first:
+        excluded |= {*_ROWS_FIRST, *_NO_ANCHORS}
+        excluded |= {'yolox', 'yolox_raw'} if last == 3 else set()
+    if last == 0:
+        excluded |= set(_ROWS_LAST)
+    return [name for name in fitting if name not in excluded]
 
 
-def _excluded(rows_first: int, rows_last: int) -> set[str]:
-    """Return what cannot be, given how many anchors a cell would have read either way."""
-    first = {'dense', 'dense_objectness'}
-    last = {'dense_transposed', 'dense_objectness_transposed', 'yolox'}
-    if rows_first and not rows_last:
-        return last
-    if rows_last and not rows_first:
-        # One anchor a cell without objectness, as nobody exports by default, stays possible.
-        return first | ({'yolox'} if rows_last == 3 else set())
-    return set()
+_ROWS_FIRST: Final = ('dense', 'dense_objectness')
+_ROWS_LAST: Final = ('dense_transposed', 'dense_objectness_transposed', 'yolox', 'yolox_raw')
+_NO_ANCHORS: Final = ('end_to_end', 'rtdetr_ultralytics')
 
 
 def _listed(outputs: tuple[TensorSpec, ...]) -> str:

@@ -199,7 +199,7 @@ class BuildOptions(pydantic.BaseModel):
         unit='px',
         metavar='WxH',
     )
-    resize: Literal['letterbox', 'stretch'] | None = _option(
+    resize: Literal['letterbox', 'letterbox_top_left', 'stretch'] | None = _option(
         'model', None, 'How an image is fitted into the input (default: letterbox).'
     )
     pad_value: int | None = _option(

@@ -4,7 +4,11 @@ The way of a frame through a slot:
 
     enqueue   header and pixels → pinned memory → one exact-size upload → graph launch
     graph     letterbox kernel → TensorRT → filter, select, overlaps, keep → result in pinned
-    memory collect   wait for the event behind the graph, read the rows
+              memory
+    collect   wait for the event behind the graph, read the rows
+
+That is for dense outputs. All others are small: there the graph ends with the outputs in pinned
+memory, and collect decodes them on the host.
 
 Each slot has its own stream, buffers, context and graph, so the upload of one frame runs beside
 the engine of another. Everything is allocated when the pipeline is made; a frame larger than any
@@ -15,11 +19,12 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import threading
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from queue import SimpleQueue
+from typing import Any
 from typing import Final
 
 import numpy as np
@@ -27,8 +32,8 @@ import numpy.typing as npt
 
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
-from trt_perception.detections import Detections
 from trt_perception.errors import CudaError
+from trt_perception.errors import EngineError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.frame import Frame
 from trt_perception.gpu import Device
@@ -37,16 +42,17 @@ from trt_perception.gpu import Event
 from trt_perception.gpu import Graph
 from trt_perception.gpu import PinnedBuffer
 from trt_perception.gpu import Stream
-from trt_perception.gpu import clear_async
 from trt_perception.gpu import copy_async
+from trt_perception.input_layout import constant_inputs
 from trt_perception.letterbox import Letterbox
-from trt_perception.manifest import TensorSpec
 from trt_perception.model_file import ModelFile
 from trt_perception.model_spec import ModelSpec
 from trt_perception.model_spec import resolve_model_spec
+from trt_perception.pipelines.cuda_results import HostDecoded
+from trt_perception.pipelines.cuda_results import KernelDecoded
+from trt_perception.pipelines.cuda_results import SlotResult
+from trt_perception.pipelines.cuda_results import tensor_bytes
 from trt_perception.pipelines.pipeline import Result
-from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES
-from trt_perception.stages.gpu_kernels import RESULT_ROW
 from trt_perception.stages.gpu_kernels import FrameKernels
 from trt_perception.stages.tensorrt_runtime import TensorRtContext
 from trt_perception.stages.tensorrt_runtime import TensorRtEngine
@@ -54,16 +60,6 @@ from trt_perception.stages.tensorrt_runtime import TensorRtEngine
 __all__ = ['CudaPipeline']
 
 _LOG: Final = logging.getLogger(__name__)
-_ITEM_BYTES: Final = {
-    'float32': 4,
-    'float16': 2,
-    'bfloat16': 2,
-    'int64': 8,
-    'int32': 4,
-    'int8': 1,
-    'uint8': 1,
-    'bool': 1,
-}
 # Room for a 1080p bgr8 frame from the start; a slot grows to what a camera really sends.
 _FIRST_FRAME_BYTES: Final = 8 * 1024 * 1024
 # 6.2 MB took 376 µs with one thread, 232 with two, 196 to 201 with three or four and more
@@ -110,11 +106,12 @@ class CudaPipeline:
             streams = [self._closing.enter_context(Stream()) for _ in range(self.depth)]
             contexts = []
             for stream in streams:
-                contexts.append(engine.create_context(spec.input, stream))
+                contexts.append(engine.create_context(spec.input, stream, spec.beside))
                 self._closing.callback(contexts[-1].close)
             # A dynamic engine's outputs have their final shapes only now.
             self.spec = replace(spec, outputs=contexts[0].outputs)
             self.spec.check_outputs(self.spec.outputs)
+            _check_image(model.path.name, self.spec)
             kernels = FrameKernels(
                 self._device,
                 self.spec,
@@ -127,7 +124,7 @@ class CudaPipeline:
             self._slots = []
             use_graph = config.use_cuda_graph
             for stream, context in zip(streams, contexts, strict=True):
-                slot = _Slot(self._device, self.spec, kernels, context, stream)
+                slot = _Slot(self._device, self.spec, kernels, context, stream, config)
                 self._closing.callback(slot.close)
                 self._slots.append(slot)
                 # Where one slot has no graph the others would fail alike, and say so again.
@@ -165,6 +162,7 @@ class _Slot:
         kernels: FrameKernels,
         context: TensorRtContext,
         stream: Stream,
+        config: DetectorConfig,
     ) -> None:
         self._device = device
         self._spec = spec
@@ -180,15 +178,19 @@ class _Slot:
             # A core that spins while a Jetson's engine runs is one that nobody else has there.
             self._started: Event = own(Event())
             self.finished: Event = own(Event(blocking=device.integrated))
-            self._input = own(DeviceBuffer(_bytes_of(spec.input)))
-            self._outputs = {
-                tensor.name: own(DeviceBuffer(_bytes_of(tensor))) for tensor in spec.outputs
-            }
-            self._scratch = own(DeviceBuffer(kernels.scratch_bytes))
-            # Written by the last kernel where it lies: 7 KB need no copy of their own.
-            self._result = own(PinnedBuffer(kernels.result_bytes))
-            context.bind({spec.input.name: self._input.pointer})
-            context.bind({name: buffer.pointer for name, buffer in self._outputs.items()})
+            tensors = (spec.input, *spec.beside, *spec.outputs)
+            buffers = {each.name: own(DeviceBuffer(tensor_bytes(each))) for each in tensors}
+            addresses = {name: buffer.pointer for name, buffer in buffers.items()}
+            context.bind(addresses)
+            self._input = addresses[spec.input.name]
+            self._outputs = {tensor.name: addresses[tensor.name] for tensor in spec.outputs}
+            constants = constant_inputs(spec.beside, spec.preprocessing.input_size)
+            for name, values in constants.items():
+                _upload_once(values, addresses[name], stream)
+            self._result: SlotResult = (
+                KernelDecoded(kernels, stream) if kernels.decodes else HostDecoded(spec, config)
+            )
+            self._closing.callback(self._result.close)
             self._staging, self._frame = self._frame_buffers(_FIRST_FRAME_BYTES)
             undo.pop_all()
 
@@ -199,7 +201,6 @@ class _Slot:
             Whether there is a graph.
         """
         self._use_graph = use_graph
-        clear_async(self._scratch.pointer, self._scratch.size, self._stream)
         grey = Frame.view(
             bytes([114]) * (64 * 48 * 3), width=64, height=48, step=192, encoding='bgr8'
         )
@@ -227,12 +228,12 @@ class _Slot:
         self.finished.record(self._stream)
 
     def collect(self) -> Result:
-        """Wait for the boxes and copy them out of pinned memory."""
+        """Wait for the GPU and return the boxes."""
         self.finished.synchronize()
-        count = int(self._result.array[:4].view(np.int32)[0])
-        rows = self._result.array[RESULT_HEAD_BYTES:].view(RESULT_ROW)[:count]
-        detections = Detections(rows['xyxy'].copy(), rows['score'].copy(), rows['class_id'].copy())
-        return Result(detections, self.finished.seconds_since(self._started))
+        began = time.perf_counter()
+        detections = self._result.collect(*self._taken)
+        on_host = time.perf_counter() - began
+        return Result(detections, self.finished.seconds_since(self._started) + on_host)
 
     def close(self) -> None:
         """Free everything; the stream must belong to nobody else's work."""
@@ -250,6 +251,7 @@ class _Slot:
             (frame.width, frame.height), preprocessing.input_size, preprocessing.resize
         )
         self._kernels.header.write(self._staging.array, frame, letterbox, thresholds)
+        self._taken = letterbox, thresholds
 
     def _upload(self, pixel_bytes: int) -> None:
         """Send header and pixels in one copy of exactly their size.
@@ -264,12 +266,9 @@ class _Slot:
         """Queue all that the GPU does for a frame; this is what the graph holds."""
         header = self._staging.device_pointer if self._frame is None else self._frame.pointer
         pixels = header + self._kernels.header.size
-        self._kernels.letterbox(header, pixels, self._input.pointer, self._stream)
+        self._kernels.letterbox(header, pixels, self._input, self._stream)
         self._context.enqueue(self._stream)
-        output = self._outputs[self._spec.outputs[0].name].pointer
-        self._kernels.decode(
-            header, output, self._scratch.pointer, self._result.device_pointer, self._stream
-        )
+        self._result.queue(header, self._outputs, self._stream)
 
     def _capture(self) -> None:
         """Capture the graph; where that fails the slot goes on without one, and says so once."""
@@ -353,5 +352,19 @@ class _Copier:
                 self._done.put(error)
 
 
-def _bytes_of(tensor: TensorSpec) -> int:
-    return math.prod(tensor.shape) * _ITEM_BYTES[tensor.dtype]
+def _upload_once(values: npt.NDArray[Any], address: int, stream: Stream) -> None:
+    """Copy an array to the device and wait for it; done once, when a slot is made."""
+    with PinnedBuffer(values.nbytes) as pinned:
+        pinned.array[: values.nbytes] = values.reshape(-1).view(np.uint8)
+        copy_async(address, pinned.pointer, values.nbytes, stream)
+        stream.synchronize()
+
+
+def _check_image(name: str, spec: ModelSpec) -> None:
+    """Refuse an input that the letterbox kernel does not write."""
+    if spec.preprocessing.layout != 'nchw' or spec.input.dtype == 'uint8':
+        raise EngineError(
+            f'{name}: on the GPU an image input must be float and (1, 3, height, width) (got '
+            f'{spec.input.dtype}{list(spec.input.shape)}); export the detector so (tf2onnx: '
+            '--inputs-as-nchw), or run its ONNX file'
+        )

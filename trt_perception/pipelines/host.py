@@ -7,11 +7,12 @@ import time
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.frame import Frame
+from trt_perception.input_layout import constant_inputs
 from trt_perception.manifest import TensorSpec
 from trt_perception.model_file import ModelFile
 from trt_perception.model_spec import resolve_model_spec
 from trt_perception.pipelines.pipeline import Result
-from trt_perception.stages.decoders.dense import decode_dense
+from trt_perception.stages.decoders.decode import decode
 from trt_perception.stages.host_preprocess import HostPreprocessor
 from trt_perception.stages.onnx_runtime import CPU
 from trt_perception.stages.onnx_runtime import OnnxModel
@@ -57,6 +58,7 @@ class HostPipeline:
             metadata=self._model.metadata,
             model_config=model.config,
         )
+        self._constants = constant_inputs(self.spec.beside, self.spec.preprocessing.input_size)
         self._preprocess = HostPreprocessor(self.spec.preprocessing)
         self._config = config
         self._max_candidates = max_candidates
@@ -81,17 +83,18 @@ class HostPipeline:
         (frame, thresholds), self._waiting = self._waiting, None
         started = time.perf_counter()
         tensor, letterbox = self._preprocess(frame)
-        outputs = self._model.run(tensor)
+        image = {self.spec.input.name: tensor.reshape(self.spec.input.shape)}
+        outputs = self._model.run({**image, **self._constants})
         self.spec.check_outputs(
             tuple(
                 TensorSpec(told.name, array.shape, str(array.dtype))
                 for told, array in zip(self.spec.outputs, outputs, strict=True)
             )
         )
-        detections = decode_dense(
-            outputs[0],
-            self.spec.decoder,
-            letterbox,
+        (detections,) = decode(
+            outputs,
+            self.spec,
+            [letterbox],
             thresholds,
             max_detections=self._config.max_detections,
             max_candidates=self._max_candidates,

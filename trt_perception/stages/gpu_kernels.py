@@ -38,6 +38,7 @@ class FrameKernels:
         class_agnostic: boxes of different classes suppress each other too.
 
     Attributes:
+        decodes: the model's outputs are dense; else ``decode`` is not there.
         header: writes what the kernels read in front of the pixels.
         scratch_bytes: device memory that the decoding kernels need, cleared before the first
             frame.
@@ -59,7 +60,8 @@ class FrameKernels:
         decoder = spec.decoder
         output = spec.outputs[0]
         self.header = FrameHeader(len(spec.class_names))
-        self._anchors = output.shape[1 if decoder.transposed else 2]
+        self.decodes = decoder.family == 'dense'
+        self._anchors = output.shape[1 if decoder.transposed else 2] if self.decodes else 0
         self._network_wh = spec.preprocessing.input_size
         # As struct Scratch lays them out: counts, 64-bit keys, 16-bit classes, boxes, overlap
         # bits.
@@ -76,35 +78,37 @@ class FrameKernels:
         std = np.array(spec.preprocessing.std, np.float64)
         gain = (spec.preprocessing.scale / std).astype(np.float32)
         bias = (-np.array(spec.preprocessing.mean, np.float64) / std).astype(np.float32)
-        constants = {
+        constants: dict[str, object] = {
             **{f'FORMAT_{name.upper()}': number for name, number in FORMAT_NUMBERS.items()},
             **{f'GAIN_{i}': _literal(gain[i]) for i in range(3)},
             **{f'BIAS_{i}': _literal(bias[i]) for i in range(3)},
             'CLASS_WORDS': self.header.class_words,
             'INPUT_T': _C_TYPES[spec.input.dtype],
-            'OUTPUT_T': _C_TYPES[output.dtype],
             'NET_WIDTH': self._network_wh[0],
             'NET_HEIGHT': self._network_wh[1],
             'PAD_VALUE': spec.preprocessing.pad_value,
             'RGB_ORDER': int(spec.preprocessing.color_order == 'rgb'),
-            'ANCHORS': self._anchors,
-            'CLASSES': len(spec.class_names),
-            'OBJECTNESS': int(decoder.objectness),
-            'TRANSPOSED': int(decoder.transposed),
-            'CLASS_AGNOSTIC': int(class_agnostic),
-            'MAX_CANDIDATES': max_candidates,
-            'MAX_DETECTIONS': max_detections,
             'INFINITY_F': '__int_as_float(0x7f800000)',
             'NAN_F': '__int_as_float(0x7fffffff)',
         }
+        sources = ['frame.cuh', 'letterbox.cu']
+        if self.decodes:
+            sources.append('decode.cu')
+            constants |= {
+                'OUTPUT_T': _C_TYPES[output.dtype],
+                'ANCHORS': self._anchors,
+                'CLASSES': len(spec.class_names),
+                'OBJECTNESS': int(decoder.objectness),
+                'TRANSPOSED': int(decoder.transposed),
+                'CLASS_AGNOSTIC': int(class_agnostic),
+                'MAX_CANDIDATES': max_candidates,
+                'MAX_DETECTIONS': max_detections,
+            }
         folder = files('trt_perception.stages') / 'kernels'
         source = ''.join(
             [
                 *(f'#define {name} {value}\n' for name, value in constants.items()),
-                *(
-                    (folder / name).read_text()
-                    for name in ('frame.cuh', 'letterbox.cu', 'decode.cu')
-                ),
+                *((folder / name).read_text() for name in sources),
             ]
         )
         self._kernels = Kernels(compile_kernels(source, device.compute_capability))

@@ -5,6 +5,7 @@ The reference for the GPU's letterbox kernel.
 
 from __future__ import annotations
 
+from typing import Any
 from typing import Final
 
 import cv2
@@ -75,17 +76,22 @@ class HostPreprocessor:
         # (x * scale - mean) / std as one multiplication and one addition.
         self._gain = (preprocessing.scale / std).astype(np.float32)
         self._bias = (-np.array(preprocessing.mean, np.float64) / std).astype(np.float32)
-        self._tensor = np.empty((1, 3, height, width), np.dtype(preprocessing.dtype))
-        # All arithmetic is float32; a float16 tensor is rounded once, at the end.
+        by_row = preprocessing.layout == 'nhwc'
+        shape = (1, height, width, 3) if by_row else (1, 3, height, width)
+        self._tensor = np.empty(shape, np.dtype(preprocessing.dtype))
+        # One plane for each channel, wherever its values lie.
+        self._channels = self._tensor[0].transpose(2, 0, 1) if by_row else self._tensor[0]
+        # All arithmetic is float32; float16 is rounded once, at the end. Bytes stay as they are.
         self._plane = None if preprocessing.dtype == 'float32' else np.empty((height, width), 'f4')
         self._canvas = np.empty((0, 0, 0), np.uint8)
         self._letterbox: Letterbox | None = None
 
-    def __call__(self, frame: Frame) -> tuple[npt.NDArray[np.floating], Letterbox]:
+    def __call__(self, frame: Frame) -> tuple[npt.NDArray[Any], Letterbox]:
         """Fill the tensor from a frame.
 
         Returns:
-            float32 or float16 (1, 3, height, width), valid until the next call; and the geometry.
+            The tensor, (1, 3, height, width) or (1, height, width, 3), of the dtype that the
+            preprocessing says, valid until the next call; and the geometry.
         """
         image, order = channel_image(frame)
         letterbox = Letterbox.fit(
@@ -101,7 +107,7 @@ class HostPreprocessor:
         inside[...] = resized.reshape(inside.shape)
         channels = order if self._preprocessing.color_order == 'bgr' else order[::-1]
         for index, channel in enumerate(channels):
-            target = self._tensor[0, index]
+            target = self._channels[index]
             plane = target if self._plane is None else self._plane
             np.multiply(self._canvas[..., channel], self._gain[index], out=plane)
             if self._bias[index]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from typing import Final
 
-import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import EngineError
@@ -79,9 +79,12 @@ class OnnxModel:
         self.outputs = tuple(_spec(node) for node in self._session.get_outputs())
         self.metadata: dict[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
 
-    def run(self, tensor: npt.NDArray[np.floating]) -> list[npt.NDArray[Any]]:
-        """Run the model on its one input and return all outputs. Releases the GIL meanwhile."""
-        results: list[npt.NDArray[Any]] = self._session.run(None, {self.inputs[0].name: tensor})
+    def run(self, tensors: Mapping[str, npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+        """Run the model on its inputs, by name, and return all outputs.
+
+        Releases the GIL meanwhile.
+        """
+        results: list[npt.NDArray[Any]] = self._session.run(None, dict(tensors))
         return results
 
 

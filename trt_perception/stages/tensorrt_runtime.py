@@ -11,6 +11,7 @@ import importlib
 import logging
 from collections import deque
 from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from typing import Final
@@ -121,12 +122,15 @@ class TensorRtEngine:
             self.close()
             raise
 
-    def create_context(self, image: TensorSpec, stream: Stream) -> TensorRtContext:
+    def create_context(
+        self, image: TensorSpec, stream: Stream, beside: Sequence[TensorSpec] = ()
+    ) -> TensorRtContext:
         """Return a context for one input shape, set once; it owns its memory.
 
         Args:
             image: the input with its final shape.
             stream: profile and shapes are set in its order.
+            beside: the other inputs, likewise.
 
         Raises:
             EngineError: no profile holds the shape, or an output's shape depends on the data.
@@ -142,14 +146,15 @@ class TensorRtEngine:
                 context.set_optimization_profile_async(profile, stream.handle),
                 'set_optimization_profile_async',
             )
-            self._check(context.set_input_shape(image.name, image.shape), 'set_input_shape')
+            for tensor in (image, *beside):
+                self._check(context.set_input_shape(tensor.name, tensor.shape), 'set_input_shape')
             memory = DeviceBuffer(max(256, self._engine.device_memory_size_v2))
             context.set_device_memory(memory.pointer, memory.size)
             unresolved = context.infer_shapes()
             if unresolved:
                 raise EngineError(
-                    f'{self._name}: inputs {unresolved} have no shape; only one image input '
-                    'is supported'
+                    f'{self._name}: inputs {unresolved} have no shape; expected one image input '
+                    'and nothing unknown beside it'
                 )
             outputs = tuple(
                 TensorSpec(tensor.name, tuple(context.get_tensor_shape(tensor.name)), tensor.dtype)

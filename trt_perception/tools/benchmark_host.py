@@ -59,7 +59,7 @@ def measure_host_steps(
         before = time.perf_counter()
         tensor, letterbox = preprocess(frames[index % len(frames)])
         preprocessed = time.perf_counter()
-        output = onnx.run(tensor)[0]
+        output = onnx.run({spec.input.name: tensor})[0]
         inferred = time.perf_counter()
         decode_dense(
             output,

@@ -3,8 +3,11 @@
 Shapes, for C classes and N anchors; boxes are centre x, centre y, width, height in network pixels,
 scores after sigmoid:
 
-    (1, 4 + C, N)   YOLOv8, 9, 11, 12
-    (1, N, 5 + C)   YOLOv5, 7: transposed, with objectness, which multiplies the class scores
+    (B, 4 + C, N)   YOLOv8, 9, 11, 12
+    (B, N, 5 + C)   YOLOv5, 7, YOLOX with its grid decoding inside: transposed, with objectness,
+                    which multiplies the class scores
+
+The family needs NMS. The GPU does the same by its own kernels.
 """
 
 from __future__ import annotations
@@ -13,13 +16,38 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.config import Thresholds
+from trt_perception.decoder_spec import DecoderSpec
 from trt_perception.detections import Detections
 from trt_perception.letterbox import Letterbox
-from trt_perception.manifest import DecoderSpec
-from trt_perception.stages.nms import best_candidates
-from trt_perception.stages.nms import non_maximum_suppression
+from trt_perception.stages.decoders.selection import Candidates
+from trt_perception.stages.decoders.selection import Limits
+from trt_perception.stages.decoders.selection import corners
+from trt_perception.stages.decoders.selection import passing
+from trt_perception.stages.decoders.selection import select
 
-__all__ = ['decode_dense']
+__all__ = ['decode_dense', 'dense_candidates']
+
+
+def dense_candidates(
+    output: npt.NDArray[np.floating], decoder: DecoderSpec, thresholds: Thresholds
+) -> Candidates:
+    """Return the anchors above the threshold with their best class, the first of equals.
+
+    Args:
+        output: float (4 + C, N) of one image, or as ``decoder`` says.
+        decoder: layout of the output.
+        thresholds: what need not be looked at further.
+    """
+    rows = output.T if decoder.transposed else output
+    first_class = 5 if decoder.objectness else 4
+    classes = rows[first_class:].astype(np.float32, copy=False)
+    class_ids = classes.argmax(axis=0)
+    scores = classes[class_ids, np.arange(classes.shape[1])]
+    if decoder.objectness:
+        scores = scores * rows[4].astype(np.float32, copy=False)
+    chosen = passing(scores, class_ids, thresholds)
+    boxes = rows[:4, chosen].astype(np.float32).T
+    return Candidates(corners(boxes), scores[chosen], class_ids[chosen])
 
 
 # A network may say anything; what is no box leaves in a step of its own, not with a warning.
@@ -34,12 +62,7 @@ def decode_dense(
     max_candidates: int = 1024,
     class_agnostic: bool = False,
 ) -> Detections:
-    """Turn one dense output into detections.
-
-    The steps, the same on host and GPU, all in float32: best class of each anchor (the first of
-    equals), class filter, score > threshold, non-finite boxes and boxes without positive area
-    removed, the ``max_candidates`` best, NMS, the ``max_detections`` best, mapped to source
-    pixels, clipped to the image, empty ones removed.
+    """Turn one dense output into detections: best class of each anchor, then ``select``.
 
     Args:
         output: float (1, 4 + C, N), or as ``decoder`` says.
@@ -50,33 +73,8 @@ def decode_dense(
         max_candidates: most boxes that enter NMS.
         class_agnostic: boxes of different classes suppress each other too.
     """
-    rows = output[0].T if decoder.transposed else output[0]
-    first_class = 5 if decoder.objectness else 4
-    classes = rows[first_class:].astype(np.float32, copy=False)
-    class_ids = classes.argmax(axis=0)
-    scores = classes[class_ids, np.arange(classes.shape[1])]
-    if decoder.objectness:
-        scores = scores * rows[4].astype(np.float32, copy=False)
-    # NaN compares false and leaves here; an infinite score is no score.
-    passed = (scores > np.float32(thresholds.confidence)) & (scores < np.inf)
-    if thresholds.class_ids:
-        passed &= np.isin(class_ids, thresholds.class_ids)
-    chosen = np.flatnonzero(passed)
-    xyxy = _corners(rows[:4, chosen].astype(np.float32))
-    whole = np.isfinite(xyxy).all(axis=1) & (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
-    chosen, xyxy = chosen[whole], xyxy[whole]
-    best = best_candidates(scores[chosen], max_candidates)
-    chosen, xyxy = chosen[best], xyxy[best]
-    ids = class_ids[chosen].astype(np.int32)
-    kept = non_maximum_suppression(
-        xyxy, ids, thresholds.iou, max_detections, class_agnostic=class_agnostic
-    )
-    source = letterbox.to_source(xyxy[kept])
-    inside = (source[:, 2] > source[:, 0]) & (source[:, 3] > source[:, 1])
-    return Detections(source[inside], scores[chosen[kept]][inside], ids[kept][inside])
-
-
-def _corners(cxcywh: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return left, top, right, bottom: float32 (n, 4) from centre and size (4, n)."""
-    half = cxcywh[2:] * np.float32(0.5)
-    return np.concatenate([cxcywh[:2] - half, cxcywh[:2] + half]).T
+    candidates = dense_candidates(output[0], decoder, thresholds)
+    limits = Limits(max_detections, max_candidates, class_agnostic)
+    rows = output.shape[2 if decoder.transposed else 1]
+    classes = rows - (5 if decoder.objectness else 4)
+    return select(candidates, letterbox, thresholds, limits, classes=classes, suppress=True)

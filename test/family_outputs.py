@@ -1,0 +1,299 @@
+"""Outputs of every family made for known boxes, written from each exporter's own conventions."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
+from onnx import helper
+from onnx import numpy_helper
+
+CLASSES = 5
+NAMES = tuple(f'class {number}' for number in range(CLASSES))
+NETWORK = (640, 480)  # width and height
+QUERIES = 40
+
+
+def known(rng, count=6):
+    """Return boxes in network pixels (left, top, right, bottom) apart from each other, scores that
+    fall, and classes."""
+    columns = rng.permutation(count)
+    left = 20 + columns * 95 + rng.uniform(0, 5, count)
+    top = rng.uniform(100, 250, count)
+    size = rng.uniform(20, 80, (count, 2))
+    xyxy = np.stack([left, top, left + size[:, 0], top + size[:, 1]], axis=1)
+    scores = np.linspace(0.95, 0.4, count)
+    return xyxy, scores, rng.integers(0, CLASSES, count)
+
+
+def cxcywh(xyxy):
+    return np.concatenate([(xyxy[:, :2] + xyxy[:, 2:]) / 2, xyxy[:, 2:] - xyxy[:, :2]], axis=1)
+
+
+def cells(width, height):
+    """Return (column, row, stride) of every cell of strides 8, 16 and 32, row by row."""
+    return [
+        (column, row, stride)
+        for stride in (8, 16, 32)
+        for row in range(height // stride)
+        for column in range(width // stride)
+    ]
+
+
+def class_rows(rng, count, boxes, scores, labels, objectness=False):
+    """Return (count, 4 [+ 1] + C): noise below any threshold, the known ones somewhere in it."""
+    low = rng.uniform(0, 0.05, (count, CLASSES))
+    noise = np.concatenate([rng.uniform(1, 9, (count, 4)), low], axis=1)
+    places = rng.choice(count, len(boxes), replace=False)
+    noise[places, :4] = boxes
+    noise[places, 4 + labels] = scores
+    if objectness:
+        noise = np.insert(noise, 4, 0.5, axis=1)
+        noise[places, 5 + labels] *= 1 / 0.8
+        noise[places, 4] = 0.8
+    return noise, places
+
+
+def dense(rng, xyxy, scores, labels):
+    rows, _ = class_rows(rng, len(cells(*NETWORK)), cxcywh(xyxy), scores, labels)
+    return {'output0': rows.T}
+
+
+def dense_transposed(rng, xyxy, scores, labels):
+    rows, _ = class_rows(rng, 1000, cxcywh(xyxy), scores, labels)
+    return {'output0': rows}
+
+
+def dense_objectness(rng, xyxy, scores, labels):
+    rows, _ = class_rows(rng, 1000, cxcywh(xyxy), scores, labels, objectness=True)
+    return {'output0': rows.T}
+
+
+def dense_objectness_transposed(rng, xyxy, scores, labels):
+    count = 3 * len(cells(*NETWORK))
+    rows, _ = class_rows(rng, count, cxcywh(xyxy), scores, labels, objectness=True)
+    return {'output0': rows}
+
+
+def yolox(rng, xyxy, scores, labels):
+    count = len(cells(*NETWORK))
+    rows, _ = class_rows(rng, count, cxcywh(xyxy), scores, labels, objectness=True)
+    return {'output': rows}
+
+
+def yolox_raw(rng, xyxy, scores, labels):
+    grid = np.array(cells(*NETWORK), float)
+    rows, places = class_rows(rng, len(grid), cxcywh(xyxy), scores, labels, objectness=True)
+    stride = grid[places, 2:]
+    rows[places, :2] = rows[places, :2] / stride - grid[places, :2]
+    rows[places, 2:4] = np.log(rows[places, 2:4] / stride)
+    return {'output': rows}
+
+
+def end_to_end(rng, xyxy, scores, labels):
+    rows = np.zeros((300, 6))
+    rows[: len(xyxy)] = np.concatenate([xyxy, scores[:, None], labels[:, None]], axis=1)
+    return {'output0': rows}
+
+
+def efficient_nms(rng, xyxy, scores, labels):
+    boxes, confidence, classes = np.zeros((100, 4)), np.full(100, 0.9), np.zeros(100, np.int32)
+    count = len(xyxy)  # what stands behind is not to be read
+    boxes[:count], confidence[:count], classes[:count] = xyxy, scores, labels
+    return {
+        'num_dets': np.array([count], np.int32),
+        'det_boxes': boxes,
+        'det_scores': confidence,
+        'det_classes': classes,
+    }
+
+
+def onnx_nms(rng, xyxy, scores, labels):
+    """Boxes of 50 candidates; the operator selected the known ones, one of them for two images."""
+    boxes, by_class = rng.uniform(1, 9, (50, 4)), rng.uniform(0, 0.9, (CLASSES, 50))
+    places = rng.choice(50, len(xyxy), replace=False)
+    boxes[places], by_class[labels, places] = xyxy, scores
+    return boxes, by_class, np.stack([labels, places], axis=1)
+
+
+def onnx_nms_xyxy(rng, xyxy, scores, labels):
+    boxes, by_class, selected = onnx_nms(rng, xyxy, scores, labels)
+    return {'boxes': boxes, 'scores': by_class, 'selected_indices': selected}
+
+
+def onnx_nms_yxyx(rng, xyxy, scores, labels):
+    boxes, by_class, selected = onnx_nms(rng, xyxy, scores, labels)
+    boxes = boxes[:, [3, 2, 1, 0]]  # bottom, right, top, left: any two corners will do
+    return {'boxes': boxes, 'scores': by_class, 'selected_indices': selected}
+
+
+def onnx_nms_cxcywh(rng, xyxy, scores, labels):
+    boxes, by_class, selected = onnx_nms(rng, cxcywh(xyxy), scores, labels)
+    return {'boxes': boxes, 'scores': by_class, 'selected_indices': selected}
+
+
+def normalised(xyxy):
+    return cxcywh(xyxy) / np.array(NETWORK * 2, float)
+
+
+def rtdetr_ultralytics(rng, xyxy, scores, labels):
+    rows, places = class_rows(rng, 300, normalised(xyxy), scores, labels)
+    rows[:, :4] = np.where(np.isin(np.arange(300), places)[:, None], rows[:, :4], 0.5)
+    return {'output0': rows}
+
+
+def logit(probability):
+    return np.log(probability) - np.log1p(-probability)
+
+
+def detr_sigmoid(rng, xyxy, scores, labels):
+    boxes, logits = np.full((QUERIES, 4), 0.5), rng.uniform(-9, -4, (QUERIES, CLASSES))
+    places = rng.choice(QUERIES, len(xyxy), replace=False)
+    boxes[places], logits[places, labels] = normalised(xyxy), logit(scores)
+    return {'logits': logits, 'pred_boxes': boxes}
+
+
+def rfdetr(rng, xyxy, scores, labels):
+    made = detr_sigmoid(rng, xyxy, scores, labels)
+    return {'dets': made['pred_boxes'], 'labels': made['logits']}
+
+
+def detr(rng, xyxy, scores, labels):
+    """The one known logit over others of 0 makes its share of the softmax the score."""
+    boxes, logits = np.full((QUERIES, 4), 0.5), np.zeros((QUERIES, CLASSES + 1))
+    logits[:, -1] = 9
+    places = rng.choice(QUERIES, len(xyxy), replace=False)
+    boxes[places], logits[places, -1] = normalised(xyxy), 0
+    logits[places, labels] = np.log(scores / (1 - scores) * CLASSES)
+    return {'logits': logits, 'pred_boxes': boxes}
+
+
+def labels_boxes_scores(rng, xyxy, scores, labels):
+    boxes, confidence, classes = np.zeros((300, 4)), np.zeros(300), np.zeros(300, np.int64)
+    places = rng.choice(300, len(xyxy), replace=False)
+    boxes[places], confidence[places], classes[places] = xyxy, scores, labels
+    return {'labels': classes, 'boxes': boxes, 'scores': confidence}
+
+
+def torchvision(rng, xyxy, scores, labels):
+    return {'boxes': xyxy, 'labels': labels.astype(np.int64), 'scores': scores}
+
+
+def tensorflow(rng, xyxy, scores, labels):
+    boxes, confidence, classes = np.zeros((100, 4)), np.full(100, 0.9), np.ones(100)
+    count = len(xyxy)
+    boxes[:count] = xyxy[:, [1, 0, 3, 2]] / np.array(NETWORK[::-1] * 2, float)
+    confidence[:count], classes[:count] = scores, labels + 1
+    return {
+        'detection_boxes': boxes,
+        'detection_classes': classes,
+        'detection_scores': confidence,
+        'num_detections': np.array(float(count)),
+    }
+
+
+#: By name of DECODERS.
+OUTPUTS = {
+    'dense': dense,
+    'dense_transposed': dense_transposed,
+    'dense_objectness': dense_objectness,
+    'dense_objectness_transposed': dense_objectness_transposed,
+    'yolox': yolox,
+    'yolox_raw': yolox_raw,
+    'end_to_end': end_to_end,
+    'efficient_nms': efficient_nms,
+    'onnx_nms_xyxy': onnx_nms_xyxy,
+    'onnx_nms_yxyx': onnx_nms_yxyx,
+    'onnx_nms_cxcywh': onnx_nms_cxcywh,
+    'rtdetr_ultralytics': rtdetr_ultralytics,
+    'rtdetr': detr_sigmoid,
+    'rfdetr': rfdetr,
+    'detr_sigmoid': detr_sigmoid,
+    'detr': detr,
+    'labels_boxes_scores': labels_boxes_scores,
+    'torchvision': torchvision,
+    'tensorflow': tensorflow,
+}
+
+
+def batched(name, images, dtype=np.float32):
+    """Return the outputs of several images as one run gives them: {name: array}."""
+    made = [
+        {
+            key: value if value.dtype.kind in 'iu' else value.astype(dtype)
+            for key, value in image.items()
+        }
+        for image in images
+    ]
+    if name == 'torchvision':
+        return {
+            f'{key}.{index}' if index else key: value
+            for index, image in enumerate(made)
+            for key, value in image.items()
+        }
+    stacked = {}
+    for key in made[0]:
+        if key == 'selected_indices':
+            stacked[key] = np.concatenate(
+                [np.insert(image[key], 0, index, axis=1) for index, image in enumerate(made)]
+            ).astype(np.int64)
+        else:
+            stacked[key] = np.stack([image[key] for image in made])
+    return stacked
+
+
+def network(
+    outputs,
+    image=(1, 3, NETWORK[1], NETWORK[0]),
+    beside=(),
+    metadata=(),
+    seed=3,
+    image_dtype=TensorProto.FLOAT,
+):
+    """Return an ONNX model that gives these outputs for every image.
+
+    A convolution of seeded weights looks at the image, and what it says is multiplied away: the
+    outputs depend on the image for the runtime, not for the test.
+    """
+    rng = np.random.default_rng(seed)
+    opened = [name for name, _ in beside]
+    kind = {'f': TensorProto.FLOAT, 'i': TensorProto.INT64}
+    constants = {
+        'weights': rng.normal(size=(2, 3, 3, 3)).astype(np.float32),
+        'zero': np.zeros(1, np.float32),
+    }
+    order = {'perm': [0, 3, 1, 2]} if image[-1] == 3 else None
+    nodes = [helper.make_node('Cast', ['image'], ['single'], to=TensorProto.FLOAT)]
+    last = 'single'
+    if len(image) == 3:
+        constants['first'] = np.array([0])
+        nodes.append(helper.make_node('Unsqueeze', [last, 'first'], ['batch']))
+        last = 'batch'
+    if order:
+        nodes.append(helper.make_node('Transpose', [last], ['planes'], **order))
+        last = 'planes'
+    nodes += [
+        helper.make_node('Conv', [last, 'weights'], ['features']),
+        helper.make_node('ReduceMean', ['features'], ['mean'], keepdims=0),
+        helper.make_node('Mul', ['mean', 'zero'], ['nothing']),
+    ]
+    infos = []
+    for name, value in outputs.items():
+        constants[f'{name} made'] = value.astype(np.float32)
+        nodes.append(helper.make_node('Add', [f'{name} made', 'nothing'], [f'{name} sum']))
+        onnx_type = helper.np_dtype_to_tensor_dtype(value.dtype)
+        nodes.append(helper.make_node('Cast', [f'{name} sum'], [name], to=onnx_type))
+        infos.append(helper.make_tensor_value_info(name, onnx_type, value.shape))
+    inputs = [helper.make_tensor_value_info('image', image_dtype, image)]
+    inputs += [helper.make_tensor_value_info(name, kind['i'], shape) for name, shape in beside]
+    for name in opened:  # used, so that nobody takes it away
+        nodes.append(helper.make_node('Identity', [name], [f'{name} seen']))
+    graph = helper.make_graph(
+        nodes,
+        'made',
+        inputs,
+        infos,
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 13)], ir_version=8)
+    helper.set_model_props(model, dict(metadata))
+    return model.SerializeToString()

@@ -1,0 +1,89 @@
+"""Which input is the image, how it lies in memory, and what the inputs beside it are told.
+
+The inputs beside it are the same for each frame:
+
+    orig_target_sizes   (1, 2): the size to which boxes are scaled. It is told the network's own
+                        size, so that boxes come in network pixels as from any other model.
+    pixel_mask          (1, H, W): 1 where the input is image. All of it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.errors import EngineError
+from trt_perception.manifest import TensorSpec
+
+__all__ = ['constant_inputs', 'image_shape', 'image_size', 'split_inputs']
+
+_BESIDE: Final = ('orig_target_sizes', 'pixel_mask')
+_WHOLE: Final = ('int64', 'int32')
+
+
+def split_inputs(
+    name: str, inputs: Sequence[TensorSpec]
+) -> tuple[TensorSpec, tuple[TensorSpec, ...]]:
+    """Return the image and the inputs beside it.
+
+    Args:
+        name: the model's file name, for messages.
+        inputs: as the runtime reports them.
+
+    Raises:
+        EngineError: there is no single image, or an input that nothing is known about.
+    """
+    beside = tuple(tensor for tensor in inputs if _is_beside(tensor))
+    images = [tensor for tensor in inputs if tensor not in beside]
+    if len(images) != 1 or len(images[0].shape) not in (3, 4):
+        listed = ', '.join(f'{each.name} {each.dtype}{list(each.shape)}' for each in inputs)
+        raise EngineError(
+            f'{name}: expected one image input of shape (1, 3, height, width) (got '
+            f'{listed or "none"}); export the detector with a single image input (beside it may '
+            f'stand {" and ".join(_BESIDE)})'
+        )
+    return images[0], beside
+
+
+def _is_beside(tensor: TensorSpec) -> bool:
+    if tensor.name not in _BESIDE:
+        # The size has a form that no image has.
+        return len(tensor.shape) == 2 and tensor.shape[1] == 2 and tensor.dtype in _WHOLE
+    return len(tensor.shape) == (2 if tensor.name == 'orig_target_sizes' else 3)
+
+
+def image_shape(tensor: TensorSpec) -> str:
+    """Return how the image lies: ``nchw``, ``nhwc``, or ``chw`` without an axis for the batch."""
+    if len(tensor.shape) == 3:
+        return 'chw'
+    return 'nhwc' if tensor.shape[3] == 3 and tensor.shape[1] != 3 else 'nchw'
+
+
+def image_size(tensor: TensorSpec) -> tuple[int, int] | None:
+    """Return width and height of the image, None where one of them is open."""
+    rows = {'nchw': 2, 'nhwc': 1, 'chw': 1}[image_shape(tensor)]
+    height, width = tensor.shape[rows : rows + 2]
+    return (width, height) if min(width, height) > 0 else None
+
+
+def constant_inputs(
+    beside: Sequence[TensorSpec], network_wh: tuple[int, int]
+) -> dict[str, npt.NDArray[Any]]:
+    """Return what the inputs beside the image are told, by name; open sides are closed."""
+    width, height = network_wh
+    constants: dict[str, npt.NDArray[Any]] = {}
+    for tensor in beside:
+        dtype = np.dtype(tensor.dtype)
+        if len(tensor.shape) == 2:
+            constants[tensor.name] = np.array([[width, height]], dtype)
+        else:
+            whole = (1, height, width)
+            shape = [
+                side if side > 0 else own for side, own in zip(tensor.shape, whole, strict=True)
+            ]
+            constants[tensor.name] = np.ones(shape, dtype)
+    return constants

@@ -1,0 +1,156 @@
+"""From a model's outputs to detections, whatever its family: the one way in for pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.config import Thresholds
+from trt_perception.decoder_spec import DecoderSpec
+from trt_perception.detections import Detections
+from trt_perception.letterbox import Letterbox
+from trt_perception.model_spec import ModelSpec
+from trt_perception.output_layout import assign_outputs
+from trt_perception.stages.decoders.dense import dense_candidates
+from trt_perception.stages.decoders.final_boxes import counted_candidates
+from trt_perception.stages.decoders.final_boxes import final_candidates
+from trt_perception.stages.decoders.final_boxes import tensorflow_candidates
+from trt_perception.stages.decoders.onnx_nms import onnx_nms_candidates
+from trt_perception.stages.decoders.queries import detr_candidates
+from trt_perception.stages.decoders.queries import rtdetr_ultralytics_candidates
+from trt_perception.stages.decoders.selection import Candidates
+from trt_perception.stages.decoders.selection import Limits
+from trt_perception.stages.decoders.selection import select
+from trt_perception.stages.decoders.yolox_raw import yolox_raw_candidates
+
+__all__ = ['bfloat16_to_float32', 'decode']
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class _Image:
+    """What a family may need to know of the image whose outputs it reads."""
+
+    index: int
+    decoder: DecoderSpec
+    network_wh: tuple[int, int]
+    thresholds: Thresholds
+
+
+# A network may say anything; what is no box leaves in a step of its own, not with a warning.
+@np.errstate(over='ignore', under='ignore', divide='ignore', invalid='ignore')
+def decode(
+    outputs: Sequence[Array],
+    spec: ModelSpec,
+    letterboxes: Sequence[Letterbox],
+    thresholds: Thresholds,
+    *,
+    max_detections: int,
+    max_candidates: int = 1024,
+    class_agnostic: bool = False,
+) -> list[Detections]:
+    """Turn the outputs of a batch into detections, one for each image.
+
+    Args:
+        outputs: arrays in the order of ``spec.outputs``, with their final shapes; those of
+            torchvision's family for each image in turn. float16 is converted here.
+        spec: the model's.
+        letterboxes: geometry of each image of the batch, in its order.
+        thresholds: confidence, IoU and class filter.
+        max_detections: most boxes of an image.
+        max_candidates: most boxes that enter NMS.
+        class_agnostic: boxes of different classes suppress each other too, where there is NMS.
+
+    Raises:
+        EngineError: the outputs are not what the decoder reads, or a class has no name.
+    """
+    classes = len(spec.class_names)
+    assigned = assign_outputs(spec.decoder, spec.outputs, classes)
+    assert assigned is not None, 'checked when the model was opened'
+    # torchvision's tensors have no axis for a batch: each image brings its own.
+    sets = len(letterboxes) if spec.decoder.family == 'torchvision' else 1
+    arrays = [
+        _plain(outputs[number * len(spec.outputs) + index])
+        for number in range(sets)
+        for index in assigned
+    ]
+    family = _FAMILIES[spec.decoder.family]
+    limits = Limits(max_detections, max_candidates, class_agnostic)
+    found = []
+    for index, letterbox in enumerate(letterboxes):
+        image = _Image(index, spec.decoder, spec.preprocessing.input_size, thresholds)
+        found.append(
+            select(
+                family(arrays, image),
+                letterbox,
+                thresholds,
+                limits,
+                classes=classes,
+                suppress=spec.decoder.family in _NEED_NMS,
+            )
+        )
+    return found
+
+
+def bfloat16_to_float32(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+    """Return the values of bfloat16 numbers, which are the upper halves of float32 ones."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def _plain(array: Array) -> Array:
+    """Return every float as float32."""
+    return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+_NEED_NMS: Final = ('dense', 'yolox_raw')
+_FAMILIES: Final[Mapping[str, Callable[[Sequence[Array], _Image], Candidates]]] = {
+    'dense': lambda arrays, image: dense_candidates(
+        arrays[0][image.index], image.decoder, image.thresholds
+    ),
+    'yolox_raw': lambda arrays, image: yolox_raw_candidates(
+        arrays[0][image.index], image.decoder.strides, image.network_wh, image.thresholds
+    ),
+    'end_to_end': lambda arrays, image: final_candidates(
+        arrays[0][image.index][:, :4], arrays[0][image.index][:, 4], arrays[0][image.index][:, 5]
+    ),
+    'efficient_nms': lambda arrays, image: counted_candidates(
+        *(array[image.index] for array in arrays)
+    ),
+    'onnx_nms': lambda arrays, image: onnx_nms_candidates(
+        arrays[0][image.index],
+        arrays[1][image.index],
+        arrays[2],
+        image.index,
+        image.decoder.box_format,
+    ),
+    'rtdetr_ultralytics': lambda arrays, image: rtdetr_ultralytics_candidates(
+        arrays[0][image.index], image.network_wh
+    ),
+    'detr': lambda arrays, image: detr_candidates(
+        arrays[0][image.index],
+        arrays[1][image.index],
+        image.decoder.activation,
+        image.network_wh,
+    ),
+    'labels_boxes_scores': lambda arrays, image: final_candidates(
+        arrays[1][image.index], arrays[2][image.index], arrays[0][image.index]
+    ),
+    'tensorflow': lambda arrays, image: tensorflow_candidates(
+        arrays[0][image.index],
+        arrays[1][image.index],
+        arrays[2][image.index],
+        arrays[3][image.index],
+        image.network_wh,
+    ),
+    'torchvision': lambda arrays, image: final_candidates(
+        arrays[3 * image.index], arrays[3 * image.index + 2], arrays[3 * image.index + 1]
+    ),
+}

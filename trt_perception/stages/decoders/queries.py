@@ -1,0 +1,61 @@
+"""Transformers: a fixed number of queries Q, each with its class scores and one box.
+
+Boxes are centre x, centre y, width, height in 0…1 of the network's input. None needs NMS.
+
+    detr, sigmoid        logits (B, Q, C) and boxes (B, Q, 4): RT-DETR, D-FINE and Deformable DETR
+                         as Hugging Face exports them, RF-DETR. Every class of a query is a
+                         detection of its own; the Q best of all Q * C count, as those models are
+                         trained and measured.
+    detr, softmax        logits (B, Q, C + 1), the last of which says "no object": DETR, YOLOS. A
+                         query is a detection of its best class.
+    rtdetr_ultralytics   (B, Q, 4 + C): boxes, then probabilities, in one tensor. A query is a
+                         detection of its best class.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.stages.decoders.selection import Candidates
+from trt_perception.stages.decoders.selection import corners
+from trt_perception.stages.nms import best_candidates
+
+__all__ = ['detr_candidates', 'rtdetr_ultralytics_candidates']
+
+Floats = npt.NDArray[np.float32]
+
+
+def detr_candidates(
+    logits: Floats, boxes: Floats, activation: str, network_wh: tuple[int, int]
+) -> Candidates:
+    """Return what the queries of one image say.
+
+    Args:
+        logits: float32 (Q, C), or (Q, C + 1) for softmax.
+        boxes: float32 (Q, 4).
+        activation: ``sigmoid`` or ``softmax``.
+        network_wh: size of the network's input.
+    """
+    xyxy = _network_pixels(boxes, network_wh)
+    if activation == 'softmax':
+        raised = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return _best_class(xyxy, (raised / raised.sum(axis=1, keepdims=True))[:, :-1])
+    scores = 1 / (1 + np.exp(-logits.reshape(-1)))
+    flat: Floats = np.where(np.isnan(scores), np.float32(-1), scores)
+    best = best_candidates(flat, len(logits))
+    return Candidates(xyxy[best // logits.shape[1]], flat[best], best % logits.shape[1])
+
+
+def rtdetr_ultralytics_candidates(output: Floats, network_wh: tuple[int, int]) -> Candidates:
+    """Return what the queries of one image say: float32 (Q, 4 + C)."""
+    return _best_class(_network_pixels(output[:, :4], network_wh), output[:, 4:])
+
+
+def _best_class(xyxy: Floats, scores: Floats) -> Candidates:
+    ids = scores.argmax(axis=1)
+    return Candidates(xyxy, scores[np.arange(len(scores)), ids], ids)
+
+
+def _network_pixels(boxes: Floats, network_wh: tuple[int, int]) -> Floats:
+    return corners(boxes) * np.array(network_wh * 2, np.float32)

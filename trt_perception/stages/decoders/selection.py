@@ -1,0 +1,123 @@
+"""From candidates to detections: the steps that are the same for every family of outputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.config import Thresholds
+from trt_perception.detections import Detections
+from trt_perception.errors import EngineError
+from trt_perception.letterbox import Letterbox
+from trt_perception.stages.nms import best_candidates
+from trt_perception.stages.nms import non_maximum_suppression
+
+__all__ = ['Candidates', 'Limits', 'corners', 'passing', 'select']
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many boxes go on, and which suppress each other.
+
+    Attributes:
+        max_detections: most boxes returned.
+        max_candidates: most boxes that enter NMS.
+        class_agnostic: boxes of different classes suppress each other too.
+    """
+
+    max_detections: int
+    max_candidates: int = 1024
+    class_agnostic: bool = False
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What a family read off the outputs of one image; anything may still be no box.
+
+    Attributes:
+        xyxy: float32 (n, 4), network pixels.
+        scores: float32 (n,), probabilities.
+        class_ids: int (n,), into the class names.
+    """
+
+    xyxy: Floats
+    scores: Floats
+    class_ids: npt.NDArray[np.integer]
+
+
+def passing(
+    scores: Floats, class_ids: npt.NDArray[np.integer], thresholds: Thresholds
+) -> npt.NDArray[np.int64]:
+    """Return the indices of what is above the threshold and of a class that is asked for."""
+    # NaN compares false and leaves here; an infinite score is no score.
+    passed = (scores > np.float32(thresholds.confidence)) & (scores < np.inf)
+    if thresholds.class_ids:
+        passed &= np.isin(class_ids, thresholds.class_ids)
+    indices: npt.NDArray[np.int64] = np.flatnonzero(passed)
+    return indices
+
+
+def select(
+    candidates: Candidates,
+    letterbox: Letterbox,
+    thresholds: Thresholds,
+    limits: Limits,
+    *,
+    classes: int,
+    suppress: bool,
+) -> Detections:
+    """Turn candidates into detections.
+
+    The steps, all in float32: class filter, score > threshold, non-finite boxes and boxes without
+    positive area removed, the ``max_candidates`` best, NMS where the family needs it, the
+    ``max_detections`` best, mapped to source pixels, clipped to the image, empty ones removed.
+
+    Args:
+        candidates: as the family reads them.
+        letterbox: geometry of the frame.
+        thresholds: confidence, IoU and class filter.
+        limits: how many boxes go on.
+        classes: how many class names there are.
+        suppress: apply NMS.
+
+    Raises:
+        EngineError: a detection is of a class that has no name.
+    """
+    chosen = passing(candidates.scores, candidates.class_ids, thresholds)
+    xyxy = candidates.xyxy[chosen]
+    whole = np.isfinite(xyxy).all(axis=1) & (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
+    chosen, xyxy = chosen[whole], xyxy[whole]
+    ids = candidates.class_ids[chosen].astype(np.int32)
+    if len(ids) and not 0 <= ids.min() <= ids.max() < classes:
+        raise EngineError(
+            f'the model gave class {ids.max() if ids.max() >= classes else ids.min()}, counted '
+            f'from 0; there are {classes} class names: correct model.class_names, or the '
+            'manifest, and model.decoder'
+        )
+    scores = candidates.scores[chosen]
+    best = best_candidates(scores, limits.max_candidates)
+    if suppress:
+        kept = best[
+            non_maximum_suppression(
+                xyxy[best],
+                ids[best],
+                thresholds.iou,
+                limits.max_detections,
+                class_agnostic=limits.class_agnostic,
+            )
+        ]
+    else:
+        kept = best[: limits.max_detections]
+    source = letterbox.to_source(xyxy[kept])
+    inside = (source[:, 2] > source[:, 0]) & (source[:, 3] > source[:, 1])
+    return Detections(source[inside], scores[kept][inside], ids[kept][inside])
+
+
+def corners(cxcywh: Floats) -> Floats:
+    """Return left, top, right, bottom from centre x, centre y, width, height: float32 (n, 4)."""
+    half = cxcywh[:, 2:] * np.float32(0.5)
+    return np.concatenate([cxcywh[:, :2] - half, cxcywh[:, :2] + half], axis=1)
