@@ -17,6 +17,7 @@ cudaError_t = IntEnum(  # noqa: N816
     'cudaError_t',
     {
         'cudaSuccess': 0,
+        'cudaErrorInvalidValue': 1,
         'cudaErrorMemoryAllocation': 2,
         'cudaErrorInsufficientDriver': 35,
         'cudaErrorNoDevice': 100,

@@ -1,9 +1,16 @@
 """The rules about silence, by a clock of the test's own."""
 
+import inspect
 import os
+import re
 
 import pytest
+from docs_pages import ROOT
+from docs_pages import codes
+from docs_pages import rows
+from docs_pages import section
 
+from trt_perception import watch
 from trt_perception.frame_statistics import Percentiles
 from trt_perception.frame_statistics import StatisticsSnapshot
 from trt_perception.transport import loss_cure
@@ -303,16 +310,27 @@ def test_another_trouble_is_said_at_once():
     assert 'of stalled' in announcer.tell(OK, 2.0)[1]
 
 
+def test_the_page_has_every_kind():
+    source = inspect.getsource(watch)
+    kinds = re.findall(r"Level\.(\w+),\s+'(\w+)'", source)
+    assert len(kinds) == 11
+    table = section((ROOT / 'docs' / 'faults.md').read_text('utf-8'), 'Silence')
+    told = [(row[1], codes(row[0])[0]) for row in rows(table)]
+    assert sorted(told) == sorted(kinds)
+    listed = re.findall(r'^    (\w+)  ', watch.__doc__, re.MULTILINE)
+    assert listed == [kind for _, kind in told]
+
+
 # The model's file.
 
 
 def test_a_file_that_stays(tmp_path):
     path = tmp_path / 'model.onnx'
     path.write_bytes(b'one')
-    watch = FileWatch(str(path))
-    assert watch.change() == ''
+    file_watch = FileWatch(str(path))
+    assert file_watch.change() == ''
     path.read_bytes()
-    assert watch.change() == ''
+    assert file_watch.change() == ''
 
 
 def replace(path):
@@ -333,10 +351,10 @@ def replace(path):
 def test_a_file_that_changes(tmp_path, change, words):
     path = tmp_path / 'model.onnx'
     path.write_bytes(b'one')
-    watch = FileWatch(str(path))
+    file_watch = FileWatch(str(path))
     change(path)
-    assert words in watch.change()
-    assert str(path) in watch.change()
+    assert words in file_watch.change()
+    assert str(path) in file_watch.change()
 
 
 def test_home_is_written_out(monkeypatch, tmp_path):

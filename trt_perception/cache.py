@@ -52,8 +52,13 @@ def write_cached(kind: str, key: str, content: bytes) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.NamedTemporaryFile(dir=folder, prefix='.', delete=False) as file:
-            file.write(content)
-        Path(file.name).replace(folder / key)
+            try:
+                file.write(content)
+                file.flush()
+                Path(file.name).replace(folder / key)
+            except BaseException:
+                Path(file.name).unlink()
+                raise
         entries = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
         for old in entries[_KEEP:]:
             with contextlib.suppress(OSError):
