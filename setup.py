@@ -58,6 +58,7 @@ setup(
             'detect_images = trt_perception.tools.detect_images:main',
             'detector_node = trt_perception.ros.detector_node:main',
             'evaluate_engine = trt_perception.tools.evaluate_engine:main',
+            'inspect_engine = trt_perception.tools.inspect_engine:main',
             'replay_images = trt_perception.ros.replay_images:main',
         ],
     },

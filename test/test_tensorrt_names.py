@@ -107,7 +107,10 @@ BUILDING_OBJECTS = {
     'builder': 'Builder.',
     'cache': 'ITimingCache.',
     'config': 'IBuilderConfig.',
+    'execution': 'IExecutionContext.',
+    'inspector': 'EngineInspector.',
     'layer': 'ILayer.',
+    'native': 'ICudaEngine.',
     'network': 'INetworkDefinition.',
     'parser': 'OnnxParser.',
     'profile': 'IOptimizationProfile.',
@@ -126,6 +129,9 @@ FOUND = {
 WEAK = [release for release in SUPPORTED if release.startswith('10.')]
 # Where these are used: weakly typed networks, TensorRT-RTX, or after asking whether they exist.
 LIMITED = {
+    'EngineStat': ['10.15', '10.16', '11.4', *RTX],
+    'EngineStat.TOTAL_WEIGHTS_SIZE': ['10.15', '10.16', '11.4', *RTX],
+    'ICudaEngine.get_engine_stat': ['10.15', '10.16', '11.4', *RTX],
     'BuilderFlag.FP16': WEAK,
     'BuilderFlag.BF16': WEAK,
     'BuilderFlag.INT8': WEAK,

@@ -169,6 +169,11 @@ class TensorRtEngine:
             raise
         return TensorRtContext(self, context, memory, outputs)
 
+    @property
+    def native(self) -> Any:
+        """TensorRT's own engine, for those who look into it."""
+        return self._engine
+
     def save_runtime_cache(self) -> None:
         """Keep what TensorRT-RTX compiled just in time, so that the next start need not."""
         if self._runtime_cache is not None:
@@ -285,6 +290,11 @@ class TensorRtContext:
         self._context = context
         self._memory = memory
         self.outputs = outputs
+
+    @property
+    def native(self) -> Any:
+        """TensorRT's own context, for those who look into it."""
+        return self._context
 
     def bind(self, addresses: Mapping[str, int]) -> None:
         """Set the device address of each input and output."""

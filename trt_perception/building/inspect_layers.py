@@ -1,0 +1,214 @@
+"""The layers of a finished engine, as TensorRT's inspector tells them: types, tactics, origin.
+
+A layer is one kernel, made from several ONNX nodes or from a part of one. What is told depends on
+the profiling verbosity of the build: ``detailed`` tells types, ``layer_names_only`` names, and
+``none`` nothing. Types are the same words for TensorRT and TensorRT-RTX here; TensorRT tells them
+with the memory format (``Channel major FP16 format where channel % 8 == 0``), TensorRT-RTX without
+(``Half``). Non-guarantee: FP32 and TF32 look the same to the inspector.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from typing import Final
+
+from trt_perception.errors import EngineError
+
+__all__ = [
+    'LayerInfo',
+    'PrecisionCheck',
+    'check_precision',
+    'layer_precisions',
+    'parse_layers',
+    'raise_if_lost',
+]
+
+#: Less than this share of the convolutions and matrix products in the precision asked for is an
+#: error.
+MIN_SHARE: Final = 0.5
+_TYPES: Final = {
+    'float': 'fp32',
+    'fp32': 'fp32',
+    'float32': 'fp32',
+    'half': 'fp16',
+    'fp16': 'fp16',
+    'float16': 'fp16',
+    'bf16': 'bf16',
+    'bfloat16': 'bf16',
+    'fp8': 'fp8',
+    'int8': 'int8',
+    'uint8': 'uint8',
+    'int4': 'int4',
+    'fp4': 'fp4',
+    'int32': 'int32',
+    'int64': 'int64',
+    'bool': 'bool',
+}
+_WORD: Final = re.compile(r'[a-z]+[0-9]*')
+# Those that compute, from narrow to wide: a layer computes in the narrowest type that it reads.
+_WIDTH: Final[tuple[str, ...]] = ('fp4', 'int4', 'fp8', 'int8', 'uint8', 'fp16', 'bf16', 'fp32')
+# What may stand in for the type asked for, because it is no wider.
+_FULFILS: Final = {
+    'fp32': ('fp32',),
+    'tf32': ('fp32',),
+    'fp16': ('fp16', 'fp8', 'int8'),
+    'bf16': ('bf16', 'fp8', 'int8'),
+    'int8': ('int8', 'uint8'),
+    'fp8': ('fp8',),
+}
+_COMPUTE: Final = re.compile(r'conv|corr|gemm|matmul|matrix_?mult|fully', re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """One layer of an engine.
+
+    Attributes:
+        name: TensorRT's, which its profiler uses too.
+        kind: TensorRT's word for what it is, empty where it does not tell.
+        inputs: type of each input, in the words of _TYPES.
+        outputs: type of each output.
+        tactic: the kernel chosen, empty where it does not tell.
+        nodes: the ONNX nodes it was made from.
+    """
+
+    name: str
+    kind: str = ''
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    tactic: str = ''
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def precision(self) -> str:
+        """The type it computes in: the narrowest it reads; empty where nothing tells."""
+        known = [kind for kind in _WIDTH if kind in self.inputs] or list(self.inputs[:1])
+        return known[0] if known else ''
+
+    @property
+    def looks_computing(self) -> bool:
+        """Whether kind or name speak of a convolution or a matrix product."""
+        return bool(_COMPUTE.search(f'{self.kind} {self.name}'))
+
+
+@dataclass(frozen=True)
+class PrecisionCheck:
+    """How far an engine has the precision asked for.
+
+    Attributes:
+        asked: the precision.
+        share: of the convolutions and matrix products, those that compute in it or in a narrower
+            type; by number, 0…1. 1 where there are none.
+        others: type of each of the others, by ONNX node or by layer.
+        counted: how many there are.
+    """
+
+    asked: str
+    share: float
+    others: Mapping[str, str]
+    counted: int
+
+
+def parse_layers(text: str) -> tuple[LayerInfo, ...]:
+    """Read the inspector's JSON; () where the engine was built to tell nothing.
+
+    Raises:
+        EngineError: it is not what TensorRT writes.
+    """
+    if not text.strip():
+        return ()
+    try:
+        content = json.loads(text, strict=False)
+        return tuple(_layer(entry) for entry in content['Layers'])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise EngineError(
+            f"the inspector's text is not what TensorRT is known to write ({error}): "
+            f'{text[:200]!r}'
+        ) from error
+
+
+def _layer(entry: Any) -> LayerInfo:
+    if isinstance(entry, str):
+        return LayerInfo(entry)
+    return LayerInfo(
+        name=str(entry['Name']),
+        kind=' '.join(str(entry[key]) for key in ('LayerType', 'ParameterType') if entry.get(key)),
+        inputs=tuple(_type(tensor) for tensor in entry.get('Inputs', ())),
+        outputs=tuple(_type(tensor) for tensor in entry.get('Outputs', ())),
+        tactic=str(entry.get('TacticName') or ''),
+        nodes=tuple(
+            dict.fromkeys(re.findall(r'\[ONNX Layer: (.*?)\]', str(entry.get('Metadata', ''))))
+        ),
+    )
+
+
+def _type(tensor: Mapping[str, Any]) -> str:
+    words = _WORD.findall(str(tensor.get('Format/Datatype', '')).lower())
+    return next((_TYPES[word] for word in words if word in _TYPES), '')
+
+
+def layer_precisions(layers: Sequence[LayerInfo]) -> dict[str, int]:
+    """Return the number of layers by the type they compute in, most first.
+
+    Layers that read nothing, and those whose type the inspector does not tell, are left out.
+    """
+    return dict(Counter(layer.precision for layer in layers if layer.precision).most_common())
+
+
+def check_precision(
+    layers: Sequence[LayerInfo],
+    asked: str,
+    nodes: Collection[str] | None = None,
+    leave_out: Collection[str] = (),
+) -> PrecisionCheck:
+    """Compare an engine's layers with the precision asked for.
+
+    Args:
+        layers: from parse_layers, with types.
+        asked: ``fp32``, ``tf32``, ``fp16``, ``bf16``, ``int8`` or ``fp8``.
+        nodes: the ONNX model's convolutions and matrix products that were to have it; None
+            where the model is not there: then layers whose name or kind speaks of one.
+        leave_out: ONNX nodes that were to stay in another precision.
+    """
+    found: dict[str, str] = {}
+    for layer in layers:
+        if nodes is None:
+            names = [layer.name] if layer.looks_computing else []
+            names = [] if set(layer.nodes) & set(leave_out) else names
+        else:
+            names = [name for name in layer.nodes if name in nodes and name not in leave_out]
+        for name in names:
+            # A node's layers may include a conversion that reads the wider type.
+            found[name] = _narrower(found.get(name, ''), layer.precision)
+    known = {name: kind for name, kind in found.items() if kind}
+    others = {name: kind for name, kind in known.items() if kind not in _FULFILS[asked]}
+    share = 1 - len(others) / len(known) if known else 1.0
+    return PrecisionCheck(asked, share, others, len(known))
+
+
+def _narrower(one: str, other: str) -> str:
+    return min((one, other), key=lambda kind: _WIDTH.index(kind) if kind in _WIDTH else 99)
+
+
+def raise_if_lost(check: PrecisionCheck, name: str) -> None:
+    """Refuse an engine that mostly lacks the precision asked for.
+
+    Raises:
+        EngineError: less than half of its convolutions and matrix products have it.
+    """
+    if check.share >= MIN_SHARE:
+        return
+    counts = Counter(check.others.values())
+    built = ', '.join(f'{count} in {kind}' for kind, count in counts.most_common())
+    raise EngineError(
+        f'{name}: expected {check.asked} (got only {check.share:.0%} of {check.counted} '
+        f'convolutions and matrix products in it or narrower; {built}); the GPU or the release '
+        f'may lack fast kernels: use another --precision, or check with inspect_engine'
+    )

@@ -1,0 +1,174 @@
+"""Shows what an engine is: file, manifest, and on a GPU its tensors, memory and layers."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tqdm import tqdm
+
+from trt_perception.building.inspect_layers import check_precision
+from trt_perception.building.inspect_layers import layer_precisions
+from trt_perception.building.inspect_layers import raise_if_lost
+from trt_perception.building.inspect_report import EngineReport
+from trt_perception.building.inspect_report import read_report
+from trt_perception.building.inspect_report import report_text
+from trt_perception.building.tensorrt_inspect import inspect_engine
+from trt_perception.building.tensorrt_inspect import time_layers
+from trt_perception.errors import CudaError
+from trt_perception.errors import EngineError
+from trt_perception.errors import TrtPerceptionError
+from trt_perception.gpu import Device
+from trt_perception.manifest import manifest_path
+from trt_perception.manifest_writer import write_manifest
+from trt_perception.model_file import read_model_file
+
+__all__ = ['main', 'update_manifest']
+
+_EXAMPLES: Final = """\
+examples:
+  ros2 run trt_perception inspect_engine yolo.engine
+  ros2 run trt_perception inspect_engine yolo.engine --times 50 --layers 20
+  ros2 run trt_perception inspect_engine yolo.engine --json yolo.json --no-gpu
+  ros2 run trt_perception inspect_engine yolo.engine --update-manifest
+
+Without a GPU file and manifest are shown. A layer's type is the narrowest that it reads; FP32 and
+TF32 look the same. Times are of each layer alone, with a wait after each run: their sum is more
+than the engine needs in the node, which benchmark_engine measures.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        report = _look(read_report(read_model_file(options.engine)), options)
+        if options.update_manifest:
+            counts = update_manifest(report)
+            told = ', '.join(f'{count} {kind}' for kind, count in counts.items())
+            print(f'updated {_manifest_file(report.model.path)}: {told}', file=sys.stderr)
+        if options.json is not None:
+            text = json.dumps(report.as_dict(), indent=2) + '\n'
+            if str(options.json) == '-':
+                print(text, end='')
+                return 0
+            options.json.write_text(text, encoding='utf-8')
+        print(report_text(report, layers=options.layers))
+    except (TrtPerceptionError, OSError) as error:
+        print(f'inspect_engine: {error}', file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print('inspect_engine: interrupted', file=sys.stderr)
+        return 130
+    return 0
+
+
+def update_manifest(report: EngineReport) -> dict[str, int]:
+    """Write the precision of the layers, as built, into the manifest; return what was written.
+
+    Raises:
+        EngineError: the engine was not loaded or tells no types, its manifest has no place for
+            them, or it mostly lacks the precision that was asked for.
+        ConfigError: the manifest cannot be written.
+    """
+    path, manifest = report.model.path, report.model.manifest
+    if manifest is None or manifest.build is None:
+        raise EngineError(
+            f'{path}: has no manifest that says how it was built; --update-manifest only '
+            'completes those that build_engine wrote'
+        )
+    if report.facts is None:
+        raise EngineError(
+            f'{path}: --update-manifest must load the engine, which failed: {report.why_no_facts}'
+        )
+    counts = layer_precisions(report.facts.layers)
+    if not counts:
+        raise EngineError(
+            f'{path}: tells no types of its layers (verbosity {report.facts.verbosity}); build it '
+            'with --profiling-verbosity detailed'
+        )
+    precision = dataclasses.replace(manifest.build.precision, as_built=counts)
+    build = dataclasses.replace(manifest.build, precision=precision)
+    # First written, then judged: the manifest tells the truth of a bad engine too.
+    write_manifest(_manifest_file(path), dataclasses.replace(manifest, build=build))
+    raise_if_lost(check_precision(report.facts.layers, precision.asked), str(path))
+    return counts
+
+
+def _manifest_file(engine: Path) -> Path:
+    """Return where read_model_file found it: beside the name, else beside what it links to."""
+    beside = manifest_path(engine)
+    return beside if beside.exists() else manifest_path(engine.resolve())
+
+
+def _look(report: EngineReport, options: argparse.Namespace) -> EngineReport:
+    """Add what the engine tells on a GPU, where there is one and it is wanted."""
+    if options.no_gpu:
+        return dataclasses.replace(report, why_no_facts='--no-gpu')
+    try:
+        device = Device(0)
+    except CudaError as error:
+        if options.times:
+            raise
+        return dataclasses.replace(report, why_no_facts=str(error))
+    device.use()
+    facts = inspect_engine(report.model, device)
+    if not options.times:
+        return dataclasses.replace(report, facts=facts)
+    with tqdm(total=options.times, desc='runs', disable=None, leave=False) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        times = time_layers(report.model, device, runs=options.times, progress=progress)
+    return dataclasses.replace(report, facts=facts, times=times)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog='inspect_engine',
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add('engine', type=Path, metavar='ENGINE', help='engine (.engine, .plan, .trt)')
+    add(
+        '--times',
+        type=_whole,
+        default=0,
+        metavar='N',
+        help='measure each layer, mean of N runs (default: 0, not measured; needs a GPU)',
+    )
+    add(
+        '--layers',
+        type=_whole,
+        default=30,
+        metavar='N',
+        help='most rows in the table of layers (default: 30)',
+    )
+    add('--json', type=Path, metavar='FILE', help='write all of it; - writes it to the terminal')
+    add('--no-gpu', action='store_true', help='do not load the engine')
+    add(
+        '--update-manifest',
+        action='store_true',
+        help='write the precision of the layers, as built, into the manifest (needs a GPU)',
+    )
+    return parser
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f'expected a whole number (got {text!r})')
+    return int(text)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
