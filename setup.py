@@ -59,6 +59,7 @@ setup(
             'detector_node = trt_perception.ros.detector_node:main',
             'evaluate_engine = trt_perception.tools.evaluate_engine:main',
             'inspect_engine = trt_perception.tools.inspect_engine:main',
+            'doctor = trt_perception.ros.doctor:main',
             'replay_images = trt_perception.ros.replay_images:main',
         ],
     },

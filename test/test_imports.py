@@ -17,7 +17,7 @@ PACKAGE = Path(trt_perception.__file__).parent
 # below. Entries are modules, or packages with all that is in them, below trt_perception.
 LAYERS = {
     'shells': ['ros', 'tools'],
-    'offline': ['building', 'evaluation'],
+    'offline': ['building', 'checks', 'evaluation'],
     'detector': ['detector'],
     'pipelines': ['pipelines'],
     'stages': ['stages'],

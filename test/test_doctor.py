@@ -1,0 +1,181 @@
+"""The doctor command: a real camera in another process, no ROS, no GPU, broken settings."""
+
+import json
+import os
+import pty
+import subprocess
+
+import numpy as np
+import pytest
+from ament_index_python.packages import get_package_prefix
+from programs import executable
+from rclpy.qos import QoSProfile
+from rclpy.qos import QoSReliabilityPolicy
+from sensor_msgs.msg import Image
+from tiny_model import write_tiny_model
+
+pytest_plugins = ['graph_fixtures']
+
+
+def run(*arguments, environment=None, command=None):
+    changed = {**os.environ, **(environment or {})}
+    ended = subprocess.run(
+        [*(command or [executable('doctor')]), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={name: value for name, value in changed.items() if value is not None},
+    )
+    assert 'Traceback' not in ended.stderr
+    return ended
+
+
+def findings(*arguments, **options):
+    ended = run(*arguments, '--json', **options)
+    report = json.loads(ended.stdout)
+    assert ended.returncode == int(report['red'] > 0), ended.stdout
+    return {(entry['area'], entry['name']): entry for entry in report['findings']}
+
+
+def test_a_model_and_this_machine(tmp_path):
+    model = write_tiny_model(tmp_path / 'tiny.onnx')
+    found = findings(model, '--seconds', '0')
+    assert found['model', 'trial run']['found'] == 'works: input 64x48, 3 classes'
+    for name in ('numpy', 'cv2', 'rclpy', 'vision_msgs', 'ONNX Runtime'):
+        assert found['Python and packages', name]['level'] == 'green'
+    assert not [area for area, _ in found if area == 'cameras']
+
+
+def test_a_model_that_is_broken(tmp_path):
+    model = write_tiny_model(tmp_path / 'tiny.onnx')
+    model.write_bytes(model.read_bytes()[:-1])
+    found = findings(model, '--seconds', '0')
+    assert found['model', 'file']['level'] == 'red'
+
+
+def test_plain_text_and_its_exit_code():
+    ended = run('missing.onnx', '--seconds', '0')
+    assert ended.returncode == 1
+    assert '  red    file: missing.onnx: cannot be opened' in ended.stdout
+    assert ', 1 red' in ended.stdout.splitlines()[-1]
+    assert '\033' not in ended.stdout
+
+
+@pytest.mark.parametrize('no_color', [None, '1'])
+def test_colours_on_a_terminal_only(no_color):
+    main, other = pty.openpty()
+    environment = {**os.environ, **({'NO_COLOR': no_color} if no_color else {})}
+    with subprocess.Popen(
+        [executable('doctor'), '--seconds', '0'], stdout=other, env=environment
+    ) as process:
+        os.close(other)
+        output = b''
+        while True:
+            try:
+                part = os.read(main, 65536)
+            except OSError:  # how a terminal says that nobody writes any more
+                break
+            if not part:
+                break
+            output += part
+        process.wait(60)
+    os.close(main)
+    assert (b'\033[32m' in output) == (no_color is None)
+
+
+def test_without_ros(tmp_path):
+    """No rclpy on the module path: only what needs it is red."""
+    (tmp_path / 'rclpy.py').write_text("raise ImportError('no ROS here')\n")
+    path = f'{tmp_path}{os.pathsep}{os.environ["PYTHONPATH"]}'
+    found = findings('--seconds', '1', environment={'ROS_DISTRO': None, 'PYTHONPATH': path})
+    assert found['ROS 2 in this shell', 'distribution']['level'] == 'red'
+    assert 'no ROS here' in found['Python and packages', 'rclpy']['found']
+    assert 'no ROS here' in found['cameras', 'graph']['found']
+    assert found['Python and packages', 'numpy']['level'] == 'green'
+    assert ('machine', 'caches') in found
+
+
+def test_a_middleware_that_is_not_there():
+    found = findings('--seconds', '1', environment={'RMW_IMPLEMENTATION': 'rmw_missing_cpp'})
+    assert found['ROS 2 in this shell', 'middleware']['level'] == 'red'
+    assert found['cameras', 'graph']['level'] == 'red'
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'words'),
+    [
+        (['a.onnx', 'b.onnx'], 'b.onnx'),
+        (['--seconds', '-1'], 'from 0 to 600'),
+        (['--seconds', 'nan'], 'from 0 to 600'),
+        (['--device', 'x'], '--device'),
+        (['--what'], '--what'),
+    ],
+)
+def test_wrong_usage(arguments, words):
+    ended = run(*arguments)
+    assert ended.returncode == 2
+    assert words in ended.stderr
+
+
+def test_help():
+    ended = run('--help')
+    assert ended.returncode == 0
+    assert 'exit codes: 0 nothing is red, 1 something is red, 2 wrong usage' in ended.stdout
+
+
+def test_cameras_over_dds(client):
+    """Three cameras of another process: one good, one silent, one in an unknown encoding."""
+    best_effort = QoSProfile(depth=5, reliability=QoSReliabilityPolicy.BEST_EFFORT)
+    space = f'/doctor_{os.getpid()}'
+    names = ('good', 'silent', 'strange')
+    publishers = {
+        name: client.node.create_publisher(
+            Image, f'{space}/{name}', best_effort if name == 'good' else QoSProfile(depth=5)
+        )
+        for name in names
+    }
+    pixels = np.zeros(48 * 64 * 3, np.uint8).tobytes()
+    image = Image(width=64, height=48, step=192, encoding='bgr8', data=pixels)
+    strange = Image(width=64, height=48, step=192, encoding='32FC9', data=pixels)
+
+    def send():
+        publishers['good'].publish(image)
+        publishers['strange'].publish(strange)
+
+    timer = client.node.create_timer(0.05, send)
+    command = [executable('doctor'), '--json', '--image-topic', f'{space}/silent']
+    try:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            client.spin_until(lambda: process.poll() is not None, 'the end of doctor')
+            report = json.loads(process.stdout.read())
+    finally:
+        client.node.destroy_timer(timer)
+        for publisher in publishers.values():
+            client.node.destroy_publisher(publisher)
+    found = {
+        entry['name'].rpartition('/')[2]: entry
+        for entry in report['findings']
+        if entry['name'].startswith(space)
+    }
+    assert process.returncode == 1
+    assert set(found) == set(names)
+    assert found['good']['level'] == 'green', found
+    assert '64x48 bgr8' in found['good']['found']
+    assert 'best_effort' in found['good']['found']
+    assert 5 < float(found['good']['found'].split(' Hz')[0]) < 25
+    assert found['silent']['level'] == 'red'
+    assert 'silent for' in found['silent']['found']
+    assert found['strange']['level'] == 'yellow'
+    assert 'reliable' in found['strange']['found']
+
+
+def test_what_a_detector_says(active):
+    active.wait_for_status(lambda status, _: status.message.startswith('active'), 'a status')
+    found = findings('--seconds', '1')
+    entry = found['detectors', f'{active.name}: detector']
+    assert entry['level'] == 'yellow'  # no images arrive
+    assert ('cameras', f'{active.namespace}/image') in found
+
+
+def test_it_is_installed():
+    assert os.access(f'{get_package_prefix("trt_perception")}/lib/trt_perception/doctor', os.X_OK)

@@ -1,0 +1,126 @@
+"""Camera topics as they were heard for a few seconds: who publishes, how, and what arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from trt_perception.checks.finding import Finding
+from trt_perception.checks.finding import Level
+
+__all__ = ['Camera', 'check_cameras']
+
+_AREA: Final = 'cameras'
+# As many images lost in a hundred are a transport's fault, not a start's.
+_LOSS: Final = 0.01
+# Below this, images pass even an untuned transport.
+_LARGE_BYTES: Final = 100_000
+
+
+@dataclass(frozen=True)
+class Camera:
+    """One topic of images.
+
+    Attributes:
+        topic: its full name.
+        compressed: sensor_msgs/CompressedImage.
+        reliability: of each publisher, ``reliable`` or ``best_effort``.
+        received: messages that arrived.
+        lost: messages that were sent meanwhile and did not arrive; None where nobody can tell.
+        seconds: how long it was listened to.
+        message_bytes: size of the last message.
+        description: size and encoding of an image, as ``640x480 bgr8``.
+        encoding: of an image.
+    """
+
+    topic: str
+    compressed: bool
+    reliability: tuple[str, ...]
+    received: int
+    lost: int | None
+    seconds: float
+    message_bytes: int = 0
+    description: str = ''
+    encoding: str = ''
+
+
+def check_cameras(
+    cameras: Sequence[Camera],
+    *,
+    wanted: str,
+    segment_bytes: int,
+    profile_fix: str,
+    encodings: Sequence[str],
+) -> Iterator[Finding]:
+    """Judge every camera topic.
+
+    Args:
+        cameras: what was heard.
+        wanted: the topic that the detector is to read, empty where any will do.
+        segment_bytes: of shared memory; a larger image does not fit.
+        profile_fix: the command that makes it larger.
+        encodings: that are read without cv_bridge.
+    """
+    names = [camera.topic for camera in cameras]
+    if not cameras:
+        fix = (
+            'start the camera; compare ROS_DOMAIN_ID and RMW_IMPLEMENTATION of its shell with '
+            'this one'
+        )
+        yield Finding(_AREA, 'topics', 'red' if wanted else 'yellow', 'no topic of images', fix)
+        return
+    if wanted and not {wanted, f'{wanted}/compressed'} & set(names):
+        fix = f'image_topic:= one of {", ".join(names)}'
+        yield Finding(_AREA, wanted, 'red', 'nobody publishes or reads this topic', fix)
+    for camera in cameras:
+        problem = _problem(camera, names, segment_bytes, profile_fix, encodings)
+        if problem is None:
+            yield Finding(_AREA, camera.topic, 'green', _facts(camera))
+        else:
+            silent = camera.received == 0 and camera.topic in (wanted, f'{wanted}/compressed')
+            found = f'{_facts(camera)}: {problem[0]}'
+            level: Level = 'red' if silent and wanted else 'yellow'
+            yield Finding(_AREA, camera.topic, level, found, problem[1])
+
+
+def _facts(camera: Camera) -> str:
+    rate = camera.received / camera.seconds
+    parts = [f'{rate:.1f} Hz', camera.description, f'{camera.message_bytes / 1e6:.1f} MB']
+    parts = parts if camera.received else ['nothing arrived']
+    return ', '.join(filter(None, [*parts, ' and '.join(sorted(set(camera.reliability)))]))
+
+
+def _problem(
+    camera: Camera,
+    names: Sequence[str],
+    segment_bytes: int,
+    profile_fix: str,
+    encodings: Sequence[str],
+) -> tuple[str, str] | None:
+    """Return the worst problem and its cure."""
+    raw = camera.topic.removesuffix('/compressed')
+    if not camera.reliability:
+        return 'somebody reads it, nobody publishes', 'start the camera, or mend the remapping'
+    if not camera.received:
+        fix = f'look at the camera’s own log; if its images are large: {profile_fix}'
+        return f'silent for {camera.seconds:.0f} s', fix
+    if camera.lost and camera.lost > _LOSS * (camera.lost + camera.received):
+        return f'{camera.lost} of {camera.lost + camera.received} lost on the way', profile_fix
+    if len(camera.reliability) > 1:
+        fix = 'let one camera publish each topic, by a namespace or remapping'
+        return f'{len(camera.reliability)} publishers mix, losses cannot be told', fix
+    if camera.message_bytes > segment_bytes:
+        found = f'larger than the {segment_bytes / 2**20:.1f} MiB of shared memory'
+        return found, profile_fix
+    default = segment_bytes <= 1024 * 1024
+    if 'best_effort' in camera.reliability and default and camera.message_bytes > _LARGE_BYTES:
+        return 'best effort on the default transport loses images under load', profile_fix
+    if camera.compressed and raw not in names:
+        fix = f'image_transport: compressed in the parameters, and image_topic:={raw}'
+        return 'only compressed images', fix
+    if not camera.compressed and camera.encoding not in encodings:
+        fix = 'sudo apt install ros-$ROS_DISTRO-cv-bridge, or choose another encoding'
+        return f'encoding {camera.encoding!r} needs cv_bridge', fix
+    return None

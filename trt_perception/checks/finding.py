@@ -1,0 +1,99 @@
+"""What a check says: green, yellow or red, what was found and what to do.
+
+Guarantee: whatever is not green says how to mend it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import asdict
+from dataclasses import dataclass
+from typing import Final
+from typing import Literal
+
+__all__ = ['LEVELS', 'Finding', 'Level', 'as_json', 'as_text', 'guarded', 'split_fix']
+
+Level = Literal['green', 'yellow', 'red']
+#: From good to bad. Yellow: it works, but not as well as it could, or not for everything.
+LEVELS: Final[tuple[Level, ...]] = ('green', 'yellow', 'red')
+_COLORS: Final = {'green': '\033[32m', 'yellow': '\033[33m', 'red': '\033[31m'}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One result of one check.
+
+    Attributes:
+        area: the heading it stands under.
+        name: what was checked.
+        level: green, yellow or red.
+        found: what is there.
+        fix: what to do; empty where it is green.
+    """
+
+    area: str
+    name: str
+    level: Level
+    found: str
+    fix: str = ''
+
+    def __post_init__(self) -> None:
+        assert (self.level == 'green') == (not self.fix), f'{self.name}: fix and colour disagree'
+
+
+def guarded(area: str, name: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+    """Run a check; what it raises is a finding too, so that the other checks still run."""
+    try:
+        yield from check()
+    except Exception as error:  # a broken installation may raise anything
+        yield Finding(
+            area,
+            name,
+            'red',
+            f'cannot be checked: {type(error).__name__}: {error}',
+            'mend what the message names, then run doctor again',
+        )
+
+
+def split_fix(message: str, fallback: str) -> tuple[str, str]:
+    """Split one of the package's error messages into what was found and what to do."""
+    found, mark, fix = message.partition('; ')
+    return (found, fix) if mark else (message, fallback)
+
+
+def as_json(findings: Sequence[Finding]) -> str:
+    """Return the findings and how many there are of each colour."""
+    counts = {level: _count(findings, level) for level in LEVELS}
+    return json.dumps({**counts, 'findings': [asdict(finding) for finding in findings]}, indent=2)
+
+
+def as_text(findings: Sequence[Finding], *, color: bool) -> str:
+    """Return the findings for people, under their headings.
+
+    Args:
+        findings: in the order of their areas.
+        color: whether escape sequences for a terminal may be used.
+    """
+    lines: list[str] = []
+    area = ''
+    for finding in findings:
+        if finding.area != area:
+            area = finding.area
+            lines += ['', area]
+        level = f'{finding.level:<6}'
+        if color:
+            level = f'{_COLORS[finding.level]}{level}\033[0m'
+        found = finding.found.replace('\n', '\n' + ' ' * 11)
+        lines.append(f'  {level} {finding.name}: {found}')
+        if finding.fix:
+            lines.append('         fix: ' + finding.fix.replace('\n', '\n' + ' ' * 14))
+    counts = ', '.join(f'{_count(findings, level)} {level}' for level in LEVELS)
+    return '\n'.join([*lines[1:], '', counts])
+
+
+def _count(findings: Sequence[Finding], level: Level) -> int:
+    return sum(finding.level == level for finding in findings)

@@ -1,0 +1,91 @@
+"""The machine: socket buffers, shared memory, and whether caches can be written."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from trt_perception.cache import cache_folder
+from trt_perception.checks.finding import Finding
+
+__all__ = ['check_machine']
+
+# A 1080p image in bgr8 is 6.2 MB; the kernel's own default holds 0.2 MB.
+_SOCKET_BYTES: Final = 4 * 1024 * 1024
+_CACHE_BYTES: Final = 256 * 1024 * 1024
+_AREA: Final = 'machine'
+
+
+def check_machine(
+    segment_bytes: int,
+    *,
+    system: Path = Path('/proc/sys'),
+    shared_memory: Path = Path('/dev/shm'),
+) -> Iterator[Finding]:
+    """Check what the operating system gives.
+
+    Args:
+        segment_bytes: of shared memory, that each process takes.
+        system: where the kernel's settings are.
+        shared_memory: where shared memory is.
+    """
+    yield _socket_buffer(system / 'net/core/rmem_max')
+    yield _shared_memory(shared_memory, segment_bytes)
+    yield _caches(cache_folder('kernels').parent)
+
+
+def _socket_buffer(file: Path) -> Finding:
+    name = 'net.core.rmem_max'
+    fix = f'for a camera on another machine: sudo sysctl -w {name}=2147483647'
+    try:
+        size = int(file.read_text())
+    except (OSError, ValueError) as error:
+        return Finding(_AREA, name, 'yellow', f'cannot be read: {error}', fix)
+    if size < _SOCKET_BYTES:
+        found = f'{size} bytes, less than one image: what comes over the network is lost in bursts'
+        return Finding(_AREA, name, 'yellow', found, fix)
+    return Finding(_AREA, name, 'green', f'{size} bytes')
+
+
+def _shared_memory(folder: Path, segment_bytes: int) -> Finding:
+    name = str(folder)
+    larger = 'in a container: docker run --shm-size=1g (or --ipc=host); else remount it larger'
+    try:
+        facts = os.statvfs(folder)
+    except OSError as error:
+        return Finding(_AREA, name, 'red', f'no shared memory: {error.strerror}', larger)
+    if not os.access(folder, os.W_OK):
+        fix = f'sudo chmod 1777 {folder}'
+        return Finding(_AREA, name, 'red', 'this user cannot write it', fix)
+    free, total = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
+    found = f'{free / 2**20:.0f} of {total / 2**20:.0f} MiB free'
+    if free < segment_bytes:
+        found += f', one process takes {segment_bytes / 2**20:.0f}'
+        return Finding(
+            _AREA, name, 'red', found, f'rm {folder}/fastrtps_* of dead programs; {larger}'
+        )
+    if free < 4 * segment_bytes:
+        found += f', each process takes {segment_bytes / 2**20:.0f}'
+        return Finding(_AREA, name, 'yellow', found, larger)
+    return Finding(_AREA, name, 'green', found)
+
+
+def _caches(folder: Path) -> Finding:
+    name = 'caches'
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        facts = os.statvfs(folder)
+    except OSError as error:
+        found = f'{folder}: {error.strerror}: kernels are compiled at each start'
+        fix = 'make it writable, or export XDG_CACHE_HOME to a folder that is'
+        return Finding(_AREA, name, 'yellow', found, fix)
+    free = facts.f_bavail * facts.f_frsize
+    if free < _CACHE_BYTES:
+        found = f'{folder}: {free / 2**20:.0f} MiB free'
+        return Finding(_AREA, name, 'yellow', found, 'free some space on that disk')
+    return Finding(_AREA, name, 'green', f'{folder}, writable')

@@ -1,0 +1,117 @@
+"""A model against this machine: file, manifest, hash, TensorRT version, GPU, and a trial run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+from typing import Final
+
+from trt_perception.checks.finding import Finding
+from trt_perception.checks.finding import split_fix
+from trt_perception.checks.software import Gpu
+from trt_perception.checks.software import Module
+
+__all__ = ['check_model', 'is_onnx']
+
+_AREA: Final = 'model'
+_REBUILD: Final = 'build it again on this machine: ros2 run trt_perception build_engine'
+
+
+def is_onnx(path: str) -> bool:
+    """Tell whether a model's name says that ONNX Runtime runs it."""
+    return path.endswith('.onnx')
+
+
+def check_model(
+    path: str,
+    modules: Mapping[str, Module],
+    gpu: Gpu | None,
+    *,
+    trial: Callable[[str], str],
+) -> Iterator[Finding]:
+    """Check one model.
+
+    Args:
+        path: engine or ONNX file.
+        modules: as import_modules returns them.
+        gpu: the one that would run it, None without one.
+        trial: opens the model, runs it once and says what it found.
+    """
+    # Late: NumPy, which they need, may be what is broken.
+    from trt_perception.errors import TrtPerceptionError
+    from trt_perception.model_file import read_model_file
+
+    try:
+        model = read_model_file(path)
+    except TrtPerceptionError as error:
+        yield _refused('file', error)
+        return
+    size = len(model.content) / 2**20
+    yield Finding(_AREA, 'file', 'green', f'{model.path}, {size:.1f} MiB')
+    if model.manifest is None:
+        fix = (
+            'set the parameters model.* (docs/parameters.md), or let build_engine write a manifest'
+        )
+        yield Finding(_AREA, 'manifest', 'yellow', 'there is none beside it', fix)
+    else:
+        names = len(model.manifest.class_names)
+        found = f'{model.manifest.decoder.family}, {names} classes; SHA-256 and size are its'
+        yield Finding(_AREA, 'manifest', 'green', found)
+    fits = True
+    if not model.is_onnx:
+        for finding in _plan(model, modules, gpu):
+            fits = fits and finding.level != 'red'
+            yield finding
+    if model.manifest is not None and fits and (model.is_onnx or gpu is not None):
+        try:
+            yield Finding(_AREA, 'trial run', 'green', trial(path))
+        except TrtPerceptionError as error:
+            yield _refused('trial run', error)
+
+
+def _plan(model: Any, modules: Mapping[str, Module], gpu: Gpu | None) -> Iterator[Finding]:
+    """Compare what built an engine with what is here."""
+    from trt_perception.errors import EngineError
+    from trt_perception.stages.tensorrt_runtime import read_plan_header
+
+    try:
+        header = read_plan_header(model.content, model.path.name)
+    except EngineError as error:
+        yield _refused('plan', error)
+        return
+    built = '.'.join(map(str, header.version))
+    installed = modules[header.module]
+    if not installed.version:
+        found = f'built by {header.module} {built}, which is not here: {installed.error}'
+        yield Finding(
+            _AREA, 'plan', 'red', found, f'install {header.module} {built}, or {_REBUILD}'
+        )
+    elif installed.version.split('.')[:3] != built.split('.')[:3]:
+        found = f'built by {header.module} {built}, here is {installed.version}'
+        yield Finding(_AREA, 'plan', 'red', found, _REBUILD)
+    else:
+        yield Finding(_AREA, 'plan', 'green', f'built by {header.module} {built}')
+    if gpu is None:
+        fix = 'run it on a machine with an NVIDIA GPU, or give the ONNX model'
+        yield Finding(_AREA, 'GPU of the engine', 'red', 'there is no GPU here', fix)
+        return
+    build = model.manifest.build if model.manifest else None
+    if build is None or build.gpu is None:
+        return
+    name, capability = build.gpu
+    here = '.'.join(map(str, gpu.compute_capability))
+    if capability != here:
+        found = f'built for {name} (compute capability {capability}), here is {gpu.name} ({here})'
+        yield Finding(_AREA, 'GPU of the engine', 'red', found, _REBUILD)
+    elif name != gpu.name:
+        found = f'built for {name}, here is {gpu.name}: it runs, perhaps slower'
+        yield Finding(_AREA, 'GPU of the engine', 'yellow', found, _REBUILD)
+    else:
+        yield Finding(_AREA, 'GPU of the engine', 'green', gpu.name)
+
+
+def _refused(name: str, error: Exception) -> Finding:
+    found, fix = split_fix(str(error), f'mend what the message names, or {_REBUILD}')
+    return Finding(_AREA, name, 'red', found, fix)

@@ -1,0 +1,218 @@
+"""The shell that ROS programs start in: distribution, middleware, domain, transport profile."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from trt_perception.checks.finding import Finding
+
+__all__ = ['DEFAULT_SEGMENT_BYTES', 'Profile', 'check_shell', 'export_profile', 'read_profile']
+
+TESTED: Final = ('jazzy', 'kilted')
+#: What Fast DDS takes without a profile: no image larger than this passes through shared memory.
+DEFAULT_SEGMENT_BYTES: Final = 512 * 1024
+_FAST_DDS: Final = 'rmw_fastrtps_cpp'
+_OLD, _NEW = 'FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE'
+# Since Kilted only the new name is read, before it only the old one.
+_OLD_NAME_READ_BY: Final = ('humble', 'iron', 'jazzy')
+_SHIPPED: Final = '$(ros2 pkg prefix --share trt_perception)/config/fastdds_large_images.xml'
+_PROFILE_MAX_BYTES: Final = 1024 * 1024
+_AREA: Final = 'ROS 2 in this shell'
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What this shell's Fast DDS profile says.
+
+    Attributes:
+        path: the file, empty where none is set.
+        segment_bytes: of shared memory, for each process.
+    """
+
+    path: str = ''
+    segment_bytes: int = DEFAULT_SEGMENT_BYTES
+
+
+def read_profile(environment: Mapping[str, str]) -> Profile:
+    """Read the profile that this shell's programs use.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no XML, or far too large.
+    """
+    path = environment.get(_variable(environment), '')
+    if not path:
+        return Profile()
+    content = Path(path).read_bytes()
+    if len(content) > _PROFILE_MAX_BYTES or b'<!ENTITY' in content:
+        raise ValueError(f'{path}: expected a small XML file without entities')
+    try:
+        root = ElementTree.fromstring(content)
+    except ElementTree.ParseError as error:
+        raise ValueError(f'{path}: no XML: {error}') from error
+    texts = [
+        (element.text or '').strip()
+        for element in root.iter()
+        if element.tag.rpartition('}')[2] == 'segment_size'
+    ]
+    if not all(re.fullmatch(r'\d{1,18}', text) for text in texts):
+        raise ValueError(f'{path}: segment_size must be a number of bytes (got {texts})')
+    return Profile(path, max(map(int, texts), default=DEFAULT_SEGMENT_BYTES))
+
+
+def check_shell(
+    environment: Mapping[str, str], *, folder: Path | None = None
+) -> Iterator[Finding]:
+    """Check the environment variables that ROS 2 and its middleware read.
+
+    Args:
+        environment: of this process.
+        folder: in which programs start, the working folder by default.
+    """
+    yield _distribution(environment)
+    yield from _middleware(environment)
+    yield from _domain(environment)
+    if environment.get('RMW_IMPLEMENTATION', _FAST_DDS) == _FAST_DDS:
+        yield from _transport(environment, folder or Path.cwd())
+    yield from _security(environment)
+
+
+def export_profile(environment: Mapping[str, str]) -> str:
+    """Return the command that gives a shell the shipped profile."""
+    return f'export {_variable(environment)}={_SHIPPED}'
+
+
+def _variable(environment: Mapping[str, str]) -> str:
+    return _OLD if environment.get('ROS_DISTRO', 'jazzy') in _OLD_NAME_READ_BY else _NEW
+
+
+def _distribution(environment: Mapping[str, str]) -> Finding:
+    name = environment.get('ROS_DISTRO', '')
+    if not name:
+        fix = 'source /opt/ros/jazzy/setup.bash, then install/setup.bash of the workspace'
+        return Finding(_AREA, 'distribution', 'red', 'no ROS 2 is sourced', fix)
+    if name not in TESTED:
+        fix = f'use {" or ".join(TESTED)} where you can'
+        return Finding(_AREA, 'distribution', 'yellow', f'{name}, on which nobody tested', fix)
+    return Finding(_AREA, 'distribution', 'green', name)
+
+
+def _middleware(environment: Mapping[str, str]) -> Iterable[Finding]:
+    name = environment.get('RMW_IMPLEMENTATION', '')
+    prefixes = [Path(p) for p in environment.get('AMENT_PREFIX_PATH', '').split(':') if p]
+    index = 'share/ament_index/resource_index/packages'
+    if not name:
+        yield Finding(_AREA, 'middleware', 'green', f'{_FAST_DDS}, the default')
+    elif prefixes and not any((prefix / index / name).exists() for prefix in prefixes):
+        fix = (
+            f'sudo apt install ros-$ROS_DISTRO-{name.replace("_", "-")}, or unset '
+            'RMW_IMPLEMENTATION'
+        )
+        yield Finding(_AREA, 'middleware', 'red', f'{name} is named but not installed', fix)
+    elif name == _FAST_DDS:
+        yield Finding(_AREA, 'middleware', 'green', name)
+    else:
+        fix = (
+            'give its own configuration large buffers, or unset RMW_IMPLEMENTATION; all nodes '
+            'must use the same'
+        )
+        found = f'{name}: the profile for large images is for Fast DDS and does nothing here'
+        yield Finding(_AREA, 'middleware', 'yellow', found, fix)
+
+
+def _domain(environment: Mapping[str, str]) -> Iterator[Finding]:
+    text = environment.get('ROS_DOMAIN_ID', '')
+    number = int(text) if re.fullmatch(r'\d{1,6}', text) else 0 if not text else -1
+    if not 0 <= number <= 232:
+        fix = 'export ROS_DOMAIN_ID=0, the same number on camera and detector'
+        yield Finding(_AREA, 'domain', 'red', f'ROS_DOMAIN_ID is {text!r}, not 0 to 232', fix)
+    elif 101 < number < 215:
+        fix = 'choose a number from 0 to 101'
+        found = f'{number}: Linux gives its ports to other programs, too'
+        yield Finding(_AREA, 'domain', 'yellow', found, fix)
+    else:
+        yield Finding(_AREA, 'domain', 'green', str(number))
+    reach = environment.get('ROS_AUTOMATIC_DISCOVERY_RANGE', '')
+    ranges = ('', 'SUBNET', 'LOCALHOST', 'OFF', 'SYSTEM_DEFAULT')
+    if reach not in ranges:
+        fix = (
+            f'export ROS_AUTOMATIC_DISCOVERY_RANGE to one of {", ".join(ranges[1:])}, or unset it'
+        )
+        yield Finding(_AREA, 'discovery', 'red', f'the range {reach!r} does not exist', fix)
+    elif reach == 'OFF':
+        fix = 'unset ROS_AUTOMATIC_DISCOVERY_RANGE'
+        yield Finding(_AREA, 'discovery', 'red', 'OFF: programs never find each other', fix)
+    elif environment.get('ROS_LOCALHOST_ONLY', '') == '1' and reach:
+        fix = 'unset ROS_LOCALHOST_ONLY, the older of the two'
+        found = f'ROS_LOCALHOST_ONLY=1 overrides the range {reach}'
+        yield Finding(_AREA, 'discovery', 'yellow', found, fix)
+    elif environment.get('ROS_DISCOVERY_SERVER'):
+        fix = 'if cameras are missing below: unset it, or let this shell be a super client'
+        found = f'by the server {environment["ROS_DISCOVERY_SERVER"]}, which may hide topics'
+        yield Finding(_AREA, 'discovery', 'yellow', found, fix)
+    else:
+        local = reach == 'LOCALHOST' or environment.get('ROS_LOCALHOST_ONLY') == '1'
+        found = 'this machine only' if local else 'this machine and its network'
+        yield Finding(_AREA, 'discovery', 'green', found)
+
+
+def _transport(environment: Mapping[str, str], folder: Path) -> Iterator[Finding]:
+    name = 'transport profile'
+    used = _variable(environment)
+    other = _NEW if used == _OLD else _OLD
+    fix = export_profile(environment) + ' for camera and detector; detect.launch.py sets it itself'
+    try:
+        profile = read_profile(environment)
+    except (OSError, ValueError) as error:
+        yield Finding(_AREA, name, 'red', f'{used} cannot be used: {error}', fix)
+        return
+    if not profile.path and environment.get(other):
+        found = f'only {other} is set, which this distribution does not read'
+        yield Finding(_AREA, name, 'yellow', found, fix)
+    elif not profile.path:
+        found = (
+            f'none: images above {DEFAULT_SEGMENT_BYTES // 1024} KiB arrive slowly or not at all'
+        )
+        yield Finding(_AREA, name, 'yellow', found, fix)
+    elif profile.segment_bytes <= DEFAULT_SEGMENT_BYTES:
+        found = f'{profile.path}: no larger shared memory than the default'
+        yield Finding(_AREA, name, 'yellow', found, fix)
+    else:
+        mebibytes = profile.segment_bytes / 2**20
+        yield Finding(_AREA, name, 'green', f'{profile.path}, {mebibytes:.0f} MiB shared memory')
+    if profile.path and environment.get(other, profile.path) != profile.path:
+        found = f'{_OLD} and {_NEW} name different files'
+        again = f'unset {other}, or give both the same'
+        yield Finding(_AREA, 'transport variables', 'yellow', found, again)
+    builtin = environment.get('FASTDDS_BUILTIN_TRANSPORTS', '')
+    if builtin and builtin.partition('?')[0] not in ('DEFAULT', 'LARGE_DATA', 'SHM'):
+        found = f'FASTDDS_BUILTIN_TRANSPORTS={builtin} turns shared memory off'
+        yield Finding(
+            _AREA, 'transports', 'yellow', found, 'unset it, or use DEFAULT or LARGE_DATA'
+        )
+    for file in ('DEFAULT_FASTRTPS_PROFILES.xml', 'DEFAULT_FASTDDS_PROFILES.xml'):
+        if (folder / file).exists():
+            found = f'programs started in this folder read {file}, too'
+            yield Finding(_AREA, 'profile here', 'yellow', found, f'move {folder / file} away')
+
+
+def _security(environment: Mapping[str, str]) -> Iterator[Finding]:
+    if environment.get('ROS_SECURITY_ENABLE', '').lower() != 'true':
+        return
+    keystore = environment.get('ROS_SECURITY_KEYSTORE', '')
+    if not (keystore and Path(keystore).is_dir()):
+        fix = 'export ROS_SECURITY_KEYSTORE=…, see docs/security.md, or unset ROS_SECURITY_ENABLE'
+        found = f'enabled, but the keystore {keystore!r} is no folder'
+        yield Finding(_AREA, 'security', 'red', found, fix)
+    elif environment.get('ROS_SECURITY_STRATEGY') != 'Enforce':
+        found = 'enabled, but a node without an enclave still runs, unprotected'
+        yield Finding(_AREA, 'security', 'yellow', found, 'export ROS_SECURITY_STRATEGY=Enforce')
+    else:
+        yield Finding(_AREA, 'security', 'green', f'enforced, keystore {keystore}')

@@ -1,0 +1,239 @@
+"""Python packages and the GPU's software: what is installed, and whether it goes together.
+
+Each package is imported in a process of its own: a module that was compiled for another NumPy may
+end the process that imports it.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+from typing import Final
+
+from trt_perception.checks.finding import Finding
+from trt_perception.checks.finding import Level
+from trt_perception.checks.finding import split_fix
+from trt_perception.errors import CudaError
+
+__all__ = ['MODULES', 'Gpu', 'Module', 'check_gpu', 'check_packages', 'import_modules']
+
+MODULES: Final = (
+    'numpy',
+    'cv2',
+    'rclpy',
+    'sensor_msgs.msg',
+    'vision_msgs.msg',
+    'cv_bridge',
+    'onnxruntime',
+    'tensorrt',
+    'tensorrt_rtx',
+)
+_PYTHONS: Final = ((3, 10), (3, 13))
+_OLDEST_TENSORRT: Final = (10, 3)
+_IMPORT: Final = (
+    'import importlib, sys\n'
+    'module = importlib.import_module(sys.argv[1])\n'
+    "print('version', getattr(module, '__version__', 'installed'))\n"
+)
+_NUMPY_FIX: Final = (
+    "python3 -m pip install 'numpy<2', for which ROS 2 from apt is compiled; or OpenCV by pip"
+)
+_AREA: Final = 'Python and packages'
+_GPU_AREA: Final = 'GPU'
+_WITHOUT: Final = 'without it ONNX models run, on the CPU'
+
+
+@dataclass(frozen=True)
+class Module:
+    """What came of importing a module.
+
+    Attributes:
+        version: empty where it failed.
+        error: the last line that Python said, empty where it worked.
+    """
+
+    version: str
+    error: str = ''
+
+    @property
+    def missing(self) -> bool:
+        """It is not installed, as against broken."""
+        return self.error.startswith('ModuleNotFoundError')
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The GPU that would be used, as far as it can be reached.
+
+    Attributes:
+        name: as the driver gives it.
+        compute_capability: (major, minor).
+    """
+
+    name: str
+    compute_capability: tuple[int, int]
+
+
+def import_modules(names: Sequence[str] = MODULES) -> dict[str, Module]:
+    """Import each module in a process of its own, some at a time."""
+    with ThreadPoolExecutor(4) as pool:
+        return dict(zip(names, pool.map(_import, names), strict=True))
+
+
+def _import(name: str) -> Module:
+    try:
+        ended = subprocess.run(
+            [sys.executable, '-c', _IMPORT, name], capture_output=True, text=True, timeout=120
+        )
+    except subprocess.TimeoutExpired:
+        return Module('', 'importing it took more than 120 s')
+    version = re.search(r'^version (.*)$', ended.stdout, re.MULTILINE)
+    if ended.returncode == 0 and version:
+        return Module(version[1])
+    if ended.returncode < 0:
+        return Module('', f'importing it ends the process by signal {-ended.returncode}')
+    return Module('', (ended.stderr.strip().splitlines() or ['no reason given'])[-1])
+
+
+def check_packages(
+    modules: Mapping[str, Module],
+    *,
+    onnx_wanted: bool,
+    python: tuple[int, int] = sys.version_info[:2],
+) -> Iterator[Finding]:
+    """Check Python and the packages that are imported on every machine.
+
+    Args:
+        modules: as import_modules returns them.
+        onnx_wanted: an ONNX model is to run.
+        python: version of the interpreter.
+    """
+    low, high = _PYTHONS
+    version = f'{python[0]}.{python[1]}'
+    if low <= python <= high:
+        yield Finding(_AREA, 'Python', 'green', f'{version}, {sys.executable}')
+    else:
+        fix = f'use Python {low[0]}.{low[1]} to {high[0]}.{high[1]}'
+        yield Finding(_AREA, 'Python', 'yellow', f'{version}, on which nobody tested', fix)
+    source = 'source the setup.bash of ROS 2 and of the workspace, with the Python it is built for'
+    fixes = {
+        'numpy': 'sudo apt install python3-numpy',
+        'cv2': 'sudo apt install python3-opencv',
+        'rclpy': source,
+        'sensor_msgs.msg': 'sudo apt install ros-$ROS_DISTRO-sensor-msgs',
+        'vision_msgs.msg': 'sudo apt install ros-$ROS_DISTRO-vision-msgs',
+    }
+    for name, fix in fixes.items():
+        yield _needed(name.removesuffix('.msg'), modules[name], fix)
+    yield _cv_bridge(modules['cv_bridge'])
+    runtime = modules['onnxruntime']
+    if runtime.version:
+        yield Finding(_AREA, 'ONNX Runtime', 'green', runtime.version)
+    else:
+        fix = 'python3 -m pip install onnxruntime, in the environment that the node runs in'
+        found = f'{runtime.error}; ONNX models cannot run'
+        level: Level = 'red' if onnx_wanted else 'yellow'
+        yield Finding(_AREA, 'ONNX Runtime', level, found, fix)
+
+
+def _needed(name: str, module: Module, fix: str) -> Finding:
+    if module.version:
+        return Finding(_AREA, name, 'green', module.version)
+    clash = any(word in module.error for word in ('multiarray', '_ARRAY_API', 'NumPy', 'signal'))
+    return Finding(_AREA, name, 'red', module.error, _NUMPY_FIX if clash else fix)
+
+
+def _cv_bridge(module: Module) -> Finding:
+    if module.version:
+        return Finding(_AREA, 'cv_bridge', 'green', module.version)
+    if module.missing:
+        return Finding(_AREA, 'cv_bridge', 'green', 'not installed; only rare encodings need it')
+    return Finding(_AREA, 'cv_bridge', 'yellow', module.error, _NUMPY_FIX)
+
+
+def check_gpu(
+    modules: Mapping[str, Module],
+    *,
+    engine_wanted: bool,
+    versions: Callable[[], Mapping[str, str]],
+    device: Callable[[], Any],
+    compile_kernels: Callable[[tuple[int, int]], object],
+    found: list[Gpu],
+) -> Iterator[Finding]:
+    """Check driver, CUDA, NVRTC and TensorRT.
+
+    Args:
+        modules: as import_modules returns them.
+        engine_wanted: an engine is to run, so that what is missing is red, not yellow.
+        versions: of CUDA's driver and runtime.
+        device: opens the GPU.
+        compile_kernels: compiles something for a compute capability.
+        found: gets the GPU, where there is one.
+    """
+    bad: Level = 'red' if engine_wanted else 'yellow'
+    steps: list[tuple[str, Callable[[], str]]] = [
+        ('CUDA', lambda: _versions_text(versions())),
+        ('device', lambda: _device_text(device(), found)),
+        ('NVRTC', lambda: _compiled(compile_kernels, found)),
+    ]
+    for name, step in steps:
+        finding = _tried(name, step, bad)
+        yield finding
+        if finding.level != 'green':
+            break  # what follows would fail for the same reason
+    yield from _tensorrt(modules, bad)
+
+
+def _tried(name: str, step: Callable[[], str], bad: Level) -> Finding:
+    try:
+        return Finding(_GPU_AREA, name, 'green', step())
+    except CudaError as error:
+        found, fix = split_fix(
+            str(error), 'install or repair the NVIDIA driver: nvidia-smi must work'
+        )
+        return Finding(_GPU_AREA, name, bad, found, f'{fix} ({_WITHOUT})')
+
+
+def _versions_text(versions: Mapping[str, str]) -> str:
+    return f'driver for CUDA {versions["driver"]}, runtime {versions["runtime"]}'
+
+
+def _device_text(device: Any, found: list[Gpu]) -> str:
+    gpu = Gpu(device.name, device.compute_capability)
+    found.append(gpu)
+    capability = '.'.join(map(str, gpu.compute_capability))
+    return f'{gpu.name}, compute capability {capability}'
+
+
+def _compiled(compile_kernels: Callable[[tuple[int, int]], object], found: list[Gpu]) -> str:
+    compile_kernels(found[0].compute_capability)
+    return 'compiles for this GPU'
+
+
+def _tensorrt(modules: Mapping[str, Module], bad: Level) -> Iterator[Finding]:
+    there = {name: modules[name] for name in ('tensorrt', 'tensorrt_rtx')}
+    for name, module in there.items():
+        version = tuple(int(part) for part in re.findall(r'\d+', module.version)[:2])
+        if version and name == 'tensorrt' and version < _OLDEST_TENSORRT:
+            fix = 'install TensorRT 10.3 or newer (JetPack 6.1 or newer)'
+            yield Finding(_GPU_AREA, name, 'yellow', f'{module.version} is too old', fix)
+        elif version:
+            yield Finding(_GPU_AREA, name, 'green', module.version)
+        elif not module.missing:
+            fix = 'install it again, as one version with its libraries'
+            yield Finding(_GPU_AREA, name, bad, module.error, fix)
+    if all(module.missing for module in there.values()):
+        fix = (
+            'JetPack: sudo apt install python3-libnvinfer; else python3 -m pip install tensorrt '
+            f'(or tensorrt-rtx-cu13); {_WITHOUT}'
+        )
+        found = 'neither tensorrt nor tensorrt_rtx is installed'
+        yield Finding(_GPU_AREA, 'TensorRT', bad, found, fix)

@@ -1,0 +1,63 @@
+"""What the checks try for real: CUDA, the GPU, its compiler, one run of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ['check_kernels', 'cuda_versions', 'open_device', 'run_once']
+
+# All imports are late: NumPy, which everything below needs, may be what is broken.
+
+
+def cuda_versions() -> Mapping[str, str]:
+    """Return CUDA's versions of driver and runtime.
+
+    Raises:
+        CudaError: there is no driver, or cuda-python is missing.
+    """
+    from trt_perception import gpu
+
+    return gpu.versions()
+
+
+def open_device(index: int) -> Any:
+    """Open a GPU.
+
+    Raises:
+        CudaError: there is none, or the driver is too old for the runtime.
+    """
+    from trt_perception import gpu
+
+    return gpu.Device(index)
+
+
+def check_kernels(compute_capability: tuple[int, int]) -> None:
+    """Compile an empty kernel.
+
+    Raises:
+        CudaError: NVRTC is missing or does not know this GPU.
+    """
+    from trt_perception import gpu
+
+    gpu.compile_kernels('extern "C" __global__ void nothing() {}', compute_capability)
+
+
+def run_once(path: str, device_id: int) -> str:
+    """Open a model as the node does, run a grey image through it, and say what it is.
+
+    Raises:
+        TrtPerceptionError: it cannot be used; the message says why.
+    """
+    from trt_perception.config import DetectorConfig
+    from trt_perception.detector import warm_up
+    from trt_perception.pipelines.open_pipeline import open_pipeline
+
+    pipeline = open_pipeline(DetectorConfig(engine_path=path, device_id=device_id))
+    try:
+        warm_up(pipeline)
+        spec = pipeline.spec
+        width, height = spec.preprocessing.input_size
+        return f'works: input {width}x{height}, {len(spec.class_names)} classes'
+    finally:
+        pipeline.close()

@@ -1,0 +1,163 @@
+"""Checks machine, shell, model and cameras, and says what to do about what is wrong.
+
+Works without a GPU, without cameras and without ROS: what is missing is what it reports.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+from trt_perception.checks.finding import Finding
+from trt_perception.checks.finding import as_json
+from trt_perception.checks.finding import as_text
+from trt_perception.checks.finding import guarded
+from trt_perception.checks.machine import check_machine
+from trt_perception.checks.model import check_model
+from trt_perception.checks.model import is_onnx
+from trt_perception.checks.shell import DEFAULT_SEGMENT_BYTES
+from trt_perception.checks.shell import check_shell
+from trt_perception.checks.shell import read_profile
+from trt_perception.checks.software import Gpu
+from trt_perception.checks.software import check_gpu
+from trt_perception.checks.software import check_packages
+from trt_perception.checks.software import import_modules
+from trt_perception.checks.trial import check_kernels
+from trt_perception.checks.trial import cuda_versions
+from trt_perception.checks.trial import open_device
+from trt_perception.checks.trial import run_once
+
+__all__ = ['main']
+
+_GRAPH = 'trt_perception.ros.doctor_graph'
+
+_EXAMPLES = """examples:
+  doctor                                            this machine and shell, and all cameras
+  doctor yolo.engine                                and whether this engine can run here
+  doctor yolo.onnx --image-topic /front/image_raw   and this camera
+  doctor --json > doctor.json                       for a bug report
+
+green: as it should be; yellow: works, but not for everything or not as well; red: does not work.
+Run it in the shell that starts the detector, with its virtual environment.
+
+exit codes: 0 nothing is red, 1 something is red, 2 wrong usage, 130 interrupted
+"""
+
+
+def main(args: list[str] | None = None) -> int:
+    """Run all checks, print what they found, and return the exit code."""
+    options = _parser().parse_args(sys.argv[1:] if args is None else args)
+    try:
+        findings = list(run_checks(options, _progress(options)))
+    except KeyboardInterrupt:
+        return 130
+    if options.json:
+        print(as_json(findings))
+    else:
+        print(as_text(findings, color=sys.stdout.isatty() and not os.environ.get('NO_COLOR')))
+    return int(any(finding.level == 'red' for finding in findings))
+
+
+def run_checks(options: argparse.Namespace, say: Callable[[str], None]) -> Iterator[Finding]:
+    """Run all checks in their order; none keeps another from running."""
+    yield from guarded('ROS 2 in this shell', 'shell', lambda: check_shell(os.environ))
+    segment_bytes = DEFAULT_SEGMENT_BYTES
+    with contextlib.suppress(OSError, ValueError):  # reported by check_shell
+        segment_bytes = read_profile(os.environ).segment_bytes
+    yield from guarded('machine', 'machine', lambda: check_machine(segment_bytes))
+    say('importing packages')
+    modules = import_modules()
+    onnx = is_onnx(options.model)
+    yield from guarded(
+        'Python and packages', 'packages', lambda: check_packages(modules, onnx_wanted=onnx)
+    )
+    gpus: list[Gpu] = []
+    yield from guarded(
+        'GPU',
+        'GPU',
+        lambda: check_gpu(
+            modules,
+            engine_wanted=bool(options.model) and not onnx,
+            versions=cuda_versions,
+            device=lambda: open_device(options.device),
+            compile_kernels=check_kernels,
+            found=gpus,
+        ),
+    )
+    if options.model:
+        say('opening the model')
+        gpu = gpus[0] if gpus else None
+        yield from guarded(
+            'model',
+            'model',
+            lambda: check_model(
+                options.model,
+                modules,
+                gpu,
+                trial=lambda path: run_once(path, options.device),
+            ),
+        )
+    if options.seconds:
+        say(f'listening for {options.seconds:g} s')
+        yield from guarded('cameras', 'graph', lambda: _graph(options, segment_bytes))
+
+
+def _graph(options: argparse.Namespace, segment_bytes: int) -> Sequence[Finding]:
+    """Ask the graph in a process of its own: a middleware that is not there ends it."""
+    numbers = str(options.seconds), str(segment_bytes)
+    ended = subprocess.run(
+        [sys.executable, '-m', _GRAPH, options.image_topic, *numbers],
+        capture_output=True,
+        text=True,
+        timeout=options.seconds + 60,
+    )
+    if ended.returncode == 0:
+        entries = json.loads(ended.stdout.splitlines()[-1])
+        return [Finding(**entry) for entry in entries]
+    reason = (ended.stderr.strip().splitlines() or [f'exit code {ended.returncode}'])[-1]
+    found = f'ROS 2 cannot be asked: {reason}'
+    fix = 'mend what is red above, then run doctor again'
+    return [Finding('cameras', 'graph', 'red', found, fix)]
+
+
+def _progress(options: argparse.Namespace) -> Callable[[str], None]:
+    """Say on a terminal what takes a while."""
+    if options.json or not sys.stderr.isatty():
+        return lambda _: None
+    return lambda text: print(f'{text} …', file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog='doctor',
+        description='Check machine, shell, model and cameras, and say how to mend what is wrong.',
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument('model', nargs='?', default='', help='engine or ONNX file to check')
+    parser.add_argument(
+        '--image-topic', default='', metavar='TOPIC', help='topic that the detector is to read'
+    )
+    parser.add_argument(
+        '--seconds',
+        type=_seconds,
+        default=3.0,
+        help='how long to listen to cameras (default 3); 0 does not ask the graph',
+    )
+    parser.add_argument('--device', type=int, default=0, help='CUDA device (default 0)')
+    parser.add_argument('--json', action='store_true', help='print JSON')
+    return parser
+
+
+def _seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 <= float(text) <= 600:
+            return float(text)
+    raise argparse.ArgumentTypeError(f'must be from 0 to 600 (got {text!r})')

@@ -1,0 +1,192 @@
+"""doctor's look at the ROS graph: camera topics as they arrive, and what detectors say.
+
+A program of its own, which prints its findings as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+from typing import Final
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from rclpy.qos import QoSReliabilityPolicy
+from rclpy.serialization import deserialize_message
+from sensor_msgs.msg import CompressedImage
+from sensor_msgs.msg import Image
+
+from trt_perception.checks.cameras import Camera
+from trt_perception.checks.cameras import check_cameras
+from trt_perception.checks.finding import Finding
+from trt_perception.checks.finding import Level
+from trt_perception.checks.shell import export_profile
+from trt_perception.delivery import DeliveryCounter
+from trt_perception.frame import PIXEL_FORMATS
+
+__all__ = ['check_graph', 'main']
+
+_TYPES: Final = {
+    'sensor_msgs/msg/Image': Image,
+    'sensor_msgs/msg/CompressedImage': CompressedImage,
+}
+# Those that run already are heard of at once as a rule; what got lost Fast DDS repeats after 3 s.
+_DISCOVERY_S: Final = (1.0, 4.0)
+_LEVELS: Final[dict[bytes, Level]] = {
+    DiagnosticStatus.OK: 'green',
+    DiagnosticStatus.WARN: 'yellow',
+    DiagnosticStatus.ERROR: 'red',
+    DiagnosticStatus.STALE: 'yellow',
+}
+
+
+def check_graph(image_topic: str, seconds: float, segment_bytes: int) -> list[Finding]:
+    """Listen to all camera topics and detectors for some seconds, and judge them.
+
+    Args:
+        image_topic: the one that the detector is to read, empty where any will do.
+        seconds: how long.
+        segment_bytes: of this shell's shared memory.
+    """
+    context = rclpy.Context()
+    rclpy.init(args=[], context=context)
+    try:
+        node = Node('doctor', context=context, enable_rosout=False, start_parameter_services=False)
+        executor = SingleThreadedExecutor(context=context)
+        executor.add_node(node)
+        statuses: dict[str, Any] = {}
+        node.create_subscription(
+            DiagnosticArray,
+            '/diagnostics',
+            lambda message: statuses.update({s.name: s for s in message.status}),
+            QoSProfile(depth=10),
+        )
+        wanted = node.resolve_topic_name(image_topic) if image_topic else ''
+        ears = _listen(node, executor, wanted, seconds)
+        cameras = [ear.camera() for ear in ears.values()]
+        node.destroy_node()
+    finally:
+        rclpy.shutdown(context=context)
+    findings = check_cameras(
+        cameras,
+        wanted=wanted,
+        segment_bytes=segment_bytes,
+        profile_fix=f'in the shells of camera and detector: {export_profile(os.environ)}',
+        encodings=list(PIXEL_FORMATS),
+    )
+    return [*findings, *_detectors(statuses.values())]
+
+
+def _listen(
+    node: Node, executor: SingleThreadedExecutor, wanted: str, seconds: float
+) -> dict[str, _Ear]:
+    """Find camera topics, then listen to them for some seconds; also to those found late."""
+    ears: dict[str, _Ear] = {}
+    started = time.monotonic()
+    end = started + _DISCOVERY_S[0] + seconds
+    while (now := time.monotonic()) < end:
+        executor.spin_once(timeout_sec=min(0.1, end - now))
+        for topic, kinds in node.get_topic_names_and_types():
+            # A debug image is drawn only for those who look at it.
+            image = kinds[0] in _TYPES and not topic.endswith('/debug_image')
+            if image and topic not in ears:
+                ears[topic] = _Ear(node, topic, _TYPES[kinds[0]])
+        missing = not {wanted, f'{wanted}/compressed'} & set(ears) if wanted else not ears
+        if missing and now - started < _DISCOVERY_S[1]:
+            end = now + seconds
+    return ears
+
+
+class _Ear:
+    """Listens to one topic without reading its messages, but for the last."""
+
+    def __init__(self, node: Node, topic: str, kind: type[Any]) -> None:
+        self._node = node
+        self._topic = topic
+        self._kind = kind
+        self._started = time.monotonic()
+        self._delivery = DeliveryCounter()
+        self._received = 0
+        self._last = b''
+        reliable = 'best_effort' not in self._reliability()
+        node.create_subscription(
+            self._kind,
+            topic,
+            self._hear,
+            QoSProfile(
+                depth=10,
+                reliability=QoSReliabilityPolicy.RELIABLE
+                if reliable
+                else QoSReliabilityPolicy.BEST_EFFORT,
+            ),
+            raw=True,
+        )
+
+    def camera(self) -> Camera:
+        """Say what was heard."""
+        reliability = self._reliability()
+        description = encoding = ''
+        compressed = self._kind is CompressedImage
+        if self._last:
+            message = deserialize_message(self._last, self._kind)
+            encoding = message.format if compressed else message.encoding
+            size = '' if compressed else f'{message.width}x{message.height} '
+            description = f'{size}{encoding}'
+        return Camera(
+            self._topic,
+            compressed,
+            reliability,
+            self._received,
+            self._delivery.not_delivered if len(reliability) == 1 else None,
+            time.monotonic() - self._started,
+            len(self._last),
+            description,
+            encoding,
+        )
+
+    def _hear(self, message: bytes, info: dict[str, int]) -> None:
+        self._received += 1
+        self._last = message
+        self._delivery.received(info['publication_sequence_number'])
+
+    def _reliability(self) -> tuple[str, ...]:
+        return tuple(
+            'best_effort'
+            if publisher.qos_profile.reliability == QoSReliabilityPolicy.BEST_EFFORT
+            else 'reliable'
+            for publisher in self._node.get_publishers_info_by_topic(self._topic)
+        )
+
+
+def _detectors(statuses: Iterable[Any]) -> list[Finding]:
+    """Return what running detectors say of themselves."""
+    findings = []
+    for status in statuses:
+        if status.name.endswith(': detector'):
+            level = _LEVELS[status.level]
+            fix = (
+                ''
+                if level == 'green'
+                else 'see its log and the Troubleshooting table in README.md'
+            )
+            findings.append(Finding('detectors', status.name, level, status.message, fix))
+    return findings
+
+
+def main(topic: str, seconds: str, segment_bytes: str) -> None:
+    """Print the findings."""
+    findings = check_graph(topic, float(seconds), int(segment_bytes))
+    print(json.dumps([asdict(finding) for finding in findings]))
+
+
+if __name__ == '__main__':
+    main(*sys.argv[1:])
