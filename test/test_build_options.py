@@ -126,6 +126,7 @@ def test_compute_capabilities_of_two_digits():
         ({'annotations': 'a.json'}, 'give validate too'),
         ({'max_accuracy_drop': 0.0}, 'give validate too'),
         ({'gpu_fallback': True}, 'dla_core'),
+        ({'store_keep_days': 3}, 'with store'),
         ({'dla_core': 0, 'precision': 'fp32'}, 'fp16 and int8 only'),
         ({'runtime': 'tensorrt', 'compute_capabilities': '8.6'}, 'TensorRT-RTX'),
         ({'class_names': ['a'], 'class_names_file': 'n.txt'}, 'not both'),

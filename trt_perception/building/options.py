@@ -99,6 +99,15 @@ class BuildOptions(pydantic.BaseModel):
         'Keep engines in this folder and take an unchanged one from it instead of building.',
         metavar='DIR',
     )
+    store_keep_days: int | None = _option(
+        'files',
+        None,
+        'Remove engines from the store that nobody used for so long.',
+        unit='days',
+        minimum=0,
+        maximum=36500,
+        metavar='N',
+    )
     verbose: bool = _option('files', False, 'Show all that TensorRT logs.')
 
     precision: Precision = _option(
@@ -378,6 +387,10 @@ class BuildOptions(pydantic.BaseModel):
                 (
                     self.max_accuracy_drop is not None and self.validate_images is None,
                     'max_accuracy_drop needs images to measure on: give validate too',
+                ),
+                (
+                    self.store_keep_days is not None and self.store is None,
+                    'store_keep_days only means something with store',
                 ),
                 (
                     self.gpu_fallback and self.dla_core is None,
