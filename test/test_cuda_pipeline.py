@@ -17,13 +17,18 @@ from trt_perception.config import Thresholds
 from trt_perception.detector import Detector
 from trt_perception.encode import encode_bgr
 from trt_perception.errors import EngineError
+from trt_perception.evaluation.agreement import above
+from trt_perception.evaluation.agreement import compare_runs
 from trt_perception.frame import PIXEL_FORMATS
 from trt_perception.frame import Frame
 from trt_perception.manifest import TensorSpec
 from trt_perception.manifest import parse_manifest
 from trt_perception.model_file import read_model_file
+from trt_perception.pipelines.cuda_pipeline import CudaPipeline
+from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.stages.tensorrt_runtime import TensorRtEngine
+from trt_perception.tools.benchmark_measure import detect_all
 
 pytestmark = needs_tensorrt
 
@@ -145,6 +150,25 @@ def drift_bytes(work, cycles=40):
     for _ in range(cycles):
         work()
     return before - gpu.Device(0).memory()[0]
+
+
+def test_more_candidates_than_the_kernels_hold_are_decoded_on_the_host(engine):
+    low = Thresholds(confidence=0.001)
+    frames = [bgr_frame(cv2.imread(str(path))) for path in SCENES[:6]]
+    config = DetectorConfig()
+    runs = []
+    for pipeline in (
+        HostPipeline(read_model_file(ONNX), config, max_candidates=30_000),
+        CudaPipeline(read_model_file(engine), config, max_candidates=30_000),
+    ):
+        runs.append(detect_all(pipeline, frames, low))
+        pipeline.close()
+    for run in runs:
+        assert all(len(found) > 20 for found in run)
+    # Where two scores or overlaps are all but equal, rounding may turn the order.
+    assert compare_runs(*runs, tuple('0123456789')).overall.f1 > 0.99
+    sure = compare_runs(*(above(run, 0.25) for run in runs), tuple('0123456789'))
+    assert (sure.overall.f1, sure.overall.mean_iou) == (1, pytest.approx(1, abs=1e-3))
 
 
 def test_memory_is_flat_over_open_and_close(engine):

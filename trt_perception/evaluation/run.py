@@ -87,6 +87,8 @@ class Run:
 def open_for_evaluation(model: ModelFile, config: DetectorConfig) -> Pipeline:
     """Open a model with room for all candidates that a low threshold lets through.
 
+    An engine's outputs are decoded on the host then, so latency is not a node's.
+
     Args:
         model: an ONNX file or an engine.
         config: the node's parameters.
@@ -97,7 +99,7 @@ def open_for_evaluation(model: ModelFile, config: DetectorConfig) -> Pipeline:
     """
     if model.is_onnx:
         return HostPipeline(model, config, max_candidates=MAX_CANDIDATES)
-    return CudaPipeline(model, config)
+    return CudaPipeline(model, config, max_candidates=MAX_CANDIDATES)
 
 
 def detect_images(

@@ -53,6 +53,7 @@ from trt_perception.pipelines.cuda_results import KernelDecoded
 from trt_perception.pipelines.cuda_results import SlotResult
 from trt_perception.pipelines.cuda_results import tensor_bytes
 from trt_perception.pipelines.pipeline import Result
+from trt_perception.stages.gpu_kernels import MAX_CANDIDATES
 from trt_perception.stages.gpu_kernels import FrameKernels
 from trt_perception.stages.tensorrt_runtime import TensorRtContext
 from trt_perception.stages.tensorrt_runtime import TensorRtEngine
@@ -76,6 +77,8 @@ class CudaPipeline:
     Args:
         model: a TensorRT plan.
         config: the node's parameters.
+        max_candidates: most boxes that enter NMS. Beyond the 1024 that the kernels have room for,
+            outputs come back whole and are decoded on the host: slower, for evaluation.
 
     Attributes:
         depth: frames in flight.
@@ -86,7 +89,9 @@ class CudaPipeline:
         EngineError: the plan is for another GPU or version, or it is not known how to use it.
     """
 
-    def __init__(self, model: ModelFile, config: DetectorConfig) -> None:
+    def __init__(
+        self, model: ModelFile, config: DetectorConfig, *, max_candidates: int = MAX_CANDIDATES
+    ) -> None:
         self.depth = config.pipeline_depth
         self._closing = ExitStack()
         with ExitStack() as undo:
@@ -124,7 +129,9 @@ class CudaPipeline:
             self._slots = []
             use_graph = config.use_cuda_graph
             for stream, context in zip(streams, contexts, strict=True):
-                slot = _Slot(self._device, self.spec, kernels, context, stream, config)
+                slot = _Slot(
+                    self._device, self.spec, kernels, context, stream, config, max_candidates
+                )
                 self._closing.callback(slot.close)
                 self._slots.append(slot)
                 # Where one slot has no graph the others would fail alike, and say so again.
@@ -163,6 +170,7 @@ class _Slot:
         context: TensorRtContext,
         stream: Stream,
         config: DetectorConfig,
+        max_candidates: int,
     ) -> None:
         self._device = device
         self._spec = spec
@@ -188,7 +196,9 @@ class _Slot:
             for name, values in constants.items():
                 _upload_once(values, addresses[name], stream)
             self._result: SlotResult = (
-                KernelDecoded(kernels, stream) if kernels.decodes else HostDecoded(spec, config)
+                KernelDecoded(kernels, stream)
+                if kernels.decodes and max_candidates <= MAX_CANDIDATES
+                else HostDecoded(spec, config, max_candidates)
             )
             self._closing.callback(self._result.close)
             self._staging, self._frame = self._frame_buffers(_FIRST_FRAME_BYTES)

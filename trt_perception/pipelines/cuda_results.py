@@ -104,16 +104,19 @@ class KernelDecoded:
 class HostDecoded:
     """Any other outputs: they come back whole and are decoded on the host.
 
-    They are small: a transformer's 300 queries of 80 classes are 100 KB.
+    They are small: a transformer's 300 queries of 80 classes are 100 KB. Dense ones only where
+    more boxes shall enter NMS than the kernels have room for.
 
     Args:
         spec: the model's, without open dimensions.
         config: the node's parameters.
+        max_candidates: most boxes that enter NMS.
     """
 
-    def __init__(self, spec: ModelSpec, config: DetectorConfig) -> None:
+    def __init__(self, spec: ModelSpec, config: DetectorConfig, max_candidates: int) -> None:
         self._spec = spec
         self._config = config
+        self._max_candidates = max_candidates
         self._closing = ExitStack()
         with ExitStack() as undo:
             undo.enter_context(self._closing)
@@ -139,6 +142,7 @@ class HostDecoded:
             [letterbox],
             thresholds,
             max_detections=self._config.max_detections,
+            max_candidates=self._max_candidates,
             class_agnostic=self._config.class_agnostic_nms,
         )
         return detections

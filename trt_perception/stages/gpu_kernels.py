@@ -16,10 +16,13 @@ from trt_perception.model_spec import ModelSpec
 from trt_perception.stages.frame_header import FORMAT_NUMBERS
 from trt_perception.stages.frame_header import FrameHeader
 
-__all__ = ['RESULT_HEAD_BYTES', 'RESULT_ROW', 'FrameKernels']
+__all__ = ['MAX_CANDIDATES', 'RESULT_HEAD_BYTES', 'RESULT_ROW', 'FrameKernels']
 
 _C_TYPES: Final = {'float32': 'float', 'float16': 'Half', 'bfloat16': 'BFloat'}
 _BLOCK: Final = (32, 8, 1)
+
+#: Most boxes that the kernels' NMS has room for.
+MAX_CANDIDATES: Final = 1024
 
 #: The result starts with two int32: how many rows follow, and how many anchors passed the
 #: thresholds. Then come the rows, in source pixels.
@@ -54,7 +57,7 @@ class FrameKernels:
         spec: ModelSpec,
         *,
         max_detections: int,
-        max_candidates: int = 1024,
+        max_candidates: int = MAX_CANDIDATES,
         class_agnostic: bool,
     ) -> None:
         decoder = spec.decoder
