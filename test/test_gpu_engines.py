@@ -159,14 +159,15 @@ def test_the_profile_that_holds_the_size_is_taken(tmp_path, open_plan, size, pro
     path = write_engine(tmp_path / 'open.engine', open_plan, size, decoder, opened=True)
     config = DetectorConfig(engine_path=str(path), pipeline_depth=2)
     pipeline = open_pipeline(config)
-    contexts = [slot._context._context for slot in pipeline._slots]
-    chosen = [context.active_optimization_profile for context in contexts]
+    try:
+        chosen = [slot._context._context.active_optimization_profile for slot in pipeline._slots]
+        spec = pipeline.spec
+    finally:
+        pipeline.close()
     width, height = size
     anchors = (width // 8) * (height // 8)
-    assert pipeline.spec.input.shape == (1, 3, height, width)
-    assert pipeline.spec.outputs[0].shape == (1, 4 + len(CLASS_NAMES), anchors)
-    del contexts
-    pipeline.close()
+    assert spec.input.shape == (1, 3, height, width)
+    assert spec.outputs[0].shape == (1, 4 + len(CLASS_NAMES), anchors)
     assert chosen == [profile] * 2
     check_engine(path, patch_onnx((-1, -1), decoder))
 
@@ -174,9 +175,11 @@ def test_the_profile_that_holds_the_size_is_taken(tmp_path, open_plan, size, pro
 def test_the_parameter_chooses_another_size(tmp_path, open_plan):
     path = write_engine(tmp_path / 'open.engine', open_plan, (64, 48), LAYOUTS[0], opened=True)
     pipeline = open_pipeline(DetectorConfig(engine_path=str(path), model_input_size=(256, 128)))
-    found = check_frame(pipeline, colours(640, 480), patch_onnx((-1, -1), LAYOUTS[0]))
-    assert pipeline.spec.preprocessing.input_size == (256, 128)
-    pipeline.close()
+    try:
+        found = check_frame(pipeline, colours(640, 480), patch_onnx((-1, -1), LAYOUTS[0]))
+        assert pipeline.spec.preprocessing.input_size == (256, 128)
+    finally:
+        pipeline.close()
     assert found
 
 
@@ -207,9 +210,11 @@ def test_an_open_batch_becomes_one(tmp_path):
             model_class_names=CLASS_NAMES,
         )
     )
-    assert pipeline.spec.input.shape[0] == 1
-    assert check_frame(pipeline, colours(640, 480), content)
-    pipeline.close()
+    try:
+        assert pipeline.spec.input.shape[0] == 1
+        assert check_frame(pipeline, colours(640, 480), content)
+    finally:
+        pipeline.close()
 
 
 def nms_onnx():
