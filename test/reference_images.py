@@ -7,7 +7,6 @@ from fractions import Fraction
 from math import floor
 
 import numpy as np
-from scipy import ndimage
 
 from trt_perception.frame import Frame
 
@@ -119,6 +118,8 @@ def _demosaiced(name, rows):
 
     The outermost pixels, which lack neighbours, repeat the pixel next to them inside (OpenCV).
     """
+    from scipy import ndimage  # late: compute-sanitizer's Python need not have it
+
     height, width = rows.shape
     samples = np.zeros((3, height, width))
     for position, color in enumerate(name.removeprefix('bayer_').removesuffix('8')):
@@ -143,6 +144,8 @@ def noise_frame(rng, encoding, width, height, padding=0, big_endian=False):
 
 def resized(levels, size_wh):
     """Return the image at another size: bilinear, half-pixel centres, edges repeated."""
+    from scipy import ndimage  # late: compute-sanitizer's Python need not have it
+
     (width, height), (source_height, source_width) = size_wh, levels.shape[:2]
     y = (np.arange(height) + 0.5) * source_height / height - 0.5
     x = (np.arange(width) + 0.5) * source_width / width - 0.5
