@@ -8,15 +8,19 @@ import signal
 import sys
 import threading
 
+import numpy as np
 import pytest
 from tensorrt_standin import StandIn
 
+from trt_perception.building import tensorrt_calibrator
 from trt_perception.building.option_sources import load_options
 from trt_perception.building.tensorrt_build import build_plan
+from trt_perception.building.tensorrt_calibrator import CalibrationFeed
 from trt_perception.building.tensorrt_progress import interruptible
 from trt_perception.building.tensorrt_release import Gpu
 from trt_perception.building.tensorrt_release import TensorRt
 from trt_perception.building.tensorrt_release import find_tensorrt
+from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 
 # Version, and the release whose names it has; 10.11 is the last that is weakly typed.
@@ -38,9 +42,16 @@ def stand_in(version, gpu=ORIN):
     return module, TensorRt(module, module.flavour, version, gpu)
 
 
-def build(tensorrt, *, fp32_nodes=(), progress=lambda *_: None, **given):
+def build(tensorrt, *, fp32_nodes=(), calibration=None, progress=lambda *_: None, **given):
     options = load_options(None, {'onnx': 'model.onnx', **given})
-    return build_plan(b'model', options, tensorrt, fp32_nodes=fp32_nodes, progress=progress)
+    return build_plan(
+        b'model',
+        options,
+        tensorrt,
+        fp32_nodes=fp32_nodes,
+        calibration=calibration,
+        progress=progress,
+    )
 
 
 def refusal(tensorrt, **given):
@@ -520,3 +531,175 @@ def test_releases_that_are_too_old_are_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, 'tensorrt', StandIn('8.6', '8.6.1'))
     with pytest.raises(EngineError, match=r'10\.3 or newer \(got 8\.6\.1\)'):
         find_tensorrt('tensorrt')
+
+
+# --- TensorRT's own calibration ----------------------------------------------------------------
+
+
+class Memory:
+    """Device or pinned memory that is only remembered."""
+
+    live = 0
+
+    def __init__(self, size):
+        self.size = size
+        self.array = np.zeros(size, np.uint8)
+        self.pointer = id(self)
+        Memory.live += 1
+        Memory.last = self
+
+    def close(self):
+        Memory.live -= 1
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class NoStream:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def synchronize(self):
+        pass
+
+
+@pytest.fixture
+def no_gpu_memory(monkeypatch):
+    """Replace the GPU; return what was copied to it."""
+    copied = []
+    monkeypatch.setattr(Memory, 'live', 0)
+    monkeypatch.setattr(tensorrt_calibrator, 'DeviceBuffer', Memory)
+    monkeypatch.setattr(tensorrt_calibrator, 'PinnedBuffer', Memory)
+    monkeypatch.setattr(tensorrt_calibrator, 'Stream', NoStream)
+
+    def copy(target, source, size, stream):
+        copied.append(Memory.last.array[:size].view(np.float32).copy())
+
+    monkeypatch.setattr(tensorrt_calibrator, 'copy_async', copy)
+    return copied
+
+
+def feed(values=(1, 2, 3), cache_dir=None, identity='model and images', shape=(1, 3, 8, 8)):
+    def batches():
+        return iter([np.full(shape, value, np.float32) for value in values])
+
+    return CalibrationFeed('images', (1, 3, 8, 8), batches, identity, cache_dir)
+
+
+def calibrating(module):
+    """Make the stand-in do what TensorRT does with a calibrator."""
+
+    def build_with(monitor, logger):
+        (calibrator,) = module.called('IBuilderConfig.int8_calibrator =')[-1]
+        assert calibrator.get_batch_size() == 1
+        cached = calibrator.read_calibration_cache()
+        if cached is None:
+            while calibrator.get_batch(['images']):
+                pass
+            calibrator.write_calibration_cache(memoryview(b'ranges'))
+        return module.plan()
+
+    return build_with
+
+
+IMPLICIT = {'precision': 'int8', 'calibration_tool': 'tensorrt'}
+
+
+@pytest.mark.parametrize('version', ['10.3.0.26', '10.7.0.23', '10.13.3.9', '10.16.1.11'])
+@pytest.mark.parametrize('method', ['entropy', 'minmax'])
+def test_tensorrt_calibrates_by_itself_up_to_10(version, method, no_gpu_memory):
+    module, tensorrt = stand_in(version)
+    module.build = calibrating(module)
+    built = build(tensorrt, calibration=feed(), calibration_method=method, **IMPLICIT)
+    assert not built.strongly_typed
+    assert module.flags() == {'BuilderFlag.INT8', 'BuilderFlag.FP16'}
+    assert [values[0] for values in no_gpu_memory] == [1, 2, 3]
+    assert all(values.size == 3 * 8 * 8 for values in no_gpu_memory)
+    assert built.calibration_cache == 'off'
+    assert Memory.live == 0
+    assert module.called('IOptimizationProfile.set_shape') == [
+        ('images', (1, 3, 8, 8), (1, 3, 8, 8), (1, 3, 8, 8))
+    ]
+    assert len(module.called('IBuilderConfig.set_calibration_profile')) == 1
+
+
+def test_ranges_are_kept_and_reused_only_for_the_same(no_gpu_memory, tmp_path):
+    module, tensorrt = stand_in('10.3.0.26')
+    module.build = calibrating(module)
+
+    def cache(method='entropy', tensorrt=tensorrt, **given):
+        calibration = feed(cache_dir=tmp_path / 'ranges', **given)
+        built = build(tensorrt, calibration=calibration, calibration_method=method, **IMPLICIT)
+        return built.calibration_cache.split(':')[0]
+
+    assert cache() == 'computed'
+    assert cache() == 'reused'
+    assert len(no_gpu_memory) == 3
+    assert cache(identity='other images') == 'computed'
+    assert cache(method='minmax') == 'computed'
+    newer = TensorRt(module, 'tensorrt', '10.3.0.30', ORIN)
+    assert cache(tensorrt=newer) == 'computed'
+    for path in (tmp_path / 'ranges').iterdir():
+        path.write_bytes(b'')
+    assert cache() == 'computed'
+
+
+def test_a_cache_that_cannot_be_written_costs_no_engine(no_gpu_memory, tmp_path):
+    module, tensorrt = stand_in('10.3.0.26')
+    module.build = calibrating(module)
+    (tmp_path / 'file').write_text('')
+    calibration = feed(cache_dir=tmp_path / 'file' / 'ranges')
+    assert 'not kept' in build(tensorrt, calibration=calibration, **IMPLICIT).calibration_cache
+
+
+def test_an_image_that_fails_within_tensorrt_is_the_error(no_gpu_memory, tmp_path):
+    module, tensorrt = stand_in('10.3.0.26')
+    module.build = calibrating(module)
+
+    def batches():
+        yield np.zeros((1, 3, 8, 8), np.float32)
+        raise ConfigError('a.png cannot be decoded')
+
+    calibration = CalibrationFeed('images', (1, 3, 8, 8), batches, '', tmp_path / 'ranges')
+    with pytest.raises(ConfigError, match=r'a\.png'):
+        build(tensorrt, calibration=calibration, **IMPLICIT)
+    assert not (tmp_path / 'ranges').exists()
+    assert Memory.live == 0
+
+
+def test_batches_of_another_shape_are_refused(no_gpu_memory):
+    module, tensorrt = stand_in('10.3.0.26')
+    module.build = calibrating(module)
+    with pytest.raises(ConfigError, match=r'expected batches of \(1, 3, 8, 8\)'):
+        build(tensorrt, calibration=feed(shape=(1, 3, 4, 4)), **IMPLICIT)
+
+
+def test_calibration_belongs_to_its_tool():
+    _, tensorrt = stand_in('10.3.0.26')
+    for given, calibration in ((IMPLICIT, None), ({'precision': 'fp16'}, feed())):
+        with pytest.raises(ConfigError, match='--calibration-tool tensorrt'):
+            build(tensorrt, calibration=calibration, **given)
+
+
+def test_ctrl_c_during_calibration_stops_it_and_keeps_no_ranges(no_gpu_memory, tmp_path):
+    module, tensorrt = stand_in('10.3.0.26')
+    module.build = calibrating(module)
+    started = threading.Event()
+
+    def batches():
+        while True:
+            started.set()
+            yield np.zeros((1, 3, 8, 8), np.float32)
+
+    calibration = CalibrationFeed('images', (1, 3, 8, 8), batches, '', tmp_path / 'ranges')
+    options = load_options(None, {'onnx': 'model.onnx', **IMPLICIT})
+    with pytest.raises(KeyboardInterrupt):
+        build_plan(b'model', options, tensorrt, calibration=calibration, cancelled=started.is_set)
+    assert not (tmp_path / 'ranges').exists()
+    assert Memory.live == 0

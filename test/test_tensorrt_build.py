@@ -112,6 +112,49 @@ def test_a_model_as_large_as_yolo_builds(tensorrt, yolo_sized, precision):
     assert len(built.content) > len(yolo_sized[precision])
 
 
+def quantised(kind, sides=(1, 3, 16, 16)):
+    """Return a convolution between Q/DQ nodes of this type; its outer tensors are float32."""
+    zeros = [helper.make_tensor(n, kind, [], [0]) for n in ('zero', 'w_zero')]
+    scales = [numpy_helper.from_array(np.float32(0.05), n) for n in ('scale', 'w_scale')]
+    nodes = [
+        helper.make_node('QuantizeLinear', ['images', 'scale', 'zero'], ['xq'], name='xq'),
+        helper.make_node('DequantizeLinear', ['xq', 'scale', 'zero'], ['x'], name='xdq'),
+        helper.make_node('QuantizeLinear', ['w', 'w_scale', 'w_zero'], ['wq'], name='wq'),
+        helper.make_node('DequantizeLinear', ['wq', 'w_scale', 'w_zero'], ['wd'], name='wdq'),
+        helper.make_node('Conv', ['x', 'wd'], ['y'], name='conv', pads=[1] * 4),
+    ]
+    return small(sides, nodes=nodes, weights=[*zeros, *scales])
+
+
+@pytest.mark.parametrize('sides', [(1, 3, 16, 16), ('n', 3, 'h', 'w')])
+@pytest.mark.parametrize(
+    ('precision', 'kind', 'target'),
+    [
+        ('int8', TensorProto.INT8, '8.6'),
+        ('fp8', TensorProto.FLOAT8E4M3FN, '8.9'),
+        ('bf16', TensorProto.BFLOAT16, '8.6'),
+        ('fp16', TensorProto.FLOAT16, '7.5'),
+    ],
+)
+def test_a_convolution_in_each_type_builds(tensorrt, precision, kind, target, sides):
+    if precision in ('int8', 'fp8'):
+        content = quantised(kind, sides)
+    else:
+        nodes = [
+            helper.make_node('Cast', ['images'], ['x'], to=kind),
+            helper.make_node('Cast', ['w'], ['wc'], to=kind),
+            helper.make_node('Conv', ['x', 'wc'], ['z'], name='conv', pads=[1] * 4),
+            helper.make_node('Cast', ['z'], ['y'], to=TensorProto.FLOAT),
+        ]
+        content = small(sides, nodes=nodes)
+    shapes = [] if sides[0] == 1 else ['1x3x16x16:1x3x32x32:4x3x64x64']
+    built = build(
+        content, tensorrt, precision=precision, compute_capabilities=[target], shapes=shapes
+    )
+    assert built.content[32] == TARGET_BITS[target]
+    assert built.strongly_typed
+
+
 @pytest.mark.parametrize('targets', [['8.6'], ['8.0', '8.9'], ['12.0', '8.6']])
 def test_targets_are_in_the_plan(tensorrt, targets):
     built = build(DIGITS.read_bytes(), tensorrt, compute_capabilities=targets)

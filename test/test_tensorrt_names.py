@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import trt_perception
+from trt_perception.building.tensorrt_calibrator import CLASSES as CALIBRATORS
 
 TABLE = json.loads((Path(__file__).parent / 'data' / 'tensorrt_api.json').read_text())
 SUPPORTED = [release for release in TABLE['releases'] if release != '8.6']
@@ -139,6 +140,9 @@ LIMITED = {
     'ILayer.precision': WEAK,
     'ILayer.set_output_type': WEAK,
     'IBuilderConfig.int8_calibrator': WEAK,
+    'IBuilderConfig.set_calibration_profile': WEAK,
+    'IInt8EntropyCalibrator2': WEAK,
+    'IInt8MinMaxCalibrator': WEAK,
     'IBuilderConfig.num_compute_capabilities': RTX,
     'IBuilderConfig.set_compute_capability': RTX,
     'ComputeCapability': RTX,
@@ -166,6 +170,7 @@ def builder_names():
     unknown = prefixes - set(FOUND)
     assert not unknown, f'say in FOUND what {unknown} can become'
     found |= {prefix + name for prefix in prefixes for name in FOUND[prefix]}
+    found |= set(CALIBRATORS.values())  # looked up through this table
     return {name for name in found if '__' not in name}
 
 

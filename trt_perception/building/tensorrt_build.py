@@ -5,18 +5,25 @@ Serves ``tensorrt`` 10.3 to 11.x and ``tensorrt_rtx``. Only TensorRT-RTX builds 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from trt_perception.building.option_values import ShapeProfile
 from trt_perception.building.options import BuildOptions
+from trt_perception.building.tensorrt_calibrator import CalibrationFeed
+from trt_perception.building.tensorrt_calibrator import attach_calibrator
 from trt_perception.building.tensorrt_config import TimingCache
 from trt_perception.building.tensorrt_config import configure
 from trt_perception.building.tensorrt_config import load_plugins
@@ -34,6 +41,7 @@ from trt_perception.building.tensorrt_refusals import remarks
 from trt_perception.building.tensorrt_release import Gpu
 from trt_perception.building.tensorrt_release import TensorRt
 from trt_perception.building.tensorrt_release import uses_strong_typing
+from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.manifest import TensorSpec
 from trt_perception.stages.tensorrt_runtime import read_plan_header
@@ -61,6 +69,7 @@ class BuiltPlan:
         held_in_fp32: layers that a weakly typed build was held to FP32.
         seconds: the build took, parsing included.
         timing_cache: where it was kept, empty where nowhere.
+        calibration_cache: whether TensorRT's own calibration was reused, empty without one.
         warnings: TensorRT's, each once.
         remarks: sentences for the user.
     """
@@ -78,6 +87,7 @@ class BuiltPlan:
     held_in_fp32: int
     seconds: float
     timing_cache: str
+    calibration_cache: str
     warnings: tuple[str, ...]
     remarks: tuple[str, ...]
 
@@ -88,6 +98,7 @@ def build_plan(
     tensorrt: TensorRt,
     *,
     fp32_nodes: Collection[str] = (),
+    calibration: CalibrationFeed | None = None,
     progress: Progress = lambda *_: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> BuiltPlan:
@@ -99,21 +110,30 @@ def build_plan(
         tensorrt: who builds, from find_tensorrt.
         fp32_nodes: ONNX nodes to hold to FP32 where the network is weakly typed; a strongly typed
             model says so itself.
+        calibration: for TensorRT's own calibration, which ``calibration_tool`` asks for.
         progress: told ten times a second, in this thread, how far TensorRT is.
         cancelled: asked as often; once it says yes, the build ends.
 
     Raises:
         EngineError: TensorRT, its release or this machine cannot build it; the message holds what
             TensorRT said and what to do.
+        ConfigError: a calibration image or a file named by the options cannot be used.
         KeyboardInterrupt: Ctrl-C or ``cancelled``; TensorRT has stopped by then.
     """
     check_release(tensorrt, options)
+    implicit = options.precision == 'int8' and options.calibration_tool == 'tensorrt'
+    if implicit != (calibration is not None):
+        raise ConfigError(
+            'images for TensorRT to calibrate with belong to --precision int8 with '
+            '--calibration-tool tensorrt, and to nothing else'
+        )
     stop = threading.Event()
     monitor = make_monitor(tensorrt.module, stop)
     logger = make_logger(tensorrt.module, verbose=options.verbose)
 
     def work() -> BuiltPlan:
-        return _build(onnx_bytes, options, tensorrt, fp32_nodes, logger, monitor)
+        feed = None if calibration is None else _stoppable(calibration, stop)
+        return _build(onnx_bytes, options, tensorrt, fp32_nodes, feed, logger, monitor)
 
     def watch() -> None:
         phase, done, total = monitor.position()
@@ -128,6 +148,7 @@ def _build(
     options: BuildOptions,
     tensorrt: TensorRt,
     fp32_nodes: Collection[str],
+    calibration: CalibrationFeed | None,
     logger: Any,
     monitor: Any,
 ) -> BuiltPlan:
@@ -148,7 +169,18 @@ def _build(
     times = TimingCache(tensorrt, options)
     notes = [times.attach(config)]
     config.progress_monitor = monitor
-    plan = builder.build_serialized_network(network, config)
+    calibrator = None
+    if calibration is not None:
+        calibrator = attach_calibrator(
+            tensorrt, builder, config, calibration, options.calibration_method
+        )
+    try:
+        plan = builder.build_serialized_network(network, config)
+    finally:
+        if calibrator is not None:
+            calibrator.close()
+    if calibrator is not None and calibrator.error is not None:
+        raise calibrator.error
     if plan is None:
         raise EngineError(_failure(tensorrt, options, logger))
     content = bytes(plan)
@@ -170,9 +202,22 @@ def _build(
         held_in_fp32=held,
         seconds=time.perf_counter() - start,
         timing_cache=times.used,
+        calibration_cache='' if calibrator is None else calibrator.cache,
         warnings=(*logger.warnings, *filter(None, notes)),
         remarks=tuple(remarks(tensorrt, options, os.environ.get('NVIDIA_TF32_OVERRIDE'))),
     )
+
+
+def _stoppable(feed: CalibrationFeed, stop: threading.Event) -> CalibrationFeed:
+    """Return the feed, ending with an error once ``stop`` is set: half the ranges are none."""
+
+    def batches() -> Iterator[npt.NDArray[np.float32]]:
+        for batch in feed.batches():
+            if stop.is_set():
+                raise EngineError('the calibration was stopped')
+            yield batch
+
+    return dataclasses.replace(feed, batches=batches)
 
 
 def _network(tensorrt: TensorRt, logger: Any, *, strongly_typed: bool) -> tuple[Any, Any]:

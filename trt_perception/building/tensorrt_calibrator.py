@@ -1,0 +1,156 @@
+"""TensorRT's own INT8 calibration, which 11.0 removed: only a DLA of JetPack 6 still needs it.
+
+The model stays without Q/DQ nodes; TensorRT runs it on batches and chooses ranges by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.atomic_files import write_together
+from trt_perception.building.tensorrt_release import TensorRt
+from trt_perception.errors import ConfigError
+from trt_perception.errors import TrtPerceptionError
+from trt_perception.gpu import DeviceBuffer
+from trt_perception.gpu import PinnedBuffer
+from trt_perception.gpu import Stream
+from trt_perception.gpu import copy_async
+
+__all__ = ['CLASSES', 'CalibrationFeed', 'attach_calibrator']
+
+#: TensorRT's class by method.
+CLASSES: Final = {'entropy': 'IInt8EntropyCalibrator2', 'minmax': 'IInt8MinMaxCalibrator'}
+_CACHE_LIMIT: Final = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class CalibrationFeed:
+    """What TensorRT calibrates with.
+
+    Attributes:
+        name: of the image input.
+        shape: of each batch, (N, 3, H, W).
+        batches: makes the batches anew: float32, preprocessed as at run time.
+        identity: text that changes with model, images and preprocessing.
+        cache_dir: where TensorRT's ranges are kept, None for nowhere.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    batches: Callable[[], Iterator[npt.NDArray[np.float32]]]
+    identity: str
+    cache_dir: Path | None = None
+
+
+def attach_calibrator(
+    tensorrt: TensorRt, builder: Any, config: Any, feed: CalibrationFeed, method: str
+) -> Any:
+    """Let TensorRT calibrate during the build.
+
+    Args:
+        tensorrt: that builds, at most 10.x.
+        builder: TensorRT's.
+        config: TensorRT's; FP16 and INT8 are set.
+        feed: what to calibrate with.
+        method: ``entropy`` or ``minmax``; a DLA takes entropy only.
+
+    Returns:
+        the calibrator: ``error`` is what went wrong within it or None, ``cache`` says in a
+        sentence whether ranges were reused, ``close`` frees its memory.
+    """
+    calibrator = _calibrator(tensorrt, feed, method)
+    config.int8_calibrator = calibrator
+    profile = builder.create_optimization_profile()
+    profile.set_shape(feed.name, feed.shape, feed.shape, feed.shape)
+    config.set_calibration_profile(profile)
+    return calibrator
+
+
+def _cache_file(tensorrt: TensorRt, feed: CalibrationFeed, method: str) -> Path | None:
+    """Return where the ranges stand; they belong to one model, release and set of batches."""
+    if feed.cache_dir is None:
+        return None
+    parts = (feed.identity, feed.shape, method, tensorrt.version)
+    digest = hashlib.sha256(repr(parts).encode()).hexdigest()
+    return feed.cache_dir / f'{digest}.tensorrt'
+
+
+def _calibrator(tensorrt: TensorRt, feed: CalibrationFeed, method: str) -> Any:
+    """Return an object of TensorRT's class; its callbacks must not raise, so errors are kept."""
+    path = _cache_file(tensorrt, feed, method)
+    base: Any = tensorrt.find(CLASSES[method])
+
+    class Calibrator(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            base.__init__(self)
+            self.error: TrtPerceptionError | OSError | None = None
+            self.cache = 'off' if path is None else f'computed: no cache {path}'
+            self._batches = feed.batches()
+            self._device: DeviceBuffer | None = None
+
+        def get_batch_size(self) -> int:
+            return feed.shape[0]
+
+        def get_batch(self, names: list[str]) -> list[int] | None:
+            try:
+                batch = next(self._batches, None)
+                if batch is None or names != [feed.name]:
+                    return None
+                return [self._upload(np.ascontiguousarray(batch, np.float32))]
+            except (TrtPerceptionError, OSError) as error:
+                self.error = error
+                return None
+
+        def read_calibration_cache(self) -> bytes | None:
+            content = _read(path)
+            if content is not None:
+                self.cache = f'reused: {path}'
+            return content
+
+        def write_calibration_cache(self, cache: Any) -> None:
+            if path is None or self.error is not None:
+                return
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                write_together({path: bytes(cache)})
+            except (ConfigError, OSError) as error:
+                self.cache += f'; not kept: {error}'
+
+        def close(self) -> None:
+            if self._device is not None:
+                self._device.close()
+                self._device = None
+
+        def _upload(self, batch: npt.NDArray[np.float32]) -> int:
+            if batch.shape != feed.shape:
+                raise ConfigError(f'expected batches of {feed.shape} (got {batch.shape})')
+            if self._device is None:
+                self._device = DeviceBuffer(batch.nbytes)
+            with PinnedBuffer(batch.nbytes) as pinned, Stream() as stream:
+                pinned.array[: batch.nbytes] = batch.reshape(-1).view(np.uint8)
+                copy_async(self._device.pointer, pinned.pointer, batch.nbytes, stream)
+                stream.synchronize()
+            return self._device.pointer
+
+    return Calibrator()
+
+
+def _read(path: Path | None) -> bytes | None:
+    """Return the ranges kept, None where there are none that can be read."""
+    if path is None:
+        return None
+    try:
+        with path.open('rb') as file:
+            content = file.read(_CACHE_LIMIT + 1)
+    except OSError:
+        return None
+    return content if 0 < len(content) <= _CACHE_LIMIT else None
