@@ -229,9 +229,11 @@ class TensorRtEngine:
             return self._engine.create_execution_context(user_managed)
         config = self._engine.create_runtime_config()
         config.set_execution_context_allocation_strategy(user_managed)
-        # Shapes are set once, so kernels made for them must be there before the graph is captured.
+        # Kernels made for the shape fail when they run (TensorRT-RTX 1.4, compute capability 9.0)
+        # or crash the process in set_input_shape. Only engines of open shapes have any; those that
+        # serve every shape work.
         strategy = self._trt.DynamicShapesKernelSpecializationStrategy
-        config.dynamic_shapes_kernel_specialization_strategy = strategy.EAGER
+        config.dynamic_shapes_kernel_specialization_strategy = strategy.NONE
         config.cuda_graph_strategy = (
             self._trt.CudaGraphStrategy.DISABLED
         )  # we capture the whole frame
