@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import logging
 import os
 import signal
 import sys
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -22,6 +25,7 @@ from trt_perception.building.tensorrt_release import TensorRt
 from trt_perception.building.tensorrt_release import find_tensorrt
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
+from trt_perception.stages.tensorrt_log import TensorRtLog
 
 # Version, and the release whose names it has; 10.11 is the last that is weakly typed.
 WEAK = {'10.3.0.26': '10.3', '10.7.0.23': '10.7', '10.11.0.33': '10.7'}
@@ -340,7 +344,7 @@ def test_unsupported_operators_are_all_named_with_their_places(version):
     module, tensorrt = stand_in(version)
     module.parse_errors = [
         ('/a/Fancy', 'Fancy', 'INVALID_NODE', 'creator && "Plugin not found, are the …?"'),
-        ('/b/Fancy', 'Fancy', 'INVALID_NODE', 'creator && "Plugin not found, are the …?"'),
+        ('/b/Fancy', 'Fancy', 'INTERNAL_ERROR', 'Op type Fancy is not supported in TensorRT.'),
         ('/c/Det', 'Det', 'UNSUPPORTED_NODE', 'false'),
         ('/d/Conv', 'Conv', 'INVALID_NODE', 'Kernel weight dimension failed'),
     ]
@@ -354,7 +358,6 @@ def test_a_failed_build_tells_what_was_said_and_what_to_do():
     module, tensorrt = stand_in('10.3.0.26')
 
     def fail(monitor, logger):
-        logger.log(module.ILogger.Severity, 'ignored') if False else None
         for name, text in (
             ('WARNING', 'slow'),
             ('ERROR', 'Tactic Selection: no tactics … within workspace limit.'),
@@ -703,3 +706,54 @@ def test_ctrl_c_during_calibration_stops_it_and_keeps_no_ranges(no_gpu_memory, t
         build_plan(b'model', options, tensorrt, calibration=calibration, cancelled=started.is_set)
     assert not (tmp_path / 'ranges').exists()
     assert Memory.live == 0
+
+
+# --- one logger in a process -------------------------------------------------------------------
+
+
+def severity(name):
+    return type('Severity', (), {'name': name})
+
+
+def test_tensorrt_gets_one_logger_and_each_listener_hears_its_own_time():
+    module = StandIn('10.3', '10.3.0.26')
+    first = TensorRtLog(module)
+    first.logger.log(severity('ERROR'), 'early')
+    second = TensorRtLog(module)
+    assert second.logger is first.logger
+    second.logger.log(severity('INTERNAL_ERROR'), 'late')
+    second.logger.log(severity('WARNING'), 'slow')
+    second.logger.log(severity('INFO'), 'memory')
+    assert first.last_errors() == 'early | late'
+    assert second.last_errors() == 'late'
+    assert first.last_errors(1) == 'late'
+    assert list(second.warnings) == ['slow']
+    assert TensorRtLog(module).last_errors() == 'nothing'
+    assert TensorRtLog(StandIn('10.3', '10.3.0.26')).logger is not first.logger
+
+
+def test_a_listener_that_is_gone_hears_nothing():
+    module = StandIn('10.3', '10.3.0.26')
+    listener = TensorRtLog(module, quiet=True)
+    logger, gone = listener.logger, weakref.ref(listener)
+    del listener
+    gc.collect()
+    assert gone() is None
+    logger.log(severity('ERROR'), 'nobody listens')
+
+
+def test_errors_that_become_exceptions_are_no_errors_of_the_log(caplog):
+    module = StandIn('10.3', '10.3.0.26')
+    loud = TensorRtLog(module)
+    with caplog.at_level(logging.INFO, 'trt_perception.tensorrt'):
+        loud.logger.log(severity('ERROR'), 'one')
+        loud.logger.log(severity('INFO'), 'memory')
+        quiet = TensorRtLog(module, quiet=True, verbose=True)
+        quiet.logger.log(severity('ERROR'), 'two')
+        quiet.logger.log(severity('INFO'), 'memory again')
+        quiet.logger.log(severity('VERBOSE'), 'every kernel')
+    assert [(r.levelname, r.message) for r in caplog.records] == [
+        ('ERROR', 'one'),
+        ('INFO', 'memory again'),
+        ('INFO', 'every kernel'),
+    ]

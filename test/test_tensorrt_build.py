@@ -22,14 +22,14 @@ from trt_perception.building.option_sources import load_options
 from trt_perception.building.tensorrt_build import build_plan
 from trt_perception.building.tensorrt_release import find_tensorrt
 from trt_perception.errors import EngineError
+from trt_perception.stages.tensorrt_log import TensorRtLog
 from trt_perception.stages.tensorrt_runtime import read_plan_header
 
 ROOT = Path(__file__).parents[1]
 DIGITS = ROOT / 'models' / 'digits.onnx'
-needs_rtx = pytest.mark.skipif(
+pytestmark = pytest.mark.skipif(
     importlib.util.find_spec('tensorrt_rtx') is None, reason='needs tensorrt_rtx'
 )
-pytestmark = needs_rtx
 # Undocumented: the plan's byte 32 has a bit for each GPU it was built for.
 TARGET_BITS = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16}
 
@@ -97,12 +97,24 @@ def test_the_digits_build(tensorrt):
     assert built.strongly_typed
 
 
-def test_half_the_bytes_make_a_smaller_engine(tensorrt):
+def test_inner_types_change_the_engine_and_not_its_tensors(tensorrt):
     single = build(DIGITS.read_bytes(), tensorrt)
     double = build(half(DIGITS.read_bytes()), tensorrt, precision='fp16')
-    # Tensors outside stay as they were; the engine also holds code, which does not shrink.
     assert double.inputs == single.inputs
-    assert len(double.content) < 0.95 * len(single.content)
+    assert double.content != single.content
+
+
+def test_a_failed_build_does_not_silence_the_next(tensorrt):
+    """TensorRT keeps the first logger of a process as long as any builder lives."""
+    import tensorrt_rtx
+
+    other = tensorrt_rtx.Logger(tensorrt_rtx.Logger.ERROR)
+    for _ in range(2):
+        assert 'raise --workspace-mib' in refusal(DIGITS.read_bytes(), tensorrt, workspace_mib=1)
+    keeps = tensorrt_rtx.Builder(TensorRtLog(tensorrt_rtx).logger)
+    assert tensorrt_rtx.Builder(other)  # ignored, with a warning
+    assert 'raise --workspace-mib' in refusal(DIGITS.read_bytes(), tensorrt, workspace_mib=1)
+    del keeps
 
 
 @pytest.mark.parametrize('precision', ['fp32', 'fp16'])

@@ -27,8 +27,7 @@ from trt_perception.building.tensorrt_calibrator import attach_calibrator
 from trt_perception.building.tensorrt_config import TimingCache
 from trt_perception.building.tensorrt_config import configure
 from trt_perception.building.tensorrt_config import load_plugins
-from trt_perception.building.tensorrt_log import explain
-from trt_perception.building.tensorrt_log import make_logger
+from trt_perception.building.tensorrt_hints import explain
 from trt_perception.building.tensorrt_network import add_profiles
 from trt_perception.building.tensorrt_network import keep_in_fp32
 from trt_perception.building.tensorrt_network import parse_onnx
@@ -44,6 +43,7 @@ from trt_perception.building.tensorrt_release import uses_strong_typing
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.manifest import TensorSpec
+from trt_perception.stages.tensorrt_log import TensorRtLog
 from trt_perception.stages.tensorrt_runtime import read_plan_header
 
 __all__ = ['BuiltPlan', 'build_plan']
@@ -129,11 +129,11 @@ def build_plan(
         )
     stop = threading.Event()
     monitor = make_monitor(tensorrt.module, stop)
-    logger = make_logger(tensorrt.module, verbose=options.verbose)
+    said = TensorRtLog(tensorrt.module, quiet=True, verbose=options.verbose)
 
     def work() -> BuiltPlan:
         feed = None if calibration is None else _stoppable(calibration, stop)
-        return _build(onnx_bytes, options, tensorrt, fp32_nodes, feed, logger, monitor)
+        return _build(onnx_bytes, options, tensorrt, fp32_nodes, feed, said, monitor)
 
     def watch() -> None:
         phase, done, total = monitor.position()
@@ -149,14 +149,14 @@ def _build(
     tensorrt: TensorRt,
     fp32_nodes: Collection[str],
     calibration: CalibrationFeed | None,
-    logger: Any,
+    said: TensorRtLog,
     monitor: Any,
 ) -> BuiltPlan:
     start = time.perf_counter()
     strongly_typed = uses_strong_typing(tensorrt, options)
-    builder, network = _network(tensorrt, logger, strongly_typed=strongly_typed)
-    load_plugins(tensorrt, builder, logger, options.plugins)
-    parse_onnx(tensorrt, network, logger, onnx_bytes, options.onnx.name)
+    builder, network = _network(tensorrt, said, strongly_typed=strongly_typed)
+    load_plugins(tensorrt, builder, said, options.plugins)
+    parse_onnx(tensorrt, network, said, onnx_bytes, options.onnx.name)
     inputs, outputs = tensor_specs(network)
     config = builder.create_builder_config()
     flags = configure(tensorrt, builder, config, options, strongly_typed=strongly_typed)
@@ -182,7 +182,7 @@ def _build(
     if calibrator is not None and calibrator.error is not None:
         raise calibrator.error
     if plan is None:
-        raise EngineError(_failure(tensorrt, options, logger))
+        raise EngineError(_failure(tensorrt, options, said))
     content = bytes(plan)
     notes.append(times.save(config))
     header = read_plan_header(content, options.engine_path().name)
@@ -203,7 +203,7 @@ def _build(
         seconds=time.perf_counter() - start,
         timing_cache=times.used,
         calibration_cache='' if calibrator is None else calibrator.cache,
-        warnings=(*logger.warnings, *filter(None, notes)),
+        warnings=(*said.warnings, *filter(None, notes)),
         remarks=tuple(remarks(tensorrt, options, os.environ.get('NVIDIA_TF32_OVERRIDE'))),
     )
 
@@ -220,31 +220,30 @@ def _stoppable(feed: CalibrationFeed, stop: threading.Event) -> CalibrationFeed:
     return dataclasses.replace(feed, batches=batches)
 
 
-def _network(tensorrt: TensorRt, logger: Any, *, strongly_typed: bool) -> tuple[Any, Any]:
+def _network(tensorrt: TensorRt, said: TensorRtLog, *, strongly_typed: bool) -> tuple[Any, Any]:
     """Return a builder and an empty network."""
     trt = tensorrt.module
     try:
-        builder = trt.Builder(logger)
+        builder = trt.Builder(said.logger)
         flag = int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
         network = builder.create_network(1 << flag if strongly_typed else 0)
     except Exception as error:  # bindings raise TypeError where C++ gives a null pointer
-        raise EngineError(_no_builder(tensorrt, logger)) from error
+        raise EngineError(_no_builder(tensorrt, said)) from error
     if network is None:
-        raise EngineError(_no_builder(tensorrt, logger))
+        raise EngineError(_no_builder(tensorrt, said))
     return builder, network
 
 
-def _no_builder(tensorrt: TensorRt, logger: Any) -> str:
-    said = ' | '.join(logger.errors) or 'nothing'
+def _no_builder(tensorrt: TensorRt, said: TensorRtLog) -> str:
     return (
         f'{tensorrt.label} cannot make a builder; it needs a GPU and its driver, TensorRT-RTX '
-        f'needs neither (--runtime tensorrt_rtx). It said: {said}'
+        f'needs neither (--runtime tensorrt_rtx). It said: {said.last_errors()}'
     )
 
 
-def _failure(tensorrt: TensorRt, options: BuildOptions, logger: Any) -> str:
-    said = [' '.join(line.split()) for line in logger.errors]
-    hint = explain(logger.errors)
+def _failure(tensorrt: TensorRt, options: BuildOptions, said: TensorRtLog) -> str:
+    hint = explain(said.errors)
+    heard = ' '.join(said.last_errors().split())
     lines = [f'{options.onnx.name}: {tensorrt.label} built no engine']
     lines += [hint] if hint else []
-    return '\n'.join([*lines, f'it said: {" | ".join(said) or "nothing"}'])
+    return '\n'.join([*lines, f'it said: {heard}'])

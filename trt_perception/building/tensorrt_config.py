@@ -15,6 +15,7 @@ from trt_perception.cache import read_cached
 from trt_perception.cache import write_cached
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
+from trt_perception.stages.tensorrt_log import TensorRtLog
 
 __all__ = ['TimingCache', 'configure', 'load_plugins']
 
@@ -94,21 +95,22 @@ def _set_targets(tensorrt: TensorRt, config: Any, names: list[str]) -> None:
 
 
 def load_plugins(
-    tensorrt: TensorRt, builder: Any, logger: Any, libraries: tuple[Path, ...]
+    tensorrt: TensorRt, builder: Any, said: TensorRtLog, libraries: tuple[Path, ...]
 ) -> None:
     """Register TensorRT's own plugins, and load libraries of others.
 
     Raises:
         EngineError: a library cannot be loaded.
     """
-    tensorrt.module.init_libnvinfer_plugins(logger, '')
+    tensorrt.module.init_libnvinfer_plugins(said.logger, '')
     registry = builder.get_plugin_registry()
     for library in libraries:
         if not library.is_file():
             raise EngineError(f'--plugins {library}: there is no such file')
         if registry.load_library(str(library.resolve())) is None:
-            said = ' | '.join(list(logger.errors)[-3:]) or 'nothing'
-            raise EngineError(f'--plugins {library}: cannot be loaded; TensorRT said: {said}')
+            raise EngineError(
+                f'--plugins {library}: cannot be loaded; TensorRT said: {said.last_errors(3)}'
+            )
 
 
 class TimingCache:

@@ -9,24 +9,29 @@ from typing import Final
 
 from trt_perception.building.option_values import ShapeProfile
 from trt_perception.building.options import BuildOptions
-from trt_perception.building.tensorrt_log import explain
+from trt_perception.building.tensorrt_hints import explain
 from trt_perception.building.tensorrt_release import TensorRt
 from trt_perception.errors import EngineError
 from trt_perception.manifest import TensorSpec
+from trt_perception.stages.tensorrt_log import TensorRtLog
 
 __all__ = ['add_profiles', 'keep_in_fp32', 'parse_onnx', 'resolve_profiles', 'tensor_specs']
 
 _DTYPES: Final = {'FLOAT': 'float32', 'HALF': 'float16', 'BF16': 'bfloat16'}
 _SHOWN: Final = 20
+# How TensorRT and TensorRT-RTX 1.4 say that they have no such operator, with another error code.
+_UNKNOWN: Final = re.compile(r'Plugin not found|Op type \S+ is not supported')
 
 
-def parse_onnx(tensorrt: TensorRt, network: Any, logger: Any, content: bytes, name: str) -> None:
+def parse_onnx(
+    tensorrt: TensorRt, network: Any, said: TensorRtLog, content: bytes, name: str
+) -> None:
     """Fill the network.
 
     Args:
         tensorrt: that builds.
         network: empty.
-        logger: has ``errors``.
+        said: what TensorRT says.
         content: the ONNX model, weights within.
         name: of the file, for messages.
 
@@ -34,12 +39,12 @@ def parse_onnx(tensorrt: TensorRt, network: Any, logger: Any, content: bytes, na
         EngineError: the model is damaged, or TensorRT cannot take it; all operators that it does
             not support are listed, with where they are.
     """
-    parser = tensorrt.module.OnnxParser(network, logger)
+    parser = tensorrt.module.OnnxParser(network, said.logger)
     # Not supports_model_v2: it logs all errors again, and on releases that were tried it names
     # whole subgraphs, supported nodes among them.
     if not parser.parse(content):
         errors = [parser.get_error(i) for i in range(parser.num_errors)]
-        raise EngineError(_parse_message(tensorrt, errors, logger, name))
+        raise EngineError(_parse_message(tensorrt, errors, said, name))
     if network.num_inputs == 0 or network.num_outputs == 0:
         raise EngineError(
             f'{name}: expected an ONNX model with inputs and outputs (got {network.num_inputs} '
@@ -47,7 +52,7 @@ def parse_onnx(tensorrt: TensorRt, network: Any, logger: Any, content: bytes, na
         )
 
 
-def _parse_message(tensorrt: TensorRt, errors: list[Any], logger: Any, name: str) -> str:
+def _parse_message(tensorrt: TensorRt, errors: list[Any], said: TensorRtLog, name: str) -> str:
     unsupported: dict[str, list[str]] = {}
     others = []
     for error in errors:
@@ -55,9 +60,9 @@ def _parse_message(tensorrt: TensorRt, errors: list[Any], logger: Any, name: str
         text = ' '.join(str(error.desc()).split())
         if not operator:
             others.append(text)
-        elif error.code().name.startswith('UNSUPPORTED_NODE') or 'Plugin not found' in text:
+        elif error.code().name.startswith('UNSUPPORTED_NODE') or _UNKNOWN.search(text):
             # TensorRT says "false" where a sentence should stand.
-            reason = '' if text in ('false', '') or 'Plugin not found' in text else f' ({text})'
+            reason = '' if text in ('false', '') or _UNKNOWN.search(text) else f' ({text})'
             unsupported.setdefault(operator, []).append(f'{node or "unnamed node"}{reason}')
         else:
             others.append(f'node {node} ({operator}): {text}')
@@ -72,8 +77,8 @@ def _parse_message(tensorrt: TensorRt, errors: list[Any], logger: Any, name: str
             f'unsupported operators: {found}; export the model without them, or load their '
             'plugin library with --plugins'
         )
-    lines += others[:_SHOWN] or ([] if unsupported else list(logger.errors)[-3:])
-    hint = '' if unsupported else explain([*others, *logger.errors])
+    lines += others[:_SHOWN] or ([] if unsupported else list(said.errors)[-3:])
+    hint = '' if unsupported else explain([*others, *said.errors])
     return '\n'.join([*lines, hint] if hint else lines)
 
 

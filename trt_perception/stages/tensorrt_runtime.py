@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import logging
-from collections import deque
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from trt_perception.gpu import DeviceBuffer
 from trt_perception.gpu import Stream
 from trt_perception.manifest import TensorSpec
 from trt_perception.model_file import ModelFile
+from trt_perception.stages.tensorrt_log import TensorRtLog
 
 __all__ = ['PlanHeader', 'TensorRtContext', 'TensorRtEngine', 'read_plan_header']
 
@@ -94,7 +94,7 @@ class TensorRtEngine:
         self.header = read_plan_header(model.content, model.path.name)
         self._name = model.path.name
         self._trt = _import(self.header.module, self._name)
-        self._logger = _logger(self._trt)
+        self._said = TensorRtLog(self._trt)
         self._runtime: Any = None
         self._engine: Any = None
         # Not kept by TensorRT's own documentation of lifetimes: the cache must outlive the
@@ -139,7 +139,7 @@ class TensorRtEngine:
         profile = self._profile(image)
         context = self._new_context()
         if context is None:
-            raise EngineError(f'{self._name}: no execution context: {self._logger.errors()}')
+            raise EngineError(f'{self._name}: no execution context: {self._said.last_errors()}')
         memory = None
         try:
             self._check(
@@ -183,7 +183,7 @@ class TensorRtEngine:
 
     def errors(self) -> str:
         """Return what TensorRT said last."""
-        return str(self._logger.errors())
+        return self._said.last_errors()
 
     def close(self) -> None:
         """Free the engine; its contexts must be closed before."""
@@ -194,11 +194,11 @@ class TensorRtEngine:
     def _deserialize(self, model: ModelFile, device: Device) -> Any:
         module, ours = self.header.module, self._trt.__version__
         try:
-            self._runtime = self._trt.Runtime(self._logger)
+            self._runtime = self._trt.Runtime(self._said.logger)
         except Exception as error:  # its factory returns nothing, which the bindings refuse
             raise EngineError(
                 f'{module} {ours} cannot start on {device.name}: {error}. It said: '
-                f'{self._logger.errors()}'
+                f'{self._said.last_errors()}'
             ) from error
         self._engine = self._runtime.deserialize_cuda_engine(model.content)
         if self._engine is not None:
@@ -208,8 +208,8 @@ class TensorRtEngine:
         raise EngineError(
             f'{model.path}: built by {module} {built}; {module} {ours} on {device.name} (compute '
             f'capability {device.compute_capability[0]}.{device.compute_capability[1]}, {free} of '
-            f'{total} MiB free) cannot load it. It said: {self._logger.errors()}. Unless memory '
-            f'is short, {_REBUILD}'
+            f'{total} MiB free) cannot load it. It said: {self._said.last_errors()}. Unless '
+            f'memory is short, {_REBUILD}'
         )
 
     def _refuse_open(self, outputs: tuple[TensorSpec, ...]) -> None:
@@ -271,7 +271,7 @@ class TensorRtEngine:
 
     def _check(self, succeeded: bool, call: str) -> None:
         if not succeeded:
-            raise EngineError(f'{self._name}: {call} failed: {self._logger.errors()}')
+            raise EngineError(f'{self._name}: {call} failed: {self._said.last_errors()}')
 
 
 class TensorRtContext:
@@ -336,29 +336,3 @@ def _import(module: str, name: str) -> Any:
             'JetPack brings it by '
             f'sudo apt install python3-libnvinfer, elsewhere python3 -m pip install {package}'
         ) from error
-
-
-def _logger(trt: Any) -> Any:
-    """Return a TensorRT logger that passes on to Python's and remembers the last errors."""
-    levels = {
-        'INTERNAL_ERROR': logging.ERROR,
-        'ERROR': logging.ERROR,
-        'WARNING': logging.WARNING,
-        'INFO': logging.DEBUG,  # memory use and timing of its own steps
-    }
-
-    class Logger(trt.ILogger):  # type: ignore[misc]
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)
-            self._errors: deque[str] = deque(maxlen=8)
-
-        def log(self, severity: Any, message: str) -> None:
-            level = levels.get(severity.name, logging.NOTSET)
-            if level >= logging.ERROR:
-                self._errors.append(message)
-            _LOG.log(level, '%s', message)
-
-        def errors(self) -> str:
-            return ' | '.join(self._errors) or 'nothing'
-
-    return Logger()

@@ -1,19 +1,13 @@
-"""What TensorRT says: passed on to Python's log, remembered for errors, and explained."""
+"""What TensorRT's texts mean, and what to do."""
 
 from __future__ import annotations
 
-import logging
 import re
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 from typing import Final
 
-__all__ = ['HINTS', 'Hint', 'explain', 'make_logger']
-
-_LOG: Final = logging.getLogger('trt_perception.tensorrt')
-_KEEP: Final = 50
+__all__ = ['HINTS', 'Hint', 'explain']
 
 
 @dataclass(frozen=True)
@@ -54,7 +48,7 @@ HINTS: Final = (
         'leave --version-compatible out, or install libnvinfer-lean',
     ),
     Hint(
-        r'Plugin not found|No importer registered for op',
+        r'Plugin not found|No importer registered for op|Op type .* is not supported',
         'the model has an operator that TensorRT does not know',
         'export the model without it, or load its plugin library with --plugins',
     ),
@@ -134,40 +128,3 @@ def explain(lines: Iterable[str]) -> str:
     text = '\n'.join(lines)
     found = next((hint for hint in HINTS if re.search(hint.pattern, text)), None)
     return f'{found.meaning}; {found.action}' if found else ''
-
-
-def make_logger(trt: Any, *, verbose: bool = False) -> Any:
-    """Return a TensorRT logger; it has ``errors`` and ``warnings``, the last of each.
-
-    Args:
-        trt: the TensorRT module.
-        verbose: pass on what TensorRT says of its own steps too.
-    """
-    detail = logging.INFO if verbose else logging.DEBUG
-    levels = {
-        'INTERNAL_ERROR': logging.ERROR,
-        'ERROR': logging.ERROR,
-        'WARNING': logging.WARNING,
-        'INFO': detail,
-        'VERBOSE': detail if verbose else logging.NOTSET,
-    }
-
-    class Logger(trt.ILogger):  # type: ignore[misc]
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)
-            self.errors: deque[str] = deque(maxlen=_KEEP)
-            self.warnings: deque[str] = deque(maxlen=_KEEP)
-
-        def log(self, severity: Any, message: str) -> None:
-            level = levels.get(severity.name, logging.NOTSET)
-            if level >= logging.ERROR:
-                self.errors.append(message)
-                # It becomes part of an exception, so it is no error of the log's own.
-                _LOG.debug('%s', message)
-                return
-            if level == logging.WARNING and message not in self.warnings:
-                self.warnings.append(message)
-            if level:
-                _LOG.log(level, '%s', message)
-
-    return Logger()
