@@ -192,7 +192,7 @@ def test_a_disk_that_fails(bare, monkeypatch):
         os.close(descriptor)
         return Failing()
 
-    monkeypatch.setattr('trt_perception.model_file.open', failing, raising=False)
+    monkeypatch.setattr('trt_perception.model_file.os.fdopen', failing)
     assert 'cannot be read: Input/output error' in refusal(bare)
 
 

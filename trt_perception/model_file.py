@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from typing import BinaryIO
 from typing import Final
 
 from trt_perception.errors import EngineError
@@ -77,22 +78,27 @@ def read_model_file(path: str | Path) -> ModelFile:
         raise EngineError(
             f'{asked}: the suffix must say what the file is, one of {known} (got {asked.suffix!r})'
         )
-    content, resolved = read_checked(asked)
+    file, size, resolved = _open_checked(asked, MODEL_MAX_BYTES)
+    with file:
+        # Beside the path that was given, else beside the file that it links to. A link that
+        # leads nowhere stands there too, and is refused below.
+        places = manifest_path(asked), manifest_path(resolved)
+        beside = next((place for place in places if os.path.lexists(place)), None)
+        if beside is None:
+            content = _read_all(file, size, asked)
+            config = _sibling_config(asked, resolved)
+            return ModelFile(asked, content, hashlib.sha256(content).hexdigest(), None, config)
+        manifest = parse_manifest(read_checked(beside, MANIFEST_MAX_BYTES)[0], str(beside))
+        kind = 'onnx' if asked.suffix == ONNX_SUFFIX else 'engine'
+        identity = manifest.onnx if kind == 'onnx' else manifest.engine
+        if identity is None:
+            raise ManifestError(f'{beside}: has no "{kind}" entry for {asked.name}')
+        if identity.size_bytes != size:  # before gigabytes are read that nobody vouches for
+            raise _other_file(identity, asked, beside, f'{size} bytes')
+        content = _read_all(file, size, asked)
     digest = hashlib.sha256(content).hexdigest()
-    # Beside the path that was given, else beside the file that it links to. A link that leads
-    # nowhere stands there too, and is refused below.
-    places = manifest_path(asked), manifest_path(resolved)
-    beside = next((place for place in places if os.path.lexists(place)), None)
-    if beside is None:
-        return ModelFile(asked, content, digest, None, _sibling_config(asked, resolved))
-    manifest = parse_manifest(read_checked(beside, MANIFEST_MAX_BYTES)[0], str(beside))
-    is_onnx = asked.suffix == ONNX_SUFFIX
-    identity = manifest.onnx if is_onnx else manifest.engine
-    if identity is None:
-        raise ManifestError(
-            f'{beside}: has no "{"onnx" if is_onnx else "engine"}" entry for {asked.name}'
-        )
-    _check_identity(identity, asked, beside, len(content), digest)
+    if identity.sha256 != digest:
+        raise _other_file(identity, asked, beside, f'{size} bytes, {digest[:16]}…')
     return ModelFile(asked, content, digest, manifest)
 
 
@@ -124,8 +130,16 @@ def read_checked(path: Path, limit: int = MODEL_MAX_BYTES) -> tuple[bytes, Path]
     """Return a file's bytes and its resolved path, after checking what was really opened.
 
     Raises:
-        EngineError: it is missing, no regular file, too large, or open to others.
+        EngineError: it is missing, no regular file, too large, open to others, or changes while
+            it is read.
     """
+    file, size, resolved = _open_checked(path, limit)
+    with file:
+        return _read_all(file, size, path), resolved
+
+
+def _open_checked(path: Path, limit: int) -> tuple[BinaryIO, int, Path]:
+    """Open a file and check what was opened; return its size and resolved path, too."""
     try:
         resolved = path.resolve(strict=True)
         # Non-blocking, so that a FIFO is refused below instead of waited for.
@@ -137,16 +151,27 @@ def read_checked(path: Path, limit: int = MODEL_MAX_BYTES) -> tuple[bytes, Path]
     try:
         status = os.fstat(descriptor)
         _check_owner_and_mode(status, resolved)
+        if not 0 < status.st_size <= limit:
+            raise EngineError(f'{path}: expected 1 to {limit} bytes (got {status.st_size})')
     except BaseException:
         os.close(descriptor)
         raise
-    with open(descriptor, 'rb') as file:
-        if not 0 < status.st_size <= limit:
-            raise EngineError(f'{path}: expected 1 to {limit} bytes (got {status.st_size})')
-        try:
-            return file.read(), resolved
-        except OSError as error:
-            raise EngineError(f'{path}: cannot be read: {error.strerror}') from error
+    return os.fdopen(descriptor, 'rb'), status.st_size, resolved
+
+
+def _read_all(file: BinaryIO, size: int, path: Path) -> bytes:
+    """Read no more than the size that was checked: somebody may be writing meanwhile."""
+    try:
+        content = file.read(size)
+        more = file.read(1)
+    except OSError as error:
+        raise EngineError(f'{path}: cannot be read: {error.strerror}') from error
+    if len(content) != size or more:
+        raise EngineError(
+            f'{path}: expected {size} bytes (got {"more" if more else len(content)}): somebody '
+            'writes it just now; try again when it is complete'
+        )
+    return content
 
 
 def _check_owner_and_mode(status: os.stat_result, path: Path) -> None:
@@ -164,14 +189,10 @@ def _check_owner_and_mode(status: os.stat_result, path: Path) -> None:
         )
 
 
-def _check_identity(
-    identity: FileIdentity, path: Path, beside: Path, size: int, digest: str
-) -> None:
-    if identity.size_bytes != size or identity.sha256 != digest:
-        raise ManifestError(
-            f'{path} is not the file that {beside.name} describes: expected '
-            f'{identity.size_bytes} bytes with SHA-256 '
-            f'{identity.sha256[:16]}… (got {size} bytes, {digest[:16]}…); copy model and '
-            'manifest together, or make both again: ros2 run trt_perception build_engine for an '
-            'engine; for an ONNX file docs/manifest.md says how'
-        )
+def _other_file(identity: FileIdentity, path: Path, beside: Path, found: str) -> ManifestError:
+    return ManifestError(
+        f'{path} is not the file that {beside.name} describes: expected {identity.size_bytes} '
+        f'bytes with SHA-256 {identity.sha256[:16]}… (got {found}); copy model and manifest '
+        'together, or make both again: ros2 run trt_perception build_engine for an engine; for '
+        'an ONNX file docs/manifest.md says how'
+    )
