@@ -76,6 +76,11 @@ class Client:
             self._executor.spin_once(timeout_sec=0.05)
         return answer
 
+    def spin_for(self, seconds):
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._executor.spin_once(timeout_sec=left)
+
     def add(self, node):
         """Spin a node of this process, too."""
         self._executor.add_node(node)
@@ -246,9 +251,13 @@ class Detector:
             seen += statuses
         return [{pair.key: pair.value for pair in status.values} for status in statuses]
 
-    def wait_for_status(self, accepts, what):
-        """Return the first status from now on that is accepted, and its values as a dict."""
-        self._statuses.clear()
+    def wait_for_status(self, accepts, what, *, from_now=True):
+        """Return the first status that is accepted, and its values as a dict.
+
+        Those that came before are passed over, unless they are wanted too.
+        """
+        if from_now:
+            self._statuses.clear()
         last = []
 
         def find():

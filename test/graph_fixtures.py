@@ -96,13 +96,17 @@ _DISCOVERY = """<?xml version="1.0" encoding="UTF-8" ?>
 """
 
 
-@pytest.fixture(autouse=True, scope='session')
-def _environment(tmp_path_factory):
-    """Set what all processes of the session share, before the first of them starts."""
-    os.environ['ROS_LOG_DIR'] = str(tmp_path_factory.mktemp('ros_logs'))
+def share_environment(folder):
+    """Set what all processes of a run share, before the first of them starts."""
+    os.environ['ROS_LOG_DIR'] = str(folder / 'ros_logs')
     os.environ['RCUTILS_COLORIZED_OUTPUT'] = '0'
-    profile = tmp_path_factory.mktemp('discovery') / 'discovery.xml'
+    profile = folder / 'discovery.xml'
     profile.write_text(_DISCOVERY)
     # Jazzy's Fast DDS reads the first name only, Kilted's only the second.
     os.environ.setdefault('FASTRTPS_DEFAULT_PROFILES_FILE', str(profile))
     os.environ.setdefault('FASTDDS_DEFAULT_PROFILES_FILE', str(profile))
+
+
+@pytest.fixture(autouse=True, scope='session')
+def _environment(tmp_path_factory):
+    share_environment(tmp_path_factory.mktemp('environment'))

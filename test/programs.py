@@ -61,6 +61,10 @@ class Program:
         self._forgotten = len(self._lines)
 
     @property
+    def pid(self):
+        return self._process.pid
+
+    @property
     def alive(self):
         return self._process.poll() is None
 

@@ -150,9 +150,17 @@ def test_a_slow_camera_is_left_its_time():
         quiet = [life.step().kind for _ in range(9)]  # one image in 5 s
     assert set(quiet) == {''}
     assert life.seconds_until('stalled') <= 3 * 5 + PERIOD_S
-    # After the pause the camera is faster, and is judged by that.
+    # After a while the camera is judged by what it does now.
     life.run(3, 15)
     assert life.seconds_until('stalled') + PERIOD_S <= PROMISE_S
+
+
+def test_a_camera_that_stalls_again_and_again():
+    life = healthy()
+    for pause_s in (2, 20, 200, 20):
+        assert life.seconds_until('stalled') + PERIOD_S <= PROMISE_S
+        life.run(pause_s)
+        life.run(3, 15)
 
 
 def test_a_pipeline_that_hangs():

@@ -23,6 +23,7 @@ periods.
 from __future__ import annotations
 
 import os
+import statistics
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -129,7 +130,8 @@ class SilenceWatch:
         self._loss_cure = loss_cure
         self._moments = deque([_Moment(start_s, 0, 0, {}, 0)])
         self._received_s = start_s
-        self._periods: deque[float] = deque(maxlen=3)
+        # The median of the last ones: one long pause must not make the next one look usual.
+        self._periods: deque[float] = deque(maxlen=5)
         # The last time at which a frame was finished or none was in flight.
         self._moved_s = start_s
         self._last_published = self._moments[0]
@@ -183,7 +185,8 @@ class SilenceWatch:
     @property
     def _patience_s(self) -> float:
         """How long no image is nothing to worry about."""
-        return max(_SILENCE_S, _LATE_CAMERA * max(self._periods, default=0.0))
+        usual_s = statistics.median(self._periods) if self._periods else 0.0
+        return max(_SILENCE_S, _LATE_CAMERA * usual_s)
 
     def _no_output(self, now: _Moment, counts: StatisticsSnapshot) -> Finding | None:
         frame_s = counts.latency['total'].p50_ms * 1e-3 if counts.latency else self._frame_s

@@ -1,0 +1,145 @@
+"""Keep the node busy for long and print a table of what was promised and what was measured.
+
+Exit codes: 0 every promise was kept, 1 one was not, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+# The checkout's sources must not hide the installed package.
+sys.path[:] = [entry for entry in sys.path if Path(entry or '.').resolve() != ROOT]
+sys.path.insert(0, str(ROOT / 'test'))
+
+EXAMPLES = """\
+examples:
+  scripts/soak                                   all, about 25 minutes
+  scripts/soak --only lifecycle,silence          some, in a minute
+  scripts/soak --minutes 120 --json result.json  the ones that last, two hours each
+  scripts/soak --only lifecycle --model yolo.engine
+"""
+NAMES = ('lifecycle', 'silence', 'faults', 'cameras', 'transitions', 'signals', 'overload')
+
+
+def parse():
+    parser = argparse.ArgumentParser(
+        prog='scripts/soak',
+        description='Promises that need time to be seen, with the figures that were measured.',
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        '--minutes',
+        type=float,
+        default=10.0,
+        help='how long overload lasts; the others follow: 10 means 200 cycles, signals and more '
+        '(default 10)',
+    )
+    parser.add_argument('--only', default='', metavar='NAMES', help=f'some of {", ".join(NAMES)}')
+    parser.add_argument('--json', type=Path, metavar='FILE', help='write the figures there, too')
+    parser.add_argument('--model', type=Path, help='engine or ONNX file; default: a tiny one')
+    options = parser.parse_args()
+    options.only = options.only.split(',') if options.only else list(NAMES)
+    unknown = set(options.only) - set(NAMES)
+    if unknown:
+        parser.error(f'--only must name some of {", ".join(NAMES)} (got {", ".join(unknown)})')
+    if options.minutes <= 0:
+        parser.error(f'--minutes must be above 0 (got {options.minutes:g})')
+    if options.model is not None and not options.model.is_file():
+        parser.error(f'--model must name a file (got {options.model})')
+    return options
+
+
+def plan(client, model, minutes):
+    """Return what to run, by name."""
+    import soaks
+
+    count = max(2, round(20 * minutes))
+    return {
+        'lifecycle': lambda: soaks.lifecycle(model, warm_up=200, cycles=max(200, count)),
+        'silence': lambda: soaks.silence(client, model),
+        'faults': soaks.faults,
+        'cameras': lambda: soaks.cameras(client, model, switches=max(2, round(10 * minutes))),
+        'transitions': lambda: soaks.transitions(client, model, seconds=12 * minutes),
+        'signals': lambda: soaks.signals(model, count=count),
+        'overload': lambda: soaks.overload(client, seconds=60 * minutes),
+    }
+
+
+def run(options, folder):
+    import graph_fixtures
+
+    graph_fixtures.share_environment(folder)
+    from graph import Client
+    from tiny_model import write_tiny_model
+
+    model = options.model.resolve() if options.model else write_tiny_model(folder / 'tiny.onnx')
+    client = Client()
+    results = {}
+    try:
+        for name, soak in plan(client, model, options.minutes).items():
+            if name in options.only:
+                begun = time.monotonic()
+                print(f'{name} ...', file=sys.stderr, flush=True)
+                results[name] = soak()
+                seconds = time.monotonic() - begun
+                print(f'{name}: {seconds:.0f} s', file=sys.stderr, flush=True)
+    finally:
+        client.close()
+    return results
+
+
+def show(results):
+    """Print the table; return whether every promise was kept."""
+    print(f'\n{"":3} {"promise":64} {"limit":>10} {"measured":>10}')
+    for name, figures in results.items():
+        print(name)
+        for figure in figures:
+            word = 'ok' if figure.kept else '***'
+            print(
+                f'{word:3} {figure.promise:64} {figure.limit:>10.4g} {figure.value:>10.4g} '
+                f'{figure.unit}'
+            )
+    return all(figure.kept for figures in results.values() for figure in figures)
+
+
+def save(path, results, minutes):
+    content = {
+        'machine': {
+            'processor': platform.machine(),
+            'cores': os.cpu_count(),
+            'system': platform.platform(),
+            'load': os.getloadavg(),
+        },
+        'minutes': minutes,
+        'figures': {
+            name: [{**vars(figure), 'kept': figure.kept} for figure in figures]
+            for name, figures in results.items()
+        },
+    }
+    path.write_text(json.dumps(content, indent=2) + '\n', encoding='utf-8')
+
+
+def main():
+    options = parse()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            results = run(options, Path(folder))
+        except KeyboardInterrupt:
+            return 130
+    kept = show(results)
+    if options.json is not None:
+        save(options.json, results, options.minutes)
+    return 0 if kept else 1
+
+
+if __name__ == '__main__':
+    sys.exit(main())

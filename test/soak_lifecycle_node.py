@@ -1,0 +1,77 @@
+"""Configure, activate, deactivate and clean up many times in one process; print what it kept.
+
+    python soak_lifecycle_node.py MODEL WARM_UP CYCLES
+
+Prints a JSON object: kilobytes of resident memory per cycle, and the change in file descriptors
+and threads, of CYCLES cycles after WARM_UP others.
+"""
+
+import gc
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import rclpy
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.lifecycle import TransitionCallbackReturn
+from rclpy.parameter import Parameter
+from sensor_msgs.msg import Image
+
+from trt_perception.ros.detector_node import DetectorNode
+
+SUCCESS = TransitionCallbackReturn.SUCCESS
+
+
+def state():
+    gc.collect()
+    pages = int(Path('/proc/self/statm').read_text().split()[1])
+    return {
+        'rss_kb': pages * os.sysconf('SC_PAGE_SIZE') / 1024,
+        'descriptors': len(os.listdir('/proc/self/fd')),
+        'threads': len(os.listdir('/proc/self/task')),
+        'python_threads': threading.active_count(),
+    }
+
+
+def cycle(node, executor, message):
+    """Go through one life, with images in the middle of it."""
+    assert node.trigger_configure() == SUCCESS
+    assert node.trigger_activate() == SUCCESS
+    for _ in range(3):
+        node._detector.submit(message)
+        executor.spin_once(timeout_sec=0)
+    end = time.monotonic() + 20
+    while not node._detector.statistics().published and time.monotonic() < end:
+        executor.spin_once(timeout_sec=0.001)
+    assert node._detector.statistics().published
+    assert node.trigger_deactivate() == SUCCESS
+    assert node.trigger_cleanup() == SUCCESS
+    executor.spin_once(timeout_sec=0)
+
+
+def main():
+    model, warm_up, cycles = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    rclpy.init()
+    node = DetectorNode(parameter_overrides=[Parameter('engine_path', value=model)])
+    node.get_logger().set_level(rclpy.logging.LoggingSeverity.WARN)
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    message = Image(encoding='bgr8', width=64, height=48, step=192, data=bytes(192 * 48))
+    for _ in range(warm_up):
+        cycle(node, executor, message)
+    before = state()
+    for _ in range(cycles):
+        cycle(node, executor, message)
+    after = state()
+    result = {name: after[name] - before[name] for name in before}
+    result['rss_kb_per_cycle'] = result['rss_kb'] / cycles
+    print(json.dumps(result), flush=True)
+    node.close()
+    rclpy.shutdown()
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,76 @@
+"""A detector_node whose pipeline takes 20 ms a frame; prints what became of its frames at its end.
+
+    python soak_overload_node.py --ros-args ...
+
+The JSON object in its last line: ``published``, ``seconds`` between the first and the last of
+them, and ``age_s``, 50th, 95th and 99th percentile of the time from the callback's entry until
+published.
+"""
+
+import json
+import sys
+import time
+from array import array
+
+import numpy as np
+import scripted_node
+
+from trt_perception.frame_statistics import FrameStatistics
+from trt_perception.pipelines.pipeline import Result
+from trt_perception.ros.detector_node import DetectorNode
+from trt_perception.ros.process import run_node
+
+FRAME_S = 0.02
+
+
+class Pipeline(scripted_node.ScriptedPipeline):
+    """Overlaps frames without doing any work, as a GPU that somebody else pays for."""
+
+    def __init__(self, config):
+        self._ready = {}
+        self._last = 0.0
+
+    def enqueue(self, slot, frame, thresholds):
+        # One frame after the other, as on a GPU: depth hides waiting, and adds no throughput.
+        self._last = max(self._last, time.monotonic()) + FRAME_S
+        self._ready[slot] = self._last
+
+    def done(self, slot):
+        return time.monotonic() >= self._ready[slot]
+
+    def collect(self, slot):
+        time.sleep(max(0.0, self._ready.pop(slot) - time.monotonic()))
+        return Result(scripted_node.Detections.empty(), FRAME_S)
+
+    def close(self):
+        pass
+
+
+def main():
+    ages, ends = array('d'), array('d')
+    publish = FrameStatistics.publish
+
+    def record(self, times):
+        ages.append(times.total)
+        ends.append(time.monotonic())
+        publish(self, times)
+
+    FrameStatistics.publish = record
+    code = run_node(lambda: DetectorNode(open_pipeline=Pipeline), DetectorNode.close, sys.argv)
+    # What came before everybody had found everybody is no load.
+    late = np.array(ages[len(ages) // 10 :])
+    print(
+        json.dumps(
+            {
+                'published': len(ages),
+                'seconds': ends[-1] - ends[0] if ends else 0.0,
+                'age_s': np.percentile(late, [50, 95, 99]).tolist() if late.size else None,
+            }
+        ),
+        flush=True,
+    )
+    return code
+
+
+if __name__ == '__main__':
+    sys.exit(main())

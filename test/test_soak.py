@@ -1,0 +1,50 @@
+"""The soaks, for seconds: that they work, and that what they promise holds at least so long.
+
+What is a matter of time may take five times as long here, where the machine may be busy;
+scripts/soak shows the figures.
+"""
+
+import pytest
+import soaks
+
+pytest_plugins = ['graph_fixtures']
+
+SLACK = {'s': 5, 'ms': 5}
+
+
+def check(figures):
+    broken = [f for f in figures if f.value > f.limit * SLACK.get(f.unit, 1)]
+    assert not broken
+    assert figures
+
+
+def test_lifecycle(model):
+    check(soaks.lifecycle(model, warm_up=100, cycles=100))
+
+
+@pytest.mark.parametrize('seed', [1, 2])
+def test_transitions(client, model, seed):
+    check(soaks.transitions(client, model, seconds=4, seed=seed))
+
+
+def test_signals(model):
+    check(soaks.signals(model, count=4))
+
+
+def test_overload(client):
+    check(soaks.overload(client, seconds=5))
+
+
+def test_cameras(client, model):
+    check(soaks.cameras(client, model, switches=12, images=4))
+
+
+def test_silence(client, model):
+    check(soaks.silence(client, model))
+
+
+def test_a_broken_promise_is_noticed():
+    with pytest.raises(AssertionError):
+        check([soaks.Figure('all', 0, 0), soaks.Figure('one', 1.0, 5.1, 's')])
+    with pytest.raises(AssertionError):
+        check([soaks.Figure('one', 0, 1)])
