@@ -139,6 +139,7 @@ _FAMILIES: Final[Mapping[str, Callable[[Sequence[Array], _Image], Candidates]]] 
         arrays[1][image.index],
         image.decoder.activation,
         image.network_wh,
+        image.thresholds,
     ),
     'labels_boxes_scores': lambda arrays, image: final_candidates(
         arrays[1][image.index], arrays[2][image.index], arrays[0][image.index]

@@ -4,8 +4,7 @@ Boxes are centre x, centre y, width, height in 0…1 of the network's input. Non
 
     detr, sigmoid        logits (B, Q, C) and boxes (B, Q, 4): RT-DETR, D-FINE and Deformable DETR
                          as Hugging Face exports them, RF-DETR. Every class of a query is a
-                         detection of its own; the Q best of all Q * C count, as those models are
-                         trained and measured.
+                         detection of its own, as those models are trained and measured.
     detr, softmax        logits (B, Q, C + 1), the last of which says "no object": DETR, YOLOS. A
                          query is a detection of its best class.
     rtdetr_ultralytics   (B, Q, 4 + C): boxes, then probabilities, in one tensor. A query is a
@@ -17,9 +16,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from trt_perception.config import Thresholds
 from trt_perception.stages.decoders.selection import Candidates
 from trt_perception.stages.decoders.selection import corners
-from trt_perception.stages.nms import best_candidates
+from trt_perception.stages.decoders.selection import passing
 
 __all__ = ['detr_candidates', 'rtdetr_ultralytics_candidates']
 
@@ -27,7 +27,11 @@ Floats = npt.NDArray[np.float32]
 
 
 def detr_candidates(
-    logits: Floats, boxes: Floats, activation: str, network_wh: tuple[int, int]
+    logits: Floats,
+    boxes: Floats,
+    activation: str,
+    network_wh: tuple[int, int],
+    thresholds: Thresholds,
 ) -> Candidates:
     """Return what the queries of one image say.
 
@@ -36,15 +40,16 @@ def detr_candidates(
         boxes: float32 (Q, 4).
         activation: ``sigmoid`` or ``softmax``.
         network_wh: size of the network's input.
+        thresholds: what need not be looked at further.
     """
     xyxy = _network_pixels(boxes, network_wh)
     if activation == 'softmax':
         raised = np.exp(logits - logits.max(axis=1, keepdims=True))
         return _best_class(xyxy, (raised / raised.sum(axis=1, keepdims=True))[:, :-1])
-    scores = 1 / (1 + np.exp(-logits.reshape(-1)))
-    flat: Floats = np.where(np.isnan(scores), np.float32(-1), scores)
-    best = best_candidates(flat, len(logits))
-    return Candidates(xyxy[best // logits.shape[1]], flat[best], best % logits.shape[1])
+    scores: Floats = np.float32(1) / (np.float32(1) + np.exp(-logits.reshape(-1)))
+    ids = np.arange(scores.size) % logits.shape[1]
+    chosen = passing(scores, ids, thresholds)
+    return Candidates(xyxy[chosen // logits.shape[1]], scores[chosen], ids[chosen])
 
 
 def rtdetr_ultralytics_candidates(output: Floats, network_wh: tuple[int, int]) -> Candidates:
