@@ -1,7 +1,7 @@
 """Measure time and peak memory of calibrating a YOLO11n-sized model at 640 x 640.
 
-    . scripts/env
-    python scripts/benchmarks/calibration_memory.py scenes/calibration --counts 20 300
+. scripts/env
+python scripts/benchmarks/calibration_memory.py scenes/calibration --counts 20 300
 """
 
 import argparse

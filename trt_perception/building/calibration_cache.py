@@ -27,7 +27,7 @@ from trt_perception.building.calibration_ranges import PERCENTILE
 from trt_perception.building.images import ImageSet
 from trt_perception.manifest import Preprocessing
 
-__all__ = ['CacheKey', 'read_ranges', 'write_ranges']
+__all__ = ['CacheKey', 'read_ranges', 'write_atomically', 'write_ranges']
 
 #: Counts the changes of calibration_ranges after which the same images give other ranges.
 VERSION: Final = 1
@@ -115,22 +115,34 @@ def write_ranges(folder: Path | None, key: CacheKey, ranges: Mapping[str, float]
         return ''
     path = key.file(folder)
     text = json.dumps({'key': asdict(key), 'ranges': dict(ranges)}, indent=1)
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        return f'; not kept, because {path} cannot be written: {error.strerror}'
+    return ''
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that it is there whole or not at all, and its folder where that is missing.
+
+    Raises:
+        OSError: it cannot be written; nothing is left of the attempt.
+    """
     part = None
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.NamedTemporaryFile(
-            'w', dir=folder, prefix='.', suffix='.part', delete=False, encoding='utf-8'
+            dir=path.parent, prefix='.', suffix='.part', delete=False
         ) as file:
             part = Path(file.name)
-            file.write(text)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
-    except OSError as error:
+    except BaseException:
         if part is not None:
             part.unlink(missing_ok=True)
-        return f'; not kept, because {path} cannot be written: {error.strerror}'
-    return ''
+        raise
 
 
 def _difference(found: Mapping[str, Any], key: CacheKey) -> str:

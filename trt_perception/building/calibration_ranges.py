@@ -27,6 +27,7 @@ PERCENTILE: Final = 99.99
 _BINS: Final = 4096  # at least half of them in use
 _LEVELS: Final = 128  # magnitudes that int8 tells apart
 _STRIDE: Final = 8  # bins from one candidate for the entropy method to the next
+_NOTHING: Final = 1e-9
 
 
 class Magnitudes:
@@ -114,11 +115,10 @@ def _divergence(counts: npt.NDArray[np.float64], bins: int) -> float:
     members = np.bincount(level, filled, _LEVELS)
     rounded = np.where(filled, (mass / np.maximum(members, 1))[level], 0.0)
     true[-1] += counts[bins:].sum()
-    if not true.sum() or not rounded.sum():
+    if not rounded.sum():
         return math.inf
     true /= true.sum()
-    rounded /= rounded.sum()
-    if (rounded[true > 0] == 0).any():
-        return math.inf
+    # Where only what was cut falls, the rounded distribution has nothing, which would be infinite.
+    rounded = np.maximum(rounded / rounded.sum(), _NOTHING)
     some = true > 0
     return float((true[some] * np.log(true[some] / rounded[some])).sum())

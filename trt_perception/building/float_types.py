@@ -2,8 +2,8 @@
 
 A strongly typed TensorRT network runs each layer in the types that the graph says. Each tensor has
 up to two versions: the float32 one keeps its name, the narrow one gets a suffix; one Cast stands
-between them where both are wanted. Inputs and outputs of the graph stay float32. Values that a type
-cannot hold are never cut silently: the node that needs them stays float32.
+between them where both are wanted. Inputs and outputs of the graph stay float32. Values that a
+type cannot hold are never cut silently: the node that needs them stays float32.
 """
 
 from __future__ import annotations

@@ -49,8 +49,7 @@ def infer_shapes(
 
     Args:
         model: any model.
-        input_shapes: by input, what its dimensions shall be; where nothing is given and a
-            dimension varies, the first (the batch) is 1.
+        input_shapes: by input, what its dimensions shall be; nothing leaves them as they are.
 
     Raises:
         EngineError: the graph contradicts itself.
@@ -64,8 +63,6 @@ def infer_shapes(
         for axis, dimension in enumerate(shape.dim):
             if wanted is not None and axis < len(wanted):
                 dimension.dim_value = wanted[axis]
-            elif axis == 0 and not dimension.dim_value:
-                dimension.dim_value = 1
     if given:
         # What was inferred, or written, for other input shapes contradicts these.
         del copied.graph.value_info[:]
@@ -82,8 +79,13 @@ def infer_shapes(
 def layer_work(
     model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]] | None = None
 ) -> tuple[LayerWork, ...]:
-    """Return the work of each layer, in graph order; 0 where ONNX cannot infer the shapes."""
-    inferred = infer_shapes(model, input_shapes)
+    """Return the work of each layer, in graph order; 0 where ONNX cannot infer the shapes.
+
+    Args:
+        model: any model.
+        input_shapes: by input; where one is missing and its batch is open, that is 1.
+    """
+    inferred = infer_shapes(model, {**_single(model), **(input_shapes or {})})
     graph = inferred.graph
     index = GraphIndex(graph)
     types = {
@@ -109,6 +111,16 @@ def shares(work: Sequence[LayerWork]) -> dict[str, float]:
         if total:
             found[layer.precision] = found.get(layer.precision, 0.0) + layer.macs / total
     return found
+
+
+def _single(model: onnx.ModelProto) -> dict[str, list[int]]:
+    """Return a batch of one for each input that leaves it open."""
+    open_batch = {}
+    for entry in model.graph.input:
+        sides = entry.type.tensor_type.shape.dim
+        if sides and not sides[0].dim_value:
+            open_batch[entry.name] = [1]
+    return open_batch
 
 
 def _shape(kind: onnx.TypeProto.Tensor) -> tuple[int, ...]:

@@ -147,7 +147,7 @@ class BuildOptions(pydantic.BaseModel):
         is_path=True,
     )
     calibration_method: Literal['entropy', 'percentile', 'minmax'] = _option(
-        'calibration', 'entropy', 'How ranges are chosen from what the images show.'
+        'calibration', 'minmax', 'How ranges are chosen from what the images show.'
     )
     calibration_count: int = _option(
         'calibration', 300, 'Most images to use.', minimum=1, maximum=100_000, metavar='N'

@@ -185,7 +185,7 @@ def quantise(
         method=method,
         images=images.as_dict(),
         cache=cache,
-        layers=len(work),
+        layers=sum(index.is_layer(node) for node in source.graph.node),
         quantised=sum(layer.precision == target for layer in work),
         macs=shares(work),
         kept=kept,
@@ -216,7 +216,7 @@ def _kept(
             f'{", ".join(map(repr, patterns))}: matches no layer that could be quantised, only '
             'nodes without weights, which stay in float anyway'
         )
-    return kept | dict.fromkeys(asked, 'asked for')
+    return dict.fromkeys(asked, 'asked for') | kept
 
 
 def _insert(
