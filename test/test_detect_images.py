@@ -217,6 +217,7 @@ def test_several_sources_keep_their_folders(model, images, tmp_path):
         'images/black.bmp',
         'more/deep/a.png',
     }
+    assert json.loads((out / 'summary.json').read_text())['pictures'] == 4
     assert (out / 'more' / 'deep' / 'a.png').is_file()
 
 

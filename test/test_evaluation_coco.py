@@ -289,7 +289,7 @@ def test_reading_a_picture(tmp_path):
     assert np.array_equal(read_image(path, (3, 2)), pixels)
     with pytest.raises(ImageError, match=r'a.png: expected 2x3 pixels, as annotated \(got 3x2\)'):
         read_image(path, (2, 3))
-    path.write_bytes(path.read_bytes()[:20])
+    path.write_bytes(b'no picture')
     with pytest.raises(ImageError, match=r'a\.png: cannot be decoded'):
         read_image(path)
     path.write_bytes(b'')
@@ -297,6 +297,18 @@ def test_reading_a_picture(tmp_path):
         read_image(path)
     with pytest.raises(ImageError, match=r'gone\.png: cannot be read: No such file'):
         read_image(tmp_path / 'gone.png')
+
+
+@pytest.mark.parametrize('suffix', ['.png', '.jpg'])
+def test_a_picture_that_is_cut_off(tmp_path, suffix):
+    path = tmp_path / f'a{suffix}'
+    noise = np.random.default_rng(1).integers(0, 255, (300, 400, 3), dtype=np.uint8)
+    cv2.imwrite(str(path), noise)
+    assert read_image(path).shape == noise.shape
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(ImageError, match='ends before the picture does'):
+        read_image(path)
 
 
 def test_a_picture_is_turned_as_it_was_annotated(tmp_path):

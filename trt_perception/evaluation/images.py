@@ -22,6 +22,9 @@ from trt_perception.image_source import IMAGE_SUFFIXES
 __all__ = ['find_all_images', 'frame_of', 'match_images', 'read_image']
 
 _SHOWN: Final = 3
+# How a whole file ends; of one that was cut off, OpenCV decodes what is there and says nothing.
+_ENDS: Final = {b'\xff\xd8\xff': b'\xff\xd9', b'\x89PNG': b'IEND'}
+_TAIL_BYTES: Final = 65536
 _Picture = npt.NDArray[np.uint8]
 
 
@@ -93,12 +96,15 @@ def read_image(path: Path, size_wh: tuple[int, int] | None = None) -> _Picture:
         uint8 (height, width, 3), BGR.
 
     Raises:
-        ImageError: it is no picture, or of another size.
+        ImageError: it is no picture, is cut off, or of another size.
     """
     try:
         encoded = np.fromfile(path, np.uint8)
     except OSError as error:
         raise ImageError('not_decodable', f'{path}: cannot be read: {error.strerror}') from error
+    for start, end in _ENDS.items():
+        if encoded[:8].tobytes().startswith(start) and end not in encoded[-_TAIL_BYTES:].tobytes():
+            raise ImageError('not_decodable', f'{path}: ends before the picture does')
     sizes = []
     for flag in (0, cv2.IMREAD_IGNORE_ORIENTATION):
         try:

@@ -101,16 +101,17 @@ def _class_table(report: AccuracyReport, all_classes: bool) -> str:
     if not all_classes and len(names) > _MOST_CLASSES:
         worst = sorted(names, key=lambda name: tables[0][name].ap or 0)[:_MOST_CLASSES]
         shown = [name for name in names if name in worst]
-    head = ['category', 'objects']
-    for model in report.models:
-        head += [f'{model.name}: AP', 'AP50']
+    if len(tables) == 1:
+        head = ['category', 'objects', 'AP', 'AP50']
+    else:
+        head = ['category: AP', 'objects', *(model.name for model in report.models)]
     rows = []
     for name in shown:
-        row = [name, str(tables[0][name].objects)]
-        for table in tables:
-            one = table.get(name)
-            row += [_figure(one.ap), _figure(one.ap50)] if one else ['-', '-']
-        rows.append(row)
+        found = [table.get(name) for table in tables]  # a model may leave a category out
+        figures = [one.ap if one else None for one in found]
+        if len(tables) == 1:
+            figures.append(tables[0][name].ap50)
+        rows.append([name, str(tables[0][name].objects), *map(_figure, figures)])
     text = _table(head, rows)
     if len(shown) < len(names):
         text += f'\nthe {len(shown)} worst of {len(names)} categories; --all-classes shows all'
@@ -151,7 +152,10 @@ def _figure(value: float | None, digits: int = 3) -> str:
 
 
 def _change(value: float | None, first: float | None) -> str:
-    return '' if value is None or first is None else f'{value - first:+.3f}'
+    if value is None or first is None:
+        return ''
+    text = f'{value - first:+.3f}'
+    return '0.000' if float(text) == 0 else text
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

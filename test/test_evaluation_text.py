@@ -1,0 +1,72 @@
+"""The tables that evaluate_engine prints."""
+
+import pytest
+
+from trt_perception.config import Thresholds
+from trt_perception.evaluation.compare import AccuracyReport
+from trt_perception.evaluation.compare import ModelAccuracy
+from trt_perception.evaluation.metrics import ClassMetrics
+from trt_perception.evaluation.metrics import Metrics
+from trt_perception.evaluation.mistakes import Mistakes
+from trt_perception.evaluation.run import Latency
+from trt_perception.tools.evaluation_text import report_text
+
+
+def model(name, m_ap50, classes):
+    """Return a model whose categories have AP 0.00, 0.01, 0.02 …"""
+    metrics = Metrics(
+        images=1,
+        objects=7,
+        m_ap=0.5,
+        m_ap50=m_ap50,
+        m_ap75=None,
+        m_ap_small=None,
+        m_ap_medium=0.25,
+        m_ap_large=None,
+        recall=0.625,
+        classes={f'class {n:02d}': ClassMetrics(3, 4, n / 100, 0.9) for n in classes},
+        recalls=None,
+        precisions50={},
+    )
+    mistakes = Mistakes(3, 1, 0, 0, (('cat', 'dog', 1),))
+    return ModelAccuracy(name, ('a',), Latency(1.0, 2.0, 3.25), [], metrics, [], mistakes, [])
+
+
+def lines(*models, **options):
+    agreements = {other.name: None for other in models[1:]}
+    report = AccuracyReport(models, agreements, 12, 'truth.json', Thresholds())
+    return [line.split() for line in report_text(report, **options).splitlines()]
+
+
+def test_one_model():
+    found = lines(model('a.onnx', 0.75, range(2)))
+    assert found[0] == ['12', 'pictures,', '7', 'objects,', 'truth.json']
+    assert ['a.onnx', '0.500', '0.750', '-', '-', '0.250', '-', '0.625'] in found
+    assert ['a.onnx', '0.750', '0.750', '3', '1', '0', '0'] in found
+    assert ['a.onnx:', 'cat', 'taken', 'for', 'dog', '1x'] in found
+    assert ['class', '01', '3', '0.010', '0.900'] in found
+    assert ['a.onnx', '1.00', '2.00', '3.25'] in found
+    assert not [line for line in found if 'difference' in line or 'against' in line]
+
+
+def test_two_models():
+    found = lines(model('a.onnx', 0.75, range(2)), model('b.onnx', 0.7499, range(1)))
+    (difference,) = [line for line in found if line[:1] == ['difference']]
+    assert difference == ['difference', '0.000', '0.000', '0.000', '0.000']
+    assert ['class', '01', '3', '0.010', '-'] in found  # b leaves it out
+    assert ['b.onnx', 'other', 'class', 'names'] in found
+
+
+@pytest.mark.parametrize('all_classes', [True, False])
+def test_the_worst_of_many_categories(all_classes):
+    found = lines(model('a.onnx', 0.75, range(30)[::-1]), all_classes=all_classes)
+    shown = [int(line[1]) for line in found if line[:1] == ['class']]
+    assert shown == (list(range(30)) if all_classes else list(range(20)))[::-1]
+    assert (['the', '20', 'worst', 'of', '30'] in [line[:5] for line in found]) != all_classes
+
+
+def test_differences_have_a_sign():
+    rise = lines(model('a.onnx', 0.5, range(1)), model('b.onnx', 0.625, range(1)))
+    assert ['difference', '0.000', '+0.125', '0.000', '0.000'] in rise
+    fall = lines(model('a.onnx', 0.5, range(1)), model('b.onnx', 0.25, range(1)))
+    assert ['difference', '0.000', '-0.250', '0.000', '0.000'] in fall
