@@ -36,6 +36,7 @@ class TensorFormat(Enum):
 
 class DataType(Enum):
     FLOAT = 0
+    INT32 = 3
     INT64 = 8
 
 

@@ -241,6 +241,26 @@ def batched(name, images, dtype=np.float32):
     return stacked
 
 
+def _look_at(beside, constants):
+    """Return nodes by which what the inputs beside the image are told decides the boxes."""
+    parts = ['of the image']
+    nodes = []
+    if 'orig_target_sizes' in beside:
+        nodes += [
+            helper.make_node('Cast', ['orig_target_sizes'], ['size'], to=TensorProto.FLOAT),
+            helper.make_node('Concat', ['size', 'size'], ['sizes'], axis=1),
+        ]
+    if 'pixel_mask' in beside:
+        constants['one'] = np.ones(1, np.float32)
+        nodes += [
+            helper.make_node('Cast', ['pixel_mask'], ['mask'], to=TensorProto.FLOAT),
+            helper.make_node('ReduceMin', ['mask'], ['least'], keepdims=0),
+            helper.make_node('Sub', ['one', 'least'], ['hidden']),
+        ]
+        parts.append('hidden')
+    return [*nodes, helper.make_node('Sum', parts, ['nothing'])]
+
+
 def network(
     outputs,
     image=(1, 3, NETWORK[1], NETWORK[0]),
@@ -255,8 +275,6 @@ def network(
     outputs depend on the image for the runtime, not for the test.
     """
     rng = np.random.default_rng(seed)
-    opened = [name for name, _ in beside]
-    kind = {'f': TensorProto.FLOAT, 'i': TensorProto.INT64}
     constants = {
         'weights': rng.normal(size=(2, 3, 3, 3)).astype(np.float32),
         'zero': np.zeros(1, np.float32),
@@ -274,19 +292,25 @@ def network(
     nodes += [
         helper.make_node('Conv', [last, 'weights'], ['features']),
         helper.make_node('ReduceMean', ['features'], ['mean'], keepdims=0),
-        helper.make_node('Mul', ['mean', 'zero'], ['nothing']),
+        helper.make_node('Mul', ['mean', 'zero'], ['of the image']),
     ]
+    nodes += _look_at(dict(beside), constants)
     infos = []
     for name, value in outputs.items():
         constants[f'{name} made'] = value.astype(np.float32)
-        nodes.append(helper.make_node('Add', [f'{name} made', 'nothing'], [f'{name} sum']))
+        scaled = f'{name} made'
+        if name == 'boxes' and 'orig_target_sizes' in dict(beside):
+            constants[scaled] = (value / np.array(NETWORK * 2)).astype(np.float32)
+            nodes.append(helper.make_node('Mul', [scaled, 'sizes'], [f'{name} scaled']))
+            scaled = f'{name} scaled'
+        nodes.append(helper.make_node('Add', [scaled, 'nothing'], [f'{name} sum']))
         onnx_type = helper.np_dtype_to_tensor_dtype(value.dtype)
         nodes.append(helper.make_node('Cast', [f'{name} sum'], [name], to=onnx_type))
         infos.append(helper.make_tensor_value_info(name, onnx_type, value.shape))
     inputs = [helper.make_tensor_value_info('image', image_dtype, image)]
-    inputs += [helper.make_tensor_value_info(name, kind['i'], shape) for name, shape in beside]
-    for name in opened:  # used, so that nobody takes it away
-        nodes.append(helper.make_node('Identity', [name], [f'{name} seen']))
+    inputs += [
+        helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name, shape in beside
+    ]
     graph = helper.make_graph(
         nodes,
         'made',

@@ -1,0 +1,167 @@
+"""Outputs that the host decodes behind the GPU: with stand-ins here, for real on a GPU."""
+
+from __future__ import annotations
+
+import sys
+
+import fake_cuda
+import numpy as np
+import pytest
+from cuda_recorder import Recorder
+from fake_tensorrt import PLAN
+from fake_tensorrt import FakeTensorRt
+from family_outputs import NAMES
+from family_outputs import NETWORK
+from family_outputs import OUTPUTS
+from family_outputs import batched
+from family_outputs import known
+from family_outputs import network
+from gpu_support import build_plan
+from gpu_support import needs_tensorrt
+
+from trt_perception import gpu
+from trt_perception.config import DetectorConfig
+from trt_perception.config import Thresholds
+from trt_perception.decoder_spec import DECODERS
+from trt_perception.errors import EngineError
+from trt_perception.frame import Frame
+from trt_perception.pipelines.open_pipeline import open_pipeline
+
+DTYPES = {'float32': 'FLOAT', 'int64': 'INT64', 'int32': 'INT32'}
+IMAGE = ('image', (1, 3, NETWORK[1], NETWORK[0]), 'FLOAT')
+BESIDE = {
+    'labels_boxes_scores': [('orig_target_sizes', (1, 2))],
+    'detr': [('pixel_mask', (1, 64, 64))],
+}
+HOST_DECODED = [name for name, spec in DECODERS.items() if spec.family != 'dense']
+
+
+def config_for(path, name, **values):
+    return DetectorConfig(
+        engine_path=str(path),
+        pipeline_depth=2,
+        model_decoder=name,
+        model_class_names=NAMES,
+        model_resize='letterbox',
+        model_color_order='rgb',
+        model_scale=1 / 255,
+        **values,
+    )
+
+
+def grey(width=1280, height=720):
+    pixels = np.full(width * height, 114, np.uint8)
+    return Frame.view(pixels, width=width, height=height, step=width, encoding='mono8')
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """Return a function that puts stand-ins with these tensors in place."""
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+
+    def put(inputs, outputs):
+        recorder = Recorder(fake_cuda.bindings())
+        module = FakeTensorRt('', inputs=inputs, outputs=outputs)
+        monkeypatch.setattr(gpu, '_bindings', lambda: recorder.modules)
+        monkeypatch.setitem(sys.modules, 'tensorrt', module)
+        path = tmp_path / 'made.engine'
+        path.write_bytes(PLAN)
+        return path, recorder
+
+    return put
+
+
+def tensors_of(outputs):
+    return tuple((key, value.shape, DTYPES[str(value.dtype)]) for key, value in outputs.items())
+
+
+@pytest.mark.parametrize('name', HOST_DECODED)
+def test_what_lies_in_pinned_memory_is_decoded(name, machine):
+    rng = np.random.default_rng(30)
+    made = [known(rng, count) for count in (6, 4)]
+    frames = [batched(name, [OUTPUTS[name](rng, *one)]) for one in made]
+    if name == 'onnx_nms_xyxy' or name.startswith('onnx_nms'):
+        made[1] = made[0]
+        frames[1] = frames[0]
+    if name == 'torchvision':
+        made[1], frames[1] = made[0], frames[0]
+    beside = tuple((key, shape, 'INT64') for key, shape in BESIDE.get(name, ()))
+    path, recorder = machine((IMAGE, *beside), tensors_of(frames[0]))
+    pipeline = open_pipeline(config_for(path, name))
+    for slot, outputs in enumerate(frames):
+        pipeline.enqueue(slot, grey(), Thresholds())
+        for key, value in outputs.items():
+            pinned = pipeline._slots[slot]._result._outputs[key].array
+            assert pinned.size >= value.nbytes
+            pinned[: value.nbytes] = value.reshape(-1).view(np.uint8)
+    for slot, (xyxy, scores, labels) in enumerate(made):
+        result = pipeline.collect(slot)
+        found = result.detections
+        # 1280 x 720 into 640 x 480: half, 60 rows below the top.
+        assert np.abs(found.xyxy - (xyxy - [0, 60, 0, 60]) * 2).max() < 1e-3
+        assert np.abs(found.scores - scores).max() < 1e-5
+        assert found.class_ids.tolist() == labels.tolist()
+        assert result.compute_s > 0
+    pipeline.close()
+    assert recorder.kinds() == []
+    assert recorder.mistakes == []
+
+
+def test_each_output_is_copied_within_the_graph(machine):
+    outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(31), *known_boxes())])
+    path, recorder = machine((IMAGE,), tensors_of(outputs))
+    pipeline = open_pipeline(config_for(path, 'detr'))
+    calls = recorder.calls
+    began = calls.index('cudaStreamBeginCapture')
+    ended = calls.index('cudaStreamEndCapture')
+    assert calls[began:ended].count('cudaMemcpyAsync') == len(outputs)
+    pipeline.close()
+
+
+def known_boxes():
+    return known(np.random.default_rng(32))
+
+
+def test_an_image_that_the_kernel_does_not_write_is_refused(machine):
+    outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(33), *known_boxes())])
+    by_row = ('image', (1, NETWORK[1], NETWORK[0], 3), 'FLOAT')
+    path, recorder = machine((by_row,), tensors_of(outputs))
+    with pytest.raises(
+        EngineError, match=r'made\.engine.*\(1, 3, height, width\).*inputs-as-nchw'
+    ):
+        open_pipeline(config_for(path, 'detr'))
+    assert recorder.kinds() == []
+
+
+def test_an_engine_whose_outputs_turn_out_otherwise_is_refused(machine):
+    outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(34), *known_boxes())])
+    path, _ = machine((IMAGE,), tensors_of(outputs))
+    # Five names make six logits with softmax, five with sigmoid.
+    with pytest.raises(EngineError, match='activation sigmoid'):
+        open_pipeline(config_for(path, 'rtdetr'))
+
+
+@needs_tensorrt
+@pytest.mark.parametrize('use_cuda_graph', [True, False])
+@pytest.mark.parametrize('name', DECODERS)
+def test_an_engine_gives_what_its_onnx_file_gives(name, use_cuda_graph, tmp_path):
+    rng = np.random.default_rng(35)
+    xyxy, scores, labels = known(rng)
+    outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
+    content = network(outputs, beside=BESIDE.get(name, ()))
+    (tmp_path / 'made.onnx').write_bytes(content)
+    (tmp_path / 'made.engine').write_bytes(build_plan(content))
+    found = {}
+    for suffix in ('.onnx', '.engine'):
+        path = tmp_path / f'made{suffix}'
+        pipeline = open_pipeline(config_for(path, name, use_cuda_graph=use_cuda_graph))
+        for slot in range(pipeline.depth):
+            pipeline.enqueue(slot, grey(), Thresholds())
+        found[suffix] = [pipeline.collect(slot).detections for slot in range(pipeline.depth)]
+        pipeline.close()
+    (expected,) = found['.onnx']
+    assert np.abs(expected.xyxy - (xyxy - [0, 60, 0, 60]) * 2).max() < 1e-3
+    for detections in found['.engine']:
+        assert detections.class_ids.tolist() == labels.tolist()
+        assert np.abs(detections.scores - scores).max() < 1e-5
+        assert np.abs(detections.xyxy - expected.xyxy).max() < 1e-3
