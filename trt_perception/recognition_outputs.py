@@ -94,6 +94,8 @@ def candidates(
             left = _by_anchors(left, outputs[0].shape, input_size)
         if left:
             break
+    if classes is not None and left in ([], ['dense_objectness']):
+        _refuse_extra_channels(name, outputs, classes)
     why = f' of {facts.model}' if facts.model else ''
     return [Candidate(decoder, f'{_listed(outputs)}{why} -> {decoder}') for decoder in left]
 
@@ -113,6 +115,26 @@ def _refuse_others(name: str, outputs: tuple[TensorSpec, ...]) -> None:
             f'{name}: {_listed(outputs)} are the raw grids of a detector head; expected them '
             'decoded and joined, as (1, N, 5 + C): export with that inside (YOLOv7: --grid)'
         )
+
+
+def _refuse_extra_channels(name: str, outputs: tuple[TensorSpec, ...], classes: int) -> None:
+    """Refuse what has more channels than boxes and classes, and say what they look like."""
+    if len(outputs) != 1 or len(outputs[0].shape) != 3 or min(outputs[0].shape[1:]) < 0:
+        return
+    extra = min(outputs[0].shape[1:]) - 4 - classes
+    if extra <= 0:
+        return
+    kinds = {1: 'the angle of oriented boxes', 32: 'mask coefficients of instance segmentation'}
+    looks = kinds.get(
+        extra, f'{extra // 3} keypoints of pose estimation' if extra % 3 == 0 else ''
+    )
+    could = [f'{looks}, which is not read'] if looks else []
+    could += ['objectness: then set model.decoder to dense_objectness'] if extra == 1 else []
+    could += [f'of {classes + extra} classes: then correct the class names']
+    raise EngineError(
+        f'{name}: {_listed(outputs)} has {extra} more channels than 4 of a box and {classes} '
+        f'classes; they may be {", or ".join(could)}. Expected a detector of boxes'
+    )
 
 
 #: What each exporter writes, of what a shape may fit.
