@@ -11,7 +11,9 @@ from docs_pages import section
 
 from trt_perception.decoder_spec import DECODERS
 from trt_perception.errors import EngineError
+from trt_perception.manifest import Preprocessing
 from trt_perception.manifest import TensorSpec
+from trt_perception.recognition import PREPROCESSING
 from trt_perception.recognition import Given
 from trt_perception.recognition import recognise
 
@@ -151,3 +153,21 @@ def test_row(row, case):
         message = str(caught.value)
         for word in names or [chosen.split(': ')[1]]:
             assert word in message, message
+
+
+def test_the_preprocessing_of_the_page_is_the_one_in_the_code():
+    told = {
+        name.strip('`'): cells for name, *cells in rows(section(DECODERS_PAGE, 'Preprocessing'))
+    }
+    assert set(told) == set(PREPROCESSING)
+    for name, values in PREPROCESSING.items():
+        whole_values = Preprocessing((1, 1), **values)
+        resize, padding, colours, scale, mean_std = told[name]
+        assert (resize, colours) == (whole_values.resize, whole_values.color_order)
+        assert padding == ('' if resize == 'stretch' else str(whole_values.pad_value))
+        assert scale == {1 / 255: '1/255', 1.0: '1'}[whole_values.scale]
+        mean, std = (
+            tuple(float(number) for number in part.split(', '))
+            for part in ('0, 0, 0; 1, 1, 1' if mean_std == '0, 1' else mean_std).split('; ')
+        )
+        assert (mean, std) == (whole_values.mean, whole_values.std)
