@@ -59,12 +59,12 @@ def to_device(array):
     return buffer
 
 
-def from_device(buffer, dtype, shape):
+def from_device(pointer, dtype, shape):
     """Copy device memory back into an array."""
-    with gpu.PinnedBuffer(buffer.size) as pinned, gpu.Stream() as stream:
-        gpu.copy_async(pinned.pointer, buffer.pointer, buffer.size, stream)
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    with gpu.PinnedBuffer(size) as pinned, gpu.Stream() as stream:
+        gpu.copy_async(pinned.pointer, pointer, size, stream)
         stream.synchronize()
-        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         return pinned.array[:size].copy().view(dtype).reshape(shape)
 
 

@@ -58,12 +58,12 @@ def colours(width, height, seed=0):
     return Frame.view(bgr.reshape(-1), width=width, height=height, step=3 * width, encoding='bgr8')
 
 
-def tensor_on_device(buffer, tensor):
+def tensor_on_device(pointer, tensor):
     """Return a tensor of the pipeline's as float32."""
     if tensor.dtype == 'bfloat16':
-        bits = from_device(buffer, np.uint16, tensor.shape).astype(np.uint32) << 16
+        bits = from_device(pointer, np.uint16, tensor.shape).astype(np.uint32) << 16
         return bits.view(np.float32)
-    return from_device(buffer, tensor.dtype, tensor.shape).astype(np.float32)
+    return from_device(pointer, tensor.dtype, tensor.shape).astype(np.float32)
 
 
 def run_reference(onnx_bytes, tensor):

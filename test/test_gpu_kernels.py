@@ -100,7 +100,7 @@ def run_letterbox(kernels, spec, frame):
         dtype = {'float32': np.float32, 'float16': np.float16, 'bfloat16': np.uint16}[
             spec.input.dtype
         ]
-        values = from_device(tensor, dtype, spec.input.shape)
+        values = from_device(tensor.pointer, dtype, spec.input.shape)
     if spec.input.dtype == 'bfloat16':
         values = (values.astype(np.uint32) << 16).view(np.float32)
     return values
@@ -197,7 +197,7 @@ def run_decode(kernels, spec, output, geometry, thresholds, times=1):
         for _ in range(times):
             kernels.decode(header.pointer, tensor.pointer, scratch.pointer, result.pointer, stream)
             stream.synchronize()
-            raw = from_device(result, np.uint8, (kernels.result_bytes,))
+            raw = from_device(result.pointer, np.uint8, (kernels.result_bytes,))
             count = int(raw[:4].view(np.int32)[0])
             results.append(raw[RESULT_HEAD_BYTES:].view(RESULT_ROW)[:count].copy())
     return results

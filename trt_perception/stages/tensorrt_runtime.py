@@ -146,6 +146,7 @@ class TensorRtEngine:
                 context.set_optimization_profile_async(profile, stream.handle),
                 'set_optimization_profile_async',
             )
+            stream.synchronize()  # TensorRT-RTX 1.4 crashes in set_input_shape while it goes on
             for tensor in (image, *beside):
                 self._check(context.set_input_shape(tensor.name, tensor.shape), 'set_input_shape')
             memory = DeviceBuffer(max(256, self._engine.device_memory_size_v2))
