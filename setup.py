@@ -56,6 +56,7 @@ setup(
     entry_points={
         'console_scripts': [
             'benchmark_engine = trt_perception.tools.benchmark_engine:main',
+            'build_engine = trt_perception.tools.build_engine:main',
             'detect_images = trt_perception.tools.detect_images:main',
             'detector_node = trt_perception.ros.detector_node:main',
             'evaluate_engine = trt_perception.tools.evaluate_engine:main',

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trt_perception.atomic_files import write_together
-from trt_perception.errors import ConfigError
+from trt_perception.errors import WriteError
 
 
 def listing(folder):
@@ -56,12 +56,12 @@ def test_when_one_cannot_be_written_none_is_changed(tmp_path, existing):
     if existing:
         (tmp_path / 'a').write_bytes(b'old')
     before = listing(tmp_path)
-    with pytest.raises(ConfigError, match='make it first'):
+    with pytest.raises(WriteError, match='make it first'):
         write_together({tmp_path / 'a': b'new', tmp_path / 'missing' / 'b': b'new'})
     (tmp_path / 'folder').mkdir()
-    with pytest.raises(ConfigError, match='folder'):
+    with pytest.raises(WriteError, match='folder'):
         write_together({tmp_path / 'a': b'new', tmp_path / 'folder': b'new'})
-    with pytest.raises(ConfigError, match='no folder'):
+    with pytest.raises(WriteError, match='no folder'):
         write_together({tmp_path / 'a': b'new', Path('/dev/null/b'): b'new'})
     assert listing(tmp_path) == before
 
@@ -89,7 +89,7 @@ def test_a_rename_that_fails_takes_back_those_before(
     monkeypatch.setattr(Path, 'replace', refuse)
     if not links:
         monkeypatch.setattr(os, 'link', no_links)
-    with pytest.raises((ConfigError, KeyboardInterrupt)):
+    with pytest.raises((WriteError, KeyboardInterrupt)):
         write_together({tmp_path / 'a': b'new a', tmp_path / 'b': b'new b'})
     assert listing(tmp_path) == before
 
@@ -98,11 +98,11 @@ FULL = """
 import sys
 from pathlib import Path
 from trt_perception.atomic_files import write_together
-from trt_perception.errors import ConfigError
+from trt_perception.errors import WriteError
 folder = Path(sys.argv[1])
 try:
     write_together({folder / 'a': b'new', folder / 'b': bytes(200_000)})
-except ConfigError as error:
+except WriteError as error:
     print(error)
     sys.exit(1)
 """

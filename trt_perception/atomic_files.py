@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from trt_perception.errors import ConfigError
+from trt_perception.errors import WriteError
 
 __all__ = ['write_together']
 
@@ -26,7 +26,7 @@ def write_together(files: Mapping[Path, bytes]) -> None:
         files: contents by path, renamed in this order: what others trust last stands last.
 
     Raises:
-        ConfigError: one of them cannot be written; the message says why.
+        WriteError: one of them cannot be written; the message says why.
     """
     written: list[tuple[Path, Path]] = []
     renamed: list[tuple[Path, Path | None]] = []
@@ -79,10 +79,10 @@ def _write_beside(path: Path, content: bytes) -> Path:
     return temporary
 
 
-def _problem(path: Path, error: OSError, size: int = 0) -> ConfigError:
+def _problem(path: Path, error: OSError, size: int = 0) -> WriteError:
     """Return what can be told of a file that could not be written."""
     if isinstance(error, FileNotFoundError) or not path.parent.is_dir():
-        return ConfigError(f'{path}: cannot be written: {path.parent} is no folder; make it first')
+        return WriteError(f'{path}: cannot be written: {path.parent} is no folder; make it first')
     reason = error.strerror or str(error)
     room = ''
     if size:
@@ -90,7 +90,7 @@ def _problem(path: Path, error: OSError, size: int = 0) -> ConfigError:
             status = os.statvfs(path.parent)
             free = status.f_bavail * status.f_frsize
             room = f' ({size / 2**20:.1f} MiB to write, {free / 2**20:.1f} MiB free)'
-    return ConfigError(f'{path}: cannot be written: {reason}{room}; nothing was changed')
+    return WriteError(f'{path}: cannot be written: {reason}{room}; nothing was changed')
 
 
 def _backup(path: Path) -> Path | None:

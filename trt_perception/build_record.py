@@ -170,7 +170,7 @@ def read_build_record(section: JsonSection) -> BuildRecord:
         version=version,
         gpu=_pair(section.section('gpu', optional=True), 'name', 'compute_capability'),
         cuda=_pair(section.section('cuda', optional=True), 'driver', 'runtime'),
-        options={name: _option(options, name) for name in options.keys()},  # noqa: SIM118
+        options={name: _option(options, name) for name in options.names()},
         profiles=tuple(_profile(item) for item in section.sections('profiles')),
         precision=_precision(section.required_section('precision')),
         calibration=_maybe(section.section('calibration', optional=True), _calibration),
@@ -215,7 +215,7 @@ def _is_number(section: JsonSection, name: str, value: object) -> bool:
 
 def _profile(section: JsonSection) -> dict[str, ProfileRange]:
     ranges = {}
-    for name in section.keys():  # noqa: SIM118
+    for name in section.names():
         sides = section.required_section(name)
         shapes = [_shape(sides, key) for key in ('min', 'opt', 'max')]
         sides.finish()
@@ -254,7 +254,7 @@ def _precision(section: JsonSection) -> PrecisionRecord:
         return PrecisionRecord(asked, tuple(patterns), None)
     as_built = JsonSection(built, f'{section.where}: as_built')
     layers = as_built.required_section('layers')
-    counts = {name: layers.integer(name) for name in layers.keys()}  # noqa: SIM118
+    counts = {name: layers.integer(name) for name in layers.names()}
     as_built.finish()
     return PrecisionRecord(asked, tuple(patterns), counts)
 

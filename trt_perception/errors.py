@@ -5,7 +5,8 @@
     ├── EngineError     an engine or ONNX file cannot be used
     │   └── ManifestError   its manifest is missing something, malformed or contradicts the file
     ├── CudaError       a CUDA call failed
-    └── ImageError      one image cannot be read; carries the reason it is counted under
+    ├── ImageError      one image cannot be read; carries the reason it is counted under
+    └── WriteError      a file cannot be written: no room, no permission
 
 Each message says what was expected, what was found and what to do. An error of a lower layer is
 always attached as the cause.
@@ -20,6 +21,7 @@ __all__ = [
     'ImageError',
     'ManifestError',
     'TrtPerceptionError',
+    'WriteError',
 ]
 
 
@@ -62,3 +64,7 @@ class ImageError(TrtPerceptionError):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class WriteError(TrtPerceptionError):
+    """Raised when a file cannot be written: no room, no permission, no folder."""

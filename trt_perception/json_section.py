@@ -124,7 +124,7 @@ class JsonSection:
             for index, item in enumerate(self.items(key))
         ]
 
-    def keys(self) -> list[str]:
+    def names(self) -> list[str]:
         """Return the keys that nobody has asked for yet."""
         return list(self._left)
 

@@ -300,4 +300,4 @@ def _class_names(top: JsonSection) -> tuple[str, ...]:
 
 
 def _notes(section: JsonSection | None) -> dict[str, str]:
-    return {} if section is None else {key: section.text(key) for key in section.keys()}  # noqa: SIM118
+    return {} if section is None else {key: section.text(key) for key in section.names()}

@@ -36,7 +36,7 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
     """Write a manifest file, whole or not at all.
 
     Raises:
-        ConfigError: it cannot be written.
+        WriteError: it cannot be written.
     """
     write_together({path: manifest_text(manifest)})
 

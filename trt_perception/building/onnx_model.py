@@ -32,6 +32,7 @@ __all__ = ['OnnxSource', 'check_model', 'load_onnx', 'read_onnx', 'unknown_opera
 #: Protocol buffers end here, and so does what TensorRT's parser takes in one piece.
 _MOST_BYTES: Final = 2 * 1024**3 - 1
 _OWN: Final = ('', 'ai.onnx')
+_PLUGINS: Final = 'trt.plugins'
 _SHOWN: Final = 5
 #: What people name .onnx by mistake, by its first bytes.
 _OTHERS: Final = {
@@ -243,12 +244,16 @@ def unknown_operators(model: onnx.ModelProto) -> dict[str, list[str]]:
 def check_model(source: OnnxSource) -> tuple[str, ...]:
     """Let ONNX's own checker look, and return warnings.
 
+    Operators that ONNX does not know move to a domain of their own, so that its tools leave them
+    alone; TensorRT finds plugins by their name only.
+
     Raises:
         EngineError: the model breaks ONNX's rules.
     """
     name = source.file.path.name
     unknown = unknown_operators(source.model)
     if unknown:
+        _set_apart(source.model)
         listed = '; '.join(f'{kind} at {_some(nodes)}' for kind, nodes in unknown.items())
         return (
             f"operators that are not ONNX's own: {listed}. TensorRT must know them or have "
@@ -262,6 +267,18 @@ def check_model(source: OnnxSource) -> tuple[str, ...]:
             f'{name}: breaks the rules of ONNX: {reason[:400]}; export it again'
         ) from error
     return ()
+
+
+def _set_apart(model: onnx.ModelProto) -> None:
+    opset = max((e.version for e in model.opset_import if e.domain in _OWN), default=1)
+    functions = {function.name for function in model.functions if function.domain in _OWN}
+    for graph in _graphs(model.graph):
+        for node in graph.node:
+            known = node.op_type in functions or onnx.defs.has(node.op_type, opset, '')
+            if node.domain in _OWN and not known:
+                node.domain = _PLUGINS
+    if all(entry.domain != _PLUGINS for entry in model.opset_import):
+        model.opset_import.add(domain=_PLUGINS, version=1)
 
 
 def _some(names: Sequence[str]) -> str:

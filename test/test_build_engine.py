@@ -1,0 +1,333 @@
+"""build_engine, from ONNX to engine, manifest and report: real builds by TensorRT-RTX."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from detector_models import CLASSES
+from detector_models import KNOWN
+from detector_models import listing
+from detector_models import report_of
+from detector_models import run
+from detector_models import write_detector
+from detector_models import write_images
+from programs import Program
+from programs import executable
+
+from trt_perception.manifest import parse_manifest
+from trt_perception.model_file import read_model_file
+from trt_perception.stages.tensorrt_runtime import read_plan_header
+
+pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
+ROOT = Path(__file__).parents[1]
+DIGITS = ROOT / 'models' / 'digits.onnx'
+SCENES = ROOT / 'demo' / 'scenes'
+# Undocumented: the plan's byte 32 has a bit for each GPU it was built for.
+TARGET_BITS = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16}
+
+
+@pytest.fixture(autouse=True)
+def _caches(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
+
+
+def manifest_beside(engine):
+    path = engine.with_name(engine.name + '.json')
+    return parse_manifest(path.read_bytes(), path.name)
+
+
+def check_report(report, engine):
+    """Hold a report to what its readers may rely on."""
+    assert list(report) == [
+        *('operation', 'status', 'error', 'reused', 'input_model', 'output_engine'),
+        *('configuration', 'optimization', 'performance', 'accuracy', 'steps', 'warnings'),
+    ]
+    assert (report['operation'], report['status'], report['error']) == (
+        'build_engine',
+        'done',
+        None,
+    )
+    assert report['output_engine']['file'] == str(engine)
+    assert report['output_engine']['size_bytes'] == engine.stat().st_size
+    assert report['performance']['size_bytes'] == engine.stat().st_size
+    assert report['performance']['build_seconds'] > 0
+    assert report['configuration']['tensorrt']['flavour'] == 'tensorrt_rtx'
+    assert {step['status'] for step in report['steps']} <= {'done', 'skipped'}
+    assert all(step['outcome'] for step in report['steps'])
+
+
+@pytest.mark.parametrize('precision', ['fp32', 'tf32', 'fp16', 'bf16'])
+def test_each_precision(tmp_path, precision, capsys):
+    path = write_detector(tmp_path)
+    assert (
+        run('--onnx', path, *KNOWN, '--precision', precision, '--json', tmp_path / 'r.json') == 0
+    )
+    engine = tmp_path / 'net.engine'
+    check_report(report_of(tmp_path / 'r.json'), engine)
+    # What the node will do with it, as far as that goes without a GPU.
+    model = read_model_file(engine)
+    assert read_plan_header(model.content, engine.name).module == 'tensorrt_rtx'
+    manifest = model.manifest
+    assert manifest == manifest_beside(engine)
+    assert manifest.class_names == CLASSES
+    assert manifest.onnx.sha256 == read_model_file(path).sha256
+    assert [(t.name, t.shape, t.dtype) for t in manifest.inputs] == [
+        ('images', (1, 3, 64, 64), 'float32')
+    ]
+    assert [(t.name, t.shape, t.dtype) for t in manifest.outputs] == [
+        ('output', (1, 6, 64), 'float32')
+    ]
+    assert manifest.build.precision.asked == precision
+    assert manifest.build.precision.as_built is None  # nobody could look, and it says so
+    assert 'unverified' in capsys.readouterr().out
+    assert manifest.build.options['class_names'] == CLASSES
+    assert manifest.build.calibration is None
+
+
+def quantised_model(monkeypatch):
+    """Return a list that receives what the build gives TensorRT to parse."""
+    from trt_perception.building import engine_steps
+
+    parsed = []
+    real = engine_steps.build_plan
+
+    def build_plan(content, *arguments, **named):
+        parsed.append(onnx.load_model_from_string(content))
+        return real(content, *arguments, **named)
+
+    monkeypatch.setattr(engine_steps, 'build_plan', build_plan)
+    return parsed
+
+
+def test_int8_with_calibration_and_validation(tmp_path, monkeypatch, capsys):
+    parsed = quantised_model(monkeypatch)
+    path, images = write_detector(tmp_path), write_images(tmp_path / 'images', 12)
+    given = ('--onnx', path, *KNOWN, '--precision', 'int8', '--calibration-images', images)
+    given += ('--calibration-count', '10', '--calibration-method', 'minmax')
+    given += ('--validate', images, '--json', tmp_path / 'r.json')
+    assert run(*given) == 0
+    engine = tmp_path / 'net.engine'
+    report = report_of(tmp_path / 'r.json')
+    check_report(report, engine)
+    manifest = manifest_beside(engine)
+    calibration = manifest.build.calibration
+    assert (calibration.tool, calibration.method) == ('onnxruntime', 'minmax')
+    assert calibration.images == 10
+    assert report['optimization']['calibration']['images']['found'] == 12
+    assert manifest.build.accuracy.measure == 'agreement'
+    assert manifest.build.accuracy.images == 12
+    assert 'not the engine' in manifest.build.accuracy.runtime
+    assert report['accuracy']['built'] == manifest.build.accuracy.built
+    types = {node.op_type for node in parsed[0].graph.node}
+    assert {'QuantizeLinear', 'DequantizeLinear'} <= types
+    assert '10 of 12 images' in capsys.readouterr().out
+
+
+def test_the_manifest_of_the_onnx_file_is_taken_over(tmp_path):
+    engine = tmp_path / 'digits.engine'
+    assert run('--onnx', DIGITS, '--output', engine) == 0
+    theirs = read_model_file(DIGITS).manifest
+    ours = manifest_beside(engine)
+    for name in ('inputs', 'outputs', 'preprocessing', 'decoder', 'class_names', 'notes', 'onnx'):
+        assert getattr(ours, name) == getattr(theirs, name), name
+
+
+def test_options_win_over_the_manifest(tmp_path):
+    engine = tmp_path / 'digits.engine'
+    given = ('--resize', 'stretch', '--color-order', 'bgr', '--scale', '1', '--pad-value', '0')
+    given += ('--mean', '1', '2', '3', '--std', '4', '5', '6')
+    assert run('--onnx', DIGITS, '--output', engine, *given) == 0
+    found = manifest_beside(engine).preprocessing
+    assert (found.resize, found.color_order, found.scale, found.pad_value) == (
+        *('stretch', 'bgr', 1.0, 0),
+    )
+    assert (found.mean, found.std) == ((1, 2, 3), (4, 5, 6))
+
+
+def test_open_shapes_become_profiles(tmp_path):
+    path = write_detector(tmp_path, sides=('n', 3, 64, 64))
+    shapes = '1x3x64x64:2x3x64x64:4x3x64x64'
+    assert run('--onnx', path, *KNOWN, '--shapes', shapes, '1x3x64x64') == 0
+    manifest = manifest_beside(tmp_path / 'net.engine')
+    assert manifest.inputs[0].shape == (-1, 3, 64, 64)
+    wide, narrow = (profile['images'] for profile in manifest.build.profiles)
+    assert (wide.min[0], wide.opt[0], wide.max[0]) == (1, 2, 4)
+    assert (narrow.min[0], narrow.max[0]) == (1, 1)
+    assert manifest.build.options['shapes'] == (shapes, '1x3x64x64')
+    assert run('--onnx', path, *KNOWN, '--batch', '1') == 0
+    (profile,) = manifest_beside(tmp_path / 'net.engine').build.profiles
+    assert profile['images'].max == (1, 3, 64, 64)
+
+
+@pytest.mark.parametrize('targets', [('8.6',), ('8.0', '8.9', '12.0')])
+def test_named_compute_capabilities(tmp_path, targets):
+    path = write_detector(tmp_path)
+    assert run('--onnx', path, *KNOWN, '--compute-capabilities', *targets) == 0
+    content = (tmp_path / 'net.engine').read_bytes()
+    assert content[32] == sum(TARGET_BITS[target] for target in targets)
+
+
+@pytest.fixture(scope='module')
+def yolo_sized(tmp_path_factory):
+    sys.path.insert(0, str(ROOT / 'scripts' / 'benchmarks'))
+    try:
+        from reference_network import build_network
+    finally:
+        sys.path.pop(0)
+    path = tmp_path_factory.mktemp('yolo') / 'yolo.onnx'
+    onnx.save_model(build_network(False, (640, 640), 1)[0], path)
+    return path
+
+
+@pytest.mark.parametrize('precision', ['fp16', 'int8'])
+def test_a_yolo_sized_network(yolo_sized, tmp_path, precision):
+    images = tmp_path / 'list.txt'
+    images.write_text('\n'.join(str(SCENES / f'scene_{n:03}.jpg') for n in range(8)))
+    engine, report = tmp_path / 'yolo.engine', tmp_path / 'r.json'
+    names = tmp_path / 'names.txt'
+    names.write_text('\n'.join(f'class {n}' for n in range(80)))
+    given = ('--onnx', yolo_sized, '--precision', precision, '--output', engine)
+    given += ('--decoder', 'dense', '--class-names-file', names, '--json', report)
+    given += ('--calibration-images', images) if precision == 'int8' else ()
+    assert run(*given, '--compute-capabilities', '8.6') == 0
+    check_report(report_of(report), engine)
+    shares = report_of(report)['optimization']['conversion']['macs']
+    assert shares[precision] > 0.9
+
+
+def test_the_same_build_again_comes_from_the_store(tmp_path, capsys, monkeypatch):
+    path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
+    given = ('--onnx', path, *KNOWN, '--precision', 'int8', '--calibration-images', images)
+    given += ('--store', tmp_path / 'store', '--json', tmp_path / 'r.json')
+    assert run(*given) == 0
+    first = listing(tmp_path)
+    parsed = quantised_model(monkeypatch)
+    engine = tmp_path / 'other.engine'
+    assert run(*given, '--output', engine) == 0
+    assert parsed == []
+    assert 'reused' in capsys.readouterr().out
+    assert engine.read_bytes() == first['net.engine']
+    report = report_of(tmp_path / 'r.json')
+    assert report['reused'] is True
+    check_report(report, engine)
+    assert report['optimization'] == json.loads(first['r.json'])['optimization']
+    manifest = manifest_beside(engine)
+    assert manifest.engine.file == 'other.engine'
+    assert manifest.build.calibration.images == 10
+    read_model_file(engine)  # its manifest fits it
+    # Another image, another option, another model: each is another engine.
+    (images / '0.png').write_bytes((images / '1.png').read_bytes())
+    assert run(*given) == 0
+    assert len(parsed) == 1
+    assert run(*given, '--keep-float', 'body') == 0
+    assert len(parsed) == 2
+    write_detector(tmp_path, opset=20)
+    assert run(*given) == 0
+    assert len(parsed) == 3
+    assert run(*given) == 0
+    assert len(parsed) == 3
+
+
+def test_a_damaged_entry_of_the_store_is_made_again(tmp_path, monkeypatch):
+    path = write_detector(tmp_path)
+    given = ('--onnx', path, *KNOWN, '--store', tmp_path / 'store')
+    assert run(*given) == 0
+    (entry,) = (tmp_path / 'store').glob('*/model.engine')
+    entry.write_bytes(entry.read_bytes()[:-1])
+    parsed = quantised_model(monkeypatch)
+    assert run(*given) == 0
+    assert len(parsed) == 1
+
+
+def test_an_engine_that_is_there_is_replaced_whole(tmp_path, capsys):
+    path = write_detector(tmp_path)
+    assert run('--onnx', path, *KNOWN, '--precision', 'fp32') == 0
+    first = (tmp_path / 'net.engine').read_bytes()
+    capsys.readouterr()
+    assert run('--onnx', path, *KNOWN, '--precision', 'fp16') == 0
+    assert 'replaces' in capsys.readouterr().out
+    assert (tmp_path / 'net.engine').read_bytes() != first
+    read_model_file(tmp_path / 'net.engine')
+    assert sorted(listing(tmp_path)) == ['net.engine', 'net.engine.json', 'net.onnx']
+
+
+def test_options_from_a_file_and_the_command_line_over_it(tmp_path):
+    write_detector(tmp_path)
+    config = tmp_path / 'build.yaml'
+    config.write_text(
+        'onnx: net.onnx\nprecision: fp32\ndecoder: dense\nclass_names: [cat, dog]\n'
+        'output: from_yaml.engine\n'
+    )
+    assert run('--config', config) == 0
+    assert manifest_beside(tmp_path / 'from_yaml.engine').build.precision.asked == 'fp32'
+    assert run('--config', config, '--precision', 'fp16') == 0
+    assert manifest_beside(tmp_path / 'from_yaml.engine').build.precision.asked == 'fp16'
+
+
+def test_what_tensorrt_is_given_computes_what_the_model_does(tmp_path, monkeypatch):
+    parsed = quantised_model(monkeypatch)
+    path = write_detector(tmp_path)
+    assert run('--onnx', path, *KNOWN) == 0
+    feed = {'images': np.random.default_rng(1).random((1, 3, 64, 64), np.float32)}
+    one, other = (
+        onnxruntime.InferenceSession(content).run(None, feed)[0]
+        for content in (path.read_bytes(), parsed[0].SerializeToString())
+    )
+    assert other.dtype == np.float32
+    np.testing.assert_allclose(other, one, rtol=0.02, atol=0.02 * np.abs(one).max())
+    assert not np.array_equal(one, other)  # FP16 it is
+
+
+def test_weights_beside_the_model_are_part_of_the_engine(tmp_path):
+    inside = write_detector(tmp_path)
+    model = onnx.load_model(inside)
+    onnx.save_model(
+        model, tmp_path / 'ext.onnx', save_as_external_data=True, location='w', size_threshold=0
+    )
+    given = ('--compute-capabilities', '8.6', '--precision', 'fp32')
+    for name in ('net.onnx', 'ext.onnx'):
+        assert run('--onnx', tmp_path / name, *KNOWN, *given) == 0
+    sizes = [(tmp_path / name).stat().st_size for name in ('net.engine', 'ext.engine')]
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize('after', ['slim  ', 'precision  '])
+def test_ctrl_c_stops_and_leaves_nothing(yolo_sized, tmp_path, number, after):
+    """While it calibrates, which takes half a minute, and while TensorRT builds."""
+    names = tmp_path / 'names.txt'
+    names.write_text('\n'.join(f'class {n}' for n in range(80)))
+    engine, report = tmp_path / 'yolo.engine', tmp_path / 'r.json'
+    command = [executable('build_engine'), '--onnx', yolo_sized, '--output', engine]
+    command += ['--decoder', 'dense', '--class-names-file', names, '--json', report]
+    command += ['--calibration-cache', 'off']
+    if after.startswith('slim'):
+        command += ['--precision', 'int8', '--calibration-images', SCENES]
+    program = Program(command)
+    program.wait_for_output(after)
+    program.send(number)
+    assert program.wait() == 130
+    assert 'stopping' in program.output
+    assert 'interrupted; nothing was written' in program.output
+    assert 'Traceback' not in program.output
+    assert sorted(listing(tmp_path)) == ['names.txt', 'r.json']
+    content = report_of(report)
+    assert content['status'] == 'interrupted'
+    assert content['steps'][-1]['status'] == 'interrupted'
+    assert content['steps'][-1]['name'] == ('precision' if after.startswith('slim') else 'build')
+
+
+def test_help_names_every_option_and_what_nobody_ran(capsys):
+    with pytest.raises(SystemExit) as caught:
+        run('--help')
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    for word in ('--calibration-images', '--keep-fp32', '--config', '--store', 'examples:'):
+        assert word in text
+    assert 'Not run by us' in text
+    assert 'Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.' in text

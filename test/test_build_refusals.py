@@ -1,0 +1,282 @@
+"""Bad input of build_engine: each has its own message and exit code, and leaves nothing behind."""
+
+import os
+import resource
+import subprocess
+
+import numpy as np
+import onnx
+import pytest
+from detector_models import KNOWN
+from detector_models import detector_model
+from detector_models import listing
+from detector_models import report_of
+from detector_models import run
+from detector_models import write_detector
+from detector_models import write_images
+from onnx import helper
+from programs import executable
+
+pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
+
+
+@pytest.fixture(autouse=True)
+def _caches(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
+
+
+@pytest.fixture
+def refused(tmp_path, capsys):
+    """Run build_engine; return its message, after looking that it changed no file."""
+
+    def refuse(*arguments, code=1):
+        before = listing(tmp_path)
+        capsys.readouterr()
+        assert run(*arguments) == code
+        assert listing(tmp_path) == before
+        message = capsys.readouterr().err
+        assert message.startswith('build_engine: ')
+        assert 'Traceback' not in message
+        return message
+
+    return refuse
+
+
+def test_no_such_onnx(tmp_path, refused):
+    assert 'none.onnx: cannot be opened: No such file' in refused('--onnx', tmp_path / 'none.onnx')
+
+
+def test_onnx_that_is_cut_off(tmp_path, refused):
+    path = write_detector(tmp_path)
+    path.write_bytes(path.read_bytes()[:-2000])
+    assert 'is cut off after' in refused('--onnx', path, *KNOWN)
+
+
+def test_something_else_than_onnx(tmp_path, refused):
+    path = tmp_path / 'net.pt'
+    path.write_bytes(b'PK')
+    assert 'ends in .onnx' in refused('--onnx', path)
+
+
+@pytest.mark.parametrize('domain', ['', 'mine'])
+def test_operators_that_tensorrt_does_not_know(tmp_path, refused, domain):
+    odd = helper.make_node('OddOp', ['images'], ['x'], name='layer7/odd', domain=domain)
+    path = write_detector(tmp_path, before=[odd])
+    message = refused('--onnx', path, *KNOWN)
+    assert 'OddOp at layer7/odd' in message
+    assert '--plugins' in message
+
+
+def test_open_sides_without_shapes(tmp_path, refused):
+    path = write_detector(tmp_path, sides=('n', 3, 64, 64))
+    assert 'give --batch 1, or --shapes' in refused('--onnx', path, *KNOWN)
+    path = write_detector(tmp_path, sides=(1, 3, 'h', 'w'))
+    assert 'leaves sides open (1x3x?x?): give --shapes' in refused('--onnx', path, *KNOWN)
+
+
+@pytest.mark.parametrize(
+    ('options', 'says'),
+    [
+        (('--shapes', '1x3x32x32'), 'takes 1x3x64x64'),
+        (('--batch', '2'), 'takes 1x3x64x64'),
+        (('--input-size', '32x32'), 'takes 1x3x64x64'),
+    ],
+)
+def test_shapes_that_the_model_does_not_take(tmp_path, refused, options, says):
+    assert says in refused('--onnx', write_detector(tmp_path), *KNOWN, *options)
+
+
+def test_shapes_that_are_none(tmp_path, refused):
+    path = write_detector(tmp_path, sides=('n', 3, 64, 64))
+    message = refused('--onnx', path, '--shapes', '4x3x64x64:1x3x64x64:8x3x64x64', code=2)
+    assert 'min' in message
+
+
+def test_more_than_one_image_input(tmp_path, refused):
+    model = detector_model()
+    model.graph.input.add().CopyFrom(model.graph.input[0])
+    model.graph.input[1].name = 'mask'
+    onnx.save_model(model, tmp_path / 'net.onnx')
+    assert 'one image input' in refused('--onnx', tmp_path / 'net.onnx', *KNOWN)
+
+
+def test_outputs_that_nobody_can_read(tmp_path, refused):
+    path = write_detector(tmp_path)
+    message = refused('--onnx', path)
+    assert 'these options must say' in message
+    assert '--class-names' in message
+    assert 'model.' not in message
+    assert 'parameter' not in message
+
+
+INT8 = ('--precision', 'int8')
+
+
+def test_int8_without_images(tmp_path, refused):
+    message = refused('--onnx', write_detector(tmp_path), *KNOWN, *INT8, code=2)
+    assert 'int8 needs images to calibrate with: --calibration-images' in message
+
+
+def test_images_without_int8(tmp_path, refused):
+    images = write_images(tmp_path / 'images')
+    options = ('--calibration-images', images)
+    message = refused('--onnx', write_detector(tmp_path), *KNOWN, *options, code=2)
+    assert 'add --precision int8' in message
+
+
+@pytest.mark.parametrize('option', ['--calibration-images', '--validate'])
+def test_images_that_are_not_there(tmp_path, refused, option):
+    path = write_detector(tmp_path)
+    precision = INT8 if option == '--calibration-images' else ()
+    (tmp_path / 'empty').mkdir()
+    given = ('--onnx', path, *KNOWN, *precision, option)
+    assert 'found none' in refused(*given, tmp_path / 'empty', code=2)
+    assert 'no such file or folder' in refused(*given, tmp_path / 'missing', code=2)
+
+
+@pytest.mark.parametrize('damage', [lambda _: b'no picture', lambda content: content[:-200]])
+def test_an_image_that_cannot_be_read(tmp_path, refused, damage):
+    images = write_images(tmp_path / 'images')
+    broken = images / '7.png'
+    broken.write_bytes(damage(broken.read_bytes()))
+    path = write_detector(tmp_path)
+    message = refused('--onnx', path, *KNOWN, *INT8, '--calibration-images', images, code=2)
+    assert '7.png' in message
+
+
+def test_too_few_images_and_all_alike(tmp_path, refused):
+    path = write_detector(tmp_path)
+    given = ('--onnx', path, *KNOWN, *INT8, '--calibration-images')
+    few = write_images(tmp_path / 'few', 3)
+    assert 'at least 8 images' in refused(*given, few, code=2)
+    alike = write_images(tmp_path / 'alike')
+    for image in alike.iterdir():
+        image.write_bytes((few / '0.png').read_bytes())
+    assert 'the same picture' in refused(*given, alike, code=2)
+
+
+def test_patterns_that_match_nothing(tmp_path, refused):
+    path = write_detector(tmp_path)
+    message = refused('--onnx', path, *KNOWN, '--keep-fp32', 'haed', code=2)
+    assert "'haed'" in message
+    assert 'head' in message
+
+
+def test_a_full_disk(tmp_path):
+    """A limit on the size of files fails as a full disk does: in the middle of a write."""
+    path = write_detector(tmp_path)
+    before = listing(tmp_path)
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    done = subprocess.run(
+        [executable('build_engine'), '--onnx', path, *KNOWN],
+        preexec_fn=limit,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1, done.stderr
+    assert 'net.engine: cannot be written: File too large' in done.stderr
+    assert 'MiB free' in done.stderr
+    assert listing(tmp_path) == before
+
+
+def test_folders_that_cannot_take_the_engine(tmp_path, refused):
+    path = write_detector(tmp_path)
+    (tmp_path / 'file').write_bytes(b'')
+    given = ('--onnx', path, *KNOWN)
+    for folder in ('missing', 'file'):
+        message = refused(*given, '--output', tmp_path / folder / 'x.engine', code=2)
+        assert 'is no folder' in message
+        message = refused(*given, '--json', tmp_path / folder / 'x.json', code=2)
+        assert 'is no folder' in message
+    (tmp_path / 'net.engine').mkdir()
+    assert 'it is a folder' in refused(*given, code=2)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason='root may write anywhere')
+def test_a_folder_without_permission(tmp_path, refused):
+    path = write_detector(tmp_path)
+    folder = tmp_path / 'locked'
+    folder.mkdir(mode=0o555)
+    message = refused('--onnx', path, *KNOWN, '--output', folder / 'x.engine', code=2)
+    assert 'no permission' in message
+
+
+def test_files_of_others_are_not_overwritten(tmp_path, refused):
+    path = write_detector(tmp_path)
+    given = ('--onnx', path, *KNOWN)
+    (tmp_path / 'net.engine').write_bytes(b'my thesis')
+    assert 'is no TensorRT engine' in refused(*given, code=2)
+    (tmp_path / 'net.engine').unlink()
+    (tmp_path / 'net.engine.json').write_bytes(b'{"my": "settings"}')
+    assert 'stands where the manifest goes' in refused(*given, code=2)
+    (tmp_path / 'net.engine.json').unlink()
+    for clash in ('net.engine', 'net.engine.json', 'net.onnx', 'net.onnx.json'):
+        assert 'name another file' in refused(*given, '--json', tmp_path / clash, code=2)
+
+
+def test_build_yaml_with_an_unknown_option(tmp_path, refused):
+    write_detector(tmp_path)
+    config = tmp_path / 'build.yaml'
+    config.write_text('onnx: net.onnx\nprecison: int8\n')
+    message = refused('--config', config, code=2)
+    assert f"{config}, line 2: 'precison' is no option; did you mean 'precision'?" in message
+
+
+def test_unknown_words_on_the_command_line(tmp_path, capsys):
+    with pytest.raises(SystemExit) as caught:
+        run('--onnx', tmp_path / 'x.onnx', '--presicion', 'int8')
+    assert caught.value.code == 2
+    assert '--presicion' in capsys.readouterr().err
+
+
+def test_the_report_tells_of_the_failure_too(tmp_path, capsys):
+    path = write_detector(tmp_path, sides=('n', 3, 64, 64))
+    assert run('--onnx', path, *KNOWN, '--json', tmp_path / 'report.json') == 1
+    report = report_of(tmp_path / 'report.json')
+    assert report['operation'] == 'build_engine'
+    assert report['status'] == 'failed'
+    assert 'leaves sides open' in report['error']
+    assert report['error'] in capsys.readouterr().err
+    assert report['output_engine'] is None
+    assert report['steps'][-1]['status'] == 'failed'
+    assert report['steps'][0]['status'] == 'done'
+
+
+def test_a_model_that_falls_below_the_gate_leaves_no_engine(tmp_path, refused, monkeypatch):
+    from trt_perception.building import accuracy_gate
+
+    images = write_images(tmp_path / 'images')
+    real = accuracy_gate._record
+
+    def worse(report, runtime):
+        record = real(report, runtime)
+        return type(record)(**{**vars(record), 'built': 0.5})
+
+    monkeypatch.setattr(accuracy_gate, '_record', worse)
+    monkeypatch.setattr(accuracy_gate.AccuracyReport, 'drop', lambda *_: 0.25)
+    path = write_detector(tmp_path)
+    given = ('--onnx', path, *KNOWN, '--validate', images, '--max-accuracy-drop')
+    message = refused(*given, '0.2')
+    assert 'accuracy falls by 0.2500, more than --max-accuracy-drop 0.2' in message
+    assert run(*given, '0.25') == 0
+
+
+def test_a_damaged_calibration_cache_is_made_again(tmp_path, capsys):
+    path = write_detector(tmp_path)
+    images, cache = write_images(tmp_path / 'images'), tmp_path / 'cache'
+    given = ('--onnx', path, *KNOWN, *INT8, '--calibration-images', images)
+    given += ('--calibration-cache', cache)
+    assert run(*given) == 0
+    first = (tmp_path / 'net.engine').read_bytes()
+    (entry,) = cache.iterdir()
+    assert run(*given) == 0
+    assert 'cache: reused' in capsys.readouterr().out
+    entry.write_bytes(entry.read_bytes()[:-20])
+    assert run(*given) == 0
+    assert 'is damaged' in capsys.readouterr().out
+    assert (tmp_path / 'net.engine').read_bytes() == first
+    np.testing.assert_equal(len(list(cache.iterdir())), 1)

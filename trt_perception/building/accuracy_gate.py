@@ -1,0 +1,130 @@
+"""Is what was built as good as the original in FP32? Measured on detections, never on tensors."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from trt_perception.build_record import AccuracyRecord
+from trt_perception.building.engine_manifest import described
+from trt_perception.building.images import find_files
+from trt_perception.building.options import BuildOptions
+from trt_perception.building.report import Progress
+from trt_perception.config import DetectorConfig
+from trt_perception.errors import EngineError
+from trt_perception.evaluation.compare import AccuracyReport
+from trt_perception.evaluation.compare import compare_models
+from trt_perception.evaluation.run import open_for_evaluation
+from trt_perception.model_file import ModelFile
+from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.recognition import Recognised
+from trt_perception.stages.onnx_runtime import OnnxModel
+
+__all__ = ['Accuracy', 'measure_accuracy', 'onnx_file']
+
+_BUILT = 'built'
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How good what was built is.
+
+    Attributes:
+        record: for the manifest.
+        drop: what it lost against FP32, as the gate counts.
+        details: all figures, for the report.
+    """
+
+    record: AccuracyRecord
+    drop: float
+    details: dict[str, Any]
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        record = self.record
+        if record.measure == 'agreement':
+            figures = f'{record.built:.1%} of the detections agree with FP32'
+        else:
+            figures = f'mAP50 {record.built:.4f}, FP32 {record.reference:.4f}'
+        return f'{figures}, on {record.images} images, through {record.runtime}'
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as the report's section."""
+        return {
+            **vars(self.record),
+            'drop': self.drop,
+            'summary': self.summary,
+            'details': self.details,
+        }
+
+
+def onnx_file(path: Path, model: onnx.ModelProto, recognised: Recognised) -> ModelFile:
+    """Return a model in memory as a file with a manifest, weights within.
+
+    Raises:
+        EngineError: ONNX Runtime cannot load it.
+    """
+    content = model.SerializeToString()
+    file = ModelFile(path, content, hashlib.sha256(content).hexdigest(), None)
+    loaded = OnnxModel(file, 1)
+    return described(file, recognised, loaded.inputs, loaded.outputs)
+
+
+def measure_accuracy(
+    options: BuildOptions,
+    reference: ModelFile,
+    built: ModelFile,
+    runtime: str,
+    progress: Progress,
+) -> Accuracy:
+    """Run the original and what was built over the images of --validate.
+
+    Args:
+        options: which images, which labels.
+        reference: the original in FP32.
+        built: the engine, or the converted ONNX model where no GPU is.
+        runtime: what runs ``built``, in words.
+        progress: told step and images done.
+
+    Raises:
+        ConfigError: images and labels do not belong together, or there are none.
+        EngineError: a model cannot be run here.
+        ImageError: an image cannot be read.
+    """
+    assert options.validate_images is not None
+    images = find_files(options.validate_images)
+    pipelines: list[Pipeline] = []
+    try:
+        for model in (reference, built):
+            config = DetectorConfig(engine_path=str(model.path))
+            pipelines.append(open_for_evaluation(model, config))
+        report = compare_models(
+            pipelines[0],
+            {_BUILT: pipelines[1]},
+            images,
+            options.annotations,
+            progress=lambda name, done, total: progress(f'running {name}', done, total),
+            reference_name='FP32',
+        )
+    finally:
+        for pipeline in pipelines:
+            pipeline.close()
+    return Accuracy(_record(report, runtime), report.drop(_BUILT), report.as_dict(classes=False))
+
+
+def _record(report: AccuracyReport, runtime: str) -> AccuracyRecord:
+    first, second = (model.metrics for model in report.models)
+    if first is None or second is None:
+        agreement = report.agreements[_BUILT]
+        share = agreement.overall.f1 if agreement else None
+        return AccuracyRecord(
+            report.images, 'agreement', 1.0, 1.0 if share is None else share, runtime
+        )
+    if first.m_ap50 is None or second.m_ap50 is None:
+        raise EngineError('the annotations hold no box on these images, so there is no mAP')
+    return AccuracyRecord(report.images, 'mAP50', first.m_ap50, second.m_ap50, runtime)

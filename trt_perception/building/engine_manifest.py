@@ -1,0 +1,121 @@
+"""The manifest of an engine that was just built: everything known of it, nothing guessed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from typing import Final
+
+from trt_perception.build_record import AccuracyRecord
+from trt_perception.build_record import BuildRecord
+from trt_perception.build_record import CalibrationRecord
+from trt_perception.build_record import OptionValue
+from trt_perception.build_record import PrecisionRecord
+from trt_perception.build_record import ProfileRange
+from trt_perception.building.onnx_model import OnnxSource
+from trt_perception.building.option_table import OPTIONS
+from trt_perception.building.options import BuildOptions
+from trt_perception.building.tensorrt_build import BuiltPlan
+from trt_perception.manifest import FileIdentity
+from trt_perception.manifest import Manifest
+from trt_perception.manifest import TensorSpec
+from trt_perception.model_file import ModelFile
+from trt_perception.recognition import Recognised
+
+__all__ = ['Verdicts', 'described', 'engine_manifest', 'identity', 'recorded_options']
+
+#: Where things are put, not what is built.
+NOT_RECORDED: Final = ('output', 'json', 'store', 'verbose', 'timing_cache', 'calibration_cache')
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What was found out about an engine after, or while, it was built; None: nobody looked."""
+
+    layers: Mapping[str, int] | None = None
+    calibration: CalibrationRecord | None = None
+    accuracy: AccuracyRecord | None = None
+
+
+def recorded_options(options: BuildOptions) -> dict[str, OptionValue]:
+    """Return the options that make the engine what it is, without those at their default."""
+    found: dict[str, OptionValue] = {}
+    values = options.as_dict()
+    for row in OPTIONS:
+        value: Any = values[row.name]
+        value = tuple(value) if isinstance(value, list) else value
+        default = row.default if not isinstance(row.default, list) else tuple(row.default)
+        if row.name not in NOT_RECORDED and value is not None and value != default:
+            found[row.name] = value
+    return found
+
+
+def identity(name: str, content: bytes) -> FileIdentity:
+    """Return what a manifest says of a file."""
+    return FileIdentity(name, hashlib.sha256(content).hexdigest(), len(content))
+
+
+def engine_manifest(
+    source: OnnxSource,
+    recognised: Recognised,
+    options: BuildOptions,
+    plan: BuiltPlan,
+    image: str,
+    verdicts: Verdicts,
+) -> Manifest:
+    """Return the manifest of an engine.
+
+    Args:
+        source: what it was built from.
+        recognised: how it is fed and read.
+        options: what was asked.
+        plan: what came of it.
+        image: name of the image input, which the profiles are of.
+        verdicts: what was found out about it.
+    """
+    notes = dict(source.file.manifest.notes) if source.file.manifest else {}
+    gpu = plan.gpu
+    build = BuildRecord(
+        flavour=plan.flavour,
+        version=plan.version,
+        gpu=(gpu.name, gpu.compute_capability) if gpu else None,
+        cuda=(gpu.cuda['driver'], gpu.cuda['runtime']) if gpu else None,
+        options=recorded_options(options),
+        profiles=tuple({image: ProfileRange(p.min, p.opt, p.max)} for p in plan.profiles),
+        precision=PrecisionRecord(options.precision, options.keep_fp32, verdicts.layers),
+        calibration=verdicts.calibration,
+        accuracy=verdicts.accuracy,
+    )
+    return Manifest(
+        onnx=FileIdentity(source.file.path.name, source.file.sha256, len(source.file.content)),
+        engine=identity(options.engine_path().name, plan.content),
+        inputs=plan.inputs,
+        outputs=plan.outputs,
+        preprocessing=recognised.preprocessing,
+        decoder=recognised.decoder,
+        class_names=recognised.class_names,
+        notes=notes,
+        build=build,
+    )
+
+
+def described(
+    file: ModelFile,
+    recognised: Recognised,
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+) -> ModelFile:
+    """Return a model with a manifest that says what was recognised, whatever stands beside it."""
+    manifest = Manifest(
+        onnx=identity(file.path.name, file.content),
+        engine=None,
+        inputs=inputs,
+        outputs=outputs,
+        preprocessing=recognised.preprocessing,
+        decoder=recognised.decoder,
+        class_names=recognised.class_names,
+        notes={},
+    )
+    return ModelFile(file.path, file.content, file.sha256, manifest)

@@ -1,0 +1,168 @@
+"""The steps from a model in its precision to an engine that was looked at and written."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from trt_perception.building.accuracy_gate import Accuracy
+from trt_perception.building.accuracy_gate import measure_accuracy
+from trt_perception.building.accuracy_gate import onnx_file
+from trt_perception.building.engine_manifest import Verdicts
+from trt_perception.building.engine_manifest import engine_manifest
+from trt_perception.building.engine_manifest import identity
+from trt_perception.building.onnx_model import OnnxSource
+from trt_perception.building.options import BuildOptions
+from trt_perception.building.output_files import write_engine
+from trt_perception.building.precise import Precise
+from trt_perception.building.prepare import image_input
+from trt_perception.building.report import Context
+from trt_perception.building.tensorrt_build import BuiltPlan
+from trt_perception.building.tensorrt_build import build_plan
+from trt_perception.building.tensorrt_release import TensorRt
+from trt_perception.building.verify import Verified
+from trt_perception.building.verify import runs_here
+from trt_perception.building.verify import verify_engine
+from trt_perception.errors import EngineError
+from trt_perception.manifest import Manifest
+from trt_perception.manifest import manifest_path
+from trt_perception.model_file import ModelFile
+from trt_perception.recognition import Recognised
+
+__all__ = ['build', 'describe', 'validate', 'verify', 'write']
+
+
+def build(context: Context, precise: Precise, tensorrt: TensorRt) -> BuiltPlan:
+    """Let TensorRT build."""
+    with context.report.step('build', context.progress) as step:
+        plan = build_plan(
+            precise.model.SerializeToString(),
+            context.options,
+            tensorrt,
+            fp32_nodes=precise.fp32_nodes,
+            calibration=precise.feed,
+            progress=context.progress,
+        )
+        context.report.warn(*plan.remarks)
+        context.report.configuration['builder_flags'] = list(plan.flags)
+        context.report.configuration['strongly_typed'] = plan.strongly_typed
+        context.report.configuration['timing_cache'] = plan.timing_cache or None
+        context.report.optimization['network_layers'] = plan.layers
+        context.report.optimization['tensorrt_warnings'] = list(plan.warnings)
+        context.report.performance |= {
+            'build_seconds': plan.seconds,
+            'size_bytes': len(plan.content),
+        }
+        step.outcome = f'{len(plan.content) / 2**20:.1f} MiB'
+        return plan
+
+
+def describe(
+    context: Context,
+    source: OnnxSource,
+    recognised: Recognised,
+    plan: BuiltPlan,
+    verdicts: Verdicts,
+) -> ModelFile:
+    """Return the engine with its manifest, nothing written yet."""
+    image = image_input(source).name
+    manifest = engine_manifest(source, recognised, context.options, plan, image, verdicts)
+    path = context.options.engine_path()
+    return ModelFile(path, plan.content, identity(path.name, plan.content).sha256, manifest)
+
+
+def verify(
+    context: Context,
+    engine: ModelFile,
+    plan: BuiltPlan,
+    precise: Precise,
+    shapes: dict[str, tuple[int, ...]],
+) -> Verified | None:
+    """Load the engine where a GPU is, and hold it to the precision that was asked."""
+    with context.report.step('verify', context.progress) as step:
+        reason = runs_here(plan, context.options)
+        if reason:
+            step.skip(
+                f'{reason}; on the target: inspect_engine --update-manifest {engine.path.name}'
+            )
+            return None
+        (shape,) = shapes.values()
+        verified = verify_engine(
+            engine, context.options, shape, precise.layer_nodes, precise.kept_nodes
+        )
+        context.report.optimization |= verified.as_dict()
+        context.report.performance['latency_ms'] = verified.latency.as_dict()
+        step.outcome = f'loaded, {verified.count} layers, {verified.latency.p50:.2f} ms'
+        return verified
+
+
+def validate(
+    context: Context,
+    source: OnnxSource,
+    recognised: Recognised,
+    precise: Precise,
+    engine: ModelFile,
+    verified: Verified | None,
+) -> Accuracy | None:
+    """Compare what was built with FP32 on images, and hold it to the gate."""
+    with context.report.step('validate', context.progress) as step:
+        if context.options.validate_images is None:
+            step.skip('no images given (--validate)')
+            return None
+        configuration = context.report.configuration['tensorrt']
+        runtime = f'{configuration["flavour"]} {configuration["version"]}'
+        built = engine
+        if verified is None:
+            runtime = 'ONNX Runtime, not the engine'
+            built = _through_onnx_runtime(context.options, precise, recognised)
+        reference = onnx_file(source.file.path, source.model, recognised)
+        accuracy = measure_accuracy(context.options, reference, built, runtime, context.progress)
+        context.report.accuracy = accuracy.as_dict()
+        step.outcome = accuracy.summary
+        _hold_to_the_gate(context.options, accuracy)
+        return accuracy
+
+
+def write(context: Context, engine: ModelFile, replaces: str) -> None:
+    """Write engine and manifest."""
+    with context.report.step('write', context.progress) as step:
+        assert engine.manifest is not None
+        write_engine(engine.path, engine.content, engine.manifest)
+        context.report.output_engine = _output_facts(engine.path, engine.manifest)
+        step.outcome = f'{replaces} {engine.path}'.strip()
+
+
+def _output_facts(path: Path, manifest: Manifest) -> dict[str, Any]:
+    assert manifest.engine is not None
+    return {
+        'file': str(path),
+        'manifest': str(manifest_path(path)),
+        'sha256': manifest.engine.sha256,
+        'size_bytes': manifest.engine.size_bytes,
+        'inputs': [dataclasses.asdict(tensor) for tensor in manifest.inputs],
+        'outputs': [dataclasses.asdict(tensor) for tensor in manifest.outputs],
+    }
+
+
+def _through_onnx_runtime(
+    options: BuildOptions, precise: Precise, recognised: Recognised
+) -> ModelFile:
+    try:
+        return onnx_file(options.onnx, precise.model, recognised)
+    except EngineError as error:
+        raise EngineError(
+            f'accuracy in {options.precision} cannot be measured without a GPU: {error}; build '
+            'without --validate, and measure on the target with evaluate_engine'
+        ) from error
+
+
+def _hold_to_the_gate(options: BuildOptions, accuracy: Accuracy) -> None:
+    most = options.max_accuracy_drop
+    if most is None or accuracy.drop <= most:
+        return
+    raise EngineError(
+        f'accuracy falls by {accuracy.drop:.4f}, more than --max-accuracy-drop {most}: '
+        f'{accuracy.summary}; keep sensitive layers in a wider type (--keep-fp32, --keep-float), '
+        'calibrate with more images, or use fp16'
+    )

@@ -1,0 +1,159 @@
+"""The steps from an ONNX file to a model in the precision that was asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import onnx
+
+from trt_perception.building import onnx_slim
+from trt_perception.building.images import ImageSet
+from trt_perception.building.onnx_model import OnnxSource
+from trt_perception.building.onnx_model import check_model
+from trt_perception.building.onnx_model import load_onnx
+from trt_perception.building.onnx_model import read_onnx
+from trt_perception.building.onnx_model import unknown_operators
+from trt_perception.building.onnx_slim import random_inputs
+from trt_perception.building.precise import Precise
+from trt_perception.building.precise import make_precise
+from trt_perception.building.prepare import outputs_at
+from trt_perception.building.prepare import recognise_source
+from trt_perception.building.prepare import run_shapes
+from trt_perception.building.prepare import wanted_profiles
+from trt_perception.building.quantise_check import is_quantised
+from trt_perception.building.report import Context
+from trt_perception.building.tensorrt_refusals import check_release
+from trt_perception.building.tensorrt_release import TensorRt
+from trt_perception.building.tensorrt_release import find_tensorrt
+from trt_perception.recognition import Recognised
+
+__all__ = ['check', 'precision', 'read', 'recognise', 'release', 'slim']
+
+
+def read(context: Context) -> OnnxSource:
+    """Read the ONNX file and its external weights."""
+    with context.report.step('read', context.progress) as step:
+        source = load_onnx(read_onnx(context.options.onnx))
+        size = len(source.file.content)
+        context.report.input_model = {
+            'file': str(source.file.path),
+            'size_bytes': size,
+            'sha256': source.file.sha256,
+            'external_files': list(source.external),
+            'inputs': [dataclasses.asdict(tensor) for tensor in source.inputs],
+            'outputs': [dataclasses.asdict(tensor) for tensor in source.outputs],
+            'metadata': dict(source.metadata),
+        }
+        step.outcome = (
+            f'{source.file.path.name}, {size / 2**20:.1f} MiB, '
+            f'{len(source.model.graph.node)} nodes'
+        )
+        return source
+
+
+def release(context: Context) -> TensorRt:
+    """Choose the TensorRT that builds, and refuse what it cannot."""
+    with context.report.step('release', context.progress) as step:
+        tensorrt = find_tensorrt(context.options.runtime)
+        gpu = tensorrt.gpu
+        context.report.configuration |= {
+            'tensorrt': {'flavour': tensorrt.flavour, 'version': tensorrt.version},
+            'gpu': gpu
+            and {'name': gpu.name, 'compute_capability': gpu.compute_capability, **gpu.cuda},
+        }
+        check_release(tensorrt, context.options)
+        place = f'{gpu.name} ({gpu.compute_capability})' if gpu else 'no GPU here'
+        step.outcome = f'{tensorrt.label}, {place}'
+        return tensorrt
+
+
+def check(context: Context, source: OnnxSource) -> None:
+    """Hold the model to ONNX's rules."""
+    with context.report.step('check', context.progress) as step:
+        warnings = check_model(source)
+        context.report.warn(*warnings)
+        step.outcome = 'valid ONNX' if not warnings else 'has operators of others'
+
+
+def recognise(
+    context: Context, source: OnnxSource
+) -> tuple[dict[str, tuple[int, ...]], Recognised]:
+    """Find out the shapes to build for, and how the model is fed and read."""
+    with context.report.step('recognise', context.progress) as step:
+        profiles = wanted_profiles(source, context.options)
+        shapes = run_shapes(source, profiles)
+        (shape,) = shapes.values()
+        outputs = outputs_at(source, shapes)
+        recognised = recognise_source(source, context.options, outputs, shape)
+        if shape[0] != 1:
+            context.report.warn(
+                f'the engine takes {shape[0]} images at once; detector_node runs batch 1 only'
+            )
+        context.report.input_model |= {
+            'decoder': recognised.decoder.as_dict(),
+            'preprocessing': dataclasses.asdict(recognised.preprocessing),
+            'classes': len(recognised.class_names),
+            'evidence': list(recognised.evidence),
+        }
+        preprocessing = recognised.preprocessing
+        step.outcome = '\n'.join(
+            (
+                f'{recognised.decoder}, {len(recognised.class_names)} classes, '
+                f'{"x".join(map(str, shape))}; {preprocessing.resize}, '
+                f'{preprocessing.color_order}, x {preprocessing.scale:.6g}',
+                *recognised.evidence,
+            )
+        )
+        return shapes, recognised
+
+
+def slim(
+    context: Context, model: onnx.ModelProto, shapes: dict[str, tuple[int, ...]]
+) -> onnx.ModelProto:
+    """Slim the graph where that changes nothing it computes."""
+    with context.report.step('slim', context.progress) as step:
+        count = len(model.graph.node)
+        context.report.optimization |= {'nodes_before': count, 'nodes_after': count}
+        if is_quantised(model):
+            # Folding would put weights and their scales together again.
+            step.skip('the model is quantised already')
+            return model
+        if unknown_operators(model):
+            step.skip('ONNX Runtime cannot run it to compare')
+            return model
+        result = onnx_slim.slim(model, random_inputs(model, shapes))
+        context.report.warn(result.warning)
+        context.report.optimization['nodes_after'] = result.after
+        step.outcome = (
+            result.warning or f'{result.before} nodes became {result.after}, same results'
+        )
+        return result.model
+
+
+def precision(
+    context: Context,
+    model: onnx.ModelProto,
+    images: ImageSet | None,
+    recognised: Recognised,
+    tensorrt: TensorRt,
+    shapes: Mapping[str, tuple[int, ...]],
+) -> Precise:
+    """Calibrate and convert."""
+    with context.report.step('precision', context.progress) as step:
+        precise = make_precise(
+            model,
+            context.options,
+            images,
+            recognised.preprocessing,
+            tensorrt,
+            shapes,
+            context.progress,
+        )
+        context.report.warn(*precise.warnings)
+        context.report.optimization |= {
+            'precision_asked': context.options.precision,
+            **precise.details,
+        }
+        step.outcome = precise.summary
+        return precise

@@ -1,0 +1,132 @@
+"""What an engine is built from: the model, how it is fed and read, in which shapes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from trt_perception.building.mac_count import infer_shapes
+from trt_perception.building.onnx_model import OnnxSource
+from trt_perception.building.onnx_model import unknown_operators
+from trt_perception.building.option_sources import read_class_names
+from trt_perception.building.option_values import ShapeProfile
+from trt_perception.building.options import BuildOptions
+from trt_perception.building.tensorrt_network import resolve_profiles
+from trt_perception.decoder_spec import DECODERS
+from trt_perception.errors import EngineError
+from trt_perception.input_layout import image_size
+from trt_perception.input_layout import split_inputs
+from trt_perception.manifest import TensorSpec
+from trt_perception.recognition import Given
+from trt_perception.recognition import Recognised
+from trt_perception.recognition import recognise
+
+__all__ = ['image_input', 'outputs_at', 'recognise_source', 'run_shapes', 'wanted_profiles']
+
+
+def image_input(source: OnnxSource) -> TensorSpec:
+    """Return the input that takes the image.
+
+    Raises:
+        EngineError: there is none, or more than one.
+    """
+    return split_inputs(source.file.path.name, source.inputs)[0]
+
+
+def wanted_profiles(source: OnnxSource, options: BuildOptions) -> tuple[ShapeProfile, ...]:
+    """Return the shapes to build for, none where the model's are fixed.
+
+    Raises:
+        EngineError: the model leaves sides open that the options do not say, or they contradict.
+    """
+    return resolve_profiles(image_input(source), options)
+
+
+def run_shapes(
+    source: OnnxSource, profiles: tuple[ShapeProfile, ...]
+) -> dict[str, tuple[int, ...]]:
+    """Return one final shape of the image input: the one that the engine is made fastest for."""
+    image = image_input(source)
+    return {image.name: profiles[0].opt if profiles else image.shape}
+
+
+def outputs_at(
+    source: OnnxSource, shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[TensorSpec, ...]:
+    """Return the outputs with the shapes that follow from the image's, as far as ONNX can tell.
+
+    Raises:
+        EngineError: the graph contradicts itself.
+    """
+    if unknown_operators(source.model):
+        return source.outputs
+    inferred = {
+        value.name: tuple(side.dim_value or -1 for side in value.type.tensor_type.shape.dim)
+        for value in infer_shapes(source.model, shapes).graph.output
+    }
+    return tuple(replace(t, shape=inferred[t.name] or t.shape) for t in source.outputs)
+
+
+def recognise_source(
+    source: OnnxSource,
+    options: BuildOptions,
+    outputs: tuple[TensorSpec, ...],
+    shape: tuple[int, ...],
+) -> Recognised:
+    """Tell how the model is fed and read: the options, its manifest, else the model itself.
+
+    Args:
+        source: the model.
+        options: whose ``model`` group wins over everything.
+        outputs: with final shapes.
+        shape: final shape of the image input.
+
+    Raises:
+        EngineError: it is no detector that can be read, or something remains unknown.
+        ConfigError: the file of class names cannot be read.
+    """
+    found, beside = split_inputs(source.file.path.name, source.inputs)
+    image = replace(found, shape=shape)
+    given = _given(options, image)
+    manifest = source.file.manifest
+    if manifest is None:
+        try:
+            return recognise(
+                source.file.path.name,
+                (image, *beside),
+                outputs,
+                source.metadata,
+                source.file.config,
+                given=given,
+            )
+        except EngineError as error:
+            raise EngineError(_as_options(str(error))) from error
+    return Recognised(
+        DECODERS[given.decoder] if given.decoder else manifest.decoder,
+        replace(manifest.preprocessing, **given.preprocessing),
+        given.class_names or manifest.class_names,
+        (f'{source.file.path.name}.json -> preprocessing, decoder and class names',),
+    )
+
+
+def _as_options(message: str) -> str:
+    """Say what the node calls parameters in the words of the command line."""
+    text = message.replace('these parameters must say', 'these options must say')
+    text = re.sub(r'Set them in the parameter file \([^)]*\)', 'Give them', text)
+    return re.sub(r'\bmodel\.([a-z_]+)', lambda found: '--' + found[1].replace('_', '-'), text)
+
+
+def _given(options: BuildOptions, image: TensorSpec) -> Given:
+    values: dict[str, Any] = {
+        'input_size': image_size(image),
+        'resize': options.resize,
+        'pad_value': options.pad_value,
+        'color_order': options.color_order,
+        'scale': options.scale,
+        'mean': options.mean,
+        'std': options.std,
+    }
+    values = {key: value for key, value in values.items() if value is not None}
+    return Given(values, options.decoder or '', read_class_names(options))

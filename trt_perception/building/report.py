@@ -1,0 +1,199 @@
+"""What a build did: filled step by step, printed as a table, written as JSON, on failure too."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import asdict
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Any
+from typing import Literal
+
+from trt_perception.building.options import BuildOptions
+from trt_perception.errors import TrtPerceptionError
+
+__all__ = ['BuildReport', 'Context', 'Progress', 'Step', 'step_line']
+
+#: Told what is being done, and how much of it: done, of how many.
+Progress = Callable[[str, int, int], None]
+
+Status = Literal['done', 'skipped', 'failed', 'interrupted']
+
+
+@dataclass
+class Step:
+    """One step of a build.
+
+    Attributes:
+        name: of the step, one word.
+        status: how it ended.
+        seconds: it took.
+        outcome: what came of it, in words.
+    """
+
+    name: str
+    status: Status = 'done'
+    seconds: float = 0.0
+    outcome: str = ''
+
+    def skip(self, reason: str) -> None:
+        """Say that there was nothing to do, and why."""
+        self.status, self.outcome = 'skipped', reason
+
+
+@dataclass
+class BuildReport:
+    """What a build did, so far.
+
+    Attributes:
+        status: ``running`` until the end, then ``done``, ``failed`` or ``interrupted``.
+        error: why it failed.
+        reused: the engine came from the store.
+        input_model: file, size, hash, tensors and what was recognised.
+        output_engine: file, size, hash, manifest; empty until both are written.
+        configuration: the options, and what builds where.
+        optimization: nodes before and after slimming, precision by layer, fusions.
+        performance: seconds of the build, size, expected latency.
+        accuracy: of the validation; None where there was none.
+        steps: in order.
+        warnings: one sentence each.
+        listener: told of each step when it has ended.
+    """
+
+    status: Literal['running', 'done', 'failed', 'interrupted'] = 'running'
+    error: str = ''
+    reused: bool = False
+    input_model: dict[str, Any] = field(default_factory=dict)
+    output_engine: dict[str, Any] = field(default_factory=dict)
+    configuration: dict[str, Any] = field(default_factory=dict)
+    optimization: dict[str, Any] = field(default_factory=dict)
+    performance: dict[str, Any] = field(default_factory=dict)
+    accuracy: dict[str, Any] | None = None
+    steps: list[Step] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    listener: Callable[[Step], None] | None = field(default=None, repr=False)
+
+    @contextlib.contextmanager
+    def step(self, name: str, progress: Progress) -> Iterator[Step]:
+        """Time a step and keep how it ended; what it raises goes on."""
+        step = Step(name)
+        self.steps.append(step)
+        progress(name, 0, 0)
+        start = time.perf_counter()
+        try:
+            yield step
+        except KeyboardInterrupt:
+            step.status, step.outcome = 'interrupted', 'stopped on request'
+            raise
+        except BaseException as error:
+            step.status, step.outcome = 'failed', _reason(error)
+            raise
+        finally:
+            step.seconds = time.perf_counter() - start
+            if self.listener is not None:
+                self.listener(step)
+
+    def warn(self, *sentences: str) -> None:
+        """Add warnings, each once."""
+        self.warnings += [text for text in sentences if text and text not in self.warnings]
+
+    def fail(self, error: BaseException) -> None:
+        """End the report with an error."""
+        interrupted = isinstance(error, KeyboardInterrupt)
+        self.status = 'interrupted' if interrupted else 'failed'
+        self.error = 'interrupted' if interrupted else _reason(error)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as JSON has it."""
+        return {
+            'operation': 'build_engine',
+            'status': self.status,
+            'error': self.error or None,
+            'reused': self.reused,
+            'input_model': self.input_model,
+            'output_engine': self.output_engine or None,
+            'configuration': self.configuration,
+            'optimization': self.optimization,
+            'performance': self.performance,
+            'accuracy': self.accuracy,
+            'steps': [asdict(step) for step in self.steps],
+            'warnings': self.warnings,
+        }
+
+    def json_text(self) -> bytes:
+        """Return the JSON file."""
+        return (json.dumps(self.as_dict(), indent=2) + '\n').encode()
+
+    def text(self) -> str:
+        """Return for people what stands below the steps, empty where nothing came of them."""
+        facts = _facts(self)
+        width = max(map(len, facts), default=0)
+        lines = [f'{key:<{width}}  {value}' for key, value in facts.items()]
+        return '\n'.join([*lines, *(f'warning: {text}' for text in self.warnings)])
+
+
+@dataclass(frozen=True)
+class Context:
+    """What every step has: the options, whom to tell how far it is, and the report."""
+
+    options: BuildOptions
+    progress: Progress
+    report: BuildReport
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, TrtPerceptionError):
+        return str(error)
+    return f'{type(error).__name__}: {error}'
+
+
+def step_line(step: Step) -> str:
+    """Return a step as a row of the table, without the reason of a failure."""
+    mark = {'done': 'ok', 'skipped': '-', 'failed': 'FAILED', 'interrupted': 'STOPPED'}
+    told = step.outcome if step.status in ('done', 'skipped') else ''
+    first, *others = told.splitlines() or ['']
+    seconds = '' if step.status == 'skipped' else f'{step.seconds:.1f} s'
+    line = f'{step.name:<14}{mark[step.status]:<8}{seconds:>8}  {first}'
+    return '\n'.join([line.rstrip(), *(f'{"":32}{other}' for other in others)])
+
+
+def _facts(report: BuildReport) -> dict[str, str]:
+    """Return the lines below the steps: name and value."""
+    engine = report.output_engine
+    if not engine:
+        return {}
+    facts = {
+        'engine': f'{engine["file"]} ({engine["size_bytes"] / 2**20:.1f} MiB)',
+        'manifest': engine['manifest'],
+        'built by': _built_by(report.configuration),
+        'precision': _precision(report.optimization),
+    }
+    if report.performance.get('latency_ms'):
+        latency = report.performance['latency_ms']
+        facts['latency'] = f'{latency["p50"]:.2f} ms, 99th percentile {latency["p99"]:.2f} ms'
+    if report.accuracy:
+        facts['accuracy'] = report.accuracy['summary']
+    return facts
+
+
+def _built_by(configuration: Mapping[str, Any]) -> str:
+    built = configuration['tensorrt']
+    gpu = configuration.get('gpu')
+    place = f'on {gpu["name"]}' if gpu else 'without a GPU'
+    targets = configuration['options'].get('compute_capabilities')
+    return f'{built["flavour"]} {built["version"]} {place}' + (
+        f', for compute capabilities {", ".join(targets)}' if targets else ''
+    )
+
+
+def _precision(optimization: Mapping[str, Any]) -> str:
+    asked, built = optimization['precision_asked'], optimization.get('precision_as_built')
+    if not built:
+        return f'{asked} asked; as built: unverified, no GPU here to load the engine'
+    layers = ', '.join(f'{count} {kind}' for kind, count in built.items())
+    return f'{asked} asked; layers as built: {layers}'

@@ -1,0 +1,112 @@
+"""Building an engine, step by step: from an ONNX file to an engine, its manifest and a report.
+
+Guarantees: whatever fails, fails before anything is written or leaves what was there; the report
+tells of each step how long it took and what came of it, up to the one that failed. What is cheap
+to check is checked before what takes long.
+"""
+
+from __future__ import annotations
+
+from trt_perception.building import engine_steps
+from trt_perception.building import model_steps
+from trt_perception.building.engine_manifest import Verdicts
+from trt_perception.building.images import ImageSet
+from trt_perception.building.images import find_files
+from trt_perception.building.onnx_model import OnnxSource
+from trt_perception.building.options import BuildOptions
+from trt_perception.building.output_files import check_outputs
+from trt_perception.building.precise import choose_images
+from trt_perception.building.quantise_check import is_quantised
+from trt_perception.building.report import BuildReport
+from trt_perception.building.report import Context
+from trt_perception.building.report import Progress
+from trt_perception.building.reuse import StorePlace
+from trt_perception.building.tensorrt_release import TensorRt
+from trt_perception.model_file import ModelFile
+
+__all__ = ['build']
+
+
+def _silent(_step: str, _done: int, _total: int) -> None:
+    """Say nothing."""
+
+
+def build(
+    options: BuildOptions,
+    *,
+    progress: Progress = _silent,
+    report: BuildReport | None = None,
+) -> BuildReport:
+    """Build an engine.
+
+    Args:
+        options: what is wanted.
+        progress: told what is done, how many parts of it, and of how many; 0 of 0 where a step
+            begins.
+        report: filled as the steps go, so that the caller has it when this raises.
+
+    Returns:
+        the report.
+
+    Raises:
+        ConfigError: the options do not fit the files.
+        WriteError: engine and manifest cannot be written.
+        EngineError: the model cannot be built as asked, or its accuracy falls too far.
+        TrtPerceptionError: an image cannot be read, or the GPU fails.
+        KeyboardInterrupt: Ctrl-C.
+    """
+    report = BuildReport() if report is None else report
+    try:
+        _run(Context(options, progress, report))
+    except BaseException as error:
+        report.fail(error)
+        raise
+    report.status = 'done'
+    return report
+
+
+def _run(context: Context) -> None:
+    options = context.options
+    context.report.configuration['options'] = options.as_dict()
+    replaces = check_outputs(options)
+    source = model_steps.read(context)
+    tensorrt = model_steps.release(context)
+    images = choose_images(options, quantised=is_quantised(source.model))
+    # Looked for now, because a wrong name must not cost a build.
+    validation = find_files(options.validate_images) if options.validate_images else []
+    place = engine = None
+    if options.store is not None:
+        place = StorePlace(options, source, tensorrt, images, validation)
+        engine = _stored(context, place)
+    if engine is None:
+        engine = _make(context, source, tensorrt, images)
+    engine_steps.write(context, engine, replaces)
+    if place is not None and not context.report.reused:
+        place.keep(engine, context.report)
+
+
+def _stored(context: Context, place: StorePlace) -> ModelFile | None:
+    with context.report.step('store', context.progress) as step:
+        engine = place.find(context.report)
+        step.outcome = f'{"reused" if engine else "no entry"} {place.key[:16]}'
+        return engine
+
+
+def _make(
+    context: Context, source: OnnxSource, tensorrt: TensorRt, images: ImageSet | None
+) -> ModelFile:
+    model_steps.check(context, source)
+    shapes, recognised = model_steps.recognise(context, source)
+    slimmed = model_steps.slim(context, source.model, shapes)
+    precise = model_steps.precision(context, slimmed, images, recognised, tensorrt, shapes)
+    plan = engine_steps.build(context, precise, tensorrt)
+    calibrated = Verdicts(calibration=precise.calibration)
+    engine = engine_steps.describe(context, source, recognised, plan, calibrated)
+    verified = engine_steps.verify(context, engine, plan, precise, shapes)
+    accuracy = engine_steps.validate(context, source, recognised, precise, engine, verified)
+    verdicts = Verdicts(
+        verified.layers if verified else None,
+        precise.calibration,
+        accuracy.record if accuracy else None,
+    )
+    return engine_steps.describe(context, source, recognised, plan, verdicts)

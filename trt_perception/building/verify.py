@@ -1,0 +1,168 @@
+"""Looking at an engine that was just built: loaded where a GPU is, by its header where none is."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from dataclasses import replace
+from typing import Any
+from typing import Final
+
+import numpy as np
+
+from trt_perception.building.inspect_layers import check_precision
+from trt_perception.building.inspect_layers import layer_precisions
+from trt_perception.building.inspect_layers import raise_if_lost
+from trt_perception.building.options import BuildOptions
+from trt_perception.building.tensorrt_build import BuiltPlan
+from trt_perception.building.tensorrt_inspect import inspect_engine
+from trt_perception.gpu import Device
+from trt_perception.gpu import DeviceBuffer
+from trt_perception.gpu import Event
+from trt_perception.gpu import Stream
+from trt_perception.gpu import clear_async
+from trt_perception.manifest import TensorSpec
+from trt_perception.model_file import ModelFile
+from trt_perception.stages.tensorrt_runtime import TensorRtEngine
+
+__all__ = ['Latency', 'Verified', 'measure_latency', 'runs_here', 'verify_engine']
+
+_RUNS: Final = 200
+# The GPU raises its clocks only after some work.
+_WARM_UP_S: Final = 0.3
+_ITEM_BYTES: Final = {'float32': 4, 'float16': 2, 'bfloat16': 2, 'int64': 8, 'int32': 4}
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Time of the network alone on the GPU, in milliseconds, one image at a time."""
+
+    p50: float
+    p99: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the figures as JSON has them."""
+        return {'p50': self.p50, 'p99': self.p99}
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What a loaded engine showed.
+
+    Attributes:
+        layers: how many layers compute in each type; empty where the engine does not tell.
+        count: of layers.
+        fused: ONNX nodes that share a layer with others.
+        context_bytes: memory of one context.
+        latency: of the network alone.
+    """
+
+    layers: Mapping[str, int]
+    count: int
+    fused: int
+    context_bytes: int
+    latency: Latency
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what the report's section on optimisation says."""
+        return {
+            'precision_as_built': dict(self.layers) or None,
+            'layers': self.count,
+            'fused_nodes': self.fused,
+            'context_bytes': self.context_bytes,
+        }
+
+
+def runs_here(plan: BuiltPlan, options: BuildOptions) -> str:
+    """Return why an engine cannot be loaded on this machine, empty where it can."""
+    if plan.gpu is None:
+        return 'no GPU here to load it on'
+    targets = options.compute_capabilities
+    if targets and plan.gpu.compute_capability not in targets:
+        return (
+            f'built for compute capabilities {", ".join(targets)}; {plan.gpu.name} here has '
+            f'{plan.gpu.compute_capability}'
+        )
+    return ''
+
+
+def verify_engine(
+    model: ModelFile,
+    options: BuildOptions,
+    shape: tuple[int, ...],
+    nodes: Collection[str],
+    leave_out: Collection[str],
+) -> Verified:
+    """Load an engine, hold its layers to the precision that was asked, and time it.
+
+    Args:
+        model: the engine.
+        options: what was asked.
+        shape: of the image input, to time it at.
+        nodes: the model's convolutions and matrix products that shall have that precision.
+        leave_out: those that were to stay in another.
+
+    Raises:
+        EngineError: it cannot be loaded, or mostly computes in a wider type than asked.
+        CudaError: a CUDA call failed.
+    """
+    device = Device(0)
+    facts = inspect_engine(model, device)
+    if any(layer.precision for layer in facts.layers):
+        found = check_precision(facts.layers, options.precision, nodes, leave_out)
+        if not found.counted:  # the release does not tell which nodes a layer came from
+            found = check_precision(facts.layers, options.precision)
+        raise_if_lost(found, model.path.name)
+    return Verified(
+        layers=layer_precisions(facts.layers),
+        count=len(facts.layers),
+        fused=sum(len(layer.nodes) for layer in facts.layers if len(layer.nodes) > 1),
+        context_bytes=max(facts.context_bytes, default=0),
+        latency=measure_latency(model, device, shape),
+    )
+
+
+def measure_latency(model: ModelFile, device: Device, shape: tuple[int, ...]) -> Latency:
+    """Time an engine alone, on zeros, without a CUDA graph.
+
+    Args:
+        model: the engine.
+        device: must be the current one.
+        shape: of the image input.
+
+    Raises:
+        EngineError: it cannot be run.
+        CudaError: a CUDA call failed.
+    """
+    with ExitStack() as stack:
+        engine = TensorRtEngine(model, device)
+        stack.callback(engine.close)
+        stream = stack.enter_context(Stream())
+        image = next(tensor for tensor in engine.inputs if len(tensor.shape) == 4)
+        image = replace(image, shape=shape)
+        context = engine.create_context(image, stream)
+        stack.callback(context.close)
+        for tensor in (image, *context.outputs):
+            buffer = stack.enter_context(DeviceBuffer(_bytes_of(tensor)))
+            clear_async(buffer.pointer, buffer.size, stream)
+            context.bind({tensor.name: buffer.pointer})
+        start, end = (stack.enter_context(Event()) for _ in range(2))
+        seconds: list[float] = []
+        warm = time.perf_counter() + _WARM_UP_S
+        while len(seconds) < _RUNS:
+            start.record(stream)
+            context.enqueue(stream)
+            end.record(stream)
+            stream.synchronize()
+            if time.perf_counter() > warm:
+                seconds.append(end.seconds_since(start))
+        p50, p99 = (float(value) for value in np.percentile(seconds, (50, 99)))
+        return Latency(p50 * 1e3, p99 * 1e3)
+
+
+def _bytes_of(tensor: TensorSpec) -> int:
+    return max(256, math.prod(tensor.shape) * _ITEM_BYTES.get(tensor.dtype, 1))

@@ -1,0 +1,168 @@
+"""Builds a TensorRT engine from an ONNX model: precision, INT8 calibration, accuracy, manifest."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from typing import Final
+
+from tqdm import tqdm
+
+from trt_perception.atomic_files import write_together
+from trt_perception.errors import ConfigError
+from trt_perception.errors import TrtPerceptionError
+from trt_perception.errors import WriteError
+
+__all__ = ['main']
+
+_EXAMPLES: Final = """\
+examples:
+  ros2 run trt_perception build_engine --onnx yolo.onnx
+  ros2 run trt_perception build_engine --onnx yolo.onnx --precision int8 \\
+      --calibration-images images/ --validate held_out/ --annotations held_out.json \\
+      --max-accuracy-drop 0.01
+  ros2 run trt_perception build_engine --onnx dynamic.onnx \\
+      --shapes 1x3x320x320:1x3x640x640:1x3x1280x1280
+  ros2 run trt_perception build_engine --onnx yolo.onnx --runtime tensorrt_rtx \\
+      --compute-capabilities 8.6 8.9 --json report.json
+  ros2 run trt_perception build_engine --config build.yaml --precision fp16
+
+Writes yolo.engine and yolo.engine.json, its manifest, beside the ONNX file; an engine that is
+there already is replaced once the new one is whole. Build on the machine that runs the engine:
+TensorRT's engines fit one release and one kind of GPU. TensorRT-RTX also builds without a GPU.
+An engine that could not be loaded where it was built is marked "unverified" in its manifest;
+inspect_engine --update-manifest on the target fills it in.
+
+Every option can stand in build.yaml (--config) under its name with _ for -, as in keep_fp32;
+paths there are relative to that file, and the command line wins.
+
+Not run by us: TensorRT 10.x and 11.x (checked against their list of names only), DLA, 2:4
+sparsity, version and hardware compatibility, refit, plugins, INT8 and FP8 on a GPU.
+Run by us: building with TensorRT-RTX 1.7 without a GPU; building and running with TensorRT-RTX
+1.4 on a GPU.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    before = [signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        return _run(given)
+    except ConfigError as error:
+        _say(error)
+        return 2
+    except TrtPerceptionError as error:
+        _say(error)
+        return 1
+    except KeyboardInterrupt:
+        _say('interrupted; nothing was written')
+        return 130
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(number, handler)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    """End what runs at its next safe point; a second signal ends the process at once."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda *_: os._exit(130))
+    print('\nstopping; once more ends at once', file=sys.stderr, flush=True)
+    raise KeyboardInterrupt
+
+
+def _say(text: object) -> None:
+    print(f'build_engine: {text}', file=sys.stderr)
+
+
+def _run(given: Sequence[str]) -> int:
+    from trt_perception.building.option_sources import given_options
+    from trt_perception.building.option_sources import load_options
+    from trt_perception.building.output_files import check_report
+    from trt_perception.building.report import BuildReport
+
+    parsed = _parser().parse_args(given)
+    report = BuildReport()
+    json_file = None
+    try:
+        options = load_options(parsed.config, given_options(parsed))
+        check_report(options)
+        json_file = options.json_file
+        report.configuration['command'] = shlex.join(['build_engine', *given])
+        _build(options, report)
+    except TrtPerceptionError as error:
+        if report.status == 'running':
+            report.fail(error)
+        raise
+    finally:
+        if json_file is not None:
+            _save(json_file, report.json_text())
+    return 0
+
+
+def _build(options: Any, report: Any) -> None:
+    """Build with a row for each step that has ended, and a bar for the one that runs."""
+    from trt_perception.building.report import step_line
+    from trt_perception.building.steps import build
+
+    logging.basicConfig(
+        level=logging.INFO if options.verbose else logging.ERROR, format='%(message)s'
+    )
+    tqdm.monitor_interval = 0  # no thread beside TensorRT's own
+    with tqdm(
+        disable=None, leave=False, bar_format='{desc} {bar} {percentage:3.0f}% {elapsed}'
+    ) as bar:
+
+        def progress(step: str, done: int, total: int) -> None:
+            bar.set_description_str(step, refresh=False)
+            bar.total, bar.n = total or 1, done
+            bar.refresh()
+
+        def ended(step: Any) -> None:
+            bar.clear()
+            print(step_line(step), flush=True)
+
+        report.listener = ended
+        build(options, progress=progress, report=report)
+    print(f'\n{report.text()}')
+
+
+def _save(path: Path, content: bytes) -> None:
+    """Write the report; that it cannot be written must not hide why the build failed."""
+    try:
+        write_together({path: content})
+    except WriteError as error:
+        _say(error)
+        if sys.exc_info()[0] is None:
+            raise
+
+
+def _parser() -> argparse.ArgumentParser:
+    from trt_perception.building.option_sources import add_arguments
+
+    parser = argparse.ArgumentParser(
+        prog='build_engine',
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        '--config', type=Path, metavar='YAML', help='read options from this file first'
+    )
+    add_arguments(parser)
+    return parser
+
+
+if __name__ == '__main__':
+    sys.exit(main())
