@@ -87,27 +87,34 @@ def run_watched(
     """
     results: list[_Result] = []
     errors: list[BaseException] = []
+    # Not Thread.is_alive: up to Python 3.12 an exception within join() makes it say no for ever.
+    # TensorRT aborts the process where the interpreter ends before it.
+    begun, ended = threading.Event(), threading.Event()
 
     def run() -> None:
+        begun.set()
         try:
-            results.append(work())
+            # Ctrl-C may come while the thread starts; then nobody waits for it.
+            if not stop.is_set():
+                results.append(work())
         except BaseException as error:
             errors.append(error)
+        finally:
+            ended.set()
 
     # A daemon: a process that is told to end at once does not wait for it.
     thread = threading.Thread(target=run, name='build', daemon=True)
-    thread.start()
     try:
-        while thread.is_alive():
-            thread.join(_POLL_S)
+        thread.start()
+        while not ended.wait(_POLL_S):
             watch()
             if cancelled():
                 raise KeyboardInterrupt
     except BaseException:
         stop.set()
-        while thread.is_alive():
+        while begun.is_set() and not ended.is_set():
             with contextlib.suppress(KeyboardInterrupt):
-                thread.join(_POLL_S)
+                ended.wait(_POLL_S)
         raise
     if errors:
         raise errors[0]
