@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import fake_cuda
@@ -25,6 +26,7 @@ from trt_perception.config import Thresholds
 from trt_perception.decoder_spec import DECODERS
 from trt_perception.errors import EngineError
 from trt_perception.frame import Frame
+from trt_perception.manifest import Preprocessing
 from trt_perception.pipelines.open_pipeline import open_pipeline
 
 DTYPES = {'float32': 'FLOAT', 'int64': 'INT64', 'int32': 'INT32'}
@@ -139,6 +141,18 @@ def test_an_engine_whose_outputs_turn_out_otherwise_is_refused(machine):
     # Five names make six logits with softmax, five with sigmoid.
     with pytest.raises(EngineError, match='activation sigmoid'):
         open_pipeline(config_for(path, 'rtdetr'))
+
+
+def test_an_engine_by_ultralytics_needs_no_parameter(machine):
+    path, _ = machine((IMAGE,), (('output0', (1, 4 + len(NAMES), 6300), 'FLOAT'),))
+    told = {'task': 'detect', 'stride': 32, 'names': dict(enumerate(NAMES))}
+    front = json.dumps(told).encode()
+    path.write_bytes(len(front).to_bytes(4, 'little') + front + PLAN)
+    pipeline = open_pipeline(DetectorConfig(engine_path=str(path)))
+    assert pipeline.spec.class_names == NAMES
+    assert pipeline.spec.decoder == DECODERS['dense']
+    assert pipeline.spec.preprocessing == Preprocessing(NETWORK)
+    pipeline.close()
 
 
 @needs_tensorrt

@@ -298,3 +298,56 @@ def test_the_cause_is_attached(tmp_path):
     with pytest.raises(EngineError) as caught:
         read_model_file(tmp_path / 'missing.onnx')
     assert isinstance(caught.value.__cause__, FileNotFoundError)
+
+
+PLAN = b'ftrt' + bytes(200)
+
+
+def engine_with(tmp_path, front, plan=PLAN):
+    """Write an engine with something in front of its plan, as Ultralytics' exporter does."""
+    path = tmp_path / 'yolo.engine'
+    path.write_bytes(len(front).to_bytes(4, 'little') + front + plan)
+    return path
+
+
+def test_what_ultralytics_writes_in_front_of_a_plan_is_its_metadata(tmp_path):
+    told = {'task': 'detect', 'imgsz': [480, 640], 'names': {'0': 'cat'}, 'batch': 1}
+    path = engine_with(tmp_path, json.dumps(told).encode())
+    model = read_model_file(path)
+    assert model.content == PLAN
+    assert model.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert model.metadata == {
+        'task': 'detect',
+        'imgsz': '[480, 640]',
+        'names': "{'0': 'cat'}",
+        'batch': '1',
+    }
+
+
+def test_a_manifest_speaks_of_the_whole_file(tmp_path):
+    path = engine_with(tmp_path, b'{"task": "detect"}')
+    content = path.read_bytes()
+    write_model(tmp_path, 'yolo.engine', content)
+    model = read_model_file(path)
+    assert model.content == PLAN
+    assert model.manifest.engine.size_bytes == len(content)
+
+
+@pytest.mark.parametrize(
+    ('front', 'plan'),
+    [
+        (b'', PLAN),
+        (b'{"task": ', PLAN),
+        (b'["task"]', PLAN),
+        (b'[' * 100_000, PLAN),
+        (b'\xff\xfe', PLAN),
+        (b'{"task": "detect"}', b'no plan' * 9),
+        (b'{"task": "detect"}', b''),
+    ],
+    ids=str,
+)
+def test_anything_else_in_front_is_left_as_it_is(tmp_path, front, plan):
+    path = engine_with(tmp_path, front, plan)
+    model = read_model_file(path)
+    assert model.content == path.read_bytes()
+    assert model.metadata == {}

@@ -16,6 +16,7 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 from typing import BinaryIO
@@ -34,6 +35,8 @@ __all__ = ['ENGINE_SUFFIXES', 'ONNX_SUFFIX', 'ModelFile', 'read_checked', 'read_
 _LOG: Final = logging.getLogger(__name__)
 ONNX_SUFFIX: Final = '.onnx'
 ENGINE_SUFFIXES: Final = ('.engine', '.plan', '.trt')
+#: What a plan starts with: TensorRT's, TensorRT-RTX's.
+_PLAN_MAGICS: Final = (b'ftrt', b'vtrt')
 MODEL_MAX_BYTES: Final = 16 * 1024**3
 
 
@@ -48,6 +51,8 @@ class ModelFile:
         manifest: the manifest beside it, None where there is none.
         config: content of a Hugging Face config.json beside a model without manifest, with that
             of preprocessor_config.json under that key; None where there is none.
+        metadata: what Ultralytics' exporter writes before an engine's plan, texts by key; ONNX
+            files hold theirs inside. ``content`` is the plan alone.
     """
 
     path: Path
@@ -55,6 +60,7 @@ class ModelFile:
     sha256: str
     manifest: Manifest | None
     config: Mapping[str, Any] | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_onnx(self) -> bool:
@@ -86,8 +92,10 @@ def read_model_file(path: str | Path) -> ModelFile:
         beside = next((place for place in places if os.path.lexists(place)), None)
         if beside is None:
             content = _read_all(file, size, asked)
+            digest = hashlib.sha256(content).hexdigest()
             config = _sibling_config(asked, resolved)
-            return ModelFile(asked, content, hashlib.sha256(content).hexdigest(), None, config)
+            content, metadata = _split_engine(content)
+            return ModelFile(asked, content, digest, None, config, metadata)
         manifest = parse_manifest(read_checked(beside, MANIFEST_MAX_BYTES)[0], str(beside))
         kind = 'onnx' if asked.suffix == ONNX_SUFFIX else 'engine'
         identity = manifest.onnx if kind == 'onnx' else manifest.engine
@@ -99,7 +107,31 @@ def read_model_file(path: str | Path) -> ModelFile:
     digest = hashlib.sha256(content).hexdigest()
     if identity.sha256 != digest:
         raise _other_file(identity, asked, beside, f'{size} bytes, {digest[:16]}…')
-    return ModelFile(asked, content, digest, manifest)
+    content, metadata = _split_engine(content)
+    return ModelFile(asked, content, digest, manifest, None, metadata)
+
+
+def _split_engine(content: bytes) -> tuple[bytes, dict[str, str]]:
+    """Return the plan, and the metadata that Ultralytics' exporter writes in front of it.
+
+    Four bytes hold the length, lowest first, of a JSON object; the plan follows. Whatever looks
+    otherwise is left as it is.
+    """
+    end = 4 + int.from_bytes(content[:4], 'little')
+    # No ONNX file holds a plan.
+    if not 4 < end <= MANIFEST_MAX_BYTES or content[end : end + 4] not in _PLAN_MAGICS:
+        return content, {}
+    try:
+        found = json.loads(content[4:end])
+    except (ValueError, RecursionError):
+        return content, {}
+    if not isinstance(found, dict):
+        return content, {}
+    # As its ONNX files say it: every value as a Python literal, texts as they are.
+    metadata = {
+        key: value if isinstance(value, str) else repr(value) for key, value in found.items()
+    }
+    return content[end:], metadata
 
 
 def _sibling_config(asked: Path, resolved: Path) -> dict[str, Any] | None:

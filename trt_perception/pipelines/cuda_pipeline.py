@@ -106,6 +106,7 @@ class CudaPipeline:
                 engine.inputs,
                 engine.outputs,
                 config,
+                metadata=model.metadata,
                 model_config=model.config,
             )
             streams = [self._closing.enter_context(Stream()) for _ in range(self.depth)]

@@ -82,6 +82,7 @@ class FrameSteps:
                 engine.inputs,
                 engine.outputs,
                 config,
+                metadata=model.metadata,
                 model_config=model.config,
             )
             self.stream: Stream = own(Stream())
