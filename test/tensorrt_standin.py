@@ -85,6 +85,8 @@ class StandIn:
         parse_errors: (node, operator, code, text) that the parser finds.
         layers: (name, metadata, dtype) of the network's layers.
         shape: of the image input.
+        other_inputs: shapes of further inputs by name.
+        refuse_profiles: whatever their shapes.
         dla_cores: of the machine.
         cache_accepted: whether a timing cache fits.
     """
@@ -99,6 +101,8 @@ class StandIn:
         self.parse_errors = []
         self.layers = []
         self.shape = (1, 3, 8, 8)
+        self.other_inputs = {}
+        self.refuse_profiles = False
         self.dla_cores = 0
         self.cache_accepted = True
         self.logger = None
@@ -181,14 +185,18 @@ class StandIn:
         tensor = Object(
             self, 'ITensor', name='images', shape=self.shape, dtype=self.DataType.FLOAT
         )
+        inputs = [tensor] + [
+            Object(self, 'ITensor', name=name, shape=shape, dtype=self.DataType.FLOAT)
+            for name, shape in self.other_inputs.items()
+        ]
         layers = [self._layer(*facts) for facts in self.layers]
         return Object(
             self,
             'INetworkDefinition',
-            num_inputs=1,
+            num_inputs=len(inputs),
             num_outputs=1,
             num_layers=len(layers),
-            get_input=lambda index: tensor,
+            get_input=lambda index: inputs[index],
             get_output=lambda index: tensor,
             get_layer=lambda index: layers[index],
         )
@@ -214,7 +222,7 @@ class StandIn:
         return Object(
             self,
             'IBuilderConfig',
-            add_optimization_profile=lambda profile: 0,
+            add_optimization_profile=lambda profile: -1 if self.refuse_profiles else 0,
             create_timing_cache=cache,
             set_timing_cache=lambda *_: self.cache_accepted,
             get_timing_cache=lambda: cache(b''),

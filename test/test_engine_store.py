@@ -76,6 +76,7 @@ def test_where_things_are_written_does_not(given):
 
 
 def test_the_environment_and_the_revision_count(monkeypatch):
+    monkeypatch.delenv('NVIDIA_TF32_OVERRIDE', raising=False)
     before = key()
     monkeypatch.setenv('NVIDIA_TF32_OVERRIDE', '0')
     assert key() != before
@@ -153,6 +154,15 @@ def test_a_store_that_others_may_write_into_is_refused(tmp_path):
     folder.mkdir()
     folder.chmod(0o777)
     with pytest.raises(ConfigError, match='not writable by everybody'):
+        EngineStore(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason='only root can give a folder away')
+def test_a_store_of_somebody_else_is_refused(tmp_path):
+    folder = tmp_path / 'theirs'
+    folder.mkdir()
+    os.chown(folder, 12345, -1)
+    with pytest.raises(ConfigError, match='owner 12345'):
         EngineStore(folder)
 
 

@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 import weakref
@@ -33,6 +34,7 @@ STRONG = {'10.12.0.36': '10.12', '10.13.3.9': '10.13', '10.16.1.11': '10.16'}
 STRONG |= {'11.0.0.114': '11.0', '11.4.0.106': '11.4'}
 RTX = {'1.4.0.76': 'RTX 1.4', '1.7.1.116': 'RTX 1.7'}
 ALL = {**WEAK, **STRONG, **RTX}
+RELEASES = {**ALL, '1.6.0.1': 'RTX 1.6'}
 ORIN = Gpu('Orin', '8.7', {'driver': '12.6', 'runtime': '12.6'})
 
 
@@ -42,7 +44,7 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def stand_in(version, gpu=ORIN):
-    module = StandIn(ALL[version], version)
+    module = StandIn(RELEASES[version], version)
     return module, TensorRt(module, module.flavour, version, gpu)
 
 
@@ -220,6 +222,21 @@ def test_profiles(version):
     assert len(module.called('IBuilderConfig.add_optimization_profile')) == 2
 
 
+def test_shapes_that_tensorrt_itself_refuses():
+    module, tensorrt = stand_in('10.3.0.26')
+    module.shape = (-1, 3, 8, 8)
+    module.refuse_profiles = True
+    assert 'refuses the shapes 2x3x8x8' in refusal(tensorrt, batch=2)
+
+
+def test_only_the_image_input_may_have_open_sides():
+    module, tensorrt = stand_in('10.3.0.26')
+    module.other_inputs = {'sizes': (-1, 2)}
+    assert 'inputs sizes have open sides' in refusal(tensorrt)
+    module.other_inputs = {'sizes': (1, 2)}
+    assert [tensor.name for tensor in build(tensorrt).inputs] == ['images', 'sizes']
+
+
 @pytest.mark.parametrize('version', RTX)
 def test_targets_of_tensorrt_rtx(version):
     module, tensorrt = stand_in(version, gpu=None)
@@ -254,6 +271,7 @@ def test_targets_of_tensorrt_rtx(version):
         ('1.7.1.116', {'timing_cache': 'times'}, 'measures no kernels'),
         ('1.7.1.116', {'dla_core': 0}, 'on GPUs only'),
         ('1.4.0.76', {'precision': 'int8'}, 'use 1.7 or newer'),
+        ('1.6.0.1', {'precision': 'int8'}, 'use 1.7 or newer'),
         ('1.4.0.76', {'compute_capabilities': ['12.1']}, 'builds for 7.5, 8.0, 8.6, 8.9, 12.0'),
         ('1.7.1.116', {'compute_capabilities': ['8.7']}, '8.9, 12.0, 12.1'),
         (
@@ -446,6 +464,34 @@ def test_ctrl_c_as_an_answer_stops_the_build():
             build_plan(b'model', options, tensorrt, cancelled=cancelled)
         assert cancelled()
     assert signal.getsignal(signal.SIGINT) is before
+
+
+STUBBORN = """
+import threading, time
+from trt_perception.building.tensorrt_progress import interruptible, run_watched
+with interruptible() as cancelled:
+    print('working', flush=True)
+    stop = threading.Event()
+    run_watched(lambda: time.sleep(100), stop, watch=lambda: None, cancelled=cancelled)
+"""
+
+
+def test_the_second_ctrl_c_ends_at_once():
+    process = subprocess.Popen(
+        [sys.executable, '-c', STUBBORN],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout.readline() == 'working\n'
+        process.send_signal(signal.SIGINT)
+        assert 'stopping at the next step' in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_signals_stay_as_they_are_in_other_threads():
