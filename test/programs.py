@@ -1,6 +1,7 @@
 """Programs that tests start: their output is read as it comes, and they end with the test."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -72,12 +73,19 @@ class Program:
         return self.output.count(text)
 
     def wait_for_output(self, text, count=1):
+        self._wait(lambda: self.count(text) >= count, f'{count} x {text!r}')
+
+    def wait_for_line(self, pattern):
+        find = re.compile(pattern, re.MULTILINE).search
+        self._wait(lambda: find(self.output), f'a line like {pattern!r}')
+
+    def _wait(self, found, what):
         end = time.monotonic() + DEADLINE_S
-        while self.count(text) < count:
+        while not found():
             # Whatever was printed is read before the end is believed.
             gone = not self._reader.is_alive()
-            if self.count(text) < count and (gone or time.monotonic() > end):
-                pytest.fail(f'expected {count} x {text!r} in the output of {self._process.args}')
+            if not found() and (gone or time.monotonic() > end):
+                pytest.fail(f'expected {what} in the output of {self._process.args}')
             time.sleep(0.01)
 
     def send(self, number):

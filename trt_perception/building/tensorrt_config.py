@@ -15,6 +15,7 @@ from trt_perception.cache import read_cached
 from trt_perception.cache import write_cached
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
+from trt_perception.errors import WriteError
 from trt_perception.stages.tensorrt_log import TensorRtLog
 
 __all__ = ['TimingCache', 'configure', 'load_plugins']
@@ -166,7 +167,7 @@ class TimingCache:
             return ''
         try:
             write_together({self._path: content})
-        except ConfigError as error:
+        except WriteError as error:
             return f'--timing-cache {error}'
         return ''
 
