@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 
+import gate
 import numpy as np
 import rclpy
 from common import HEIGHT
@@ -140,6 +141,7 @@ def main():
     parser.add_argument(
         '--default-transport', action='store_true', help='without profile and allocator settings'
     )
+    gate.add_option(parser)
     parser.add_argument('--role', choices=['camera', 'node', 'bare'], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.role == 'camera':
@@ -147,12 +149,12 @@ def main():
     elif options.role:
         {'node': run_node, 'bare': run_bare}[options.role](options.frames)
     else:
-        compare(options)
+        return compare(options)
     return 0
 
 
 def compare(options):
-    """Alternate node and bare subscriber on one camera."""
+    """Alternate node and bare subscriber on one camera; return the exit code."""
     environment = {} if options.default_transport else launch_environment()
     limit_s = 30 + 3 * (WARM_UP + options.frames) / options.rate
     figures = {'node': [], 'bare': []}
@@ -178,6 +180,10 @@ def compare(options):
         'frame_path',
         {'figures': figures, 'ratio': statistics.median(ratios), 'transport': environment},
     )
+    if options.default_transport:
+        return 0  # another figure than the baseline's
+    ratio = {'CPU time, node / bare subscriber': statistics.median(ratios)}
+    return gate.gate('frame_path', ratio, store=options.store_baseline)
 
 
 if __name__ == '__main__':

@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 
+import gate
 import numpy as np
 import rclpy
 from common import HEIGHT
@@ -76,6 +77,7 @@ def main():
     parser.add_argument('--rounds', type=int, default=3)
     parser.add_argument('--seconds', type=float, default=6.0, help='measured in each round')
     parser.add_argument('--rate', type=float, default=30.0, metavar='HZ', help="the camera's rate")
+    gate.add_option(parser)
     parser.add_argument('--role', choices=['camera', 'subscriber'], help=argparse.SUPPRESS)
     parser.add_argument('--reliability', default='reliable', help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -84,12 +86,12 @@ def main():
     elif options.role == 'subscriber':
         run_subscriber(options.seconds, options.reliability)
     else:
-        compare(options)
+        return compare(options)
     return 0
 
 
 def compare(options):
-    """Alternate the settings, reliable and best effort."""
+    """Alternate the settings, reliable and best effort; return the exit code."""
     cases = {
         f'{name}, {reliability}': (environment, reliability)
         for reliability in ('reliable', 'best_effort')
@@ -118,6 +120,11 @@ def compare(options):
         f'{fast["cpu_ms"] / slow["cpu_ms"]:.2f} of the CPU time'
     )
     save('transport', {'rounds': results, 'medians': medians, 'settings': launch_environment()})
+    ratios = {
+        'latency, profile / default': fast['p50_ms'] / slow['p50_ms'],
+        'CPU time, profile / default': fast['cpu_ms'] / slow['cpu_ms'],
+    }
+    return gate.gate('transport', ratios, store=options.store_baseline)
 
 
 def median(rows):
