@@ -322,6 +322,36 @@ def test_ctrl_c_stops_and_leaves_nothing(yolo_sized, tmp_path, number, after):
     assert content['steps'][-1]['name'] == ('precision' if after.startswith('slim') else 'build')
 
 
+def verified(monkeypatch, int8_ms, fp16_ms):
+    """Stand in for a GPU that loads and times engines."""
+    from trt_perception.building import engine_steps
+    from trt_perception.building.verify import Latency
+    from trt_perception.building.verify import Verified
+
+    seen = Verified({'int8': 5, 'fp16': 2}, 7, 3, 1024, Latency(int8_ms, int8_ms))
+    monkeypatch.setattr(engine_steps, 'runs_here', lambda *_: '')
+    monkeypatch.setattr(engine_steps, 'verify_engine', lambda *_: seen)
+    monkeypatch.setattr(engine_steps, 'Device', lambda _: None)
+    monkeypatch.setattr(engine_steps, 'measure_latency', lambda *_: Latency(fp16_ms, fp16_ms))
+
+
+@pytest.mark.parametrize(('int8_ms', 'slower'), [(2.0, True), (0.5, False)])
+def test_int8_that_is_slower_than_fp16_is_told(tmp_path, monkeypatch, int8_ms, slower):
+    verified(monkeypatch, int8_ms, 1.0)
+    path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
+    given = ('--onnx', path, *KNOWN, '--precision', 'int8', '--calibration-images', images)
+    assert run(*given, '--json', tmp_path / 'r.json') == 0
+    report = report_of(tmp_path / 'r.json')
+    assert report['performance']['latency_ms']['p50'] == int8_ms
+    assert report['performance']['fp16_latency_ms']['p50'] == 1.0
+    told = [text for text in report['warnings'] if 'not faster than fp16' in text]
+    assert bool(told) == slower
+    build = manifest_beside(tmp_path / 'net.engine').build
+    assert build.precision.as_built == {'int8': 5, 'fp16': 2}
+    assert run(*given, '--json', tmp_path / 'r.json', '--no-compare-fp16') == 0
+    assert 'fp16_latency_ms' not in report_of(tmp_path / 'r.json')['performance']
+
+
 def test_help_names_every_option_and_what_nobody_ran(capsys):
     with pytest.raises(SystemExit) as caught:
         run('--help')

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support_models import manifest
+from support_models import write_model
 
 from trt_perception.build_record import PRECISIONS
 from trt_perception.build_record import AccuracyRecord
@@ -22,6 +23,7 @@ from trt_perception.manifest import parse_manifest
 from trt_perception.manifest_writer import manifest_text
 from trt_perception.manifest_writer import rebuild_command
 from trt_perception.manifest_writer import write_manifest
+from trt_perception.model_file import read_model_file
 
 BUILD = {
     'tensorrt': {'flavour': 'tensorrt_rtx', 'version': '1.7.1.12'},
@@ -234,3 +236,17 @@ def test_without_a_build_section_the_command_says_what_is_known(tmp_path, read):
     assert given['onnx'] == str(tmp_path / 'tiny.onnx')
     assert given['output'] == str(tmp_path / 'tiny.engine')
     assert given['precision'] is None
+
+
+def test_the_messages_of_a_mismatch_hold_the_exact_command(tmp_path):
+    engine = write_model(tmp_path, 'tiny.engine', build=BUILD)
+    command = rebuild_command(read_model_file(engine).manifest, engine)
+    assert '--precision int8' in command
+    engine.write_bytes(b'another')
+    with pytest.raises(ManifestError) as caught:
+        read_model_file(engine)
+    assert str(caught.value).endswith(command)
+    onnx = write_model(tmp_path, 'tiny.onnx')
+    onnx.write_bytes(b'another')
+    with pytest.raises(ManifestError, match=r'docs/manifest\.md says how$'):
+        read_model_file(onnx)

@@ -45,7 +45,10 @@ def rebuild_command(manifest: Manifest | None, engine: Path) -> str:
     """Return the command that makes an engine again, as it was made if the manifest tells.
 
     The ONNX file is looked for beside the engine; where it is not, it is named as it was then.
+    For an ONNX file it says what to do instead.
     """
+    if engine.suffix == '.onnx':
+        return 'for an ONNX file docs/manifest.md says how'
     words = ['ros2', 'run', 'trt_perception', 'build_engine', '--onnx']
     options = dict(manifest.build.options) if manifest and manifest.build else {}
     asked = str(options.pop('onnx', ''))

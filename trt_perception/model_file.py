@@ -29,6 +29,7 @@ from trt_perception.manifest import FileIdentity
 from trt_perception.manifest import Manifest
 from trt_perception.manifest import manifest_path
 from trt_perception.manifest import parse_manifest
+from trt_perception.manifest_writer import rebuild_command
 
 __all__ = ['ENGINE_SUFFIXES', 'ONNX_SUFFIX', 'ModelFile', 'read_checked', 'read_model_file']
 
@@ -102,11 +103,12 @@ def read_model_file(path: str | Path) -> ModelFile:
         if identity is None:
             raise ManifestError(f'{beside}: has no "{kind}" entry for {asked.name}')
         if identity.size_bytes != size:  # before gigabytes are read that nobody vouches for
-            raise _other_file(identity, asked, beside, f'{size} bytes')
+            raise _other_file(manifest, identity, asked, beside, f'{size} bytes')
         content = _read_all(file, size, asked)
     digest = hashlib.sha256(content).hexdigest()
     if identity.sha256 != digest:
-        raise _other_file(identity, asked, beside, f'{size} bytes, {digest[:16]}…')
+        found = f'{size} bytes, {digest[:16]}…'
+        raise _other_file(manifest, identity, asked, beside, found)
     content, metadata = _split_engine(content)
     return ModelFile(asked, content, digest, manifest, None, metadata)
 
@@ -221,10 +223,11 @@ def _check_owner_and_mode(status: os.stat_result, path: Path) -> None:
         )
 
 
-def _other_file(identity: FileIdentity, path: Path, beside: Path, found: str) -> ManifestError:
+def _other_file(
+    manifest: Manifest, identity: FileIdentity, path: Path, beside: Path, found: str
+) -> ManifestError:
     return ManifestError(
         f'{path} is not the file that {beside.name} describes: expected {identity.size_bytes} '
         f'bytes with SHA-256 {identity.sha256[:16]}… (got {found}); copy model and manifest '
-        'together, or make both again: ros2 run trt_perception build_engine for an engine; for '
-        'an ONNX file docs/manifest.md says how'
+        f'together, or make both again: {rebuild_command(manifest, path)}'
     )

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from typing import Final
 
@@ -25,6 +26,7 @@ from trt_perception.manifest import INPUT_DTYPES
 from trt_perception.manifest import Manifest
 from trt_perception.manifest import Preprocessing
 from trt_perception.manifest import TensorSpec
+from trt_perception.manifest_writer import rebuild_command
 from trt_perception.output_layout import assign_outputs
 from trt_perception.output_layout import layout
 from trt_perception.output_layout import layout_text
@@ -97,8 +99,9 @@ def resolve_model_spec(
         ManifestError: the manifest names other tensors than the model has.
     """
     if manifest is not None:
-        _check_tensors(name, 'input', manifest.inputs, inputs)
-        _check_tensors(name, 'output', manifest.outputs, outputs)
+        again = rebuild_command(manifest, Path(name))
+        _check_tensors(name, 'input', manifest.inputs, inputs, again)
+        _check_tensors(name, 'output', manifest.outputs, outputs, again)
     image, beside = split_inputs(name, inputs)
     given = Given.from_config(config)
     if manifest is not None:
@@ -133,14 +136,16 @@ def resolve_model_spec(
 
 
 def _check_tensors(
-    name: str, role: str, described: tuple[TensorSpec, ...], found: tuple[TensorSpec, ...]
+    name: str,
+    role: str,
+    described: tuple[TensorSpec, ...],
+    found: tuple[TensorSpec, ...],
+    again: str,
 ) -> None:
     if described != found:
         raise ManifestError(
             f'{name}: the manifest describes {role}s {_listed(described)}, the model has '
-            f'{_listed(found)}; '
-            'they do not belong together: make both again with ros2 run trt_perception '
-            'build_engine'
+            f'{_listed(found)}; they do not belong together: make both again: {again}'
         )
 
 

@@ -27,7 +27,10 @@ from trt_perception.recognition import Recognised
 __all__ = ['Verdicts', 'described', 'engine_manifest', 'identity', 'recorded_options']
 
 #: Where things are put, not what is built.
-NOT_RECORDED: Final = ('output', 'json', 'store', 'verbose', 'timing_cache', 'calibration_cache')
+NOT_RECORDED: Final = (
+    *('output', 'json', 'store', 'store_keep_days', 'verbose', 'compare_fp16'),
+    *('timing_cache', 'calibration_cache'),
+)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import onnx
 
 from trt_perception.building.accuracy_gate import Accuracy
 from trt_perception.building.accuracy_gate import measure_accuracy
@@ -16,21 +20,26 @@ from trt_perception.building.onnx_model import OnnxSource
 from trt_perception.building.options import BuildOptions
 from trt_perception.building.output_files import write_engine
 from trt_perception.building.precise import Precise
+from trt_perception.building.precision import convert_precision
 from trt_perception.building.prepare import image_input
+from trt_perception.building.quantise_check import is_quantised
 from trt_perception.building.report import Context
 from trt_perception.building.tensorrt_build import BuiltPlan
 from trt_perception.building.tensorrt_build import build_plan
 from trt_perception.building.tensorrt_release import TensorRt
+from trt_perception.building.tensorrt_release import uses_strong_typing
 from trt_perception.building.verify import Verified
+from trt_perception.building.verify import measure_latency
 from trt_perception.building.verify import runs_here
 from trt_perception.building.verify import verify_engine
 from trt_perception.errors import EngineError
+from trt_perception.gpu import Device
 from trt_perception.manifest import Manifest
 from trt_perception.manifest import manifest_path
 from trt_perception.model_file import ModelFile
 from trt_perception.recognition import Recognised
 
-__all__ = ['build', 'describe', 'validate', 'verify', 'write']
+__all__ = ['build', 'compare', 'describe', 'validate', 'verify', 'write']
 
 
 def build(context: Context, precise: Precise, tensorrt: TensorRt) -> BuiltPlan:
@@ -95,6 +104,58 @@ def verify(
         context.report.performance['latency_ms'] = verified.latency.as_dict()
         step.outcome = f'loaded, {verified.count} layers, {verified.latency.p50:.2f} ms'
         return verified
+
+
+def compare(
+    context: Context,
+    slimmed: onnx.ModelProto,
+    tensorrt: TensorRt,
+    verified: Verified | None,
+    shapes: Mapping[str, tuple[int, ...]],
+) -> None:
+    """Build FP16 too and say whether INT8 or FP8 is worth it on this GPU."""
+    options = context.options
+    if options.precision not in ('int8', 'fp8'):
+        return
+    with context.report.step('compare', context.progress) as step:
+        reason = _why_not_compare(options, slimmed, verified)
+        if reason or verified is None:
+            step.skip(reason)
+            return
+        fp16 = options.model_copy(update={'precision': 'fp16', 'calibration_tool': 'onnxruntime'})
+        converted = convert_precision(
+            slimmed,
+            'fp16',
+            keep_fp32=options.keep_fp32,
+            strongly_typed=uses_strong_typing(tensorrt, fp16),
+            input_shapes=shapes,
+        )
+        plan = build_plan(
+            converted.model.SerializeToString(), fp16, tensorrt, progress=context.progress
+        )
+        digest = hashlib.sha256(plan.content).hexdigest()
+        other = ModelFile(options.engine_path(), plan.content, digest, None)
+        (shape,) = shapes.values()
+        latency = measure_latency(other, Device(0), shape)
+        context.report.performance['fp16_latency_ms'] = latency.as_dict()
+        step.outcome = (
+            f'{options.precision} {verified.latency.p50:.2f} ms, fp16 {latency.p50:.2f} ms'
+        )
+        if verified.latency.p50 >= latency.p50:
+            context.report.warn(
+                f'{options.precision} is not faster than fp16 on this GPU '
+                f'({verified.latency.p50:.2f} against {latency.p50:.2f} ms): use --precision fp16'
+            )
+
+
+def _why_not_compare(
+    options: BuildOptions, slimmed: onnx.ModelProto, verified: Verified | None
+) -> str:
+    if verified is None:
+        return 'the engine cannot be run here'
+    if not options.compare_fp16:
+        return 'not wanted (--no-compare-fp16)'
+    return 'the model was quantised already' if is_quantised(slimmed) else ''
 
 
 def validate(

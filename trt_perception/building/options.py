@@ -123,6 +123,12 @@ class BuildOptions(pydantic.BaseModel):
         metavar='PATTERN',
     )
 
+    compare_fp16: bool = _option(
+        'precision',
+        True,
+        'With int8 or fp8 on a GPU: build FP16 too, time both, and say which is faster.',
+    )
+
     batch: int | None = _option(
         'shapes',
         None,

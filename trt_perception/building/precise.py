@@ -26,6 +26,7 @@ from trt_perception.building.quantise import QuantisationReport
 from trt_perception.building.quantise import quantise
 from trt_perception.building.quantise_check import check_quantised
 from trt_perception.building.quantise_check import is_quantised
+from trt_perception.building.quantise_modelopt import quantise_with_modelopt
 from trt_perception.building.report import Progress
 from trt_perception.building.tensorrt_calibrator import CalibrationFeed
 from trt_perception.building.tensorrt_release import TensorRt
@@ -123,8 +124,18 @@ def make_precise(
     implicit = options.precision == 'int8' and options.calibration_tool == 'tensorrt'
     if images is not None and implicit:
         feed = _feed(model, options, images, preprocessing, shapes)
+    elif images is not None and options.calibration_tool == 'modelopt':
+        model = quantise_with_modelopt(
+            model,
+            preprocessing,
+            images,
+            method=cast(Any, options.calibration_method),
+            target=cast(Any, options.precision),
+            keep_float=options.keep_float,
+            progress=progress,
+            cancelled=lambda: False,
+        )
     elif images is not None:
-        _check_tool(options)
         result = quantise(
             model,
             preprocessing,
@@ -158,7 +169,7 @@ def make_precise(
         feed=feed,
         calibration=_record(options, images) if images is not None else None,
         warnings=(*(quantised.warnings if quantised else ()), *report.notes),
-        summary=_summary(report.macs, quantised, already=is_quantised(model) and not quantised),
+        summary=_summary(report.macs, quantised, already=images is None and is_quantised(model)),
         details=details,
     )
 
@@ -187,13 +198,6 @@ def _feed(
         f'{digest} {images.sha256} {preprocessing}',
         _cache(options.calibration_cache),
     )
-
-
-def _check_tool(options: BuildOptions) -> None:
-    if options.calibration_tool != 'onnxruntime':
-        raise ConfigError(
-            f'calibration_tool {options.calibration_tool} cannot be used yet; use onnxruntime'
-        )
 
 
 def _cache(value: str) -> Path | None:

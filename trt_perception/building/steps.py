@@ -103,6 +103,7 @@ def _make(
     calibrated = Verdicts(calibration=precise.calibration)
     engine = engine_steps.describe(context, source, recognised, plan, calibrated)
     verified = engine_steps.verify(context, engine, plan, precise, shapes)
+    engine_steps.compare(context, slimmed, tensorrt, verified, shapes)
     accuracy = engine_steps.validate(context, source, recognised, precise, engine, verified)
     verdicts = Verdicts(
         verified.layers if verified else None,

@@ -16,7 +16,7 @@ from trt_perception.checks.software import Module
 __all__ = ['check_model', 'is_onnx']
 
 _AREA: Final = 'model'
-_REBUILD: Final = 'build it again on this machine: ros2 run trt_perception build_engine'
+_REBUILD: Final = 'build it again on this machine'
 
 
 def is_onnx(path: str) -> bool:
@@ -74,8 +74,10 @@ def check_model(
 def _plan(model: Any, modules: Mapping[str, Module], gpu: Gpu | None) -> Iterator[Finding]:
     """Compare what built an engine with what is here."""
     from trt_perception.errors import EngineError
+    from trt_perception.manifest_writer import rebuild_command
     from trt_perception.stages.tensorrt_runtime import read_plan_header
 
+    rebuild = f'{_REBUILD}: {rebuild_command(model.manifest, model.path)}'
     try:
         header = read_plan_header(model.content, model.path.name)
     except EngineError as error:
@@ -86,11 +88,11 @@ def _plan(model: Any, modules: Mapping[str, Module], gpu: Gpu | None) -> Iterato
     if not installed.version:
         found = f'built by {header.module} {built}, which is not here: {installed.error}'
         yield Finding(
-            _AREA, 'plan', 'red', found, f'install {header.module} {built}, or {_REBUILD}'
+            _AREA, 'plan', 'red', found, f'install {header.module} {built}, or {rebuild}'
         )
     elif installed.version.split('.')[:3] != built.split('.')[:3]:
         found = f'built by {header.module} {built}, here is {installed.version}'
-        yield Finding(_AREA, 'plan', 'red', found, _REBUILD)
+        yield Finding(_AREA, 'plan', 'red', found, rebuild)
     else:
         yield Finding(_AREA, 'plan', 'green', f'built by {header.module} {built}')
     if gpu is None:
@@ -104,14 +106,16 @@ def _plan(model: Any, modules: Mapping[str, Module], gpu: Gpu | None) -> Iterato
     here = '.'.join(map(str, gpu.compute_capability))
     if capability != here:
         found = f'built for {name} (compute capability {capability}), here is {gpu.name} ({here})'
-        yield Finding(_AREA, 'GPU of the engine', 'red', found, _REBUILD)
+        yield Finding(_AREA, 'GPU of the engine', 'red', found, rebuild)
     elif name != gpu.name:
         found = f'built for {name}, here is {gpu.name}: it runs, perhaps slower'
-        yield Finding(_AREA, 'GPU of the engine', 'yellow', found, _REBUILD)
+        yield Finding(_AREA, 'GPU of the engine', 'yellow', found, rebuild)
     else:
         yield Finding(_AREA, 'GPU of the engine', 'green', gpu.name)
 
 
 def _refused(name: str, error: Exception) -> Finding:
-    found, fix = split_fix(str(error), f'mend what the message names, or {_REBUILD}')
+    found, fix = split_fix(
+        str(error), 'mend what the message names, or build it again with build_engine'
+    )
     return Finding(_AREA, name, 'red', found, fix)

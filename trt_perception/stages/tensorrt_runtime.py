@@ -22,6 +22,7 @@ from trt_perception.gpu import Device
 from trt_perception.gpu import DeviceBuffer
 from trt_perception.gpu import Stream
 from trt_perception.manifest import TensorSpec
+from trt_perception.manifest_writer import rebuild_command
 from trt_perception.model_file import ModelFile
 from trt_perception.stages.tensorrt_log import TensorRtLog
 
@@ -38,7 +39,6 @@ _DTYPES: Final = {
     'UINT8': 'uint8',
     'BOOL': 'bool',
 }
-_REBUILD: Final = 'build it again on this machine: ros2 run trt_perception build_engine'
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,8 @@ class TensorRtEngine:
     def __init__(self, model: ModelFile, device: Device) -> None:
         self.header = read_plan_header(model.content, model.path.name)
         self._name = model.path.name
+        command = rebuild_command(model.manifest, model.path)
+        self._rebuild = f'build it again on this machine: {command}'
         self._trt = _import(self.header.module, self._name)
         self._said = TensorRtLog(self._trt)
         self._runtime: Any = None
@@ -210,7 +212,7 @@ class TensorRtEngine:
             f'{model.path}: built by {module} {built}; {module} {ours} on {device.name} (compute '
             f'capability {device.compute_capability[0]}.{device.compute_capability[1]}, {free} of '
             f'{total} MiB free) cannot load it. It said: {self._said.last_errors()}. Unless '
-            f'memory is short, {_REBUILD}'
+            f'memory is short, {self._rebuild}'
         )
 
     def _refuse_open(self, outputs: tuple[TensorSpec, ...]) -> None:
@@ -263,7 +265,7 @@ class TensorRtEngine:
     def _spec(self, name: str) -> TensorSpec:
         if self._engine.get_tensor_format(name) != self._trt.TensorFormat.LINEAR:
             raise EngineError(
-                f'{self._name}: tensor {name} must have the LINEAR format; {_REBUILD}'
+                f'{self._name}: tensor {name} must have the LINEAR format; {self._rebuild}'
             )
         kind = self._engine.get_tensor_dtype(name).name
         return TensorSpec(
