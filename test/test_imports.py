@@ -22,6 +22,7 @@ LAYERS = {
     'pipelines': ['pipelines'],
     'stages': ['stages'],
     'ground': [
+        'arguments',
         'atomic_files',
         'build_record',
         'cache',

@@ -10,30 +10,12 @@ from typing import Final
 
 import numpy as np
 
-from trt_perception.errors import ConfigError
 from trt_perception.evaluation.metrics import Metrics
 
-__all__ = ['check_plot', 'plot_accuracy']
+__all__ = ['plot_accuracy']
 
 # More bars than that nobody reads; those with the worst figures are shown.
 _MOST_CLASSES: Final = 20
-
-
-def check_plot(path: Path) -> None:
-    """Find out before the work whether a plot can be drawn.
-
-    Raises:
-        ConfigError: the suffix is none of .png, .svg and .pdf, or matplotlib is not installed.
-    """
-    if path.suffix not in ('.png', '.svg', '.pdf'):
-        raise ConfigError(f'--plot {path}: expected a .png, .svg or .pdf file')
-    try:
-        importlib.import_module('matplotlib.figure')
-    except ImportError as error:
-        raise ConfigError(
-            f'--plot needs matplotlib ({error}): python3 -m pip install matplotlib, or sudo apt '
-            'install python3-matplotlib'
-        ) from error
 
 
 def plot_accuracy(models: Mapping[str, Metrics], path: Path) -> None:
@@ -41,7 +23,7 @@ def plot_accuracy(models: Mapping[str, Metrics], path: Path) -> None:
 
     Args:
         models: figures by name, at least one.
-        path: picture to write, as ``check_plot`` wants it.
+        path: picture to write, as ``arguments.check_plot`` wants it.
     """
     figure: Any = importlib.import_module('matplotlib.figure').Figure(
         (13, 5.5), layout='constrained'

@@ -19,6 +19,8 @@ from typing import Final
 
 from tqdm import tqdm
 
+from trt_perception.arguments import at_least
+from trt_perception.arguments import check_plot
 from trt_perception.errors import ConfigError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.frame import PIXEL_FORMATS
@@ -32,7 +34,6 @@ from trt_perception.tools.benchmark_measure import compare_detections
 from trt_perception.tools.benchmark_model import BenchmarkOptions
 from trt_perception.tools.benchmark_model import ModelReport
 from trt_perception.tools.benchmark_model import measure_model
-from trt_perception.tools.benchmark_plot import check_plot
 from trt_perception.tools.benchmark_plot import plot_reports
 from trt_perception.tools.benchmark_report import agreement_text
 from trt_perception.tools.benchmark_report import machine_facts
@@ -257,14 +258,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         '--frames',
-        type=_at_least(1),
+        type=at_least(1),
         default=defaults.count,
         metavar='N',
         help='per measurement (default: 1000)',
     )
     add(
         '--warmup',
-        type=_at_least(0),
+        type=at_least(0),
         default=defaults.warmup,
         metavar='N',
         help='frames before that do not count (default: 100)',
@@ -317,17 +318,6 @@ def _depths(text: str) -> tuple[int, ...]:
     if not all(part.strip().isdecimal() for part in parts):
         raise argparse.ArgumentTypeError(f'expected numbers, as in 1,2,3 (got {text!r})')
     return tuple(int(part) for part in parts)
-
-
-def _at_least(lowest: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < lowest:
-            raise argparse.ArgumentTypeError(
-                f'expected a whole number from {lowest} on (got {text!r})'
-            )
-        return int(text)
-
-    return number
 
 
 if __name__ == '__main__':

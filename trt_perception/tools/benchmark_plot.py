@@ -7,27 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trt_perception.errors import ConfigError
 from trt_perception.tools.benchmark_model import ModelReport
 
-__all__ = ['check_plot', 'plot_reports']
-
-
-def check_plot(path: Path) -> None:
-    """Find out before measuring whether a plot can be drawn.
-
-    Raises:
-        ConfigError: the suffix is none of .png, .svg and .pdf, or matplotlib is not installed.
-    """
-    if path.suffix not in ('.png', '.svg', '.pdf'):
-        raise ConfigError(f'--plot {path}: expected a .png, .svg or .pdf file')
-    try:
-        importlib.import_module('matplotlib.figure')
-    except ImportError as error:
-        raise ConfigError(
-            f'--plot needs matplotlib ({error}): python3 -m pip install matplotlib, or sudo apt '
-            'install python3-matplotlib'
-        ) from error
+__all__ = ['plot_reports']
 
 
 def plot_reports(reports: Sequence[ModelReport], path: Path) -> None:
@@ -35,7 +17,7 @@ def plot_reports(reports: Sequence[ModelReport], path: Path) -> None:
 
     Args:
         reports: at least one.
-        path: picture to write, as ``check_plot`` wants it.
+        path: picture to write, as ``arguments.check_plot`` wants it.
     """
     size = (14, 3.6 * len(reports))
     figure: Any = importlib.import_module('matplotlib.figure').Figure(size, layout='constrained')

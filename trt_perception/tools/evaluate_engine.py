@@ -15,6 +15,9 @@ from typing import Final
 
 from tqdm import tqdm
 
+from trt_perception.arguments import at_least
+from trt_perception.arguments import check_output_file
+from trt_perception.arguments import check_plot
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import ConfigError
 from trt_perception.errors import TrtPerceptionError
@@ -27,7 +30,6 @@ from trt_perception.evaluation.compare import evaluate_model
 from trt_perception.evaluation.dataset import Dataset
 from trt_perception.evaluation.images import find_all_images
 from trt_perception.evaluation.pictures import write_worst
-from trt_perception.evaluation.plots import check_plot
 from trt_perception.evaluation.plots import plot_accuracy
 from trt_perception.evaluation.run import open_for_evaluation
 from trt_perception.model_file import ModelFile
@@ -37,8 +39,6 @@ from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.tools.evaluation_text import report_text
 from trt_perception.tools.model_arguments import add_model_arguments
-from trt_perception.tools.model_arguments import at_least
-from trt_perception.tools.model_arguments import check_output_file
 from trt_perception.tools.model_arguments import detector_config
 
 __all__ = ['main']

@@ -12,6 +12,7 @@ from typing import Final
 
 from tqdm import tqdm
 
+from trt_perception.arguments import at_least
 from trt_perception.building.inspect_layers import check_precision
 from trt_perception.building.inspect_layers import layer_precisions
 from trt_perception.building.inspect_layers import raise_if_lost
@@ -142,14 +143,14 @@ def _parser() -> argparse.ArgumentParser:
     add('engine', type=Path, metavar='ENGINE', help='engine (.engine, .plan, .trt)')
     add(
         '--times',
-        type=_whole,
+        type=at_least(0),
         default=0,
         metavar='N',
         help='measure each layer, mean of N runs (default: 0, not measured; needs a GPU)',
     )
     add(
         '--layers',
-        type=_whole,
+        type=at_least(0),
         default=30,
         metavar='N',
         help='most rows in the table of layers (default: 30)',
@@ -162,12 +163,6 @@ def _parser() -> argparse.ArgumentParser:
         help='write the precision of the layers, as built, into the manifest (needs a GPU)',
     )
     return parser
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f'expected a whole number (got {text!r})')
-    return int(text)
 
 
 if __name__ == '__main__':

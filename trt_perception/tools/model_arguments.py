@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from typing import Final
 
 import yaml
 
+from trt_perception.arguments import at_least
 from trt_perception.config import PARAMETERS
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import ConfigError
 
-__all__ = ['add_model_arguments', 'at_least', 'check_output_file', 'detector_config']
+__all__ = ['add_model_arguments', 'detector_config']
 
 # What these tools set by arguments of their own, or what only a node with a camera has.
 _OWN: Final = {
@@ -92,26 +91,3 @@ def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
         except (yaml.YAMLError, RecursionError) as error:
             raise ConfigError(f'--param {given}: the value is not YAML: {error}') from error
     return DetectorConfig.from_values(values)
-
-
-def at_least(lowest: int) -> Callable[[str], int]:
-    """Return a reader of whole numbers for argparse."""
-
-    def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < lowest:
-            raise argparse.ArgumentTypeError(
-                f'expected a whole number from {lowest} on (got {text!r})'
-            )
-        return int(text)
-
-    return number
-
-
-def check_output_file(path: Path | None) -> None:
-    """Find out before the work whether a file can stand there.
-
-    Raises:
-        ConfigError: its folder does not exist, or it is one.
-    """
-    if path is not None and (not path.parent.is_dir() or path.is_dir()):
-        raise ConfigError(f'{path}: expected a file to write, in a folder that exists')
