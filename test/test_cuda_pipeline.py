@@ -164,7 +164,7 @@ def test_more_candidates_than_the_kernels_hold_are_decoded_on_the_host(engine):
         runs.append(detect_all(pipeline, frames, low))
         pipeline.close()
     for run in runs:
-        assert all(len(found) > 20 for found in run)
+        assert sum(map(len, run)) > 50  # 88 on the host
     # Where two scores or overlaps are all but equal, rounding may turn the order.
     assert compare_runs(*runs, tuple('0123456789')).overall.f1 > 0.99
     sure = compare_runs(*(above(run, 0.25) for run in runs), tuple('0123456789'))

@@ -277,21 +277,27 @@ def test_benchmark_figures_are_the_recorded_ones():
             assert [cell for cell in told[case] if cell in expected] == expected
 
 
-def test_accuracy_figures_are_the_recorded_ones():
+@pytest.mark.parametrize(
+    ('title', 'files', 'suffix'),
+    [
+        ('The digits in several precisions', ['digits_cpu'], '.onnx'),
+        ('On a GPU', ['digits_gpu', 'digits_gpu_tf32'], ''),
+    ],
+)
+def test_accuracy_figures_are_the_recorded_ones(title, files, suffix):
     text = (ROOT / 'docs' / 'accuracy.md').read_text(encoding='utf-8')
-    recorded = ROOT / 'docs' / 'accuracy' / 'digits_cpu.json'
-    models = json.loads(recorded.read_text(encoding='utf-8'))['models']
-    told = {
-        name.strip('`'): row
-        for name, *row in rows(section(text, 'The digits in several precisions'))
-    }
-    assert {f'digits_{name}.onnx' for name in told} == set(models)
+    models = {}
+    for file in files:
+        recorded = ROOT / 'docs' / 'accuracy' / f'{file}.json'
+        models |= json.loads(recorded.read_text(encoding='utf-8'))['models']
+    told = {f'digits_{name.strip("`")}{suffix}': row for name, *row in rows(section(text, title))}
+    assert set(told) == set(models)
     for name, (m_ap, m_ap50, m_ap75, shares, f1) in told.items():
-        model = models[f'digits_{name}.onnx']
-        metrics, at = model['metrics'], model['at_threshold']
+        metrics, at = models[name]['metrics'], models[name]['at_threshold']
         assert [m_ap, m_ap50, m_ap75] == [f'{metrics[k]:.3f}' for k in ('mAP', 'mAP50', 'mAP75')]
         assert shares == f'{at["precision"]:.3f}, {at["recall"]:.3f}'
-        assert f1 == (f'{model["agreement"]["F1"]:.4f}' if 'agreement' in model else '')
+        agreement = models[name].get('agreement')
+        assert f1 == (f'{agreement["F1"]:.4f}' if agreement else '')
 
 
 def test_changelog_has_this_version():

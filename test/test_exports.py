@@ -115,25 +115,21 @@ def test_the_pictures_pixels_matter(family, tmp_path):
     assert np.abs(said[0] - said[1]).max() > 1e-3
 
 
-TORCHVISION = ['ssd', 'retinanet']
-
-
-@pytest.mark.parametrize('family', TORCHVISION)
+@pytest.mark.parametrize('family', ['ssd', 'retinanet', 'faster_rcnn'])
 def test_torchvision_in_the_pipeline_needs_only_class_names(family, tmp_path):
-    if not (EXPORTS / family / 'expected.npz').exists():
-        pytest.skip(
-            'needs what test/data/exports/record.py --families torchvision records where '
-            'torchvision is'
-        )
     told = expected(family)
     pipeline = opened(family, tmp_path, model_class_names=NAMES, max_detections=1000)
     assert pipeline.spec.decoder == DECODERS['torchvision']
     height, width = told['image'].shape[:2]
-    frame = Frame.view(told['image'], width=width, height=height, step=3 * width, encoding='rgb8')
-    pipeline.enqueue(0, frame, Thresholds(confidence=float(told['threshold'])))
-    found = pipeline.collect(0).detections
+    thresholds = Thresholds(confidence=float(told['threshold']))
+    seen = []
+    for image in (told['image'], 255 - told['image']):
+        frame = Frame.view(image, width=width, height=height, step=3 * width, encoding='rgb8')
+        pipeline.enqueue(0, frame, thresholds)
+        seen.append(pipeline.collect(0).detections)
     wanted = rows(told['xyxy'], told['scores'], told['labels'], (width, height))
-    assert_same(found, *wanted, 0.01, 1e-4)
+    assert_same(seen[0], *wanted, 0.01, 1e-4)
+    assert np.abs(seen[0].scores[:5] - seen[1].scores[:5]).max() > 1e-3  # pixels matter
 
 
 def test_without_its_config_sigmoid_or_softmax_and_the_names_are_asked_for(tmp_path):

@@ -278,10 +278,10 @@ def test_it_stops_when_told(images):
             SMALL,
             images,
             progress=progress,
-            cancelled=lambda: ('calibrating', 3, 24) in steps,
+            cancelled=lambda: ('calibrating', 3, 16) in steps,
         )
-    assert ('checking images', 24, 24) in steps
-    assert ('calibrating', 4, 24) not in steps
+    assert ('checking images', 16, 16) in steps
+    assert ('calibrating', 4, 16) not in steps
 
 
 def changed(model, kind, place, tensor):

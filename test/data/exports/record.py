@@ -6,9 +6,9 @@ post-processing says of it. Weights are random, from a seed, and the networks ti
 
     python3 -m pip install torch==2.13.0 transformers==5.23.0 onnx onnxscript scipy pillow
     python3 test/data/exports/record.py --out test/data/exports
-    python3 test/data/exports/record.py --families torchvision --out test/data/exports
 
-torchvision needs its compiled operators, as its own packages bring them.
+    python3 -m pip install torch==2.15.0 torchvision==0.29.2 onnx onnxscript
+    python3 test/data/exports/record.py --families torchvision --out test/data/exports
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 HEIGHT, WIDTH = 64, 96
 NAMES = ['N/A', 'cat', 'dog', 'N/A', 'fox']  # COCO's lists have placeholders like these
 TRANSFORMERS = ('rt_detr', 'detr', 'yolos', 'deformable_detr')
-TORCHVISION = ('ssd', 'retinanet')
+TORCHVISION = ('ssd', 'retinanet', 'faster_rcnn')
 
 
 def picture():
@@ -237,6 +237,9 @@ class Grids(torch.nn.Module):
 def record_torchvision(family, folder):
     """Write model.onnx and expected.npz; torchvision's post-processing is inside the model."""
     from torchvision.models import detection
+    from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
+    from torchvision.models.detection.faster_rcnn import TwoMLPHead
+    from torchvision.ops import MultiScaleRoIAlign
 
     torch.manual_seed(1)
     if family == 'ssd':
@@ -256,21 +259,35 @@ def record_torchvision(family, folder):
         )
         backbone.out_channels = 16
         anchors = detection.anchor_utils.AnchorGenerator(((16, 32),), ((0.5, 1.0, 2.0),))
-        model = detection.RetinaNet(
-            backbone,
-            len(NAMES),
-            anchor_generator=anchors,
-            min_size=HEIGHT,
-            max_size=WIDTH,
-            score_thresh=0.0,
-            topk_candidates=60,
-            detections_per_img=30,
-        )
+        sizes = {'min_size': HEIGHT, 'max_size': WIDTH}
+        if family == 'retinanet':
+            model = detection.RetinaNet(
+                backbone,
+                len(NAMES),
+                anchor_generator=anchors,
+                score_thresh=0.0,
+                topk_candidates=60,
+                detections_per_img=30,
+                **sizes,
+            )
+        else:
+            model = detection.FasterRCNN(
+                backbone,
+                rpn_anchor_generator=anchors,
+                box_roi_pool=MultiScaleRoIAlign(['0'], 3, 2),
+                box_head=TwoMLPHead(16 * 9, 16),
+                box_predictor=FastRCNNPredictor(16, len(NAMES)),
+                box_score_thresh=0.0,
+                box_detections_per_img=30,
+                rpn_post_nms_top_n_test=20,
+                **sizes,
+            )
     model.eval()
     if family == 'ssd':
         spread(model, ('classification_head',), 3)
     else:  # initialised so small that all scores are alike
-        spread(model, ('classification_head', 'regression_head'), 12)
+        heads = ('classification_head', 'regression_head', 'rpn.head', 'box_predictor')
+        spread(model, heads, 12 if family == 'retinanet' else 6)
     image = picture()
     pixels = torch.from_numpy(image.transpose(2, 0, 1).astype(np.float32) / 255)
     with torch.no_grad():
