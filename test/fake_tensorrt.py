@@ -1,4 +1,4 @@
-"""A stand-in for the module tensorrt: one engine of fixed shapes that does no work.
+"""Stand-ins for the modules tensorrt and tensorrt_rtx: one engine that does no work.
 
 Any call can refuse, as TensorRT does: by None or False, with the reason in the logger only.
 """
@@ -41,7 +41,14 @@ class DataType(Enum):
 
 
 class Severity(Enum):
+    WARNING = 2
     ERROR = 1
+
+
+class Specialization(Enum):
+    LAZY = 0
+    EAGER = 1
+    NONE = 2
 
 
 class FakeTensorRt:
@@ -49,11 +56,15 @@ class FakeTensorRt:
 
     Args:
         refuses: name of the call that refuses, empty for none.
-        inputs: (name, shape, dtype's name) of each.
+        inputs: (name, shape, dtype's name) of each; -1 for sides that a profile leaves open.
         outputs: likewise.
+        profiles: smallest, usual and largest shape of the first input in each; none where the
+            engine has the one of its shapes.
 
     Attributes:
         calls: names in order.
+        arguments: of the last call of each name.
+        formats: by profile, of every tensor; LINEAR where nothing is said.
         living: engines and contexts that somebody still holds.
     """
 
@@ -66,10 +77,12 @@ class FakeTensorRt:
         def __init__(self):
             pass
 
-    def __init__(self, refuses='', inputs=(INPUT,), outputs=(OUTPUT,)):
+    def __init__(self, refuses='', inputs=(INPUT,), outputs=(OUTPUT,), profiles=()):
         self.refuses = refuses
-        self.inputs, self.outputs = inputs, outputs
+        self.inputs, self.outputs, self.profiles = inputs, outputs, profiles
         self.calls = []
+        self.arguments = {}
+        self.formats = {}
         self.living = weakref.WeakSet()
 
     def Runtime(self, logger):  # noqa: N802
@@ -80,21 +93,74 @@ class FakeTensorRt:
             )
         )
 
-    def answer(self, name, make=lambda: True):
+    def answer(self, name, make=lambda: True, arguments=()):
         """Return what a call returns, after saying why where it refuses."""
         self.calls.append(name)
+        self.arguments[name] = arguments
         if name == self.refuses:
             self.logger.log(Severity.ERROR, REASON)
             return REFUSALS[name]
         return make()
 
 
-class _Engine:
-    device_memory_size_v2 = 4096
-    num_optimization_profiles = 1
+class FakeTensorRtRtx(FakeTensorRt):
+    """The module tensorrt_rtx: it compiles kernels when the first context is made.
+
+    Attributes:
+        compiled: how often.
+        accepts: whether a runtime cache was made for this machine.
+        config: the last runtime configuration.
+    """
+
+    __version__ = '1.4.0.76'
+    IRuntimeCache = object
+    DynamicShapesKernelSpecializationStrategy = Specialization
+    CudaGraphStrategy = SimpleNamespace(DISABLED=0)
+
+    def __init__(self, accepts=True, **tensors):
+        super().__init__(**tensors)
+        self.compiled = 0
+        self.accepts = accepts
+
+
+class _RuntimeConfig:
+    """What a context is made with."""
 
     def __init__(self, module):
         self._module = module
+        module.config = self
+
+    def set_execution_context_allocation_strategy(self, strategy):
+        self.allocation = strategy
+
+    def create_runtime_cache(self):
+        return _RuntimeCache(self._module)
+
+    def set_runtime_cache(self, cache):
+        self.cache = cache
+
+
+class _RuntimeCache:
+    content = b''
+
+    def __init__(self, module):
+        self._module = module
+
+    def deserialize(self, content):
+        if self._module.accepts:
+            self.content = content
+        return self._module.accepts
+
+    def serialize(self):
+        return memoryview(self.content)
+
+
+class _Engine:
+    device_memory_size_v2 = 4096
+
+    def __init__(self, module):
+        self._module = module
+        self.num_optimization_profiles = max(1, len(module.profiles))
         self._tensors = {name: (shape, kind) for name, shape, kind in self._all()}
         self.num_io_tensors = len(self._tensors)
         module.living.add(self)
@@ -109,8 +175,10 @@ class _Engine:
         inputs = [tensor[0] for tensor in self._module.inputs]
         return TensorIOMode.INPUT if name in inputs else TensorIOMode.OUTPUT
 
-    def get_tensor_format(self, name):
-        return TensorFormat.LINEAR
+    def get_tensor_format(self, name, profile=None):
+        if profile is None and self.num_optimization_profiles > 1:
+            self._module.logger.log(Severity.WARNING, 'only returns results for profile 0')
+        return self._module.formats.get(profile, TensorFormat.LINEAR)
 
     def get_tensor_dtype(self, name):
         return DataType[self._tensors[name][1]]
@@ -119,9 +187,16 @@ class _Engine:
         return self._tensors[name][0]
 
     def get_tensor_profile_shape(self, name, profile):
-        return (self._tensors[name][0],) * 3
+        profiles = self._module.profiles
+        return profiles[profile] if profiles else (self._tensors[name][0],) * 3
 
-    def create_execution_context(self, strategy):
+    def create_runtime_config(self):
+        return _RuntimeConfig(self._module)
+
+    def create_execution_context(self, how):
+        if isinstance(how, _RuntimeConfig) and how.cache.content != b'compiled':
+            how.cache.content = b'compiled'
+            self._module.compiled += 1
         return self._module.answer('create_execution_context', lambda: _Context(self))
 
 
@@ -134,7 +209,7 @@ class _Context:
     def __getattr__(self, name):
         if name not in REFUSALS:
             raise AttributeError(name)
-        return lambda *arguments: self._module.answer(name)
+        return lambda *arguments: self._module.answer(name, arguments=arguments)
 
     def infer_shapes(self):
         return self._module.answer('infer_shapes', list)
@@ -143,4 +218,5 @@ class _Context:
         assert size == self._engine.device_memory_size_v2
 
     def get_tensor_shape(self, name):
-        return self._engine.get_tensor_shape(name)
+        shape = self._engine.get_tensor_shape(name)
+        return OUTPUT[1] if -1 in shape else shape

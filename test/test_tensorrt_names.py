@@ -40,7 +40,7 @@ ONLY_RTX = {
     'CudaGraphStrategy',
     'CudaGraphStrategy.DISABLED',
     'DynamicShapesKernelSpecializationStrategy',
-    'DynamicShapesKernelSpecializationStrategy.NONE',
+    'DynamicShapesKernelSpecializationStrategy.EAGER',
     'ICudaEngine.create_runtime_config',
     'IExecutionContext.is_stream_capturable',
     'IRuntimeConfig.create_runtime_cache',

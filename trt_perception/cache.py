@@ -1,13 +1,14 @@
 """Small files that are expensive to make again: compiled kernels, TensorRT's caches.
 
-They live below ``$XDG_CACHE_HOME/trt_perception``. Guarantees: a file is there whole or not at
-all; each kind keeps its newest entries only. Non-guarantee: anything may be missing at any time,
-so every reader can do without.
+They live below ``$XDG_CACHE_HOME/trt_perception``. Guarantees: what is read is what was written,
+byte for byte, because each file begins with the SHA-256 of the rest; each kind keeps its newest
+entries only. Non-guarantee: anything may be missing at any time, so every reader can do without.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import tempfile
@@ -17,6 +18,7 @@ from typing import Final
 __all__ = ['cache_folder', 'read_cached', 'write_cached']
 
 _KEEP: Final = 32
+_DIGEST_BYTES: Final = 32
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -29,7 +31,7 @@ def cache_folder(kind: str) -> Path:
 def read_cached(kind: str, key: str) -> bytes | None:
     """Return an entry, None where there is none.
 
-    An entry that somebody else could have written counts as none.
+    An entry that is damaged, or that somebody else could have written, counts as none.
     """
     path = cache_folder(kind) / key
     try:
@@ -38,9 +40,13 @@ def read_cached(kind: str, key: str) -> bytes | None:
             if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o002:
                 return None
             os.utime(path)  # newest means last used
-            return file.read()
+            digest, content = file.read(_DIGEST_BYTES), file.read()
     except OSError:
         return None
+    if hashlib.sha256(content).digest() != digest:
+        _LOG.warning('%s is damaged, and is made again', path)
+        return None
+    return content
 
 
 def write_cached(kind: str, key: str, content: bytes) -> None:
@@ -53,7 +59,7 @@ def write_cached(kind: str, key: str, content: bytes) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.NamedTemporaryFile(dir=folder, prefix='.', delete=False) as file:
             try:
-                file.write(content)
+                file.write(hashlib.sha256(content).digest() + content)
                 file.flush()
                 Path(file.name).replace(folder / key)
             except BaseException:

@@ -138,7 +138,7 @@ class TensorRtEngine:
             EngineError: no profile holds the shape, or an output's shape depends on the data.
             CudaError: there is not enough memory.
         """
-        profile = self._profile(image)
+        profile, is_open = self._profile(image)
         context = self._new_context()
         if context is None:
             raise EngineError(f'{self._name}: no execution context: {self._said.last_errors()}')
@@ -170,7 +170,8 @@ class TensorRtEngine:
             if memory is not None:
                 memory.close()
             raise
-        return TensorRtContext(self, context, memory, outputs)
+        hint = _open_hint(image) if is_open else ''
+        return TensorRtContext(self, context, memory, outputs, hint)
 
     @property
     def native(self) -> Any:
@@ -232,11 +233,11 @@ class TensorRtEngine:
             return self._engine.create_execution_context(user_managed)
         config = self._engine.create_runtime_config()
         config.set_execution_context_allocation_strategy(user_managed)
-        # Kernels made for the shape fail when they run (TensorRT-RTX 1.4, compute capability 9.0)
-        # or crash the process in set_input_shape. Only engines of open shapes have any; those that
-        # serve every shape work.
+        # Shapes are set once, so the kernels made for them must be there before the graph is
+        # captured. Not NONE: with it TensorRT-RTX 1.4 runs open shapes on compute capability 9.0,
+        # but computes boxes 26 pixels off; with kernels of its own it refuses to run.
         strategy = self._trt.DynamicShapesKernelSpecializationStrategy
-        config.dynamic_shapes_kernel_specialization_strategy = strategy.NONE
+        config.dynamic_shapes_kernel_specialization_strategy = strategy.EAGER
         config.cuda_graph_strategy = (
             self._trt.CudaGraphStrategy.DISABLED
         )  # we capture the whole frame
@@ -248,22 +249,24 @@ class TensorRtEngine:
         config.set_runtime_cache(self._runtime_cache)
         return self._engine.create_execution_context(config)
 
-    def _profile(self, image: TensorSpec) -> int:
-        """Return the first profile that holds the shape."""
+    def _profile(self, image: TensorSpec) -> tuple[int, bool]:
+        """Return the first profile that holds the shape, and whether it holds others too."""
         ranges = []
         for profile in range(self._engine.num_optimization_profiles):
             low, _, high = (
                 tuple(side) for side in self._engine.get_tensor_profile_shape(image.name, profile)
             )
             if all(a <= side <= b for a, side, b in zip(low, image.shape, high, strict=True)):
-                return profile
+                return profile, low != high
             ranges.append(f'{list(low)} to {list(high)}')
         raise EngineError(
             f'{self._name}: no profile takes {list(image.shape)}; it has {", ".join(ranges)}'
         )
 
     def _spec(self, name: str) -> TensorSpec:
-        if self._engine.get_tensor_format(name) != self._trt.TensorFormat.LINEAR:
+        profiles = range(self._engine.num_optimization_profiles)
+        formats = [self._engine.get_tensor_format(name, profile) for profile in profiles]
+        if any(each != self._trt.TensorFormat.LINEAR for each in formats):
             raise EngineError(
                 f'{self._name}: tensor {name} must have the LINEAR format; {self._rebuild}'
             )
@@ -290,10 +293,12 @@ class TensorRtContext:
         context: Any,
         memory: DeviceBuffer,
         outputs: tuple[TensorSpec, ...],
+        hint: str,
     ) -> None:
         self._owner = engine
         self._context = context
         self._memory = memory
+        self._hint = hint
         self.outputs = outputs
 
     @property
@@ -316,7 +321,7 @@ class TensorRtContext:
         """
         if not self._context.execute_async_v3(stream.handle):
             stream.raise_if_lost()
-            raise EngineError(f'execute_async_v3 failed: {self._owner.errors()}')
+            raise EngineError(f'execute_async_v3 failed: {self._owner.errors()}{self._hint}')
 
     def capturable(self, stream: Stream) -> bool:
         """Tell whether ``enqueue`` may be captured into a graph, as far as TensorRT says."""
@@ -327,6 +332,15 @@ class TensorRtContext:
         """Free the context and its memory."""
         self._context = None
         self._memory.close()
+
+
+def _open_hint(image: TensorSpec) -> str:
+    """Return what to do where an engine of open shapes loads but does not run."""
+    return (
+        "; the engine's profile leaves shapes open, which not every release runs on every GPU "
+        '(TensorRT-RTX 1.4 does not on compute capability 9.0): build it for one shape, '
+        f'ros2 run trt_perception build_engine --shapes {"x".join(map(str, image.shape))}'
+    )
 
 
 def _import(module: str, name: str) -> Any:
