@@ -68,7 +68,10 @@ def plan(client, model, minutes):
         'silence': lambda: soaks.silence(client, model),
         'faults': soaks.faults,
         'cameras': lambda: soaks.cameras(client, model, switches=max(2, round(10 * minutes))),
-        'transitions': lambda: soaks.transitions(client, model, seconds=12 * minutes),
+        'transitions': lambda: [
+            *soaks.transitions(client, model, seconds=6 * minutes),
+            *soaks.transitions(client, seconds=6 * minutes),
+        ],
         'signals': lambda: soaks.signals(model, count=count),
         'overload': lambda: soaks.overload(client, seconds=60 * minutes),
     }
@@ -111,10 +114,17 @@ def show(results):
     return all(figure.kept for figures in results.values() for figure in figures)
 
 
+def processor():
+    for line in Path('/proc/cpuinfo').read_text(encoding='utf-8').splitlines():
+        if line.startswith('model name'):
+            return line.partition(':')[2].strip()
+    return platform.machine()
+
+
 def save(path, results, minutes):
     content = {
         'machine': {
-            'processor': platform.machine(),
+            'processor': processor(),
             'cores': os.cpu_count(),
             'system': platform.platform(),
             'load': os.getloadavg(),

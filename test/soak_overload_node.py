@@ -4,7 +4,7 @@
 
 The JSON object in its last line: ``published``, ``seconds`` between the first and the last of
 them, and ``age_s``, 50th, 95th and 99th percentile of the time from the callback's entry until
-published.
+published; ``depth`` of the pipeline.
 """
 
 import json
@@ -63,6 +63,7 @@ def main():
         json.dumps(
             {
                 'published': len(ages),
+                'depth': Pipeline.depth,
                 'seconds': ends[-1] - ends[0] if ends else 0.0,
                 'age_s': np.percentile(late, [50, 95, 99]).tolist() if late.size else None,
             }

@@ -1,7 +1,7 @@
 """The soaks, for seconds: that they work, and that what they promise holds at least so long.
 
-What is a matter of time may take five times as long here, where the machine may be busy;
-scripts/soak shows the figures.
+What is a matter of time may take five times as long here, where the machine may be busy, and a
+camera may be half as fast; scripts/soak shows the figures.
 """
 
 import pytest
@@ -9,7 +9,7 @@ import soaks
 
 pytest_plugins = ['graph_fixtures']
 
-SLACK = {'s': 5, 'ms': 5}
+SLACK = {'s': 5, 'ms': 5, '%': 2}
 
 
 def check(figures):
@@ -22,9 +22,12 @@ def test_lifecycle(model):
     check(soaks.lifecycle(model, warm_up=100, cycles=100))
 
 
-@pytest.mark.parametrize('seed', [1, 2])
-def test_transitions(client, model, seed):
-    check(soaks.transitions(client, model, seconds=4, seed=seed))
+def test_transitions(client, model):
+    check(soaks.transitions(client, model, seconds=4, seed=1))
+
+
+def test_transitions_during_inference(client):
+    check(soaks.transitions(client, seconds=4, seed=2))
 
 
 def test_signals(model):
