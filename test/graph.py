@@ -295,6 +295,14 @@ class Detector:
 
         return self.client.spin_until(answer, 'detections of the image')
 
+    def enqueue(self, *numbers, stamp=0):
+        """Publish orders to scripted_node, each once its pipeline has the one before."""
+        for number in numbers:
+            line = f'enqueue {number}\n'
+            before = self.program.count(line)
+            self.camera.publish(order(number, stamp))
+            self.program.wait_for_output(line, before + 1)
+
     def connect(self, picture=None, publisher=None):
         """Publish images until one is answered: now everybody has found everybody."""
         picture = picture or picture_of((0, 0, 0), frame_id=HANDSHAKE)

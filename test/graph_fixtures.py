@@ -62,6 +62,8 @@ def scripted(_scripted):
     _scripted.bring_to('unconfigured')
     _scripted.bring_to('active')
     _scripted.connect(order(0, frame_id=HANDSHAKE))
+    # Once this one is answered no handshake is on its way any more.
+    _scripted.ask(order(0))
     _scripted.settled_counts()
     _scripted.detections.clear()
     _scripted.program.forget()

@@ -100,10 +100,7 @@ def test_everything_is_settled_after_deactivate(scripted):
 
 def test_everything_is_settled_after_a_fault(scripted):
     before = scripted.settled_counts()
-    for number in (scripted_node.SLOW_THEN_RAISE, scripted_node.SLOW, scripted_node.SLOW):
-        enqueued = scripted.program.count('enqueue')
-        scripted.camera.publish(order(number))
-        scripted.program.wait_for_output('enqueue', enqueued + 1)
+    scripted.enqueue(scripted_node.HELD_THEN_RAISE, scripted_node.SLOW, scripted_node.SLOW)
     # The pipeline is full: this one waits.
     scripted.camera.publish(order(scripted_node.SLOW))
     _, values = scripted.wait_for_status(
@@ -129,8 +126,7 @@ def test_counts_start_anew_with_each_activation(scripted):
 
 def test_frames_in_flight_are_published_before_deactivate_ends(scripted):
     for stamp in range(1, 4):
-        scripted.camera.publish(order(scripted_node.SLOW, stamp))
-        scripted.program.wait_for_output(f'enqueue {scripted_node.SLOW}\n', stamp)
+        scripted.enqueue(scripted_node.SLOW, stamp=stamp)
     scripted.to('deactivate')
     scripted.client.spin_until(
         lambda: [m.header.stamp.sec for m in scripted.detections] == [1, 2, 3],

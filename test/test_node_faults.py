@@ -65,29 +65,22 @@ def test_fault_of_a_frame(scripted, number, cause):
 
 
 def test_fault_with_other_frames_in_flight(scripted):
-    for number in (scripted_node.SLOW_THEN_RAISE, scripted_node.SLOW, scripted_node.SLOW):
-        before = scripted.program.count('enqueue')
-        scripted.camera.publish(order(number))
-        scripted.program.wait_for_output('enqueue', before + 1)
+    scripted.enqueue(scripted_node.HELD_THEN_RAISE, scripted_node.SLOW, scripted_node.SLOW)
     assert_unconfigured_because_of(scripted, 'collect broke')
     assert_works_again(scripted)
 
 
-def publish_a_fault_to_come(detector):
-    detector.camera.publish(order(scripted_node.SLOW_THEN_RAISE))
-    detector.program.wait_for_output(f'enqueue {scripted_node.SLOW_THEN_RAISE}\n')
-
-
 def test_fault_during_deactivate(scripted):
-    publish_a_fault_to_come(scripted)
+    scripted.enqueue(scripted_node.HELD_THEN_RAISE)
     assert scripted.change_state('deactivate') is False
     assert_unconfigured_because_of(scripted, 'collect broke')
     assert_works_again(scripted)
 
 
 def test_fault_after_a_refused_transition(scripted):
-    publish_a_fault_to_come(scripted)
+    scripted.enqueue(scripted_node.HELD_THEN_RAISE)
     assert not scripted.change_state('cleanup'), 'cleanup is for inactive nodes'
+    scripted.enqueue(scripted_node.SLOW, scripted_node.SLOW)
     assert_unconfigured_because_of(scripted, 'collect broke')
     assert scripted.program.count('pipeline closed') == 1
 
@@ -110,7 +103,7 @@ def test_fault_during_shutdown(start_detector):
     detector = start_detector(command=script('scripted_node.py'))
     detector.bring_to('active')
     detector.connect(order(0, frame_id=HANDSHAKE))
-    publish_a_fault_to_come(detector)
+    detector.enqueue(scripted_node.HELD_THEN_RAISE)
     assert detector.change_state('shutdown from active')
     assert detector.state() == 'finalized'
-    assert detector.program.count('pipeline closed') == 1
+    detector.program.wait_for_output('pipeline closed')

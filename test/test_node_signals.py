@@ -59,8 +59,7 @@ def test_second_signal_ends_a_node_that_hangs(start_detector):
     detector = start_detector(command=script('scripted_node.py'))
     detector.to('configure', 'activate')
     detector.connect(picture_of((0, 0, 0), frame_id=HANDSHAKE))
-    detector.camera.publish(picture_of((0, 0, scripted_node.NEVER)))
-    detector.program.wait_for_output(f'enqueue {scripted_node.NEVER}\n')
+    detector.enqueue(scripted_node.NEVER)
     detector.program.send(signal.SIGINT)
     # The worker gives its time to the frame that never ends: the node has begun to close.
     detector.program.wait_for_output(f'collect {scripted_node.NEVER}\n')
@@ -76,8 +75,7 @@ def test_signal_that_comes_twice_at_once_is_one(start_detector):
     detector = start_detector(command=script('scripted_node.py'))
     detector.to('configure', 'activate')
     detector.connect(picture_of((0, 0, 0), frame_id=HANDSHAKE))
-    detector.camera.publish(picture_of((0, 0, scripted_node.SLOW)))
-    detector.program.wait_for_output(f'enqueue {scripted_node.SLOW}\n')
+    detector.enqueue(scripted_node.SLOW)
     detector.program.send(signal.SIGTERM)
     detector.program.send(signal.SIGINT)
     assert detector.program.wait() == 0
