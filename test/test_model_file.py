@@ -204,7 +204,7 @@ def test_other_bytes_than_the_manifest_says(tmp_path):
         hashlib.sha256(CONTENT).hexdigest()[:16],
         hashlib.sha256(b'b model').hexdigest()[:16],
         'tiny.onnx.json',
-        'build_engine',
+        'docs/manifest.md',
     ):
         assert word in message
     path.write_bytes(b'a longer model')
