@@ -1,6 +1,8 @@
 """A detector small enough to build in a moment, and running build_engine in this process."""
 
 import json
+import sys
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -11,6 +13,7 @@ from onnx import numpy_helper
 
 from trt_perception.tools import build_engine
 
+ROOT = Path(__file__).parents[1]
 SIZE = 64
 ANCHORS = 64
 CLASSES = ('cat', 'dog')
@@ -78,6 +81,31 @@ def write_images(folder, count=10):
 def run(*arguments):
     """Run build_engine in this process; return its exit code."""
     return build_engine.main([str(word) for word in arguments])
+
+
+def parsed_models(monkeypatch):
+    """Return a list that receives what builds from now on give TensorRT to parse."""
+    from trt_perception.building import engine_steps
+
+    parsed = []
+    real = engine_steps.build_plan
+
+    def build_plan(content, *arguments, **named):
+        parsed.append(onnx.load_model_from_string(content))
+        return real(content, *arguments, **named)
+
+    monkeypatch.setattr(engine_steps, 'build_plan', build_plan)
+    return parsed
+
+
+def yolo_sized():
+    """Return a detector of YOLO11n's size with random weights, 640 x 640."""
+    sys.path.insert(0, str(ROOT / 'scripts' / 'benchmarks'))
+    try:
+        from reference_network import build_network
+    finally:
+        sys.path.pop(0)
+    return build_network(False, (640, 640), 1)[0]
 
 
 def report_of(path):

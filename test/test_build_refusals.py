@@ -1,5 +1,6 @@
 """Bad input of build_engine: each has its own message and exit code, and leaves nothing behind."""
 
+import json
 import os
 import resource
 import subprocess
@@ -10,10 +11,12 @@ import pytest
 from detector_models import KNOWN
 from detector_models import detector_model
 from detector_models import listing
+from detector_models import parsed_models
 from detector_models import report_of
 from detector_models import run
 from detector_models import write_detector
 from detector_models import write_images
+from gpu_support import why_no_gpu
 from onnx import helper
 from programs import executable
 
@@ -55,7 +58,7 @@ def test_onnx_that_is_cut_off(tmp_path, refused):
 def test_something_else_than_onnx(tmp_path, refused):
     path = tmp_path / 'net.pt'
     path.write_bytes(b'PK')
-    assert 'ends in .onnx' in refused('--onnx', path)
+    assert 'ends in .onnx' in refused('--onnx', path, code=2)
 
 
 @pytest.mark.parametrize('domain', ['', 'mine'])
@@ -109,6 +112,42 @@ def test_outputs_that_nobody_can_read(tmp_path, refused):
     assert 'parameter' not in message
 
 
+def test_an_engine_instead_of_a_model(tmp_path, refused):
+    """Whichever release built it: an engine is no source of another."""
+    engine = tmp_path / 'old.engine'
+    engine.write_bytes(b'ftrt' + bytes(20) + bytes((10, 3, 0, 26)) + bytes(100))
+    assert "must be an ONNX model, which ends in .onnx (got 'old.engine')" in refused(
+        *('--onnx', engine, '--output', tmp_path / 'new.engine'), code=2
+    )
+    named = engine.rename(tmp_path / 'old.onnx')
+    assert 'is a TensorRT engine already' in refused('--onnx', named)
+
+
+def test_labels_that_do_not_fit_cost_no_build(tmp_path, refused, monkeypatch):
+    path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
+    labels = tmp_path / 'labels.json'
+    parsed = parsed_models(monkeypatch)
+    given = ('--onnx', path, *KNOWN, '--validate', images, '--annotations', labels)
+    assert 'cannot be read: No such file' in refused(*given, code=2)
+    picture = {'id': 1, 'file_name': '0.png', 'width': 96, 'height': 80}
+    bird = {'id': 1, 'image_id': 1, 'category_id': 7, 'bbox': [1, 1, 9, 9]}
+    content = {'images': [picture], 'annotations': [bird]}
+    content['categories'] = [{'id': 7, 'name': 'bird'}]
+    labels.write_text(json.dumps(content))
+    message = refused(*given, code=2)
+    assert 'bird' in message
+    assert 'cat' in message
+    assert parsed == []
+
+
+def test_accuracy_of_bf16_needs_a_gpu_and_says_so_before_building(tmp_path, refused):
+    if not why_no_gpu():
+        pytest.skip('there is a GPU')
+    given = ('--precision', 'bf16', '--validate', write_images(tmp_path / 'images'))
+    message = refused('--onnx', write_detector(tmp_path), *KNOWN, *given)
+    assert 'has no bf16 on CPUs; build without --validate' in message
+
+
 INT8 = ('--precision', 'int8')
 
 
@@ -155,6 +194,22 @@ def test_too_few_images_and_all_alike(tmp_path, refused):
     assert 'the same picture' in refused(*given, alike, code=2)
 
 
+def test_a_quantised_model_that_cannot_be_written(tmp_path, refused):
+    path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
+    given = ('--onnx', path, *KNOWN, '--qdq-onnx')
+    assert 'qdq_onnx needs precision int8 or fp8' in refused(*given, tmp_path / 'q.onnx', code=2)
+    given = (*given[:-1], *INT8, '--calibration-images', images, '--qdq-onnx')
+    assert 'ends in .onnx' in refused(*given, tmp_path / 'q.bin', code=2)
+    assert 'is what the engine is built from' in refused(*given, path, code=2)
+    assert 'is no folder' in refused(*given, tmp_path / 'missing' / 'q.onnx', code=2)
+    other = write_detector(tmp_path, 'other.onnx')
+    assert 'is no model with Q/DQ nodes, so it is not overwritten' in refused(
+        *given, other, code=2
+    )
+    message = refused(*given, tmp_path / 'q.onnx', '--json', tmp_path / 'q.onnx.json', code=2)
+    assert 'name another file' in message
+
+
 def test_patterns_that_match_nothing(tmp_path, refused):
     path = write_detector(tmp_path)
     message = refused('--onnx', path, *KNOWN, '--keep-fp32', 'haed', code=2)
@@ -196,13 +251,19 @@ def test_folders_that_cannot_take_the_engine(tmp_path, refused):
     assert 'it is a folder' in refused(*given, code=2)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason='root may write anywhere')
-def test_a_folder_without_permission(tmp_path, refused):
+def test_a_folder_without_permission(tmp_path):
     path = write_detector(tmp_path)
     folder = tmp_path / 'locked'
     folder.mkdir(mode=0o555)
-    message = refused('--onnx', path, *KNOWN, '--output', folder / 'x.engine', code=2)
-    assert 'no permission' in message
+    before = listing(tmp_path)
+    command = [executable('build_engine'), '--onnx', path, *KNOWN]
+    if os.geteuid() == 0:  # whom permissions bind only without this capability
+        command = ['setpriv', '--bounding-set', '-dac_override', *command]
+    for option in (('--output', folder / 'x.engine'), ('--json', folder / 'x.json')):
+        done = subprocess.run([*command, *option], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 2, done.stderr
+        assert f'cannot be written: no permission to write in {folder}' in done.stderr
+    assert listing(tmp_path) == before
 
 
 def test_files_of_others_are_not_overwritten(tmp_path, refused):
@@ -260,7 +321,8 @@ def test_a_model_that_falls_below_the_gate_leaves_no_engine(tmp_path, refused, m
     monkeypatch.setattr(accuracy_gate.AccuracyReport, 'drop', lambda *_: 0.25)
     path = write_detector(tmp_path)
     given = ('--onnx', path, *KNOWN, '--validate', images, '--max-accuracy-drop')
-    message = refused(*given, '0.2')
+    message = refused(*given, '0.2', *INT8, '--calibration-images', images)
+    assert '10 images are few' in message  # what was warned of may be the reason
     assert 'accuracy falls by 0.2500, more than --max-accuracy-drop 0.2' in message
     assert run(*given, '0.25') == 0
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from detector_models import yolo_sized
 from onnx import TensorProto
 from onnx import helper
 from onnx import numpy_helper
@@ -40,16 +41,8 @@ def tensorrt():
 
 
 @pytest.fixture(scope='module')
-def yolo_sized():
-    sys.path.insert(0, str(ROOT / 'scripts' / 'benchmarks'))
-    try:
-        from reference_network import build_network
-    finally:
-        sys.path.pop(0)
-    return {
-        'fp32': build_network(False, (640, 640), 1)[0].SerializeToString(),
-        'fp16': build_network(True, (640, 640), 1)[0].SerializeToString(),
-    }
+def large():
+    return yolo_sized().SerializeToString()
 
 
 def small(sides=(1, 3, 16, 16), nodes=None, opset=19, dtype=TensorProto.FLOAT, weights=()):
@@ -115,13 +108,6 @@ def test_a_failed_build_does_not_silence_the_next(tensorrt):
     assert tensorrt_rtx.Builder(other)  # ignored, with a warning
     assert 'raise --workspace-mib' in refusal(DIGITS.read_bytes(), tensorrt, workspace_mib=1)
     del keeps
-
-
-@pytest.mark.parametrize('precision', ['fp32', 'fp16'])
-def test_a_model_as_large_as_yolo_builds(tensorrt, yolo_sized, precision):
-    built = build(yolo_sized[precision], tensorrt, precision=precision)
-    assert built.inputs[0].dtype == {'fp32': 'float32', 'fp16': 'float16'}[precision]
-    assert len(built.content) > len(yolo_sized[precision])
 
 
 def quantised(kind, sides=(1, 3, 16, 16)):
@@ -230,7 +216,10 @@ def test_unsupported_operators_are_named_with_their_nodes(tensorrt):
         helper.make_node('Unique', ['b'], ['y'], name='/head/unique'),
     ]
     found = refusal(small(nodes=nodes), tensorrt)
-    assert 'Fancy at /neck/fancy, /head/fancy; Unique at /head/unique' in found
+    # Releases tell them in different orders.
+    assert 'Fancy at /neck/fancy, /head/fancy' in found
+    assert 'Unique at /head/unique' in found
+    assert found.count('\n') == 1
     assert '--plugins' in found
 
 
@@ -295,18 +284,18 @@ def test_every_builder_option_that_rtx_has_builds(tensorrt):
     assert built.flags == ('SPARSE_WEIGHTS',)
 
 
-def test_progress_is_told_and_ends(tensorrt, yolo_sized):
+def test_progress_is_told_and_ends(tensorrt, large):
     seen = []
     options = load_options(None, {'onnx': 'model.onnx', 'precision': 'fp32'})
-    build_plan(yolo_sized['fp32'], options, tensorrt, progress=lambda *step: seen.append(step))
+    build_plan(large, options, tensorrt, progress=lambda *step: seen.append(step))
     assert seen
     assert all(phase and 0 <= done <= total for phase, done, total in seen)
 
 
-def test_a_build_can_be_cancelled(tensorrt, yolo_sized):
+def test_a_build_can_be_cancelled(tensorrt, large):
     options = load_options(None, {'onnx': 'model.onnx', 'precision': 'fp32'})
     with pytest.raises(KeyboardInterrupt):
-        build_plan(yolo_sized['fp32'], options, tensorrt, cancelled=lambda: True)
+        build_plan(large, options, tensorrt, cancelled=lambda: True)
     assert not [t for t in threading.enumerate() if t.name == 'build' and t.is_alive()]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,14 @@ from trt_perception.config import DetectorConfig
 from trt_perception.errors import EngineError
 from trt_perception.evaluation.compare import AccuracyReport
 from trt_perception.evaluation.compare import compare_models
+from trt_perception.evaluation.dataset import Dataset
 from trt_perception.evaluation.run import open_for_evaluation
 from trt_perception.model_file import ModelFile
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.recognition import Recognised
 from trt_perception.stages.onnx_runtime import OnnxModel
 
-__all__ = ['Accuracy', 'measure_accuracy', 'onnx_file']
+__all__ = ['Accuracy', 'check_labels', 'measure_accuracy', 'onnx_file']
 
 _BUILT = 'built'
 
@@ -35,22 +37,24 @@ class Accuracy:
 
     Attributes:
         record: for the manifest.
-        drop: what it lost against FP32, as the gate counts.
+        drop: what it lost against the original, as the gate counts.
         details: all figures, for the report.
+        original: what the original is, in words.
     """
 
     record: AccuracyRecord
     drop: float
     details: dict[str, Any]
+    original: str
 
     @property
     def summary(self) -> str:
         """One line."""
         record = self.record
         if record.measure == 'agreement':
-            figures = f'{record.built:.1%} of the detections agree with FP32'
+            figures = f'{record.built:.1%} of the detections agree with {self.original}'
         else:
-            figures = f'mAP50 {record.built:.4f}, FP32 {record.reference:.4f}'
+            figures = f'mAP50 {record.built:.4f}, {self.original} {record.reference:.4f}'
         return f'{figures}, on {record.images} images, through {record.runtime}'
 
     def as_dict(self) -> dict[str, Any]:
@@ -61,6 +65,17 @@ class Accuracy:
             'summary': self.summary,
             'details': self.details,
         }
+
+
+def check_labels(options: BuildOptions, class_names: Sequence[str]) -> None:
+    """Look whether images, labels and classes belong together, before anything takes long.
+
+    Raises:
+        ConfigError: they do not, or there are none.
+    """
+    if options.validate_images is not None:
+        images = find_files(options.validate_images)
+        Dataset.of(images, options.annotations, allow_missing=True).class_map(class_names)
 
 
 def onnx_file(path: Path, model: onnx.ModelProto, recognised: Recognised) -> ModelFile:
@@ -81,6 +96,7 @@ def measure_accuracy(
     built: ModelFile,
     runtime: str,
     progress: Progress,
+    original: str = 'FP32',
 ) -> Accuracy:
     """Run the original and what was built over the images of --validate.
 
@@ -90,6 +106,7 @@ def measure_accuracy(
         built: the engine, or the converted ONNX model where no GPU is.
         runtime: what runs ``built``, in words.
         progress: told step and images done.
+        original: what ``reference`` is, in words.
 
     Raises:
         ConfigError: images and labels do not belong together, or there are none.
@@ -109,12 +126,13 @@ def measure_accuracy(
             images,
             options.annotations,
             progress=lambda name, done, total: progress(f'running {name}', done, total),
-            reference_name='FP32',
+            reference_name=original,
         )
     finally:
         for pipeline in pipelines:
             pipeline.close()
-    return Accuracy(_record(report, runtime), report.drop(_BUILT), report.as_dict(classes=False))
+    details = report.as_dict(classes=False)
+    return Accuracy(_record(report, runtime), report.drop(_BUILT), details, original)
 
 
 def _record(report: AccuracyReport, runtime: str) -> AccuracyRecord:

@@ -28,7 +28,7 @@ __all__ = ['Verdicts', 'described', 'engine_manifest', 'identity', 'recorded_opt
 
 #: Where things are put, not what is built.
 NOT_RECORDED: Final = (
-    *('output', 'json', 'store', 'store_keep_days', 'verbose', 'compare_fp16'),
+    *('output', 'json', 'store', 'store_keep_days', 'verbose', 'compare_fp16', 'qdq_onnx'),
     *('timing_cache', 'calibration_cache'),
 )
 

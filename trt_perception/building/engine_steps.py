@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from typing import Final
 
 import onnx
 
@@ -14,11 +15,12 @@ from trt_perception.building.accuracy_gate import Accuracy
 from trt_perception.building.accuracy_gate import measure_accuracy
 from trt_perception.building.accuracy_gate import onnx_file
 from trt_perception.building.engine_manifest import Verdicts
+from trt_perception.building.engine_manifest import described
 from trt_perception.building.engine_manifest import engine_manifest
 from trt_perception.building.engine_manifest import identity
 from trt_perception.building.onnx_model import OnnxSource
 from trt_perception.building.options import BuildOptions
-from trt_perception.building.output_files import write_engine
+from trt_perception.building.output_files import write_models
 from trt_perception.building.precise import Precise
 from trt_perception.building.precision import convert_precision
 from trt_perception.building.prepare import image_input
@@ -39,7 +41,11 @@ from trt_perception.manifest import manifest_path
 from trt_perception.model_file import ModelFile
 from trt_perception.recognition import Recognised
 
-__all__ = ['build', 'compare', 'describe', 'validate', 'verify', 'write']
+__all__ = [
+    *('build', 'compare', 'describe', 'quantised_model', 'validate', 'verify', 'write'),
+]
+
+_SHOWN: Final = 5
 
 
 def build(context: Context, precise: Precise, tensorrt: TensorRt) -> BuiltPlan:
@@ -102,8 +108,18 @@ def verify(
         )
         context.report.optimization |= verified.as_dict()
         context.report.performance['latency_ms'] = verified.latency.as_dict()
-        step.outcome = f'loaded, {verified.count} layers, {verified.latency.p50:.2f} ms'
+        context.report.warn(_told(context.options.precision, verified.others))
+        step.outcome = f'loaded, {len(verified.layers)} layers, {verified.latency.p50:.2f} ms'
         return verified
+
+
+def _told(precision: str, others: Mapping[str, str]) -> str:
+    """Return a warning that names layers which have not the precision asked for."""
+    if not others:
+        return ''
+    shown = ', '.join(f'{name} ({kind})' for name, kind in list(others.items())[:_SHOWN])
+    more = f' and {len(others) - _SHOWN} more' if len(others) > _SHOWN else ''
+    return f'convolutions and matrix products that were not built in {precision}: {shown}{more}'
 
 
 def compare(
@@ -178,19 +194,35 @@ def validate(
             runtime = 'ONNX Runtime, not the engine'
             built = _through_onnx_runtime(context.options, precise, recognised)
         reference = onnx_file(source.file.path, source.model, recognised)
-        accuracy = measure_accuracy(context.options, reference, built, runtime, context.progress)
+        original = 'the quantised ONNX file' if is_quantised(source.model) else 'FP32'
+        accuracy = measure_accuracy(
+            context.options, reference, built, runtime, context.progress, original
+        )
         context.report.accuracy = accuracy.as_dict()
         step.outcome = accuracy.summary
         _hold_to_the_gate(context.options, accuracy)
         return accuracy
 
 
-def write(context: Context, engine: ModelFile, replaces: str) -> None:
-    """Write engine and manifest."""
+def quantised_model(
+    options: BuildOptions, source: OnnxSource, precise: Precise, recognised: Recognised
+) -> ModelFile | None:
+    """Return the model with Q/DQ nodes and its manifest, None where it is not wanted."""
+    if options.qdq_onnx is None:
+        return None
+    content = precise.stand_in.SerializeToString()
+    file = ModelFile(options.qdq_onnx, content, hashlib.sha256(content).hexdigest(), None)
+    return described(file, recognised, source.inputs, source.outputs)
+
+
+def write(context: Context, engine: ModelFile, quantised: ModelFile | None, replaces: str) -> None:
+    """Write the engine, and the model with Q/DQ nodes where there is one, with manifests."""
     with context.report.step('write', context.progress) as step:
         assert engine.manifest is not None
-        write_engine(engine.path, engine.content, engine.manifest)
+        write_models([engine] if quantised is None else [engine, quantised])
         context.report.output_engine = _output_facts(engine.path, engine.manifest)
+        if quantised is not None:
+            context.report.output_engine['qdq_onnx'] = str(quantised.path)
         step.outcome = f'{replaces} {engine.path}'.strip()
 
 
@@ -210,7 +242,7 @@ def _through_onnx_runtime(
     options: BuildOptions, precise: Precise, recognised: Recognised
 ) -> ModelFile:
     try:
-        return onnx_file(options.onnx, precise.model, recognised)
+        return onnx_file(options.onnx, precise.stand_in, recognised)
     except EngineError as error:
         raise EngineError(
             f'accuracy in {options.precision} cannot be measured without a GPU: {error}; build '

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import onnx
 
 from trt_perception.building import onnx_slim
+from trt_perception.building.accuracy_gate import check_labels
 from trt_perception.building.images import ImageSet
 from trt_perception.building.onnx_model import OnnxSource
 from trt_perception.building.onnx_model import check_model
@@ -86,9 +87,11 @@ def recognise(
         (shape,) = shapes.values()
         outputs = outputs_at(source, shapes)
         recognised = recognise_source(source, context.options, outputs, shape)
-        if shape[0] != 1:
+        check_labels(context.options, recognised.class_names)
+        batch = min((profile.min[0] for profile in profiles), default=shape[0])
+        if batch != 1:
             context.report.warn(
-                f'the engine takes {shape[0]} images at once; detector_node runs batch 1 only'
+                f'the engine takes {batch} images at once or more; detector_node runs batch 1 only'
             )
         context.report.input_model |= {
             'decoder': recognised.decoder.as_dict(),

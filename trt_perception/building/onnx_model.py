@@ -78,8 +78,6 @@ def read_onnx(path: Path) -> ModelFile:
     Raises:
         EngineError: there is no such file, it is open to others, or its manifest is wrong.
     """
-    if path.suffix != '.onnx':
-        raise EngineError(f'{path}: expected an ONNX model, a file that ends in .onnx')
     return read_model_file(path)
 
 

@@ -186,6 +186,13 @@ class BuildOptions(pydantic.BaseModel):
         'Nodes that are not quantised, beside those found in the head and in the decoding.',
         metavar='PATTERN',
     )
+    qdq_onnx: _FilePath | None = _option(
+        'calibration',
+        None,
+        'Write the quantised model too, as ONNX with Q/DQ nodes, and its manifest: it builds '
+        'elsewhere without images, and ONNX Runtime runs it.',
+        metavar='FILE',
+    )
 
     validate_images: str | None = _option(
         'validation',
@@ -340,6 +347,13 @@ class BuildOptions(pydantic.BaseModel):
         metavar='X.Y',
     )
 
+    @pydantic.field_validator('onnx', 'qdq_onnx')
+    @classmethod
+    def _check_onnx(cls, value: Path | None) -> Path | None:
+        if value is not None and value.suffix != '.onnx':
+            raise ValueError(f'must be an ONNX model, which ends in .onnx (got {value.name!r})')
+        return value
+
     @pydantic.field_validator('output')
     @classmethod
     def _check_output(cls, value: Path | None) -> Path | None:
@@ -393,6 +407,15 @@ class BuildOptions(pydantic.BaseModel):
                 (
                     self.max_accuracy_drop is not None and self.validate_images is None,
                     'max_accuracy_drop needs images to measure on: give validate too',
+                ),
+                (
+                    self.qdq_onnx is not None
+                    and (
+                        self.precision not in ('int8', 'fp8')
+                        or self.calibration_tool == 'tensorrt'
+                    ),
+                    'qdq_onnx needs precision int8 or fp8, and another calibration_tool than '
+                    'tensorrt: otherwise no model with Q/DQ nodes is made',
                 ),
                 (
                     self.store_keep_days is not None and self.store is None,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 from trt_perception.atomic_files import write_together
@@ -10,11 +12,11 @@ from trt_perception.building.options import BuildOptions
 from trt_perception.errors import ConfigError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.json_section import read_json
-from trt_perception.manifest import Manifest
 from trt_perception.manifest import manifest_path
 from trt_perception.manifest_writer import manifest_text
+from trt_perception.model_file import ModelFile
 
-__all__ = ['check_outputs', 'check_report', 'write_engine']
+__all__ = ['check_outputs', 'check_report', 'write_models']
 
 _PLANS = (b'ftrt', b'vtrt')
 
@@ -30,9 +32,9 @@ def check_report(options: BuildOptions) -> None:
     if report is None:
         return
     _check_place(report, options)
-    engine = options.engine_path()
-    if report.resolve() in (engine.resolve(), manifest_path(engine).resolve()):
-        raise ConfigError(f'{report}: is where the engine or its manifest goes; name another file')
+    models = [options.engine_path(), *filter(None, (options.qdq_onnx,))]
+    if report.resolve() in [p.resolve() for m in models for p in (m, manifest_path(m))]:
+        raise ConfigError(f'{report}: is where a model or its manifest goes; name another file')
 
 
 def _check_place(path: Path, options: BuildOptions) -> None:
@@ -57,33 +59,46 @@ def check_outputs(options: BuildOptions) -> str:
         ``replaces`` where an engine stands there already, else empty.
 
     Raises:
-        ConfigError: a folder is missing or not writable, or something else than an engine or a
-            manifest would be overwritten.
+        ConfigError: a folder is missing or not writable, or something else than what an earlier
+            build wrote would be overwritten.
     """
     check_report(options)
     engine = options.engine_path()
-    manifest = manifest_path(engine)
-    for path in (engine, manifest):
-        _check_place(path, options)
+    _check_model(engine, options, _starts_like_a_plan, 'no TensorRT engine')
+    if options.qdq_onnx is not None:
+        _check_model(options.qdq_onnx, options, _has_qdq_nodes, 'no model with Q/DQ nodes')
+    return 'replaces' if os.path.lexists(engine) else ''
+
+
+def _check_model(
+    path: Path, options: BuildOptions, is_ours: Callable[[Path], bool], otherwise: str
+) -> None:
+    manifest = manifest_path(path)
+    for each in (path, manifest):
+        _check_place(each, options)
     if os.path.lexists(manifest) and not _is_manifest(manifest):
         raise ConfigError(
             f'{manifest}: stands where the manifest goes and is none; move it, or choose another '
-            '--output'
+            f'place than {path}'
         )
-    if not os.path.lexists(engine):
-        return ''
-    if not _starts_like_a_plan(engine):
+    if os.path.lexists(path) and not is_ours(path):
         raise ConfigError(
-            f'{engine}: exists and is no TensorRT engine, so it is not overwritten; move it, or '
-            'choose another --output'
+            f'{path}: exists and is {otherwise}, so it is not overwritten; move it, or choose '
+            'another place'
         )
-    return 'replaces'
 
 
 def _starts_like_a_plan(path: Path) -> bool:
     try:
         with path.open('rb') as file:
             return file.read(4) in _PLANS
+    except OSError:
+        return False
+
+
+def _has_qdq_nodes(path: Path) -> bool:
+    try:
+        return b'QuantizeLinear' in path.read_bytes()
     except OSError:
         return False
 
@@ -95,8 +110,8 @@ def _is_manifest(path: Path) -> bool:
         return False
 
 
-def write_engine(path: Path, content: bytes, manifest: Manifest) -> None:
-    """Write engine and manifest, both or none.
+def write_models(models: Sequence[ModelFile]) -> None:
+    """Write models with their manifests, all or none.
 
     The manifest first: an engine alone would run with what can be guessed of it, a manifest alone
     does nothing, and an old engine beside a new manifest is refused.
@@ -104,4 +119,11 @@ def write_engine(path: Path, content: bytes, manifest: Manifest) -> None:
     Raises:
         WriteError: they cannot be written.
     """
-    write_together({manifest_path(path): manifest_text(manifest), path: content})
+    files: dict[Path, bytes] = {}
+    for model in models:
+        assert model.manifest is not None
+        files |= {
+            manifest_path(model.path): manifest_text(model.manifest),
+            model.path: model.content,
+        }
+    write_together(files)

@@ -47,6 +47,9 @@ class Precise:
 
     Attributes:
         model: what TensorRT parses.
+        stand_in: what ONNX Runtime runs in the engine's place where no GPU is. Of a quantised
+            model the rest is still FP32: in FP16 ONNX Runtime's QuantizeLinear truncates, which
+            costs accuracy that no GPU loses.
         fp32_nodes: nodes that a weakly typed build is held to FP32 at.
         layer_nodes: the model's convolutions and matrix products in the precision asked for.
         kept_nodes: nodes that were kept in a wider one.
@@ -58,6 +61,7 @@ class Precise:
     """
 
     model: onnx.ModelProto
+    stand_in: onnx.ModelProto
     fp32_nodes: tuple[str, ...]
     layer_nodes: tuple[str, ...]
     kept_nodes: tuple[str, ...]
@@ -82,6 +86,11 @@ def choose_images(options: BuildOptions, *, quantised: bool) -> ImageSet | None:
             )
         return None
     if quantised:
+        if options.qdq_onnx is not None:
+            raise ConfigError(
+                f'{options.onnx} is quantised already, so --qdq-onnx has nothing to write; leave '
+                'it out'
+            )
         return None
     if options.calibration_images is None:
         raise ConfigError(
@@ -163,6 +172,7 @@ def make_precise(
         details['calibration'] = quantised.as_dict()
     return Precise(
         model=converted.model,
+        stand_in=model if is_quantised(model) else converted.model,
         fp32_nodes=() if strongly_typed else tuple(report.kept),
         layer_nodes=tuple(layers),
         kept_nodes=tuple(kept),

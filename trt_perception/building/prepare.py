@@ -93,7 +93,7 @@ def recognise_source(
     manifest = source.file.manifest
     if manifest is None:
         try:
-            return recognise(
+            recognised = recognise(
                 source.file.path.name,
                 (image, *beside),
                 outputs,
@@ -103,6 +103,7 @@ def recognise_source(
             )
         except EngineError as error:
             raise EngineError(_as_options(str(error))) from error
+        return replace(recognised, evidence=tuple(map(_as_options, recognised.evidence)))
     return Recognised(
         DECODERS[given.decoder] if given.decoder else manifest.decoder,
         replace(manifest.preprocessing, **given.preprocessing),

@@ -170,6 +170,7 @@ def _facts(report: BuildReport) -> dict[str, str]:
     facts = {
         'engine': f'{engine["file"]} ({engine["size_bytes"] / 2**20:.1f} MiB)',
         'manifest': engine['manifest'],
+        **({'Q/DQ model': engine['qdq_onnx']} if 'qdq_onnx' in engine else {}),
         'built by': _built_by(report.configuration),
         'precision': _precision(report.optimization),
     }

@@ -74,19 +74,22 @@ def _run(context: Context) -> None:
     images = choose_images(options, quantised=is_quantised(source.model))
     # Looked for now, because a wrong name must not cost a build.
     validation = find_files(options.validate_images) if options.validate_images else []
-    place = engine = None
+    place = engine = quantised = None
     if options.store is not None:
         place = StorePlace(options, source, tensorrt, images, validation)
         engine = _stored(context, place)
     if engine is None:
-        engine = _make(context, source, tensorrt, images)
-    engine_steps.write(context, engine, replaces)
+        engine, quantised = _make(context, source, tensorrt, images)
+    engine_steps.write(context, engine, quantised, replaces)
     if place is not None and not context.report.reused:
         place.keep(engine, context.report)
 
 
 def _stored(context: Context, place: StorePlace) -> ModelFile | None:
     with context.report.step('store', context.progress) as step:
+        if context.options.qdq_onnx is not None:
+            step.skip('not asked: it keeps no models with Q/DQ nodes (--qdq-onnx)')
+            return None
         engine = place.find(context.report)
         step.outcome = f'{"reused" if engine else "no entry"} {place.key[:16]}'
         return engine
@@ -94,7 +97,7 @@ def _stored(context: Context, place: StorePlace) -> ModelFile | None:
 
 def _make(
     context: Context, source: OnnxSource, tensorrt: TensorRt, images: ImageSet | None
-) -> ModelFile:
+) -> tuple[ModelFile, ModelFile | None]:
     model_steps.check(context, source)
     shapes, recognised = model_steps.recognise(context, source)
     slimmed = model_steps.slim(context, source.model, shapes)
@@ -106,8 +109,11 @@ def _make(
     engine_steps.compare(context, slimmed, tensorrt, verified, shapes)
     accuracy = engine_steps.validate(context, source, recognised, precise, engine, verified)
     verdicts = Verdicts(
-        verified.layers if verified else None,
+        verified.precisions if verified else None,
         precise.calibration,
         accuracy.record if accuracy else None,
     )
-    return engine_steps.describe(context, source, recognised, plan, verdicts)
+    return (
+        engine_steps.describe(context, source, recognised, plan, verdicts),
+        engine_steps.quantised_model(context.options, source, precise, recognised),
+    )

@@ -38,7 +38,7 @@ _LIMITS: Final = {'engine': 16 * 1024**3, 'manifest': 4 * 1024**2, 'report': 16 
 _DAY_S: Final = 24 * 3600
 # Where results go, and where intermediate ones are kept: neither changes the engine.
 _IRRELEVANT: Final = {
-    *('onnx', 'output', 'json', 'store', 'store_keep_days', 'verbose'),
+    *('onnx', 'output', 'json', 'store', 'store_keep_days', 'verbose', 'qdq_onnx'),
     *('timing_cache', 'calibration_cache'),
 }
 

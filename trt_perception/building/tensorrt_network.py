@@ -112,8 +112,9 @@ def resolve_profiles(image: TensorSpec, options: BuildOptions) -> tuple[ShapePro
             if len(shape) != len(image.shape) or any(
                 side not in (-1, wanted) for side, wanted in zip(image.shape, shape, strict=True)
             ):
+                any_number = ', where ? may be any number' if '?' in allowed else ' only'
                 raise EngineError(
-                    f'input {image.name!r} takes {allowed}, where ? may be any number (got '
+                    f'input {image.name!r} takes {allowed}{any_number} (got '
                     f'{"x".join(map(str, shape))}); other shapes need another ONNX export'
                 )
     return given if -1 in image.shape else ()

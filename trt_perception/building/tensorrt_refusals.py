@@ -111,6 +111,12 @@ def _refused_by_gpu(tensorrt: TensorRt, options: BuildOptions) -> Iterable[str]:
             f'--precision {options.precision} needs compute capability '
             f'{needed[0]}.{needed[1]} or newer (got {", ".join(lacking)}); use fp16'
         )
+    if options.precision == 'bf16' and options.validate_images and tensorrt.gpu is None:
+        yield (
+            '--validate: there is no GPU here, and ONNX Runtime, which would stand in for it, has '
+            'no bf16 on CPUs; build without --validate, and measure on the target with '
+            'evaluate_engine'
+        )
 
 
 def _targets(tensorrt: TensorRt) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from trt_perception.building.inspect_layers import LayerInfo
 from trt_perception.building.inspect_layers import check_precision
 from trt_perception.building.inspect_layers import layer_precisions
 from trt_perception.building.inspect_layers import raise_if_lost
@@ -54,25 +55,38 @@ class Verified:
     """What a loaded engine showed.
 
     Attributes:
-        layers: how many layers compute in each type; empty where the engine does not tell.
-        count: of layers.
-        fused: ONNX nodes that share a layer with others.
+        layers: in the order they run; empty where the engine tells none.
+        others: type of each convolution and matrix product that has not the precision asked for,
+            by ONNX node or by layer.
         context_bytes: memory of one context.
         latency: of the network alone.
     """
 
-    layers: Mapping[str, int]
-    count: int
-    fused: int
+    layers: tuple[LayerInfo, ...]
+    others: Mapping[str, str]
     context_bytes: int
     latency: Latency
+
+    @property
+    def precisions(self) -> dict[str, int]:
+        """How many layers compute in each type; empty where the engine does not tell."""
+        return layer_precisions(self.layers)
 
     def as_dict(self) -> dict[str, Any]:
         """Return what the report's section on optimisation says."""
         return {
-            'precision_as_built': dict(self.layers) or None,
-            'layers': self.count,
-            'fused_nodes': self.fused,
+            'precision_as_built': self.precisions or None,
+            'not_as_asked': dict(self.others),
+            'layers': [
+                {
+                    'name': one.name,
+                    'kind': one.kind,
+                    'precision': one.precision,
+                    'nodes': one.nodes,
+                }
+                for one in self.layers
+            ],
+            'fused_nodes': sum(len(one.nodes) for one in self.layers if len(one.nodes) > 1),
             'context_bytes': self.context_bytes,
         }
 
@@ -112,15 +126,16 @@ def verify_engine(
     """
     device = Device(0)
     facts = inspect_engine(model, device)
+    others: Mapping[str, str] = {}
     if any(layer.precision for layer in facts.layers):
         found = check_precision(facts.layers, options.precision, nodes, leave_out)
         if not found.counted:  # the release does not tell which nodes a layer came from
             found = check_precision(facts.layers, options.precision)
         raise_if_lost(found, model.path.name)
+        others = found.others
     return Verified(
-        layers=layer_precisions(facts.layers),
-        count=len(facts.layers),
-        fused=sum(len(layer.nodes) for layer in facts.layers if len(layer.nodes) > 1),
+        layers=facts.layers,
+        others=others,
         context_bytes=max(facts.context_bytes, default=0),
         latency=measure_latency(model, device, shape),
     )

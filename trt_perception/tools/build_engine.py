@@ -103,6 +103,8 @@ def _run(given: Sequence[str]) -> int:
     except TrtPerceptionError as error:
         if report.status == 'running':
             report.fail(error)
+        for text in report.warnings:
+            _say(f'warning: {text}')
         raise
     finally:
         if json_file is not None:
