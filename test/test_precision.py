@@ -173,7 +173,7 @@ def test_constants_that_vanish_are_told():
     assert len(notes) == 1
     assert notes[0].startswith(f'{zeros} of 8 numbers of')
     # One small weight among many is nothing to tell.
-    values = np.concatenate([np.ones(199), [1e-9]]).astype(np.float32).reshape(1, 8, 25)
+    values = np.append(np.ones(511), 1e-9).astype(np.float32).reshape(8, 1, 64)
     model, _ = one_node('Add', lambda net: [net.constant(values)])
     assert convert_precision(model, 'fp16', strongly_typed=True).report.notes == ()
 
