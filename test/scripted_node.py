@@ -9,6 +9,7 @@ import time
 import numpy as np
 
 from trt_perception.detections import Detections
+from trt_perception.interruption import interrupted
 from trt_perception.manifest import DECODERS
 from trt_perception.manifest import Preprocessing
 from trt_perception.manifest import TensorSpec
@@ -46,6 +47,7 @@ class ScriptedPipeline:
             raise RuntimeError('loading broke')
         self._orders = {}
         self._broken_warm_up = config.engine_path == 'raise in warm-up'
+        self._endless_warm_up = config.engine_path == 'wait for a signal in warm-up'
 
     def enqueue(self, slot, frame, thresholds):
         order = int(frame.data[0])
@@ -62,6 +64,8 @@ class ScriptedPipeline:
         order, ready = self._orders.pop(slot)
         if self._broken_warm_up:
             raise RuntimeError('warm-up broke')
+        while self._endless_warm_up and not interrupted():
+            time.sleep(0.01)
         if order == NEVER:
             print(f'collect {order}', flush=True)
         if order == HELD_THEN_RAISE:

@@ -22,10 +22,12 @@ from fake_tensorrt import REFUSALS
 from fake_tensorrt import FakeTensorRt
 
 from trt_perception import gpu
+from trt_perception import interruption
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.errors import CudaError
 from trt_perception.errors import EngineError
+from trt_perception.errors import InterruptionError
 from trt_perception.frame import Frame
 from trt_perception.pipelines.open_pipeline import open_pipeline
 
@@ -149,6 +151,30 @@ def test_whichever_cuda_call_fails_nothing_is_left(machine, config, tmp_path, mo
         assert recorder.calls[failing] == name
         assert_nothing_is_left(recorder, tensorrt)
     assert survived >= 3 * DEPTH
+
+
+# What may take seconds: one of them may be in progress, and no other may follow.
+LONG = ('cudaGetDeviceCount', 'nvrtcCompileProgram', 'cudaStreamSynchronize')
+
+
+@pytest.mark.parametrize('call', LONG)
+def test_a_signal_while_it_is_made_ends_it_before_the_next_long_call(
+    machine, config, call, monkeypatch
+):
+    asked = threading.Event()
+    monkeypatch.setattr(interruption, '_ASKED', asked)
+    recorder, tensorrt = machine()
+
+    def ask(_, name):
+        if name == call:
+            asked.set()
+
+    recorder.fails = ask
+    with pytest.raises(InterruptionError):
+        open_pipeline(config)
+    follows = recorder.calls[recorder.calls.index(call) + 1 :]
+    assert not set(LONG) & set(follows)
+    assert_nothing_is_left(recorder, tensorrt)
 
 
 def test_a_lost_context_is_recognised_in_whichever_call_it_shows(machine, config):

@@ -39,6 +39,7 @@ LAYERS = {
         'gpu',
         'image_source',
         'input_layout',
+        'interruption',
         'json_section',
         'letterbox',
         'manifest',

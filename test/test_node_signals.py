@@ -55,6 +55,17 @@ def test_clean_end_under_load(start_detector, number):
     assert detector.program.count('pipeline closed') == 1
 
 
+@SIGNALS
+def test_configure_is_given_up_between_two_steps(start_detector, number):
+    parameters = {'engine_path': 'wait for a signal in warm-up', 'autostart': True}
+    detector = start_detector(parameters, command=script('scripted_node.py'))
+    detector.program.wait_for_output('enqueue 114\n')
+    assert_clean_end(detector, number)
+    # Of three slots, one was warmed up: the step in progress was the last.
+    assert detector.program.count('enqueue 114\n') == 1
+    assert detector.program.count('pipeline closed') == 1
+
+
 def test_second_signal_ends_a_node_that_hangs(start_detector):
     detector = start_detector(command=script('scripted_node.py'))
     detector.to('configure', 'activate')

@@ -26,6 +26,7 @@ from trt_perception.frame import Frame
 from trt_perception.frame_statistics import FrameStatistics
 from trt_perception.frame_statistics import FrameTimes
 from trt_perception.frame_statistics import StatisticsSnapshot
+from trt_perception.interruption import check_interruption
 from trt_perception.pipelines.pipeline import Pipeline
 
 __all__ = ['Detector', 'warm_up']
@@ -227,12 +228,16 @@ def warm_up(pipeline: Pipeline) -> float:
 
     Returns:
         Seconds that the last one took.
+
+    Raises:
+        InterruptionError: the process was asked to end.
     """
     grey = Frame.view(
         bytes([114]) * (64 * 48 * 3), width=64, height=48, step=64 * 3, encoding='bgr8'
     )
     started = 0.0
     for slot in range(pipeline.depth):
+        check_interruption()
         started = time.perf_counter()
         pipeline.enqueue(slot, grey, Thresholds())
         pipeline.collect(slot)

@@ -6,6 +6,7 @@
     │   └── ManifestError   its manifest is missing something, malformed or contradicts the file
     ├── CudaError       a CUDA call failed
     ├── ImageError      one image cannot be read; carries the reason it is counted under
+    ├── InterruptionError   the process was asked to end in the middle of something long
     └── WriteError      a file cannot be written: no room, no permission
 
 Each message says what was expected, what was found and what to do. An error of a lower layer is
@@ -19,6 +20,7 @@ __all__ = [
     'CudaError',
     'EngineError',
     'ImageError',
+    'InterruptionError',
     'ManifestError',
     'TrtPerceptionError',
     'WriteError',
@@ -64,6 +66,10 @@ class ImageError(TrtPerceptionError):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class InterruptionError(TrtPerceptionError):
+    """Raised between two steps of something long, when the process was asked to end."""
 
 
 class WriteError(TrtPerceptionError):

@@ -44,6 +44,7 @@ from trt_perception.gpu import PinnedBuffer
 from trt_perception.gpu import Stream
 from trt_perception.gpu import copy_async
 from trt_perception.input_layout import constant_inputs
+from trt_perception.interruption import check_interruption
 from trt_perception.letterbox import Letterbox
 from trt_perception.model_file import ModelFile
 from trt_perception.model_spec import ModelSpec
@@ -87,6 +88,7 @@ class CudaPipeline:
     Raises:
         CudaError: no driver, no such device, no NVRTC, or not enough memory.
         EngineError: the plan is for another GPU or version, or it is not known how to use it.
+        InterruptionError: the process was asked to end.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class CudaPipeline:
             # Whatever fails below, what was made before it is freed.
             undo.enter_context(self._closing)
             self._device = Device(config.device_id)
+            check_interruption()
             engine = TensorRtEngine(model, self._device)
             self._closing.callback(engine.close)
             spec = resolve_model_spec(
@@ -112,12 +115,14 @@ class CudaPipeline:
             streams = [self._closing.enter_context(Stream()) for _ in range(self.depth)]
             contexts = []
             for stream in streams:
+                check_interruption()
                 contexts.append(engine.create_context(spec.input, stream, spec.beside))
                 self._closing.callback(contexts[-1].close)
             # A dynamic engine's outputs have their final shapes only now.
             self.spec = replace(spec, outputs=contexts[0].outputs)
             self.spec.check_outputs(self.spec.outputs)
             _check_image(model.path.name, self.spec)
+            check_interruption()
             kernels = FrameKernels(
                 self._device,
                 self.spec,
@@ -130,6 +135,7 @@ class CudaPipeline:
             self._slots = []
             use_graph = config.use_cuda_graph
             for stream, context in zip(streams, contexts, strict=True):
+                check_interruption()
                 slot = _Slot(
                     self._device, self.spec, kernels, context, stream, config, max_candidates
                 )

@@ -28,8 +28,10 @@ from trt_perception.detections import Detections
 from trt_perception.detector import Detector
 from trt_perception.detector import warm_up
 from trt_perception.errors import CudaError
+from trt_perception.errors import InterruptionError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.frame import Frame
+from trt_perception.interruption import interrupted
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.ros.compatibility import answer_invalid_transitions
@@ -69,6 +71,8 @@ def _logged(on_failure: TransitionCallbackReturn) -> Callable[[_Transition], _Tr
         def run(self: DetectorNode, state: LifecycleState) -> TransitionCallbackReturn:
             try:
                 return transition(self, state)
+            except InterruptionError as error:
+                self.get_logger().info(f'{transition.__name__} {error}')
             except TrtPerceptionError as error:
                 self.report(str(error))
                 self._fault = error if getattr(error, 'sticky', False) else self._fault
@@ -276,7 +280,7 @@ class DetectorNode(LifecycleNode):
             return
         if self.trigger_configure() == TransitionCallbackReturn.SUCCESS:
             self.trigger_activate()
-        else:
+        elif not interrupted():
             name = self.get_fully_qualified_name()
             self.get_logger().error(
                 'unconfigured; mend the cause and try again: ros2 lifecycle set '

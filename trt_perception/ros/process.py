@@ -17,6 +17,7 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
 from trt_perception.errors import ConfigError
+from trt_perception.interruption import interrupt
 
 __all__ = ['run_node', 'wrong_usage']
 
@@ -95,6 +96,7 @@ def _caught_signals() -> int:
 
 def _wait_for_signal(caught: int, stop: threading.Event, wake: Callable[[], None]) -> None:
     os.read(caught, 1)
+    interrupt()
     stop.set()
     with contextlib.suppress(Exception):  # the node may be gone by now
         wake()
