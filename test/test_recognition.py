@@ -196,3 +196,28 @@ def test_literals():
 )
 def test_anchors_of_a_cell(anchors, size, expected):
     assert anchors_per_cell(anchors, size) == expected
+
+
+@pytest.mark.parametrize('size', [(640, 480), (320, 240), (320, 192), (640, 640)])
+def test_as_many_queries_as_a_coarse_grid_has_cells(size):
+    # 300 = 20 * 15 cells of 32 pixels on 640 x 480, of 16 on 320 x 240, of 16 and 32 on 320 x 192.
+    inputs = (TensorSpec('images', (1, 3, *size[::-1]), 'float32'),)
+    known = {**ULTRALYTICS, 'imgsz': str([*size[::-1]])}
+    found = recognised(tensors(output0=(1, 300, 6)), known, inputs=inputs)
+    assert found.decoder == DECODERS['end_to_end']
+    said = {'class_names': list(COCO), 'resize': 'stretch', 'color_order': 'rgb', 'scale': 1.0}
+    found = recognised(tensors(output0=(1, 300, 6)), inputs=inputs, **said)
+    assert found.decoder == DECODERS['end_to_end']
+
+
+def test_keypoints_of_one_class_behind_final_boxes_are_refused_by_name():
+    message = refusal(tensors(output0=(1, 300, 57)), class_names=['person'])
+    assert '51 more channels than box, score and class' in message
+    assert 'keypoints of pose estimation (17 times 3)' in message
+    assert 'of 53 classes' in message
+
+
+def test_a_coarse_grid_or_queries_is_not_guessed():
+    inputs = (TensorSpec('images', (1, 3, 240, 320), 'float32'),)
+    message = refusal(tensors(output0=(1, 300, 84)), inputs=inputs, class_names=list(COCO))
+    assert 'fit dense_transposed and rtdetr_ultralytics' in message

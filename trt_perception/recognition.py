@@ -156,7 +156,7 @@ def recognise(
     values: dict[str, Any] = {**trained, **facts.preprocessing}
     if trained and not facts.preprocessing:
         evidence.append(
-            f'{chosen} -> preprocessing that such models are trained with: '
+            f'{chosen or facts.exporter} -> preprocessing that such models are trained with: '
             + ', '.join(f'{key} {value}' for key, value in trained.items())
         )
     values.update(given.preprocessing)

@@ -24,8 +24,9 @@ _STRIDE_SETS: Final = (
     (16, 32),
     (8,),
     (16,),
-    (32,),
 )
+# Queries and final boxes are no more than that; as few rows may be a coarse grid too.
+_MOST_QUERIES: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,9 @@ def candidates(
         ]
         if not has_target_size:
             fitting = [decoder for decoder in fitting if decoder != 'labels_boxes_scores']
-        left = _of_exporter(fitting, outputs, facts)
-        if len(outputs) == 1 and len(outputs[0].shape) == 3:
+        written = _written_by(outputs, facts)
+        left = [decoder for decoder in fitting if written is None or decoder in written]
+        if written is None and len(outputs) == 1 and len(outputs[0].shape) == 3:
             left = _by_anchors(left, outputs[0].shape, input_size)
         if left:
             break
@@ -121,20 +123,30 @@ def _refuse_extra_channels(name: str, outputs: tuple[TensorSpec, ...], classes: 
     """Refuse what has more channels than boxes and classes, and say what they look like."""
     if len(outputs) != 1 or len(outputs[0].shape) != 3 or min(outputs[0].shape[1:]) < 0:
         return
-    extra = min(outputs[0].shape[1:]) - 4 - classes
-    if extra <= 0:
-        return
+    _, rows, columns = outputs[0].shape
+    has, could = [], []
+    if 6 < columns < rows <= _MOST_QUERIES and (looks := _looks_like(columns - 6)):
+        has.append(f'{columns - 6} more channels than box, score and class')
+        could += looks
+    extra = min(rows, columns) - 4 - classes
+    if extra > 0:
+        has.append(f'{extra} more channels than 4 of a box and {classes} classes')
+        could += _looks_like(extra)
+        could += ['objectness: then set model.decoder to dense_objectness'] if extra == 1 else []
+        could += [f'of {classes + extra} classes: then correct the class names']
+    if has:
+        raise EngineError(
+            f'{name}: {_listed(outputs)} has {", or ".join(has)}; they may be '
+            f'{", or ".join(could)}. Expected a detector of boxes'
+        )
+
+
+def _looks_like(extra: int) -> list[str]:
+    """Return what so many channels more than a detector has are in other networks."""
     kinds = {1: 'the angle of oriented boxes', 32: 'mask coefficients of instance segmentation'}
-    looks = kinds.get(
-        extra, f'{extra // 3} keypoints of pose estimation' if extra % 3 == 0 else ''
-    )
-    could = [f'{looks}, which is not read'] if looks else []
-    could += ['objectness: then set model.decoder to dense_objectness'] if extra == 1 else []
-    could += [f'of {classes + extra} classes: then correct the class names']
-    raise EngineError(
-        f'{name}: {_listed(outputs)} has {extra} more channels than 4 of a box and {classes} '
-        f'classes; they may be {", or ".join(could)}. Expected a detector of boxes'
-    )
+    if extra % 3 == 0:
+        kinds[extra] = f'keypoints of pose estimation ({extra // 3} times 3)'
+    return [f'{kinds[extra]}, which is not read'] if extra in kinds else []
 
 
 #: What each exporter writes, of what a shape may fit.
@@ -155,12 +167,12 @@ _EXPORTERS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def _of_exporter(fitting: list[str], outputs: tuple[TensorSpec, ...], facts: Facts) -> list[str]:
-    """Leave what the exporter writes; RF-DETR's own is known by the names of its outputs."""
+def _written_by(outputs: tuple[TensorSpec, ...], facts: Facts) -> tuple[str, ...] | None:
+    """Return what the exporter writes, None where nothing says which one it was."""
     written = _EXPORTERS.get(f'{facts.exporter} {facts.model}'.strip())
     if written is None and {tensor.name for tensor in outputs} == {'dets', 'labels'}:
-        written = ('rfdetr',)
-    return [name for name in fitting if written is None or name in written]
+        written = ('rfdetr',)  # names that only its exporter gives
+    return written
 
 
 def _by_anchors(
@@ -175,7 +187,8 @@ def _by_anchors(
     if first and not last:
         excluded |= {*_ROWS_LAST, *_NO_ANCHORS}
     if last and not first:
-        excluded |= {*_ROWS_FIRST, *_NO_ANCHORS}
+        excluded |= {*_ROWS_FIRST}
+        excluded |= {*_NO_ANCHORS} if shape[1] > _MOST_QUERIES else set()
         excluded |= {'yolox', 'yolox_raw'} if last == 3 else set()
     if last == 0:
         excluded |= set(_ROWS_LAST)
