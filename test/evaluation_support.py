@@ -102,7 +102,7 @@ class WrittenModel:
 
     def __init__(self, answers, class_names=CLASSES):
         self.answers = answers
-        self.spec = SimpleNamespace(class_names=tuple(class_names))
+        self.spec = SimpleNamespace(class_names=tuple(class_names), batch=1)
         self.asked = []
         self._waiting = None
 

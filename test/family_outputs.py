@@ -246,9 +246,11 @@ def _look_at(beside, constants):
     parts = ['of the image']
     nodes = []
     if 'orig_target_sizes' in beside:
+        constants['middle'] = np.array([1])
         nodes += [
             helper.make_node('Cast', ['orig_target_sizes'], ['size'], to=TensorProto.FLOAT),
-            helper.make_node('Concat', ['size', 'size'], ['sizes'], axis=1),
+            helper.make_node('Concat', ['size', 'size'], ['four'], axis=1),
+            helper.make_node('Unsqueeze', ['four', 'middle'], ['sizes']),
         ]
     if 'pixel_mask' in beside:
         constants['one'] = np.ones(1, np.float32)

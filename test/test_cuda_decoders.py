@@ -19,14 +19,18 @@ from family_outputs import known
 from family_outputs import network
 from gpu_support import build_plan
 from gpu_support import needs_tensorrt
+from tiny_model import write_tiny_model
 
 from trt_perception import gpu
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.decoder_spec import DECODERS
+from trt_perception.errors import BatchError
 from trt_perception.errors import EngineError
 from trt_perception.frame import Frame
 from trt_perception.manifest import Preprocessing
+from trt_perception.model_file import read_model_file
+from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.open_pipeline import open_pipeline
 
 DTYPES = {'float32': 'FLOAT', 'int64': 'INT64', 'int32': 'INT32'}
@@ -152,6 +156,82 @@ def test_an_engine_by_ultralytics_needs_no_parameter(machine):
     assert pipeline.spec.class_names == NAMES
     assert pipeline.spec.decoder == DECODERS['dense']
     assert pipeline.spec.preprocessing == Preprocessing(NETWORK)
+    pipeline.close()
+
+
+@pytest.mark.parametrize('name', ['dense', 'onnx_nms_xyxy', 'labels_boxes_scores', 'detr'])
+def test_an_engine_of_a_batch_is_fed_and_read_by_the_host(name, machine):
+    rng = np.random.default_rng(36)
+    made = [known(rng, count) for count in (6, 4, 5)]
+    outputs = batched(name, [OUTPUTS[name](rng, *one) for one in made])
+    beside = tuple((key, (3, *shape[1:]), 'INT64') for key, shape in BESIDE.get(name, ()))
+    image = ('image', (3, *IMAGE[1][1:]), 'FLOAT')
+    path, recorder = machine((image, *beside), tensors_of(outputs))
+    config = config_for(path, name)
+    with pytest.raises(BatchError, match='one image at a time'):
+        open_pipeline(config)
+    assert recorder.kinds() == []
+    pipeline = open_offline(read_model_file(path), config)
+    assert pipeline.spec.batch == 3
+    frames = [grey(), grey(640, 480), grey(64, 48)]
+    pipeline.detect(frames, Thresholds())  # buffers are made by the first run
+    buffers = {key: pinned.array for key, (pinned, _) in pipeline._model._buffers.items()}
+    images = buffers['image'].view(np.float32)[: 9 * NETWORK[0] * NETWORK[1]].reshape(3, 3, -1)
+    told = pipeline.spec.preprocessing
+    for channel, (mean, std) in enumerate(zip(told.mean, told.std, strict=True)):
+        expected = (114 / 255 - mean) / std  # grey, as the padding is but for DETR's
+        assert np.abs(images[:, channel] - expected).max() < 0.05
+    if name == 'labels_boxes_scores':
+        assert buffers['orig_target_sizes'][: 3 * 16].view(np.int64).tolist() == [*NETWORK] * 3
+    for key, value in outputs.items():
+        buffers[key][: value.nbytes] = value.reshape(-1).view(np.uint8)
+    for count in (3, 2):
+        run = pipeline.detect(frames[:count], Thresholds())
+        # 1280 x 720 into 640 x 480: half, 60 rows below the top; as large; a tenth.
+        for found, place, (xyxy, scores, labels) in zip(run, range(count), made, strict=False):
+            shift, factor = [([0, 60] * 2, 2), (0, 1), (0, 0.1)][place]
+            assert np.abs(found.xyxy - (xyxy - shift) * factor).max() < 1e-3
+            assert np.abs(found.scores - scores).max() < 1e-5
+            assert found.class_ids.tolist() == labels.tolist()
+    calls = recorder.calls[:]
+    pipeline.detect(frames, Thresholds())
+    copied = recorder.calls[len(calls) :]
+    assert copied.count('cudaMemcpyAsync') == 1 + len(beside) + len(outputs)
+    assert copied[-1] == 'cudaStreamSynchronize'
+    pipeline.close()
+    assert recorder.kinds() == []
+    assert recorder.mistakes == []
+
+
+@needs_tensorrt
+def test_an_engine_of_a_batch_finds_what_one_image_at_a_time_gives(tmp_path):
+    rng = np.random.default_rng(37)
+    colours = rng.integers(60, 256, (7, 3), np.uint8)
+    frames = [
+        Frame.view(np.tile(rgb, 320 * 240), width=320, height=240, step=960, encoding='rgb8')
+        for rgb in colours
+    ]
+    single = open_pipeline(DetectorConfig(engine_path=str(write_tiny_model(tmp_path / 'a.onnx'))))
+    several = write_tiny_model(tmp_path / 'b.onnx', batch=4)
+    engine = tmp_path / 'b.engine'
+    engine.write_bytes(build_plan(several.read_bytes()))
+    config = DetectorConfig(
+        engine_path=str(engine),
+        model_decoder='dense',
+        model_class_names=single.spec.class_names,
+    )
+    pipeline = open_offline(read_model_file(engine), config)
+    for start in (0, 4):
+        for found, frame in zip(
+            pipeline.detect(frames[start : start + 4], Thresholds()),
+            frames[start : start + 4],
+            strict=True,
+        ):
+            (expected,) = single.detect([frame], Thresholds())
+            assert len(found) == len(expected) >= 2
+            assert found.class_ids.tolist() == expected.class_ids.tolist()
+            assert np.abs(found.xyxy - expected.xyxy).max() < 1e-3
+            assert np.abs(found.scores - expected.scores).max() < 1e-3
     pipeline.close()
 
 

@@ -90,10 +90,10 @@ def drawn(path, original):
     return 0.001 < changed.mean() < 0.3
 
 
-def test_a_folder(model, images, tmp_path, capsys):
+def test_a_folder(model, images, tmp_path, capfd):
     out = tmp_path / 'out'
     assert run('--engine', model, '--source', images, '--output', out) == 0
-    output, error = capsys.readouterr()
+    output, error = capfd.readouterr()  # of OpenCV too
     assert error == ''
     names = {path.name for path in out.iterdir()}
     pictures = {'a.png', 'b.jpg', 'black.bmp.png'}
@@ -115,6 +115,17 @@ def test_a_folder(model, images, tmp_path, capsys):
     assert '4 detections in 2 of 3 pictures, score > 0.25' in output
     # The sources stay as they were.
     assert (cv2.imread(str(images / 'a.png')) == picture(COLORS['a.png'])).all()
+
+
+def test_a_model_of_a_batch_finds_the_same(model, images, video, tmp_path):
+    several = write_tiny_model(tmp_path / 'several.onnx', batch=4)
+    found = []
+    for path, out in ((model, tmp_path / 'one'), (several, tmp_path / 'four')):
+        sources = ('--source', images, video)
+        assert run('--engine', path, *sources, '--output', out, '--confidence', '0.01') == 0
+        found.append(detections(out))
+    assert found[0] == found[1]  # three pictures are less than a batch, twelve frames three
+    assert sum(map(len, found[1].values())) == 20
 
 
 def test_what_was_found_can_be_read_as_annotations(model, images, tmp_path):

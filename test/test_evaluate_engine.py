@@ -105,6 +105,17 @@ def test_two_models_side_by_side(place, capsys):
     assert f'against {place["model"]}' in output
 
 
+def test_a_model_of_a_batch_beside_one_of_single_pictures(place, capsys):
+    several = write_tiny_model(place['folder'] / 'several.onnx', batch=2)
+    report = place['folder'] / 'r.json'
+    assert usual(place, '--engine', several, '--json', report) == 0
+    assert 'several.onnx, 2 at once' in capsys.readouterr().out
+    models = json.loads(report.read_text())['models']
+    assert [models[name]['batch'] for name in ('tiny.onnx', 'several.onnx')] == [1, 2]
+    assert models['several.onnx']['metrics'] == models['tiny.onnx']['metrics']
+    assert models['several.onnx']['agreement']['F1'] == 1
+
+
 def test_two_models_without_annotations(place, capsys):
     (place['folder'] / 'other').mkdir()
     other = write_tiny_model(place['folder'] / 'other' / 'second.onnx')

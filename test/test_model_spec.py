@@ -6,6 +6,7 @@ import pytest
 from support_models import manifest
 
 from trt_perception.config import DetectorConfig
+from trt_perception.errors import BatchError
 from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
 from trt_perception.input_layout import constant_inputs
@@ -199,7 +200,6 @@ WRONG_INPUTS = {
     'other size, NHWC': [TensorSpec('images', (1, 64, 48, 3), 'float32')],
     'two channels': [TensorSpec('images', (1, 48, 64, 2), 'float32')],
     'one channel': [TensorSpec('images', (1, 1, 48, 64), 'float32')],
-    'batch': [TensorSpec('images', (8, 3, 48, 64), 'float32')],
     'other size': [TensorSpec('images', (1, 3, 64, 48), 'float32')],
     'bytes': [TensorSpec('images', (1, 3, 48, 64), 'uint8')],
     'double': [TensorSpec('images', (1, 3, 48, 64), 'tensor(double)')],
@@ -222,12 +222,20 @@ def test_wrong_inputs(inputs):
 
 def test_a_batch_is_refused_in_words():
     batch = [TensorSpec('images', (8, 3, 48, 64), 'float32')]
-    message = refusal(values=ENOUGH, inputs=batch)
+    message = refusal(BatchError, values=ENOUGH, inputs=batch)
+    assert 'images float32[8, 3, 48, 64]' in message
     assert 'batch 1' in message
     assert 'model.input_size' not in message
     message = refusal(values={**ENOUGH, 'model.input_size': [65, 48]})
     assert 'check model.input_size' in message
     assert 'batch' not in message
+    refusal(
+        BatchError,
+        described=manifest(
+            inputs=[{'name': 'images', 'shape': [8, 3, 48, 64], 'dtype': 'float32'}]
+        ),
+        inputs=batch,
+    )
 
 
 def test_the_smallest_input():

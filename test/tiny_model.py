@@ -40,11 +40,11 @@ def expected_detections(rgb, image_wh, threshold=0.25, classes=CLASS_NAMES):
     return sorted(found, key=lambda entry: -entry[1])
 
 
-def write_tiny_model(path, *, manifest=True):
+def write_tiny_model(path, *, manifest=True, batch=1):
     """Write the ONNX file and its manifest."""
     width, height = NETWORK_WH
     count, anchors = len(CLASS_NAMES), len(ANCHORS)
-    boxes = np.array([box for _, box, _ in ANCHORS], np.float32).T[None]
+    boxes = np.array([[box for _, box, _ in ANCHORS]] * batch, np.float32).transpose(0, 2, 1)
     weights = np.zeros((1, count, anchors), np.float32)
     for index, (name, _, weight) in enumerate(ANCHORS):
         weights[0, CLASS_NAMES.index(name), index] = weight
@@ -56,13 +56,13 @@ def write_tiny_model(path, *, manifest=True):
             helper.make_node('Concat', ['boxes', 'scores'], ['output'], axis=1),
         ],
         'tiny',
-        [helper.make_tensor_value_info('images', TensorProto.FLOAT, (1, 3, height, width))],
-        [helper.make_tensor_value_info('output', TensorProto.FLOAT, (1, 4 + count, anchors))],
+        [helper.make_tensor_value_info('images', TensorProto.FLOAT, (batch, 3, height, width))],
+        [helper.make_tensor_value_info('output', TensorProto.FLOAT, (batch, 4 + count, anchors))],
         [
             numpy_helper.from_array(array, name)
             for name, array in (
                 ('axes', np.array([2, 3], np.int64)),
-                ('column', np.array([1, count, 1], np.int64)),
+                ('column', np.array([batch, count, 1], np.int64)),
                 ('weights', weights),
                 ('boxes', boxes),
             )
@@ -72,7 +72,7 @@ def write_tiny_model(path, *, manifest=True):
     content = model.SerializeToString()
     path.write_bytes(content)
     if manifest:
-        write_manifest(path, content, [1, 4 + count, anchors])
+        write_manifest(path, content, [batch, 4 + count, anchors])
     return path
 
 
@@ -86,7 +86,9 @@ def write_manifest(path, content, output_shape):
             'sha256': hashlib.sha256(content).hexdigest(),
             'size_bytes': len(content),
         },
-        'inputs': [{'name': 'images', 'shape': [1, 3, height, width], 'dtype': 'float32'}],
+        'inputs': [
+            {'name': 'images', 'shape': [output_shape[0], 3, height, width], 'dtype': 'float32'}
+        ],
         'outputs': [{'name': 'output', 'shape': output_shape, 'dtype': 'float32'}],
         'preprocessing': {
             'input_size': [width, height],

@@ -3,7 +3,8 @@
     TrtPerceptionError
     ├── ConfigError     a parameter or option has a value that cannot work
     ├── EngineError     an engine or ONNX file cannot be used
-    │   └── ManifestError   its manifest is missing something, malformed or contradicts the file
+    │   ├── ManifestError   its manifest is missing something, malformed or contradicts the file
+    │   └── BatchError      it takes several images at once, and one is all there is
     ├── CudaError       a CUDA call failed
     ├── ImageError      one image cannot be read; carries the reason it is counted under
     ├── InterruptionError   the process was asked to end in the middle of something long
@@ -16,6 +17,7 @@ always attached as the cause.
 from __future__ import annotations
 
 __all__ = [
+    'BatchError',
     'ConfigError',
     'CudaError',
     'EngineError',
@@ -41,6 +43,10 @@ class EngineError(TrtPerceptionError):
 
 class ManifestError(EngineError):
     """Raised when a manifest is malformed or contradicts the file it stands beside."""
+
+
+class BatchError(EngineError):
+    """Raised when a model takes several images at once where they come one by one."""
 
 
 class CudaError(TrtPerceptionError):

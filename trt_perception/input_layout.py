@@ -2,9 +2,9 @@
 
 The inputs beside it are the same for each frame:
 
-    orig_target_sizes   (1, 2): the size to which boxes are scaled. It is told the network's own
+    orig_target_sizes   (B, 2): the size to which boxes are scaled. It is told the network's own
                         size, so that boxes come in network pixels as from any other model.
-    pixel_mask          (1, H, W): 1 where the input is image. All of it is.
+    pixel_mask          (B, H, W): 1 where the input is image. All of it is.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def image_size(tensor: TensorSpec) -> tuple[int, int] | None:
 
 
 def constant_inputs(
-    beside: Sequence[TensorSpec], network_wh: tuple[int, int]
+    beside: Sequence[TensorSpec], network_wh: tuple[int, int], batch: int = 1
 ) -> dict[str, npt.NDArray[Any]]:
     """Return what the inputs beside the image are told, by name; open sides are closed."""
     width, height = network_wh
@@ -79,9 +79,9 @@ def constant_inputs(
     for tensor in beside:
         dtype = np.dtype(tensor.dtype)
         if len(tensor.shape) == 2:
-            constants[tensor.name] = np.array([[width, height]], dtype)
+            constants[tensor.name] = np.array([[width, height]] * batch, dtype)
         else:
-            whole = (1, height, width)
+            whole = (batch, height, width)
             shape = [
                 side if side > 0 else own for side, own in zip(tensor.shape, whole, strict=True)
             ]

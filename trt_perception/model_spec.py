@@ -18,6 +18,7 @@ from typing import Final
 from trt_perception.config import DetectorConfig
 from trt_perception.decoder_spec import DECODERS
 from trt_perception.decoder_spec import DecoderSpec
+from trt_perception.errors import BatchError
 from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
 from trt_perception.input_layout import constant_inputs
@@ -44,8 +45,8 @@ class ModelSpec:
     """Everything a pipeline must know of a model.
 
     Attributes:
-        input: the image tensor without open dimensions: (1, 3, height, width), or
-            (1, height, width, 3), or (3, height, width).
+        input: the image tensor without open dimensions: (B, 3, height, width), or
+            (B, height, width, 3), or (3, height, width).
         outputs: as the runtime reports them.
         preprocessing: how pixels become the input.
         decoder: how the outputs become boxes.
@@ -64,13 +65,18 @@ class ModelSpec:
     evidence: tuple[str, ...] = ()
     beside: tuple[TensorSpec, ...] = ()
 
+    @property
+    def batch(self) -> int:
+        """How many images the model takes at once."""
+        return self.input.shape[0] if len(self.input.shape) == 4 else 1
+
     def check_outputs(self, found: tuple[TensorSpec, ...]) -> None:
         """Hold outputs as they came to what the decoder reads; a model may leave shapes open.
 
         Raises:
-            EngineError: they are not what decoder and class names make, or hold a batch.
+            EngineError: they are not what decoder and class names make, or hold another batch.
         """
-        _check_outputs('the model', self.decoder, found, len(self.class_names))
+        _check_outputs('the model', self.decoder, found, len(self.class_names), self.batch)
 
 
 def resolve_model_spec(
@@ -82,6 +88,7 @@ def resolve_model_spec(
     *,
     metadata: Mapping[str, str] | None = None,
     model_config: Mapping[str, Any] | None = None,
+    any_batch: bool = False,
 ) -> ModelSpec:
     """Bring tensors, manifest and parameters together.
 
@@ -93,8 +100,10 @@ def resolve_model_spec(
         config: the node's parameters; its ``model.*`` values win over everything.
         metadata: what the file says of itself; read where there is no manifest.
         model_config: a config.json beside it; likewise.
+        any_batch: the model may take several images at once. An open batch is 1.
 
     Raises:
+        BatchError: it does, and must not.
         EngineError: the tensors are none that an image detector has, or something remains unknown.
         ManifestError: the manifest names other tensors than the model has.
     """
@@ -115,9 +124,11 @@ def resolve_model_spec(
         known = recognise(name, inputs, outputs, metadata or {}, model_config, given=given)
         for sentence in known.evidence:
             _LOG.info('%s: %s', name, sentence)
-    constants = constant_inputs(beside, known.preprocessing.input_size)
+    resolved = _image_input(name, image, known.preprocessing, any_batch=any_batch)
+    batch = resolved.shape[0] if len(resolved.shape) == 4 else 1
+    constants = constant_inputs(beside, known.preprocessing.input_size, batch)
     spec = ModelSpec(
-        _image_input(name, image, known.preprocessing),
+        resolved,
         outputs,
         known.preprocessing,
         known.decoder,
@@ -126,7 +137,7 @@ def resolve_model_spec(
         known.evidence,
         tuple(replace(tensor, shape=constants[tensor.name].shape) for tensor in beside),
     )
-    _check_outputs(name, spec.decoder, outputs, len(spec.class_names))
+    _check_outputs(name, spec.decoder, outputs, len(spec.class_names), batch)
     if spec.decoder.family == 'labels_boxes_scores' and not spec.beside:
         raise EngineError(
             f'{name}: the boxes of {spec.decoder} are in units of a second input '
@@ -156,20 +167,30 @@ def _listed(tensors: tuple[TensorSpec, ...]) -> str:
     )
 
 
-def _image_input(name: str, image: TensorSpec, preprocessing: Preprocessing) -> TensorSpec:
+def _image_input(
+    name: str, image: TensorSpec, preprocessing: Preprocessing, *, any_batch: bool
+) -> TensorSpec:
     """Return the image input with its final shape, held to the preprocessing."""
     width, height = preprocessing.input_size
+    several = len(image.shape) == 4 and image.shape[0] > 1
+    batch = image.shape[0] if several and any_batch else 1
     if preprocessing.layout == 'nhwc':
-        wanted: tuple[int, ...] = (1, height, width, 3)
+        wanted: tuple[int, ...] = (batch, height, width, 3)
     else:
-        wanted = (1, 3, height, width)[-len(image.shape) :]
+        wanted = (batch, 3, height, width)[-len(image.shape) :]
+    if several and not any_batch:
+        raise BatchError(
+            f'{name}: expected a model that takes one image at a time, {list(wanted)} (got '
+            f'{_listed((image,))}); export it with batch 1. Only evaluate_engine and '
+            'detect_images run batches'
+        )
     found = _listed((image,))
     if len(image.shape) != len(wanted) or any(
         side not in (-1, want) for side, want in zip(image.shape, wanted, strict=True)
     ):
-        batch = len(image.shape) == 4 and image.shape[0] > 1
-        hint = 'export it with batch 1' if batch else 'check model.input_size'
-        raise EngineError(f'{name}: input must take {list(wanted)} (got {found}); {hint}')
+        raise EngineError(
+            f'{name}: input must take {list(wanted)} (got {found}); check model.input_size'
+        )
     if image.dtype not in INPUT_DTYPES:
         raise EngineError(
             f'{name}: expected an input of {" or ".join(INPUT_DTYPES)} (got {found}); export the '
@@ -189,17 +210,17 @@ def _image_input(name: str, image: TensorSpec, preprocessing: Preprocessing) -> 
 
 
 def _check_outputs(
-    name: str, decoder: DecoderSpec, outputs: tuple[TensorSpec, ...], classes: int
+    name: str, decoder: DecoderSpec, outputs: tuple[TensorSpec, ...], classes: int, batch: int
 ) -> None:
-    """Hold outputs to what the decoder reads, one image at a time."""
+    """Hold outputs to what the decoder reads, of as many images as go in."""
     assigned = assign_outputs(decoder, outputs, classes)
     roles = layout(decoder, classes)
     if assigned is None or any(
-        role.shape[0] == 'B' and outputs[index].shape[0] not in (1, -1)
+        role.shape[0] == 'B' and outputs[index].shape[0] not in (batch, -1)
         for role, index in zip(roles, assigned, strict=True)
     ):
         raise EngineError(
             f'{name}: with {classes} classes the decoder {decoder} expects '
-            f'{layout_text(decoder, classes)} (got {_listed(outputs)}); check the class names and '
-            'model.decoder'
+            f'{layout_text(decoder, classes, batch)} (got {_listed(outputs)}); check the class '
+            'names and model.decoder'
         )

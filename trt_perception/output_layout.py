@@ -52,12 +52,12 @@ def layout(decoder: DecoderSpec, classes: int | None) -> tuple[Role, ...]:
     return _LAYOUTS[decoder.family](decoder, classes) if fixed is None else fixed
 
 
-def layout_text(decoder: DecoderSpec, classes: int | None) -> str:
+def layout_text(decoder: DecoderSpec, classes: int | None, batch: int = 1) -> str:
     """Return the outputs for messages: ``output float32/float16 (1, 84, N)``."""
     return ', '.join(
         f'{role.name} {"/".join(role.dtypes)} ({", ".join(map(str, role.shape))})'
         for role in layout(decoder, classes)
-    ).replace('(B, ', '(1, ')
+    ).replace('(B, ', f'({batch}, ')
 
 
 @functools.lru_cache(maxsize=64)

@@ -137,6 +137,7 @@ class AccuracyReport:
                 'agreement': agreement.as_dict() if agreement else None,
                 'detections': sum(map(len, model.detections)),
                 'latency_ms': model.latency.as_dict(),
+                'batch': model.latency.batch,
             }
             if not classes:
                 for key in ('metrics', 'agreement'):

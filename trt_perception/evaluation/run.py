@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -12,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,15 +25,18 @@ from trt_perception.detections import Detections
 from trt_perception.errors import ImageError
 from trt_perception.evaluation.images import frame_of
 from trt_perception.evaluation.images import read_image
+from trt_perception.frame import Frame
 from trt_perception.model_file import ModelFile
-from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host import HostPipeline
+from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline
 
 __all__ = [
     'CONFIDENCE',
     'Latency',
     'Run',
+    'batches',
+    'detect',
     'detect_images',
     'open_for_evaluation',
     'read_ahead',
@@ -46,25 +52,27 @@ _DECODERS: Final = 2
 #: Told how many of how many pictures are done.
 Progress = Callable[[int, int], None]
 _Picture = npt.NDArray[np.uint8]
+_Item = TypeVar('_Item')
 
 
 @dataclass(frozen=True)
 class Latency:
     """Time of a picture from the start of preprocessing to its boxes, in milliseconds.
 
-    One at a time, the picture decoded before.
+    The picture is decoded before. Where a model takes several at once, it is a picture's share.
     """
 
     mean_ms: float
     p50_ms: float
     p99_ms: float
+    batch: int = 1
 
     @classmethod
-    def of_seconds(cls, seconds: Sequence[float]) -> Latency:
-        """Describe at least one value, given in seconds."""
+    def of_seconds(cls, seconds: Sequence[float], batch: int = 1) -> Latency:
+        """Describe at least one value, given in seconds, and how many pictures run at once."""
         values = np.array(seconds) * 1e3
         p50, p99 = (float(value) for value in np.percentile(values, (50, 99)))
-        return cls(float(values.mean()), p50, p99)
+        return cls(float(values.mean()), p50, p99, batch)
 
     def as_dict(self) -> dict[str, float]:
         """Return the figures as JSON has them."""
@@ -97,9 +105,24 @@ def open_for_evaluation(model: ModelFile, config: DetectorConfig) -> Pipeline:
         EngineError: it cannot be used; the message says why and what to do.
         CudaError: an engine, and no GPU to run it.
     """
-    if model.is_onnx:
-        return HostPipeline(model, config, max_candidates=MAX_CANDIDATES)
-    return CudaPipeline(model, config, max_candidates=MAX_CANDIDATES)
+    return open_offline(model, config, max_candidates=MAX_CANDIDATES)
+
+
+def detect(
+    pipeline: Pipeline, frames: Sequence[Frame], thresholds: Thresholds
+) -> list[Detections]:
+    """Run a model once, on as many frames as it takes at once or fewer.
+
+    Args:
+        pipeline: as ``open_offline`` opens it, nothing in flight.
+        frames: at least one, at most ``pipeline.spec.batch``.
+        thresholds: for all of them.
+    """
+    if isinstance(pipeline, HostPipeline):
+        return pipeline.detect(frames, thresholds)
+    (frame,) = frames
+    pipeline.enqueue(0, frame, thresholds)
+    return [pipeline.collect(0).detections]
 
 
 def detect_images(
@@ -120,20 +143,25 @@ def detect_images(
         ImageError: a file cannot be read, or is of another size.
     """
     assert images
-    detections, seconds = [], []
+    detections: list[Detections] = []
+    seconds: list[float] = []
     progress(0, len(images))
-    for number, bgr in read_ahead(images):
-        frame = frame_of(bgr)
-        if not number:  # the first run of a model allocates: its time says nothing
-            pipeline.enqueue(0, frame, thresholds)
-            pipeline.collect(0)
+    for chunk in batches(read_ahead(images), pipeline.spec.batch):
+        frames = [frame_of(bgr) for _, bgr in chunk]
+        if not detections:  # the first run of a model allocates: its time says nothing
+            detect(pipeline, frames, thresholds)
         started = time.perf_counter()
-        pipeline.enqueue(0, frame, thresholds)
-        result = pipeline.collect(0)
-        seconds.append(time.perf_counter() - started)
-        detections.append(result.detections)
-        progress(number + 1, len(images))
-    return Run(tuple(detections), Latency.of_seconds(seconds))
+        detections += detect(pipeline, frames, thresholds)
+        seconds.append((time.perf_counter() - started) / len(frames))
+        progress(len(detections), len(images))
+    return Run(tuple(detections), Latency.of_seconds(seconds, pipeline.spec.batch))
+
+
+def batches(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
+    """Yield lists of ``size`` items; the last may be shorter."""
+    waiting = iter(items)
+    while chunk := list(itertools.islice(waiting, size)):
+        yield chunk
 
 
 def read_ahead(

@@ -32,7 +32,7 @@ from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES
 from trt_perception.stages.gpu_kernels import RESULT_ROW
 from trt_perception.stages.gpu_kernels import FrameKernels
 
-__all__ = ['HostDecoded', 'KernelDecoded', 'SlotResult', 'tensor_bytes']
+__all__ = ['HostDecoded', 'KernelDecoded', 'SlotResult', 'array_of', 'tensor_bytes']
 
 _ITEM_BYTES: Final = {
     'float32': 4,
@@ -134,7 +134,7 @@ class HostDecoded:
     def collect(self, letterbox: Letterbox, thresholds: Thresholds) -> Detections:
         """Decode the outputs."""
         arrays = [
-            _array(self._outputs[tensor.name].array, tensor) for tensor in self._spec.outputs
+            array_of(self._outputs[tensor.name].array, tensor) for tensor in self._spec.outputs
         ]
         (detections,) = decode(
             arrays,
@@ -152,7 +152,7 @@ class HostDecoded:
         self._closing.close()
 
 
-def _array(content: npt.NDArray[np.uint8], tensor: TensorSpec) -> npt.NDArray[Any]:
+def array_of(content: npt.NDArray[np.uint8], tensor: TensorSpec) -> npt.NDArray[Any]:
     """Return the bytes of a tensor as an array; NumPy has no bfloat16."""
     own = content[: tensor_bytes(tensor)]
     if tensor.dtype == 'bfloat16':

@@ -1,16 +1,22 @@
-"""The whole frame on the CPU: OpenCV letterbox, ONNX Runtime, NumPy decoding."""
+"""Frames on the CPU: OpenCV letterbox, ONNX Runtime, NumPy decoding.
+
+Offline it runs batches too, and engines that take no fewer: then only the network is on the GPU.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
+from trt_perception.detections import Detections
 from trt_perception.frame import Frame
 from trt_perception.input_layout import constant_inputs
 from trt_perception.manifest import TensorSpec
 from trt_perception.model_file import ModelFile
 from trt_perception.model_spec import resolve_model_spec
+from trt_perception.pipelines.engine_arrays import EngineArrays
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.stages.decoders.decode import decode
 from trt_perception.stages.host_preprocess import HostPreprocessor
@@ -36,19 +42,26 @@ class HostPipeline:
         *,
         max_candidates: int = 1024,
         provider: str = CPU,
+        any_batch: bool = False,
     ) -> None:
         """Load the model.
 
         Args:
-            model: an ONNX file.
+            model: an ONNX file, or an engine.
             config: the node's parameters.
             max_candidates: most boxes that enter NMS; evaluation needs more than a node.
             provider: ONNX Runtime's; a node runs on the CPU.
+            any_batch: the model may take several images at once.
 
         Raises:
+            BatchError: it does, and must not.
             EngineError: the model cannot be loaded, or it is not known how to use it.
         """
-        self._model: OnnxModel | None = OnnxModel(model, config.resolved_cpu_threads(), provider)
+        self._model: OnnxModel | EngineArrays | None = (
+            OnnxModel(model, config.resolved_cpu_threads(), provider)
+            if model.is_onnx
+            else EngineArrays(model, config.device_id)
+        )
         self.spec = resolve_model_spec(
             model.path.name,
             model.manifest,
@@ -57,9 +70,12 @@ class HostPipeline:
             config,
             metadata=self._model.metadata,
             model_config=model.config,
+            any_batch=any_batch,
         )
-        self._constants = constant_inputs(self.spec.beside, self.spec.preprocessing.input_size)
-        self._preprocess = HostPreprocessor(self.spec.preprocessing)
+        self._constants = constant_inputs(
+            self.spec.beside, self.spec.preprocessing.input_size, self.spec.batch
+        )
+        self._preprocess = HostPreprocessor(self.spec.preprocessing, self.spec.batch)
         self._config = config
         self._max_candidates = max_candidates
         self._waiting: tuple[Frame, Thresholds] | None = None
@@ -79,30 +95,45 @@ class HostPipeline:
         """Do the work on the frame that was enqueued."""
         assert slot == 0
         assert self._waiting is not None
-        assert self._model is not None
         (frame, thresholds), self._waiting = self._waiting, None
         started = time.perf_counter()
-        tensor, letterbox = self._preprocess(frame)
-        image = {self.spec.input.name: tensor.reshape(self.spec.input.shape)}
-        outputs = self._model.run({**image, **self._constants})
+        (detections,) = self.detect([frame], thresholds)
+        return Result(detections, time.perf_counter() - started)
+
+    def detect(self, frames: Sequence[Frame], thresholds: Thresholds) -> list[Detections]:
+        """Do the work on as many frames as the model takes at once, or fewer.
+
+        Raises:
+            ImageError: one of them cannot be read.
+            EngineError: the outputs are not what they should be.
+        """
+        assert self._model is not None
+        assert 0 < len(frames) <= self.spec.batch
+        letterboxes = []
+        for place, frame in enumerate(frames):
+            tensor, letterbox = self._preprocess(frame, place)
+            letterboxes.append(letterbox)
+        images = {self.spec.input.name: tensor.reshape(self.spec.input.shape)}
+        outputs = self._model.run({**images, **self._constants})
         self.spec.check_outputs(
             tuple(
                 TensorSpec(told.name, array.shape, str(array.dtype))
                 for told, array in zip(self.spec.outputs, outputs, strict=True)
             )
         )
-        (detections,) = decode(
+        return decode(
             outputs,
             self.spec,
-            [letterbox],
+            letterboxes,
             thresholds,
             max_detections=self._config.max_detections,
             max_candidates=self._max_candidates,
             class_agnostic=self._config.class_agnostic_nms,
         )
-        return Result(detections, time.perf_counter() - started)
 
     def close(self) -> None:
         """Free the model."""
+        if self._model is not None:
+            self._model.close()
         self._model = None
         self._waiting = None

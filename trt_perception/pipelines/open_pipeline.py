@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from trt_perception.config import DetectorConfig
+from trt_perception.errors import BatchError
 from trt_perception.errors import ConfigError
+from trt_perception.model_file import ModelFile
 from trt_perception.model_file import read_model_file
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.stages.gpu_kernels import MAX_CANDIDATES
 
-__all__ = ['open_pipeline']
+__all__ = ['open_offline', 'open_pipeline']
 
 
 def open_pipeline(config: DetectorConfig) -> Pipeline:
@@ -26,3 +29,27 @@ def open_pipeline(config: DetectorConfig) -> Pipeline:
         )
     model = read_model_file(config.engine_path)
     return HostPipeline(model, config) if model.is_onnx else CudaPipeline(model, config)
+
+
+def open_offline(
+    model: ModelFile, config: DetectorConfig, *, max_candidates: int = MAX_CANDIDATES
+) -> Pipeline:
+    """Open a model as a node does, and those that take several images at once too.
+
+    An engine of a batch gets its images from the host then, and its boxes are decoded there.
+
+    Args:
+        model: an ONNX file or an engine.
+        config: the node's parameters.
+        max_candidates: most boxes that enter NMS.
+
+    Raises:
+        EngineError: it cannot be used; the message says why and what to do.
+        CudaError: an engine, and no GPU to run it.
+    """
+    if not model.is_onnx:
+        try:
+            return CudaPipeline(model, config, max_candidates=max_candidates)
+        except BatchError:
+            pass
+    return HostPipeline(model, config, max_candidates=max_candidates, any_batch=True)

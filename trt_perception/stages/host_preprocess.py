@@ -67,9 +67,14 @@ def bgr_image(frame: Frame) -> npt.NDArray[np.uint8]:
 
 
 class HostPreprocessor:
-    """Letterbox, colour order and normalisation into one tensor, used again for each frame."""
+    """Letterbox, colour order and normalisation into one tensor, used again for each frame.
 
-    def __init__(self, preprocessing: Preprocessing) -> None:
+    Args:
+        preprocessing: the model's.
+        batch: how many frames the tensor holds.
+    """
+
+    def __init__(self, preprocessing: Preprocessing, batch: int = 1) -> None:
         self._preprocessing = preprocessing
         width, height = preprocessing.input_size
         std = np.array(preprocessing.std, np.float64)
@@ -77,21 +82,21 @@ class HostPreprocessor:
         self._gain = (preprocessing.scale / std).astype(np.float32)
         self._bias = (-np.array(preprocessing.mean, np.float64) / std).astype(np.float32)
         by_row = preprocessing.layout == 'nhwc'
-        shape = (1, height, width, 3) if by_row else (1, 3, height, width)
-        self._tensor = np.empty(shape, np.dtype(preprocessing.dtype))
+        shape = (batch, height, width, 3) if by_row else (batch, 3, height, width)
+        self._tensor = np.zeros(shape, np.dtype(preprocessing.dtype))
         # One plane for each channel, wherever its values lie.
-        self._channels = self._tensor[0].transpose(2, 0, 1) if by_row else self._tensor[0]
+        self._channels = self._tensor.transpose(0, 3, 1, 2) if by_row else self._tensor
         # All arithmetic is float32; float16 is rounded once, at the end. Bytes stay as they are.
         self._plane = None if preprocessing.dtype == 'float32' else np.empty((height, width), 'f4')
         self._canvas = np.empty((0, 0, 0), np.uint8)
         self._letterbox: Letterbox | None = None
 
-    def __call__(self, frame: Frame) -> tuple[npt.NDArray[Any], Letterbox]:
-        """Fill the tensor from a frame.
+    def __call__(self, frame: Frame, place: int = 0) -> tuple[npt.NDArray[Any], Letterbox]:
+        """Fill one place of the tensor from a frame.
 
         Returns:
-            The tensor, (1, 3, height, width) or (1, height, width, 3), of the dtype that the
-            preprocessing says, valid until the next call; and the geometry.
+            The whole tensor, (batch, 3, height, width) or (batch, height, width, 3), of the dtype
+            that the preprocessing says, valid until the next call; and the geometry.
         """
         image, order = channel_image(frame)
         letterbox = Letterbox.fit(
@@ -107,7 +112,7 @@ class HostPreprocessor:
         inside[...] = resized.reshape(inside.shape)
         channels = order if self._preprocessing.color_order == 'bgr' else order[::-1]
         for index, channel in enumerate(channels):
-            target = self._channels[index]
+            target = self._channels[place, index]
             plane = target if self._plane is None else self._plane
             np.multiply(self._canvas[..., channel], self._gain[index], out=plane)
             if self._bias[index]:

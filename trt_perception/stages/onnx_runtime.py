@@ -87,6 +87,10 @@ class OnnxModel:
         results: list[npt.NDArray[Any]] = self._session.run(None, dict(tensors))
         return results
 
+    def close(self) -> None:
+        """Free the model."""
+        self._session = None
+
 
 def _spec(node: Any) -> TensorSpec:
     shape = tuple(side if isinstance(side, int) else -1 for side in node.shape)

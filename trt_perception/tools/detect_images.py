@@ -8,6 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,11 +30,13 @@ from trt_perception.errors import TrtPerceptionError
 from trt_perception.evaluation.coco import write_json
 from trt_perception.evaluation.images import frame_of
 from trt_perception.evaluation.run import Latency
+from trt_perception.evaluation.run import batches
+from trt_perception.evaluation.run import detect
 from trt_perception.evaluation.run import read_ahead
 from trt_perception.image_source import ImageSource
 from trt_perception.model_file import ModelFile
 from trt_perception.model_file import read_model_file
-from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.tools.detection_output import Results
 from trt_perception.tools.detection_output import VideoOutput
@@ -76,14 +79,18 @@ class _Work:
     seconds: list[float]
     problems: list[str]
 
-    def detect(self, name: str, bgr: _Picture) -> Detections:
-        frame = frame_of(bgr)
-        started = time.perf_counter()
-        self.pipeline.enqueue(0, frame, self.thresholds)
-        found = self.pipeline.collect(0).detections
-        self.seconds.append(time.perf_counter() - started)
-        self.results.add(name, (frame.width, frame.height), found)
-        return found
+    def detect(
+        self, pictures: Iterable[tuple[str, _Picture]]
+    ) -> Iterator[tuple[str, _Picture, Detections]]:
+        """Run the model over named pictures, as many at once as it takes."""
+        for chunk in batches(pictures, self.pipeline.spec.batch):
+            frames = [frame_of(bgr) for _, bgr in chunk]
+            started = time.perf_counter()
+            run = detect(self.pipeline, frames, self.thresholds)
+            self.seconds.append((time.perf_counter() - started) / len(chunk))
+            for (name, bgr), found in zip(chunk, run, strict=True):
+                self.results.add(name, (bgr.shape[1], bgr.shape[0]), found)
+                yield name, bgr, found
 
     def problem(self, message: str) -> None:
         self.problems.append(message)
@@ -124,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(model: ModelFile, config: DetectorConfig, plan: Plan, command: str) -> int:
     """Do the work, write the results and say what they are; return the exit code."""
-    with contextlib.closing(open_pipeline(config)) as pipeline:
+    with contextlib.closing(open_offline(model, config)) as pipeline:
         names = pipeline.spec.class_names
         thresholds = config.thresholds(names)
         facts = {
@@ -165,9 +172,9 @@ def _detect_in_pictures(
         work.problem(message)
         advance()
 
-    for index, bgr in read_ahead([(path, None) for _, path in plan.pictures], unreadable):
-        name = plan.pictures[index][0]
-        found = work.detect(name, bgr)
+    files = [(path, None) for _, path in plan.pictures]
+    named = ((plan.pictures[index][0], bgr) for index, bgr in read_ahead(files, unreadable))
+    for name, bgr, found in work.detect(named):
         if name in plan.targets:
             write_picture(plan.targets[name], bgr, found, names)
         advance()
@@ -183,8 +190,8 @@ def _detect_in_video(
 ) -> None:
     count = 0
     with VideoOutput(target, video.fps, names) if target else contextlib.nullcontext() as output:
-        for number, bgr in enumerate(_frames(video)):
-            found = work.detect(f'{name}#{number:06d}', bgr)
+        frames = ((f'{name}#{number:06d}', bgr) for number, bgr in enumerate(_frames(video)))
+        for _, bgr, found in work.detect(frames):
             if output is not None:
                 output.add(bgr, found)
             count += 1

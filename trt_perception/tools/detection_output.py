@@ -22,7 +22,7 @@ from trt_perception.evaluation.coco import coco_rows
 __all__ = ['Results', 'VideoOutput', 'write_picture']
 
 _Picture = npt.NDArray[np.uint8]
-_QUALITY: Final = [cv2.IMWRITE_JPEG_QUALITY, 92]
+_JPEG_QUALITY: Final = [cv2.IMWRITE_JPEG_QUALITY, 92]
 
 
 class Results:
@@ -92,7 +92,9 @@ def write_picture(
         ConfigError: it cannot be written.
     """
     draw_detections(bgr, found, class_names)
-    content = cv2.imencode(path.suffix.lower(), bgr, _QUALITY)[1].tobytes()
+    suffix = path.suffix.lower()
+    options = [] if suffix == '.png' else _JPEG_QUALITY
+    content = cv2.imencode(suffix, bgr, options)[1].tobytes()
     temporary = _temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

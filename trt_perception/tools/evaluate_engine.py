@@ -34,9 +34,7 @@ from trt_perception.evaluation.plots import plot_accuracy
 from trt_perception.evaluation.run import open_for_evaluation
 from trt_perception.model_file import ModelFile
 from trt_perception.model_file import read_model_file
-from trt_perception.pipelines.cuda_pipeline import CudaPipeline
-from trt_perception.pipelines.host import HostPipeline
-from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.tools.evaluation_text import report_text
 from trt_perception.tools.model_arguments import add_model_arguments
 from trt_perception.tools.model_arguments import detector_config
@@ -54,7 +52,8 @@ examples:
 mAP is COCO's: IoU 0.50 to 0.95, the 100 best detections of each category in each picture, all
 scores above 0.001; by pycocotools. Precision, recall, mistakes and agreement are at --confidence.
 F1 is the share of all detections of two models that pair up, at IoU 0.5 and of one class.
-Latency is of one picture at a time, from preprocessing to boxes. For mAP, boxes are decoded on the
+Latency is of one picture, from preprocessing to boxes; of a model that takes several at once, a
+picture's share. For mAP, boxes are decoded on the
 host from a score of 0.001 on; benchmark_engine measures what a node does.
 Without --annotations, models are compared with the first one only.
 Classes and categories are matched by name, pictures by file_name.
@@ -154,7 +153,7 @@ def _evaluate(job: _Job, options: argparse.Namespace) -> AccuracyReport:
                 bar.update(done - bar.n)
 
             # Without mAP nothing below the node's threshold counts, so a node's pipeline will do.
-            opened = open_for_evaluation if job.dataset.annotations else _open_as_node
+            opened = open_for_evaluation if job.dataset.annotations else open_offline
             with contextlib.closing(opened(model, config)) as pipeline:
                 classes = job.dataset.class_map(
                     pipeline.spec.class_names,
@@ -179,10 +178,6 @@ def _evaluate(job: _Job, options: argparse.Namespace) -> AccuracyReport:
                 )
     thresholds = next(iter(job.configs.values())).thresholds(())
     return accuracy_report(results, job.dataset, thresholds)
-
-
-def _open_as_node(model: ModelFile, config: DetectorConfig) -> Pipeline:
-    return HostPipeline(model, config) if model.is_onnx else CudaPipeline(model, config)
 
 
 def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace, command: str) -> None:

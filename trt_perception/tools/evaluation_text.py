@@ -141,7 +141,10 @@ def _agreement_table(report: AccuracyReport) -> str:
 
 def _latency_table(report: AccuracyReport) -> str:
     rows = [
-        [model.name, *(f'{value:.2f}' for value in model.latency.as_dict().values())]
+        [
+            model.name + (f', {n} at once' if (n := model.latency.batch) > 1 else ''),
+            *(f'{value:.2f}' for value in model.latency.as_dict().values()),
+        ]
         for model in report.models
     ]
     return _table(['latency, ms', 'mean', 'p50', 'p99'], rows)
