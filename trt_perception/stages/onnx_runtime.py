@@ -11,6 +11,7 @@ import numpy.typing as npt
 from trt_perception.errors import EngineError
 from trt_perception.manifest import TensorSpec
 from trt_perception.model_file import ModelFile
+from trt_perception.onnx_external import external_weights
 
 __all__ = ['CPU', 'OnnxModel']
 
@@ -47,8 +48,9 @@ class OnnxModel:
 
         Raises:
             EngineError: ONNX Runtime is not installed, has no such provider or cannot load the
-                model.
+                model, or the model keeps weights in other files.
         """
+        _refuse_other_files(model)
         try:
             import onnxruntime  # heavy: only the process that runs a model pays for it
         except ImportError as error:
@@ -69,6 +71,8 @@ class OnnxModel:
         # frames.
         options.add_session_config_entry('session.intra_op.allow_spinning', '0')
         options.log_severity_level = 3
+        # Its own format is another program's way in: only what was looked at is loaded.
+        options.add_session_config_entry('session.load_model_format', 'ONNX')
         try:
             self._session = onnxruntime.InferenceSession(
                 model.content, options, providers=list(dict.fromkeys((provider, CPU)))
@@ -90,6 +94,20 @@ class OnnxModel:
     def close(self) -> None:
         """Free the model."""
         self._session = None
+
+
+def _refuse_other_files(model: ModelFile) -> None:
+    try:
+        places = external_weights(model.content)
+    except EngineError as error:
+        raise EngineError(f'{model.path}: {error}') from error
+    if places:
+        raise EngineError(
+            f'{model.path}: expected all weights in the file itself (got some in {places[0]!r}), '
+            'because ONNX Runtime would read them from wherever it says, and nobody checks them; '
+            f"write one file: python3 -c \"import onnx; onnx.save(onnx.load('{model.path.name}'), "
+            "'whole.onnx')\""
+        )
 
 
 def _spec(node: Any) -> TensorSpec:
