@@ -12,7 +12,6 @@ from tensorrt_standin import StandIn
 
 from trt_perception.building import quantise_modelopt
 from trt_perception.building.calibration_tensorrt import tensorrt_calibrator
-from trt_perception.building.images import bgr_frame
 from trt_perception.building.images import read_image
 from trt_perception.building.images import select_images
 from trt_perception.building.quantise import quantise
@@ -20,6 +19,7 @@ from trt_perception.building.quantise_modelopt import quantise_with_modelopt
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.manifest import Preprocessing
+from trt_perception.picture_files import frame_of
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
 SCENES = Path(__file__).resolve().parent / 'data/calibration'
@@ -80,7 +80,7 @@ def test_each_image_comes_once_as_at_run_time(batch):
     preprocess = HostPreprocessor(SMALL)
     for path in select_images(SCENES, 8).paths:
         assert made.get_batch(['images']) == [77]
-        expected = preprocess(bgr_frame(read_image(path)))[0]
+        expected = preprocess(frame_of(read_image(path)))[0]
         found = memory.device[77].view(np.float32).reshape(batch, 3, 64, 64)
         assert all(np.array_equal(one, expected[0]) for one in found)
     assert made.get_batch(['images']) is None

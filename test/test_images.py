@@ -6,11 +6,11 @@ import cv2
 import numpy as np
 import pytest
 
-from trt_perception.building.images import bgr_frame
 from trt_perception.building.images import check_images
 from trt_perception.building.images import read_image
 from trt_perception.building.images import select_images
 from trt_perception.errors import ConfigError
+from trt_perception.picture_files import frame_of
 
 NAMES = ['img1.png', 'img2.png', 'img10.png', 'img20.jpg', 'sub/img3.png', 'sub/IMG4.PNG']
 
@@ -145,7 +145,7 @@ def test_an_image_that_was_cut_is_an_error(tmp_path, suffix, share):
     content = path.read_bytes()
     read_image(path)
     path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(ConfigError, match='ends before the image does'):
+    with pytest.raises(ConfigError, match='truncated'):
         read_image(path)
 
 
@@ -153,7 +153,7 @@ def test_grey_images_become_bgr_and_frames_keep_pixels(tmp_path):
     write(tmp_path / 'grey.png', picture(0)[..., 0])
     bgr = read_image(tmp_path / 'grey.png')
     assert bgr.shape == (48, 64, 3)
-    frame = bgr_frame(bgr[:, ::2])
+    frame = frame_of(bgr[:, ::2])
     assert (frame.width, frame.height, frame.format.name) == (32, 48, 'bgr8')
     assert np.array_equal(frame.plane().reshape(48, 32, 3), bgr[:, ::2])
 

@@ -1,6 +1,7 @@
 """Layers import downwards only, heavy modules load late, public names are what they say."""
 
 import ast
+import functools
 import importlib
 import inspect
 import subprocess
@@ -46,7 +47,9 @@ LAYERS = {
         'manifest_writer',
         'model_file',
         'model_spec',
+        'onnx_external',
         'output_layout',
+        'picture_files',
         'recognition',
         'recognition_facts',
         'recognition_outputs',
@@ -91,6 +94,7 @@ def module_name(path):
 MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob('*.py'))}
 
 
+@functools.cache
 def imports(name):
     """Return the full names that a module imports anywhere, within functions too."""
     tree = ast.parse(MODULES[name].read_text())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import glob
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -15,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ConfigError
+from trt_perception.errors import ImageError
+from trt_perception.picture_files import read_picture
 
 __all__ = ['IMAGE_SUFFIXES', 'VIDEO_SUFFIXES', 'ImageSource', 'find_images']
 
@@ -85,16 +86,14 @@ class ImageSource:
             yield from self._video()
             return
         for path in find_images(self.source):
-            bgr = None
-            with contextlib.suppress(cv2.error):  # larger than OpenCV's limit of 2**30 pixels
-                bgr = cv2.imread(str(path), cv2.IMREAD_COLOR)
-            if bgr is None:
-                reason = f'{path}: cannot be decoded as a picture'
+            try:
+                bgr = read_picture(path)
+            except ImageError as error:
                 if self.unreadable is None:
-                    raise ConfigError(reason)
-                self.unreadable(reason)
+                    raise ConfigError(str(error)) from error
+                self.unreadable(str(error))
                 continue
-            yield path.name, bgr.astype(np.uint8, copy=False)
+            yield path.name, bgr
 
     def _video(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
         path = Path(self.source).expanduser()

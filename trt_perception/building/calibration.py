@@ -21,10 +21,10 @@ import onnx
 
 from trt_perception.building.calibration_ranges import Magnitudes
 from trt_perception.building.images import ImageSet
-from trt_perception.building.images import bgr_frame
 from trt_perception.building.images import read_image
 from trt_perception.errors import EngineError
 from trt_perception.manifest import Preprocessing
+from trt_perception.picture_files import frame_of
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
 __all__ = ['Statistics', 'collect_magnitudes', 'feed_shape', 'image_input']
@@ -116,7 +116,7 @@ def collect_magnitudes(
         if cancelled():
             raise KeyboardInterrupt
         progress('calibrating', done, len(images.paths))
-        tensor, _ = preprocess(bgr_frame(read_image(path)))
+        tensor, _ = preprocess(frame_of(read_image(path)))
         feed = np.repeat(tensor, batch, axis=0) if batch > 1 else tensor
         try:
             values = session.run(outputs, {name: feed})

@@ -28,11 +28,11 @@ from trt_perception.building.calibration import image_input
 from trt_perception.building.calibration_cache import CacheKey
 from trt_perception.building.calibration_cache import write_atomically
 from trt_perception.building.images import ImageSet
-from trt_perception.building.images import bgr_frame
 from trt_perception.building.images import read_image
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.manifest import Preprocessing
+from trt_perception.picture_files import frame_of
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
 __all__ = ['tensorrt_calibrator']
@@ -170,7 +170,7 @@ class _Feed:
         path = next(self._paths, None)
         if path is None:
             return None
-        tensor, _ = self._preprocess(bgr_frame(read_image(path)))
+        tensor, _ = self._preprocess(frame_of(read_image(path)))
         feed = np.repeat(tensor, self.batch, axis=0)
         self._host.array[:] = feed.reshape(-1).view(np.uint8)
         self._device.copy_async(

@@ -25,10 +25,12 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ConfigError
-from trt_perception.frame import Frame
+from trt_perception.errors import ImageError
 from trt_perception.image_source import IMAGE_SUFFIXES
+from trt_perception.picture_files import MAX_BYTES
+from trt_perception.picture_files import read_picture
 
-__all__ = ['ImageSet', 'bgr_frame', 'check_images', 'find_files', 'read_image', 'select_images']
+__all__ = ['ImageSet', 'check_images', 'find_files', 'read_image', 'select_images']
 
 #: With fewer, a range is what a few scenes happened to show: refused.
 FEWEST: Final = 8
@@ -36,10 +38,7 @@ FEWEST: Final = 8
 FEW: Final = 100
 
 _MOST_FOUND: Final = 1_000_000
-_MOST_BYTES: Final = 256 * 1024 * 1024
 _LIST_SUFFIXES: Final = ('.txt', '.lst', '.list')
-# How a whole file ends; OpenCV decodes what is there of a JPEG that was cut and says nothing.
-_ENDS: Final = {b'\xff\xd8\xff': b'\xff\xd9', b'\x89PNG': b'IEND'}
 _THUMBNAIL: Final = (32, 32)
 # In grey levels, of 255: noise and JPEG change less than this between two takes of one scene.
 _ALIKE: Final = 2.0
@@ -170,8 +169,8 @@ def _natural(path: Path) -> tuple[list[tuple[int, int, str]], str]:
 def _content(path: Path) -> bytes:
     try:
         size = path.stat().st_size
-        if size > _MOST_BYTES:
-            raise ConfigError(f'{path}: expected at most {_MOST_BYTES} bytes (got {size})')
+        if size > MAX_BYTES:
+            raise ConfigError(f'{path}: expected at most {MAX_BYTES} bytes (got {size})')
         return path.read_bytes()
     except OSError as error:
         raise ConfigError(f'{path}: cannot be read: {error.strerror}') from error
@@ -181,26 +180,12 @@ def read_image(path: Path) -> npt.NDArray[np.uint8]:
     """Decode one file: uint8 (height, width, 3), BGR; turned as its EXIF data say.
 
     Raises:
-        ConfigError: it is no image, or it ends before the image does.
+        ConfigError: it is no image, it ends before the image does, or it is too large.
     """
-    content = _content(path)
-    for start, end in _ENDS.items():
-        if content.startswith(start) and end not in content[-65536:]:
-            raise ConfigError(f'{path}: the file ends before the image does; copy it again')
     try:
-        decoded = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
-    except cv2.error as error:  # nothing to decode, or more pixels than OpenCV allows
-        raise ConfigError(f'{path}: cannot be decoded as an image: {error.err}') from error
-    if decoded is None:
-        raise ConfigError(f'{path}: cannot be decoded as an image; remove or replace it')
-    return decoded.astype(np.uint8, copy=False)
-
-
-def bgr_frame(bgr: npt.NDArray[np.uint8]) -> Frame:
-    """Wrap a picture, uint8 (height, width, 3) BGR, as the frame that preprocessing takes."""
-    height, width = bgr.shape[:2]
-    data = np.ascontiguousarray(bgr).reshape(-1)
-    return Frame.view(data, width=width, height=height, step=3 * width, encoding='bgr8')
+        return read_picture(path)
+    except ImageError as error:
+        raise ConfigError(f'{error}; remove or replace it') from error
 
 
 def check_images(

@@ -16,7 +16,6 @@ import onnx
 
 from trt_perception.build_record import CalibrationRecord
 from trt_perception.building.images import ImageSet
-from trt_perception.building.images import bgr_frame
 from trt_perception.building.images import read_image
 from trt_perception.building.images import select_images
 from trt_perception.building.mac_count import layer_work
@@ -34,6 +33,7 @@ from trt_perception.building.tensorrt_release import uses_strong_typing
 from trt_perception.cache import cache_folder
 from trt_perception.errors import ConfigError
 from trt_perception.manifest import Preprocessing
+from trt_perception.picture_files import frame_of
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
 __all__ = ['Precise', 'choose_images', 'make_precise']
@@ -198,7 +198,7 @@ def _feed(
     def batches() -> Iterator[npt.NDArray[np.float32]]:
         preprocess = HostPreprocessor(preprocessing)
         for start in range(0, len(images.paths) - shape[0] + 1, shape[0]):
-            frames = [bgr_frame(read_image(path)) for path in images.paths[start:][: shape[0]]]
+            frames = [frame_of(read_image(path)) for path in images.paths[start:][: shape[0]]]
             yield np.concatenate([preprocess(frame)[0].astype(np.float32) for frame in frames])
 
     return CalibrationFeed(

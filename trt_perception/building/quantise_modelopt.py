@@ -24,7 +24,6 @@ from trt_perception.building.graph_index import match_nodes
 from trt_perception.building.graph_index import name_nodes
 from trt_perception.building.heads import find_head
 from trt_perception.building.images import ImageSet
-from trt_perception.building.images import bgr_frame
 from trt_perception.building.images import check_images
 from trt_perception.building.images import read_image
 from trt_perception.building.mac_count import layer_work
@@ -32,6 +31,7 @@ from trt_perception.building.quantise_check import check_quantised
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.manifest import Preprocessing
+from trt_perception.picture_files import frame_of
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
 __all__ = ['quantise_with_modelopt']
@@ -129,6 +129,6 @@ def _tensors(
         if cancelled():
             raise KeyboardInterrupt
         progress('reading images', done, len(images.paths))
-        tensors.append(preprocess(bgr_frame(read_image(path)))[0].copy())
+        tensors.append(preprocess(frame_of(read_image(path)))[0].copy())
     data: npt.NDArray[np.float32] = np.concatenate(tensors).astype(np.float32, copy=False)
     return data

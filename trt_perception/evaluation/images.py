@@ -8,7 +8,6 @@ from pathlib import Path
 from pathlib import PurePosixPath
 from typing import Final
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -16,15 +15,12 @@ from trt_perception.errors import ConfigError
 from trt_perception.errors import ImageError
 from trt_perception.evaluation.coco import Annotations
 from trt_perception.evaluation.coco import CocoImage
-from trt_perception.frame import Frame
 from trt_perception.image_source import IMAGE_SUFFIXES
+from trt_perception.picture_files import read_picture
 
-__all__ = ['find_all_images', 'frame_of', 'match_images', 'read_image']
+__all__ = ['find_all_images', 'match_images', 'read_image']
 
 _SHOWN: Final = 3
-# How a whole file ends; of one that was cut off, OpenCV decodes what is there and says nothing.
-_ENDS: Final = {b'\xff\xd8\xff': b'\xff\xd9', b'\x89PNG': b'IEND'}
-_TAIL_BYTES: Final = 65536
 _Picture = npt.NDArray[np.uint8]
 
 
@@ -98,23 +94,11 @@ def read_image(path: Path, size_wh: tuple[int, int] | None = None) -> _Picture:
     Raises:
         ImageError: it is no picture, is cut off, or of another size.
     """
-    try:
-        encoded = np.fromfile(path, np.uint8)
-    except OSError as error:
-        raise ImageError('not_decodable', f'{path}: cannot be read: {error.strerror}') from error
-    for start, end in _ENDS.items():
-        if encoded[:8].tobytes().startswith(start) and end not in encoded[-_TAIL_BYTES:].tobytes():
-            raise ImageError('not_decodable', f'{path}: ends before the picture does')
     sizes = []
-    for flag in (0, cv2.IMREAD_IGNORE_ORIENTATION):
-        try:
-            bgr = cv2.imdecode(encoded, cv2.IMREAD_COLOR | flag) if encoded.size else None
-        except cv2.error as error:  # larger than OpenCV's limit
-            raise ImageError('not_decodable', f'{path}: {error}') from error
-        if bgr is None:
-            raise ImageError('not_decodable', f'{path}: cannot be decoded as a picture')
+    for upright in (True, False):
+        bgr = read_picture(path, upright=upright)
         if size_wh in (None, (bgr.shape[1], bgr.shape[0])):
-            return bgr.astype(np.uint8, copy=False)
+            return bgr
         sizes.append(f'{bgr.shape[1]}x{bgr.shape[0]}')
     assert size_wh is not None
     raise ImageError(
@@ -122,13 +106,6 @@ def read_image(path: Path, size_wh: tuple[int, int] | None = None) -> _Picture:
         f'{path}: expected {size_wh[0]}x{size_wh[1]} pixels, as annotated (got {sizes[0]}): the '
         'boxes belong to another picture, or to one of another size',
     )
-
-
-def frame_of(bgr: _Picture) -> Frame:
-    """Return a decoded picture, uint8 (height, width, 3), BGR, as a camera's frame."""
-    height, width = bgr.shape[:2]
-    pixels = np.ascontiguousarray(bgr).reshape(-1)
-    return Frame.view(pixels, width=width, height=height, step=3 * width, encoding='bgr8')
 
 
 def _missing(annotations: Annotations, images: Sequence[Path], missing: Sequence[str]) -> str:

@@ -28,7 +28,6 @@ from trt_perception.detector import warm_up
 from trt_perception.errors import ConfigError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.evaluation.coco import write_json
-from trt_perception.evaluation.images import frame_of
 from trt_perception.evaluation.run import Latency
 from trt_perception.evaluation.run import batches
 from trt_perception.evaluation.run import detect
@@ -36,6 +35,7 @@ from trt_perception.evaluation.run import read_ahead
 from trt_perception.image_source import ImageSource
 from trt_perception.model_file import ModelFile
 from trt_perception.model_file import read_model_file
+from trt_perception.picture_files import frame_of
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.tools.detection_output import Results
