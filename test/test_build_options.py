@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 import pytest
@@ -146,9 +147,7 @@ def test_a_dla_in_fp16_is_fine():
 
 
 def test_yaml_holds_every_option(tmp_path):
-    config = yaml_file(
-        tmp_path,
-        """
+    text = """
 onnx: model.onnx
 precision: int8
 calibration-images: images/*.png
@@ -156,13 +155,13 @@ calibration_cache: off_site
 timing_cache: 'off'
 compute_capabilities: [8.6, 12.0]
 class_names: [one, two]
-validate: /data/val
+validate: ./val
 json: report.json
 mean: [0, 0.5, 0]
-plugins: [a.so, /lib/b.so]
-store: ~/engines
-""",
-    )
+plugins: [a.so, '{folder}/lib/b.so']
+store: engines/../store
+"""
+    config = yaml_file(tmp_path, text.replace('{folder}', str(tmp_path)))
     found = load_options(config, {})
     assert found.onnx == tmp_path / 'model.onnx'
     assert found.calibration_images == str(tmp_path / 'images/*.png')
@@ -170,11 +169,51 @@ store: ~/engines
     assert found.timing_cache == 'off'
     assert found.compute_capabilities == ('8.6', '12.0')
     assert found.class_names == ('one', 'two')
-    assert found.validate_images == '/data/val'
+    assert found.validate_images == str(tmp_path / 'val')
     assert found.json_file == tmp_path / 'report.json'
     assert found.mean == (0.0, 0.5, 0.0)
-    assert found.plugins == (tmp_path / 'a.so', Path('/lib/b.so'))
-    assert found.store == Path.home() / 'engines'
+    assert found.plugins == (tmp_path / 'a.so', tmp_path / 'lib/b.so')
+    assert found.store == tmp_path / 'engines/../store'
+
+
+@pytest.mark.parametrize(
+    'value',
+    [
+        '../other.onnx',
+        '/etc/passwd',
+        '~/model.onnx',
+        'sub/../../other',
+        'link/model',
+        './link',
+        '{folder}x/model',
+        '..',
+        'im*/../../x/*.png',
+        'ring',
+        'a\0b',
+        '~nobody-of-this-name/x',
+    ],
+)
+def test_paths_in_a_yaml_stay_in_its_folder(tmp_path, value):
+    folder = tmp_path / 'models'
+    folder.mkdir()
+    (folder / 'link').symlink_to(tmp_path)
+    (folder / 'ring').symlink_to('ring')
+    value = value.replace('{folder}', str(folder))
+    paths = [option for option in OPTIONS if option.kind == 'path']
+    assert {'onnx', 'output', 'store', 'plugins', 'calibration_images'} <= {o.name for o in paths}
+    for option in paths:
+        other = '' if option.name == 'onnx' else 'onnx: good.onnx'
+        text = json.dumps([value] if option.is_list else value)
+        found = refusal({}, yaml_file(folder, f'{other}\n{option.name}: {text}\n'))
+        assert found.startswith(f"{folder}/build.yaml, line 2: '{option.name}' "), found
+        assert option.flag in found or 'cannot be' in found
+
+
+def test_the_command_line_may_lead_anywhere(tmp_path):
+    config = yaml_file(tmp_path, 'onnx: ../a.onnx\nvalidate: /data/val\nstore: ~/engines\n')
+    assert len(refusal({}, config).splitlines()) == 3
+    found = load_options(config, {'onnx': '../a.onnx', 'validate': '/data/val', 'store': '~/e'})
+    assert (found.onnx, found.validate_images) == (Path('../a.onnx'), '/data/val')
 
 
 def test_as_dict_makes_the_same_options_again():

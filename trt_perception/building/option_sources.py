@@ -1,14 +1,16 @@
 """Where options come from: build.yaml and the command line, which wins.
 
 Guarantees: nothing in build.yaml is ignored; every wrong key is named, with its line, in one
-sentence of its own. Relative paths in build.yaml are relative to build.yaml, those of the command
-line to the working folder.
+sentence of its own. Paths in build.yaml are relative to build.yaml and stay inside its folder,
+after links are resolved, because such a file travels with models; those of the command line are
+relative to the working folder and may lead anywhere.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
+from collections.abc import Collection
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,7 @@ def load_options(config: Path | None, given: Mapping[str, Any]) -> BuildOptions:
     lines: dict[str, int] = {}
     values: dict[str, Any] = {}
     if config is not None:
-        values, lines = _read_yaml(config)
+        values, lines = _read_yaml(config, given)
     merged = {**values, **given}
     try:
         return BuildOptions.model_validate(merged)
@@ -121,8 +123,8 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return values and line numbers by name, paths made relative to the file's folder."""
+def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return values and line numbers by name, without those that are given elsewhere."""
     text = _read_text(path, _MAX_YAML_BYTES)
     try:
         loader = _Loader(text)
@@ -140,8 +142,18 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     }
     if len(names) < len(content):
         raise ConfigError(f'{path}: the same option stands there with - and with _')
-    values = {name: _beside(path, name, content[key]) for name, key in names.items()}
-    return values, {name.replace('-', '_'): line for name, line in lines.items()}
+    lines = {name.replace('-', '_'): line for name, line in lines.items()}
+    values: dict[str, Any] = {}
+    outside: list[str] = []
+    for name, key in names.items():
+        if name not in given:
+            try:
+                values[name] = _beside(path, name, content[key])
+            except ConfigError as error:
+                outside.append(f'{path}, line {lines[name]}: {error}')
+    if outside:
+        raise ConfigError('\n'.join(outside))
+    return values, lines
 
 
 def _yaml_reason(error: Exception) -> str:
@@ -152,15 +164,25 @@ def _yaml_reason(error: Exception) -> str:
 
 
 def _beside(config: Path, name: str, value: Any) -> Any:
-    """Make relative paths relative to the file that names them."""
+    """Make paths relative to the file that names them; ConfigError where they leave its folder."""
     row = _ROWS.get(name)
     if row is None or row.kind != 'path' or value in row.words:
         return value
     if isinstance(value, list):
         return [_beside(config, name, item) for item in value]
-    if not isinstance(value, str) or not value or value.startswith('~'):
+    if not isinstance(value, str) or not value:
         return value
-    return str(config.parent / value)
+    path = config.parent / value
+    try:
+        home, place = config.parent.resolve(), (config.parent / Path(value).expanduser()).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # links in a ring, NUL, nobody's home
+        raise ConfigError(f"'{name}' cannot be {value!r}: {error}") from error
+    if not place.is_relative_to(home):
+        raise ConfigError(
+            f"'{name}' must stay in the folder of this file (got {value}, which is {place}): a "
+            f'place elsewhere is named on the command line, {row.flag} {value}'
+        )
+    return str(path)
 
 
 def _read_text(path: Path, limit: int) -> str:

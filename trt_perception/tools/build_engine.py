@@ -42,7 +42,7 @@ An engine that could not be loaded where it was built is marked "unverified" in 
 inspect_engine --update-manifest on the target fills it in.
 
 Every option can stand in build.yaml (--config) under its name with _ for -, as in keep_fp32;
-paths there are relative to that file, and the command line wins.
+paths there are relative to that file and stay in its folder; the command line wins.
 
 Not run by us: TensorRT 10.x and 11.x (checked against their list of names only), DLA, 2:4
 sparsity, version and hardware compatibility, refit, plugins, INT8 and FP8 on a GPU.
