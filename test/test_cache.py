@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 
 import pytest
 
@@ -35,7 +36,6 @@ def test_what_was_written_is_read(content, tmp_path):
 
 
 DAMAGES = {
-    'empty': lambda content: b'',
     'short': lambda content: content[:10],
     'end missing': lambda content: content[:-1],
     'longer': lambda content: content + b'\0',
@@ -57,9 +57,42 @@ def test_a_damaged_entry_counts_as_none_until_it_is_written_again(entry, damage,
     assert read_cached('kernels', 'key') == CONTENT
 
 
-def test_an_entry_that_everybody_may_write_counts_as_none(entry):
-    entry.chmod(0o666)
+def test_only_the_user_may_read_and_write_entries(entry):
+    assert stat.S_IMODE(entry.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(entry.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize('mode', [0o602, 0o666, 0o777])
+def test_an_entry_that_everybody_may_write_counts_as_none(entry, mode):
+    entry.chmod(mode)
     assert read_cached('kernels', 'key') is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason='giving files away needs root')
+def test_an_entry_of_somebody_else_counts_as_none(entry):
+    os.chown(entry, 12345, -1)
+    assert read_cached('kernels', 'key') is None
+
+
+@pytest.mark.parametrize('what', ['fifo', 'folder', 'device', 'ring', 'empty'])
+def test_what_is_no_file_counts_as_none(entry, what):
+    entry.unlink()
+    if what == 'fifo':
+        os.mkfifo(entry)  # reading would wait for ever
+    elif what == 'folder':
+        entry.mkdir()
+    elif what == 'empty':
+        entry.touch()
+    else:
+        entry.symlink_to({'device': '/dev/zero', 'ring': 'key'}[what])
+    assert read_cached('kernels', 'key') is None
+
+
+def test_nothing_is_left_of_an_attempt(entry, caplog):
+    (entry.parent / 'folder').mkdir()
+    write_cached('kernels', 'folder', CONTENT)
+    assert 'cannot be written' in caplog.text
+    assert {path.name for path in entry.parent.iterdir()} == {'key', 'folder'}
 
 
 def test_the_entries_used_last_are_kept():

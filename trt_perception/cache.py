@@ -15,9 +15,13 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from trt_perception.errors import EngineError
+from trt_perception.model_file import read_checked
+
 __all__ = ['cache_folder', 'read_cached', 'write_cached']
 
 _KEEP: Final = 32
+_MAX_BYTES: Final = 1024**3
 _DIGEST_BYTES: Final = 32
 _LOG: Final = logging.getLogger(__name__)
 
@@ -31,19 +35,17 @@ def cache_folder(kind: str) -> Path:
 def read_cached(kind: str, key: str) -> bytes | None:
     """Return an entry, None where there is none.
 
-    An entry that is damaged, or that somebody else could have written, counts as none.
+    An entry that is damaged, or that somebody else could have written, counts as none: the rules
+    are those for engines.
     """
     path = cache_folder(kind) / key
     try:
-        with path.open('rb') as file:
-            status = os.fstat(file.fileno())
-            if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o002:
-                return None
-            os.utime(path)  # newest means last used
-            digest, content = file.read(_DIGEST_BYTES), file.read()
-    except OSError:
+        entry, _ = read_checked(path, _MAX_BYTES)
+        os.utime(path)  # newest means last used
+    except (EngineError, OSError):
         return None
-    if hashlib.sha256(content).digest() != digest:
+    content = entry[_DIGEST_BYTES:]
+    if hashlib.sha256(content).digest() != entry[:_DIGEST_BYTES]:
         _LOG.warning('%s is damaged, and is made again', path)
         return None
     return content

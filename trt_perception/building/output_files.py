@@ -12,9 +12,11 @@ from trt_perception.building.options import BuildOptions
 from trt_perception.errors import ConfigError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.json_section import read_json
+from trt_perception.manifest import MAX_BYTES
 from trt_perception.manifest import manifest_path
 from trt_perception.manifest_writer import manifest_text
 from trt_perception.model_file import ModelFile
+from trt_perception.model_file import read_checked
 
 __all__ = ['check_outputs', 'check_report', 'write_models']
 
@@ -90,7 +92,8 @@ def _check_model(
 
 def _starts_like_a_plan(path: Path) -> bool:
     try:
-        with path.open('rb') as file:
+        # Non-blocking, so that a FIFO is refused instead of waited for.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), 'rb') as file:
             return file.read(4) in _PLANS
     except OSError:
         return False
@@ -98,15 +101,15 @@ def _starts_like_a_plan(path: Path) -> bool:
 
 def _has_qdq_nodes(path: Path) -> bool:
     try:
-        return b'QuantizeLinear' in path.read_bytes()
-    except OSError:
+        return b'QuantizeLinear' in read_checked(path)[0]
+    except TrtPerceptionError:
         return False
 
 
 def _is_manifest(path: Path) -> bool:
     try:
-        return 'schema' in read_json(path.read_bytes(), path.name).names()
-    except (OSError, TrtPerceptionError):
+        return 'schema' in read_json(read_checked(path, MAX_BYTES)[0], path.name).names()
+    except TrtPerceptionError:
         return False
 
 

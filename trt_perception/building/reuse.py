@@ -80,7 +80,7 @@ class StorePlace:
             for name in _KEPT:
                 setattr(report, name, old[name])
             report.warn(*old['warnings'])
-        except (ManifestError, ValueError, KeyError, TypeError) as error:
+        except (ManifestError, ValueError, KeyError, TypeError, RecursionError) as error:
             report.warn(f'the stored engine {self.key[:16]} cannot be used: {error}')
             return None
         path = self._options.engine_path()

@@ -137,7 +137,7 @@ class EngineStore:
                 if hashlib.sha256(content).hexdigest() != hashes[name]:
                     raise ValueError(f'{_FILES[name]} is not the file that was stored')
             os.utime(folder / _ENTRY)  # last used
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             _LOG.warning('the stored engine %s is damaged and is made again: %s', folder, error)
             return None
         return StoredEngine(**contents)
@@ -185,7 +185,7 @@ class EngineStore:
                 entry = _read_entry(folder)
                 about, size = str(entry['about']), int(entry['size_bytes'])
                 used = (folder / _ENTRY).stat().st_mtime
-            except (OSError, ValueError, KeyError, TypeError):
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 about, size, used = '', 0, 0.0
             found.append(StoreEntry(folder.name, about, size, used))
         return tuple(sorted(found, key=lambda entry: entry.used_s, reverse=True))
