@@ -120,7 +120,9 @@ def test_a_damaged_entry_is_not_used_and_can_be_made_again(store, tmp_path, capl
     assert store.find(KEY) == STORED
 
 
-@pytest.mark.parametrize('text', [100_000 * '[', '[]', '{}', '{"sha256": 3}', '{"sha256": {}}', 'null', '"'])
+@pytest.mark.parametrize(
+    'text', [100_000 * '[', '[]', '{}', '{"sha256": 3}', '{"sha256": {}}', 'null', '"']
+)
 def test_an_entry_that_is_no_entry(store, tmp_path, text):
     store.put(KEY, STORED, 'x')
     (tmp_path / 'store' / KEY / 'entry.json').write_text(text)
