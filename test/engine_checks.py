@@ -51,16 +51,16 @@ def run_reference(onnx_bytes, tensor):
 
 def check_frame(pipeline, frame, reference):
     """Run one frame and hold each step of it to the host's; return how many boxes there were."""
-    spec, slot = pipeline.spec, pipeline._slots[0]
+    spec, slot = pipeline.spec, pipeline.slots[0]
     pipeline.enqueue(0, frame, THRESHOLDS)
     found = pipeline.collect(0).detections
     pixels, box, score = map(max, TOLERANCES[spec.input.dtype], TOLERANCES[spec.outputs[0].dtype])
     exact = replace(spec.preprocessing, dtype='float32')
     tensor, letterbox = HostPreprocessor(exact)(frame)
-    seen = tensor_on_device(slot._input, spec.input)
+    seen = tensor_on_device(slot.input, spec.input)
     assert np.abs(seen - tensor).max() <= pixels
     expected = run_reference(reference, tensor)
-    output = tensor_on_device(slot._outputs['output'], spec.outputs[0])
+    output = tensor_on_device(slot.outputs['output'], spec.outputs[0])
     assert output.shape == expected.shape
     rows = np.abs(output - expected)[0]
     rows = rows.T if spec.decoder.transposed else rows

@@ -11,6 +11,11 @@ CLASSES = 5
 NAMES = tuple(f'class {number}' for number in range(CLASSES))
 NETWORK = (640, 480)  # width and height
 QUERIES = 40
+# Inputs beside the image, by decoder.
+BESIDE = {
+    'labels_boxes_scores': [('orig_target_sizes', (1, 2))],
+    'detr': [('pixel_mask', (1, 64, 64))],
+}
 
 
 def known(rng, count=6):

@@ -69,7 +69,7 @@ class Poisoned(CudaPipeline):
             kernels = gpu.Kernels(gpu.compile_kernels(source, gpu.Device(0).compute_capability))
             print(f'dead at {time.time()}', flush=True)
             kernels.launch(
-                'bad', (1, 1, 1), (1, 1, 1), [(8, ctypes.c_void_p)], self._slots[slot]._stream
+                'bad', (1, 1, 1), (1, 1, 1), [(8, ctypes.c_void_p)], self.slots[slot].stream
             )
         super().enqueue(slot, frame, thresholds)
 

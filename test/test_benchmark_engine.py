@@ -5,8 +5,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fake_cuda
 import numpy as np
 import pytest
+from cuda_recorder import Recorder
+from fake_tensorrt import PLAN
+from fake_tensorrt import FakeTensorRt
+from family_outputs import BESIDE
+from family_outputs import NAMES
+from family_outputs import NETWORK
+from family_outputs import OUTPUTS as FAMILY_OUTPUTS
+from family_outputs import batched
+from family_outputs import known
+from family_outputs import network
 from gpu_support import build_plan
 from gpu_support import needs_tensorrt
 from onnx import TensorProto
@@ -14,8 +25,10 @@ from onnx import helper
 from onnx import numpy_helper
 from support_models import write_model
 
+from trt_perception import gpu
 from trt_perception.frame import PIXEL_FORMATS
 from trt_perception.tools import benchmark_engine
+from trt_perception.tools import benchmark_gpu
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK = ['--frames', '6', '--warmup', '1', '--size', '64x48']
@@ -161,6 +174,86 @@ def test_two_models_side_by_side(model, tmp_path, capsys):
     assert 'found again by small.onnx: 100.00% of 16 detections' in capsys.readouterr().out
 
 
+FAMILIES = ['yolox', 'end_to_end', 'detr', 'labels_boxes_scores', 'torchvision']
+
+
+def family_arguments(name):
+    """Return what says of a model without a manifest how it is used, and what is measured."""
+    parameters = {
+        'model.decoder': name,
+        'model.class_names': list(NAMES),
+        'model.resize': 'letterbox',
+        'model.color_order': 'rgb',
+        'model.scale': 1 / 255,
+    }
+    return [*QUICK, *(f'--param={key}={value}' for key, value in parameters.items())]
+
+
+@pytest.mark.parametrize('name', FAMILIES)
+def test_models_of_every_family(name, tmp_path):
+    rng = np.random.default_rng(40)
+    outputs = batched(name, [FAMILY_OUTPUTS[name](rng, *known(rng, 6))])
+    path = tmp_path / 'made.onnx'
+    path.write_bytes(network(outputs, beside=BESIDE.get(name, ())))
+    saved = tmp_path / 'result.json'
+    assert run(path, *family_arguments(name), '--json', saved) == 0
+    (report,) = json.loads(saved.read_text())['models']
+    # Whether or not they lie within so small a frame.
+    assert report['candidates'] == [6] * 8
+    assert list(report['stages']) == ['preprocess', 'inference', 'decode']
+
+
+@pytest.mark.parametrize('name', FAMILIES)
+def test_engines_of_every_family_take_each_step(name, tmp_path, monkeypatch):
+    """With stand-ins for CUDA and TensorRT, which do no work."""
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+    monkeypatch.setattr(benchmark_gpu, '_WARM_UP_S', 0)
+    rng = np.random.default_rng(41)
+    outputs = batched(name, [FAMILY_OUTPUTS[name](rng, *known(rng, 6))])
+    kinds = {'float32': 'FLOAT', 'int64': 'INT64', 'int32': 'INT32'}
+    told = tuple((key, value.shape, kinds[str(value.dtype)]) for key, value in outputs.items())
+    beside = tuple((key, shape, 'INT64') for key, shape in BESIDE.get(name, ()))
+    image = ('image', (1, 3, NETWORK[1], NETWORK[0]), 'FLOAT')
+    recorder = Recorder(fake_cuda.bindings())
+    module = FakeTensorRt(inputs=(image, *beside), outputs=told)
+    monkeypatch.setattr(gpu, '_bindings', lambda: recorder.modules)
+    monkeypatch.setitem(sys.modules, 'tensorrt', module)
+    path = tmp_path / 'made.engine'
+    path.write_bytes(PLAN)
+    saved = tmp_path / 'result.json'
+    assert run(path, *family_arguments(name), '--depth', '1,2', '--json', saved) == 0
+    (report,) = json.loads(saved.read_text())['models']
+    decoding = {'decode'} if name == 'yolox' else {'download', 'host_decode'}
+    engine = {'engine_graph', 'engine_enqueue', 'upload', 'letterbox', 'graph', 'upload_graph'}
+    assert set(report['stages']) == engine | decoding
+    assert [pipeline['depth'] for pipeline in report['pipelines']] == [1, 2]
+    assert set(report['naive']['steps_ms']) == {
+        *('preprocess', 'upload', 'engine', 'download', 'decode')
+    }
+    assert recorder.kinds() == []
+    assert list(module.living) == []
+
+
+@needs_tensorrt
+@pytest.mark.parametrize('name', ['end_to_end', 'labels_boxes_scores'])
+def test_an_engine_whose_outputs_the_host_decodes(name, tmp_path):
+    rng = np.random.default_rng(42)
+    outputs = batched(name, [FAMILY_OUTPUTS[name](rng, *known(rng, 6))])
+    content = network(outputs, beside=BESIDE.get(name, ()))
+    (tmp_path / 'made.onnx').write_bytes(content)
+    (tmp_path / 'made.engine').write_bytes(build_plan(content))
+    models = [tmp_path / 'made.engine', tmp_path / 'made.onnx']
+    saved = tmp_path / 'result.json'
+    given = [*family_arguments(name), '--size', '640x480', '--depth', '1,2']
+    assert run(*models, *given, '--json', saved) == 0
+    report = json.loads(saved.read_text())
+    first = report['models'][0]
+    assert first['candidates'] == [6] * 8
+    assert first['naive_agreement']['first'] == 48
+    assert first['naive_agreement']['matched_iou_99'] == 1
+    assert report['agreement'][0]['matched_iou_99'] == 1
+
+
 @needs_tensorrt
 def test_an_engine_and_the_naive_way(model, tmp_path):
     plan = build_plan(small_onnx())
@@ -190,6 +283,9 @@ def test_an_engine_and_the_naive_way(model, tmp_path):
         (['MODEL', '--depth', '1;2'], "as in 1,2,3 (got '1;2')"),
         (['MODEL', '--depth', '1,9'], "'pipeline_depth' must be from 1 to 8"),
         (['MODEL', '--frames', '0'], 'from 1 on'),
+        (['MODEL', '--param', 'pipeline_depth=2'], 'use --depth'),
+        (['MODEL', '--param', 'model.decoder=yolo99'], "'model.decoder' must be one of"),
+        (['MODEL', '--device', '64'], "'device_id' must be from 0 to 63"),
         (['MODEL', '--confidence', '2'], "'confidence_threshold' must be from 0 to 1"),
         (['MODEL', '--encoding', 'jpeg'], "invalid choice: 'jpeg'"),
         (['MODEL', '--image', 'missing.png'], 'missing.png: does not exist'),

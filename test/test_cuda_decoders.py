@@ -11,6 +11,7 @@ import pytest
 from cuda_recorder import Recorder
 from fake_tensorrt import PLAN
 from fake_tensorrt import FakeTensorRt
+from family_outputs import BESIDE
 from family_outputs import NAMES
 from family_outputs import NETWORK
 from family_outputs import OUTPUTS
@@ -35,10 +36,6 @@ from trt_perception.pipelines.open_pipeline import open_pipeline
 
 DTYPES = {'float32': 'FLOAT', 'int64': 'INT64', 'int32': 'INT32'}
 IMAGE = ('image', (1, 3, NETWORK[1], NETWORK[0]), 'FLOAT')
-BESIDE = {
-    'labels_boxes_scores': [('orig_target_sizes', (1, 2))],
-    'detr': [('pixel_mask', (1, 64, 64))],
-}
 HOST_DECODED = [name for name, spec in DECODERS.items() if spec.family != 'dense']
 
 
@@ -97,7 +94,7 @@ def test_what_lies_in_pinned_memory_is_decoded(name, machine):
     for slot, outputs in enumerate(frames):
         pipeline.enqueue(slot, grey(), Thresholds())
         for key, value in outputs.items():
-            pinned = pipeline._slots[slot]._result._outputs[key].array
+            pinned = pipeline.slots[slot].result._outputs[key].array
             assert pinned.size >= value.nbytes
             pinned[: value.nbytes] = value.reshape(-1).view(np.uint8)
     for slot, (xyxy, scores, labels) in enumerate(made):

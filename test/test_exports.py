@@ -90,7 +90,7 @@ def test_the_export_in_the_pipeline_needs_no_parameter(family, tmp_path):
     assert not pipeline.spec.has_manifest
     height, width = told['image'].shape[:2]
     frame = Frame.view(told['image'], width=width, height=height, step=3 * width, encoding='rgb8')
-    tensor, _ = pipeline._preprocess(frame)
+    tensor, _ = pipeline.preprocess([frame])
     assert np.abs(tensor - told['pixels']).max() < 1e-5
     pipeline.enqueue(0, frame, Thresholds(confidence=float(told['threshold'])))
     found = pipeline.collect(0).detections
@@ -108,10 +108,10 @@ def test_the_pictures_pixels_matter(family, tmp_path):
     image = expected(family)['image']
     said = []
     for pixels in (image, 255 - image):
-        tensor, _ = pipeline._preprocess(
-            Frame.view(pixels, width=96, height=64, step=288, encoding='rgb8')
+        tensor, _ = pipeline.preprocess(
+            [Frame.view(pixels, width=96, height=64, step=288, encoding='rgb8')]
         )
-        said.append(pipeline._model.run({'pixel_values': tensor})[0].copy())
+        said.append(pipeline.infer(tensor)[0].copy())
     assert np.abs(said[0] - said[1]).max() > 1e-3
 
 

@@ -29,7 +29,7 @@ from trt_perception.decoder_spec import DecoderSpec
 from trt_perception.errors import CudaError
 from trt_perception.errors import EngineError
 from trt_perception.frame import Frame
-from trt_perception.pipelines import cuda_pipeline
+from trt_perception.pipelines import cuda_slot
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.stages import gpu_kernels
 from trt_perception.stages.tensorrt_runtime import TensorRtEngine
@@ -229,7 +229,7 @@ def test_a_capture_that_fails_costs_the_graph_only(path, watched, monkeypatch, c
 
             super().__init__(stream, and_wait)
 
-    monkeypatch.setattr(cuda_pipeline, 'Graph', Broken)
+    monkeypatch.setattr(cuda_slot, 'Graph', Broken)
     caplog.clear()
     pipeline = open_pipeline(config)
     watched.calls.clear()

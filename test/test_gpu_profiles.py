@@ -67,7 +67,7 @@ def check_profile(path, size):
     """Hold an engine's numbers to the host's; return which profile each slot has."""
     pipeline = open_pipeline(DetectorConfig(engine_path=str(path), pipeline_depth=2))
     try:
-        chosen = [slot._context.native.active_optimization_profile for slot in pipeline._slots]
+        chosen = [slot.context.native.active_optimization_profile for slot in pipeline.slots]
         spec = pipeline.spec
     finally:
         pipeline.close()

@@ -27,6 +27,7 @@ from trt_perception.letterbox import Letterbox
 from trt_perception.manifest import TensorSpec
 from trt_perception.model_spec import ModelSpec
 from trt_perception.stages.decoders.decode import bfloat16_to_float32
+from trt_perception.stages.decoders.decode import count_candidates
 from trt_perception.stages.decoders.decode import decode
 from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES
 from trt_perception.stages.gpu_kernels import RESULT_ROW
@@ -59,6 +60,9 @@ class SlotResult(Protocol):
 
     def collect(self, letterbox: Letterbox, thresholds: Thresholds) -> Detections:
         """Return the boxes once the queued work is done."""
+
+    def candidates(self, letterbox: Letterbox, thresholds: Thresholds) -> int:
+        """Return how many boxes were above the threshold, before NMS; for measuring."""
 
     def close(self) -> None:
         """Free everything."""
@@ -95,6 +99,10 @@ class KernelDecoded:
         count = int(self._result.array[:4].view(np.int32)[0])
         rows = self._result.array[RESULT_HEAD_BYTES:].view(RESULT_ROW)[:count]
         return Detections(rows['xyxy'].copy(), rows['score'].copy(), rows['class_id'].copy())
+
+    def candidates(self, letterbox: Letterbox, thresholds: Thresholds) -> int:  # noqa: ARG002
+        """Return what the filter kernel counted."""
+        return int(self._result.array[:8].view(np.int32)[1])
 
     def close(self) -> None:
         """Free the buffers."""
@@ -133,11 +141,8 @@ class HostDecoded:
 
     def collect(self, letterbox: Letterbox, thresholds: Thresholds) -> Detections:
         """Decode the outputs."""
-        arrays = [
-            array_of(self._outputs[tensor.name].array, tensor) for tensor in self._spec.outputs
-        ]
         (detections,) = decode(
-            arrays,
+            self._arrays(),
             self._spec,
             [letterbox],
             thresholds,
@@ -146,6 +151,16 @@ class HostDecoded:
             class_agnostic=self._config.class_agnostic_nms,
         )
         return detections
+
+    def candidates(self, letterbox: Letterbox, thresholds: Thresholds) -> int:  # noqa: ARG002
+        """Count what the decoder lets pass."""
+        return count_candidates(self._arrays(), self._spec, thresholds)
+
+    def _arrays(self) -> list[npt.NDArray[Any]]:
+        """Return the outputs where they lie, in the order of the spec's."""
+        return [
+            array_of(self._outputs[tensor.name].array, tensor) for tensor in self._spec.outputs
+        ]
 
     def close(self) -> None:
         """Free the buffers."""

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
 
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.frame import Frame
 from trt_perception.input_layout import constant_inputs
+from trt_perception.letterbox import Letterbox
 from trt_perception.manifest import TensorSpec
 from trt_perception.model_file import ModelFile
 from trt_perception.model_spec import resolve_model_spec
@@ -27,7 +31,7 @@ __all__ = ['HostPipeline']
 
 
 class HostPipeline:
-    """A Pipeline that does its work inside ``collect``.
+    """A Pipeline that does its work inside ``collect``: ``preprocess``, ``infer``, ``decode``.
 
     One frame at a time: a second one taken early would only grow old in the queue, and newest
     wins.
@@ -75,7 +79,7 @@ class HostPipeline:
         self._constants = constant_inputs(
             self.spec.beside, self.spec.preprocessing.input_size, self.spec.batch
         )
-        self._preprocess = HostPreprocessor(self.spec.preprocessing, self.spec.batch)
+        self._preprocessor = HostPreprocessor(self.spec.preprocessing, self.spec.batch)
         self._config = config
         self._max_candidates = max_candidates
         self._waiting: tuple[Frame, Thresholds] | None = None
@@ -107,14 +111,34 @@ class HostPipeline:
             ImageError: one of them cannot be read.
             EngineError: the outputs are not what they should be.
         """
-        assert self._model is not None
+        tensor, letterboxes = self.preprocess(frames)
+        return self.decode(self.infer(tensor), letterboxes, thresholds)
+
+    def preprocess(self, frames: Sequence[Frame]) -> tuple[npt.NDArray[Any], list[Letterbox]]:
+        """Return the image input, valid until the next time, and where each image lies in it."""
         assert 0 < len(frames) <= self.spec.batch
         letterboxes = []
         for place, frame in enumerate(frames):
-            tensor, letterbox = self._preprocess(frame, place)
+            tensor, letterbox = self._preprocessor(frame, place)
             letterboxes.append(letterbox)
-        images = {self.spec.input.name: tensor.reshape(self.spec.input.shape)}
-        outputs = self._model.run({**images, **self._constants})
+        return tensor.reshape(self.spec.input.shape), letterboxes
+
+    def infer(self, tensor: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+        """Return the outputs, in the order of the spec's."""
+        assert self._model is not None
+        return self._model.run({self.spec.input.name: tensor, **self._constants})
+
+    def decode(
+        self,
+        outputs: Sequence[npt.NDArray[Any]],
+        letterboxes: Sequence[Letterbox],
+        thresholds: Thresholds,
+    ) -> list[Detections]:
+        """Return the boxes of each image.
+
+        Raises:
+            EngineError: the outputs are not what the decoder reads.
+        """
         self.spec.check_outputs(
             tuple(
                 TensorSpec(told.name, array.shape, str(array.dtype))

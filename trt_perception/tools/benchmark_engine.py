@@ -38,6 +38,8 @@ from trt_perception.tools.benchmark_plot import plot_reports
 from trt_perception.tools.benchmark_report import agreement_text
 from trt_perception.tools.benchmark_report import machine_facts
 from trt_perception.tools.benchmark_report import model_text
+from trt_perception.tools.model_arguments import add_model_arguments
+from trt_perception.tools.model_arguments import detector_config
 
 __all__ = ['BenchmarkReport', 'benchmark_models', 'main']
 
@@ -113,7 +115,7 @@ def benchmark_models(
     on_gpu = any(not model.is_onnx for model in models)
     return BenchmarkReport(
         date=date,
-        machine=machine_facts(0 if on_gpu else None),
+        machine=machine_facts(options.parameters.device_id if on_gpu else None),
         options=options,
         pictures=tuple(f'{f.width}x{f.height} {f.format.name}' for f in frames),
         models=tuple(reports),
@@ -161,10 +163,12 @@ def _prepare(
         () if options.steps_only else options.depth,
         options.frames,
         options.warmup,
-        options.confidence,
         not (options.no_naive or options.steps_only),
         _PROVIDERS[options.provider],
+        detector_config(options, ''),
     )
+    if any(given.startswith('pipeline_depth') for given in options.param):
+        raise ConfigError('--param pipeline_depth: use --depth')
     models = [read_model_file(path) for path in options.models]
     for depth in wanted.depths or (1,):
         wanted.config(models[0], depth)
@@ -271,13 +275,6 @@ def _parser() -> argparse.ArgumentParser:
         help='frames before that do not count (default: 100)',
     )
     add(
-        '--confidence',
-        type=float,
-        default=defaults.confidence,
-        metavar='X',
-        help='threshold (default: 0.25)',
-    )
-    add(
         '--provider',
         choices=tuple(_PROVIDERS),
         default='cpu',
@@ -287,6 +284,7 @@ def _parser() -> argparse.ArgumentParser:
     add('--plot', type=Path, metavar='FILE', help='draw them (.png, .svg, .pdf; needs matplotlib)')
     add('--steps-only', action='store_true', help='measure no pipeline and not the naive way')
     add('--no-naive', action='store_true', help='do not measure the naive way')
+    add_model_arguments(parser)
     return parser
 
 

@@ -1,196 +1,44 @@
-"""Measuring an engine on the GPU: alone, step by step, and used the naive way.
+"""Measuring an engine on the GPU: alone and step by step.
 
-Everything runs on a stream and buffers made here, beside any pipeline. Times on the device come
+Everything runs on the stream and the buffers of a pipeline's slot. Times on the device come
 from CUDA events; short steps are captured many times into one CUDA graph, because one launch from
 Python takes longer than they do.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import replace
 from typing import Final
 
-import numpy as np
-
-from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.frame import Frame
-from trt_perception.gpu import Device
-from trt_perception.gpu import DeviceBuffer
 from trt_perception.gpu import Event
 from trt_perception.gpu import Graph
-from trt_perception.gpu import PinnedBuffer
 from trt_perception.gpu import Stream
-from trt_perception.gpu import clear_async
-from trt_perception.gpu import copy_async
-from trt_perception.letterbox import Letterbox
-from trt_perception.manifest import TensorSpec
-from trt_perception.model_file import ModelFile
-from trt_perception.model_spec import resolve_model_spec
-from trt_perception.stages.gpu_kernels import FrameKernels
-from trt_perception.stages.tensorrt_runtime import TensorRtEngine
+from trt_perception.pipelines.cuda_results import KernelDecoded
+from trt_perception.pipelines.cuda_slot import CudaSlot
 from trt_perception.tools.benchmark_measure import EncodingTime
 from trt_perception.tools.benchmark_measure import Spread
 from trt_perception.tools.benchmark_measure import StageTime
 
-__all__ = ['FrameSteps', 'measure_encodings', 'measure_steps']
+__all__ = ['measure_encodings', 'measure_steps', 'run_frame']
 
 # How often a short step stands in one graph.
 _REPEAT: Final = 20
+_MOST_ON_HOST: Final = 1000
 # The GPU raises its clocks only after some work.
 _WARM_UP_S: Final = 0.3
 
 
-class FrameSteps:
-    """The GPU's work on one frame, each step callable by itself; each queues and returns.
-
-    Args:
-        model: a TensorRT plan.
-        config: as for the pipeline.
-        frame_bytes: of the largest frame.
-
-    Attributes:
-        spec: the model's tensors, preprocessing, decoder and class names.
-        runtime: the module that runs the engine.
-        device: the GPU.
-        stream: all steps are queued on it.
-        input: the input tensor on the device.
-        output: the output tensor on the device.
-
-    Raises:
-        CudaError: no driver, no such device, or not enough memory.
-        EngineError: the plan is for another GPU or version, or it is not known how to use it.
-    """
-
-    def __init__(self, model: ModelFile, config: DetectorConfig, frame_bytes: int) -> None:
-        self._closing = ExitStack()
-        with ExitStack() as undo:
-            undo.enter_context(self._closing)
-            own = self._closing.enter_context
-            self.device = Device(config.device_id)
-            engine = TensorRtEngine(model, self.device)
-            self._closing.callback(engine.close)
-            self.runtime = engine.header.module
-            spec = resolve_model_spec(
-                model.path.name,
-                model.manifest,
-                engine.inputs,
-                engine.outputs,
-                config,
-                metadata=model.metadata,
-                model_config=model.config,
-            )
-            self.stream: Stream = own(Stream())
-            self._context = engine.create_context(spec.input, self.stream)
-            self._closing.callback(self._context.close)
-            self.spec = replace(spec, outputs=self._context.outputs)
-            self._kernels = FrameKernels(
-                self.device,
-                self.spec,
-                max_detections=config.max_detections,
-                class_agnostic=config.class_agnostic_nms,
-            )
-            self._closing.callback(self._kernels.close)
-            self.input: DeviceBuffer = own(DeviceBuffer(_bytes_of(self.spec.input)))
-            outputs = [own(DeviceBuffer(_bytes_of(tensor))) for tensor in self.spec.outputs]
-            self.output: DeviceBuffer = outputs[0]
-            self._scratch = own(DeviceBuffer(self._kernels.scratch_bytes))
-            self._result = own(PinnedBuffer(self._kernels.result_bytes))
-            size = self._kernels.header.size + frame_bytes
-            self._staging: PinnedBuffer = own(PinnedBuffer(size))
-            # An integrated GPU reads the frame where it lies.
-            self._frame: DeviceBuffer | None = None
-            if not self.device.integrated:
-                self._frame = own(DeviceBuffer(size))
-            self._upload_bytes = 0
-            self._context.bind({self.spec.input.name: self.input.pointer})
-            for tensor, buffer in zip(self.spec.outputs, outputs, strict=True):
-                self._context.bind({tensor.name: buffer.pointer})
-            clear_async(self._scratch.pointer, self._scratch.size, self.stream)
-            self.stream.synchronize()
-            engine.save_runtime_cache()
-            undo.pop_all()
-
-    def __enter__(self) -> FrameSteps:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Free everything on the device."""
-        self._closing.close()
-
-    def stage(self, frame: Frame, thresholds: Thresholds) -> None:
-        """Copy header and pixels to pinned memory."""
-        header = self._kernels.header
-        preprocessing = self.spec.preprocessing
-        letterbox = Letterbox.fit(
-            (frame.width, frame.height), preprocessing.input_size, preprocessing.resize
-        )
-        header.write(self._staging.array, frame, letterbox, thresholds)
-        self._staging.array[header.size :][: frame.data.size] = frame.data
-        self._upload_bytes = header.size + frame.data.size
-
-    def upload(self) -> None:
-        """Copy the staged frame to the device, unless the device shares its memory."""
-        if self._frame is not None:
-            source = self._staging.pointer
-            copy_async(self._frame.pointer, source, self._upload_bytes, self.stream)
-
-    def letterbox(self) -> None:
-        """Fill the input tensor from the frame."""
-        header = self._header()
-        pixels = header + self._kernels.header.size
-        self._kernels.letterbox(header, pixels, self.input.pointer, self.stream)
-
-    def infer(self) -> None:
-        """Run the engine."""
-        self._context.enqueue(self.stream)
-
-    def decode(self) -> None:
-        """Filter, NMS and the final boxes, to pinned memory."""
-        result = self._result.device_pointer
-        self._kernels.decode(
-            self._header(), self.output.pointer, self._scratch.pointer, result, self.stream
-        )
-
-    def all_after_upload(self) -> None:
-        """Queue what the pipeline's graph holds."""
-        self.letterbox()
-        self.infer()
-        self.decode()
-
-    def candidates(self, frame: Frame, thresholds: Thresholds) -> int:
-        """Run a frame; return how many boxes were above the threshold before NMS."""
-        self.stage(frame, thresholds)
-        self.upload()
-        self.all_after_upload()
-        self.stream.synchronize()
-        return int(self._result.array[:8].view(np.int32)[1])
-
-    def capturable(self) -> bool:
-        """Tell whether TensorRT lets the engine be captured into a graph."""
-        return self._context.capturable(self.stream)
-
-    def _header(self) -> int:
-        if self._frame is None:
-            return self._staging.device_pointer
-        return self._frame.pointer
-
-
 def measure_steps(
-    steps: FrameSteps, frame: Frame, thresholds: Thresholds, *, count: int, warmup: int
+    slot: CudaSlot, frame: Frame, thresholds: Thresholds, *, count: int, warmup: int
 ) -> dict[str, StageTime]:
     """Time each step on one frame.
 
     Args:
-        steps: nothing queued on its stream.
+        slot: nothing queued on its stream, without a graph of its own.
         frame: all steps see this one.
         thresholds: for the decoding step.
         count: launches of the engine; the others are measured over about as many.
@@ -198,41 +46,55 @@ def measure_steps(
 
     Returns:
         ``engine_graph`` and ``engine_enqueue``: the engine alone, from a CUDA graph and queued
-        call by call; ``upload``, ``letterbox``, ``decode``: from CUDA graphs; ``graph``: all but
-        the upload in one graph; ``upload_graph``: all. What does not exist here is left out: the
-        upload where the GPU shares the host's memory, the engine in a graph where TensorRT does
-        not allow it.
+        call by call; ``upload``, ``letterbox``, ``decode`` (or ``download`` and ``host_decode``,
+        where the host decodes): from CUDA graphs; ``graph``: all but the upload in one graph;
+        ``upload_graph``: all. What does not exist here is left out: the upload where the GPU
+        shares the host's memory, the engine in a graph where TensorRT does not allow it.
     """
     # Fills every buffer, so that each step finds what it works on.
-    steps.candidates(frame, thresholds)
+    run_frame(slot, frame, thresholds)
     times: dict[str, StageTime] = {}
 
     def measure(name: str, work: Callable[[], None], repeat: int = 1) -> None:
-        times[name] = _replay(steps.stream, work, repeat, count, warmup)
+        times[name] = _replay(slot.stream, work, repeat, count, warmup)
 
-    if steps.capturable():
-        measure('engine_graph', steps.infer)
+    capturable = slot.context.capturable(slot.stream)
+    if capturable:
+        measure('engine_graph', slot.infer)
     times['engine_enqueue'] = StageTime(
-        _back_to_back(steps.stream, steps.infer, count, warmup) * 1e3,
-        _one_by_one(steps.stream, steps.infer, count, warmup),
+        _back_to_back(slot.stream, slot.infer, count, warmup) * 1e3,
+        _one_by_one(slot.stream, slot.infer, count, warmup),
     )
-    if not steps.device.integrated:
-        measure('upload', steps.upload, _REPEAT)
-    measure('letterbox', steps.letterbox, _REPEAT)
-    measure('decode', steps.decode, _REPEAT)
-    if steps.capturable():
-        measure('graph', steps.all_after_upload)
+    if not slot.device.integrated:
+        measure('upload', slot.upload, _REPEAT)
+    measure('letterbox', slot.letterbox, _REPEAT)
+    if isinstance(slot.result, KernelDecoded):
+        measure('decode', slot.decode, _REPEAT)
+    else:
+        measure('download', slot.decode, _REPEAT)
+        times['host_decode'] = _on_host(slot, min(count, _MOST_ON_HOST))
+    if capturable:
+        measure('graph', slot.run)
 
         def whole() -> None:
-            steps.upload()
-            steps.all_after_upload()
+            slot.upload()
+            slot.run()
 
         measure('upload_graph', whole)
     return times
 
 
+def run_frame(slot: CudaSlot, frame: Frame, thresholds: Thresholds) -> int:
+    """Run a frame step by step; return how many boxes were above the threshold before NMS."""
+    slot.stage(frame, thresholds)
+    slot.upload()
+    slot.run()
+    slot.stream.synchronize()
+    return slot.candidates()
+
+
 def measure_encodings(
-    steps: FrameSteps,
+    slot: CudaSlot,
     frames: Sequence[Frame],
     thresholds: Thresholds,
     *,
@@ -242,7 +104,7 @@ def measure_encodings(
     """Time on frames of several encodings what depends on it, from CUDA graphs.
 
     Args:
-        steps: nothing queued on its stream; made for the largest of the frames.
+        slot: nothing queued on its stream, without a graph of its own.
         frames: one of each encoding.
         thresholds: written into the frames' headers.
         count: how often each step runs, about.
@@ -253,12 +115,12 @@ def measure_encodings(
     """
     times: dict[str, EncodingTime] = {}
     for frame in frames:
-        steps.stage(frame, thresholds)
-        steps.upload()
+        slot.stage(frame, thresholds)
+        slot.upload()
         upload = None
-        if not steps.device.integrated:
-            upload = _replay(steps.stream, steps.upload, _REPEAT, count, warmup).mean_ms
-        letterbox = _replay(steps.stream, steps.letterbox, _REPEAT, count, warmup).mean_ms
+        if not slot.device.integrated:
+            upload = _replay(slot.stream, slot.upload, _REPEAT, count, warmup).mean_ms
+        letterbox = _replay(slot.stream, slot.letterbox, _REPEAT, count, warmup).mean_ms
         times[frame.format.name] = EncodingTime(frame.data.size, upload, letterbox)
     return times
 
@@ -277,6 +139,17 @@ def _replay(
         launches = max(10, count // repeat)
         mean = _back_to_back(stream, launch, launches, warmup) / repeat * 1e3
         return StageTime(mean, _one_by_one(stream, launch, count, warmup) if repeat == 1 else None)
+
+
+def _on_host(slot: CudaSlot, count: int) -> StageTime:
+    """Time the decoding of the outputs that the last frame left in pinned memory."""
+    seconds = []
+    for _ in range(count):
+        start = time.perf_counter()
+        slot.result.collect(*slot.taken)
+        seconds.append(time.perf_counter() - start)
+    spread = Spread.of_seconds(seconds)
+    return StageTime(spread.mean, spread)
 
 
 def _back_to_back(stream: Stream, launch: Callable[[], None], count: int, warmup: int) -> float:
@@ -312,8 +185,3 @@ def _warm_up(stream: Stream, launch: Callable[[], None], count: int) -> None:
             launch()
         stream.synchronize()
         count -= 16
-
-
-def _bytes_of(tensor: TensorSpec) -> int:
-    item = 2 if tensor.dtype == 'bfloat16' else np.dtype(tensor.dtype).itemsize
-    return math.prod(tensor.shape) * item

@@ -6,8 +6,10 @@ import sys
 import time
 from collections.abc import Callable
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import replace
 
 from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
@@ -16,13 +18,13 @@ from trt_perception.gpu import Device
 from trt_perception.manifest import TensorSpec
 from trt_perception.model_file import ModelFile
 from trt_perception.model_spec import ModelSpec
+from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host import HostPipeline
-from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.stages.onnx_runtime import CPU
-from trt_perception.tools.benchmark_gpu import FrameSteps
 from trt_perception.tools.benchmark_gpu import measure_encodings
 from trt_perception.tools.benchmark_gpu import measure_steps
+from trt_perception.tools.benchmark_gpu import run_frame
 from trt_perception.tools.benchmark_host import measure_host_steps
 from trt_perception.tools.benchmark_measure import Agreement
 from trt_perception.tools.benchmark_measure import EncodingTime
@@ -49,17 +51,17 @@ class BenchmarkOptions:
             pipeline is measured.
         count: frames of each measurement.
         warmup: frames before each that do not count.
-        confidence: confidence threshold.
         naive: measure the naive way too, where the model is an engine.
         provider: ONNX Runtime's, for ONNX files.
+        parameters: of the node that would run the models.
     """
 
     depths: tuple[int, ...] = (1, 2, 3, 4)
     count: int = 1000
     warmup: int = 100
-    confidence: float = 0.25
     naive: bool = True
     provider: str = CPU
+    parameters: DetectorConfig = field(default_factory=DetectorConfig)
 
     def config(self, model: ModelFile, depth: int) -> DetectorConfig:
         """Return the parameters of a node that would run the model.
@@ -67,11 +69,7 @@ class BenchmarkOptions:
         Raises:
             ConfigError: a value is out of its range.
         """
-        return DetectorConfig(
-            engine_path=str(model.path),
-            pipeline_depth=depth,
-            confidence_threshold=self.confidence,
-        )
+        return replace(self.parameters, engine_path=str(model.path), pipeline_depth=depth)
 
 
 @dataclass(frozen=True)
@@ -207,23 +205,19 @@ def _on_gpu(
     encodings: Sequence[Frame],
 ) -> _Alone:
     progress(f'{model.path.name}: engine and steps')
-    config = options.config(model, 1)
-    largest = max(frame.data.size for frame in (*frames, *encodings))
-    with FrameSteps(model, config, largest) as steps:
-        thresholds = config.thresholds(steps.spec.class_names)
-        stages = measure_steps(
-            steps, frames[0], thresholds, count=options.count, warmup=options.warmup
-        )
-        candidates = [steps.candidates(frame, thresholds) for frame in frames]
-        times = measure_encodings(
-            steps, encodings, thresholds, count=options.count, warmup=options.warmup
-        )
-        alone = _Alone(steps.spec, steps.runtime, stages, candidates, times)
-        # NumPy has no bfloat16.
-        if options.naive and steps.spec.input.dtype in ('float32', 'float16'):
+    config = replace(options.config(model, 1), use_cuda_graph=False)
+    much = {'count': options.count, 'warmup': options.warmup}
+    with closing(CudaPipeline(model, config)) as pipeline:
+        slot, spec = pipeline.slots[0], pipeline.spec
+        thresholds = config.thresholds(spec.class_names)
+        stages = measure_steps(slot, frames[0], thresholds, **much)
+        candidates = [run_frame(slot, frame, thresholds) for frame in frames]
+        times = measure_encodings(slot, encodings, thresholds, **much)
+        alone = _Alone(spec, pipeline.runtime, stages, candidates, times)
+        if options.naive and 'bfloat16' not in {t.dtype for t in (spec.input, *spec.outputs)}:
             progress(f'{model.path.name}: the naive way')
             alone.naive, alone.naive_detections = measure_naive(
-                steps, frames, thresholds, config, count=options.count, warmup=options.warmup
+                slot, spec, frames, thresholds, config, **much
             )
     return alone
 
@@ -232,15 +226,13 @@ def _on_host(
     model: ModelFile, frames: Sequence[Frame], options: BenchmarkOptions, progress: Progress
 ) -> _Alone:
     progress(f'{model.path.name}: steps')
-    spec, stages, candidates = measure_host_steps(
-        model,
-        options.config(model, 1),
-        frames,
-        count=options.count,
-        warmup=options.warmup,
-        provider=options.provider,
-    )
-    return _Alone(spec, 'onnxruntime', stages, candidates)
+    config = options.config(model, 1)
+    with closing(HostPipeline(model, config, provider=options.provider)) as pipeline:
+        thresholds = config.thresholds(pipeline.spec.class_names)
+        stages, candidates = measure_host_steps(
+            pipeline, frames, thresholds, count=options.count, warmup=options.warmup
+        )
+        return _Alone(pipeline.spec, 'onnxruntime', stages, candidates)
 
 
 def _in_pipeline(
@@ -253,7 +245,7 @@ def _in_pipeline(
     pipeline: Pipeline = (
         HostPipeline(model, config, provider=options.provider)
         if model.is_onnx
-        else open_pipeline(config)
+        else CudaPipeline(model, config)
     )
     load_s = time.perf_counter() - start
     try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import cv2
 import numpy as np
@@ -23,9 +22,10 @@ from trt_perception.frame import Frame
 from trt_perception.gpu import copy_async
 from trt_perception.letterbox import Letterbox
 from trt_perception.manifest import Preprocessing
-from trt_perception.stages.decoders.dense import decode_dense
+from trt_perception.model_spec import ModelSpec
+from trt_perception.pipelines.cuda_slot import CudaSlot
+from trt_perception.stages.decoders.decode import decode
 from trt_perception.stages.host_preprocess import channel_image
-from trt_perception.tools.benchmark_gpu import FrameSteps
 from trt_perception.tools.benchmark_measure import Spread
 
 __all__ = ['NaiveReport', 'measure_naive', 'naive_tensor']
@@ -49,7 +49,8 @@ class NaiveReport:
 
 
 def measure_naive(
-    steps: FrameSteps,
+    slot: CudaSlot,
+    spec: ModelSpec,
     frames: Sequence[Frame],
     thresholds: Thresholds,
     config: DetectorConfig,
@@ -60,7 +61,8 @@ def measure_naive(
     """Time the naive way.
 
     Args:
-        steps: gives the engine, its device buffers and its stream; nothing queued on it.
+        slot: gives the engine, its device buffers and its stream; nothing queued on it.
+        spec: of the model; NumPy has no bfloat16.
         frames: taken in turn.
         thresholds: for all frames.
         config: as for the pipeline.
@@ -70,7 +72,7 @@ def measure_naive(
     Returns:
         The times, and the detections of each frame.
     """
-    job = _NaiveJob(steps, thresholds, config)
+    job = _NaiveJob(slot, spec, thresholds, config)
     found = [job.run(frame)[1] for frame in frames]
     for index in range(warmup):
         job.run(frames[index % len(frames)])
@@ -118,35 +120,38 @@ def naive_tensor(
 
 
 class _NaiveJob:
-    """What one frame takes; the only memory kept between frames is the output's."""
+    """What one frame takes; the only memory kept between frames is the outputs'."""
 
-    def __init__(self, steps: FrameSteps, thresholds: Thresholds, config: DetectorConfig) -> None:
-        self._steps = steps
+    def __init__(
+        self, slot: CudaSlot, spec: ModelSpec, thresholds: Thresholds, config: DetectorConfig
+    ) -> None:
+        self._slot = slot
+        self._spec = spec
         self._thresholds = thresholds
         self._config = config
-        output = steps.spec.outputs[0]
-        self._output: npt.NDArray[Any] = np.zeros(output.shape, np.dtype(output.dtype))
+        self._outputs = [np.zeros(each.shape, np.dtype(each.dtype)) for each in spec.outputs]
 
     def run(self, frame: Frame) -> tuple[list[float], Detections]:
         """Return the times before, between and after the steps, and the detections."""
-        steps, spec = self._steps, self._steps.spec
+        slot, preprocessing = self._slot, self._spec.preprocessing
         marks = [time.perf_counter()]
         letterbox = Letterbox.fit(
-            (frame.width, frame.height), spec.preprocessing.input_size, spec.preprocessing.resize
+            (frame.width, frame.height), preprocessing.input_size, preprocessing.resize
         )
-        tensor = naive_tensor(frame, spec.preprocessing, letterbox)
+        tensor = naive_tensor(frame, preprocessing, letterbox)
         marks.append(time.perf_counter())
-        self._copy(steps.input.pointer, tensor.ctypes.data, tensor.nbytes)
+        self._copy(slot.input, tensor.ctypes.data, tensor.nbytes)
         marks.append(time.perf_counter())
-        steps.infer()
-        steps.stream.synchronize()
+        slot.infer()
+        slot.stream.synchronize()
         marks.append(time.perf_counter())
-        self._copy(self._output.ctypes.data, steps.output.pointer, self._output.nbytes)
+        for told, array in zip(self._spec.outputs, self._outputs, strict=True):
+            self._copy(array.ctypes.data, slot.outputs[told.name], array.nbytes)
         marks.append(time.perf_counter())
-        detections = decode_dense(
-            self._output,
-            spec.decoder,
-            letterbox,
+        (detections,) = decode(
+            self._outputs,
+            self._spec,
+            [letterbox],
             self._thresholds,
             max_detections=self._config.max_detections,
             class_agnostic=self._config.class_agnostic_nms,
@@ -156,5 +161,5 @@ class _NaiveJob:
 
     def _copy(self, destination: int, source: int, size: int) -> None:
         """Copy as cudaMemcpy does: from or to ordinary memory, and wait for it."""
-        copy_async(destination, source, size, self._steps.stream)
-        self._steps.stream.synchronize()
+        copy_async(destination, source, size, self._slot.stream)
+        self._slot.stream.synchronize()

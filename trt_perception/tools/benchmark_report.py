@@ -27,6 +27,8 @@ _STAGES: Final = {
     'upload': 'upload',
     'letterbox': 'letterbox kernel',
     'decode': 'filter and NMS',
+    'download': 'download of the outputs',
+    'host_decode': 'decoding on the host',
     'graph': 'whole graph',
     'upload_graph': 'upload and whole graph',
 }

@@ -27,10 +27,11 @@ from trt_perception.stages.decoders.queries import detr_candidates
 from trt_perception.stages.decoders.queries import rtdetr_ultralytics_candidates
 from trt_perception.stages.decoders.selection import Candidates
 from trt_perception.stages.decoders.selection import Limits
+from trt_perception.stages.decoders.selection import passing
 from trt_perception.stages.decoders.selection import select
 from trt_perception.stages.decoders.yolox_raw import yolox_raw_candidates
 
-__all__ = ['bfloat16_to_float32', 'decode']
+__all__ = ['bfloat16_to_float32', 'count_candidates', 'decode']
 
 Array = npt.NDArray[Any]
 
@@ -72,32 +73,47 @@ def decode(
     Raises:
         EngineError: the outputs are not what the decoder reads, or a class has no name.
     """
-    classes = len(spec.class_names)
-    assigned = assign_outputs(spec.decoder, spec.outputs, classes)
+    limits = Limits(max_detections, max_candidates, class_agnostic)
+    return [
+        select(
+            candidates,
+            letterbox,
+            thresholds,
+            limits,
+            classes=len(spec.class_names),
+            suppress=spec.decoder.family in _NEED_NMS,
+        )
+        for candidates, letterbox in zip(
+            _candidates(outputs, spec, len(letterboxes), thresholds), letterboxes, strict=True
+        )
+    ]
+
+
+@np.errstate(over='ignore', under='ignore', divide='ignore', invalid='ignore')
+def count_candidates(outputs: Sequence[Array], spec: ModelSpec, thresholds: Thresholds) -> int:
+    """Return how many boxes of one image are above the threshold and of a class asked for."""
+    (found,) = _candidates(outputs, spec, 1, thresholds)
+    return len(passing(found.scores, found.class_ids, thresholds))
+
+
+def _candidates(
+    outputs: Sequence[Array], spec: ModelSpec, images: int, thresholds: Thresholds
+) -> list[Candidates]:
+    """Return what the family reads off the outputs, for each image."""
+    assigned = assign_outputs(spec.decoder, spec.outputs, len(spec.class_names))
     assert assigned is not None, 'checked when the model was opened'
     # torchvision's tensors have no axis for a batch: each image brings its own.
-    sets = len(letterboxes) if spec.decoder.family == 'torchvision' else 1
+    sets = images if spec.decoder.family == 'torchvision' else 1
     arrays = [
         _plain(outputs[number * len(spec.outputs) + index])
         for number in range(sets)
         for index in assigned
     ]
     family = _FAMILIES[spec.decoder.family]
-    limits = Limits(max_detections, max_candidates, class_agnostic)
-    found = []
-    for index, letterbox in enumerate(letterboxes):
-        image = _Image(index, spec.decoder, spec.preprocessing.input_size, thresholds)
-        found.append(
-            select(
-                family(arrays, image),
-                letterbox,
-                thresholds,
-                limits,
-                classes=classes,
-                suppress=spec.decoder.family in _NEED_NMS,
-            )
-        )
-    return found
+    size = spec.preprocessing.input_size
+    return [
+        family(arrays, _Image(index, spec.decoder, size, thresholds)) for index in range(images)
+    ]
 
 
 def bfloat16_to_float32(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
