@@ -107,9 +107,9 @@ def install():
         tensorrt = FakeTensorRt()
         real_answer = tensorrt.answer
 
-        def answer(name, make=lambda: True):
+        def answer(*call, **keywords):
             tensorrt.refuses = 'deserialize_cuda_engine' if on('wrong version') else ''
-            return real_answer(name, make)
+            return real_answer(*call, **keywords)
 
         tensorrt.answer = answer
         sys.modules.update(tensorrt=tensorrt, tensorrt_rtx=None)
