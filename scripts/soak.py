@@ -127,6 +127,8 @@ def save(path, results, minutes):
             'processor': processor(),
             'cores': os.cpu_count(),
             'system': platform.platform(),
+            'python': platform.python_version(),
+            'ros': os.environ.get('ROS_DISTRO', ''),
             'load': os.getloadavg(),
         },
         'minutes': minutes,
