@@ -60,10 +60,11 @@ def dies(argument, tmp_path):
     return node.returncode, text, heard, died - started
 
 
-def check(code, text, heard, seconds):
+def check(code, text, heard, seconds, limit_s=PROMISE_S):
+    print(f'left after {seconds:.2f} s')
     assert code == 1
     assert 'GPU context is lost' in text
-    assert seconds <= 5 * PROMISE_S
+    assert seconds <= limit_s
     errors = [s for message in heard for s in message.status if s.level == DiagnosticStatus.ERROR]
     assert errors
     values = {entry.key: entry.value for entry in errors[-1].values}
@@ -74,7 +75,8 @@ def check(code, text, heard, seconds):
 
 
 def test_the_process_leaves_when_the_context_is_lost(tmp_path):
-    check(*dies('pretend', tmp_path))
+    # A machine that tests other things beside this one is slower.
+    check(*dies('pretend', tmp_path), limit_s=5 * PROMISE_S)
 
 
 @pytest.mark.skipif(bool(why_no_tensorrt()), reason=why_no_tensorrt())

@@ -13,7 +13,8 @@ import numpy.typing as npt
 __all__ = ['Copier']
 
 # 6.2 MB took 376 µs with one thread, 232 with two, 196 to 201 with three or four and more
-# with six; its 99th percentile was least with four (264 µs, 439 with three; 16 cores).
+# with six; its 99th percentile was least with four (264 µs, 439 with three; 16 cores). Measured by
+# scripts/benchmarks/copy_threads.py.
 _COPY_THREADS: Final = 4
 _COPY_CHUNK_BYTES: Final = 1024 * 1024
 
@@ -25,21 +26,25 @@ class Copier:
 
     NumPy releases the GIL while it copies. Queues made in C hand the parts over: a thread pool's
     futures cost as much as a tenth of the copy.
+
+    Args:
+        threads: which copy, the caller's among them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int = _COPY_THREADS) -> None:
+        self._count = threads
         self._parts: SimpleQueue[tuple[_Pixels, _Pixels] | None] = SimpleQueue()
         self._done: SimpleQueue[BaseException | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._work, name=f'copy {index}', daemon=True)
-            for index in range(1, _COPY_THREADS)
+            for index in range(1, threads)
         ]
         for thread in self._threads:
             thread.start()
 
     def copy(self, target: _Pixels, source: _Pixels) -> None:
         """Copy the whole source to the front of the target."""
-        parts = min(_COPY_THREADS, max(1, source.size // _COPY_CHUNK_BYTES))
+        parts = min(self._count, max(1, source.size // _COPY_CHUNK_BYTES))
         bounds = [source.size * part // parts for part in range(parts + 1)]
         ranges = [slice(low, high) for low, high in itertools.pairwise(bounds)]
         for part in ranges[1:]:
