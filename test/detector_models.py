@@ -35,6 +35,8 @@ def detector_model(sides=(1, 3, SIZE, SIZE), *, before=(), opset=19):
         'w1': random.normal(0, 0.2, (16, 3, 8, 8)).astype(np.float32),
         'w2': random.normal(0, 0.2, (16, 16, 3, 3)).astype(np.float32),
         'w3': random.normal(0, 0.2, (rows, 16, 1, 1)).astype(np.float32),
+        # Boxes in the middle, so that there is something to find.
+        'b3': np.array([32, 32, 24, 24, *(0 for _ in CLASSES)], np.float32),
         'shape': np.array([0, rows, ANCHORS]),
         'split': np.array([4, len(CLASSES)]),
     }
@@ -44,7 +46,7 @@ def detector_model(sides=(1, 3, SIZE, SIZE), *, before=(), opset=19):
         helper.make_node('Relu', ['a'], ['b'], name='relu'),
         helper.make_node('Conv', ['b', 'w2'], ['c'], name='body', pads=[1] * 4),
         helper.make_node('Relu', ['c'], ['d']),
-        helper.make_node('Conv', ['d', 'w3'], ['e'], name='head'),
+        helper.make_node('Conv', ['d', 'w3', 'b3'], ['e'], name='head'),
         helper.make_node('Reshape', ['e', 'shape'], ['f'], name='flat'),
         helper.make_node('Split', ['f', 'split'], ['boxes', 'logits'], name='parts', axis=1),
         helper.make_node('Sigmoid', ['logits'], ['scores'], name='scores'),

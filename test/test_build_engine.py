@@ -109,6 +109,7 @@ def test_int8_with_calibration_and_validation(tmp_path, monkeypatch, capsys):
     assert manifest.build.accuracy.images == 12
     assert 'not the engine' in manifest.build.accuracy.runtime
     assert report['accuracy']['built'] == manifest.build.accuracy.built
+    assert 0.8 < report['accuracy']['built'] <= 1
     types = {node.op_type for node in parsed[0].graph.node}
     assert {'QuantizeLinear', 'DequantizeLinear'} <= types
     assert '10 of 12 images' in capsys.readouterr().out

@@ -140,9 +140,12 @@ def _record(report: AccuracyReport, runtime: str) -> AccuracyRecord:
     if first is None or second is None:
         agreement = report.agreements[_BUILT]
         share = agreement.overall.f1 if agreement else None
-        return AccuracyRecord(
-            report.images, 'agreement', 1.0, 1.0 if share is None else share, runtime
-        )
+        if share is None:
+            raise EngineError(
+                f'neither the original nor what was built finds anything on these {report.images} '
+                'images, so there is nothing to compare: use images with objects of these classes'
+            )
+        return AccuracyRecord(report.images, 'agreement', 1.0, share, runtime)
     if first.m_ap50 is None or second.m_ap50 is None:
         raise EngineError('the annotations hold no box on these images, so there is no mAP')
     return AccuracyRecord(report.images, 'mAP50', first.m_ap50, second.m_ap50, runtime)
