@@ -79,12 +79,14 @@ def test_no_private_places(path):
 @pytest.mark.parametrize('page', PAGES, ids=page_id)
 def test_code_blocks_parse(page):
     text = page.read_text(encoding='utf-8')
-    known = {'bash', 'json', 'text', 'yaml'}
+    known = {'bash', 'json', 'python', 'text', 'yaml'}
     assert set(re.findall(r'^```(\w+)$', text, re.MULTILINE)) <= known
     for block in blocks(text, 'yaml'):
         assert yaml.safe_load(block)
     for block in blocks(text, 'json'):
         assert json.loads(block)
+    for block in blocks(text, 'python'):
+        assert ast.parse(block)
     for block in blocks(text, 'bash'):
         checked = subprocess.run(['bash', '-n'], input=block, capture_output=True, text=True)
         assert checked.returncode == 0, checked.stderr

@@ -41,6 +41,7 @@ examples:
 Without a GPU file and manifest are shown. A layer's type is the narrowest that it reads; FP32 and
 TF32 look the same. Times are of each layer alone, with a wait after each run: their sum is more
 than the engine needs in the node, which benchmark_engine measures.
+Run by us with TensorRT-RTX 1.4; not run by us: TensorRT 10.x and 11.x.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
