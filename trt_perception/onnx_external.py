@@ -52,7 +52,7 @@ def external_weights(content: bytes) -> tuple[str, ...]:
     try:
         return tuple(dict.fromkeys(_walk(memoryview(content), 'Model', 0)))
     except (IndexError, ValueError) as error:
-        raise EngineError(f'is no ONNX model, or is cut off: {error}') from error
+        raise EngineError(f'is no ONNX model, or is cut off ({error})') from error
 
 
 def _walk(message: memoryview, kind: str, depth: int) -> Iterator[str]:
