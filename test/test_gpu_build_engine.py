@@ -1,40 +1,93 @@
-"""build_engine on a GPU: precision as built, latency, and accuracy against FP32."""
+"""build_engine and inspect_engine on a GPU: precision as built, latency, accuracy against FP32.
 
+In processes of their own, because CUDA reads NVIDIA_TF32_OVERRIDE once. Where the environment
+variable OUT names a folder, reports, tables and layers of each precision are left there.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 from detector_models import report_of
-from detector_models import run
-from gpu_support import why_no_tensorrt
+from gpu_support import needs_tensorrt
 
 from trt_perception.model_file import read_model_file
 
 ROOT = Path(__file__).parents[1]
 DIGITS = ROOT / 'models' / 'digits.onnx'
-SCENES = ROOT / 'demo' / 'scenes'
-TRUTH = ROOT / 'demo' / 'truth.json'
+LABELLED = ('--validate', ROOT / 'demo' / 'scenes', '--annotations', ROOT / 'demo' / 'truth.json')
+#: Full FP32 in FP32 engines; without it they compute in TF32.
+FULL = {'NVIDIA_TF32_OVERRIDE': '0'}
 
-pytestmark = pytest.mark.skipif(bool(why_no_tensorrt()), reason=why_no_tensorrt() or 'runs')
+
+def run(tool, *arguments, full):
+    """Run a tool; return what it printed and the seconds it took."""
+    environment = {k: v for k, v in os.environ.items() if k not in FULL} | (FULL if full else {})
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, '-m', f'trt_perception.tools.{tool}', *map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return f'{done.stdout}{done.stderr}', time.perf_counter() - start
 
 
+def keep(name, text):
+    if os.environ.get('OUT'):
+        (Path(os.environ['OUT']) / name).write_text(text, encoding='utf-8')
+
+
+@needs_tensorrt
 @pytest.mark.parametrize(
     ('precision', 'layers', 'most'),
     [
         ('fp32', 'fp32', 0.001),
-        ('tf32', 'fp32', 0.002),
+        ('tf32', 'fp32', 0.002),  # the inspector does not tell them apart
         ('fp16', 'fp16', 0.002),
         ('bf16', 'bf16', 0.01),
     ],
 )
 def test_what_was_asked_is_what_was_built(tmp_path, precision, layers, most):
-    engine = tmp_path / 'digits.engine'
-    given = ('--onnx', DIGITS, '--output', engine, '--precision', precision)
-    given += ('--validate', SCENES, '--annotations', TRUTH, '--max-accuracy-drop', most)
-    assert run(*given, '--json', tmp_path / 'r.json') == 0
-    report = report_of(tmp_path / 'r.json')
+    engine, json_file = tmp_path / 'digits.engine', tmp_path / 'r.json'
+    full = precision == 'fp32'
+    given = ('--onnx', DIGITS, '--output', engine, '--precision', precision, '--json', json_file)
+    given += ('--store', tmp_path / 'store', *LABELLED, '--max-accuracy-drop', most)
+    text, seconds = run('build_engine', *given, full=full)
+    report = report_of(json_file)
+    again, seconds_again = run('build_engine', *given, full=full)
+    assert report_of(json_file)['reused'] is True
+    # As if it had been built elsewhere: the target fills in what it sees.
+    manifest = engine.with_name('digits.engine.json')
+    content = json.loads(manifest.read_text())
+    counts = content['build']['precision']['as_built']
+    content['build']['precision']['as_built'] = 'unverified'
+    manifest.write_text(json.dumps(content))
+    shown, _ = run(
+        *('inspect_engine', engine, '--update-manifest', '--times', '50', '--layers', '100'),
+        full=full,
+    )
+    told = f'{text}\n{seconds:.1f} s; again, from the store: {seconds_again:.1f} s\n{again}'
+    keep(f'build_{precision}.txt', f'{told}\n{shown}')
+    keep(f'build_{precision}.json', json.dumps(report, indent=1))
+
+    assert content['build']['accuracy']['measure'] == 'mAP50'
+    assert json.loads(manifest.read_text())['build']['precision']['as_built'] == counts
     built = report['optimization']['precision_as_built']
-    assert max(built, key=built.get) == layers
-    assert report['performance']['latency_ms']['p50'] > 0
-    assert 'not the engine' not in report['accuracy']['runtime']
-    assert abs(report['accuracy']['reference'] - report['accuracy']['built']) <= most
+    assert counts == {'layers': built}
     assert read_model_file(engine).manifest.build.precision.as_built == built
+    assert max(built, key=built.get) == layers
+    assert report['optimization']['not_as_asked'] == {}
+    assert len(report['optimization']['layers']) > 50
+    assert 0 < report['performance']['latency_ms']['p50'] < 50
+    accuracy = report['accuracy']
+    assert 'not the engine' not in accuracy['runtime']
+    assert accuracy['images'] == 60
+    assert abs(accuracy['reference'] - accuracy['built']) <= most
+    assert 'slowest first' in shown

@@ -195,6 +195,8 @@ def _built_by(configuration: Mapping[str, Any]) -> str:
 def _precision(optimization: Mapping[str, Any]) -> str:
     asked, built = optimization['precision_asked'], optimization.get('precision_as_built')
     if not built:
-        return f'{asked} asked; as built: unverified, no GPU here to load the engine'
+        mute = 'the engine does not tell it (--profiling-verbosity detailed)'
+        reason = mute if 'layers' in optimization else 'no GPU here to load the engine'
+        return f'{asked} asked; as built: unverified, {reason}'
     layers = ', '.join(f'{count} {kind}' for kind, count in built.items())
     return f'{asked} asked; layers as built: {layers}'

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import importlib
+import math
 import time
 from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +21,10 @@ from trt_perception.gpu import Stream
 from trt_perception.gpu import clear_async
 from trt_perception.manifest import TensorSpec
 from trt_perception.model_file import ModelFile
+from trt_perception.stages.tensorrt_runtime import TensorRtContext
 from trt_perception.stages.tensorrt_runtime import TensorRtEngine
 
-__all__ = ['EngineFacts', 'LayerTime', 'inspect_engine', 'time_layers']
+__all__ = ['EngineFacts', 'LayerTime', 'inspect_engine', 'on_zeros', 'time_layers']
 
 _BYTES = {'float32': 4, 'float16': 2, 'bfloat16': 2, 'int64': 8, 'int32': 4}
 
@@ -148,32 +153,13 @@ def time_layers(
         EngineError: the engine cannot be run here, or tells no times.
         CudaError: there is not enough memory.
     """
-    engine = TensorRtEngine(model, device)
-    buffers: list[DeviceBuffer] = []
-    try:
+    with on_zeros(model, device) as (engine, context, stream):
         trt = importlib.import_module(engine.header.module)
         layers = {layer.name: layer for layer in _layers(trt, engine.native)}
-        image = _tuned_for(engine)
-        with Stream() as stream:
-            context = engine.create_context(image, stream)
-            try:
-                for tensor in (image, *context.outputs):
-                    size = _BYTES.get(tensor.dtype, 1)
-                    for side in tensor.shape:
-                        size *= side
-                    buffers.append(DeviceBuffer(max(256, size)))
-                    clear_async(buffers[-1].pointer, buffers[-1].size, stream)
-                    context.bind({tensor.name: buffers[-1].pointer})
-                for _ in range(min(runs, 10)):
-                    context.enqueue(stream)
-                    stream.synchronize()
-                totals = _profile(trt, context, stream, runs, progress)
-            finally:
-                context.close()
-    finally:
-        for buffer in buffers:
-            buffer.close()
-        engine.close()
+        for _ in range(min(runs, 10)):
+            context.enqueue(stream)
+            stream.synchronize()
+        totals = _profile(trt, context, stream, runs, progress)
     if not totals:
         raise EngineError(f'{model.path}: TensorRT reported no times of layers')
     whole = sum(totals.values())
@@ -184,12 +170,44 @@ def time_layers(
     return tuple(sorted(times, key=lambda row: row.ms, reverse=True))
 
 
-def _tuned_for(engine: TensorRtEngine) -> TensorSpec:
-    image = engine.inputs[0]
-    if -1 not in image.shape:
-        return image
-    shape = engine.native.get_tensor_profile_shape(image.name, 0)[1]
-    return TensorSpec(image.name, tuple(int(side) for side in shape), image.dtype)
+@contextlib.contextmanager
+def on_zeros(
+    model: ModelFile, device: Device, shape: tuple[int, ...] | None = None
+) -> Iterator[tuple[TensorRtEngine, TensorRtContext, Stream]]:
+    """Load an engine, and give it a context whose tensors are all zeros.
+
+    Args:
+        model: the engine.
+        device: must be the current one.
+        shape: of the image input; None for the one that the first profile is tuned for.
+
+    Raises:
+        EngineError: it cannot be run here.
+        CudaError: there is not enough memory.
+    """
+    with contextlib.ExitStack() as stack:
+        engine = TensorRtEngine(model, device)
+        stack.callback(engine.close)
+        stream = stack.enter_context(Stream())
+        tuned = [_tuned_for(engine, tensor) for tensor in engine.inputs]
+        image = next((tensor for tensor in tuned if len(tensor.shape) == 4), tuned[0])
+        beside = [tensor for tensor in tuned if tensor is not image]
+        image = image if shape is None else dataclasses.replace(image, shape=shape)
+        context = engine.create_context(image, stream, beside)
+        stack.callback(context.close)
+        for tensor in (image, *beside, *context.outputs):
+            size = math.prod(tensor.shape) * _BYTES.get(tensor.dtype, 1)
+            buffer = stack.enter_context(DeviceBuffer(max(256, size)))
+            clear_async(buffer.pointer, buffer.size, stream)
+            context.bind({tensor.name: buffer.pointer})
+        yield engine, context, stream
+
+
+def _tuned_for(engine: TensorRtEngine, tensor: TensorSpec) -> TensorSpec:
+    if -1 not in tensor.shape:
+        return tensor
+    shape = engine.native.get_tensor_profile_shape(tensor.name, 0)[1]
+    return dataclasses.replace(tensor, shape=tuple(int(side) for side in shape))
 
 
 def _profile(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Collection
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
-from dataclasses import replace
 from typing import Any
 from typing import Final
 
@@ -21,21 +18,16 @@ from trt_perception.building.inspect_layers import raise_if_lost
 from trt_perception.building.options import BuildOptions
 from trt_perception.building.tensorrt_build import BuiltPlan
 from trt_perception.building.tensorrt_inspect import inspect_engine
+from trt_perception.building.tensorrt_inspect import on_zeros
 from trt_perception.gpu import Device
-from trt_perception.gpu import DeviceBuffer
 from trt_perception.gpu import Event
-from trt_perception.gpu import Stream
-from trt_perception.gpu import clear_async
-from trt_perception.manifest import TensorSpec
 from trt_perception.model_file import ModelFile
-from trt_perception.stages.tensorrt_runtime import TensorRtEngine
 
 __all__ = ['Latency', 'Verified', 'measure_latency', 'runs_here', 'verify_engine']
 
 _RUNS: Final = 200
 # The GPU raises its clocks only after some work.
 _WARM_UP_S: Final = 0.3
-_ITEM_BYTES: Final = {'float32': 4, 'float16': 2, 'bfloat16': 2, 'int64': 8, 'int32': 4}
 
 
 @dataclass(frozen=True)
@@ -153,19 +145,7 @@ def measure_latency(model: ModelFile, device: Device, shape: tuple[int, ...]) ->
         EngineError: it cannot be run.
         CudaError: a CUDA call failed.
     """
-    with ExitStack() as stack:
-        engine = TensorRtEngine(model, device)
-        stack.callback(engine.close)
-        stream = stack.enter_context(Stream())
-        image = next(tensor for tensor in engine.inputs if len(tensor.shape) == 4)
-        image = replace(image, shape=shape)
-        context = engine.create_context(image, stream)
-        stack.callback(context.close)
-        for tensor in (image, *context.outputs):
-            buffer = stack.enter_context(DeviceBuffer(_bytes_of(tensor)))
-            clear_async(buffer.pointer, buffer.size, stream)
-            context.bind({tensor.name: buffer.pointer})
-        start, end = (stack.enter_context(Event()) for _ in range(2))
+    with on_zeros(model, device, shape) as (_, context, stream), Event() as start, Event() as end:
         seconds: list[float] = []
         warm = time.perf_counter() + _WARM_UP_S
         while len(seconds) < _RUNS:
@@ -177,7 +157,3 @@ def measure_latency(model: ModelFile, device: Device, shape: tuple[int, ...]) ->
                 seconds.append(end.seconds_since(start))
         p50, p99 = (float(value) for value in np.percentile(seconds, (50, 99)))
         return Latency(p50 * 1e3, p99 * 1e3)
-
-
-def _bytes_of(tensor: TensorSpec) -> int:
-    return max(256, math.prod(tensor.shape) * _ITEM_BYTES.get(tensor.dtype, 1))
