@@ -1,9 +1,12 @@
 """README and docs name what exists: links, parameters, topics, arguments, executables, figures."""
 
 import ast
+import functools
 import json
+import operator
 import os
 import re
+import statistics
 import subprocess
 
 import pytest
@@ -300,6 +303,53 @@ def test_accuracy_figures_are_the_recorded_ones(title, files, suffix):
         assert shares == f'{at["precision"]:.3f}, {at["recall"]:.3f}'
         agreement = models[name].get('agreement')
         assert f1 == (f'{agreement["F1"]:.4f}' if agreement else '')
+
+
+GPU_STEPS = {
+    'engine, graph replay (*E*)': 'engine_graph',
+    'engine, plain enqueue': 'engine_enqueue',
+    'upload of 6.2 MB': 'upload',
+    'letterbox kernel': 'letterbox',
+    'filter and NMS, 300 boxes left': 'decode',
+    'one graph: letterbox, engine, filter, NMS': 'graph',
+    'upload and graph': 'upload_graph',
+}
+
+
+def test_gpu_figures_are_the_recorded_ones():
+    folder = ROOT / 'docs' / 'benchmarks'
+    told = {head: cells for head, *cells in rows((folder / 'gpu.md').read_text(encoding='utf-8'))}
+
+    def recorded(name):
+        path = folder / 'gpu' / f'reference_fp16_{name}.json'
+        return json.loads(path.read_text(encoding='utf-8'))['models'][0]
+
+    runs = [recorded(f'run{number}') for number in range(1, 6)]
+
+    def median(*keys):
+        return statistics.median(functools.reduce(operator.getitem, keys, run) for run in runs)
+
+    for index, depth in enumerate(('1', '2', '3 (default)', '4')):
+        pipeline, ratio = ('pipelines', index), ('ratios', index)
+        assert told[depth] == [
+            f'{median(*pipeline, "frames_per_s"):.0f}',
+            f'{median(*ratio, "throughput_x_engine"):.2f}',
+            f'{median(*ratio, "throughput_over_naive"):.1f}',
+            f'{median(*pipeline, "latency_ms", "p50"):.2f} ms',
+            f'{median(*ratio, "p50_minus_engine_ms"):.2f} ms',
+            f'{median(*ratio, "p99_over_p50"):.2f}',
+            f'{median(*pipeline, "enqueue_ms", "mean"):.2f} ms',
+            f'{median(*pipeline, "device_memory_bytes") / 2**20:.0f} MiB',
+        ]
+    for head, name in GPU_STEPS.items():
+        mean = median('stages', name, 'mean_ms')
+        assert told[head] == [f'{mean:.4f}' if name == 'letterbox' else f'{mean:.3f}'], head
+    encodings = {name: cells for head, cells in told.items() for name in codes(head)}
+    for name, time in recorded('encodings')['encodings'].items():
+        size, upload, letterbox = encodings[name]
+        assert size == f'{time["frame_bytes"] / 1e6:.2f}'
+        assert upload == f'{time["upload_ms"]:.3f}'
+        assert letterbox == f'{time["letterbox_ms"] * 1e3:.1f}'
 
 
 def test_changelog_has_this_version():

@@ -49,6 +49,7 @@ def _plot_latency(axes: Any, report: ModelReport) -> None:
     axes.bar_label(bars, labels=[f'{value:.2f}' for value in p50], padding=2)
     axes.axhline(report.engine_ms, color='black', linestyle=':', label='engine alone')
     axes.set_ylabel('latency, ms: p50, whisker to p99')
+    axes.margins(y=0.15)
     axes.legend()
 
 
@@ -60,4 +61,5 @@ def _plot_throughput(axes: Any, report: ModelReport) -> None:
     axes.bar_label(bars, fmt='%.0f')
     axes.axhline(1e3 / report.engine_ms, color='black', linestyle=':', label='1 / engine alone')
     axes.set_ylabel('frames/s, frames always waiting')
+    axes.margins(y=0.15)
     axes.legend()
