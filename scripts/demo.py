@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -37,6 +38,8 @@ examples:
   scripts/demo                             the demo scenes, 8 a second, results in demo_output/
   scripts/demo --rate 30                   faster than a small CPU: see the dropped frames counted
   scripts/demo --encoding nv12             as a camera that sends YUV
+  scripts/demo --size 1920x1080 --model digits.engine --default-transport
+                                           scenes scaled up, an engine, and no profile for images
 
 exit codes: 0 done, 1 a process failed or the counts do not add up, 2 wrong usage, 130 interrupted
 """
@@ -86,6 +89,8 @@ def number(text):
 def main():
     options = parse_arguments()
     options.output.mkdir(parents=True, exist_ok=True)
+    if options.size:
+        scale_scenes(options)
     if not options.default_transport:
         # Read when a participant is made: by this recorder, and by the processes that inherit it.
         os.environ.update(
@@ -110,6 +115,24 @@ def main():
         recorder.destroy_node()
         rclpy.try_shutdown()
     return report(options, recorder, sent)
+
+
+def scale_scenes(options):
+    """Write the scenes and their truth in another size below the output, and use those."""
+    width, height = options.size
+    folder = options.output / 'scenes'
+    folder.mkdir(exist_ok=True)
+    content = json.loads(options.truth.read_text(encoding='utf-8'))
+    scales = {}
+    for image in content['images']:
+        picture = cv2.imread(str(options.scenes / image['file_name']))
+        scales[image['id']] = width / picture.shape[1], height / picture.shape[0]
+        cv2.imwrite(str(folder / image['file_name']), cv2.resize(picture, options.size))
+    for annotation in content['annotations']:
+        x, y = scales[annotation['image_id']]
+        annotation['bbox'] = (np.array(annotation['bbox']) * (x, y, x, y)).tolist()
+    options.scenes, options.truth = folder, options.output / 'truth.json'
+    options.truth.write_text(json.dumps(content), encoding='utf-8')
 
 
 def run_graph(options, recorder, log):
@@ -181,7 +204,8 @@ def wait_for(recorder, processes, condition, seconds, what):
     """Spin until the condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():
-        if recorder.problem:
+        # An active detector's problem is its camera, which ends before the last detections come.
+        if recorder.problem and recorder.diagnostics['state'] != 'active':
             raise RuntimeError(f'detector_node: {recorder.problem}')
         if time.monotonic() > deadline:
             raise RuntimeError(
@@ -222,6 +246,7 @@ def report(options, recorder, sent):
     ]
     span = (arrivals[-1] - arrivals[0]) * 1e-9 if len(arrivals) > 1 else float('nan')
     summary = {
+        'command': shlex.join(['scripts/demo', *sys.argv[1:]]),
         'sent': len(sent),
         'received': counts['received'],
         'published': counts['published'],
@@ -384,6 +409,14 @@ def positive(text):
     return value
 
 
+def size(text):
+    """Return width and height of a text as 1920x1080."""
+    sides = [int(side) for side in text.lower().split('x') if side.isdecimal()]
+    if len(sides) != 2 or not all(16 <= side <= 8192 for side in sides):
+        raise argparse.ArgumentTypeError(f'expected a size as 1920x1080 (got {text})')
+    return tuple(sides)
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(
         prog='scripts/demo',
@@ -400,6 +433,12 @@ def parse_arguments():
         default='bgr8',
         metavar='NAME',
         help='as replay_images --encoding (default bgr8)',
+    )
+    parser.add_argument(
+        '--size',
+        type=size,
+        metavar='WxH',
+        help='of the scenes, scaled before (default: as they are)',
     )
     parser.add_argument(
         '--model',
