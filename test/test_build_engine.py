@@ -327,6 +327,23 @@ def test_int8_that_is_slower_than_fp16_is_told(tmp_path, monkeypatch, int8_ms, s
     assert 'fp16_latency_ms' not in report_of(tmp_path / 'r.json')['performance']
 
 
+def test_a_model_that_came_quantised_is_compared_too(tmp_path, monkeypatch):
+    path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
+    qdq, report = tmp_path / 'qdq.onnx', tmp_path / 'r.json'
+    given = ('--precision', 'int8', '--json', report)
+    calibrated = ('--calibration-images', images, '--qdq-onnx', qdq)
+    assert run('--onnx', path, *KNOWN, *given, *calibrated) == 0
+    verified(monkeypatch, 2.0, 1.0)
+    parsed = parsed_models(monkeypatch)
+    assert run('--onnx', qdq, *given) == 0
+    assert any('not faster than fp16' in text for text in report_of(report)['warnings'])
+    kinds = [{node.op_type for node in model.graph.node} for model in parsed]
+    assert [('QuantizeLinear' in ops, 'DequantizeLinear' in ops) for ops in kinds] == [
+        (True, True),
+        (False, False),
+    ]
+
+
 def test_help_names_every_option_and_what_nobody_ran(capsys):
     with pytest.raises(SystemExit) as caught:
         run('--help')

@@ -14,6 +14,7 @@ from half_emulation import in_float32
 from onnx import TensorProto
 from onnx import numpy_helper
 
+from trt_perception.building.dequantise import dequantised
 from trt_perception.building.images import select_images
 from trt_perception.building.precision import convert_precision
 from trt_perception.building.quantise import quantise
@@ -197,6 +198,26 @@ def test_weights_have_a_scale_for_each_output_channel(quantised_digits, digits):
             assert np.abs(wide - weights).max() <= scale.max() * 0.51
             checked += 1
     assert checked == 46
+
+
+def test_without_its_q_and_dq_nodes_it_computes_what_the_original_does(quantised_digits, digits):
+    int8 = quantised_digits['int8'].model
+    plain = dequantised(int8)
+    onnx.checker.check_model(plain, full_check=True)
+    assert [node.name for node in plain.graph.node] == [
+        node.name
+        for node in int8.graph.node
+        if node.op_type not in ('QuantizeLinear', 'DequantizeLinear')
+    ]
+    assert len(plain.graph.initializer) < len(int8.graph.initializer)
+    image = np.random.default_rng(0).random((1, 3, 480, 640), np.float32)
+    exact, found, rounded = (
+        session(model).run(None, {'images': image})[0] for model in (digits, plain, int8)
+    )
+    # Rounded weights remain, and activations are exact again.
+    error = np.abs(found - exact).mean()
+    assert 0 < error < np.abs(rounded - exact).mean()
+    assert error < 0.01 * np.abs(exact).mean()
 
 
 def test_patterns_keep_more_in_float(digits, images):

@@ -14,6 +14,7 @@ import onnx
 from trt_perception.building.accuracy_gate import Accuracy
 from trt_perception.building.accuracy_gate import measure_accuracy
 from trt_perception.building.accuracy_gate import onnx_file
+from trt_perception.building.dequantise import dequantised
 from trt_perception.building.engine_manifest import Verdicts
 from trt_perception.building.engine_manifest import described
 from trt_perception.building.engine_manifest import engine_manifest
@@ -134,13 +135,14 @@ def compare(
     if options.precision not in ('int8', 'fp8'):
         return
     with context.report.step('compare', context.progress) as step:
-        reason = _why_not_compare(options, slimmed, verified)
-        if reason or verified is None:
-            step.skip(reason)
+        if verified is None or not options.compare_fp16:
+            step.skip(
+                'not wanted (--no-compare-fp16)' if verified else 'the engine cannot be run here'
+            )
             return
         fp16 = options.model_copy(update={'precision': 'fp16', 'calibration_tool': 'onnxruntime'})
         converted = convert_precision(
-            slimmed,
+            dequantised(slimmed) if is_quantised(slimmed) else slimmed,
             'fp16',
             keep_fp32=options.keep_fp32,
             strongly_typed=uses_strong_typing(tensorrt, fp16),
@@ -162,16 +164,6 @@ def compare(
                 f'{options.precision} is not faster than fp16 on this GPU '
                 f'({verified.latency.p50:.2f} against {latency.p50:.2f} ms): use --precision fp16'
             )
-
-
-def _why_not_compare(
-    options: BuildOptions, slimmed: onnx.ModelProto, verified: Verified | None
-) -> str:
-    if verified is None:
-        return 'the engine cannot be run here'
-    if not options.compare_fp16:
-        return 'not wanted (--no-compare-fp16)'
-    return 'the model was quantised already' if is_quantised(slimmed) else ''
 
 
 def validate(
