@@ -80,6 +80,18 @@ def test_what_is_read(tmp_path):
         (changed('annotations', bbox=[1, 2, 3, 10**400]), '"bbox" must be'),
         (changed('annotations', bbox=[1, 2, 3, float('nan')]), '"bbox" must be'),
         (changed('annotations', bbox=[1, 2, -3, 4]), 'no negative size'),
+        (
+            changed('annotations', bbox=[0.1, 0.2, 0.5, 1]),
+            'shares of the image, as (0.1, 0.2, 0.5',
+        ),
+        (
+            changed('annotations', bbox=[100, 90, 300, 200]),
+            '1 of 1 reach beyond their image, as (',
+        ),
+        (
+            changed('annotations', bbox=[30, 200, 90, 42]),
+            'in 320x240: they may be [left, top, rig',
+        ),
         (changed('annotations', area=-1), '"area" must be a finite number'),
         (changed('annotations', area='big'), '"area" must be a finite number'),
         (changed('annotations', iscrowd=2), '"iscrowd" must be 0 or 1 (got 2)'),
@@ -97,6 +109,11 @@ def test_what_is_refused(tmp_path, content, message):
         read_annotations(path)
     assert message in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def test_some_boxes_reach_beyond_their_image(tmp_path):
+    boxes = [(0, 'cat', BOX), (0, 'cat', (300, 200, 21, 41)), (0, 'dog', (300, 200, 100, 100))]
+    assert len(read_annotations(written(tmp_path, truth(boxes))).boxes[100]) == 3
 
 
 def test_ids_that_stand_twice(tmp_path):

@@ -130,8 +130,34 @@ def read_annotations(path: Path) -> Annotations:
         boxes.setdefault(image_id, []).append(box)
     if not boxes:
         raise ConfigError(f'{path}: "annotations" is empty, so nothing can be measured')
+    _check_form(path, images, boxes)
     whole = {image_id: tuple(found) for image_id, found in boxes.items()}
     return Annotations(path, tuple(images.values()), categories, whole)
+
+
+def _check_form(
+    path: Path, images: Mapping[int, CocoImage], boxes: Mapping[int, Sequence[TrueBox]]
+) -> None:
+    """Refuse boxes that other formats write: they would measure as 0 and nobody would know why."""
+    every = [(images[id_].size_wh, box.xywh) for id_, found in boxes.items() for box in found]
+    if all(max(xywh) <= 1 for _, xywh in every):
+        raise ConfigError(
+            f'{path}: "bbox" must be in pixels (got shares of the image, as {every[0][1]}): '
+            'multiply them by its width and height'
+        )
+    sized = [(size, xywh) for size, xywh in every if size is not None]
+    beyond = [
+        (size, xywh)
+        for size, xywh in sized
+        if xywh[0] + xywh[2] > size[0] + 1 or xywh[1] + xywh[3] > size[1] + 1
+    ]
+    if 2 * len(beyond) > len(sized):
+        (width, height), xywh = beyond[0]
+        raise ConfigError(
+            f'{path}: "bbox" must be [left, top, width, height], but {len(beyond)} of '
+            f'{len(sized)} reach beyond their image, as {xywh} in {width}x{height}: they may be '
+            '[left, top, right, bottom] or of another size of the images'
+        )
 
 
 def read_json(path: Path, limit: int = MAX_BYTES) -> Any:
