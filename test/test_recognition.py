@@ -221,3 +221,22 @@ def test_a_coarse_grid_or_queries_is_not_guessed():
     inputs = (TensorSpec('images', (1, 3, 240, 320), 'float32'),)
     message = refusal(tensors(output0=(1, 300, 84)), inputs=inputs, class_names=list(COCO))
     assert 'fit dense_transposed and rtdetr_ultralytics' in message
+
+
+def test_open_dimensions_fit_what_the_exporter_writes():
+    # As Hugging Face's exporter leaves them when all axes are dynamic.
+    outputs = tensors(logits=(-1, -1, -1), pred_boxes=(-1, -1, -1))
+    config = {'model_type': 'rt_detr', 'id2label': {'0': 'a', '1': 'b'}}
+    assert recognised(outputs, config=config).decoder == DECODERS['rtdetr']
+
+
+def test_anchors_tell_rows_from_columns_where_nobody_said_the_classes():
+    message = refusal(tensors(output0=(1, 84, 8400)))
+    assert 'The outputs fit dense and dense_objectness: model.decoder' in message
+    message = refusal(tensors(output0=(1, 8400, 84)))
+    assert 'The outputs fit dense_transposed and dense_objectness_transposed and yolox' in message
+
+
+def test_raw_grids_of_four_dimensions_are_refused_by_name():
+    message = refusal(tensors(a=(1, 85, 80, 80), b=(1, 85, 40, 40)), class_names=list(COCO))
+    assert 'raw grids of a detector head' in message
