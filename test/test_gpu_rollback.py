@@ -280,6 +280,29 @@ def enqueue_and_count(pipeline, recorder, tensorrt):
     return launches, tensorrt.calls[own:].count('execute_async_v3')
 
 
+@pytest.mark.parametrize('integrated', [False, True])
+def test_a_frame_is_one_upload_of_its_size_and_one_launch(machine, config, integrated):
+    recorder, tensorrt = machine(integrated=integrated)
+    pipeline = open_pipeline(config)
+    sizes, before = [], len(recorder.calls)
+    runtime, header = recorder.modules[2], pipeline.slots[0]._kernels.header.size
+    copy = runtime._module.cudaMemcpyAsync
+    runtime._module.cudaMemcpyAsync = lambda to, source, size, *how: (
+        sizes.append(size) or copy(to, source, size, *how)
+    )
+    for width, height in ((64, 48), (1920, 1080), (16, 8)):
+        pipeline.enqueue(0, grey(width, height), Thresholds())
+        pipeline.collect(0)
+    calls = recorder.calls[before:]
+    # An integrated GPU reads the frame where it lies.
+    pixels = [] if integrated else [64 * 48, 1920 * 1080, 16 * 8]
+    assert sizes == [header + size for size in pixels]
+    assert calls.count('cudaGraphLaunch') == 3
+    assert not {'cuLaunchKernel', 'cudaMalloc', 'cudaHostAlloc'} & set(calls)
+    pipeline.close()
+    assert_nothing_is_left(recorder, tensorrt)
+
+
 @pytest.mark.parametrize('failing', ['cudaStreamEndCapture', 'cudaGraphInstantiate'])
 def test_without_a_graph_frames_are_queued_call_by_call_after_one_warning(
     machine, config, caplog, failing
