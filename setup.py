@@ -38,7 +38,6 @@ setup(
         'build': [
             'onnx',
             'onnxslim',
-            'onnxconverter-common',
             'onnxruntime',
             'pydantic>=2',
             'pycocotools',

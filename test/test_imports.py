@@ -78,7 +78,6 @@ ONLY_OFFLINE = {
     'pydantic': ['building'],
     'onnx': ['building'],
     'onnxslim': ['building'],
-    'onnxconverter_common': ['building'],
     'pycocotools': ['evaluation'],
 }
 ROS = ('rclpy', 'rosbag2_py', 'cv_bridge', 'ament_index_python', 'launch', 'launch_ros')

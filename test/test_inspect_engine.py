@@ -24,6 +24,7 @@ from trt_perception.building.inspect_report import plan_targets
 from trt_perception.building.inspect_report import read_report
 from trt_perception.building.inspect_report import report_text
 from trt_perception.building.option_sources import load_options
+from trt_perception.building.precision import convert_precision
 from trt_perception.building.tensorrt_build import build_plan
 from trt_perception.building.tensorrt_inspect import EngineFacts
 from trt_perception.building.tensorrt_inspect import LayerTime
@@ -241,15 +242,12 @@ def test_targets_are_read_from_plans_of_tensorrt_rtx():
 @pytest.fixture(scope='module')
 def built(tmp_path_factory):
     """Return the digits' engines in FP32 and FP16, built here, and one that tells nothing."""
-    from onnxconverter_common import float16
-
     from trt_perception.gpu import Device
 
     folder = tmp_path_factory.mktemp('engines')
     single = DIGITS.read_bytes()
-    half = float16.convert_float_to_float16(
-        onnx.load_model_from_string(single), keep_io_types=True
-    ).SerializeToString()
+    model = onnx.load_model_from_string(single)
+    half = convert_precision(model, 'fp16', strongly_typed=True).model.SerializeToString()
     tensorrt = find_tensorrt('auto')
     paths = {}
     for name, content, verbosity in (

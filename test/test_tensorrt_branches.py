@@ -542,7 +542,9 @@ def test_an_error_while_showing_progress_stops_the_build():
 
 def test_remarks_tell_what_a_user_should_know(monkeypatch):
     def told(version, **given):
-        return ' '.join(build(stand_in(version)[1], **given).remarks)
+        module, tensorrt = stand_in(version)
+        module.dla_cores = 1
+        return ' '.join(build(tensorrt, **given).remarks)
 
     monkeypatch.delenv('NVIDIA_TF32_OVERRIDE', raising=False)
     assert 'NVIDIA_TF32_OVERRIDE=0' in told('1.4.0.76', precision='fp32')
@@ -550,6 +552,9 @@ def test_remarks_tell_what_a_user_should_know(monkeypatch):
     assert told('1.4.0.76', precision='fp16') == ''
     assert 'experimental' in told('1.7.1.116', precision='int8')
     assert 'benchmark_engine' in told('10.3.0.26', precision='int8')
+    dla = {'precision': 'int8', 'dla_core': 0}
+    assert '--calibration-tool tensorrt' in told('10.3.0.26', **dla)
+    assert '--calibration-tool tensorrt' not in told('11.4.0.106', **dla)
     monkeypatch.setenv('NVIDIA_TF32_OVERRIDE', '0')
     assert 'loads the engine only where' in told('1.4.0.76', precision='fp32')
 

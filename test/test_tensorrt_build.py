@@ -17,9 +17,9 @@ from detector_models import yolo_sized
 from onnx import TensorProto
 from onnx import helper
 from onnx import numpy_helper
-from onnxconverter_common import float16
 
 from trt_perception.building.option_sources import load_options
+from trt_perception.building.precision import convert_precision
 from trt_perception.building.tensorrt_build import build_plan
 from trt_perception.building.tensorrt_release import find_tensorrt
 from trt_perception.errors import EngineError
@@ -73,7 +73,7 @@ def refusal(content, tensorrt, **given):
 
 def half(content):
     model = onnx.load_model_from_string(content)
-    return float16.convert_float_to_float16(model, keep_io_types=True).SerializeToString()
+    return convert_precision(model, 'fp16', strongly_typed=True).model.SerializeToString()
 
 
 def test_the_digits_build(tensorrt):

@@ -32,9 +32,9 @@ try:
     import pydantic
 except ImportError as error:
     raise ConfigError(
-        'building engines needs pydantic, which is not installed; install the extra "build" of '
-        "this package: python3 -m pip install 'trt_perception[build]' (in a checkout: "
-        "python3 -m pip install '.[build]')"
+        'building engines needs pydantic, which is not installed; install what the extra "build" '
+        "of this package names: python3 -m pip install onnx onnxslim onnxruntime 'pydantic>=2' "
+        'pycocotools'
     ) from error
 
 __all__ = [

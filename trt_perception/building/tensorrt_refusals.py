@@ -157,6 +157,15 @@ def remarks(tensorrt: TensorRt, options: BuildOptions, tf32_override: str | None
         )
     if options.precision == 'int8' and not tensorrt.is_rtx:
         found.append('INT8 is not always faster than FP16: compare with benchmark_engine')
+    if (
+        (options.dla_core is not None and options.precision == 'int8')
+        and options.calibration_tool != 'tensorrt'
+        and tensorrt.release < (11, 0)
+    ):
+        found.append(
+            'up to TensorRT 10 a DLA takes INT8 ranges from TensorRT alone, and layers with Q/DQ '
+            'nodes go to the GPU: --calibration-tool tensorrt'
+        )
     if options.plugins:
         found.append('the engine needs the same plugin libraries wherever it runs')
     return found
