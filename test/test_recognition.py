@@ -214,7 +214,7 @@ def test_keypoints_of_one_class_behind_final_boxes_are_refused_by_name():
     message = refusal(tensors(output0=(1, 300, 57)), class_names=['person'])
     assert '51 more channels than box, score and class' in message
     assert 'keypoints of pose estimation (17 times 3)' in message
-    assert 'of 53 classes' in message
+    assert 'of 53 classes or, with objectness, 52' in message
 
 
 def test_a_coarse_grid_or_queries_is_not_guessed():
@@ -240,3 +240,23 @@ def test_anchors_tell_rows_from_columns_where_nobody_said_the_classes():
 def test_raw_grids_of_four_dimensions_are_refused_by_name():
     message = refusal(tensors(a=(1, 85, 80, 80), b=(1, 85, 40, 40)), class_names=list(COCO))
     assert 'raw grids of a detector head' in message
+
+
+@pytest.mark.parametrize(
+    ('outputs', 'names', 'said'),
+    [
+        (tensors(dets=(1, 300, 4), labels=(1, 300, 91)), COCO, '91 classes as rfdetr'),
+        (tensors(output0=(1, 84, 8400)), (*COCO, 'x'), '80 classes as dense or 79 classes as d'),
+        (
+            tensors(logits=(1, 100, 92), pred_boxes=(1, 100, 4)),
+            COCO,
+            '92 classes as rtdetr or 92 classes as rfdetr or 92 classes as detr_sigmoid or 91 '
+            'classes as detr',
+        ),
+    ],
+)
+def test_another_number_of_class_names_is_told(outputs, names, said):
+    message = refusal(outputs, class_names=list(names))
+    assert f'The outputs have {said}' in message
+    assert 'correct the class names' in message
+    assert 'fit no decoder' not in message

@@ -26,7 +26,9 @@ from trt_perception.input_layout import split_inputs
 from trt_perception.manifest import Preprocessing
 from trt_perception.manifest import TensorSpec
 from trt_perception.output_layout import assign_outputs
+from trt_perception.recognition_facts import Facts
 from trt_perception.recognition_facts import facts_of
+from trt_perception.recognition_outputs import Candidate
 from trt_perception.recognition_outputs import candidates
 
 __all__ = ['PREPROCESSING', 'Given', 'Recognised', 'recognise']
@@ -140,13 +142,12 @@ def recognise(
     else:
         class_names = facts.class_names
     size = given.preprocessing.get('input_size') or image_size(image) or facts.input_size
+    names = [given.decoder]
+    others: list[str] = []
     if given.decoder:
-        names = [given.decoder]
         evidence.append(f'model.decoder -> {given.decoder}')
     else:
-        found = candidates(
-            name, size, tuple(outputs), len(class_names) or None, facts, bool(beside)
-        )
+        found, others = _fitting(name, size, tuple(outputs), class_names, facts, bool(beside))
         names = [candidate.decoder for candidate in found]
         evidence += [candidate.sentence for candidate in found] if len(found) == 1 else []
     chosen = names[0] if len(names) == 1 else ''
@@ -166,10 +167,26 @@ def recognise(
     unknown += [] if chosen else ['model.decoder']
     unknown += [] if class_names else ['model.class_names']
     if unknown:
-        raise EngineError(_message(name, unknown, inputs, outputs, evidence, names))
+        raise EngineError(_message(name, unknown, inputs, outputs, evidence, names, others))
     layout = 'nhwc' if image_shape(image) == 'nhwc' else 'nchw'
     preprocessing = Preprocessing(**values, layout=layout, dtype=image.dtype)
     return Recognised(DECODERS[chosen], preprocessing, class_names, tuple(evidence))
+
+
+def _fitting(
+    name: str,
+    size: tuple[int, int] | None,
+    outputs: tuple[TensorSpec, ...],
+    class_names: Sequence[str],
+    facts: Facts,
+    has_target_size: bool,
+) -> tuple[list[Candidate], list[str]]:
+    """Return the decoders that fit; where none does, what would with other class names."""
+    found = candidates(name, size, outputs, len(class_names) or None, facts, has_target_size)
+    if found or not class_names:
+        return found, []
+    others = candidates(name, size, outputs, None, facts, has_target_size)
+    return [], [candidate.decoder for candidate in others]
 
 
 _NEEDED: Final = ('input_size', 'resize', 'color_order', 'scale')
@@ -182,6 +199,7 @@ def _message(
     outputs: Sequence[TensorSpec],
     evidence: Sequence[str],
     names: Sequence[str],
+    others: Sequence[str],
 ) -> str:
     seen = [
         f'inputs: {_listed(inputs)}',
@@ -192,7 +210,10 @@ def _message(
         f'{name} has no manifest beside it ({name}.json), so these parameters must say how to use '
         f'it: {", ".join(unknown)}. Seen: {"; ".join(seen)}. '
     )
-    if 'model.decoder' in unknown:
+    counts = _class_counts(others, outputs)
+    if counts:
+        text += f'The outputs have {counts}: correct the class names. '
+    elif 'model.decoder' in unknown:
         text += (
             f'The outputs fit {" and ".join(names)}: model.decoder says which. '
             if names

@@ -133,7 +133,10 @@ def _refuse_extra_channels(name: str, outputs: tuple[TensorSpec, ...], classes: 
         has.append(f'{extra} more channels than 4 of a box and {classes} classes')
         could += _looks_like(extra)
         could += ['objectness: then set model.decoder to dense_objectness'] if extra == 1 else []
-        could += [f'of {classes + extra} classes: then correct the class names']
+        fewer = classes + extra - 1
+        could.append(
+            f'of {fewer + 1} classes or, with objectness, {fewer}: then correct the class names'
+        )
     if has:
         raise EngineError(
             f'{name}: {_listed(outputs)} has {", or ".join(has)}; they may be '
