@@ -43,6 +43,18 @@ def huggingface(model, labels=80):
     }
 
 
+SIGMOID_MODELS = [
+    'rt_detr',
+    'rt_detr_v2',
+    'd_fine',
+    'deimv2',
+    'rf_detr',
+    'deformable_detr',
+    'conditional_detr',
+    'dab-detr',
+    'lw_detr',
+]
+SOFTMAX_MODELS = ['detr', 'table-transformer', 'yolos']
 PAIR = floats(logits=(1, 300, 80), pred_boxes=(1, 300, 4))
 SOFTMAX = floats(logits=(1, 100, 81), pred_boxes=(1, 100, 4))
 THREE = [
@@ -80,11 +92,8 @@ CASES = [
     {'metadata': {**ULTRALYTICS, 'task': 'pose'}, 'outputs': floats(output0=(1, 56, 8400))},
     {'metadata': {**ULTRALYTICS, 'task': 'obb'}, 'outputs': floats(output0=(1, 85, 8400))},
     {'metadata': YOLOV5, 'outputs': floats(output0=(1, 25200, 85))},
-    {'config': huggingface('rt_detr'), 'outputs': PAIR},
-    {'config': huggingface('d_fine'), 'outputs': PAIR},
-    {'config': huggingface('deformable_detr'), 'outputs': PAIR},
-    {'config': huggingface('detr'), 'outputs': SOFTMAX},
-    {'config': huggingface('yolos'), 'outputs': SOFTMAX},
+    *({'config': huggingface(model), 'outputs': PAIR} for model in SIGMOID_MODELS),
+    *({'config': huggingface(model), 'outputs': SOFTMAX} for model in SOFTMAX_MODELS),
     {'outputs': floats(output0=(1, 84, 8400))},
     {**NAMED, 'outputs': floats(output0=(1, 84, 8400))},
     {**NAMED, 'outputs': floats(output=(1, 25200, 85))},
