@@ -140,12 +140,19 @@ def test_labels_that_do_not_fit_cost_no_build(tmp_path, refused, monkeypatch):
     assert parsed == []
 
 
-def test_accuracy_of_bf16_needs_a_gpu_and_says_so_before_building(tmp_path, refused):
-    if not why_no_gpu():
-        pytest.skip('there is a GPU')
-    given = ('--precision', 'bf16', '--validate', write_images(tmp_path / 'images'))
+@pytest.mark.skipif(not why_no_gpu(), reason='there is a GPU')
+@pytest.mark.parametrize(
+    ('precision', 'reason'),
+    [
+        ('fp32', 'would compare FP32 with itself'),
+        ('tf32', 'would compare FP32 with itself'),
+        ('bf16', 'has no bf16 on CPUs'),
+    ],
+)
+def test_accuracy_that_only_a_gpu_tells(tmp_path, refused, precision, reason):
+    given = ('--precision', precision, '--validate', write_images(tmp_path / 'images'))
     message = refused('--onnx', write_detector(tmp_path), *KNOWN, *given)
-    assert 'has no bf16 on CPUs; build without --validate' in message
+    assert f'{reason}; build without --validate' in message
 
 
 INT8 = ('--precision', 'int8')

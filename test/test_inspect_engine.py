@@ -14,7 +14,9 @@ import pytest
 from gpu_support import needs_tensorrt
 from gpu_support import why_no_gpu
 
+from trt_perception.build_record import AccuracyRecord
 from trt_perception.build_record import BuildRecord
+from trt_perception.build_record import CalibrationRecord
 from trt_perception.build_record import PrecisionRecord
 from trt_perception.building.inspect_layers import LayerInfo
 from trt_perception.building.inspect_layers import check_precision
@@ -99,6 +101,19 @@ def test_file_header_and_manifest_are_shown_without_a_gpu(engine, capsys):
         'not loaded: --no-gpu',
     ):
         assert part in text
+
+
+def test_calibration_and_accuracy_are_shown(tmp_path, capsys):
+    build = dataclasses.replace(
+        BUILD,
+        calibration=CalibrationRecord('onnxruntime', 'minmax', 300, 'c' * 64),
+        accuracy=AccuracyRecord(60, 'mAP50', 0.9607, 0.9613, 'tensorrt 10.3'),
+    )
+    path = write_engine(tmp_path / 'digits.engine', plan(), build)
+    assert main([str(path), '--no-gpu']) == 0
+    text = capsys.readouterr().out
+    assert 'onnxruntime, minmax, 300 images' in text
+    assert 'mAP50 0.9613, original 0.9607, on 60 images, through tensorrt 10.3' in text
 
 
 def test_json_holds_the_same(engine, capsys):

@@ -163,6 +163,18 @@ def _manifest_text(manifest: Manifest | None) -> str:
     build = manifest.build
     if build is not None:
         built = build.precision.as_built
+        if build.calibration is not None:
+            used = build.calibration
+            rows.append(('calibration', f'{used.tool}, {used.method}, {used.images} images'))
+        if build.accuracy is not None:
+            found = build.accuracy
+            rows.append(
+                (
+                    'accuracy',
+                    f'{found.measure} {found.built:.4f}, original {found.reference:.4f}, on '
+                    f'{found.images} images, through {found.runtime}',
+                )
+            )
         rows += [
             ('built on', build.gpu[0] if build.gpu else 'a machine without a GPU'),
             (

@@ -16,6 +16,12 @@ __all__ = ['check_release', 'remarks', 'target_names']
 _RTX_INT8: Final = (1, 7)
 # Compute capabilities from which on GPUs have the arithmetic.
 _NEEDS: Final = {'tf32': (8, 0), 'bf16': (8, 0), 'fp8': (8, 9)}
+# Why ONNX Runtime on a CPU says nothing of an engine's accuracy.
+_NOT_BY_ONNX_RUNTIME: Final = {
+    'fp32': 'would compare FP32 with itself',
+    'tf32': 'would compare FP32 with itself',
+    'bf16': 'has no bf16 on CPUs',
+}
 _FLAGS: Final = {'fp16': 'FP16', 'bf16': 'BF16', 'int8': 'INT8'}
 
 
@@ -111,11 +117,11 @@ def _refused_by_gpu(tensorrt: TensorRt, options: BuildOptions) -> Iterable[str]:
             f'--precision {options.precision} needs compute capability '
             f'{needed[0]}.{needed[1]} or newer (got {", ".join(lacking)}); use fp16'
         )
-    if options.precision == 'bf16' and options.validate_images and tensorrt.gpu is None:
+    unlike = _NOT_BY_ONNX_RUNTIME.get(options.precision)
+    if unlike and options.validate_images and tensorrt.gpu is None:
         yield (
-            '--validate: there is no GPU here, and ONNX Runtime, which would stand in for it, has '
-            'no bf16 on CPUs; build without --validate, and measure on the target with '
-            'evaluate_engine'
+            f'--validate: there is no GPU here, and ONNX Runtime, which would stand in for it, '
+            f'{unlike}; build without --validate, and measure on the target with evaluate_engine'
         )
 
 
