@@ -155,7 +155,7 @@ def run_processes(options, recorder, processes, log):
             '-p',
             f'engine_path:={options.model}',
             '-p',
-            'diagnostics_period_s:=0.5',
+            'diagnostics_period_s:=0.2',
         ),
     ]
     camera = [
@@ -188,7 +188,8 @@ def run_processes(options, recorder, processes, log):
         counts = recorder.counts()
         return counts['in_flight'] == 0 and counts['published'] == len(recorder.detections)
 
-    deadline = time.monotonic() + 1.1  # two diagnostic messages, so that the last image is in
+    # Two diagnostic messages, so that the last image is in; in a second the camera is missed.
+    deadline = time.monotonic() + 0.5
     wait_for(
         recorder,
         processes,
