@@ -122,6 +122,12 @@ def test_an_engine_as_asked(engine, precision, counts):
     assert json.dumps(told)
 
 
+def test_what_was_compiled_is_there_for_the_nodes_first_start(engine, tmp_path):
+    verified(engine('fp16'), 'fp16')
+    (cached,) = (tmp_path / 'trt_perception' / 'runtime').iterdir()
+    assert b'compiled' in cached.read_bytes()
+
+
 def test_fp16_asked_and_fp32_built_is_an_error(engine):
     with pytest.raises(EngineError, match=r'x\.engine: expected fp16 \(got only 0% of 4'):
         verified(engine('fp32'), 'fp16')
