@@ -170,7 +170,9 @@ def test_the_quantised_digits_lose_at_most_a_hundredth(tmp_path, capsys):
     # The rest is FP32: what ONNX Runtime's QuantizeLinear does with FP16 no GPU does.
     assert TensorProto.FLOAT16 not in {t.data_type for t in onnx.load_model(qdq).graph.initializer}
     again = ['--onnx', qdq, '--output', tmp_path / 'b.engine', '--precision', 'int8']
-    assert run(*again) == 0
+    few = ['--validate', ROOT / 'demo' / 'scenes' / 'scene_00[1-3].jpg']
+    assert run(*again, *few) == 0
+    assert 'agree with the ONNX file, on 3 images' in capsys.readouterr().out  # not with FP32
     built = [read_model_file(tmp_path / f'{name}.engine') for name in 'ab']
     assert len(built[0].content) == pytest.approx(len(built[1].content), rel=0.01)
     assert run(*again, '--qdq-onnx', tmp_path / 'c.onnx') == 2

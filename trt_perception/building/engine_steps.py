@@ -186,7 +186,9 @@ def validate(
             runtime = 'ONNX Runtime, not the engine'
             built = _through_onnx_runtime(context.options, precise, recognised)
         reference = onnx_file(source.file.path, source.model, recognised)
-        original = 'the quantised ONNX file' if is_quantised(source.model) else 'FP32'
+        narrow = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+        is_exact = not narrow & {tensor.data_type for tensor in source.model.graph.initializer}
+        original = 'FP32' if is_exact and not is_quantised(source.model) else 'the ONNX file'
         accuracy = measure_accuracy(
             context.options, reference, built, runtime, context.progress, original
         )
