@@ -111,6 +111,8 @@ def test_a_model_of_a_batch_beside_one_of_single_pictures(place, capsys):
     assert usual(place, '--engine', several, '--json', report) == 0
     assert 'several.onnx, 2 at once' in capsys.readouterr().out
     models = json.loads(report.read_text())['models']
+    sums = json.loads(report.read_text())['sha256']
+    assert sums['several.onnx'] == identity('', several.read_bytes())['sha256']
     assert [models[name]['batch'] for name in ('tiny.onnx', 'several.onnx')] == [1, 2]
     assert models['several.onnx']['metrics'] == models['tiny.onnx']['metrics']
     assert models['several.onnx']['agreement']['F1'] == 1
@@ -235,6 +237,17 @@ def test_a_picture_of_another_size(place, capsys):
     written(place['folder'], place['content'])
     assert usual(place) == 1
     assert 'expected 321x240 pixels, as annotated (got 320x240)' in capsys.readouterr().err
+
+
+def test_a_second_model_that_cannot_be_used_shows_before_the_first_runs(
+    place, monkeypatch, capsys
+):
+    monkeypatch.setattr(evaluate_engine, 'evaluate_model', lambda *_, **__: pytest.fail('ran'))
+    for name in ('other.engine', 'other.onnx'):
+        other = place['folder'] / name
+        other.write_bytes(b'ftrt' + bytes(200))
+        assert usual(place, '--engine', other) == 1
+        assert 'engine' in capsys.readouterr().err
 
 
 def test_interrupt(place, monkeypatch, capsys):

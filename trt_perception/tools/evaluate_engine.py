@@ -21,6 +21,7 @@ from trt_perception.arguments import check_plot
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import ConfigError
 from trt_perception.errors import TrtPerceptionError
+from trt_perception.evaluation.classes import ClassMap
 from trt_perception.evaluation.classes import read_class_map
 from trt_perception.evaluation.coco import write_json
 from trt_perception.evaluation.compare import AccuracyReport
@@ -35,6 +36,7 @@ from trt_perception.evaluation.run import open_for_evaluation
 from trt_perception.model_file import ModelFile
 from trt_perception.model_file import read_model_file
 from trt_perception.pipelines.open_pipeline import open_offline
+from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.tools.evaluation_text import report_text
 from trt_perception.tools.model_arguments import add_model_arguments
 from trt_perception.tools.model_arguments import detector_config
@@ -143,29 +145,18 @@ def _names(paths: Sequence[str]) -> dict[str, str]:
 
 def _evaluate(job: _Job, options: argparse.Namespace) -> AccuracyReport:
     """Run one model after the other, with a progress bar where there is a terminal."""
+    # All are opened once before the first runs: what cannot be used shows before minutes of work.
+    maps = {name: _class_map(job, name, options) for name in job.models}
     results: list[ModelAccuracy] = []
-    for name, model in job.models.items():
-        config = job.configs[name]
+    for name, classes in maps.items():
         with tqdm(desc=name, unit='img', disable=None, leave=False) as bar:
 
             def progress(_: str, done: int, total: int, bar: tqdm = bar) -> None:  # type: ignore[type-arg]
                 bar.total = total
                 bar.update(done - bar.n)
 
-            # Without mAP nothing below the node's threshold counts, so a node's pipeline will do.
-            opened = open_for_evaluation if job.dataset.annotations else open_offline
-            with contextlib.closing(opened(model, config)) as pipeline:
-                classes = job.dataset.class_map(
-                    pipeline.spec.class_names,
-                    job.class_map,
-                    allow_subset=options.allow_subset,
-                )
-                for what, names in (
-                    ('classes that are not judged', classes.unjudged if classes else ()),
-                    ('categories left out', classes.unmeasured if classes else ()),
-                ):
-                    if names:
-                        tqdm.write(f'{name}: {what}: {", ".join(names)}', file=sys.stderr)
+            with contextlib.closing(_opened(job, name)) as pipeline:
+                thresholds = job.configs[name].thresholds(pipeline.spec.class_names)
                 results.append(
                     evaluate_model(
                         name,
@@ -173,11 +164,31 @@ def _evaluate(job: _Job, options: argparse.Namespace) -> AccuracyReport:
                         job.dataset,
                         classes,
                         progress=progress,
-                        thresholds=config.thresholds(pipeline.spec.class_names),
+                        thresholds=thresholds,
                     )
                 )
     thresholds = next(iter(job.configs.values())).thresholds(())
     return accuracy_report(results, job.dataset, thresholds)
+
+
+def _opened(job: _Job, name: str) -> Pipeline:
+    # Without mAP nothing below the node's threshold counts, so a node's pipeline will do.
+    opened = open_for_evaluation if job.dataset.annotations else open_offline
+    return opened(job.models[name], job.configs[name])
+
+
+def _class_map(job: _Job, name: str, options: argparse.Namespace) -> ClassMap | None:
+    """Match a model's classes with the annotations, and say what is left out."""
+    with contextlib.closing(_opened(job, name)) as pipeline:
+        class_names = pipeline.spec.class_names
+    classes = job.dataset.class_map(class_names, job.class_map, allow_subset=options.allow_subset)
+    for what, names in (
+        ('classes that are not judged', classes.unjudged if classes else ()),
+        ('categories left out', classes.unmeasured if classes else ()),
+    ):
+        if names:
+            print(f'{name}: {what}: {", ".join(names)}', file=sys.stderr)
+    return classes
 
 
 def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace, command: str) -> None:
@@ -190,6 +201,7 @@ def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace, comman
         content = {
             'command': command,
             'date': datetime.now(timezone.utc).isoformat(timespec='seconds'),
+            'sha256': {name: model.sha256 for name, model in job.models.items()},
             **report.as_dict(),
         }
         write_json(options.json, content, indent=2)
