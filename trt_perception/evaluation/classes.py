@@ -156,8 +156,9 @@ def _mismatch(
     if not without_category and not without_class:
         lines.append('  no class has a category that anything is annotated with')
     lines.append(
-        'Give a class map, a JSON file of {"class name": "category name", "another": null}'
-        + ('; or allow a subset, to measure only what both have' if matched else '')
+        'evaluate_engine takes a class map (--class-map FILE), a JSON file of '
+        '{"class name": "category name", "another": null}'
+        + (', or --allow-subset, to measure only what both have' if matched else '')
     )
     return '\n'.join(lines)
 

@@ -113,7 +113,7 @@ def _missing(annotations: Annotations, images: Sequence[Path], missing: Sequence
     if len(missing) < total:
         return (
             f'{len(missing)} of the {total} images in {annotations.path} have no file: '
-            f'{_examples(missing)}; add them, or allow missing images to measure the others'
+            f'{_examples(missing)}; add them, or give evaluate_engine --allow-missing'
         )
     there = _examples(path.name for path in images)
     return (
