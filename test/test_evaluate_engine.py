@@ -118,6 +118,22 @@ def test_a_model_of_a_batch_beside_one_of_single_pictures(place, capsys):
     assert models['several.onnx']['agreement']['F1'] == 1
 
 
+def test_models_that_call_their_classes_differently_share_a_class_map(place, capsys):
+    other = write_tiny_model(place['folder'] / 'other.onnx')
+    path = other.with_name('other.onnx.json')
+    described = json.loads(path.read_text())
+    path.write_text(json.dumps({**described, 'class_names': ['Rot', 'green', 'blue']}))
+    class_map, report = place['folder'] / 'map.json', place['folder'] / 'r.json'
+    class_map.write_text('{"Rot": "red"}')
+    more = ['--engine', other, '--class-map', class_map, '--json', report]
+    assert usual(place, *more) == 0
+    models = json.loads(report.read_text())['models']
+    assert models['other.onnx']['metrics'] == models['tiny.onnx']['metrics']
+    class_map.write_text('{"Rot": "red", "rouge": "red"}')
+    assert usual(place, *more) == 1
+    assert "no class of the model: 'rouge'" in capsys.readouterr().err
+
+
 def test_two_models_without_annotations(place, capsys):
     (place['folder'] / 'other').mkdir()
     other = write_tiny_model(place['folder'] / 'other' / 'second.onnx')

@@ -145,8 +145,7 @@ def _names(paths: Sequence[str]) -> dict[str, str]:
 
 def _evaluate(job: _Job, options: argparse.Namespace) -> AccuracyReport:
     """Run one model after the other, with a progress bar where there is a terminal."""
-    # All are opened once before the first runs: what cannot be used shows before minutes of work.
-    maps = {name: _class_map(job, name, options) for name in job.models}
+    maps = _class_maps(job, options)
     results: list[ModelAccuracy] = []
     for name, classes in maps.items():
         with tqdm(desc=name, unit='img', disable=None, leave=False) as bar:
@@ -177,18 +176,31 @@ def _opened(job: _Job, name: str) -> Pipeline:
     return opened(job.models[name], job.configs[name])
 
 
-def _class_map(job: _Job, name: str, options: argparse.Namespace) -> ClassMap | None:
-    """Match a model's classes with the annotations, and say what is left out."""
-    with contextlib.closing(_opened(job, name)) as pipeline:
-        class_names = pipeline.spec.class_names
-    classes = job.dataset.class_map(class_names, job.class_map, allow_subset=options.allow_subset)
-    for what, names in (
-        ('classes that are not judged', classes.unjudged if classes else ()),
-        ('categories left out', classes.unmeasured if classes else ()),
-    ):
-        if names:
-            print(f'{name}: {what}: {", ".join(names)}', file=sys.stderr)
-    return classes
+def _class_maps(job: _Job, options: argparse.Namespace) -> dict[str, ClassMap | None]:
+    """Match each model's classes with the annotations, and say what is left out.
+
+    All are opened before the first runs: what cannot be used shows before minutes of work.
+    """
+    class_names = {}
+    for name in job.models:
+        with contextlib.closing(_opened(job, name)) as pipeline:
+            class_names[name] = pipeline.spec.class_names
+    known = {one for names in class_names.values() for one in names}
+    maps = {}
+    for name, own in class_names.items():
+        # Models may call their classes differently: an entry must fit one of them.
+        entries = {
+            key: value for key, value in job.class_map.items() if key in own or key not in known
+        }
+        classes = job.dataset.class_map(own, entries, allow_subset=options.allow_subset)
+        for what, names in (
+            ('classes that are not judged', classes.unjudged if classes else ()),
+            ('categories left out', classes.unmeasured if classes else ()),
+        ):
+            if names:
+                print(f'{name}: {what}: {", ".join(names)}', file=sys.stderr)
+        maps[name] = classes
+    return maps
 
 
 def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace, command: str) -> None:
