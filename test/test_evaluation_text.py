@@ -50,11 +50,17 @@ def test_one_model():
 
 
 def test_two_models():
-    found = lines(model('a.onnx', 0.75, range(2)), model('b.onnx', 0.7499, range(1)))
+    found = lines(model('a.onnx', 0.75, range(2)), model('b.onnx', 0.7499, range(2)))
     (difference,) = [line for line in found if line[:1] == ['difference']]
     assert difference == ['difference', '0.000', '0.000', '0.000', '0.000']
-    assert ['class', '01', '3', '0.010', '-'] in found  # b leaves it out
     assert ['b.onnx', 'other', 'class', 'names'] in found
+
+
+def test_means_of_other_categories_have_no_difference():
+    found = lines(model('a.onnx', 0.75, range(2)), model('b.onnx', 0.7499, range(1)))
+    assert ['class', '01', '3', '0.010', '-'] in found  # b leaves it out
+    assert ['of', 'other', 'categories'] in found
+    assert not [line for line in found if 'difference' in line]
 
 
 @pytest.mark.parametrize('all_classes', [True, False])

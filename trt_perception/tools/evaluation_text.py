@@ -47,9 +47,15 @@ def _metrics_table(report: AccuracyReport) -> str:
     for model in report.models:
         figures = _figures(model)
         rows.append([model.name, *map(_figure, figures)])
-        if model is not report.models[0]:
+        if _categories(model) != _categories(report.models[0]):  # means of other things
+            rows.append(['  of other categories', *[''] * len(figures)])
+        elif model is not report.models[0]:
             rows.append(['  difference', *map(_change, figures, first)])
     return _table(head, rows)
+
+
+def _categories(model: ModelAccuracy) -> set[str]:
+    return set(model.metrics.classes) if model.metrics else set()
 
 
 def _figures(model: ModelAccuracy) -> list[float | None]:
