@@ -200,6 +200,17 @@ def test_the_second_build_from_a_store_takes_less_than_two_seconds(tmp_path):
     assert seconds[1] < seconds[0]
 
 
+def test_a_quantised_model_is_written_though_the_store_has_the_engine(tmp_path, capsys):
+    path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
+    given = ('--onnx', path, *KNOWN, '--precision', 'int8', '--calibration-images', images)
+    given += ('--store', tmp_path / 'store')
+    assert run(*given) == 0
+    assert run(*given, '--qdq-onnx', tmp_path / 'qdq.onnx') == 0
+    assert read_model_file(tmp_path / 'qdq.onnx').manifest.class_names == CLASSES
+    assert run(*given) == 0
+    assert 'reused' in capsys.readouterr().out
+
+
 def test_a_damaged_entry_of_the_store_is_made_again(tmp_path, monkeypatch):
     path = write_detector(tmp_path)
     given = ('--onnx', path, *KNOWN, '--store', tmp_path / 'store')
