@@ -101,6 +101,17 @@ def test_the_export_in_the_pipeline_needs_no_parameter(family, tmp_path):
     assert_same(found, *wanted, 0.05, 1e-3)
 
 
+@pytest.mark.parametrize('family', ['detr', 'yolos', 'deformable_detr'])
+def test_what_is_left_is_padded_as_the_library_does(family, tmp_path):
+    """On the right and below, with 0 behind the normalisation; in one grey for all channels."""
+    pipeline = opened(family, tmp_path)
+    image = np.ascontiguousarray(expected(family)['image'][:, :80])
+    frame = Frame.view(image, width=80, height=64, step=240, encoding='rgb8')
+    ((tensor,), _) = pipeline.preprocess([frame])
+    assert np.abs(tensor[..., :80] - expected(family)['pixels'][0, ..., :80]).max() < 1e-5
+    assert np.abs(tensor[..., 80:]).max() < 0.25
+
+
 @pytest.mark.parametrize('family', DECODER)
 def test_the_pictures_pixels_matter(family, tmp_path):
     """A network whose answers did not depend on the image would prove nothing above."""

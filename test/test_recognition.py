@@ -26,6 +26,7 @@ ULTRALYTICS = {
 }
 YOLOV5 = {'stride': '32', 'names': str(dict(enumerate(COCO)))}
 PLAIN = Preprocessing((640, 640))
+RAW = {'do_rescale': False}
 
 
 def tensors(**shapes):
@@ -260,3 +261,21 @@ def test_another_number_of_class_names_is_told(outputs, names, said):
     assert f'The outputs have {said}' in message
     assert 'correct the class names' in message
     assert 'fit no decoder' not in message
+
+
+@pytest.mark.parametrize(
+    ('processor', 'pad_value'),
+    [
+        ({'do_normalize': False}, 0),
+        ({'do_normalize': True, 'image_mean': [0.5] * 3, 'image_std': [0.5] * 3}, 128),
+        ({'do_normalize': True, 'image_mean': [0.9, 0.5, 1.5], 'image_std': [1] * 3}, 230),
+        ({'do_normalize': True, 'image_mean': [2, 2, 2], 'image_std': [1] * 3}, 255),
+        ({'do_normalize': True, 'image_mean': [7, 8, 9], 'image_std': [1] * 3} | RAW, 8),
+    ],
+)  # fmt: skip
+def test_padding_of_a_processor_is_what_it_normalises_to_zero(processor, pad_value):
+    edges = {'size': {'shortest_edge': 480, 'longest_edge': 640}, **processor}
+    config = {'model_type': 'detr', 'id2label': {'0': 'a', '1': 'b'}, 'preprocessor_config': edges}
+    outputs = tensors(logits=(1, 100, 3), pred_boxes=(1, 100, 4))
+    found = recognised(outputs, config=config).preprocessing
+    assert (found.resize, found.pad_value) == ('letterbox_top_left', pad_value)

@@ -135,7 +135,8 @@ def _processor(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[int, in
     """Turn an image processor's settings into fields of Preprocessing, and its fixed size.
 
     It computes (x * rescale_factor - image_mean) / image_std on RGB. A size of height and width is
-    filled; one of edges keeps the aspect ratio.
+    filled; one of edges keeps the aspect ratio, and what is left on the right and below becomes 0
+    after all that.
     """
     size = values.get('size')
     scale = values.get('rescale_factor', 1 / 255)
@@ -143,13 +144,16 @@ def _processor(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[int, in
         return {}, None
     found: dict[str, Any] = {'color_order': 'rgb'}
     fixed = size.get('width'), size.get('height')
-    found['resize'] = 'stretch' if _is_size(fixed) else 'letterbox'
+    found['resize'] = 'stretch' if _is_size(fixed) else 'letterbox_top_left'
     found['scale'] = float(scale) if values.get('do_rescale', True) else 1.0
     if values.get('do_normalize', False):
         mean, std = _three(values.get('image_mean')), _three(values.get('image_std'))
         if not mean or not std or min(std) <= 0:
             return {}, None
         found['mean'], found['std'] = mean, std
+    if not _is_size(fixed):  # one grey for three means: the middle one
+        zero = sorted(found.get('mean', (0.0, 0.0, 0.0)))[1] / found['scale']
+        found['pad_value'] = min(255, max(0, round(zero)))
     return found, fixed if _is_size(fixed) else None  # type: ignore[return-value]
 
 
