@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gpu_support import build_plan
 from gpu_support import needs_tensorrt
+from pycocotools.coco import COCO
 from support_models import identity
 from tiny_model import CLASS_NAMES
 from tiny_model import expected_detections
@@ -18,6 +19,7 @@ from trt_perception.tools import detect_images
 from trt_perception.tools import evaluate_engine
 
 SIZE = (320, 240)
+FILES = {'detections.json', 'results.json', 'summary.json'}
 COLORS = {'a.png': (255, 0, 0), 'b.jpg': (0, 255, 128), 'black.bmp': (0, 0, 0)}
 
 
@@ -97,7 +99,7 @@ def test_a_folder(model, images, tmp_path, capfd):
     assert error == ''
     names = {path.name for path in out.iterdir()}
     pictures = {'a.png', 'b.jpg', 'black.bmp.png'}
-    assert names == pictures | {'detections.json', 'summary.json'}
+    assert names == pictures | FILES
     found = detections(out)
     assert set(found) == set(COLORS)
     for name, rgb in COLORS.items():
@@ -131,10 +133,16 @@ def test_a_model_of_a_batch_finds_the_same(model, images, video, tmp_path):
 def test_what_was_found_can_be_read_as_annotations(model, images, tmp_path):
     out = tmp_path / 'out'
     assert run('--engine', model, '--source', images, '--output', out, '--no-pictures') == 0
-    assert {path.name for path in out.iterdir()} == {'detections.json', 'summary.json'}
+    assert {path.name for path in out.iterdir()} == FILES
     annotations = read_annotations(out / 'detections.json')
     assert list(annotations.categories.values()) == list(CLASS_NAMES)
     saved = tmp_path / 'report.json'
+    coco = COCO(str(out / 'detections.json'))
+    results = coco.loadRes(str(out / 'results.json'))
+    assert results.anns.keys() == coco.anns.keys() != set()
+    for id_, row in results.anns.items():
+        same = [coco.anns[id_][key] for key in ('image_id', 'category_id', 'bbox', 'score')]
+        assert [row[key] for key in ('image_id', 'category_id', 'bbox', 'score')] == same
     arguments = ['--engine', model, '--images', images, '--annotations', out / 'detections.json']
     assert evaluate_engine.main([str(a) for a in [*arguments, '--json', saved]]) == 0
     (report,) = json.loads(saved.read_text())['models'].values()
@@ -187,6 +195,7 @@ def test_a_video_comes_back(model, video, tmp_path, capsys):
     assert {path.name for path in out.iterdir()} == {
         'colors.avi.mp4',
         'detections.json',
+        'results.json',
         'summary.json',
     }
     capture = cv2.VideoCapture(str(out / 'colors.avi.mp4'))
@@ -252,7 +261,7 @@ def test_nothing_is_replaced_unless_it_may_be(model, images, tmp_path, capsys):
     (out / 'mine.txt').write_text('kept')
     assert run(*arguments, '--confidence', '0.95') == 2
     error = capsys.readouterr().err
-    assert '5 of the files to write exist there' in error
+    assert '6 of the files to write exist there' in error
     assert '--overwrite' in error
     assert all(path.read_bytes() == content for path, content in before.items())
     assert run(*arguments, '--confidence', '0.95', '--overwrite') == 0

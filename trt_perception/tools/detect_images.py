@@ -42,6 +42,7 @@ from trt_perception.tools.detection_output import Results
 from trt_perception.tools.detection_output import VideoOutput
 from trt_perception.tools.detection_output import write_picture
 from trt_perception.tools.detection_sources import DETECTIONS
+from trt_perception.tools.detection_sources import RESULTS
 from trt_perception.tools.detection_sources import SUMMARY
 from trt_perception.tools.detection_sources import Plan
 from trt_perception.tools.detection_sources import Video
@@ -60,7 +61,8 @@ examples:
 
 Writes into the output folder: each picture with its boxes, under its own name; each video, as MP4;
 detections.json, COCO's form with images and categories, which evaluate_engine can read as
-annotations (a video's frames are called drive.mp4#000012); summary.json.
+annotations (a video's frames are called drive.mp4#000012); results.json, the same detections in
+COCO's results format; summary.json.
 A folder is read without those below it; a pattern with ** reaches them.
 A picture that cannot be read is left out and named; the exit code is 1 then.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
@@ -159,6 +161,7 @@ def _run(model: ModelFile, config: DetectorConfig, plan: Plan, command: str) -> 
         'problems': work.problems,
     }
     write_json(plan.folder / DETECTIONS, work.results.dataset())
+    write_json(plan.folder / RESULTS, work.results.rows())
     write_json(plan.folder / SUMMARY, summary, indent=2)
     print(_summary_text(summary))
     print(f'saved {plan.folder / DETECTIONS}')

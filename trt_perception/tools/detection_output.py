@@ -67,6 +67,11 @@ class Results:
             'annotations': self._rows,
         }
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the detections in COCO's results format; ids are those of ``dataset``."""
+        keys = ('image_id', 'category_id', 'bbox', 'score')
+        return [{key: row[key] for key in keys} for row in self._rows]
+
     def summary(self) -> dict[str, Any]:
         """Return counts; classes by how often they were found."""
         return {

@@ -16,9 +16,10 @@ from trt_perception.errors import ConfigError
 from trt_perception.image_source import VIDEO_SUFFIXES
 from trt_perception.image_source import find_images
 
-__all__ = ['DETECTIONS', 'SUMMARY', 'Plan', 'Video', 'make_plan']
+__all__ = ['DETECTIONS', 'RESULTS', 'SUMMARY', 'Plan', 'Video', 'make_plan']
 
 DETECTIONS: Final = 'detections.json'
+RESULTS: Final = 'results.json'
 SUMMARY: Final = 'summary.json'
 # Other formats are written as PNG; not every OpenCV can write them.
 _SAME_FORMAT: Final = ('.jpg', '.jpeg', '.png')
@@ -124,7 +125,7 @@ def _check_targets(
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f'--output {folder}: expected a folder (there is a file)')
     real = {source.resolve() for source in sources}
-    every = [*targets, folder / DETECTIONS, folder / SUMMARY]
+    every = [*targets, *(folder / name for name in (DETECTIONS, RESULTS, SUMMARY))]
     for target in every:
         if target.resolve() in real:
             raise ConfigError(
