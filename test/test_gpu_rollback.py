@@ -154,26 +154,42 @@ def test_whichever_cuda_call_fails_nothing_is_left(machine, config, tmp_path, mo
 
 
 # What may take seconds: one of them may be in progress, and no other may follow.
-LONG = ('cudaGetDeviceCount', 'nvrtcCompileProgram', 'cudaStreamSynchronize')
+LONG = (
+    'cudaGetDeviceCount',
+    'deserialize_cuda_engine',
+    'create_execution_context',
+    'nvrtcCompileProgram',
+    'cudaGraphInstantiate',
+)
 
 
-@pytest.mark.parametrize('call', LONG)
+@pytest.mark.parametrize(
+    ('call', 'time'), [*((call, 1) for call in LONG), ('create_execution_context', DEPTH)]
+)
 def test_a_signal_while_it_is_made_ends_it_before_the_next_long_call(
-    machine, config, call, monkeypatch
+    machine, config, call, time, monkeypatch
 ):
-    asked = threading.Event()
+    asked, calls = threading.Event(), []
     monkeypatch.setattr(interruption, '_ASKED', asked)
     recorder, tensorrt = machine()
+    answer = tensorrt.answer
 
-    def ask(_, name):
-        if name == call:
+    def note(name):
+        calls.append(name)
+        if calls.count(call) == time:
             asked.set()
 
-    recorder.fails = ask
+    def noted(name, *rest, **keywords):
+        note(name)
+        return answer(name, *rest, **keywords)
+
+    monkeypatch.setattr(tensorrt, 'answer', noted)
+    recorder.fails = lambda _, name: note(name)
     with pytest.raises(InterruptionError):
         open_pipeline(config)
-    follows = recorder.calls[recorder.calls.index(call) + 1 :]
-    assert not set(LONG) & set(follows)
+    last = len(calls) - calls[::-1].index(call)
+    assert not set(LONG) & set(calls[last:])
+    assert calls.count(call) == time
     assert_nothing_is_left(recorder, tensorrt)
 
 
