@@ -101,6 +101,30 @@ def test_nothing_above_the_threshold(name):
     assert (found.scores.dtype, found.class_ids.dtype) == (np.float32, np.int32)
 
 
+#: Outputs of one image without a single row, in the model's order.
+NO_ROWS = {
+    'dense': [(1, 9, 0)],
+    'end_to_end': [(1, 0, 6)],
+    'efficient_nms': [(1, 1), (1, 0, 4), (1, 0), (1, 0)],
+    'onnx_nms_xyxy': [(1, 0, 4), (1, 5, 0), (0, 3)],
+    'rtdetr_ultralytics': [(1, 0, 9)],
+    'detr': [(1, 0, 6), (1, 0, 4)],
+    'labels_boxes_scores': [(1, 0), (1, 0, 4), (1, 0)],
+    'torchvision': [(0, 4), (0,), (0,)],
+}
+
+
+@pytest.mark.parametrize('name', NO_ROWS)
+def test_no_rows_at_all(name):
+    made = OUTPUTS[name](np.random.default_rng(12), *known(np.random.default_rng(12)))
+    outputs = {
+        key: np.zeros(shape, values.dtype if values.dtype.kind == 'i' else np.float32)
+        for (key, values), shape in zip(made.items(), NO_ROWS[name], strict=True)
+    }
+    (found,) = run(name, outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
+    assert (found.xyxy.shape, found.class_ids.dtype) == ((0, 4), np.int32)
+
+
 @pytest.mark.parametrize('name', DECODERS)
 def test_half_precision(name):
     rng = np.random.default_rng(13)
