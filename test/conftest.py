@@ -7,8 +7,12 @@ from there or differs from it, and tests run in an empty folder, which keeps the
 that they start from finding the sources too.
 """
 
+import ast
+import functools
 import importlib.util
 import os
+import re
+import signal
 import sys
 from pathlib import Path
 
@@ -16,6 +20,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / 'trt_perception'
+ROS = re.compile(
+    r'rclpy|\w_msgs\b|trt_perception\.ros\b|ament_index|launch_\w|\bros2 |\bimport launch'
+)
 BUILD_FIRST = 'scripts/test builds and tests; by hand: colcon build, source install/setup.bash'
 
 
@@ -53,6 +60,9 @@ def difference(package):
 
 
 leave_source_folder()
+# A shell that starts the run in the background has it ignore Ctrl-C, and all that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # For whoever starts pytest or colcon test by hand; scripts/test has chosen a domain already.
 if not os.environ.get('ROS_DOMAIN_ID'):
     os.environ['ROS_DOMAIN_ID'] = str(os.getpid() % 100 + 1)
@@ -77,6 +87,42 @@ def pytest_collection_finish():
     module = sys.modules.get('trt_perception')
     if module and module.__file__ and Path(module.__file__).parent == SOURCE:
         raise pytest.UsageError(f'a test module imported the sources of trt_perception, {SOURCE}')
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        '--touches-ros',
+        action='store_true',
+        help='only test files that name something of ROS 2, or whose helpers do',
+    )
+
+
+def pytest_ignore_collect(collection_path, config):
+    if config.getoption('--touches-ros') and collection_path.suffix == '.py':
+        return True if not touches_ros(collection_path) else None
+    return None
+
+
+def pytest_make_parametrize_id(val, argname):
+    """Keep the names of tests short: some are given whole files."""
+    long = isinstance(val, str | bytes) and len(val) > 80
+    return f'{argname} of {len(val)}' if long else None
+
+
+@functools.cache
+def touches_ros(path):
+    """Return whether a test file names ROS 2 somewhere, or a helper of test/ that it imports does.
+
+    By name and not by import, because programs that tests start may stand there as text.
+    """
+    text = path.read_text(encoding='utf-8')
+    if ROS.search(text):
+        return True
+    nodes = list(ast.walk(ast.parse(text)))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module for node in nodes if isinstance(node, ast.ImportFrom)]
+    helpers = [path.with_name(f'{name}.py') for name in names]
+    return any(touches_ros(helper) for helper in helpers if helper.is_file())
 
 
 @pytest.fixture(autouse=True, scope='session')

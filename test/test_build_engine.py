@@ -1,5 +1,6 @@
 """build_engine, from ONNX to engine, manifest and report: real builds by TensorRT-RTX."""
 
+import hashlib
 import json
 import resource
 import signal
@@ -222,6 +223,32 @@ def test_a_damaged_entry_of_the_store_is_made_again(tmp_path, monkeypatch):
     assert len(parsed) == 1
 
 
+@pytest.mark.parametrize('forged', ['engine', 'manifest', 'report', 'deep report'])
+def test_a_forged_entry_of_the_store_is_made_again(tmp_path, capsys, monkeypatch, forged):
+    """Its own hashes fit; what it holds does not belong together, or cannot be read."""
+    path = write_detector(tmp_path)
+    given = ('--onnx', path, *KNOWN, '--store', tmp_path / 'store')
+    assert run(*given) == 0
+    (entry,) = (tmp_path / 'store').glob('*/entry.json')
+    name = {'engine': 'model.engine', 'manifest': 'manifest.json'}.get(forged, 'report.json')
+    content = {
+        'engine': b'ftrt another plan',
+        'manifest': b'{}',
+        'report': b'{"warnings": 3}',
+        'deep report': b'[' * 100_000,
+    }[forged]
+    entry.with_name(name).write_bytes(content)
+    facts = json.loads(entry.read_bytes())
+    facts['sha256'][forged.split()[-1]] = hashlib.sha256(content).hexdigest()
+    entry.write_text(json.dumps(facts))
+    parsed = parsed_models(monkeypatch)
+    assert run(*given) == 0
+    assert len(parsed) == 1
+    said = capsys.readouterr()
+    assert 'the stored engine' in said.out + said.err
+    read_model_file(tmp_path / 'net.engine')
+
+
 def test_an_engine_that_is_there_is_replaced_whole(tmp_path, capsys):
     path = write_detector(tmp_path)
     assert run('--onnx', path, *KNOWN, '--precision', 'fp32') == 0
@@ -298,8 +325,10 @@ def test_ctrl_c_stops_and_leaves_nothing(tmp_path_factory, tmp_path, number, aft
     assert sorted(listing(tmp_path)) == ['names.txt', 'r.json']
     content = report_of(report)
     assert content['status'] == 'interrupted'
-    assert content['steps'][-1]['status'] == 'interrupted'
-    assert content['steps'][-1]['name'] == ('precision' if after.startswith('slim') else 'build')
+    last = content['steps'][-1]
+    running = 'precision' if after.startswith('slim') else 'build'
+    # On a busy machine the signal may come before the next step begins.
+    assert (last['name'], last['status']) in ((running, 'interrupted'), (after.strip(), 'done'))
 
 
 def verified(monkeypatch, int8_ms, fp16_ms):

@@ -20,6 +20,10 @@ from gpu_support import why_no_gpu
 from onnx import helper
 from programs import executable
 
+from trt_perception.building.option_sources import load_options
+from trt_perception.building.output_files import check_outputs
+from trt_perception.errors import ConfigError
+
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
 
 
@@ -366,3 +370,16 @@ def test_a_damaged_calibration_cache_is_made_again(tmp_path, capsys):
     assert 'is damaged' in capsys.readouterr().out
     assert (tmp_path / 'net.engine').read_bytes() == first
     np.testing.assert_equal(len(list(cache.iterdir())), 1)
+
+
+@pytest.mark.parametrize(
+    ('name', 'option'),
+    [('a.engine', 'output'), ('a.engine.json', 'output'), ('a.onnx', 'qdq_onnx')],
+)
+def test_pipes_where_files_go_are_no_files(tmp_path, name, option):
+    os.mkfifo(tmp_path / name)  # reading it would wait for ever
+    given = {'onnx': write_detector(tmp_path), option: tmp_path / name.removesuffix('.json')}
+    if option == 'qdq_onnx':
+        given |= {'precision': 'int8', 'calibration_images': str(tmp_path)}
+    with pytest.raises(ConfigError, match='move it, or choose another'):
+        check_outputs(load_options(None, {key: str(value) for key, value in given.items()}))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import difference
+from conftest import touches_ros
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -159,3 +160,40 @@ def test_run_refuses_an_unknown_name_and_lists_the_known():
     assert 'no_such_executable' in refused.stderr
     assert 'detector_node' in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ('text', 'expected'),
+    [
+        ('', False),
+        ('import numpy', False),
+        ('import rclpy', True),
+        ('from sensor_msgs.msg import Image', True),
+        ('from trt_perception.ros.log import x', True),
+        ("PROGRAM = 'import rclpy'", True),
+        ('from launch_testing import x', True),
+        ('import launch', True),
+        ("run(['ros2 run x'])", True),
+        ('import plain', False),
+        ('from plain import x', False),
+        ('import through', True),
+        ('def late():\n    from through import x', True),
+    ],
+)
+def test_files_that_touch_ros(tmp_path, text, expected):
+    for name, content in (
+        ('plain', 'import json'),
+        ('direct', 'import rclpy'),
+        ('through', 'import direct'),
+        ('test_it', text),
+    ):
+        (tmp_path / f'{name}.py').write_text(content)
+    assert touches_ros(tmp_path / 'test_it.py') is expected
+
+
+def test_which_of_our_tests_touch_ros():
+    files = list((ROOT / 'test').glob('test_*.py'))
+    found = {path.stem for path in files if touches_ros(path)}
+    nodes = {path.stem for path in files if path.stem.startswith('test_node_')}
+    assert nodes | {'test_launch', 'test_messages', 'test_replay_images'} <= found
+    assert not found & {'test_nms', 'test_letterbox', 'test_frame', 'test_manifest'}

@@ -30,14 +30,24 @@ def test_every_frame_ends_in_one_way():
         statistics.receive()
     assert statistics.snapshot().in_flight == 9
     statistics.publish(times(0.01))
+    statistics.publish(times(0.01))
     statistics.drop('replaced')
     statistics.drop('replaced')
     statistics.drop('bad_step')
-    statistics.fail(3)
+    statistics.fail(2)
     statistics.fail(0)
+    statistics.fail(1)
     now = statistics.snapshot()
-    assert (now.received, now.published, now.failed, now.in_flight) == (9, 1, 3, 2)
+    assert (now.received, now.published, now.failed, now.in_flight) == (9, 2, 3, 1)
     assert dict(now.dropped) == {'replaced': 2, 'bad_step': 1}
+
+
+def test_the_counts_in_words():
+    whole = StatisticsSnapshot(9, 2, {'replaced': 3, 'bad_step': 1}, 1, 2)
+    assert str(whole) == (
+        '9 received = 2 published + 4 dropped (1 bad_step, 3 replaced) + 1 failed + 2 in flight'
+    )
+    assert str(StatisticsSnapshot(1, 1)) == '1 received = 1 published + 0 dropped + 0 failed'
 
 
 def test_a_snapshot_stays_as_it_was():
@@ -48,6 +58,15 @@ def test_a_snapshot_stays_as_it_was():
     statistics.receive()
     statistics.drop('one')
     assert (before.received, dict(before.dropped)) == (1, {'one': 1})
+
+
+def test_percentiles_are_those_of_512_frames_where_nothing_else_is_said():
+    statistics = FrameStatistics()
+    for total in [9.0, *512 * [1.0]]:
+        statistics.publish(times(total))
+    assert statistics.snapshot().latency['total'].p99_ms == pytest.approx(1000, abs=1e-6)
+    statistics.publish(times(9.0))
+    assert statistics.snapshot().latency['total'].p50_ms == pytest.approx(1000)
 
 
 def test_percentiles_are_those_of_the_last_frames():

@@ -4,8 +4,11 @@ import numpy as np
 import onnx
 import pytest
 import small_detectors
+from onnx import TensorProto
+from onnx import helper
 from onnx import numpy_helper
 
+from trt_perception.building.graph_index import GraphIndex
 from trt_perception.building.graph_index import match_nodes
 from trt_perception.building.graph_index import name_nodes
 from trt_perception.building.heads import find_head
@@ -131,3 +134,24 @@ def test_open_dimensions_count_as_given():
     four = sum(layer.macs for layer in layer_work(model, {'images': (4, 3, 64, 64)}))
     assert once > 0
     assert four == 4 * once
+
+
+def test_values_that_are_fixed():
+    one, two = np.float32([1]), np.float32([2])
+    nodes = [
+        helper.make_node('Constant', [], ['constant'], value=numpy_helper.from_array(one)),
+        helper.make_node('Constant', [], ['number'], value_float=3.0),
+        helper.make_node('Identity', ['constant'], ['copied']),
+        helper.make_node('Identity', ['weights'], ['weights again']),
+        helper.make_node('Neg', ['weights'], ['computed']),
+        helper.make_node('Identity', ['x'], ['passed on']),
+    ]
+    image = helper.make_tensor_value_info('x', TensorProto.FLOAT, [1])
+    graph = helper.make_graph(nodes, 'g', [image], [], [numpy_helper.from_array(two, 'weights')])
+    index = GraphIndex(graph)
+    found = {name: index.constant(name) for node in nodes for name in node.output}
+    assert found['constant'] == found['copied'] == one
+    assert index.constant('weights') == found['weights again'] == two
+    for name in ('number', 'computed', 'passed on'):
+        assert found[name] is None
+    assert index.constant('x') is None

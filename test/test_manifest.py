@@ -88,6 +88,8 @@ def test_every_decoder(decoder):
 EVERY_FAMILY = [
     DecoderSpec('dense', objectness=True),
     DecoderSpec('yolox_raw', strides=(8, 16, 32)),
+    DecoderSpec('yolox_raw', strides=(1,)),
+    DecoderSpec('yolox_raw', strides=(2, 3, 4, 5, 6, 7, 8, 1024)),
     DecoderSpec('end_to_end'),
     DecoderSpec('efficient_nms'),
     DecoderSpec('onnx_nms', box_format='yxyx'),
@@ -121,7 +123,8 @@ def test_the_families_above_are_all():
     ('decoder', 'words'),
     [
         ({'family': 'yolox_raw', 'strides': []}, '1 to 8 whole numbers'),
-        ({'family': 'yolox_raw', 'strides': [8, 0]}, 'from 1 to 1024'),
+        ({'family': 'yolox_raw', 'strides': [8, 0]}, 'from 1 to 1024 (got [8, 0])'),
+        ({'family': 'yolox_raw', 'strides': [8, 1025]}, 'from 1 to 1024 (got [8, 1025])'),
         ({'family': 'yolox_raw', 'strides': [8, True]}, 'whole numbers'),
         ({'family': 'yolox_raw', 'strides': [8.0]}, 'whole numbers'),
         ({'family': 'yolox_raw', 'strides': [8] * 9}, '1 to 8'),

@@ -201,8 +201,8 @@ def test_other_bytes_than_the_manifest_says(tmp_path):
     path.write_bytes(b'b model')  # same size
     message = refusal(path, ManifestError)
     for word in (
-        hashlib.sha256(CONTENT).hexdigest()[:16],
-        hashlib.sha256(b'b model').hexdigest()[:16],
+        f'expected 7 bytes with SHA-256 {hashlib.sha256(CONTENT).hexdigest()[:16]}…',
+        f'(got 7 bytes, {hashlib.sha256(b"b model").hexdigest()[:16]}…)',
         'tiny.onnx.json',
         'docs/manifest.md',
     ):

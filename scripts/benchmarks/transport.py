@@ -121,8 +121,9 @@ def compare(options):
     )
     save('transport', {'rounds': results, 'medians': medians, 'settings': launch_environment()})
     ratios = {
-        'latency, profile / default': fast['p50_ms'] / slow['p50_ms'],
-        'CPU time, profile / default': fast['cpu_ms'] / slow['cpu_ms'],
+        f'least {what}, profile / default': least(results['profile, reliable'], key)
+        / least(results['default, reliable'], key)
+        for what, key in (('latency', 'p50_ms'), ('CPU time', 'cpu_ms'))
     }
     return gate.gate('transport', ratios, store=options.store_baseline)
 
@@ -134,6 +135,10 @@ def median(rows):
         else None
         for key in rows[0]
     }
+
+
+def least(rows, key):
+    return min(row[key] for row in rows if row[key] is not None)
 
 
 def print_row(name, row):

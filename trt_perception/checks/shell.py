@@ -50,7 +50,8 @@ def read_profile(environment: Mapping[str, str]) -> Profile:
     path = environment.get(_variable(environment), '')
     if not path:
         return Profile()
-    content = Path(path).read_bytes()
+    with open(path, 'rb') as file:
+        content = file.read(_PROFILE_MAX_BYTES + 1)
     if len(content) > _PROFILE_MAX_BYTES or b'<!ENTITY' in content:
         raise ValueError(f'{path}: expected a small XML file without entities')
     try:

@@ -49,8 +49,10 @@ class Copier:
         ranges = [slice(low, high) for low, high in itertools.pairwise(bounds)]
         for part in ranges[1:]:
             self._parts.put((target[part], source[part]))
-        np.copyto(target[ranges[0]], source[ranges[0]])
-        errors = [self._done.get() for _ in ranges[1:]]
+        try:
+            np.copyto(target[ranges[0]], source[ranges[0]])
+        finally:  # the next copy must not take this one's answers for its own
+            errors = [self._done.get() for _ in ranges[1:]]
         for error in filter(None, errors):
             raise error
 
