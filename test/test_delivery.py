@@ -36,6 +36,7 @@ TABLE = {
     'a publisher that began again': ([5, 6, 1, 2], 0),
     'a gap after it began again': ([5, 6, 1, 4], 2),
     'the same number again': ([5, 5, 6], 0),
+    'a gap after the same number again': ([5, 5, 8], 2),
     'a loss before its gap shows': ([1, lost(2)], 2),
     'a loss that becomes a gap counts once': ([1, lost(2), 4], 2),
     'a gap that is reported later counts once': ([1, 4, lost(2)], 2),

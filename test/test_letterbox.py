@@ -73,6 +73,22 @@ def test_fills_one_side_keeps_the_shape_and_centres(source, network):
 
 @given(sizes, sizes)
 @settings(deadline=None, max_examples=50)
+def test_top_left_is_the_same_size_without_padding_before_it(source, network):
+    centred = Letterbox.fit(source, network, 'letterbox')
+    expected = Letterbox(source, network, centred.resized_wh, 0, 0)
+    assert Letterbox.fit(source, network, 'letterbox_top_left') == expected
+
+
+def test_top_left_by_hand():
+    fitted = Letterbox.fit((1920, 1080), (640, 640), 'letterbox_top_left')
+    assert fitted == Letterbox((1920, 1080), (640, 640), (640, 360), 0, 0)
+    boxes = np.float32([[0, 0, 640, 360], [10, 20, 30, 40], [0, 360, 640, 640]])
+    expected = [[0, 0, 1920, 1080], [30, 60, 90, 120], [0, 1080, 1920, 1080]]
+    assert fitted.to_source(boxes).tolist() == expected
+
+
+@given(sizes, sizes)
+@settings(deadline=None, max_examples=50)
 def test_stretch_fills_the_input(source, network):
     assert Letterbox.fit(source, network, 'stretch') == Letterbox(source, network, network, 0, 0)
 

@@ -238,18 +238,20 @@ OUT_OF_RANGE = [
     (['schema'], 0, 'schema 1'),
     (['schema'], 2, 'got 2'),
     (['onnx', 'file'], '', 'bare file name'),
-    (['onnx', 'file'], 'models/tiny.onnx', 'bare file name'),
+    (['onnx', 'file'], 'models/tiny.onnx', 'bare file name (got "models/tiny.onnx")'),
+    (['onnx', 'file'], '.', 'bare file name'),
     (['onnx', 'file'], '..', 'bare file name'),
     (['engine', 'file'], '/tiny.engine', 'bare file name'),
     (['onnx', 'sha256'], '', '64 lower-case hex digits'),
     (['onnx', 'sha256'], 'a' * 63, '64 lower-case'),
     (['onnx', 'sha256'], 'A1' * 32, '64 lower-case'),
     (['onnx', 'sha256'], 'g' * 64, '64 lower-case'),
+    (['onnx', 'sha256'], 'X' * 64, f'hex digits (got "{56 * "X"}…)'),
     (['onnx', 'size_bytes'], 0, 'from 1 to'),
     (['onnx', 'size_bytes'], -1, 'from 1 to'),
     (['inputs'], [], '"inputs"'),
     (['outputs'], [], '"outputs"'),
-    (['inputs', 0, 'shape'], [1, 3, -2, 4], 'shape'),
+    (['inputs', 0, 'shape'], [1, 3, -2, 4], 'vary (got [1, 3, -2, 4])'),
     (['inputs', 0, 'dtype'], 'float64', 'float32, float16'),
     (['preprocessing', 'input_size'], [64], '2 numbers'),
     (['preprocessing', 'input_size'], [64, 48, 3], 'got 3'),
@@ -264,6 +266,7 @@ OUT_OF_RANGE = [
     (['preprocessing', 'scale'], 0, 'positive'),
     (['preprocessing', 'scale'], -1, 'positive'),
     (['preprocessing', 'mean'], [], '3 numbers'),
+    (['preprocessing', 'mean'], [0, 'a', 0], "'mean' must hold finite numbers"),
     (['preprocessing', 'mean'], [0, 0, 0, 0], 'got 4'),
     (['preprocessing', 'std'], [1, 0, 1], 'positive'),
     (['preprocessing', 'std'], [1, 1, -1], 'positive'),
@@ -273,9 +276,10 @@ OUT_OF_RANGE = [
     (['decoder', 'family'], 'centernet', '"centernet"'),
     (['class_names'], [], '1 to 65536'),
     (['class_names'], ['cat', ''], '1 to 256'),
-    (['class_names'], ['x' * 257], '1 to 256'),
+    (['class_names'], ['x' * 257], f'1 to 256 characters (got "{56 * "x"}…)'),
     (['class_names'], ['cat', 'dog', 'cat'], "'cat' twice"),
-    (['class_names'], ['half \ud800 pair'], 'not valid text'),
+    (['class_names'], ['half \ud800 pair'], 'class name "half \\ud800 pair" is not valid text'),
+    (['class_names'], ['the last \udfff'], 'not valid text'),
     (['class_names'], ['nul \0 byte'], 'not valid text'),
     (['class_names'], [str(n) for n in range(65537)], 'got 65537'),
 ]
@@ -304,6 +308,29 @@ def test_limits_are_accepted():
     assert parse(changed(['preprocessing', 'input_size'], [1, 32767])).preprocessing
     assert parse(changed(['preprocessing', 'input_size'], [64.0, 48.0])).preprocessing
     assert parse(changed(['inputs', 0, 'shape'], [])).inputs[0].shape == ()
+
+
+PLAIN = {'dtype': 'uint8', 'scale': 1, 'mean': [0, 0, 0], 'std': [1, 1, 1]}
+
+
+def preprocessing(**values):
+    return manifest(preprocessing={**MANIFEST['preprocessing'], **values})
+
+
+def test_pixels_as_they_are():
+    read = parse(preprocessing(**PLAIN)).preprocessing
+    assert (read.dtype, read.scale) == ('uint8', 1.0)
+    for key, value in [
+        ('scale', 2),
+        *(('mean', mean) for mean in ([1, 0, 0], [0, 1, 0], [0, 0, 1])),
+        *(('std', std) for std in ([2, 1, 1], [1, 2, 1], [1, 1, 2])),
+    ]:
+        assert '"scale" 1' in refusal(preprocessing(**{**PLAIN, key: value}))
+
+
+def test_channels_keep_their_order():
+    read = parse(preprocessing(mean=[0.1, 0.2, 0.3], std=[0.4, 0.5, 0.6])).preprocessing
+    assert (read.mean, read.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
 
 
 def test_a_file_must_be_identified():

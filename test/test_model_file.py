@@ -15,6 +15,7 @@ from support_models import write_model
 from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
 from trt_perception.manifest import MAX_BYTES
+from trt_perception.model_file import read_checked
 from trt_perception.model_file import read_model_file
 
 CONTENT = b'a model'
@@ -194,6 +195,8 @@ def test_a_disk_that_fails(bare, monkeypatch):
 
     monkeypatch.setattr('trt_perception.model_file.os.fdopen', failing)
     assert 'cannot be read: Input/output error' in refusal(bare)
+    with pytest.raises(EngineError, match=f'{bare}: cannot be read'):
+        read_checked(bare)
 
 
 def test_other_bytes_than_the_manifest_says(tmp_path):
@@ -211,6 +214,13 @@ def test_other_bytes_than_the_manifest_says(tmp_path):
     message = refusal(path, ManifestError)
     assert '7 bytes' in message
     assert '14 bytes' in message
+
+
+def test_other_bytes_of_an_engine_name_the_command_that_makes_it(tmp_path):
+    path = write_model(tmp_path, 'tiny.engine', onnx=identity('net.onnx', b'x'))
+    path.write_bytes(b'b model')
+    command = f'build_engine --onnx {tmp_path / "net.onnx"} --output {path}'
+    assert command in refusal(path, ManifestError)
 
 
 @pytest.mark.parametrize('change', [{'size_bytes': 8}, {'sha256': '0' * 64}])
