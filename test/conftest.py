@@ -20,9 +20,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / 'trt_perception'
-ROS = re.compile(
-    r'rclpy|\w_msgs\b|trt_perception\.ros\b|ament_index|launch_\w|\bros2 |\bimport launch'
-)
+ROS = re.compile(r'rclpy|\w_msgs\b|trt_perception\.ros\b|ament_index|launch_\w|\bimport launch')
 BUILD_FIRST = 'scripts/test builds and tests; by hand: colcon build, source install/setup.bash'
 
 
