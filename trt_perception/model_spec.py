@@ -110,7 +110,7 @@ def resolve_model_spec(
     if manifest is not None:
         again = rebuild_command(manifest, Path(name))
         _check_tensors(name, 'input', manifest.inputs, inputs, again)
-        _check_tensors(name, 'output', manifest.outputs, outputs, again)
+        _check_tensors(name, 'output', _known(manifest.outputs, outputs), outputs, again)
     image, beside = split_inputs(name, inputs)
     given = Given.from_config(config)
     if manifest is not None:
@@ -144,6 +144,24 @@ def resolve_model_spec(
             f'orig_target_sizes (got {_listed(inputs)}); export the detector with it'
         )
     return spec
+
+
+def _known(
+    described: tuple[TensorSpec, ...], found: tuple[TensorSpec, ...]
+) -> tuple[TensorSpec, ...]:
+    """Fill in open sides that the engine knows: profiles of one shape settle them."""
+    if [len(tensor.shape) for tensor in described] != [len(tensor.shape) for tensor in found]:
+        return described
+    return tuple(
+        replace(
+            one,
+            shape=tuple(
+                there if side < 0 else side
+                for side, there in zip(one.shape, other.shape, strict=True)
+            ),
+        )
+        for one, other in zip(described, found, strict=True)
+    )
 
 
 def _check_tensors(
