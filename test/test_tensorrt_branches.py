@@ -266,6 +266,11 @@ def test_targets_of_tensorrt_rtx(version):
             },
             'entropy or minmax',
         ),
+        (
+            '10.3.0.26',
+            {'precision': 'int8', 'calibration_tool': 'tensorrt', 'dla_core': 0},
+            'give --calibration-method entropy',
+        ),
         ('1.7.1.116', {'hardware_compatibility': 'ampere_plus'}, '--compute-capabilities'),
         ('1.7.1.116', {'version_compatible': True}, 'release that built them'),
         ('1.7.1.116', {'timing_cache': 'times'}, 'measures no kernels'),

@@ -109,7 +109,7 @@ def quantise(
     preprocessing: Preprocessing,
     images: ImageSet,
     *,
-    method: Method = 'entropy',
+    method: Method = 'minmax',
     target: Literal['int8', 'fp8'] = 'int8',
     keep_float: Sequence[str] = (),
     keep_head: bool = True,

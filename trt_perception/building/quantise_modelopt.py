@@ -45,7 +45,7 @@ def quantise_with_modelopt(
     preprocessing: Preprocessing,
     images: ImageSet,
     *,
-    method: Literal['entropy', 'minmax'] = 'entropy',
+    method: Literal['entropy', 'minmax'] = 'minmax',
     target: Literal['int8', 'fp8'] = 'int8',
     keep_float: Sequence[str] = (),
     progress: Callable[[str, int, int], None],

@@ -58,6 +58,11 @@ def _refused_by_release(tensorrt: TensorRt, options: BuildOptions) -> Iterable[s
             '--calibration-method percentile: TensorRT itself calibrates by entropy or minmax; '
             'use one of them, or --calibration-tool onnxruntime'
         )
+    elif implicit and options.dla_core is not None and options.calibration_method != 'entropy':
+        yield (
+            f'--calibration-method {options.calibration_method}: a DLA takes ranges from '
+            "TensorRT's entropy calibrator only; give --calibration-method entropy"
+        )
     if options.compute_capabilities and not tensorrt.is_rtx:
         yield (
             '--compute-capabilities are for TensorRT-RTX; TensorRT builds for the GPU it runs on; '
