@@ -36,7 +36,9 @@ from trt_perception.pipelines.open_pipeline import open_pipeline
 
 DTYPES = {'float32': 'FLOAT', 'int64': 'INT64', 'int32': 'INT32'}
 IMAGE = ('image', (1, 3, NETWORK[1], NETWORK[0]), 'FLOAT')
-HOST_DECODED = [name for name, spec in DECODERS.items() if spec.family != 'dense']
+HOST_DECODED = [
+    name for name, spec in DECODERS.items() if spec.family not in ('dense', 'yolox_raw')
+]
 
 
 def config_for(path, name, **values):
@@ -142,6 +144,13 @@ def test_an_engine_whose_outputs_turn_out_otherwise_is_refused(machine):
     # Five names make six logits with softmax, five with sigmoid.
     with pytest.raises(EngineError, match='activation sigmoid'):
         open_pipeline(config_for(path, 'rtdetr'))
+
+
+def test_cells_are_counted_before_a_kernel_is_compiled_for_them(machine):
+    path, recorder = machine((IMAGE,), (('output', (1, 6301, 5 + len(NAMES)), 'FLOAT'),))
+    with pytest.raises(EngineError, match=r'6301 anchors.*on 640 x 480 have 6300 cells'):
+        open_pipeline(config_for(path, 'yolox_raw'))
+    assert recorder.kinds() == []
 
 
 def test_an_engine_by_ultralytics_needs_no_parameter(machine):

@@ -20,6 +20,7 @@ from trt_perception.manifest import DecoderSpec
 from trt_perception.manifest import Preprocessing
 from trt_perception.manifest import TensorSpec
 from trt_perception.model_spec import ModelSpec
+from trt_perception.stages.decoders.decode import decode
 from trt_perception.stages.decoders.dense import decode_dense
 from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES
 from trt_perception.stages.gpu_kernels import RESULT_ROW
@@ -268,6 +269,29 @@ def test_decoding_equals_the_hosts(device, classes, anchors, passing, decoder, c
                 np.testing.assert_array_equal(rows['class_id'], expected.class_ids)
                 np.testing.assert_allclose(rows['score'], expected.scores, atol=1e-6, rtol=0)
                 np.testing.assert_allclose(rows['xyxy'], expected.xyxy, atol=1e-3, rtol=0)
+    kernels.close()
+
+
+@pytest.mark.parametrize('network_wh', [(640, 640), (200, 120)])  # whole cells and cut ones
+@pytest.mark.parametrize('strides', [(8, 16, 32), (32, 8)])
+def test_decoding_of_cells_equals_the_hosts(device, network_wh, strides):
+    decoder = DecoderSpec('yolox_raw', strides=strides)
+    anchors = sum(-(-network_wh[0] // s) * -(-network_wh[1] // s) for s in strides)
+    form = DecoderSpec('dense', objectness=True, transposed=True)
+    spec = replace(spec_for(Preprocessing(network_wh), 20, anchors, form), decoder=decoder)
+    kernels = FrameKernels(device, spec, max_detections=300, class_agnostic=False)
+    geometry = Letterbox.fit((1280, 720), network_wh, 'letterbox_top_left')
+    output = random_output(np.random.default_rng(4), 20, anchors, 400, form)
+    output[..., :2] = np.random.default_rng(5).uniform(-1, 2, output[..., :2].shape)
+    output[..., 2:4] = np.random.default_rng(6).uniform(-1, 2, output[..., :2].shape)
+    output[0, :9, 2] = [200, -200, np.nan, np.inf, -np.inf, 88, 89, 0, 1]  # e**89 is infinite
+    output[0, :9, 5] = 1
+    (expected,) = decode([output], spec, [geometry], Thresholds(), max_detections=300)
+    assert len(expected) > 50
+    for rows in run_decode(kernels, spec, output, geometry, Thresholds(), times=2):
+        np.testing.assert_array_equal(rows['class_id'], expected.class_ids)
+        np.testing.assert_allclose(rows['score'], expected.scores, atol=1e-6, rtol=0)
+        np.testing.assert_allclose(rows['xyxy'], expected.xyxy, atol=1e-3, rtol=0)
     kernels.close()
 
 

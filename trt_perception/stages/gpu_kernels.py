@@ -13,6 +13,7 @@ from trt_perception.gpu import Kernels
 from trt_perception.gpu import Stream
 from trt_perception.gpu import compile_kernels
 from trt_perception.model_spec import ModelSpec
+from trt_perception.stages.decoders.yolox_raw import check_cells
 from trt_perception.stages.frame_header import FORMAT_NUMBERS
 from trt_perception.stages.frame_header import FrameHeader
 
@@ -41,7 +42,8 @@ class FrameKernels:
         class_agnostic: boxes of different classes suppress each other too.
 
     Attributes:
-        decodes: the model's outputs are dense; else ``decode`` is not there.
+        decodes: the model's output is dense, of boxes or of a grid's cells; else ``decode`` is not
+            there.
         header: writes what the kernels read in front of the pixels.
         scratch_bytes: device memory that the decoding kernels need, cleared before the first
             frame.
@@ -49,6 +51,7 @@ class FrameKernels:
 
     Raises:
         CudaError: NVRTC is missing or fails.
+        EngineError: a grid has another number of cells than the output has anchors.
     """
 
     def __init__(
@@ -63,9 +66,13 @@ class FrameKernels:
         decoder = spec.decoder
         output = spec.outputs[0]
         self.header = FrameHeader(len(spec.class_names))
-        self.decodes = decoder.family == 'dense'
-        self._anchors = output.shape[1 if decoder.transposed else 2] if self.decodes else 0
+        in_cells = decoder.family == 'yolox_raw'  # a row for each, objectness before the classes
+        self.decodes = in_cells or decoder.family == 'dense'
+        transposed = in_cells or decoder.transposed
+        self._anchors = output.shape[1 if transposed else 2] if self.decodes else 0
         self._network_wh = spec.preprocessing.input_size
+        if in_cells:
+            check_cells(self._anchors, decoder.strides, self._network_wh)
         # As struct Scratch lays them out: counts, 64-bit keys, 16-bit classes, boxes, overlap
         # bits.
         self.scratch_bytes = (
@@ -101,12 +108,14 @@ class FrameKernels:
                 'OUTPUT_T': _C_TYPES[output.dtype],
                 'ANCHORS': self._anchors,
                 'CLASSES': len(spec.class_names),
-                'OBJECTNESS': int(decoder.objectness),
-                'TRANSPOSED': int(decoder.transposed),
+                'OBJECTNESS': int(in_cells or decoder.objectness),
+                'TRANSPOSED': int(transposed),
                 'CLASS_AGNOSTIC': int(class_agnostic),
                 'MAX_CANDIDATES': max_candidates,
                 'MAX_DETECTIONS': max_detections,
             }
+            if in_cells:
+                constants['GRID_STRIDES'] = f'{{{", ".join(map(str, decoder.strides))}}}'
         folder = files('trt_perception.stages') / 'kernels'
         source = ''.join(
             [

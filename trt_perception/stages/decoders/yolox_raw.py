@@ -6,7 +6,8 @@ sigmoid; their product counts. With the cell's column and row and its stride the
 
     centre = (value + (column, row)) * stride,   size = exp(value) * stride   [network pixels]
 
-(Ge et al., YOLOX: Exceeding YOLO Series in 2021, arXiv 2107.08430). The family needs NMS.
+(Ge et al., YOLOX: Exceeding YOLO Series in 2021, arXiv 2107.08430). The family needs NMS. The
+GPU does the same by the kernels of the dense one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from trt_perception.stages.decoders.selection import Candidates
 from trt_perception.stages.decoders.selection import corners
 from trt_perception.stages.decoders.selection import passing
 
-__all__ = ['yolox_raw_candidates']
+__all__ = ['check_cells', 'yolox_raw_candidates']
 
 Floats = npt.NDArray[np.float32]
 
@@ -42,13 +43,8 @@ def yolox_raw_candidates(
     Raises:
         EngineError: the grids have another number of cells than N.
     """
+    check_cells(len(output), strides, network_wh)
     cells = _cells(tuple(strides), network_wh)
-    if len(cells) != len(output):
-        raise EngineError(
-            f'the model gave {len(output)} anchors; grids of strides {list(strides)} on '
-            f'{network_wh[0]} x {network_wh[1]} have {len(cells)} cells: correct "strides" in '
-            'the manifest, or model.decoder'
-        )
     class_ids = output[:, 5:].argmax(axis=1)
     scores = output[np.arange(len(output)), 5 + class_ids] * output[:, 4]
     chosen = passing(scores, class_ids, thresholds)
@@ -57,6 +53,21 @@ def yolox_raw_candidates(
     size = np.exp(output[chosen, 2:4]) * stride
     boxes = corners(np.concatenate([centre, size], axis=1))
     return Candidates(boxes, scores[chosen], class_ids[chosen])
+
+
+def check_cells(anchors: int, strides: Sequence[int], network_wh: tuple[int, int]) -> None:
+    """Hold the number of anchors to that of the cells.
+
+    Raises:
+        EngineError: they differ.
+    """
+    count = len(_cells(tuple(strides), network_wh))
+    if count != anchors:
+        raise EngineError(
+            f'the model gave {anchors} anchors; grids of strides {list(strides)} on '
+            f'{network_wh[0]} x {network_wh[1]} have {count} cells: correct "strides" in the '
+            'manifest, or model.decoder'
+        )
 
 
 @functools.lru_cache(maxsize=4)

@@ -1,4 +1,5 @@
-// From a dense output to the final boxes, with the rules of trt_perception/stages/decoders/dense.py.
+// From a dense output to the final boxes, with the rules of trt_perception/stages/decoders/dense.py; with GRID_STRIDES
+// boxes are those of cells, as in yolox_raw.py there.
 //
 //   filter     best class of each anchor, thresholds, box check; survivors become 64-bit keys
 //   select     the MAX_CANDIDATES best keys, sorted, and their boxes
@@ -35,9 +36,32 @@ __device__ __forceinline__ float value_at(const OUTPUT_T* output, int row, int a
     return float_from(output[TRANSPOSED ? (size_t)anchor * ROWS + row : (size_t)row * ANCHORS + anchor]);
 }
 
+#ifdef GRID_STRIDES
+// From offset and logarithm of the size, in strides, to network pixels.
+__device__ __forceinline__ void decode_cell(int anchor, float& x, float& y, float& width, float& height) {
+    constexpr int strides[] = GRID_STRIDES;
+    int cell = anchor;
+    for (const int stride : strides) {
+        const int columns = (NET_WIDTH + stride - 1) / stride, rows = (NET_HEIGHT + stride - 1) / stride;
+        if (cell < columns * rows) {
+            x = (x + (float)(cell % columns)) * (float)stride;
+            y = (y + (float)(cell / columns)) * (float)stride;
+            width = expf(width) * (float)stride;
+            height = expf(height) * (float)stride;
+            return;
+        }
+        cell -= columns * rows;
+    }
+}
+#endif
+
 __device__ __forceinline__ Candidate box_at(const OUTPUT_T* output, int anchor) {
-    const float x = value_at(output, 0, anchor), y = value_at(output, 1, anchor);
-    const float half_width = value_at(output, 2, anchor) * 0.5f, half_height = value_at(output, 3, anchor) * 0.5f;
+    float x = value_at(output, 0, anchor), y = value_at(output, 1, anchor);
+    float width = value_at(output, 2, anchor), height = value_at(output, 3, anchor);
+#ifdef GRID_STRIDES
+    decode_cell(anchor, x, y, width, height);
+#endif
+    const float half_width = width * 0.5f, half_height = height * 0.5f;
     Candidate box = {x - half_width, y - half_height, x + half_width, y + half_height};
     return box;
 }
