@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -160,6 +161,13 @@ def test_run_refuses_an_unknown_name_and_lists_the_known():
     assert 'no_such_executable' in refused.stderr
     assert 'detector_node' in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
+
+
+def test_what_coverage_leaves_out_is_there():
+    text = (ROOT / 'pyproject.toml').read_text()
+    names = re.findall(r"'\*/trt_perception/(\S+\.py)'", text)
+    assert {'gpu.py', 'stages/tensorrt_runtime.py', 'pipelines/cuda_pipeline.py'} <= set(names)
+    assert [name for name in names if not (ROOT / 'trt_perception' / name).is_file()] == []
 
 
 @pytest.mark.parametrize(
