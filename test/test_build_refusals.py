@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import subprocess
+import sys
 
 import numpy as np
 import onnx
@@ -47,6 +48,18 @@ def refused(tmp_path, capsys):
         return message
 
     return refuse
+
+
+@pytest.mark.parametrize('name', ['pydantic', 'onnx'])
+def test_packages_of_the_extra_that_are_missing(name):
+    code = (
+        f'import sys; sys.modules["{name}"] = None; '
+        'from trt_perception.tools.build_engine import main; sys.exit(main(["--help"]))'
+    )
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f'build_engine: building engines needs {name}, not installed')
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_no_such_onnx(tmp_path, refused):

@@ -15,6 +15,8 @@ from typing import Any
 from typing import Final
 from typing import Literal
 
+import pydantic
+
 from trt_perception.building.option_values import ShapeProfile
 from trt_perception.building.option_values import listed
 from trt_perception.building.option_values import parse_capabilities
@@ -22,20 +24,10 @@ from trt_perception.building.option_values import parse_path
 from trt_perception.building.option_values import parse_paths
 from trt_perception.building.option_values import parse_profiles
 from trt_perception.building.option_values import parse_size
-from trt_perception.errors import ConfigError
 from trt_perception.manifest import DECODERS
 from trt_perception.manifest import MAX_CLASSES
 from trt_perception.manifest import MAX_NAME_LENGTH
 from trt_perception.model_file import ENGINE_SUFFIXES
-
-try:
-    import pydantic
-except ImportError as error:
-    raise ConfigError(
-        'building engines needs pydantic, which is not installed; install what the extra "build" '
-        "of this package names: python3 -m pip install onnx onnxslim onnxruntime 'pydantic>=2' "
-        'pycocotools'
-    ) from error
 
 __all__ = [
     'GROUPS',

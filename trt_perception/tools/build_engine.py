@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import logging
 import os
 import shlex
@@ -18,6 +19,7 @@ from tqdm import tqdm
 
 from trt_perception.atomic_files import write_together
 from trt_perception.errors import ConfigError
+from trt_perception.errors import EngineError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.errors import WriteError
 
@@ -85,7 +87,19 @@ def _say(text: object) -> None:
     print(f'build_engine: {text}', file=sys.stderr)
 
 
+def _check_packages() -> None:
+    """Refuse to begin without what the extra ``build`` brings; --help needs it too."""
+    missing = [name for name in ('pydantic', 'onnx') if importlib.util.find_spec(name) is None]
+    if missing:
+        raise EngineError(
+            f'building engines needs {" and ".join(missing)}, not installed here; install what '
+            'the extra "build" of this package names, into the environment of this shell: '
+            "python3 -m pip install onnx onnxslim onnxruntime 'pydantic>=2' pycocotools"
+        )
+
+
 def _run(given: Sequence[str]) -> int:
+    _check_packages()
     from trt_perception.building.option_sources import given_options
     from trt_perception.building.option_sources import load_options
     from trt_perception.building.output_files import check_report
