@@ -17,6 +17,7 @@ from trt_perception.build_record import PRECISIONS
 from trt_perception.building.option_sources import given_options
 from trt_perception.building.option_sources import load_options
 from trt_perception.building.option_table import OPTIONS
+from trt_perception.building.report import BuildReport
 from trt_perception.building.tensorrt_hints import HINTS
 from trt_perception.tools import build_engine
 
@@ -91,6 +92,11 @@ def test_every_step_is_described():
     assert [name for name in told if name in shown and name != 'check'] == [
         name for name in shown if name != 'check'
     ]
+
+
+def test_the_report_is_described():
+    told = [key for row in rows(section(PAGE, 'Report')) for key in codes(row[0])]
+    assert told == list(BuildReport().as_dict())
 
 
 def literals():
