@@ -188,15 +188,21 @@ def send_each(node, camera, messages, good):
 
 
 def assert_counted(node, before, sent, refused):
-    """Each bad frame is counted by one of its reasons, or was replaced by the good one."""
+    """Each bad frame is counted by one of its reasons, or gave way to the good one.
+
+    In the node that is a frame replaced; on a busy machine the good one may overwrite it before
+    the node is asked, in the middleware's queue of one.
+    """
     after = node.settled_counts()
+    _, values = node.wait_for_status(lambda *_: True, 'a status')
+    lost = int(values['not delivered'])
     dropped = Counter(after['dropped'])
     dropped.subtract(before['dropped'])
     replaced = dropped.pop('replaced', 0)
     print(f'{sent} bad frames over DDS: {dict(+dropped)}, {replaced} replaced')
-    assert replaced <= sent // 10
-    assert abs(dropped.total() - refused) <= replaced
-    assert after['received'] - before['received'] >= 2 * sent
+    assert replaced + lost <= sent // 10
+    assert abs(dropped.total() - refused) <= replaced + lost
+    assert after['received'] - before['received'] >= 2 * sent - lost
     assert after['failed'] == 0
     # However many there are, the log gets a few lines.
     lines = node.program.count('image dropped') + node.program.count('images cannot be read')
