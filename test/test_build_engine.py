@@ -113,7 +113,9 @@ def test_int8_with_calibration_and_validation(tmp_path, monkeypatch, capsys):
     assert 0.8 < report['accuracy']['built'] <= 1
     types = {node.op_type for node in parsed[0].graph.node}
     assert {'QuantizeLinear', 'DequantizeLinear'} <= types
-    assert '10 of 12 images' in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert '10 of 12 images' in printed
+    assert '10 images serve calibration and validation both' in printed
 
 
 def test_the_manifest_of_the_onnx_file_is_taken_over(tmp_path):

@@ -74,6 +74,13 @@ def _run(context: Context) -> None:
     images = choose_images(options, quantised=is_quantised(source.model))
     # Looked for now, because a wrong name must not cost a build.
     validation = find_files(options.validate_images) if options.validate_images else []
+    calibrated = {path.resolve() for path in images.paths} if images else set()
+    both = calibrated & {path.resolve() for path in validation}
+    if both:
+        context.report.warn(
+            f'{len(both)} images serve calibration and validation both, and flatter the accuracy: '
+            'validate on others'
+        )
     place = engine = quantised = None
     if options.store is not None:
         place = StorePlace(options, source, tensorrt, images, validation)
