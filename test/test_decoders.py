@@ -223,6 +223,16 @@ def test_the_number_of_boxes_is_kept_within_what_is_there(name, told, count):
     assert len(found) == count
 
 
+def test_a_number_of_boxes_that_is_none_takes_none():
+    outputs = batched(
+        'tensorflow',
+        [OUTPUTS['tensorflow'](np.random.default_rng(18), *known(np.random.default_rng(18)))],
+    )
+    outputs['num_detections'][:] = NAN
+    (found,) = run('tensorflow', outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
+    assert len(found) == 0
+
+
 def test_a_query_of_two_classes_is_two_detections_where_every_class_has_its_sigmoid():
     logits = np.full((1, 2, 5), -9, np.float32)
     logits[0, 0, [1, 3]] = 2, 1

@@ -33,7 +33,7 @@ def changed(key, **values):
 
 
 def test_what_is_read(tmp_path):
-    content = truth([(1, 'dog', BOX, {'iscrowd': 1, 'area': 5}), (1, 'cat', (0, 0, 0, 7))])
+    content = truth([(1, 'dog', BOX, {'iscrowd': 1, 'area': 5}), (1, 'cat', (0, 0, 3, 7))])
     del content['annotations'][1]['area'], content['annotations'][1]['iscrowd']
     del content['images'][0]['width'], content['images'][0]['height']
     annotations = read_annotations(written(tmp_path, content))
@@ -44,7 +44,7 @@ def test_what_is_read(tmp_path):
     assert annotations.categories == {7: 'cat', 17: 'dog'}
     (dog, cat) = annotations.boxes[101]
     assert (dog.category_id, dog.xywh, dog.area, dog.crowd) == (17, BOX, 5, True)
-    assert (cat.category_id, cat.xywh, cat.area, cat.crowd) == (7, (0, 0, 0, 7), 0, False)
+    assert (cat.category_id, cat.xywh, cat.area, cat.crowd) == (7, (0, 0, 3, 7), 21, False)
     assert set(annotations.boxes) == {101}
 
 
@@ -67,6 +67,7 @@ def test_what_is_read(tmp_path):
         (changed('images', id=True), '"id" must be a whole number (got True)'),
         (changed('images', id=10**30), '"id" must be a whole number'),
         (changed('images', file_name=None), '"file_name" must name a picture (got None)'),
+        (changed('images', file_name=5), '"file_name" must name a picture (got 5)'),
         (changed('images', file_name='a\0'), '"file_name" must name a picture'),
         (changed('images', width=0), '"width" and "height" must be whole pixels (got 0 and 240)'),
         (changed('images', width=None), 'must be whole pixels (got None and 240)'),
