@@ -20,6 +20,7 @@ from detector_models import run
 from detector_models import write_detector
 from detector_models import write_images
 from detector_models import yolo_sized
+from gpu_support import why_no_gpu
 from programs import Program
 from programs import executable
 
@@ -384,6 +385,15 @@ def test_a_model_that_came_quantised_is_compared_too(tmp_path, monkeypatch):
         (True, True),
         (False, False),
     ]
+
+
+@pytest.mark.skipif(not why_no_gpu(), reason='there is a GPU')
+def test_a_driver_without_a_usable_gpu_is_told(tmp_path, monkeypatch, capsys):
+    from trt_perception.building import tensorrt_release
+
+    monkeypatch.setattr(tensorrt_release, '_DRIVER', write_detector(tmp_path))
+    assert run('--onnx', tmp_path / 'net.onnx', *KNOWN) == 0
+    assert 'warning: the GPU of this machine cannot be used: ' in capsys.readouterr().out
 
 
 def test_help_names_every_option_and_what_nobody_ran(capsys):

@@ -17,6 +17,7 @@ import pytest
 from tensorrt_standin import StandIn
 
 from trt_perception.building import tensorrt_calibrator
+from trt_perception.building import tensorrt_release
 from trt_perception.building.option_sources import load_options
 from trt_perception.building.tensorrt_build import build_plan
 from trt_perception.building.tensorrt_calibrator import CalibrationFeed
@@ -25,6 +26,7 @@ from trt_perception.building.tensorrt_release import Gpu
 from trt_perception.building.tensorrt_release import TensorRt
 from trt_perception.building.tensorrt_release import find_tensorrt
 from trt_perception.errors import ConfigError
+from trt_perception.errors import CudaError
 from trt_perception.errors import EngineError
 from trt_perception.stages.tensorrt_log import TensorRtLog
 
@@ -584,6 +586,21 @@ def test_without_tensorrt_the_way_to_get_one_is_told(monkeypatch):
         find_tensorrt('auto')
     with contextlib.suppress(EngineError):
         find_tensorrt('tensorrt')
+
+
+def test_a_gpu_that_must_be_there_and_cannot_be_asked_is_told(monkeypatch, tmp_path):
+    def device(_index):
+        raise CudaError('cuda-python is missing')
+
+    monkeypatch.setattr(tensorrt_release.gpu, 'Device', device)
+    monkeypatch.setattr(tensorrt_release, '_DRIVER', tmp_path / 'nvidiactl')
+    for name, release in (('tensorrt', '10.3'), ('tensorrt_rtx', 'RTX 1.7')):
+        monkeypatch.setitem(sys.modules, name, StandIn(release, '10.3.0.26'))
+    # TensorRT is installed where a GPU is; TensorRT-RTX builds anywhere.
+    assert find_tensorrt('tensorrt').unseen_gpu == 'cuda-python is missing'
+    assert find_tensorrt('tensorrt_rtx').unseen_gpu == ''
+    (tmp_path / 'nvidiactl').touch()
+    assert find_tensorrt('tensorrt_rtx').unseen_gpu == 'cuda-python is missing'
 
 
 def test_releases_that_are_too_old_are_refused(monkeypatch):

@@ -63,6 +63,8 @@ def release(context: Context) -> TensorRt:
             'gpu': gpu
             and {'name': gpu.name, 'compute_capability': gpu.compute_capability, **gpu.cuda},
         }
+        if tensorrt.unseen_gpu:
+            context.report.warn(f'the GPU of this machine cannot be used: {tensorrt.unseen_gpu}')
         check_release(tensorrt, context.options)
         place = f'{gpu.name} ({gpu.compute_capability})' if gpu else 'no GPU here'
         step.outcome = f'{tensorrt.label}, {place}'

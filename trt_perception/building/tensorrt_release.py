@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from typing import Final
 
@@ -17,6 +18,8 @@ from trt_perception.errors import EngineError
 
 __all__ = ['Gpu', 'TensorRt', 'find_gpu', 'find_tensorrt', 'uses_strong_typing']
 
+#: There with every NVIDIA driver on Linux, but on a Jetson, which has no TensorRT-RTX either.
+_DRIVER: Final = Path('/dev/nvidiactl')
 _MODULES: Final = {'tensorrt': 'TensorRT', 'tensorrt_rtx': 'TensorRT-RTX'}
 #: The oldest releases that the names used here were checked against.
 _OLDEST: Final = {'tensorrt': (10, 3), 'tensorrt_rtx': (1, 4)}
@@ -49,12 +52,14 @@ class TensorRt:
         flavour: its name, ``tensorrt`` or ``tensorrt_rtx``.
         version: as it gives it, like ``10.3.0.26``.
         gpu: None where there is none, or no driver or cuda-python to ask.
+        why_no_gpu: why it is None.
     """
 
     module: Any
     flavour: str
     version: str
     gpu: Gpu | None
+    why_no_gpu: str = ''
 
     @property
     def release(self) -> tuple[int, int]:
@@ -66,6 +71,11 @@ class TensorRt:
     def is_rtx(self) -> bool:
         """Whether it is TensorRT-RTX."""
         return self.flavour == 'tensorrt_rtx'
+
+    @property
+    def unseen_gpu(self) -> str:
+        """Why a GPU that must be there cannot be used; empty where there need be none."""
+        return '' if self.is_rtx and not _DRIVER.exists() else self.why_no_gpu
 
     @property
     def label(self) -> str:
@@ -98,7 +108,7 @@ def find_tensorrt(runtime: str) -> TensorRt:
         except Exception as error:
             reasons.append(f'{flavour}: {error}')
             continue
-        found = TensorRt(module, flavour, str(module.__version__), find_gpu())
+        found = TensorRt(module, flavour, str(module.__version__), *find_gpu())
         if found.release < _OLDEST[flavour]:
             oldest = '.'.join(map(str, _OLDEST[flavour]))
             raise EngineError(
@@ -113,14 +123,14 @@ def find_tensorrt(runtime: str) -> TensorRt:
     )
 
 
-def find_gpu() -> Gpu | None:
-    """Return the first GPU, None where there is none or nothing to ask with."""
+def find_gpu() -> tuple[Gpu | None, str]:
+    """Return the first GPU; None, and why, where there is none or nothing to ask with."""
     try:
         device = gpu.Device(0)
         major, minor = device.compute_capability
-        return Gpu(device.name, f'{major}.{minor}', gpu.versions())
-    except CudaError:
-        return None
+        return Gpu(device.name, f'{major}.{minor}', gpu.versions()), ''
+    except CudaError as error:
+        return None, str(error)
 
 
 def uses_strong_typing(tensorrt: TensorRt, options: BuildOptions) -> bool:
