@@ -163,7 +163,7 @@ def test_every_option_of_the_builder(version, tmp_path):
     module, tensorrt = stand_in(version)
     module.dla_cores = 2
     plugin = tmp_path / 'plugin.so'
-    plugin.write_text('')
+    plugin.write_text('library')
     build(
         tensorrt,
         sparsity=True,
@@ -257,7 +257,11 @@ def test_targets_of_tensorrt_rtx(version):
         ('10.7.0.23', {'compute_capabilities': ['8.6']}, 'for TensorRT-RTX'),
         ('10.3.0.26', {'precision': 'fp8'}, 'compute capability 8.9'),
         ('10.3.0.26', {'dla_core': 0}, 'finds 0 DLA cores'),
-        ('10.3.0.26', {'plugins': ['none.so']}, 'no such file'),
+        (
+            '10.3.0.26',
+            {'plugins': ['none.so']},
+            '--plugins none.so: cannot be opened',
+        ),
         ('11.4.0.106', {'precision': 'int8', 'calibration_tool': 'tensorrt'}, 'onnxruntime'),
         (
             '10.3.0.26',

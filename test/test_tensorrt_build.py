@@ -269,6 +269,8 @@ def test_a_plugin_library_that_is_none_is_refused(tensorrt, tmp_path):
     path = tmp_path / 'plugin.so'
     path.write_bytes(b'no library')
     assert 'cannot be loaded' in refusal(small(), tensorrt, plugins=[str(path)])
+    path.chmod(0o666)
+    assert 'must not be writable by everybody' in refusal(small(), tensorrt, plugins=[str(path)])
 
 
 def test_every_builder_option_that_rtx_has_builds(tensorrt):

@@ -16,6 +16,7 @@ from trt_perception.cache import write_cached
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.errors import WriteError
+from trt_perception.model_file import read_checked
 from trt_perception.stages.tensorrt_log import TensorRtLog
 
 __all__ = ['TimingCache', 'configure', 'load_plugins']
@@ -101,14 +102,16 @@ def load_plugins(
     """Register TensorRT's own plugins, and load libraries of others.
 
     Raises:
-        EngineError: a library cannot be loaded.
+        EngineError: a library cannot be loaded, or others may write it: it is code as engines are.
     """
     tensorrt.module.init_libnvinfer_plugins(said.logger, '')
     registry = builder.get_plugin_registry()
     for library in libraries:
-        if not library.is_file():
-            raise EngineError(f'--plugins {library}: there is no such file')
-        if registry.load_library(str(library.resolve())) is None:
+        try:
+            _, resolved = read_checked(library)
+        except EngineError as error:
+            raise EngineError(f'--plugins {error}') from error
+        if registry.load_library(str(resolved)) is None:
             raise EngineError(
                 f'--plugins {library}: cannot be loaded; TensorRT said: {said.last_errors(3)}'
             )
