@@ -24,9 +24,6 @@ __all__ = ['run_node', 'wrong_usage']
 NodeType = TypeVar('NodeType', bound=Node)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SAME_SIGNAL_S = 1.0
-# Python's 5 ms is how long the worker may wait for the interpreter while the executor takes
-# images. At 500 of them a second the age's 95th percentile was 1.2 ms above what it is with this.
-_SWITCH_INTERVAL_S = 0.0005
 
 
 def run_node(
@@ -52,7 +49,6 @@ def run_node(
         sentence.
     """
     caught = _caught_signals()
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
         rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
     except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
