@@ -1,5 +1,6 @@
 """The debug image: there while somebody looks, and no work while nobody does."""
 
+import itertools
 import weakref
 
 import numpy as np
@@ -20,6 +21,7 @@ from trt_perception.ros.debug_image import DebugImage
 pytest_plugins = ['graph_fixtures']
 
 COLOR = (200, 120, 60)
+NUMBERS = itertools.count()
 PARAMETERS = {'autostart': True, 'debug_image.max_rate_hz': 50.0}
 
 
@@ -34,15 +36,17 @@ def detector(client, model):
 
 
 def until_drawn(detector, messages, image):
-    """Publish until a debug image comes: one that came before somebody looked is not kept."""
-    messages.clear()
+    """Publish until its debug image comes: one that came before somebody looked is not kept.
+
+    The image gets a name of its own; one of the test before may still be on its way.
+    """
+    image.header.frame_id = f'image {next(NUMBERS)}'
 
     def drawn():
         detector.camera.publish(image)
-        return messages
+        return [m for m in messages if m.header.frame_id == image.header.frame_id]
 
-    detector.client.spin_until(drawn, 'a debug image')
-    return messages[0]
+    return detector.client.spin_until(drawn, 'a debug image')[0]
 
 
 def pixels(message):
