@@ -1,6 +1,8 @@
 """detect_images from its command line: pictures, videos, COCO's JSON, what it refuses."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import cv2
@@ -318,6 +320,37 @@ def test_interrupt_leaves_no_half_file(model, images, video, tmp_path, monkeypat
     assert 'interrupted' in capsys.readouterr().err
     left = {path.relative_to(out).as_posix() for path in out.rglob('*') if path.is_file()}
     assert left == {'images/a.png', 'images/b.jpg', 'images/black.bmp.png'}
+
+
+_LIMITED_VIDEO = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from trt_perception.detections import Detections
+from trt_perception.errors import ConfigError
+from trt_perception.tools.detection_output import VideoOutput
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
+noise = np.random.default_rng(3)
+nothing = Detections.empty()
+try:
+    with VideoOutput(Path(sys.argv[1]), 10.0, ()) as output:
+        for _ in range(12):
+            output.add(noise.integers(0, 256, (240, 320, 3), np.uint8), nothing)
+except ConfigError as error:
+    sys.exit(f'refused: {error}')
+"""
+
+
+@pytest.mark.parametrize(('limit', 'whole'), [(2**30, True), (20_000, False)])
+def test_a_video_that_does_not_fit_on_the_disk(tmp_path, limit, whole):
+    target = tmp_path / 'out' / 'a.mp4'
+    command = [sys.executable, '-c', _LIMITED_VIDEO, target, str(limit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    left = [path.name for path in target.parent.iterdir()]
+    assert (done.returncode, left) == ((0, ['a.mp4']) if whole else (1, [])), done.stderr
+    if not whole:
+        assert f'refused: {target}: could not be written whole: expected 12 fr' in done.stderr
+        assert 'MB are free there' in done.stderr
 
 
 def test_a_folder_that_cannot_be_written(model, images, tmp_path, capsys):

@@ -8,6 +8,7 @@ from evaluation_support import SIZE_WH
 from evaluation_support import found
 from evaluation_support import pictures
 
+from trt_perception.errors import ConfigError
 from trt_perception.evaluation.classes import ClassMap
 from trt_perception.evaluation.coco import TrueBox
 from trt_perception.evaluation.metrics import ClassMetrics
@@ -146,8 +147,32 @@ def test_the_worst_come_first(tmp_path):
     written = write_worst(tmp_path / 'a' / 'b', entries, CLASSES, MAP.categories, 2)
     assert [path.name for path in written] == ['montage.jpg', '01_002.jpg', '02_000.jpg']
     assert all(cv2.imread(str(path)) is not None for path in written)
+    # The next run removes these, and nothing that it did not write.
+    folder = tmp_path / 'a' / 'b'
+    (folder / '03_mine.jpg').write_text('kept')
+    again = write_worst(folder, entries, CLASSES, MAP.categories, 1)
+    kept = {'pictures.json', 'montage.jpg', '03_mine.jpg', again[1].name}
+    assert {path.name for path in folder.iterdir()} == kept
+    assert write_worst(folder, [], CLASSES, MAP.categories, 1) == []
+    assert {path.name for path in folder.iterdir()} == {'03_mine.jpg'}
     assert write_worst(tmp_path / 'none', entries[1:2], CLASSES, MAP.categories, 2) == []
     assert not (tmp_path / 'none').exists()
+
+
+@pytest.mark.parametrize('content', ['[', '[]', '{"files": ["../a.jpg", "mine.jpg", 3]}'])
+def test_a_list_of_pictures_removes_nothing_else(tmp_path, content):
+    folder = tmp_path / 'worst'
+    folder.mkdir()
+    for path in (tmp_path / 'a.jpg', folder / 'mine.jpg'):
+        path.write_text('kept')
+    (folder / 'pictures.json').write_text(content)
+    if content == '[':
+        with pytest.raises(ConfigError, match=r'pictures.json: .* remove it'):
+            write_worst(folder, [], CLASSES, MAP.categories, 1)
+    else:
+        write_worst(folder, [], CLASSES, MAP.categories, 1)
+    assert (tmp_path / 'a.jpg').is_file()
+    assert (folder / 'mine.jpg').is_file()
 
 
 @pytest.mark.parametrize('count', [1, 2])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Mapping
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +18,7 @@ from trt_perception.detections import Detections
 from trt_perception.drawing import draw_box
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco import TrueBox
+from trt_perception.evaluation.coco import write_json
 from trt_perception.evaluation.images import read_image
 from trt_perception.evaluation.mistakes import PictureMistakes
 
@@ -33,6 +36,9 @@ COLORS: Final[Mapping[str, tuple[int, int, int]]] = {
 _LONGEST_SIDE: Final = 1280
 _SHORTEST_SIDE: Final = 480
 _CELL: Final = (480, 400)
+#: Which files are ours to remove in the next run.
+_LIST: Final = 'pictures.json'
+_OWN_NAME: Final = re.compile(r'montage\.jpg|\d{2,}_[^/]*\.jpg')
 _FONT: Final = cv2.FONT_HERSHEY_SIMPLEX
 
 
@@ -91,7 +97,8 @@ def write_worst(
     """Draw the pictures with most mistakes, and all of them in one.
 
     Args:
-        folder: made where it is missing; files of the same names are replaced.
+        folder: made where it is missing; what an earlier call wrote there is removed, as its
+            ``pictures.json`` says.
         pictures: file, mistakes, detections, objects.
         class_names: of the model.
         categories: names by id.
@@ -104,18 +111,49 @@ def write_worst(
         ConfigError: a file cannot be written.
         ImageError: a picture cannot be read again.
     """
+    _remove_earlier(folder)
     worst = sorted((p for p in pictures if len(p[1])), key=lambda p: (-len(p[1]), p[0].name))
-    written, cells = [], []
-    for number, (path, mistakes, found, truth) in enumerate(worst[:count], 1):
-        drawn = draw_mistakes(read_image(path), mistakes, found, truth, class_names, categories)
-        written.append(folder / f'{number:02d}_{path.stem}.jpg')
-        _write(written[-1], drawn)
-        cells.append(_cell(drawn, path.name))
-    if not cells:
+    worst = worst[:count]
+    if not worst:
         return []
+    targets = [folder / f'{number:02d}_{row[0].stem}.jpg' for number, row in enumerate(worst, 1)]
     montage = folder / 'montage.jpg'
+    _list_files(folder, [montage, *targets])
+    cells = []
+    for target, (path, mistakes, found, truth) in zip(targets, worst, strict=True):
+        drawn = draw_mistakes(read_image(path), mistakes, found, truth, class_names, categories)
+        _write(target, drawn)
+        cells.append(_cell(drawn, path.name))
     _write(montage, _grid(cells))
-    return [montage, *written]
+    return [montage, *targets]
+
+
+def _list_files(folder: Path, files: Sequence[Path]) -> None:
+    """Write the list before the files, so that it has them even if something fails halfway."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f'{folder}: cannot be made: {error.strerror}') from error
+    write_json(folder / _LIST, {'files': [path.name for path in files]}, indent=2)
+
+
+def _remove_earlier(folder: Path) -> None:
+    """Remove the pictures that are listed, so that those of two runs do not mix."""
+    listed = folder / _LIST
+    try:
+        content = json.loads(listed.read_text(encoding='utf-8')) if listed.is_file() else {}
+        names = content.get('files') if isinstance(content, dict) else None
+        for name in names if isinstance(names, list) else ():
+            if isinstance(name, str) and _OWN_NAME.fullmatch(name):
+                (folder / name).unlink(missing_ok=True)
+        listed.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f'{folder}: cannot be written: {error.strerror}') from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f'{listed}: expected the list of pictures of an earlier run (got {error}): remove it, '
+            'or choose another folder'
+        ) from error
 
 
 def _legend(width: int, counts: Mapping[str, int]) -> _Picture:
@@ -170,7 +208,6 @@ def _grid(cells: Sequence[_Picture]) -> _Picture:
 
 def _write(path: Path, bgr: _Picture) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(cv2.imencode('.jpg', bgr, [cv2.IMWRITE_JPEG_QUALITY, 92])[1].tobytes())
     except OSError as error:
         raise ConfigError(f'{path}: cannot be written: {error.strerror}') from error

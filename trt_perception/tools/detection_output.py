@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -126,6 +127,7 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
         self._temporary = _temporary(path)
         self._writer: Any = None
         self._size = (0, 0)
+        self._written = 0
 
     def add(self, bgr: _Picture, found: Detections) -> None:
         """Draw upon a frame, uint8 (height, width, 3), BGR, and write it.
@@ -143,18 +145,31 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
             )
         draw_detections(bgr, found, self._names)
         self._writer.write(bgr)
+        self._written += 1
 
     def __exit__(self, kind: Any, *_: object) -> None:
         if self._writer is None:
             return
         self._writer.release()
-        if kind is not None:
-            self._temporary.unlink(missing_ok=True)
-            return
         try:
-            self._temporary.replace(self._path)
+            if kind is None:
+                self._check()
+                self._temporary.replace(self._path)
         except OSError as error:
             raise ConfigError(f'{self._path}: cannot be written: {error.strerror}') from error
+        finally:
+            self._temporary.unlink(missing_ok=True)
+
+    def _check(self) -> None:
+        """Read the file again: OpenCV says nothing of a disk that is full."""
+        found = _frames_in(self._temporary, self._written)
+        if found < self._written:
+            free = shutil.disk_usage(self._path.parent).free / 1e6
+            raise ConfigError(
+                f'{self._path}: could not be written whole: expected {self._written} frames (got '
+                f'{found}, reading it again); {free:.0f} MB are free there: make room, lift a '
+                'quota or limit on the size of files, or give --no-pictures to leave videos out'
+            )
 
     def _open(self, size_wh: tuple[int, int]) -> None:
         try:
@@ -170,6 +185,18 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
                 f'({cv2.__version__}) writes no MP4; --no-pictures leaves videos out'
             )
         self._writer, self._size = writer, size_wh
+
+
+def _frames_in(path: Path, most: int) -> int:
+    """Return how many frames of a video can be decoded, ``most`` at most."""
+    capture = cv2.VideoCapture(str(path))
+    try:
+        count = 0
+        while count < most and capture.grab():
+            count += 1
+        return count
+    finally:
+        capture.release()
 
 
 def _temporary(path: Path) -> Path:

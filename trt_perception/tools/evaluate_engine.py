@@ -299,7 +299,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar='FILE',
         help='draw precision and recall (.png, .svg, .pdf; needs matplotlib)',
     )
-    add('--worst', type=Path, metavar='DIR', help='draw the pictures with most mistakes')
+    add(
+        '--worst',
+        type=Path,
+        metavar='DIR',
+        help='draw the pictures with most mistakes; replaces those that an earlier run drew there',
+    )
     add(
         '--worst-count',
         type=at_least(1),
