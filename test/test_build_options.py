@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -277,6 +278,24 @@ def test_yaml_that_is_refused(tmp_path, text, reason):
     found = refusal({}, yaml_file(tmp_path, text))
     assert reason in found
     assert 'build.yaml' in found
+
+
+@pytest.mark.parametrize(
+    ('text', 'better'),
+    [
+        ('scale: 1e-3', '1.0e-3'),
+        ('scale: 1E2', '1.0e+2'),
+        ('scale: 2.5e2', '2.5e+2'),
+        ('std: [1e-3, 1, 1]', '1.0e-3'),
+    ],
+)
+def test_a_number_that_yaml_calls_text(tmp_path, text, better):
+    config = yaml_file(tmp_path, f'onnx: a.onnx\n{text}\n')
+    with pytest.raises(ConfigError, match=f'which is text to YAML: write {re.escape(better)}\\)'):
+        load_options(config, {})
+    name, _, value = text.partition(': ')
+    got = re.sub(r'\d[^,\]]*[eE][^,\]]*', better, value)
+    assert load_options(yaml_file(tmp_path, f'onnx: a.onnx\n{name}: {got}\n'), {})
 
 
 def test_yaml_that_cannot_be_read(tmp_path):

@@ -17,6 +17,7 @@ from tiny_model import expected_detections
 from tiny_model import write_tiny_model
 
 from trt_perception.tools import evaluate_engine
+from trt_perception.tools.model_arguments import detector_config
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZE = (320, 240)
@@ -123,6 +124,8 @@ def test_models_that_call_their_classes_differently_share_a_class_map(place, cap
     path = other.with_name('other.onnx.json')
     described = json.loads(path.read_text())
     path.write_text(json.dumps({**described, 'class_names': ['Rot', 'green', 'blue']}))
+    assert usual(place, '--engine', other) == 1
+    assert 'the class names of other.onnx and the categories of' in capsys.readouterr().err
     class_map, report = place['folder'] / 'map.json', place['folder'] / 'r.json'
     class_map.write_text('{"Rot": "red"}')
     more = ['--engine', other, '--class-map', class_map, '--json', report]
@@ -131,7 +134,7 @@ def test_models_that_call_their_classes_differently_share_a_class_map(place, cap
     assert models['other.onnx']['metrics'] == models['tiny.onnx']['metrics']
     class_map.write_text('{"Rot": "red", "rouge": "red"}')
     assert usual(place, *more) == 1
-    assert "no class of the model: 'rouge'" in capsys.readouterr().err
+    assert "no class of tiny.onnx: 'rouge'" in capsys.readouterr().err
 
 
 def test_two_models_without_annotations(place, capsys):
@@ -222,6 +225,7 @@ def test_classes_that_do_not_match(place, capsys):
         (['USUAL', '--param', 'model.std'], 'expected NAME=VALUE'),
         (['USUAL', '--param', 'model.std=[1'], 'the value is not YAML'),
         (['USUAL', '--param', 'model.std=[1, 1]'], "'model.std' must be empty or have 3 values"),
+        (['USUAL', '--param', 'model.scale=1e-3x'], "must be a double (got '1e-3x')"),
         (['USUAL', '--param', 'iou_threshold=0.5'], 'use --iou'),
     ],
 )
@@ -231,6 +235,15 @@ def test_wrong_usage_is_refused_before_any_work(place, arguments, message, capsy
     words = {'MODEL': place['model'], 'IMAGES': place['images'], 'TRUTH': place['truth']}
     assert run(*[words.get(argument, argument) for argument in arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_numbers_as_python_writes_them():
+    values = ['model.scale=1e-3', 'model.std=[1e-2, 2, 3E1]']
+    options = evaluate_engine._parser().parse_args(
+        [*USUAL, *(f'--param={value}' for value in values)]
+    )
+    config = detector_config(options, 'a.onnx')
+    assert (config.model_scale, config.model_std) == (0.001, (0.01, 2.0, 30.0))
 
 
 def test_annotations_of_other_pictures(place, capsys):

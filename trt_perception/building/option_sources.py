@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 from collections.abc import Collection
 from collections.abc import Mapping
 from pathlib import Path
@@ -93,7 +94,18 @@ def _sentence(name: str, row: Option | None, entry: Any) -> str:
         return f"'{name}' must be {expected(row)} (got {len(entry['input'])})"
     shown = repr(entry['input'])
     shown = shown if len(shown) <= 80 else shown[:79] + '…'
-    return f"'{name}' must be {expected(row)} (got {shown})"
+    hint = _yaml_number(entry['input']) if row.kind == 'float' else ''
+    return f"'{name}' must be {expected(row)} (got {shown}{hint})"
+
+
+def _yaml_number(value: object) -> str:
+    """Return how to write a number that YAML 1.1 takes for text: 1e-3, which has no point."""
+    match = re.fullmatch(r'([-+]?\d+)(\.\d*)?[eE]([-+]?)(\d+)', str(value))
+    if not isinstance(value, str) or match is None:
+        return ''
+    whole, fraction, sign, exponent = match.groups()
+    number = f'{whole}{fraction or ".0"}e{sign or "+"}{exponent}'
+    return f', which is text to YAML: write {number}'
 
 
 class _Loader(yaml.SafeLoader):

@@ -64,6 +64,7 @@ def match_classes(
     *,
     class_map: Mapping[str, str | None] | None = None,
     allow_subset: bool = False,
+    model: str = 'the model',
 ) -> ClassMap:
     """Find each class's category by its name.
 
@@ -74,12 +75,13 @@ def match_classes(
         class_map: categories of classes that have another name there, None for none; several
             classes may share one. A class that is not in it goes by its own name.
         allow_subset: measure the categories that have a class and leave all else out.
+        model: what messages call it.
 
     Raises:
         ConfigError: names have no partner, which ones, and what they may have meant.
     """
     class_map = class_map or {}
-    _check_map(class_map, class_names, annotations)
+    _check_map(class_map, class_names, annotations, model)
     by_name = _unique_names(annotations)
     wanted = [class_map.get(name, name) for name in class_names]
     ids = tuple(None if name is None else by_name.get(name) for name in wanted)
@@ -92,7 +94,8 @@ def match_classes(
     without_class = [annotations.categories[id_] for id_ in sorted(used - set(ids))]
     if not set(ids) & used or ((without_category or without_class) and not allow_subset):
         raise ConfigError(
-            _mismatch(class_names, annotations, without_category, without_class, set(ids) & used)
+            f'the class names of {model} and the categories of {annotations.path} do not match'
+            + _mismatch(class_names, annotations, without_category, without_class, set(ids) & used)
         )
     return ClassMap(
         ids,
@@ -103,11 +106,14 @@ def match_classes(
 
 
 def _check_map(
-    class_map: Mapping[str, str | None], class_names: Sequence[str], annotations: Annotations
+    class_map: Mapping[str, str | None],
+    class_names: Sequence[str],
+    annotations: Annotations,
+    model: str,
 ) -> None:
     targets = [name for name in class_map.values() if name is not None]
     for what, names, known in (
-        ('class of the model', class_map, class_names),
+        (f'class of {model}', class_map, class_names),
         ('category of the annotations', targets, list(annotations.categories.values())),
     ):
         unknown = [name for name in names if name not in known]
@@ -138,11 +144,7 @@ def _mismatch(
     matched: set[int | None],
 ) -> str:
     categories = list(annotations.categories.values())
-    lines = [
-        f'the class names of the model and the categories of {annotations.path} do not match'
-        + ('' if matched else ' at all')
-        + ':'
-    ]
+    lines = [('' if matched else ' at all') + ':']
     if without_category:
         lines.append(
             f'  classes without a category ({len(without_category)} of {len(class_names)}): '

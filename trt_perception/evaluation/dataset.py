@@ -84,6 +84,7 @@ class Dataset:
         class_map: Mapping[str, str | None] | None = None,
         *,
         allow_subset: bool = False,
+        model: str = 'the model',
     ) -> ClassMap | None:
         """Find the categories of a model's classes, None without annotations.
 
@@ -94,5 +95,9 @@ class Dataset:
             return None
         check_pycocotools()
         return match_classes(
-            class_names, self.annotations, class_map=class_map, allow_subset=allow_subset
+            class_names,
+            self.annotations,
+            class_map=class_map,
+            allow_subset=allow_subset,
+            model=model,
         )

@@ -192,7 +192,9 @@ def _class_maps(job: _Job, options: argparse.Namespace) -> dict[str, ClassMap | 
         entries = {
             key: value for key, value in job.class_map.items() if key in own or key not in known
         }
-        classes = job.dataset.class_map(own, entries, allow_subset=options.allow_subset)
+        classes = job.dataset.class_map(
+            own, entries, allow_subset=options.allow_subset, model=name
+        )
         for what, names in (
             ('classes that are not judged', classes.unjudged if classes else ()),
             ('categories left out', classes.unmeasured if classes else ()),

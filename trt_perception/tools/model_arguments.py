@@ -76,7 +76,7 @@ def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
         'max_detections': options.max_detections,
         'device_id': options.device,
     }
-    known = {parameter.name for parameter in PARAMETERS}
+    known = {parameter.name: parameter for parameter in PARAMETERS}
     for given in options.param:
         name, equals, text = given.partition('=')
         if not equals or name not in known:
@@ -87,7 +87,18 @@ def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
         if name in _OWN:
             raise ConfigError(f'--param {given}: {_OWN[name]}')
         try:
-            values[name] = yaml.safe_load(text) if text else ''
+            value = yaml.safe_load(text) if text else ''
         except (yaml.YAMLError, RecursionError) as error:
             raise ConfigError(f'--param {given}: the value is not YAML: {error}') from error
+        values[name] = _numbers(value) if known[name].kind.startswith('double') else value
     return DetectorConfig.from_values(values)
+
+
+def _numbers(value: Any) -> Any:
+    """Return the value with 1e-3 as a number, which YAML 1.1 calls text: it has no point."""
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
