@@ -39,7 +39,8 @@ def test_the_order_of_arrays_does_not_matter(parts):
     if one.top:
         expected, _ = np.histogram(values.astype(np.float64), 4096, (0, one.top))
         assert np.array_equal(one.counts, expected)
-        assert one.top / 2 <= one.largest < one.top
+        assert one.largest < one.top
+        assert one.top in (2.0**-100, 2.0 ** np.frexp(one.largest)[1])
 
 
 @pytest.mark.parametrize('scale', [1e-6, 0.3, 1.0, 777.0])
@@ -58,6 +59,14 @@ def test_one_outlier_does_not_stretch_the_range():
     assert magnitudes.threshold('minmax') == 500
     assert magnitudes.threshold('percentile') < 15
     assert magnitudes.threshold('entropy') < 50
+
+
+def test_the_smallest_floats_are_counted():
+    magnitudes = counted([1e-45, 0], [1e-38])
+    assert magnitudes.counts.sum() == 3
+    assert magnitudes.threshold('minmax') == pytest.approx(1e-38)
+    magnitudes.add(np.float32([1]))
+    assert magnitudes.counts[2048] == 1  # of bins from 0 to 2
 
 
 def test_entropy_keeps_a_flat_distribution_whole():

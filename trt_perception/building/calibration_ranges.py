@@ -28,6 +28,8 @@ _BINS: Final = 4096  # at least half of them in use
 _LEVELS: Final = 128  # magnitudes that int8 tells apart
 _STRIDE: Final = 8  # bins from one candidate for the entropy method to the next
 _NOTHING: Final = 1e-9
+# Below it the number of bins to a unit is none of float32, and no network's values are told apart.
+_LEAST_TOP: Final = 2.0**-100
 
 
 class Magnitudes:
@@ -35,7 +37,7 @@ class Magnitudes:
 
     Attributes:
         counts: int64 (4096,), how many values fell into each bin; equal bins from 0 to ``top``.
-        top: a power of two above every value; 0 while only zeros came.
+        top: a power of two above every value, at least 2**-100; 0 while only zeros came.
         largest: the largest magnitude.
     """
 
@@ -69,7 +71,7 @@ class Magnitudes:
     def _widen(self, largest: float) -> None:
         if not largest:
             return
-        top = math.ldexp(1.0, math.frexp(largest)[1])
+        top = max(math.ldexp(1.0, math.frexp(largest)[1]), _LEAST_TOP)
         while self.top and self.top < top:
             merged = self.counts.reshape(-1, 2).sum(axis=1)
             self.counts = np.concatenate([merged, np.zeros_like(merged)])
