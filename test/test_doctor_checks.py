@@ -23,6 +23,7 @@ from trt_perception.checks.software import Gpu
 from trt_perception.checks.software import Module
 from trt_perception.errors import CudaError
 from trt_perception.errors import EngineError
+from trt_perception.errors import UnsaidError
 
 PROFILE = (
     '<dds xmlns="http://www.eprosima.com"><segment_size>{size}</segment_size>'
@@ -389,9 +390,19 @@ def test_files_that_are_refused(tmp_path):
 def test_no_manifest(tmp_path):
     path = engine(tmp_path)
     path.with_name('tiny.engine.json').unlink()
-    findings = model(path, trial=None)  # what only parameters can say cannot be tried
-    assert findings['manifest'].level == 'yellow'
-    assert 'model.*' in findings['manifest'].fix
+    findings = model(path)  # metadata and shapes may say enough
+    assert findings['manifest'].level == 'green'
+    assert findings['trial run'].level == 'green'
+
+    def unsaid(_):
+        raise UnsaidError('say model.scale. Set them (docs/parameters.md), or write one')
+
+    finding = model(path, trial=unsaid)['trial run']
+    assert (finding.level, finding.found, finding.fix) == (
+        'yellow',
+        'say model.scale.',
+        'set these parameters (docs/parameters.md), or write one',
+    )
 
 
 def test_plans_of_elsewhere(tmp_path):

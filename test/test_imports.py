@@ -53,6 +53,7 @@ LAYERS = {
         'recognition',
         'recognition_facts',
         'recognition_outputs',
+        'recognition_refusal',
         'transport',
         'watch',
     ],

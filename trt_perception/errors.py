@@ -4,7 +4,8 @@
     ├── ConfigError     a parameter or option has a value that cannot work
     ├── EngineError     an engine or ONNX file cannot be used
     │   ├── ManifestError   its manifest is missing something, malformed or contradicts the file
-    │   └── BatchError      it takes several images at once, and one is all there is
+    │   ├── BatchError      it takes several images at once, and one is all there is
+    │   └── UnsaidError     nothing says how to feed or read it; parameters could
     ├── CudaError       a CUDA call failed
     ├── ImageError      one image cannot be read; carries the reason it is counted under
     ├── InterruptionError   the process was asked to end in the middle of something long
@@ -25,6 +26,7 @@ __all__ = [
     'InterruptionError',
     'ManifestError',
     'TrtPerceptionError',
+    'UnsaidError',
     'WriteError',
 ]
 
@@ -47,6 +49,10 @@ class ManifestError(EngineError):
 
 class BatchError(EngineError):
     """Raised when a model takes several images at once where they come one by one."""
+
+
+class UnsaidError(EngineError):
+    """Raised when nothing says how to feed or read a model, and parameters could."""
 
 
 class CudaError(TrtPerceptionError):

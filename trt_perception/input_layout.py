@@ -35,7 +35,8 @@ def split_inputs(
         inputs: as the runtime reports them.
 
     Raises:
-        EngineError: there is no single image, or an input that nothing is known about.
+        EngineError: there is no single image of three channels, or an input that nothing is known
+            about.
     """
     beside = tuple(tensor for tensor in inputs if _is_beside(tensor))
     images = [tensor for tensor in inputs if tensor not in beside]
@@ -46,7 +47,17 @@ def split_inputs(
             f'{listed or "none"}); export the detector with a single image input (beside it may '
             f'stand {" and ".join(_BESIDE)})'
         )
-    return images[0], beside
+    image = images[0]
+    channels = image.shape[
+        1 if image_shape(image) == 'nchw' else 0 if len(image.shape) == 3 else 3
+    ]
+    if channels not in (3, -1):
+        raise EngineError(
+            f'{name}: expected an image of 3 channels, (1, 3, height, width) or (1, height, '
+            f'width, 3) (got {image.name} {image.dtype}{list(image.shape)}); export the detector '
+            'for colour images'
+        )
+    return image, beside
 
 
 def _is_beside(tensor: TensorSpec) -> bool:

@@ -207,7 +207,7 @@ def _image_input(
         side not in (-1, want) for side, want in zip(image.shape, wanted, strict=True)
     ):
         raise EngineError(
-            f'{name}: input must take {list(wanted)} (got {found}); check model.input_size'
+            f'{name}: input must take {list(wanted)} (got {found}); check the input size'
         )
     if image.dtype not in INPUT_DTYPES:
         raise EngineError(
@@ -239,6 +239,6 @@ def _check_outputs(
     ):
         raise EngineError(
             f'{name}: with {classes} classes the decoder {decoder} expects '
-            f'{layout_text(decoder, classes, batch)} (got {_listed(outputs)}); check the class '
-            'names and model.decoder'
+            f'{layout_text(decoder, classes, batch)} (got {_listed(outputs)}); check class '
+            'names and decoder'
         )

@@ -19,17 +19,18 @@ from typing import Final
 from trt_perception.config import DetectorConfig
 from trt_perception.decoder_spec import DECODERS
 from trt_perception.decoder_spec import DecoderSpec
-from trt_perception.errors import EngineError
 from trt_perception.input_layout import image_shape
 from trt_perception.input_layout import image_size
 from trt_perception.input_layout import split_inputs
 from trt_perception.manifest import Preprocessing
 from trt_perception.manifest import TensorSpec
-from trt_perception.output_layout import assign_outputs
 from trt_perception.recognition_facts import Facts
 from trt_perception.recognition_facts import facts_of
 from trt_perception.recognition_outputs import Candidate
 from trt_perception.recognition_outputs import candidates
+from trt_perception.recognition_refusal import NEEDED
+from trt_perception.recognition_refusal import Unsaid
+from trt_perception.recognition_refusal import refuse_unsaid
 
 __all__ = ['PREPROCESSING', 'Given', 'Recognised', 'recognise']
 
@@ -130,7 +131,8 @@ def recognise(
         given: what the user said.
 
     Raises:
-        EngineError: the model is no detector of boxes, or something remains unknown.
+        UnsaidError: something remains unknown that parameters could say.
+        EngineError: the model is no detector of boxes, or no parameter would make it readable.
     """
     given = given or Given()
     facts = facts_of(name, metadata, config)
@@ -163,11 +165,14 @@ def recognise(
     values.update(given.preprocessing)
     if size is not None:
         values['input_size'] = size
-    unknown = [f'model.{key}' for key in _NEEDED if key not in values]
-    unknown += [] if chosen else ['model.decoder']
-    unknown += [] if class_names else ['model.class_names']
-    if unknown:
-        raise EngineError(_message(name, unknown, inputs, outputs, evidence, names, others))
+    unsaid = Unsaid(
+        fitting=tuple(names),
+        with_other_names=tuple(others),
+        class_names=len(class_names),
+        missing=tuple(key for key in NEEDED if key not in values),
+        trained=tuple(DECODERS) if trained else tuple(PREPROCESSING),
+    )
+    refuse_unsaid(name, inputs, outputs, evidence, unsaid)
     layout = 'nhwc' if image_shape(image) == 'nhwc' else 'nchw'
     preprocessing = Preprocessing(**values, layout=layout, dtype=image.dtype)
     return Recognised(DECODERS[chosen], preprocessing, class_names, tuple(evidence))
@@ -187,66 +192,3 @@ def _fitting(
         return found, []
     others = candidates(name, size, outputs, None, facts, has_target_size)
     return [], [candidate.decoder for candidate in others]
-
-
-_NEEDED: Final = ('input_size', 'resize', 'color_order', 'scale')
-
-
-def _message(
-    name: str,
-    unknown: Sequence[str],
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
-    evidence: Sequence[str],
-    names: Sequence[str],
-    others: Sequence[str],
-) -> str:
-    seen = [
-        f'inputs: {_listed(inputs)}',
-        f'outputs: {_listed(outputs)}',
-        *evidence,
-    ]
-    text = (
-        f'{name} has no manifest beside it ({name}.json), so these parameters must say how to use '
-        f'it: {", ".join(unknown)}. Seen: {"; ".join(seen)}. '
-    )
-    counts = _class_counts(others, outputs)
-    if counts:
-        text += f'The outputs have {counts}: correct the class names. '
-    elif 'model.decoder' in unknown:
-        text += (
-            f'The outputs fit {" and ".join(names)}: model.decoder says which. '
-            if names
-            else f'The outputs fit no decoder; known: {", ".join(DECODERS)}. '
-        )
-    if 'model.class_names' in unknown:
-        counts = _class_counts(names, outputs)
-        text += f'The outputs have {counts}. ' if counts else ''
-    return text + (
-        'Set them in the parameter file (docs/parameters.md, docs/decoders.md), or write a '
-        'manifest (docs/manifest.md)'
-    )
-
-
-def _class_counts(names: Sequence[str], outputs: Sequence[TensorSpec]) -> str:
-    """Return how many class names each candidate would need, for messages."""
-    told = []
-    for name in names:
-        # At most what a manifest may hold; the first that fits, because they only differ in C.
-        sides = {side for tensor in outputs for side in tensor.shape}
-        counts = {side - before for side in sides for before in (0, 1, 4, 5) if side > before}
-        fits = [
-            count
-            for count in sorted(counts)
-            if assign_outputs(DECODERS[name], tuple(outputs), count) is not None
-        ]
-        if len(fits) == 1:
-            told.append(f'{fits[0]} classes as {name}')
-    return ' or '.join(told)
-
-
-def _listed(tensors: Sequence[TensorSpec]) -> str:
-    return (
-        ', '.join(f'{tensor.name} {tensor.dtype}{list(tensor.shape)}' for tensor in tensors)
-        or 'none'
-    )

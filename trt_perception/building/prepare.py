@@ -115,7 +115,7 @@ def recognise_source(
 def _as_options(message: str) -> str:
     """Say what the node calls parameters in the words of the command line."""
     text = message.replace('these parameters must say', 'these options must say')
-    text = re.sub(r'Set them in the parameter file \([^)]*\)', 'Give them', text)
+    text = re.sub(r'Set them \([^)]*\)', 'Give them', text)
     return re.sub(r'\bmodel\.([a-z_]+)', lambda found: '--' + found[1].replace('_', '-'), text)
 
 

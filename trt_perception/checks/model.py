@@ -41,6 +41,7 @@ def check_model(
     """
     # Late: NumPy, which they need, may be what is broken.
     from trt_perception.errors import TrtPerceptionError
+    from trt_perception.errors import UnsaidError
     from trt_perception.model_file import read_model_file
 
     try:
@@ -51,10 +52,7 @@ def check_model(
     size = len(model.content) / 2**20
     yield Finding(_AREA, 'file', 'green', f'{model.path}, {size:.1f} MiB')
     if model.manifest is None:
-        fix = (
-            'set the parameters model.* (docs/parameters.md), or let build_engine write a manifest'
-        )
-        yield Finding(_AREA, 'manifest', 'yellow', 'there is none beside it', fix)
+        yield Finding(_AREA, 'manifest', 'green', 'none beside it: the model is asked instead')
     else:
         names = len(model.manifest.class_names)
         found = f'{model.manifest.decoder.family}, {names} classes; SHA-256 and size are its'
@@ -64,9 +62,12 @@ def check_model(
         for finding in _plan(model, modules, gpu):
             fits = fits and finding.level != 'red'
             yield finding
-    if model.manifest is not None and fits and (model.is_onnx or gpu is not None):
+    if fits and (model.is_onnx or gpu is not None):
         try:
             yield Finding(_AREA, 'trial run', 'green', trial(path))
+        except UnsaidError as error:
+            found, _, fix = str(error).partition(' Set them ')
+            yield Finding(_AREA, 'trial run', 'yellow', found, f'set these parameters {fix}')
         except TrtPerceptionError as error:
             yield _refused('trial run', error)
 
@@ -116,6 +117,6 @@ def _plan(model: Any, modules: Mapping[str, Module], gpu: Gpu | None) -> Iterato
 
 def _refused(name: str, error: Exception) -> Finding:
     found, fix = split_fix(
-        str(error), 'mend what the message names, or build it again with build_engine'
+        str(error), 'name another model, or export or build this one again (docs/building.md)'
     )
     return Finding(_AREA, name, 'red', found, fix)
