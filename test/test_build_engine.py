@@ -1,5 +1,6 @@
 """build_engine, from ONNX to engine, manifest and report: real builds by TensorRT-RTX."""
 
+import errno
 import hashlib
 import json
 import resource
@@ -24,6 +25,7 @@ from gpu_support import why_no_gpu
 from programs import Program
 from programs import executable
 
+from trt_perception.building import store
 from trt_perception.manifest import parse_manifest
 from trt_perception.model_file import read_model_file
 from trt_perception.stages.tensorrt_runtime import read_plan_header
@@ -138,6 +140,47 @@ def test_options_win_over_the_manifest(tmp_path):
         *('stretch', 'bgr', 1.0, 0),
     )
     assert (found.mean, found.std) == ((1, 2, 3), (4, 5, 6))
+
+
+def test_the_report_tells_options_from_the_manifest(tmp_path, capsys):
+    engine = tmp_path / 'digits.engine'
+    names = [f'digit {number}' for number in range(10)]
+    assert run('--onnx', DIGITS, '--output', engine, '--class-names', *names, '--scale', '1') == 0
+    printed = capsys.readouterr().out
+    assert '--class-names -> 10 classes' in printed
+    assert '--scale -> preprocessing' in printed
+    assert 'digits.onnx.json -> the rest of the preprocessing, decoder\n' in printed
+    assert run('--onnx', DIGITS, '--output', engine) == 0
+    printed = capsys.readouterr().out
+    assert 'digits.onnx.json -> preprocessing, decoder, class names\n' in printed
+    assert '--' not in printed.split('digits.onnx.json ->')[0].split('recognise')[1]
+
+
+def test_options_that_mean_nothing_are_told(tmp_path, capsys):
+    given = ('--onnx', DIGITS, '--output', tmp_path / 'digits.engine')
+    assert run(*given, '--keep-float', 'x', '--calibration-method', 'entropy') == 0
+    printed = capsys.readouterr().out
+    assert (
+        'warning: not used: --calibration-method, --keep-float: only int8 and fp8 are calibrated '
+        '(precision fp16)'
+    ) in printed
+    assert run(*given) == 0
+    assert 'not used' not in capsys.readouterr().out
+
+
+def test_an_engine_that_cannot_be_kept_is_built_all_the_same(tmp_path, capsys, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr(store, '_write', full)
+    engine = tmp_path / 'digits.engine'
+    given = ('--onnx', DIGITS, '--output', engine, '--store', tmp_path / 'store')
+    assert run(*given, '--json', tmp_path / 'r.json') == 0
+    printed = capsys.readouterr().out
+    assert 'warning: the engine was not kept for the next build: --store' in printed
+    assert 'No space left' in printed
+    check_report(report_of(tmp_path / 'r.json'), engine)
+    assert list((tmp_path / 'store').iterdir()) == []
 
 
 def test_open_shapes_become_profiles(tmp_path):

@@ -3,8 +3,10 @@
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -21,11 +23,14 @@ from gpu_support import why_no_gpu
 from onnx import helper
 from programs import executable
 
+from trt_perception.building import tensorrt_release
 from trt_perception.building.option_sources import load_options
 from trt_perception.building.output_files import check_outputs
 from trt_perception.errors import ConfigError
+from trt_perception.manifest import manifest_path
 
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +65,24 @@ def test_packages_of_the_extra_that_are_missing(name):
     assert done.returncode == 1
     assert done.stderr.startswith(f'build_engine: building engines needs {name}, not installed')
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_ctrl_c_while_tensorrt_is_imported(monkeypatch):
+    """Its import makes another error of whatever a signal handler raises in it."""
+
+    def importing(name):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError(name) from None
+        return real(name)
+
+    real = tensorrt_release.importlib.import_module
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(tensorrt_release.importlib, 'import_module', importing)
+    with pytest.raises(KeyboardInterrupt):
+        tensorrt_release.find_tensorrt('tensorrt_rtx')
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_no_such_onnx(tmp_path, refused):
@@ -127,6 +150,50 @@ def test_outputs_that_nobody_can_read(tmp_path, refused):
     assert '--class-names' in message
     assert 'model.' not in message
     assert 'parameter' not in message
+
+
+def test_what_the_loader_would_refuse_is_not_built(tmp_path, refused, monkeypatch):
+    """The manifest beside the model is right; the options are not."""
+    parsed = parsed_models(monkeypatch)
+    digits = ROOT / 'models' / 'digits.onnx'
+    given = ('--onnx', digits, '--output', tmp_path / 'x.engine')
+    qdq = (*INT8, '--calibration-images', ROOT / 'demo' / 'scenes')
+    qdq += ('--qdq-onnx', tmp_path / 'q.onnx')
+    for more in ((), qdq):
+        message = refused(*given, *more, '--class-names', 'a', 'b', 'c')
+        assert 'with 3 classes the decoder dense' in message
+        assert '(got output0 float32[1, 14, 6000]); check the class names and --decoder' in message
+        assert 'the decoder dense' in refused(*given, *more, '--decoder', 'yolox')
+        assert 'the decoder detr' in refused(*given, *more, '--decoder', 'detr')
+    assert parsed == []
+
+
+def test_a_manifest_that_does_not_fit_its_model(tmp_path, refused):
+    digits = ROOT / 'models' / 'digits.onnx'
+    (tmp_path / 'digits.onnx').write_bytes(digits.read_bytes())
+    manifest = json.loads(manifest_path(digits).read_text())
+    manifest['class_names'] = manifest['class_names'][:3]
+    manifest_path(tmp_path / 'digits.onnx').write_text(json.dumps(manifest))
+    assert 'with 3 classes' in refused('--onnx', tmp_path / 'digits.onnx')
+
+
+@pytest.mark.parametrize(
+    ('kind', 'says'),
+    [
+        ('gray', 'input must take [1, 3, 64, 64] (got images float32[1, 1, 64, 64])'),
+        ('uint8', 'expected --scale 1, --mean 0 and --std 1'),
+    ],
+)
+def test_inputs_that_no_pipeline_feeds(tmp_path, refused, kind, says):
+    if kind == 'gray':
+        three = helper.make_node('Concat', ['images'] * 3, ['x'], axis=1)
+        model = detector_model((1, 1, 64, 64), before=[three])
+    else:
+        cast = helper.make_node('Cast', ['images'], ['x'], to=onnx.TensorProto.FLOAT)
+        model = detector_model(before=[cast])
+        model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
+    onnx.save_model(model, tmp_path / 'net.onnx')
+    assert says in refused('--onnx', tmp_path / 'net.onnx', *KNOWN)
 
 
 def test_an_engine_instead_of_a_model(tmp_path, refused):
@@ -275,7 +342,7 @@ def test_folders_that_cannot_take_the_engine(tmp_path, refused):
     assert 'it is a folder' in refused(*given, code=2)
 
 
-def test_a_folder_without_permission(tmp_path):
+def test_a_folder_without_permission(tmp_path, capsys):
     path = write_detector(tmp_path)
     folder = tmp_path / 'locked'
     folder.mkdir(mode=0o555)
@@ -287,6 +354,9 @@ def test_a_folder_without_permission(tmp_path):
         done = subprocess.run([*command, *option], capture_output=True, text=True, timeout=120)
         assert done.returncode == 2, done.stderr
         assert f'cannot be written: no permission to write in {folder}' in done.stderr
+        assert f'choose another place with {option[0]}\n' in done.stderr
+    assert run('--onnx', path, *KNOWN, '--output', '/proc/x.engine') == 2
+    assert '/proc takes no new files' in capsys.readouterr().err
     assert listing(tmp_path) == before
 
 

@@ -81,7 +81,7 @@ def _write_beside(path: Path, content: bytes) -> Path:
 
 def _problem(path: Path, error: OSError, size: int = 0) -> WriteError:
     """Return what can be told of a file that could not be written."""
-    if isinstance(error, FileNotFoundError) or not path.parent.is_dir():
+    if not path.parent.is_dir():
         return WriteError(f'{path}: cannot be written: {path.parent} is no folder; make it first')
     reason = error.strerror or str(error)
     room = ''

@@ -18,6 +18,7 @@ from trt_perception.building.onnx_model import unknown_operators
 from trt_perception.building.onnx_slim import random_inputs
 from trt_perception.building.precise import Precise
 from trt_perception.building.precise import make_precise
+from trt_perception.building.prepare import check_readable
 from trt_perception.building.prepare import outputs_at
 from trt_perception.building.prepare import recognise_source
 from trt_perception.building.prepare import run_shapes
@@ -89,6 +90,7 @@ def recognise(
         (shape,) = shapes.values()
         outputs = outputs_at(source, shapes)
         recognised = recognise_source(source, context.options, outputs, shape)
+        check_readable(source, recognised, outputs, shape)
         check_labels(context.options, recognised.class_names)
         batch = min((profile.min[0] for profile in profiles), default=shape[0])
         if batch != 1:

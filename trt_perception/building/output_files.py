@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,13 +34,13 @@ def check_report(options: BuildOptions) -> None:
     report = options.json_file
     if report is None:
         return
-    _check_place(report, options)
+    _check_place(report, options, '--json')
     models = [options.engine_path(), *filter(None, (options.qdq_onnx,))]
     if report.resolve() in [p.resolve() for m in models for p in (m, manifest_path(m))]:
         raise ConfigError(f'{report}: is where a model or its manifest goes; name another file')
 
 
-def _check_place(path: Path, options: BuildOptions) -> None:
+def _check_place(path: Path, options: BuildOptions, option: str) -> None:
     if not path.parent.is_dir():
         raise ConfigError(f'{path}: cannot be written: {path.parent} is no folder; make it')
     if path.is_dir():
@@ -48,8 +49,17 @@ def _check_place(path: Path, options: BuildOptions) -> None:
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise ConfigError(
             f'{path}: cannot be written: no permission to write in {path.parent}; choose another '
-            'place with --output'
+            f'place with {option}'
         )
+    try:
+        # For some file systems, as /proc, permissions do not tell.
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f'{path}: cannot be written: {path.parent} takes no new files '
+            f'({error.strerror or error}); choose another place with {option}'
+        ) from error
     if path.resolve() in (options.onnx.resolve(), manifest_path(options.onnx).resolve()):
         raise ConfigError(f'{path}: is what the engine is built from; name another file')
 
@@ -66,18 +76,23 @@ def check_outputs(options: BuildOptions) -> str:
     """
     check_report(options)
     engine = options.engine_path()
-    _check_model(engine, options, _starts_like_a_plan, 'no TensorRT engine')
+    _check_model(engine, options, '--output', _starts_like_a_plan, 'no TensorRT engine')
     if options.qdq_onnx is not None:
-        _check_model(options.qdq_onnx, options, _has_qdq_nodes, 'no model with Q/DQ nodes')
+        otherwise = 'no model with Q/DQ nodes'
+        _check_model(options.qdq_onnx, options, '--qdq-onnx', _has_qdq_nodes, otherwise)
     return 'replaces' if os.path.lexists(engine) else ''
 
 
 def _check_model(
-    path: Path, options: BuildOptions, is_ours: Callable[[Path], bool], otherwise: str
+    path: Path,
+    options: BuildOptions,
+    option: str,
+    is_ours: Callable[[Path], bool],
+    otherwise: str,
 ) -> None:
     manifest = manifest_path(path)
     for each in (path, manifest):
-        _check_place(each, options)
+        _check_place(each, options, option)
     if os.path.lexists(manifest) and not _is_manifest(manifest):
         raise ConfigError(
             f'{manifest}: stands where the manifest goes and is none; move it, or choose another '

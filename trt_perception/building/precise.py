@@ -36,9 +36,14 @@ from trt_perception.manifest import Preprocessing
 from trt_perception.picture_files import frame_of
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
-__all__ = ['Precise', 'choose_images', 'make_precise']
+__all__ = ['Precise', 'choose_images', 'make_precise', 'unused_options']
 
 _QUANTISED = ('int8', 'fp8')
+#: Options that only count where this package calibrates.
+_CALIBRATION = (
+    *('calibration_images', 'calibration_method', 'calibration_count', 'calibration_seed'),
+    *('calibration_cache', 'calibration_tool', 'keep_float'),
+)
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,21 @@ def choose_images(options: BuildOptions, *, quantised: bool) -> ImageSet | None:
     return select_images(
         options.calibration_images, options.calibration_count, options.calibration_seed
     )
+
+
+def unused_options(options: BuildOptions, *, quantised: bool) -> str:
+    """Return a sentence on options of the calibration that were given for nothing, else empty."""
+    given = [
+        '--' + name.replace('_', '-') for name in _CALIBRATION if name in options.model_fields_set
+    ]
+    if not given or (options.precision in _QUANTISED and not quantised):
+        return ''
+    reason = (
+        'the model is quantised already, and its own ranges are used'
+        if options.precision in _QUANTISED
+        else f'only int8 and fp8 are calibrated (precision {options.precision})'
+    )
+    return f'not used: {", ".join(given)}: {reason}'
 
 
 def make_precise(

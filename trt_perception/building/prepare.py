@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from trt_perception.building.engine_manifest import described
 from trt_perception.building.mac_count import infer_shapes
 from trt_perception.building.onnx_model import OnnxSource
 from trt_perception.building.onnx_model import unknown_operators
@@ -14,16 +15,21 @@ from trt_perception.building.option_sources import read_class_names
 from trt_perception.building.option_values import ShapeProfile
 from trt_perception.building.options import BuildOptions
 from trt_perception.building.tensorrt_network import resolve_profiles
+from trt_perception.config import DetectorConfig
 from trt_perception.decoder_spec import DECODERS
 from trt_perception.errors import EngineError
 from trt_perception.input_layout import image_size
 from trt_perception.input_layout import split_inputs
 from trt_perception.manifest import TensorSpec
+from trt_perception.model_spec import resolve_model_spec
 from trt_perception.recognition import Given
 from trt_perception.recognition import Recognised
 from trt_perception.recognition import recognise
 
-__all__ = ['image_input', 'outputs_at', 'recognise_source', 'run_shapes', 'wanted_profiles']
+__all__ = [
+    *('check_readable', 'image_input', 'outputs_at', 'recognise_source', 'run_shapes'),
+    'wanted_profiles',
+]
 
 
 def image_input(source: OnnxSource) -> TensorSpec:
@@ -108,8 +114,57 @@ def recognise_source(
         DECODERS[given.decoder] if given.decoder else manifest.decoder,
         replace(manifest.preprocessing, **given.preprocessing),
         given.class_names or manifest.class_names,
-        (f'{source.file.path.name}.json -> preprocessing, decoder and class names',),
+        _sources(f'{source.file.path.name}.json', options, given),
     )
+
+
+def _sources(manifest: str, options: BuildOptions, given: Given) -> tuple[str, ...]:
+    """Tell what came from the options and what from the manifest, a sentence each."""
+    fields = ('resize', 'pad_value', 'color_order', 'scale', 'mean', 'std')
+    flags = [
+        f'--{name}'.replace('_', '-') for name in fields if getattr(options, name) is not None
+    ]
+    evidence = [f'{", ".join(flags)} -> preprocessing'] if flags else []
+    rest = 'the rest of the preprocessing' if flags else 'preprocessing'
+    if given.decoder:
+        evidence.append(f'--decoder -> {given.decoder}')
+    else:
+        rest += ', decoder'
+    if given.class_names:
+        flag = '--class-names-file' if options.class_names_file else '--class-names'
+        evidence.append(f'{flag} -> {len(given.class_names)} classes')
+    else:
+        rest += ', class names'
+    return *evidence, f'{manifest} -> {rest}'
+
+
+def check_readable(
+    source: OnnxSource,
+    recognised: Recognised,
+    outputs: tuple[TensorSpec, ...],
+    shape: tuple[int, ...],
+) -> None:
+    """Hold the tensors to what was recognised, as whatever loads the engine will.
+
+    Args:
+        source: the model.
+        recognised: how it would be fed and read.
+        outputs: with final shapes.
+        shape: final shape of the image input.
+
+    Raises:
+        EngineError: an engine of it could not be loaded: it takes or gives something else.
+    """
+    if not all(tensor.shape for tensor in outputs):
+        return  # operators of others: only the engine will tell
+    name = source.file.path.name
+    image, beside = split_inputs(name, source.inputs)
+    inputs = (replace(image, shape=shape), *beside)
+    manifest = described(source.file, recognised, inputs, outputs).manifest
+    try:
+        resolve_model_spec(name, manifest, inputs, outputs, DetectorConfig(), any_batch=True)
+    except EngineError as error:
+        raise EngineError(_as_options(str(error))) from error
 
 
 def _as_options(message: str) -> str:

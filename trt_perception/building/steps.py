@@ -16,12 +16,14 @@ from trt_perception.building.onnx_model import OnnxSource
 from trt_perception.building.options import BuildOptions
 from trt_perception.building.output_files import check_outputs
 from trt_perception.building.precise import choose_images
+from trt_perception.building.precise import unused_options
 from trt_perception.building.quantise_check import is_quantised
 from trt_perception.building.report import BuildReport
 from trt_perception.building.report import Context
 from trt_perception.building.report import Progress
 from trt_perception.building.reuse import StorePlace
 from trt_perception.building.tensorrt_release import TensorRt
+from trt_perception.errors import ConfigError
 from trt_perception.model_file import ModelFile
 
 __all__ = ['build']
@@ -71,7 +73,9 @@ def _run(context: Context) -> None:
     replaces = check_outputs(options)
     source = model_steps.read(context)
     tensorrt = model_steps.release(context)
-    images = choose_images(options, quantised=is_quantised(source.model))
+    quantised = is_quantised(source.model)
+    images = choose_images(options, quantised=quantised)
+    context.report.warn(unused_options(options, quantised=quantised))
     # Looked for now, because a wrong name must not cost a build.
     validation = find_files(options.validate_images) if options.validate_images else []
     calibrated = {path.resolve() for path in images.paths} if images else set()
@@ -81,15 +85,18 @@ def _run(context: Context) -> None:
             f'{len(both)} images serve calibration and validation both, and flatter the accuracy: '
             'validate on others'
         )
-    place = engine = quantised = None
+    place = engine = qdq_model = None
     if options.store is not None:
         place = StorePlace(options, source, tensorrt, images, validation)
         engine = _stored(context, place)
     if engine is None:
-        engine, quantised = _make(context, source, tensorrt, images)
-    engine_steps.write(context, engine, quantised, replaces)
+        engine, qdq_model = _make(context, source, tensorrt, images)
+    engine_steps.write(context, engine, qdq_model, replaces)
     if place is not None and not context.report.reused:
-        place.keep(engine, context.report)
+        try:
+            place.keep(engine, context.report)
+        except ConfigError as error:  # the engine is there
+            context.report.warn(f'the engine was not kept for the next build: {error}')
 
 
 def _stored(context: Context, place: StorePlace) -> ModelFile | None:

@@ -5,7 +5,11 @@ Names are looked up, never numbers: TensorRT renumbers its enumerations between 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import signal
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,11 +104,13 @@ def find_tensorrt(runtime: str) -> TensorRt:
 
     Raises:
         EngineError: there is none, or it is older than this package supports.
+        KeyboardInterrupt: Ctrl-C, after the import.
     """
     reasons = []
     for flavour in _MODULES if runtime == 'auto' else (runtime,):
         try:
-            module = importlib.import_module(flavour)
+            with _signals_later():
+                module = importlib.import_module(flavour)
         except Exception as error:
             reasons.append(f'{flavour}: {error}')
             continue
@@ -121,6 +127,24 @@ def find_tensorrt(runtime: str) -> TensorRt:
         'JetPack brings it by sudo apt install python3-libnvinfer, elsewhere: python3 -m pip '
         'install tensorrt, or, to build without a GPU, tensorrt-rtx-cu13'
     )
+
+
+@contextlib.contextmanager
+def _signals_later() -> Iterator[None]:
+    """Keep signals until an import has ended, which would make an ImportError of Ctrl-C."""
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = signal.SIGINT, signal.SIGTERM
+    before = [signal.signal(number, lambda number, _: came.append(number)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def find_gpu() -> tuple[Gpu | None, str]:
