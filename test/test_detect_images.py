@@ -120,6 +120,12 @@ def test_a_folder(model, images, tmp_path, capfd):
     assert (cv2.imread(str(images / 'a.png')) == picture(COLORS['a.png'])).all()
 
 
+def test_a_tilde_is_the_home_folder(model, images, tmp_path, monkeypatch):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    assert run('--engine', model, '--source', images, '--output', '~/found') == 0
+    assert (tmp_path / 'found' / 'detections.json').is_file()
+
+
 def test_a_model_of_a_batch_finds_the_same(model, images, video, tmp_path):
     several = write_tiny_model(tmp_path / 'several.onnx', batch=4)
     found = []
@@ -359,6 +365,9 @@ def test_a_folder_that_cannot_be_written(model, images, tmp_path, capsys):
     out = blocked / 'out'
     assert run('--engine', model, '--source', images, '--output', out) == 1
     assert 'cannot be made' in capsys.readouterr().err
+    arguments = ['--engine', model, '--source', images, '--no-pictures', '--output', '/proc']
+    assert run(*arguments) == 1
+    assert '/proc: cannot be written: no file can be made' in capsys.readouterr().err
 
 
 @needs_tensorrt

@@ -87,6 +87,14 @@ def test_a_model_that_finds_everything(place, capsys):
     assert model['metrics']['mAP'] == pytest.approx(stats[0], abs=1e-12)
 
 
+def test_a_tilde_is_the_home_folder(place, monkeypatch):
+    monkeypatch.setenv('HOME', str(place['folder']))
+    more = ['--json=~/r.json', '--results=~/results']
+    assert usual(place, *more, '--annotations=~/truth.json', '--images=~/images') == 0
+    assert (place['folder'] / 'r.json').is_file()
+    assert (place['folder'] / 'results').is_dir()
+
+
 def test_two_models_side_by_side(place, capsys):
     (place['folder'] / 'other').mkdir()
     other = write_tiny_model(place['folder'] / 'other' / 'tiny.onnx')
@@ -218,6 +226,12 @@ def test_classes_that_do_not_match(place, capsys):
         (['USUAL', '--plot', 'a.jpg'], 'expected a .png, .svg or .pdf file'),
         (['USUAL', '--json', 'gone/a.json'], 'in a folder that exists'),
         (['USUAL', '--worst', 'gone/a'], 'expected a folder to write, in one that exists'),
+        (['USUAL', '--json', '/proc/a.json'], '/proc/a.json: cannot be written: no file can be'),
+        (['USUAL', '--plot', '/proc/a.png'], '/proc/a.png: cannot be written: no file can be'),
+        (['USUAL', '--worst', '/proc/a'], '/proc/a: cannot be written: no file can be made in'),
+        (['USUAL', '--results', '/proc'], '/proc: cannot be written: no file can be made in /pr'),
+        (['USUAL', '--json', ''], "expected a path (got '')"),
+        (['USUAL', '--json', '~nobody-here/a'], '--json: ~nobody-here/a: '),
         (['USUAL', '--class-map', 'gone.json'], 'gone.json: cannot be read'),
         (['USUAL', '--confidence', '2'], "'confidence_threshold' must be from 0 to 1"),
         (['USUAL', '--max-detections', '0'], 'from 1 on'),

@@ -9,6 +9,7 @@ from evaluation_support import found
 from evaluation_support import pictures
 
 from trt_perception.errors import ConfigError
+from trt_perception.errors import WriteError
 from trt_perception.evaluation.classes import ClassMap
 from trt_perception.evaluation.coco import TrueBox
 from trt_perception.evaluation.metrics import ClassMetrics
@@ -201,3 +202,5 @@ def test_any_figures_can_be_plotted(tmp_path, count, classes):
     path = tmp_path / 'plot.svg'
     plot_accuracy({f'model {number}': metrics for number in range(count)}, path)
     assert path.read_text().rstrip().endswith('</svg>')
+    with pytest.raises(WriteError, match=r'gone/plot\.png: '):
+        plot_accuracy({'model': metrics}, tmp_path / 'gone' / 'plot.png')

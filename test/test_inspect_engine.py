@@ -126,9 +126,10 @@ def test_json_holds_the_same(engine, capsys):
     assert content['engine'] is None
 
 
-def test_json_goes_into_a_file(engine, tmp_path, capsys):
+def test_json_goes_into_a_file(engine, tmp_path, capsys, monkeypatch):
     target = tmp_path / 'report.json'
-    assert main([str(engine), '--no-gpu', '--json', str(target)]) == 0
+    monkeypatch.setenv('HOME', str(tmp_path))
+    assert main([str(engine), '--no-gpu', '--json', '~/report.json']) == 0
     assert json.loads(target.read_text())['file'] == str(engine)
     assert 'built by' in capsys.readouterr().out
 

@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from trt_perception.atomic_files import write_together
 from trt_perception.detections import Detections
 from trt_perception.drawing import draw_box
 from trt_perception.errors import ConfigError
@@ -108,7 +109,8 @@ def write_worst(
         What was written: ``montage.jpg`` first, then from the worst on; empty without mistakes.
 
     Raises:
-        ConfigError: a file cannot be written.
+        ConfigError: the folder cannot be made, or what is there not be removed.
+        WriteError: a picture cannot be written.
         ImageError: a picture cannot be read again.
     """
     _remove_earlier(folder)
@@ -207,7 +209,5 @@ def _grid(cells: Sequence[_Picture]) -> _Picture:
 
 
 def _write(path: Path, bgr: _Picture) -> None:
-    try:
-        path.write_bytes(cv2.imencode('.jpg', bgr, [cv2.IMWRITE_JPEG_QUALITY, 92])[1].tobytes())
-    except OSError as error:
-        raise ConfigError(f'{path}: cannot be written: {error.strerror}') from error
+    content = cv2.imencode('.jpg', bgr, [cv2.IMWRITE_JPEG_QUALITY, 92])[1].tobytes()
+    write_together({path: content})

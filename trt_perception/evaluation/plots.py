@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from trt_perception.atomic_files import write_together
 from trt_perception.evaluation.metrics import Metrics
 
 __all__ = ['plot_accuracy']
@@ -23,7 +25,10 @@ def plot_accuracy(models: Mapping[str, Metrics], path: Path) -> None:
 
     Args:
         models: figures by name, at least one.
-        path: picture to write, as ``arguments.check_plot`` wants it.
+        path: picture to write, as ``arguments.check_plot`` wants it; whole or not at all.
+
+    Raises:
+        WriteError: it cannot be written.
     """
     figure: Any = importlib.import_module('matplotlib.figure').Figure(
         (13, 5.5), layout='constrained'
@@ -31,7 +36,9 @@ def plot_accuracy(models: Mapping[str, Metrics], path: Path) -> None:
     left, right = figure.subplots(1, 2)
     _plot_curves(left, models)
     _plot_classes(right, models)
-    figure.savefig(path, dpi=110)
+    content = io.BytesIO()
+    figure.savefig(content, dpi=110, format=path.suffix.removeprefix('.'))
+    write_together({path: content.getvalue()})
 
 
 def _plot_curves(axes: Any, models: Mapping[str, Metrics]) -> None:

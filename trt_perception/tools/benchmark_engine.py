@@ -20,7 +20,9 @@ from typing import Final
 from tqdm import tqdm
 
 from trt_perception.arguments import at_least
+from trt_perception.arguments import check_output_file
 from trt_perception.arguments import check_plot
+from trt_perception.arguments import user_path
 from trt_perception.errors import ConfigError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.frame import PIXEL_FORMATS
@@ -154,9 +156,8 @@ def _prepare(
     Raises:
         TrtPerceptionError: a model, picture or option cannot be used.
     """
-    for path in filter(None, (options.json, options.plot)):
-        if not path.parent.is_dir() or path.is_dir():
-            raise ConfigError(f'{path}: expected a file to write, in a folder that exists')
+    for path in (options.json, options.plot):
+        check_output_file(path)
     if options.plot:
         check_plot(options.plot)
     wanted = BenchmarkOptions(
@@ -280,8 +281,13 @@ def _parser() -> argparse.ArgumentParser:
         default='cpu',
         help='what ONNX Runtime runs ONNX files with (default: cpu)',
     )
-    add('--json', type=Path, metavar='FILE', help='write all figures, with the machine')
-    add('--plot', type=Path, metavar='FILE', help='draw them (.png, .svg, .pdf; needs matplotlib)')
+    add('--json', type=user_path, metavar='FILE', help='write all figures, with the machine')
+    add(
+        '--plot',
+        type=user_path,
+        metavar='FILE',
+        help='draw them (.png, .svg, .pdf; needs matplotlib)',
+    )
     add('--steps-only', action='store_true', help='measure no pipeline and not the naive way')
     add('--no-naive', action='store_true', help='do not measure the naive way')
     add_model_arguments(parser)

@@ -21,6 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
+from trt_perception.arguments import check_output_folder
+from trt_perception.arguments import user_path
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
@@ -148,6 +150,7 @@ def _run(model: ModelFile, config: DetectorConfig, plan: Plan, command: str) -> 
             plan.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f'{plan.folder}: cannot be made: {error.strerror}') from error
+        check_output_folder(plan.folder)
         with tqdm(total=plan.total or None, unit='img', disable=None, leave=False) as bar:
             _detect_in_pictures(work, plan, names, bar.update)
             for name, video in plan.videos:
@@ -240,7 +243,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar='SOURCE',
         help='folders, patterns, picture and video files',
     )
-    add('--output', type=Path, required=True, metavar='DIR', help='folder of the results')
+    add('--output', type=user_path, required=True, metavar='DIR', help='folder of the results')
     add('--overwrite', action='store_true', help='replace results of an earlier run')
     add('--no-pictures', action='store_true', help='write no annotated pictures and videos')
     add(

@@ -17,7 +17,9 @@ from tqdm import tqdm
 
 from trt_perception.arguments import at_least
 from trt_perception.arguments import check_output_file
+from trt_perception.arguments import check_output_folder
 from trt_perception.arguments import check_plot
+from trt_perception.arguments import user_path
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import ConfigError
 from trt_perception.errors import TrtPerceptionError
@@ -105,9 +107,8 @@ def _prepare(options: argparse.Namespace) -> _Job:
         check_output_file(path)
     if options.plot:
         check_plot(options.plot)
-    for folder in filter(None, (options.worst, options.results)):
-        if not folder.parent.is_dir() or (folder.exists() and not folder.is_dir()):
-            raise ConfigError(f'{folder}: expected a folder to write, in one that exists')
+    for folder in (options.worst, options.results):
+        check_output_folder(folder)
     if options.annotations is None:
         _check_without_annotations(options)
     class_map = read_class_map(options.class_map) if options.class_map else {}
@@ -226,12 +227,19 @@ def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace, comman
     for model in report.models:
         name = model.name.replace('/', '_')
         if options.results:
-            options.results.mkdir(exist_ok=True)
+            _make(options.results)
             path = options.results / f'{name}.results.json'
             write_json(path, model.rows)
             print(f'saved {path}')
         if options.worst:
             _save_worst(model, job.dataset, options.worst / name, options.worst_count)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f'{folder}: cannot be made: {error.strerror}') from error
 
 
 def _save_worst(model: ModelAccuracy, dataset: Dataset, folder: Path, count: int) -> None:
@@ -272,15 +280,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         '--images',
-        type=Path,
+        type=user_path,
         required=True,
         metavar='DIR',
         help='pictures in this folder and below',
     )
-    add('--annotations', type=Path, metavar='FILE', help='what is to be found, as COCO JSON')
+    add('--annotations', type=user_path, metavar='FILE', help='what is to be found, as COCO JSON')
     add(
         '--class-map',
-        type=Path,
+        type=user_path,
         metavar='FILE',
         help='JSON object of class name to category name, or null to leave a class out',
     )
@@ -294,16 +302,16 @@ def _parser() -> argparse.ArgumentParser:
         action='store_true',
         help='leave annotated pictures out that have no file',
     )
-    add('--json', type=Path, metavar='FILE', help='write all figures')
+    add('--json', type=user_path, metavar='FILE', help='write all figures')
     add(
         '--plot',
-        type=Path,
+        type=user_path,
         metavar='FILE',
         help='draw precision and recall (.png, .svg, .pdf; needs matplotlib)',
     )
     add(
         '--worst',
-        type=Path,
+        type=user_path,
         metavar='DIR',
         help='draw the pictures with most mistakes; replaces those that an earlier run drew there',
     )
@@ -314,7 +322,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar='N',
         help='how many (default: 12)',
     )
-    add('--results', type=Path, metavar='DIR', help="write all detections as COCO's results")
+    add('--results', type=user_path, metavar='DIR', help="write all detections as COCO's results")
     add('--all-classes', action='store_true', help='show each category, not the 20 worst')
     add_model_arguments(parser)
     return parser

@@ -13,6 +13,7 @@ from typing import Final
 from tqdm import tqdm
 
 from trt_perception.arguments import at_least
+from trt_perception.arguments import user_path
 from trt_perception.building.inspect_layers import check_precision
 from trt_perception.building.inspect_layers import layer_precisions
 from trt_perception.building.inspect_layers import raise_if_lost
@@ -141,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add('engine', type=Path, metavar='ENGINE', help='engine (.engine, .plan, .trt)')
+    add('engine', type=user_path, metavar='ENGINE', help='engine (.engine, .plan, .trt)')
     add(
         '--times',
         type=at_least(0),
@@ -156,7 +157,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar='N',
         help='most rows in the table of layers (default: 30)',
     )
-    add('--json', type=Path, metavar='FILE', help='write all of it; - writes it to the terminal')
+    add(
+        '--json',
+        type=user_path,
+        metavar='FILE',
+        help='write all of it; - writes it to the terminal',
+    )
     add('--no-gpu', action='store_true', help='do not load the engine')
     add(
         '--update-manifest',
