@@ -294,6 +294,14 @@ def test_sources_are_never_replaced(model, images, more, tmp_path, capsys):
     ('arguments', 'message'),
     [
         (['--engine', 'gone.onnx', '--source', 'IMAGES', '--output', 'OUT'], 'gone.onnx: cannot'),
+        (
+            ['--engine', '', '--source', 'IMAGES', '--output', 'OUT'],
+            "engine or ONNX file (got '')",
+        ),
+        (
+            ['--engine', 'MODEL', '--source', 'MODEL', '--output', 'OUT'],
+            'its suffix says that it is no picture; expected',
+        ),
         (['--engine', 'MODEL', '--source', 'gone', '--output', 'OUT'], 'gone: does not exist'),
         (['--engine', 'MODEL', '--source', 'IMAGES', '--output', 'MODEL'], 'there is a file'),
         (['--engine', 'MODEL', '--source', 'IMAGES'], '--output'),

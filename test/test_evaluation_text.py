@@ -52,8 +52,13 @@ def test_one_model():
 def test_two_models():
     found = lines(model('a.onnx', 0.75, range(2)), model('b.onnx', 0.7499, range(2)))
     (difference,) = [line for line in found if line[:1] == ['difference']]
-    assert difference == ['difference', '0.000', '0.000', '0.000', '0.000']
+    assert difference == ['difference', '0.0000', '-0.0001', '0.0000', '0.0000']
     assert ['b.onnx', 'other', 'class', 'names'] in found
+
+
+def test_a_difference_that_cannot_be_seen_has_no_sign():
+    found = lines(model('a.onnx', 0.75, range(1)), model('b.onnx', 0.74999, range(1)))
+    assert ['difference', '0.0000', '0.0000', '0.0000', '0.0000'] in found
 
 
 def test_means_of_other_categories_have_no_difference():
@@ -73,6 +78,6 @@ def test_the_worst_of_many_categories(all_classes):
 
 def test_differences_have_a_sign():
     rise = lines(model('a.onnx', 0.5, range(1)), model('b.onnx', 0.625, range(1)))
-    assert ['difference', '0.000', '+0.125', '0.000', '0.000'] in rise
+    assert ['difference', '0.0000', '+0.1250', '0.0000', '0.0000'] in rise
     fall = lines(model('a.onnx', 0.5, range(1)), model('b.onnx', 0.25, range(1)))
-    assert ['difference', '0.000', '-0.250', '0.000', '0.000'] in fall
+    assert ['difference', '0.0000', '-0.2500', '0.0000', '0.0000'] in fall

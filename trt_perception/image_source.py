@@ -39,7 +39,7 @@ def find_images(source: str) -> list[Path]:
         found = list(path.iterdir())
         what = 'this folder holds'
     elif path.is_file():
-        found, what = [path], 'this is'
+        found, what = [path], 'its suffix says that it is'
     else:
         found = [Path(name) for name in glob.glob(str(path), recursive=True)]
         if not found:
@@ -48,9 +48,8 @@ def find_images(source: str) -> list[Path]:
         what = 'this pattern finds'
     images = sorted(file for file in found if file.suffix.lower() in IMAGE_SUFFIXES)
     if not images:
-        raise ConfigError(
-            f'{source}: {what} no picture ({len(found)} other files); expected {_EXPECTED}'
-        )
+        others = '' if path.is_file() else f' ({len(found)} other files)'
+        raise ConfigError(f'{source}: {what} no picture{others}; expected {_EXPECTED}')
     return images
 
 

@@ -76,6 +76,8 @@ def read_model_file(path: str | Path) -> ModelFile:
         EngineError: the file is missing, unreadable, of unknown kind, or open to others.
         ManifestError: the manifest is malformed or speaks of other bytes.
     """
+    if not str(path):
+        raise EngineError("expected the path of an engine or ONNX file (got '')")
     try:
         asked = Path(path).expanduser()
     except RuntimeError as error:

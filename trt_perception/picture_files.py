@@ -30,6 +30,7 @@ MAX_BYTES: Final = 512 * 1024 * 1024
 
 _COMMENTS: Final = rb'\s+(?:#[^\n]*\n\s*)*'
 _PNM: Final = re.compile(rb'P[2356]%b(\d{1,9})%b(\d{1,9})\s' % (_COMMENTS, _COMMENTS))
+_TIFF_STARTS: Final = (b'II*\0', b'MM\0*')
 _TIFF_WIDTH: Final = 256
 _TIFF_HEIGHT: Final = 257
 _TIFF_TYPES: Final = {3: 'H', 4: 'I'}
@@ -63,7 +64,12 @@ def read_picture(path: Path, *, upright: bool = True) -> npt.NDArray[np.uint8]:
     except cv2.error:  # pragma: no cover - depends on the release of OpenCV
         bgr = None
     if bgr is None:
-        raise ImageError('not_decodable', f'{path}: cannot be decoded as a picture: it is damaged')
+        reason = 'it is damaged'
+        if content[:4].tobytes() in _TIFF_STARTS:
+            reason += (
+                ', or a TIFF of another kind than 8 or 16 bits (floating point, say): convert it'
+            )
+        raise ImageError('not_decodable', f'{path}: cannot be decoded as a picture: {reason}')
     return bgr.astype(np.uint8, copy=False)
 
 
@@ -93,12 +99,14 @@ def _content(path: Path) -> npt.NDArray[np.uint8]:
 def _declared_size(content: npt.NDArray[np.uint8]) -> tuple[int, int]:
     """Return width and height as the file's header has them."""
     head = content[:1024].tobytes()
+    if not head:
+        raise ImageError('not_decodable', 'cannot be decoded as a picture: it is empty')
     try:
         if head[:2] == b'BM':
             return _bmp_size(head)
         if head[:4] == b'RIFF' and head[8:12] == b'WEBP':
             return _webp_size(head)
-        if head[:4] in (b'II*\0', b'MM\0*'):
+        if head[:4] in _TIFF_STARTS:
             return _tiff_size(content.data)
     except struct.error:
         raise ImageError('not_decodable', 'cannot be decoded: it ends in its header') from None

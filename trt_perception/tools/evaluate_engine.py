@@ -55,7 +55,8 @@ examples:
 
 mAP is COCO's: IoU 0.50 to 0.95, the 100 best detections of each category in each picture, all
 scores above 0.001; by pycocotools. Precision, recall, mistakes and agreement are at --confidence.
-F1 is the share of all detections of two models that pair up, at IoU 0.5 and of one class.
+F1 is the share of all detections of two models that pair up, at IoU 0.5 and of one class; "max
+score diff" is how far the scores of the worst pair are apart.
 Latency is of one picture, from preprocessing to boxes; of a model that takes several at once, a
 picture's share. For mAP, boxes are decoded on the
 host from a score of 0.001 on; benchmark_engine measures what a node does.

@@ -125,7 +125,8 @@ def _class_table(report: AccuracyReport, all_classes: bool) -> str:
 
 
 def _agreement_table(report: AccuracyReport) -> str:
-    head = [f'against {report.reference}', 'F1', 'mean IoU', 'its', 'own', 'pairs', 'score diff']
+    head = [f'against {report.reference}', 'F1', 'mean IoU', 'its', 'own', 'pairs']
+    head.append('max score diff')
     rows = []
     for name, agreement in report.agreements.items():
         if agreement is None:
@@ -139,7 +140,7 @@ def _agreement_table(report: AccuracyReport) -> str:
                 _figure(one.f1, 4),
                 _figure(one.mean_iou, 4),
                 *map(str, counts),
-                _figure(agreement.max_score_difference),
+                _figure(agreement.max_score_difference, 4),
             ]
         )
     return _table(head, rows)
@@ -163,8 +164,9 @@ def _figure(value: float | None, digits: int = 3) -> str:
 def _change(value: float | None, first: float | None) -> str:
     if value is None or first is None:
         return ''
-    text = f'{value - first:+.3f}'
-    return '0.000' if float(text) == 0 else text
+    # A digit more than the figures: 0.000 would look wrong beside two that are not the same.
+    text = f'{value - first:+.4f}'
+    return '0.0000' if float(text) == 0 else text
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
