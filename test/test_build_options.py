@@ -315,6 +315,17 @@ def parse(*arguments):
     return given_options(parser.parse_args(arguments))
 
 
+@pytest.mark.parametrize('slash', ['', '/'])
+def test_a_place_outside_the_folder_is_said_once(tmp_path, slash):
+    (tmp_path / 'a').mkdir()
+    elsewhere = f'{tmp_path}/b'
+    config = yaml_file(tmp_path / 'a', f'output: {elsewhere}{slash}')
+    message = refusal({'onnx': 'm.onnx'}, config)
+    assert f'(got {elsewhere}{slash}):' in message
+    config = yaml_file(tmp_path / 'a', 'output: ../b')
+    assert f'(got ../b, which is {elsewhere}):' in refusal({'onnx': 'm.onnx'}, config)
+
+
 def test_the_command_line_gives_only_what_was_typed():
     assert parse() == {}
     found = parse(

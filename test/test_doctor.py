@@ -57,6 +57,7 @@ def test_plain_text_and_its_exit_code():
     ended = run('missing.onnx', '--seconds', '0')
     assert ended.returncode == 1
     assert '  red    file: missing.onnx: cannot be opened' in ended.stdout
+    assert '  fix: name an ONNX file, or an engine that build_engine made' in ended.stdout
     assert ', 1 red' in ended.stdout.splitlines()[-1]
     assert '\033' not in ended.stdout
 
@@ -108,6 +109,11 @@ def test_a_middleware_that_is_not_there():
         (['--seconds', '-1'], 'from 0 to 600'),
         (['--seconds', 'nan'], 'from 0 to 600'),
         (['--device', 'x'], '--device'),
+        (['--image-topic', 'front image'], 'must be a topic as /front/image_raw'),
+        (['--image-topic', '/front/'], "(got '/front/')"),
+        (['--image-topic', '/2nd/image'], 'none beginning with a digit'),
+        (['--image-topic', ''], "(got '')"),
+        (['--image-topic', '/front/image_raw', '--seconds', '0'], '--seconds above 0'),
         (['--what'], '--what'),
     ],
 )

@@ -190,7 +190,7 @@ def _beside(config: Path, name: str, value: Any) -> Any:
     except (OSError, RuntimeError, ValueError) as error:  # links in a ring, NUL, nobody's home
         raise ConfigError(f"'{name}' cannot be {value!r}: {error}") from error
     if not place.is_relative_to(home):
-        where = '' if value == str(place) else f', which is {place}'
+        where = '' if Path(value) == place else f', which is {place}'
         raise ConfigError(
             f"'{name}' must stay in the folder of this file (got {value}{where}): a place "
             f'elsewhere is named on the command line, {row.flag} {value}'

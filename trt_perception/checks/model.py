@@ -116,7 +116,10 @@ def _plan(model: Any, modules: Mapping[str, Module], gpu: Gpu | None) -> Iterato
 
 
 def _refused(name: str, error: Exception) -> Finding:
-    found, fix = split_fix(
-        str(error), 'name another model, or export or build this one again (docs/building.md)'
+    cure = (
+        'name an ONNX file, or an engine that build_engine made, that this user may read'
+        if name == 'file'
+        else 'export the model again, or set the parameters that the message names'
     )
+    found, fix = split_fix(str(error), cure)
     return Finding(_AREA, name, 'red', found, fix)

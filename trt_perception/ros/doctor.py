@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -53,7 +54,10 @@ exit codes: 0 nothing is red, 1 something is red, 2 wrong usage, 130 interrupted
 
 def main(args: list[str] | None = None) -> int:
     """Run all checks, print what they found, and return the exit code."""
-    options = _parser().parse_args(sys.argv[1:] if args is None else args)
+    parser = _parser()
+    options = parser.parse_args(sys.argv[1:] if args is None else args)
+    if options.image_topic and not options.seconds:
+        parser.error('--image-topic needs --seconds above 0: with 0 no topic is listened to')
     try:
         findings = list(run_checks(options, _progress(options)))
     except KeyboardInterrupt:
@@ -113,7 +117,7 @@ def _graph(options: argparse.Namespace, segment_bytes: int) -> Sequence[Finding]
     """Ask the graph in a process of its own: a middleware that is not there ends it."""
     numbers = str(options.seconds), str(segment_bytes)
     ended = subprocess.run(
-        [sys.executable, '-m', _GRAPH, options.image_topic, *numbers],
+        [sys.executable, '-m', _GRAPH, options.image_topic or '', *numbers],
         capture_output=True,
         text=True,
         timeout=options.seconds + 60,
@@ -143,7 +147,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument('model', nargs='?', default='', help='engine or ONNX file to check')
     parser.add_argument(
-        '--image-topic', default='', metavar='TOPIC', help='topic that the detector is to read'
+        '--image-topic',
+        type=_topic,
+        metavar='TOPIC',
+        help='topic that the detector is to read',
     )
     parser.add_argument(
         '--seconds',
@@ -154,6 +161,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument('--device', type=int, default=0, help='CUDA device (default 0)')
     parser.add_argument('--json', action='store_true', help='print JSON')
     return parser
+
+
+def _topic(text: str) -> str:
+    # As ROS 2 has it, without substitutions: rclpy, which knows, may be what is missing.
+    if re.fullmatch(r'(~?/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*', text):
+        return text
+    raise argparse.ArgumentTypeError(
+        'must be a topic as /front/image_raw: names of letters, digits and underscores, none '
+        f'beginning with a digit, with / between them (got {text!r})'
+    )
 
 
 def _seconds(text: str) -> float:
