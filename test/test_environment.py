@@ -204,3 +204,29 @@ def test_which_of_our_tests_touch_ros():
     nodes = {path.stem for path in files if path.stem.startswith('test_node_')}
     assert nodes | {'test_launch', 'test_messages', 'test_replay_images'} <= found
     assert not found & {'test_nms', 'test_letterbox', 'test_frame', 'test_manifest'}
+
+
+def test_a_checkout_that_this_user_cannot_write(tmp_path):
+    shutil.copytree(ROOT / 'scripts/lib', tmp_path / 'scripts/lib')
+    script = shutil.copy(ROOT / 'scripts/run', tmp_path / 'scripts/run')
+    lock = tmp_path / '.env/jazzy/lock'
+    lock.mkdir(parents=True)  # what even root cannot write
+    environment = {**os.environ, 'TRT_PERCEPTION_IN_TEST': ''}
+    command = [script, '--distro', 'jazzy', 'doctor']
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert f'cannot write {lock}; the checkout is of user {tmp_path.owner()}' in line
+
+
+def test_drawing_scenes_says_what_it_needs(tmp_path):
+    script = [sys.executable, ROOT / 'training/draw_scenes.py']
+    # Neither numpy nor scikit-image: an interpreter without site packages.
+    ended = subprocess.run([script[0], '-S', '-E', script[1], '--help'], capture_output=True)
+    assert ended.returncode == 0
+    command = [script[0], '-S', '-E', script[1], 'eval', tmp_path / 'scenes']
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert f'pip install -r {ROOT}/training/requirements.txt' in ended.stderr
+    assert 'Traceback' not in ended.stderr
+    assert not (tmp_path / 'scenes').exists()

@@ -11,29 +11,38 @@ import argparse
 import json
 import pathlib
 
-import cv2
-import make_demo
-import scenes
-import tqdm
-
-CONFIGS = {
-    'train': scenes.SceneConfig(split='train', seed=5),
-    'dev': scenes.DEV,
-    'eval': scenes.EVAL,
-}
+NEEDS = pathlib.Path(__file__).with_name('requirements.txt')
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('split', choices=CONFIGS)
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], epilog=f'Needs the packages of {NEEDS}.'
+    )
+    parser.add_argument('split', choices=('train', 'dev', 'eval'))
     parser.add_argument('folder', type=pathlib.Path)
     parser.add_argument('--count', type=int, default=300)
-    parser.add_argument('--quality', type=int, default=make_demo.JPEG_QUALITY)
+    parser.add_argument('--quality', type=int, help='of JPEG (default: that of the demo)')
     arguments = parser.parse_args()
+    try:  # late, so that the help needs none of them
+        import cv2
+        import make_demo
+        import scenes
+        import tqdm
+    except ImportError as error:
+        raise SystemExit(
+            f'{error}; in a virtual environment of its own: python -m pip install -r {NEEDS}'
+        ) from error
+    configs = {
+        'train': scenes.SceneConfig(split='train', seed=5),
+        'dev': scenes.DEV,
+        'eval': scenes.EVAL,
+    }
+    if arguments.quality is None:
+        arguments.quality = make_demo.JPEG_QUALITY
     arguments.folder.mkdir(parents=True, exist_ok=True)
     drawn = []
     for index in tqdm.trange(arguments.count):
-        scene = scenes.compose(CONFIGS[arguments.split], index)
+        scene = scenes.compose(configs[arguments.split], index)
         path = arguments.folder / f'scene_{index:03d}.jpg'
         bgr = cv2.cvtColor(scene.image, cv2.COLOR_RGB2BGR)
         if not cv2.imwrite(str(path), bgr, [cv2.IMWRITE_JPEG_QUALITY, arguments.quality]):

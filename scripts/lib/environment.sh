@@ -272,7 +272,10 @@ env_lock() {
 # test must stay as it is.
 env_ready() {
   [ "${TRT_PERCEPTION_IN_TEST:-}" != "$ENV_INSTALL" ] || return 0
-  mkdir -p "$ENV_STATE"
+  local lock=$ENV_STATE/lock
+  { mkdir -p "$ENV_STATE" && : >> "$lock"; } 2>/dev/null ||
+    env_die "user $(id -un 2>/dev/null || id -u) cannot write $lock; the checkout is of user $(
+      stat -c %U "$ENV_ROOT"): run this as that user, or in a clone of your own"
   (
     env_lock 9
     env_ros
@@ -280,7 +283,7 @@ env_ready() {
     env_setup 9>&-
     env_activate
     env_build 9>&-
-  ) 9> "$ENV_STATE/lock"
+  ) 9> "$lock"
 }
 
 env_activate() {
