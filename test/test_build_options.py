@@ -110,25 +110,25 @@ def test_compute_capabilities_of_two_digits():
 @pytest.mark.parametrize(
     ('given', 'reason'),
     [
-        ({'precision': 'fp12'}, "'precision' must be one of fp32, tf32, fp16, bf16, int8, fp8"),
+        ({'precision': 'fp12'}, '--precision must be one of fp32, tf32, fp16, bf16, int8, fp8'),
         ({'workspace_mib': 0}, 'from 1 to 1048576 MiB (got 0)'),
         ({'workspace_mib': True}, 'whole number'),
         ({'workspace_mib': '64'}, 'whole number'),
         ({'optimization_level': 6}, 'from 0 to 5 (got 6)'),
         ({'output': 'model.bin'}, '.engine, .plan, .trt'),
-        ({'decoder': 'magic'}, "'decoder': must be one of dense"),
+        ({'decoder': 'magic'}, '--decoder: must be one of dense'),
         ({'scale': 0.0}, 'must be positive'),
-        ({'mean': [0.0, 1.0]}, "'mean' must be a list of 3, each a number (got 2)"),
+        ({'mean': [0.0, 1.0]}, '--mean must be a list of 3, each a number (got 2 values)'),
         ({'std': [1.0, 0.0, 1.0]}, 'must be positive'),
-        ({'mean': [0.0, float('nan'), 0.0]}, "'mean' must be"),
+        ({'mean': [0.0, float('nan'), 0.0]}, '--mean must be'),
         ({'input_size': '640'}, 'width and height'),
         ({'class_names': ['a', 'a']}, "'a' twice"),
         ({'onnx': ''}, 'empty'),
-        ({'batch': 2, 'shapes': '1x3x4x4'}, 'batch or shapes'),
-        ({'annotations': 'a.json'}, 'give validate too'),
-        ({'max_accuracy_drop': 0.0}, 'give validate too'),
-        ({'gpu_fallback': True}, 'dla_core'),
-        ({'store_keep_days': 3}, 'with store'),
+        ({'batch': 2, 'shapes': '1x3x4x4'}, '--batch or --shapes'),
+        ({'annotations': 'a.json'}, 'give --validate too'),
+        ({'max_accuracy_drop': 0.0}, '--max-accuracy-drop needs images to measure'),
+        ({'gpu_fallback': True}, 'with --dla-core'),
+        ({'store_keep_days': 3}, 'with --store'),
         ({'dla_core': 0, 'precision': 'fp32'}, 'fp16 and int8 only'),
         ({'runtime': 'tensorrt', 'compute_capabilities': '8.6'}, 'TensorRT-RTX'),
         ({'class_names': ['a'], 'class_names_file': 'n.txt'}, 'not both'),
@@ -251,7 +251,7 @@ def test_each_wrong_key_has_its_line_and_sentence(tmp_path):
         [
             f"{config}, line 2: 'precison' is no option; did you mean 'precision'?",
             f"{config}, line 4: 'batch' must be a whole number from 1 to 1024 (got 'many')",
-            "'workspace_mib' must be a whole number from 1 to 1048576 MiB (got -1)",
+            '--workspace-mib must be a whole number from 1 to 1048576 MiB (got -1)',
         ]
     )
 

@@ -162,7 +162,7 @@ def test_what_the_loader_would_refuse_is_not_built(tmp_path, refused, monkeypatc
     for more in ((), qdq):
         message = refused(*given, *more, '--class-names', 'a', 'b', 'c')
         assert 'with 3 classes the decoder dense' in message
-        assert '(got output0 float32[1, 14, 6000]); check the class names and --decoder' in message
+        assert '(got output0 float32[1, 14, 6000]); check class names and decoder' in message
         assert 'the decoder dense' in refused(*given, *more, '--decoder', 'yolox')
         assert 'the decoder detr' in refused(*given, *more, '--decoder', 'detr')
     assert parsed == []
@@ -180,7 +180,7 @@ def test_a_manifest_that_does_not_fit_its_model(tmp_path, refused):
 @pytest.mark.parametrize(
     ('kind', 'says'),
     [
-        ('gray', 'input must take [1, 3, 64, 64] (got images float32[1, 1, 64, 64])'),
+        ('gray', 'expected an image of 3 channels'),
         ('uint8', 'expected --scale 1, --mean 0 and --std 1'),
     ],
 )
@@ -221,6 +221,7 @@ def test_labels_that_do_not_fit_cost_no_build(tmp_path, refused, monkeypatch):
     message = refused(*given, code=2)
     assert 'bird' in message
     assert 'cat' in message
+    assert 'give --class-names as the annotations have them' in message
     assert parsed == []
 
 
@@ -288,7 +289,9 @@ def test_too_few_images_and_all_alike(tmp_path, refused):
 def test_a_quantised_model_that_cannot_be_written(tmp_path, refused):
     path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
     given = ('--onnx', path, *KNOWN, '--qdq-onnx')
-    assert 'qdq_onnx needs precision int8 or fp8' in refused(*given, tmp_path / 'q.onnx', code=2)
+    assert '--qdq-onnx needs --precision int8 or fp8' in refused(
+        *given, tmp_path / 'q.onnx', code=2
+    )
     given = (*given[:-1], *INT8, '--calibration-images', images, '--qdq-onnx')
     assert 'ends in .onnx' in refused(*given, tmp_path / 'q.bin', code=2)
     assert 'is what the engine is built from' in refused(*given, path, code=2)
@@ -340,6 +343,11 @@ def test_folders_that_cannot_take_the_engine(tmp_path, refused):
         assert 'is no folder' in message
     (tmp_path / 'net.engine').mkdir()
     assert 'it is a folder' in refused(*given, code=2)
+
+
+def test_plugins_that_are_not_there_are_told_first(tmp_path, refused):
+    given = ('--onnx', tmp_path / 'none.onnx', '--plugins', tmp_path / 'none.so')
+    assert f'--plugins {tmp_path / "none.so"}: cannot be opened' in refused(*given)
 
 
 def test_a_folder_without_permission(tmp_path, capsys):

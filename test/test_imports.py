@@ -17,7 +17,7 @@ PACKAGE = Path(trt_perception.__file__).parent
 # From top to bottom, as in docs/architecture.md; a module may import its own layer and those
 # below. Entries are modules, or packages with all that is in them, below trt_perception.
 LAYERS = {
-    'shells': ['ros', 'tools'],
+    'shells': ['commands', 'ros', 'tools'],
     'offline': ['building', 'checks', 'evaluation'],
     'detector': ['detector'],
     'pipelines': ['pipelines'],

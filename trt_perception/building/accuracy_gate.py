@@ -16,6 +16,7 @@ from trt_perception.building.images import find_files
 from trt_perception.building.options import BuildOptions
 from trt_perception.building.report import Progress
 from trt_perception.config import DetectorConfig
+from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.evaluation.compare import AccuracyReport
 from trt_perception.evaluation.compare import compare_models
@@ -75,7 +76,14 @@ def check_labels(options: BuildOptions, class_names: Sequence[str]) -> None:
     """
     if options.validate_images is not None:
         images = find_files(options.validate_images)
-        Dataset.of(images, options.annotations, allow_missing=True).class_map(class_names)
+        dataset = Dataset.of(images, options.annotations, allow_missing=True)
+        try:
+            dataset.class_map(class_names)
+        except ConfigError as error:
+            raise ConfigError(
+                f'{error}\nbuild_engine has neither: give --class-names as the annotations have '
+                'them, or build without --annotations and measure with evaluate_engine'
+            ) from error
 
 
 def onnx_file(path: Path, model: onnx.ModelProto, recognised: Recognised) -> ModelFile:

@@ -55,7 +55,7 @@ def load_options(config: Path | None, given: Mapping[str, Any]) -> BuildOptions:
     except pydantic.ValidationError as error:
         sentences = [
             f'{_origin(name, config, lines, given)}{sentence}'
-            for name, sentence in _sentences(error)
+            for name, sentence in _sentences(error, given)
         ]
         raise ConfigError('\n'.join(sentences)) from error
 
@@ -68,8 +68,13 @@ def _origin(
     return f'{config}, line {lines[name]}: '
 
 
-def _sentences(error: pydantic.ValidationError) -> list[tuple[str, str]]:
-    """Return (option, one sentence) for each wrong value; the option is '' for combinations."""
+def _sentences(
+    error: pydantic.ValidationError, given: Collection[str] = ()
+) -> list[tuple[str, str]]:
+    """Return (option, one sentence) for each wrong value; the option is '' for combinations.
+
+    Those that are ``given`` on the command line are called as there.
+    """
     rows = {key: row for row in OPTIONS for key in (row.name, row.field)}
     found: dict[str, str] = {}
     for entry in error.errors(include_url=False):
@@ -77,25 +82,27 @@ def _sentences(error: pydantic.ValidationError) -> list[tuple[str, str]]:
         row = rows.get(key)
         name = row.name if row else key
         if name not in found:  # of a list, the first wrong item
-            found[name] = _sentence(name, row, entry)
+            shown = row.flag if row and name in given else f"'{name}'" if name else ''
+            found[name] = _sentence(name, shown, row, entry)
     return list(found.items())
 
 
-def _sentence(name: str, row: Option | None, entry: Any) -> str:
+def _sentence(name: str, shown: str, row: Option | None, entry: Any) -> str:
     if entry['type'] == 'value_error':
         reason = str(entry['ctx']['error'])
-        return f"'{name}': {reason}" if name else reason
+        return f'{shown}: {reason}' if name else reason
     if row is None:
         near = difflib.get_close_matches(name.replace('-', '_'), _ROWS, n=1)
-        return f"'{name}' is no option" + (f"; did you mean '{near[0]}'?" if near else '')
+        return f'{shown} is no option' + (f"; did you mean '{near[0]}'?" if near else '')
     if entry['type'] == 'missing' and len(entry['loc']) == 1:
-        return f"'{name}' is missing ({row.flag}): {row.description}"
+        return f'{shown} is missing ({row.flag}): {row.description}'
     if entry['type'] == 'missing':  # one of a fixed number
-        return f"'{name}' must be {expected(row)} (got {len(entry['input'])})"
-    shown = repr(entry['input'])
-    shown = shown if len(shown) <= 80 else shown[:79] + '…'
+        count = len(entry['input'])
+        return f'{shown} must be {expected(row)} (got {count} value{"s" * (count != 1)})'
+    value = repr(entry['input'])
+    value = value if len(value) <= 80 else value[:79] + '…'
     hint = _yaml_number(entry['input']) if row.kind == 'float' else ''
-    return f"'{name}' must be {expected(row)} (got {shown}{hint})"
+    return f'{shown} must be {expected(row)} (got {value}{hint})'
 
 
 def _yaml_number(value: object) -> str:

@@ -387,18 +387,18 @@ class BuildOptions(pydantic.BaseModel):
         wrong = [
             sentence
             for applies, sentence in (
-                (self.batch and self.shapes, 'give batch or shapes, not both: shapes hold it'),
+                (self.batch and self.shapes, 'give --batch or --shapes, not both: shapes hold it'),
                 (
                     self.class_names and self.class_names_file,
-                    'give class_names or class_names_file, not both',
+                    'give --class-names or --class-names-file, not both',
                 ),
                 (
                     self.annotations and self.validate_images is None,
-                    'annotations need the images they belong to: give validate too',
+                    '--annotations need the images they belong to: give --validate too',
                 ),
                 (
                     self.max_accuracy_drop is not None and self.validate_images is None,
-                    'max_accuracy_drop needs images to measure on: give validate too',
+                    '--max-accuracy-drop needs images to measure on: give --validate too',
                 ),
                 (
                     self.qdq_onnx is not None
@@ -406,24 +406,24 @@ class BuildOptions(pydantic.BaseModel):
                         self.precision not in ('int8', 'fp8')
                         or self.calibration_tool == 'tensorrt'
                     ),
-                    'qdq_onnx needs precision int8 or fp8, and another calibration_tool than '
-                    'tensorrt: otherwise no model with Q/DQ nodes is made',
+                    '--qdq-onnx needs --precision int8 or fp8, and another --calibration-tool '
+                    'than tensorrt: otherwise no model with Q/DQ nodes is made',
                 ),
                 (
                     self.store_keep_days is not None and self.store is None,
-                    'store_keep_days only means something with store',
+                    '--store-keep-days only means something with --store',
                 ),
                 (
                     self.gpu_fallback and self.dla_core is None,
-                    'gpu_fallback only means something with dla_core',
+                    '--gpu-fallback only means something with --dla-core',
                 ),
                 (
                     self.dla_core is not None and self.precision not in ('fp16', 'int8'),
-                    f'a DLA runs fp16 and int8 only (got precision {self.precision})',
+                    f'a DLA runs fp16 and int8 only (got --precision {self.precision})',
                 ),
                 (
                     self.compute_capabilities and self.runtime == 'tensorrt',
-                    'compute_capabilities are for TensorRT-RTX; TensorRT builds for the GPU of '
+                    '--compute-capabilities are for TensorRT-RTX; TensorRT builds for the GPU of '
                     'this machine',
                 ),
             )

@@ -22,6 +22,7 @@ from trt_perception.building.report import BuildReport
 from trt_perception.building.report import Context
 from trt_perception.building.report import Progress
 from trt_perception.building.reuse import StorePlace
+from trt_perception.building.tensorrt_config import plugin_files
 from trt_perception.building.tensorrt_release import TensorRt
 from trt_perception.errors import ConfigError
 from trt_perception.model_file import ModelFile
@@ -71,6 +72,7 @@ def _run(context: Context) -> None:
     options = context.options
     context.report.configuration['options'] = options.as_dict()
     replaces = check_outputs(options)
+    plugin_files(options.plugins)
     source = model_steps.read(context)
     tensorrt = model_steps.release(context)
     quantised = is_quantised(source.model)

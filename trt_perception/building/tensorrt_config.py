@@ -19,7 +19,7 @@ from trt_perception.errors import WriteError
 from trt_perception.model_file import read_checked
 from trt_perception.stages.tensorrt_log import TensorRtLog
 
-__all__ = ['TimingCache', 'configure', 'load_plugins']
+__all__ = ['TimingCache', 'configure', 'load_plugins', 'plugin_files']
 
 _MIB: Final = 1024 * 1024
 _TIMING_LIMIT: Final = 1024 * _MIB
@@ -96,21 +96,29 @@ def _set_targets(tensorrt: TensorRt, config: Any, names: list[str]) -> None:
             raise EngineError(f'{tensorrt.label} refuses to build for {name}')
 
 
+def plugin_files(libraries: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Return where libraries of plugins are, after links.
+
+    Raises:
+        EngineError: one cannot be read, or others may write it: it is code as engines are.
+    """
+    try:
+        return tuple(read_checked(library)[1] for library in libraries)
+    except EngineError as error:
+        raise EngineError(f'--plugins {error}') from error
+
+
 def load_plugins(
     tensorrt: TensorRt, builder: Any, said: TensorRtLog, libraries: tuple[Path, ...]
 ) -> None:
     """Register TensorRT's own plugins, and load libraries of others.
 
     Raises:
-        EngineError: a library cannot be loaded, or others may write it: it is code as engines are.
+        EngineError: a library cannot be loaded.
     """
     tensorrt.module.init_libnvinfer_plugins(said.logger, '')
     registry = builder.get_plugin_registry()
-    for library in libraries:
-        try:
-            _, resolved = read_checked(library)
-        except EngineError as error:
-            raise EngineError(f'--plugins {error}') from error
+    for library, resolved in zip(libraries, plugin_files(libraries), strict=True):
         if registry.load_library(str(resolved)) is None:
             raise EngineError(
                 f'--plugins {library}: cannot be loaded; TensorRT said: {said.last_errors(3)}'

@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(error)
         return 1
     except KeyboardInterrupt:
-        _say('interrupted; nothing was written')
+        _say('interrupted; no engine was written')
         return 130
     finally:
         for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
@@ -120,6 +120,10 @@ def _run(given: Sequence[str]) -> int:
         for text in report.warnings:
             _say(f'warning: {text}')
         raise
+    except KeyboardInterrupt:
+        engine = 'the engine was written' if report.output_engine else 'no engine was written'
+        _say(f'interrupted; {engine}' + (f'; {json_file} says how far it came' * bool(json_file)))
+        return 130
     finally:
         if json_file is not None:
             _save(json_file, report.json_text())

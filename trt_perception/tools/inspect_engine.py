@@ -49,7 +49,11 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.no_gpu and (options.update_manifest or options.times):
+        wanted = '--update-manifest' if options.update_manifest else '--times'
+        parser.error(f'{wanted} must load the engine: leave out --no-gpu')
     try:
         report = _look(read_report(read_model_file(options.engine)), options)
         if options.update_manifest:

@@ -1,0 +1,59 @@
+"""Entry points of the command lines: Ctrl-C ends them cleanly from their first import on.
+
+Importing what a tool needs takes up to a second. Python alone would print a traceback when Ctrl-C
+comes in that time, and some modules make another error of it, or none.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+
+__all__ = [
+    *('benchmark_engine', 'build_engine', 'detect_images', 'doctor', 'evaluate_engine'),
+    'inspect_engine',
+]
+
+
+def benchmark_engine() -> int:
+    """Run benchmark_engine; return its exit code."""
+    return _run('trt_perception.tools.benchmark_engine')
+
+
+def build_engine() -> int:
+    """Run build_engine; return its exit code."""
+    return _run('trt_perception.tools.build_engine')
+
+
+def detect_images() -> int:
+    """Run detect_images; return its exit code."""
+    return _run('trt_perception.tools.detect_images')
+
+
+def doctor() -> int:
+    """Run doctor; return its exit code."""
+    return _run('trt_perception.ros.doctor')
+
+
+def evaluate_engine() -> int:
+    """Run evaluate_engine; return its exit code."""
+    return _run('trt_perception.tools.evaluate_engine')
+
+
+def inspect_engine() -> int:
+    """Run inspect_engine; return its exit code."""
+    return _run('trt_perception.tools.inspect_engine')
+
+
+def _run(module: str) -> int:
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:  # else a shell in the background ignores it
+        # Nothing has begun that must be ended in order.
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    main = importlib.import_module(module).main
+    try:
+        signal.signal(signal.SIGINT, before)
+        return int(main())
+    except KeyboardInterrupt:
+        return 130
