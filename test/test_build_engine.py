@@ -26,6 +26,8 @@ from programs import Program
 from programs import executable
 
 from trt_perception.building import store
+from trt_perception.building.option_sources import load_options
+from trt_perception.building.precise import unused_options
 from trt_perception.manifest import parse_manifest
 from trt_perception.model_file import read_model_file
 from trt_perception.stages.tensorrt_runtime import read_plan_header
@@ -166,6 +168,14 @@ def test_options_that_mean_nothing_are_told(tmp_path, capsys):
     ) in printed
     assert run(*given) == 0
     assert 'not used' not in capsys.readouterr().out
+
+
+def test_calibration_of_what_is_quantised_already_is_told():
+    given = {'onnx': 'a.onnx', 'precision': 'int8', 'calibration_images': 'images'}
+    options = load_options(None, given)
+    said = unused_options(options, quantised=True)
+    assert said.startswith('not used: --calibration-images: the model is quantised already')
+    assert unused_options(options, quantised=False) == ''
 
 
 def test_an_engine_that_cannot_be_kept_is_built_all_the_same(tmp_path, capsys, monkeypatch):

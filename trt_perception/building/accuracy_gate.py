@@ -81,7 +81,7 @@ def check_labels(options: BuildOptions, class_names: Sequence[str]) -> None:
             dataset.class_map(class_names)
         except ConfigError as error:
             raise ConfigError(
-                f'{error}\nbuild_engine has neither: give --class-names as the annotations have '
+                f'{error}\nbuild_engine takes none: give --class-names as the annotations have '
                 'them, or build without --annotations and measure with evaluate_engine'
             ) from error
 
