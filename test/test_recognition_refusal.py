@@ -82,6 +82,7 @@ def test_each_choice_is_told():
     assert 'model.resize: letterbox or letterbox_top_left or stretch.' in message
     assert 'model.color_order: rgb or bgr.' in message
     assert 'mostly 1/255 or 1' in message
+    assert 'would need' not in message  # that is asked for already
 
 
 def test_what_is_asked_for_suffices():
