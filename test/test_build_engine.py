@@ -3,9 +3,11 @@
 import errno
 import hashlib
 import json
+import os
 import resource
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -239,6 +241,20 @@ def test_the_same_build_again_comes_from_the_store(tmp_path, capsys, monkeypatch
     assert len(parsed) == 3
     assert run(*given) == 0
     assert len(parsed) == 3
+
+
+def test_engines_that_nobody_used_leave_the_store(tmp_path):
+    path, folder = write_detector(tmp_path), tmp_path / 'store'
+    given = ('--onnx', path, *KNOWN, '--store', folder)
+    for precision in ('fp16', 'fp32'):
+        assert run(*given, '--precision', precision) == 0
+    for entry in folder.glob('*/entry.json'):
+        os.utime(entry, (time.time() - 10 * 24 * 3600,) * 2)
+    assert run(*given, '--precision', 'fp16', '--store-keep-days', '11') == 0
+    assert len(list(folder.iterdir())) == 2
+    assert run(*given, '--precision', 'fp16', '--store-keep-days', '5') == 0
+    (left,) = folder.glob('*/entry.json')
+    assert 'fp16' in left.read_text()
 
 
 def test_the_second_build_from_a_store_takes_less_than_two_seconds(tmp_path):

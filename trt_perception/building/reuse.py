@@ -69,9 +69,12 @@ class StorePlace:
     def find(self, report: BuildReport) -> ModelFile | None:
         """Return the engine with its manifest, as for this build; None where there is none.
 
-        The report is filled with what was found out when it was built.
+        The report is filled with what was found out when it was built. Looking counts as use; what
+        nobody used for ``store_keep_days`` is removed.
         """
         stored = self._store.find(self.key)
+        if self._options.store_keep_days is not None:
+            self._store.prune(self._options.store_keep_days)
         if stored is None:
             return None
         try:
