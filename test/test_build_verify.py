@@ -91,6 +91,7 @@ def engine(monkeypatch, tmp_path):
         digest = hashlib.sha256(content).hexdigest()
         return ModelFile(tmp_path / 'x.engine', content, digest, None)
 
+    put.recorder = recorder
     yield put
     assert recorder.kinds() == []
     assert [list(module.living) for module in modules] == [[]] * len(modules)
@@ -142,6 +143,16 @@ def test_what_was_not_built_as_asked_is_named(engine, monkeypatch):
     model = engine('partly')
     assert dict(verified(model, 'fp16').others) == {'wide': 'fp32'}
     assert dict(verified(model, 'fp16', leave_out={'wide'}).others) == {}
+
+
+@pytest.mark.parametrize('fails', ['', 'cudaStreamEndCapture', 'cudaGraphInstantiate'])
+def test_it_is_timed_as_the_node_runs_it(engine, fails):
+    """By a CUDA graph; call by call where there can be none."""
+    model = engine('fp16')
+    engine.recorder.fails = lambda index, name: 'cudaErrorInvalidValue' if name == fails else None
+    assert verified(model, 'fp16').latency.p50 == 1.5
+    launched = sys.modules['tensorrt_rtx'].calls.count('execute_async_v3')
+    assert launched == 2 if not fails else launched > 100
 
 
 def test_an_engine_that_tells_nothing_is_timed(engine):
