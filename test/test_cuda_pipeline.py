@@ -166,13 +166,14 @@ def test_more_candidates_than_the_kernels_hold_are_decoded_on_the_host(engine):
         CudaPipeline(read_model_file(engine), config, max_candidates=30_000),
     ):
         runs.append(detect_all(pipeline, frames, Thresholds(confidence=0.001)))
-        # No score keeps any of the 6000 boxes out.
-        counts.append(len(detect_all(pipeline, frames[:1], Thresholds(confidence=0))[0]))
+        # Lets through more boxes than the kernels hold, and none below what ONNX Runtime's sigmoid
+        # tells from zero: TensorRT's goes on where that gives 0, which is 50 % more boxes.
+        counts.append(len(detect_all(pipeline, frames[:1], Thresholds(confidence=2e-8))[0]))
         pipeline.close()
     _, expected, found = runs
     few, many, on_device = counts
     assert many > few + 100
-    # Scores near zero change their order with the last bits: in FP16 on the CPU it is 4 % more.
+    # Scores near zero change their order with the last bits: with 2 % of noise it is 2 % more.
     assert on_device == pytest.approx(many, rel=0.1)
     assert sum(map(len, expected)) > 80
     assert compare_runs(expected, found, tuple('0123456789')).overall.f1 > 0.98
