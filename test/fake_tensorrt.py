@@ -109,7 +109,7 @@ class FakeTensorRtRtx(FakeTensorRt):
     Attributes:
         compiled: how often.
         accepts: whether a runtime cache was made for this machine.
-        config: the last runtime configuration.
+        config: what the last runtime configuration says.
     """
 
     __version__ = '1.4.0.76'
@@ -127,8 +127,8 @@ class _RuntimeConfig:
     """What a context is made with."""
 
     def __init__(self, module):
-        self._module = module
-        module.config = self
+        module.config = SimpleNamespace(_module=module)
+        self.__dict__ = vars(module.config)  # which does not keep the configuration itself
 
     def set_execution_context_allocation_strategy(self, strategy):
         self.allocation = strategy
@@ -197,18 +197,21 @@ class _Engine:
         if isinstance(how, _RuntimeConfig) and how.cache.content != b'compiled':
             how.cache.content = b'compiled'
             self._module.compiled += 1
-        return self._module.answer('create_execution_context', lambda: _Context(self))
+        return self._module.answer('create_execution_context', lambda: _Context(self, how))
 
 
 class _Context:
-    def __init__(self, engine):
+    def __init__(self, engine, how):
         self._engine = engine
         self._module = engine._module
+        # What TensorRT-RTX 1.4 reads again without holding it: without it, it crashes.
+        self._config = weakref.ref(how) if isinstance(how, _RuntimeConfig) else lambda: True
         self._module.living.add(self)
 
     def __getattr__(self, name):
         if name not in REFUSALS:
             raise AttributeError(name)
+        assert self._config(), 'the runtime configuration was freed before its context'
         return lambda *arguments: self._module.answer(name, arguments=arguments)
 
     def infer_shapes(self):

@@ -99,8 +99,8 @@ class TensorRtEngine:
         self._said = TensorRtLog(self._trt)
         self._runtime: Any = None
         self._engine: Any = None
-        # Not kept by TensorRT's own documentation of lifetimes: the cache must outlive the
-        # contexts.
+        # Both must outlive the contexts, which TensorRT's documentation does not say.
+        self._runtime_config: Any = None
         self._runtime_cache: Any = None
         self._cache_key = hashlib.sha256(
             repr(
@@ -148,7 +148,7 @@ class TensorRtEngine:
                 context.set_optimization_profile_async(profile, stream.handle),
                 'set_optimization_profile_async',
             )
-            stream.synchronize()  # TensorRT-RTX 1.4 crashes in set_input_shape while it goes on
+            stream.synchronize()  # the shapes are of the new profile
             for tensor in (image, *beside):
                 self._check(context.set_input_shape(tensor.name, tensor.shape), 'set_input_shape')
             memory = DeviceBuffer(max(256, self._engine.device_memory_size_v2))
@@ -191,6 +191,7 @@ class TensorRtEngine:
 
     def close(self) -> None:
         """Free the engine; its contexts must be closed before."""
+        self._runtime_config = None
         self._engine = None
         self._runtime_cache = None
         self._runtime = None
@@ -231,6 +232,15 @@ class TensorRtEngine:
         user_managed = self._trt.ExecutionContextAllocationStrategy.USER_MANAGED
         if not hasattr(self._trt, 'IRuntimeCache'):
             return self._engine.create_execution_context(user_managed)
+        if self._runtime_config is None:
+            self._runtime_config = self._new_runtime_config(user_managed)
+        return self._engine.create_execution_context(self._runtime_config)
+
+    def _new_runtime_config(self, user_managed: Any) -> Any:
+        """Return how contexts of TensorRT-RTX run; it must live as long as they.
+
+        Without it TensorRT-RTX 1.4 crashes where a context takes a profile that is not the first.
+        """
         config = self._engine.create_runtime_config()
         config.set_execution_context_allocation_strategy(user_managed)
         # Shapes are set once, so the kernels made for them must be there before the graph is
@@ -241,13 +251,12 @@ class TensorRtEngine:
         config.cuda_graph_strategy = (
             self._trt.CudaGraphStrategy.DISABLED
         )  # we capture the whole frame
-        if self._runtime_cache is None:
-            self._runtime_cache = config.create_runtime_cache()
-            cached = read_cached('runtime', self._cache_key)
-            if cached is not None and not self._runtime_cache.deserialize(cached):
-                _LOG.warning('the runtime cache of %s is not usable and is made again', self._name)
+        self._runtime_cache = config.create_runtime_cache()
+        cached = read_cached('runtime', self._cache_key)
+        if cached is not None and not self._runtime_cache.deserialize(cached):
+            _LOG.warning('the runtime cache of %s is not usable and is made again', self._name)
         config.set_runtime_cache(self._runtime_cache)
-        return self._engine.create_execution_context(config)
+        return config
 
     def _profile(self, image: TensorSpec) -> tuple[int, bool]:
         """Return the first profile that holds the shape, and whether it holds others too."""
