@@ -4,7 +4,7 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.time import Time
 
-from trt_perception.frame_statistics import Percentiles
+from trt_perception.frame_statistics import FrameTimes
 from trt_perception.frame_statistics import StatisticsSnapshot
 from trt_perception.ros.diagnostics import Health
 from trt_perception.ros.diagnostics import diagnostics_message
@@ -59,7 +59,8 @@ def test_counts_and_times():
         dropped={'replaced': 3, 'bad_step': 1},
         failed=1,
         in_flight=1,
-        latency={'wait': Percentiles(0.5, 1.25)},
+        # 101 frames: the 51st by size is the median, the 100th the 99th percentile.
+        times=[FrameTimes(ms * 1e-3, 0, 0, 0, 0) for ms in (*[0.5] * 51, *[1.25] * 50)],
     )
     status, values = status_of(
         state='active',

@@ -11,7 +11,7 @@ from docs_pages import rows
 from docs_pages import section
 
 from trt_perception import watch
-from trt_perception.frame_statistics import Percentiles
+from trt_perception.frame_statistics import FrameTimes
 from trt_perception.frame_statistics import StatisticsSnapshot
 from trt_perception.transport import loss_cure
 from trt_perception.watch import PERIOD_S
@@ -36,7 +36,7 @@ class Life:
         self.dropped = {}
         self.refusal = ''
         self.notes = ()
-        self.latency = {}
+        self.times = ()
         self.findings = []
         self.watch = SilenceWatch(
             '/image',
@@ -61,7 +61,7 @@ class Life:
             dict(self.dropped),
             0,
             self.in_flight,
-            self.latency,
+            self.times,
         )
         self.findings.append(
             self.watch.judge(
@@ -187,7 +187,7 @@ def test_a_hang_on_the_very_first_frame():
 def test_a_slow_model_is_left_its_time(known_by):
     life = Life(frame_s=1.5 if known_by == 'warm-up' else 0.02)
     if known_by == 'frames':
-        life.latency = {'total': Percentiles(1500.0, 1600.0)}
+        life.times = [FrameTimes(0.0, 0.0, 0.0, 0.0, total=1.5)]
     life.in_flight = 1
     kinds = [life.step(1, published=0).kind for _ in range(11)]
     assert 'no_output' not in kinds

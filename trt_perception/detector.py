@@ -136,7 +136,7 @@ class Detector(Generic[Message]):
         self._thresholds = thresholds
 
     def statistics(self) -> StatisticsSnapshot:
-        """Return counts and stage times; the counts are of one instant."""
+        """Return counts and stage times of one instant."""
         with self._changed:
             return self._statistics.snapshot()
 

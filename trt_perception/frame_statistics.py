@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections import deque
 from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -50,8 +52,7 @@ class StatisticsSnapshot:
         dropped: frames given up, by reason.
         failed: frames lost to a fault.
         in_flight: frames waiting or being worked on.
-        latency: by the names of FrameTimes, over the last frames; empty before the first published
-            one.
+        times: of the last frames that were published.
     """
 
     received: int = 0
@@ -59,7 +60,18 @@ class StatisticsSnapshot:
     dropped: Mapping[str, int] = field(default_factory=dict)
     failed: int = 0
     in_flight: int = 0
-    latency: Mapping[str, Percentiles] = field(default_factory=dict)
+    times: Sequence[FrameTimes] = ()
+
+    @cached_property
+    def latency(self) -> Mapping[str, Percentiles]:
+        """Percentiles of ``times`` by the names of FrameTimes; empty where there are none."""
+        if not self.times:
+            return {}
+        p50, p99 = np.percentile(1e3 * np.array(self.times), [50, 99], axis=0)
+        return {
+            name: Percentiles(float(p50[i]), float(p99[i]))
+            for i, name in enumerate(FrameTimes._fields)
+        }
 
     def __str__(self) -> str:
         """Return the counts as the sum that they are, for the log."""
@@ -110,23 +122,12 @@ class FrameStatistics:
         self._in_flight -= count
 
     def snapshot(self) -> StatisticsSnapshot:
-        """Return the counts and the percentiles of the last frames."""
+        """Return the counts and the times of the last frames."""
         return StatisticsSnapshot(
             self._received,
             self._published,
             dict(self._dropped),
             self._failed,
             self._in_flight,
-            _percentiles(list(self._times)),
+            tuple(self._times),
         )
-
-
-def _percentiles(times: list[FrameTimes]) -> dict[str, Percentiles]:
-    if not times:
-        return {}
-    table = 1e3 * np.array(times)
-    p50, p99 = np.percentile(table, [50, 99], axis=0)
-    return {
-        name: Percentiles(float(p50[i]), float(p99[i]))
-        for i, name in enumerate(FrameTimes._fields)
-    }

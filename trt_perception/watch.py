@@ -189,9 +189,11 @@ class SilenceWatch:
         return max(_SILENCE_S, _LATE_CAMERA * usual_s)
 
     def _no_output(self, now: _Moment, counts: StatisticsSnapshot) -> Finding | None:
-        frame_s = counts.latency['total'].p50_ms * 1e-3 if counts.latency else self._frame_s
         waited_s = now.time_s - self._moved_s
-        if waited_s < max(_SILENCE_S, _LATE_FRAME * frame_s):
+        if waited_s < _SILENCE_S:
+            return None
+        frame_s = counts.latency['total'].p50_ms * 1e-3 if counts.latency else self._frame_s
+        if waited_s < _LATE_FRAME * frame_s:
             return None
         return Finding(
             Level.ERROR,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import itertools
 import json
 import os
 import platform
@@ -34,19 +35,27 @@ def quality(reliability):
     return QoSProfile(depth=1, reliability=QoSReliabilityPolicy[reliability.upper()])
 
 
-def run_camera(rate_hz, reliability):
-    """Publish 1080p bgr8 images until the process is ended."""
+def run_camera(rate_hz, reliability, topics=('image',)):
+    """Publish 1080p bgr8 images until the process is ended, on one topic after the other.
+
+    Args:
+        rate_hz: of each topic.
+        reliability: ``reliable`` or ``best_effort``.
+        topics: each gets its image when the others do not.
+    """
     rclpy.init()
     node = Node('camera')
-    publisher = node.create_publisher(Image, 'image', quality(reliability))
+    publishers = itertools.cycle(
+        [node.create_publisher(Image, topic, quality(reliability)) for topic in topics]
+    )
     message = Image(height=HEIGHT, width=WIDTH, encoding='bgr8', step=3 * WIDTH)
     message.data = array.array('B', os.urandom(3 * WIDTH * HEIGHT))
 
     def publish():
         message.header.stamp = node.get_clock().now().to_msg()
-        publisher.publish(message)
+        next(publishers).publish(message)
 
-    node.create_timer(1 / rate_hz, publish)
+    node.create_timer(1 / (len(topics) * rate_hz), publish)
     rclpy.spin(node)
 
 
@@ -86,5 +95,6 @@ def save(name, content):
         'system': platform.platform(),
     }
     path = folder / f'{name}.json'
-    path.write_text(json.dumps({'machine': machine, **content}, indent=2) + '\n', encoding='utf-8')
+    text = json.dumps({'machine': machine, **content}, indent=2)
+    path.write_text(text.replace(f'{SHARE.parents[1]}/', '') + '\n', encoding='utf-8')
     print(f'saved {path}')

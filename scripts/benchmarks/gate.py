@@ -1,8 +1,9 @@
 """Compares the ratios of a run with those stored before: a loss above a tenth fails.
 
 A ratio has both of its sides measured in one run, so that it means the same on another machine;
-smaller is better. Each side is the least of its rounds: whatever else the machine does makes a
-round dearer, never cheaper, so least figures scatter less than medians do.
+smaller is better. Sides measured at the same time are compared round by round, and the median
+counts; of sides measured in turn each one's least counts, because whatever else the machine does
+makes a round dearer, never cheaper.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """Detection2DArray as bytes on the wire, without building a Python object for each box.
 
 rclpy takes 20 to 35 µs for each Detection2D that it builds and serialises, so that 300 boxes would
-take longer than the detector; filling in a template takes 2 to 3 µs. The bytes are those of
+take longer than the detector; filling in a template takes less than 1 µs. The bytes are those of
 rclpy's own serialisation, except that padding is zero here and undefined there.
 
 Format: classic CDR, little-endian (OMG CORBA 3.4, 9.3): a value of n bytes stands at a multiple of
-    n, counted from
-behind the four bytes of the encapsulation header; a string is its length with the final NUL
-(uint32), then the bytes.
+n, counted from behind the four bytes of the encapsulation header; a string is its length with the
+final NUL (uint32), then the bytes.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
 from std_msgs.msg import Header
 
 from trt_perception.detections import Detections
@@ -25,9 +25,13 @@ __all__ = ['DetectionsSerializer']
 _ENCAPSULATION: Final = b'\x00\x01\x00\x00'
 _STAMP: Final = struct.Struct('<iI')
 _COUNT: Final = struct.Struct('<I')
-_DOUBLE: Final = struct.Struct('<d')
-_BOX: Final = struct.Struct('<5d')  # center.position.x, y, center.theta, size_x, size_y
+# From left, top, right, bottom to center.position.x, y, center.theta, size_x, size_y. Each product
+# is exact and each sum rounded once, as in (left + right) / 2.
+_BOX_OF_CORNERS: Final = np.array(
+    [[0.5, 0, 0, -1, 0], [0, 0.5, 0, 0, -1], [0.5, 0, 0, 1, 0], [0, 0.5, 0, 0, 1]], '<f8'
+)
 _POSE: Final = struct.pack('<7d', 0, 0, 0, 0, 0, 0, 1) + bytes(36 * 8)  # identity, no covariance
+_NO_ID: Final = b'\x01\x00\x00\x00\x00'
 
 
 class DetectionsSerializer:
@@ -40,9 +44,9 @@ class DetectionsSerializer:
     def __init__(self, class_names: Sequence[str]) -> None:
         self._class_names = [_string(name) for name in class_names]
         self._frame_id = ''
-        # One detection's bytes by class and by where it starts modulo 8, which decides its
-        # padding; with the offsets of its score and of its box.
-        self._templates: dict[tuple[int, int], tuple[bytearray, int, int]] = {}
+        # By class and by where what is before ends modulo 8, which decides the padding: the bytes
+        # before the stamp, and those between stamp and score.
+        self._templates: dict[tuple[int, int], tuple[bytes, bytes]] = {}
 
     def __call__(self, header: Header, detections: Detections) -> bytes:
         """Return the serialised message: source pixels, one hypothesis each, id empty."""
@@ -53,35 +57,29 @@ class DetectionsSerializer:
         body = bytearray(stamp + _string(header.frame_id))
         _align(body, 4)
         body += _COUNT.pack(len(detections))
-        left_top = detections.xyxy[:, :2].astype(float)
-        right_bottom = detections.xyxy[:, 2:].astype(float)
-        centers = ((left_top + right_bottom) / 2).tolist()
-        sizes = (right_bottom - left_top).tolist()
-        scores = detections.scores.tolist()
+        boxes = detections.xyxy.astype('<f8') @ _BOX_OF_CORNERS
+        box, score = boxes.tobytes(), detections.scores.astype('<f8').tobytes()
+        parts: list[bytes | bytearray] = [_ENCAPSULATION, body]
+        end = len(body) % 8
         for i, class_id in enumerate(detections.class_ids.tolist()):
-            _align(body, 4)
-            start = len(body)
-            template, score_at, box_at = self._template(class_id, start % 8)
-            body += template
-            body[start : start + 8] = stamp
-            _DOUBLE.pack_into(body, start + score_at, scores[i])
-            _BOX.pack_into(body, start + box_at, *centers[i], 0.0, *sizes[i])
-        return bytes(_ENCAPSULATION + body)
+            padding, hypothesis = self._template(class_id, end)
+            end = len(_NO_ID)  # score, pose and box before it are multiples of 8
+            parts += (padding, stamp, hypothesis, score[8 * i : 8 * i + 8], _POSE)
+            parts += (box[40 * i : 40 * i + 40], _NO_ID)
+        return b''.join(parts)
 
-    def _template(self, class_id: int, phase: int) -> tuple[bytearray, int, int]:
-        """Return one detection starting at ``phase`` modulo 8; offsets of its score and box."""
-        key = class_id, phase
+    def _template(self, class_id: int, before: int) -> tuple[bytes, bytes]:
+        """Return what stands around the numbers of a detection that follows ``before`` bytes."""
+        key = class_id, before
         if key not in self._templates:
-            part = bytearray(phase)
+            part = bytearray(before)
+            _align(part, 4)
+            stamp_at = len(part)
             part += bytes(8) + _string(self._frame_id)
             _align(part, 4)
             part += _COUNT.pack(1) + self._class_names[class_id]
             _align(part, 8)
-            score_at = len(part)
-            part += bytes(8) + _POSE
-            box_at = len(part)
-            part += bytes(_BOX.size) + _string('')
-            self._templates[key] = part[phase:], score_at - phase, box_at - phase
+            self._templates[key] = bytes(part[before:stamp_at]), bytes(part[stamp_at + 8 :])
         return self._templates[key]
 
 
