@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import cv2
@@ -144,6 +145,52 @@ def test_sizes_encodings_and_thresholds_change_from_frame_to_frame(engine):
     # Sampling differs by up to a level, which now and then moves a box of a few pixels.
     assert total > 200
     assert missing <= total * 0.02, (missing, total)
+
+
+def test_the_detector_overlaps_frames_and_publishes_them_in_order(engine, monkeypatch):
+    frames = [bgr_frame(cv2.imread(str(path))) for path in SCENES]
+    pipeline = open_pipeline(DetectorConfig(engine_path=str(engine)))
+    alone = [run(pipeline, frame, Thresholds()) for frame in frames]
+    busy, overlaps = set(), []
+
+    def enqueue(slot, *frame_and_thresholds, original=pipeline.enqueue):
+        original(slot, *frame_and_thresholds)
+        busy.add(slot)
+        overlaps.append(len(busy))
+
+    def collect(slot, original=pipeline.collect):
+        busy.remove(slot)
+        return original(slot)
+
+    monkeypatch.setattr(pipeline, 'enqueue', enqueue)
+    monkeypatch.setattr(pipeline, 'collect', collect)
+    published, faults = [], []
+    detector = Detector(
+        pipeline,
+        read=lambda index: frames[index % len(frames)],
+        publish=lambda index, frame, detections: published.append((index, detections)),
+        refused=faults.append,
+        faulted=faults.append,
+        thresholds=Thresholds(),
+    )
+    detector.start()
+    for index in range(500):
+        detector.submit(index)
+        deadline = time.monotonic() + 30
+        while detector.statistics().in_flight > pipeline.depth and time.monotonic() < deadline:
+            time.sleep(1e-4)
+    detector.stop()
+    pipeline.close()
+    counts = detector.statistics()
+    assert faults == []
+    assert counts.published + sum(counts.dropped.values()) == 500
+    assert len(published) == counts.published > 100
+    assert [index for index, _ in published] == sorted(index for index, _ in published)
+    assert max(overlaps) == pipeline.depth
+    for index, detections in published:
+        expected = alone[index % len(frames)]
+        np.testing.assert_array_equal(detections.class_ids, expected.class_ids)
+        np.testing.assert_allclose(detections.xyxy, expected.xyxy, atol=1e-3)
 
 
 def drift_bytes(work, cycles=100):
