@@ -366,8 +366,8 @@ def silence_of_pipelines(client, until):
         until(detector, 'lost in transport', 'were sent and never reached the node')
         detector.to('deactivate', 'activate')
         detector.connect(quick)
-        send(order(NEVER), 1)
-        until(detector, 'no output', 'nothing has come out', lambda: send(quick, 1))
+        # Again and again, because a single one may be overwritten by the next before it arrives.
+        until(detector, 'no output', 'nothing has come out', lambda: send(order(NEVER), 1))
         detector.program.send(signal.SIGKILL)
     finally:
         detector.close()

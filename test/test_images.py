@@ -40,7 +40,7 @@ def names(images, folder):
 
 
 def check(images, input_size=(64, 48)):
-    return check_images(images, input_size, progress=lambda *_: None, cancelled=lambda: False)
+    return check_images(images, input_size, progress=lambda *_: None)
 
 
 def test_a_folder_is_read_with_its_subfolders_in_natural_order(folder):

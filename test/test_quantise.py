@@ -282,25 +282,6 @@ def test_a_model_that_overflows_is_refused_with_the_tensor(images):
         quantise(model, SMALL, images)
 
 
-def test_it_stops_when_told(images):
-    model, *_ = small_detectors.raw_maps()
-    steps = []
-
-    def progress(step, done, count):
-        steps.append((step, done, count))
-
-    with pytest.raises(KeyboardInterrupt):
-        quantise(
-            model,
-            SMALL,
-            images,
-            progress=progress,
-            cancelled=lambda: ('calibrating', 3, 16) in steps,
-        )
-    assert ('checking images', 16, 16) in steps
-    assert ('calibrating', 4, 16) not in steps
-
-
 def changed(model, kind, place, tensor):
     """Return a copy whose first Q/DQ node of a kind has another scale or zero point."""
     copied = onnx.ModelProto()

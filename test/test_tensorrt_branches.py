@@ -7,7 +7,6 @@ import gc
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
 import weakref
@@ -21,7 +20,6 @@ from trt_perception.building import tensorrt_release
 from trt_perception.building.option_sources import load_options
 from trt_perception.building.tensorrt_build import build_plan
 from trt_perception.building.tensorrt_calibrator import CalibrationFeed
-from trt_perception.building.tensorrt_progress import interruptible
 from trt_perception.building.tensorrt_release import Gpu
 from trt_perception.building.tensorrt_release import TensorRt
 from trt_perception.building.tensorrt_release import find_tensorrt
@@ -458,66 +456,6 @@ def test_ctrl_c_stops_the_build():
     assert not alive
 
 
-def test_ctrl_c_as_an_answer_stops_the_build():
-    module, tensorrt = stand_in('10.3.0.26')
-    started = threading.Event()
-    module.build = endless(module, started)
-    before = signal.getsignal(signal.SIGINT)
-
-    def press():
-        started.wait(10)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    options = load_options(None, {'onnx': 'model.onnx'})
-    with interruptible() as cancelled:
-        threading.Thread(target=press).start()
-        with pytest.raises(KeyboardInterrupt):
-            build_plan(b'model', options, tensorrt, cancelled=cancelled)
-        assert cancelled()
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-STUBBORN = """
-import threading, time
-from trt_perception.building.tensorrt_progress import interruptible, run_watched
-with interruptible() as cancelled:
-    print('working', flush=True)
-    stop = threading.Event()
-    run_watched(lambda: time.sleep(100), stop, watch=lambda: None, cancelled=cancelled)
-"""
-
-
-def test_the_second_ctrl_c_ends_at_once():
-    process = subprocess.Popen(
-        [sys.executable, '-c', STUBBORN],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout.readline() == 'working\n'
-        process.send_signal(signal.SIGINT)
-        assert 'stopping at the next step' in process.stderr.readline()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def test_signals_stay_as_they_are_in_other_threads():
-    found = []
-
-    def work():
-        with interruptible() as cancelled:
-            found.append(cancelled())
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert found == [False]
-
-
 def test_progress_is_one_scale_over_nested_phases():
     module, tensorrt = stand_in('10.3.0.26')
     seen = []
@@ -779,8 +717,14 @@ def test_ctrl_c_during_calibration_stops_it_and_keeps_no_ranges(no_gpu_memory, t
 
     calibration = CalibrationFeed('images', (1, 3, 8, 8), batches, '', tmp_path / 'ranges')
     options = load_options(None, {'onnx': 'model.onnx', **IMPLICIT})
+
+    def press():
+        started.wait(10)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press).start()
     with pytest.raises(KeyboardInterrupt):
-        build_plan(b'model', options, tensorrt, calibration=calibration, cancelled=started.is_set)
+        build_plan(b'model', options, tensorrt, calibration=calibration)
     assert not (tmp_path / 'ranges').exists()
     assert Memory.live == 0
 

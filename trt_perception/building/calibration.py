@@ -88,7 +88,6 @@ def collect_magnitudes(
     images: ImageSet,
     *,
     progress: Callable[[str, int, int], None],
-    cancelled: Callable[[], bool],
 ) -> Statistics:
     """Run a model on all images and count the magnitudes of some of its tensors.
 
@@ -98,12 +97,10 @@ def collect_magnitudes(
         preprocessing: as at run time; the tensor is float32 whatever its dtype says.
         images: the choice.
         progress: called with a step's name, how many are done, and of how many.
-        cancelled: asked before each image.
 
     Raises:
         ConfigError: an image cannot be decoded.
         EngineError: the model does not run, or a tensor holds NaN or infinity.
-        KeyboardInterrupt: ``cancelled`` said so.
     """
     start = time.perf_counter()
     name = image_input(model).name
@@ -113,8 +110,6 @@ def collect_magnitudes(
     preprocess = HostPreprocessor(_in_float32(preprocessing))
     found = {tensor: Magnitudes() for tensor in tensors}
     for done, path in enumerate(images.paths):
-        if cancelled():
-            raise KeyboardInterrupt
         progress('calibrating', done, len(images.paths))
         tensor, _ = preprocess(frame_of(read_image(path)))
         feed = np.repeat(tensor, batch, axis=0) if batch > 1 else tensor

@@ -193,7 +193,6 @@ def check_images(
     input_size: tuple[int, int],
     *,
     progress: Callable[[str, int, int], None],
-    cancelled: Callable[[], bool],
 ) -> tuple[str, ...]:
     """Look at every chosen image before hours are spent on them.
 
@@ -201,14 +200,12 @@ def check_images(
         images: the choice.
         input_size: width and height of the network's input.
         progress: called with a step's name, how many are done, and of how many.
-        cancelled: asked before each image.
 
     Returns:
         Warnings, one sentence each.
 
     Raises:
         ConfigError: fewer than 8 images; one cannot be decoded; all are alike or without content.
-        KeyboardInterrupt: ``cancelled`` said so.
     """
     count = len(images.paths)
     if count < FEWEST:
@@ -218,8 +215,6 @@ def check_images(
         )
     thumbnails, digests, small = [], [], 0
     for done, path in enumerate(images.paths):
-        if cancelled():
-            raise KeyboardInterrupt
         progress('checking images', done, count)
         bgr = read_image(path)
         height, width = bgr.shape[:2]

@@ -16,6 +16,7 @@ import onnx
 
 from trt_perception.build_record import CalibrationRecord
 from trt_perception.building.images import ImageSet
+from trt_perception.building.images import check_images
 from trt_perception.building.images import read_image
 from trt_perception.building.images import select_images
 from trt_perception.building.mac_count import layer_work
@@ -150,11 +151,13 @@ def make_precise(
     check_quantised(model)
     quantised: QuantisationReport | None = None
     feed: CalibrationFeed | None = None
+    warnings: tuple[str, ...] = ()
     implicit = options.precision == 'int8' and options.calibration_tool == 'tensorrt'
     if images is not None and implicit:
+        warnings = check_images(images, preprocessing.input_size, progress=progress)
         feed = _feed(model, options, images, preprocessing, shapes)
     elif images is not None and options.calibration_tool == 'modelopt':
-        model = quantise_with_modelopt(
+        model, warnings = quantise_with_modelopt(
             model,
             preprocessing,
             images,
@@ -162,7 +165,6 @@ def make_precise(
             target=cast(Any, options.precision),
             keep_float=options.keep_float,
             progress=progress,
-            cancelled=lambda: False,
         )
     elif images is not None:
         result = quantise(
@@ -175,7 +177,7 @@ def make_precise(
             cache_dir=_cache(options.calibration_cache),
             progress=progress,
         )
-        model, quantised = result.model, result.report
+        model, quantised, warnings = result.model, result.report, result.report.warnings
     progress('converting', 0, 0)
     converted = convert_precision(
         model,
@@ -198,7 +200,7 @@ def make_precise(
         kept_nodes=tuple(kept),
         feed=feed,
         calibration=_record(options, images) if images is not None else None,
-        warnings=(*(quantised.warnings if quantised else ()), *report.notes),
+        warnings=(*warnings, *report.notes),
         summary=_summary(report.macs, quantised, already=images is None and is_quantised(model)),
         details=details,
     )

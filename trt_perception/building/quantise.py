@@ -115,7 +115,6 @@ def quantise(
     keep_head: bool = True,
     cache_dir: Path | None = None,
     progress: Callable[[str, int, int], None] = _silent,
-    cancelled: Callable[[], bool] = lambda: False,
 ) -> Quantised:
     """Quantise the layers of a float32 model, but for the bare output layers of its head.
 
@@ -129,7 +128,6 @@ def quantise(
         keep_head: False quantises the head's output layers too, to see what that costs.
         cache_dir: where ranges are kept, None for nowhere.
         progress: called with a step's name, how many are done, and of how many.
-        cancelled: asked before each image.
 
     Returns:
         The model at opset 19 or above, in FP32 between the Q/DQ nodes, and the report.
@@ -137,7 +135,6 @@ def quantise(
     Raises:
         ConfigError: the images cannot serve, or a pattern matches no node.
         EngineError: the model cannot be quantised: not float32, quantised already, does not run.
-        KeyboardInterrupt: ``cancelled`` said so.
     """
     start = time.perf_counter()
     if is_quantised(model):
@@ -156,16 +153,12 @@ def quantise(
             'no layer is left to quantise: the model has none with constant weights, or all are '
             'kept in float'
         )
-    warnings = check_images(
-        images, preprocessing.input_size, progress=progress, cancelled=cancelled
-    )
+    warnings = check_images(images, preprocessing.input_size, progress=progress)
     tensors = list(dict.fromkeys(node.input[0] for node in chosen))
     key = CacheKey.of(source, images, preprocessing, method)
     ranges, cache = read_ranges(cache_dir, key, tensors)
     if ranges is None:
-        found = collect_magnitudes(
-            source, tensors, preprocessing, images, progress=progress, cancelled=cancelled
-        )
+        found = collect_magnitudes(source, tensors, preprocessing, images, progress=progress)
         ranges = {name: m.threshold(method) for name, m in found.magnitudes.items()}
         cache += write_ranges(cache_dir, key, ranges)
     progress('quantising', 0, 1)

@@ -49,9 +49,8 @@ def quantise_with_modelopt(
     target: Literal['int8', 'fp8'] = 'int8',
     keep_float: Sequence[str] = (),
     progress: Callable[[str, int, int], None],
-    cancelled: Callable[[], bool],
-) -> onnx.ModelProto:
-    """Return the model with Q/DQ nodes that ModelOpt placed, the rest in float32.
+) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """Return the model with Q/DQ nodes that ModelOpt placed, the rest in float32, and warnings.
 
     All tensors of all images are held in memory, as ModelOpt's interface wants it.
 
@@ -63,12 +62,10 @@ def quantise_with_modelopt(
         target: INT8 or FP8.
         keep_float: patterns of node names that stay in float, beside the head's output layers.
         progress: called with a step's name, how many are done, and of how many.
-        cancelled: asked before each image; not while ModelOpt works.
 
     Raises:
         ConfigError: ModelOpt is not installed, or the method or images cannot serve.
         EngineError: ModelOpt fails, or TensorRT would refuse what it made.
-        KeyboardInterrupt: ``cancelled`` said so.
     """
     if method not in _METHODS:
         raise ConfigError(f'ModelOpt calibrates by {" or ".join(_METHODS)} (got {method!r})')
@@ -80,8 +77,8 @@ def quantise_with_modelopt(
     work = layer_work(source, {image_input(source).name: shape})
     head = find_head(source, {layer.node: layer.macs for layer in work})
     kept = [*head.layers, *head.fixed, *match_nodes(source, keep_float)]
-    check_images(images, preprocessing.input_size, progress=progress, cancelled=cancelled)
-    data = _tensors(preprocessing, images, progress, cancelled)
+    warnings = check_images(images, preprocessing.input_size, progress=progress)
+    data = _tensors(preprocessing, images, progress)
     with tempfile.TemporaryDirectory() as folder:
         before, after = Path(folder) / 'model.onnx', Path(folder) / 'quantised.onnx'
         onnx.save(source, before)
@@ -102,7 +99,7 @@ def quantise_with_modelopt(
             raise EngineError(f'ModelOpt cannot quantise the model: {error}') from error
     progress('quantising', 1, 1)
     check_quantised(result)
-    return result
+    return result, warnings
 
 
 def _modelopt() -> Any:
@@ -120,14 +117,11 @@ def _tensors(
     preprocessing: Preprocessing,
     images: ImageSet,
     progress: Callable[[str, int, int], None],
-    cancelled: Callable[[], bool],
 ) -> npt.NDArray[np.float32]:
     """Return all images preprocessed: float32 (images, 3, height, width)."""
     preprocess = HostPreprocessor(Preprocessing(**{**vars(preprocessing), 'dtype': 'float32'}))
     tensors = []
     for done, path in enumerate(images.paths):
-        if cancelled():
-            raise KeyboardInterrupt
         progress('reading images', done, len(images.paths))
         tensors.append(preprocess(frame_of(read_image(path)))[0].copy())
     data: npt.NDArray[np.float32] = np.concatenate(tensors).astype(np.float32, copy=False)

@@ -10,7 +10,6 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -100,7 +99,6 @@ def build_plan(
     fp32_nodes: Collection[str] = (),
     calibration: CalibrationFeed | None = None,
     progress: Progress = lambda *_: None,
-    cancelled: Callable[[], bool] = lambda: False,
 ) -> BuiltPlan:
     """Build a plan.
 
@@ -112,13 +110,12 @@ def build_plan(
             model says so itself.
         calibration: for TensorRT's own calibration, which ``calibration_tool`` asks for.
         progress: told ten times a second, in this thread, how far TensorRT is.
-        cancelled: asked as often; once it says yes, the build ends.
 
     Raises:
         EngineError: TensorRT, its release or this machine cannot build it; the message holds what
             TensorRT said and what to do.
         ConfigError: a calibration image or a file named by the options cannot be used.
-        KeyboardInterrupt: Ctrl-C or ``cancelled``; TensorRT has stopped by then.
+        KeyboardInterrupt: Ctrl-C; TensorRT has stopped by then.
     """
     check_release(tensorrt, options)
     implicit = options.precision == 'int8' and options.calibration_tool == 'tensorrt'
@@ -140,7 +137,7 @@ def build_plan(
         if phase:
             progress(phase, done, total)
 
-    return run_watched(work, stop, watch=watch, cancelled=cancelled)
+    return run_watched(work, stop, watch=watch)
 
 
 def _build(

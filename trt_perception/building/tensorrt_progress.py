@@ -7,24 +7,18 @@ that arrives inside TensorRT's callbacks would be swallowed.
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
-import signal
 import threading
 from collections.abc import Callable
-from collections.abc import Iterator
-from types import FrameType
 from typing import Any
 from typing import Final
 from typing import TypeVar
 
-__all__ = ['Progress', 'interruptible', 'make_monitor', 'run_watched']
+__all__ = ['Progress', 'make_monitor', 'run_watched']
 
 #: Told what is done now, how many steps of it are done, and of how many.
 Progress = Callable[[str, int, int], None]
 _POLL_S: Final = 0.1
 _FINE: Final = 1000
-_LOG: Final = logging.getLogger(__name__)
 _Result = TypeVar('_Result')
 
 
@@ -71,7 +65,6 @@ def run_watched(
     stop: threading.Event,
     *,
     watch: Callable[[], None],
-    cancelled: Callable[[], bool],
 ) -> _Result:
     """Do the work in a thread of its own; return its result.
 
@@ -79,10 +72,9 @@ def run_watched(
         work: ends soon after ``stop`` is set.
         stop: set when the work shall end early.
         watch: called ten times a second in this thread, to show progress.
-        cancelled: asked as often.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C, or ``cancelled``; the work has ended by then.
+        KeyboardInterrupt: Ctrl-C; the work has ended by then.
         BaseException: whatever the work raised.
     """
     results: list[_Result] = []
@@ -108,8 +100,6 @@ def run_watched(
         thread.start()
         while not ended.wait(_POLL_S):
             watch()
-            if cancelled():
-                raise KeyboardInterrupt
     except BaseException:
         stop.set()
         while begun.is_set() and not ended.is_set():
@@ -119,29 +109,3 @@ def run_watched(
     if errors:
         raise errors[0]
     return results[0]
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Turn Ctrl-C and SIGTERM into an answer: what is yielded tells whether one came.
-
-    The second one ends the process at once, with exit code 130. In another thread than the main
-    one signals stay as they are.
-    """
-    asked = threading.Event()
-
-    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        if asked.is_set():
-            os._exit(130)
-        asked.set()
-        _LOG.warning('stopping at the next step; once more ends at once')
-
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
-        return
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked.is_set
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
