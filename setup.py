@@ -58,11 +58,11 @@ setup(
             'benchmark_engine = trt_perception.commands:benchmark_engine',
             'build_engine = trt_perception.commands:build_engine',
             'detect_images = trt_perception.commands:detect_images',
-            'detector_node = trt_perception.ros.detector_node:main',
+            'detector_node = trt_perception.commands:detector_node',
             'evaluate_engine = trt_perception.commands:evaluate_engine',
             'inspect_engine = trt_perception.commands:inspect_engine',
             'doctor = trt_perception.commands:doctor',
-            'replay_images = trt_perception.ros.replay_images:main',
+            'replay_images = trt_perception.commands:replay_images',
         ],
     },
 )

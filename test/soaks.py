@@ -340,7 +340,7 @@ def silence_of_cameras(client, model, until):
         until(detector, 'every image dropped', 'every image', lambda: detector.camera.publish(bad))
         detector.connect()
         detector.destroy_camera()
-        until(detector, 'camera gone', 'is gone since')
+        until(detector, 'camera gone', 'has been gone for')
     finally:
         detector.close()
 

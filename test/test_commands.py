@@ -1,4 +1,4 @@
-"""Ctrl-C ends the command lines with 130 and no traceback from their first import on."""
+"""Ctrl-C ends tools with 130 and nodes with 0, without a traceback, from their first import on."""
 
 import importlib
 import subprocess
@@ -29,6 +29,13 @@ def test_exit_codes(tmp_path, source, code):
     assert done.stderr == ''
 
 
+def test_a_node_is_ended_by_signals(tmp_path):
+    (tmp_path / 'tool.py').write_text(f'import signal\n{STOP}\n')
+    command = [sys.executable, '-c', RUN.replace('"tool"', '"tool", interrupted=0')]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, '')
+
+
 def test_a_signal_that_is_ignored_stays_so(tmp_path):
     (tmp_path / 'tool.py').write_text(f'import signal\n{STOP}\ndef main():\n    return 3\n')
     command = ['env', '--ignore-signal=INT', sys.executable, '-c', RUN]
@@ -38,7 +45,7 @@ def test_a_signal_that_is_ignored_stays_so(tmp_path):
 @pytest.mark.parametrize('name', commands.__all__)
 def test_each_starts_its_own_tool(name, monkeypatch):
     started = []
-    monkeypatch.setattr(commands, '_run', started.append)
+    monkeypatch.setattr(commands, '_run', lambda module, **_: started.append(module))
     getattr(commands, name)()
     assert [module.split('.')[-1] for module in started] == [name]
     assert callable(importlib.import_module(started[0]).main)

@@ -190,6 +190,21 @@ def test_values_that_are_no_boxes_leave(name):
     assert_found(found, *good)
 
 
+@pytest.mark.parametrize(
+    'name', ['dense', 'end_to_end', 'efficient_nms', 'torchvision', 'tensorflow']
+)
+def test_scores_that_are_no_probabilities_are_refused(name):
+    rng = np.random.default_rng(18)
+    xyxy, scores, labels = known(rng)
+    same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
+    outputs = batched(name, [OUTPUTS[name](rng, xyxy, 8 * scores, labels)])
+    with pytest.raises(EngineError, match=r'score of \d.*expected probabilities, 0 to 1'):
+        run(name, outputs, same)
+    # What rounding and quantisation do is none of that.
+    outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores / scores.max() * 1.05, labels)])
+    assert len(run(name, outputs, same)[0]) > 0
+
+
 OF_LABELS = ['end_to_end', 'efficient_nms', 'labels_boxes_scores', 'torchvision', 'tensorflow']
 
 

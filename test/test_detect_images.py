@@ -114,6 +114,8 @@ def test_a_folder(model, images, tmp_path, capfd):
     assert summary['classes'] == {'red': 2, 'green': 1, 'blue': 1}
     assert summary['model'] == 'tiny.onnx'
     assert summary['problems'] == []
+    assert summary['decoder']['family'] == 'dense'
+    assert summary['preprocessing']['resize'] == 'letterbox'
     assert 0 < summary['latency_ms']['p50'] <= summary['latency_ms']['p99']
     assert '4 detections in 2 of 3 pictures, score > 0.25' in output
     # The sources stay as they were.

@@ -172,8 +172,12 @@ def test_the_digits_in_words_and_pictures(tmp_path, capsys):
         '--worst',
         tmp_path / 'worst',
     ]
+    arguments += ['--json', tmp_path / 'report.json']
     assert run(*arguments, '--worst-count', '2') == 0
-    assert 'saved 2 pictures with mistakes' in capsys.readouterr().out
+    output, error = capsys.readouterr()
+    assert 'saved 2 pictures with mistakes' in output
+    assert 'annotated images without a file, left out (50): ' in error
+    assert len(json.loads((tmp_path / 'report.json').read_text())['missing_images']) == 50
     assert (tmp_path / 'plot.png').read_bytes().startswith(b'\x89PNG')
     names = {path.name[:2] for path in (tmp_path / 'worst' / 'digits.onnx').iterdir()}
     assert names == {'01', '02', 'mo', 'pi'}  # montage and list

@@ -1,6 +1,7 @@
 """Models held against each other: figures, agreement, what a gate looks at; and the digits."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -266,6 +267,18 @@ def test_agreement_is_none_between_models_of_different_classes(digits):
     few = Dataset(dataset.images[:1])
     other = evaluate_model('other', FixedModel(), few, None, progress=quiet)
     assert accuracy_report([model, other], few, Thresholds()).agreements == {'other': None}
+
+
+def test_agreement_is_by_name_whatever_the_order(digits):
+    dataset, model, _ = digits
+    few = Dataset(dataset.images[:5])
+    last = len(model.class_names) - 1
+    model = replace(model, detections=model.detections[:5])
+    turned = [Detections(one.xyxy, one.scores, last - one.class_ids) for one in model.detections]
+    other = replace(model, name='other', class_names=model.class_names[::-1], detections=turned)
+    agreement = accuracy_report([model, other], few, Thresholds()).agreements['other']
+    assert (agreement.overall.f1, agreement.overall.mean_iou) == (1, pytest.approx(1))
+    assert agreement.overall.matched > 20
 
 
 class FixedModel(WrittenModel):

@@ -53,7 +53,7 @@ def test_an_ultralytics_export_needs_nothing():
     assert found.class_names == COCO
     assert found.preprocessing == PLAIN
     assert any('80 classes' in sentence for sentence in found.evidence)
-    assert any('output0 [1, 84, 8400] -> dense' in sentence for sentence in found.evidence)
+    assert any('output0 [1, 84, 8400] of yolo -> dense' in sentence for sentence in found.evidence)
 
 
 def test_open_dimensions_are_closed_by_the_metadata():
@@ -279,3 +279,51 @@ def test_padding_of_a_processor_is_what_it_normalises_to_zero(processor, pad_val
     outputs = tensors(logits=(1, 100, 3), pred_boxes=(1, 100, 4))
     found = recognised(outputs, config=config).preprocessing
     assert (found.resize, found.pad_value) == ('letterbox_top_left', pad_value)
+
+
+PAIR = {'names': "{0: 'cat', 1: 'dog'}"}
+SIX = {'output0': (1, 300, 6)}  # 4 of a box, and 2 classes, or a score and a class
+
+
+@pytest.mark.parametrize(
+    ('metadata', 'decoder'),
+    [
+        # The folder of the training data is no model.
+        (
+            {'description': 'Ultralytics YOLOv10n model trained on /me/rtdetr_vs_yolo/data.yaml'},
+            'end_to_end',
+        ),
+        (
+            {'description': 'Ultralytics best model trained on my.yaml', 'end2end': 'True'},
+            'end_to_end',
+        ),
+        ({'description': 'Ultralytics rtdetr-l model trained on my.yaml'}, 'rtdetr_ultralytics'),
+    ],
+)
+def test_six_columns_are_read_by_the_models_name(metadata, decoder):
+    found = recognised(tensors(**SIX), {**ULTRALYTICS, **PAIR, **metadata})
+    assert found.decoder == DECODERS[decoder]
+
+
+def test_six_columns_of_a_model_without_a_name_are_not_guessed():
+    metadata = {**ULTRALYTICS, 'description': 'Ultralytics best model trained on my.yaml'}
+    message = refusal(tensors(**SIX), {**metadata, **PAIR})
+    assert 'end_to_end and rtdetr_ultralytics' in message
+    assert 'model.decoder' in message
+    found = recognised(tensors(output0=(1, 300, 84)), metadata)
+    assert found.decoder == DECODERS['rtdetr_ultralytics']
+
+
+def test_boxes_and_scores_of_anchors_are_no_queries():
+    outputs = tensors(boxes=(1, 8400, 4), scores=(1, 8400, 80))  # as YOLO-NAS without its NMS
+    assert 'YOLO-NAS' in refusal(outputs, class_names=COCO)
+    given = recognised(outputs, class_names=COCO, decoder='detr_sigmoid', resize='stretch')
+    assert given.decoder == DECODERS['detr_sigmoid']
+    assert 'detr' in refusal(tensors(boxes=(1, 900, 4), scores=(1, 900, 80)), class_names=COCO)
+
+
+@pytest.mark.parametrize('names', ["{0: 'cat', 1", "{0: 'cat', 2: 'dog'}"])
+def test_names_that_cannot_be_read_are_told(names):
+    message = refusal(tensors(output0=(1, 6, 8400)), {**ULTRALYTICS, 'names': names})
+    assert 'metadata "names" is not read' in message
+    assert 'model.class_names' in message

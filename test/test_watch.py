@@ -121,7 +121,7 @@ def test_nothing_ever_came(camera, kind, level, words):
 @pytest.mark.parametrize(
     ('camera', 'kind', 'word'),
     [
-        (Camera(0), 'camera_gone', 'is gone'),
+        (Camera(0), 'camera_gone', 'has been gone for'),
         (Camera(1), 'stalled', 'stalled'),
         (Camera(1, mismatch='set that'), 'qos_mismatch', 'set that'),
     ],
@@ -135,6 +135,25 @@ def test_images_came_and_come_no_more(camera, kind, word, rate_hz):
     assert life.findings[-1].level == Level.ERROR
     assert word in life.findings[-1].message
     assert life.step(max(1, round(rate_hz * PERIOD_S))).kind == ''
+
+
+def test_a_camera_that_comes_late_is_given_time():
+    life = Life(camera=Camera(0))
+    assert life.run(6).kind == 'no_publisher'
+    life.camera = Camera(1)
+    assert life.step().kind == 'no_publisher'
+    assert 'has appeared' in life.findings[-1].message
+    assert life.seconds_until('not_arriving') + PERIOD_S <= PROMISE_S
+    assert 'for 1.0 s' in life.findings[-1].message
+    assert life.step(15).kind == ''
+    # One that comes back, likewise.
+    life.camera = Camera(0)
+    assert life.run(6).kind == 'camera_gone'
+    life.camera = Camera(1)
+    assert life.step().kind == 'camera_gone'
+    assert 'is back' in life.findings[-1].message
+    assert life.seconds_until('stalled') + PERIOD_S <= PROMISE_S
+    assert 'for 1.0 s' in life.findings[-1].message
 
 
 def test_the_graph_is_asked_only_while_nothing_arrives():

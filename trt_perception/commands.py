@@ -11,8 +11,8 @@ import os
 import signal
 
 __all__ = [
-    *('benchmark_engine', 'build_engine', 'detect_images', 'doctor', 'evaluate_engine'),
-    'inspect_engine',
+    *('benchmark_engine', 'build_engine', 'detect_images', 'detector_node', 'doctor'),
+    *('evaluate_engine', 'inspect_engine', 'replay_images'),
 ]
 
 
@@ -31,6 +31,11 @@ def detect_images() -> int:
     return _run('trt_perception.tools.detect_images')
 
 
+def detector_node() -> int:
+    """Run detector_node; return its exit code."""
+    return _run('trt_perception.ros.detector_node', interrupted=0)
+
+
 def doctor() -> int:
     """Run doctor; return its exit code."""
     return _run('trt_perception.ros.doctor')
@@ -46,14 +51,19 @@ def inspect_engine() -> int:
     return _run('trt_perception.tools.inspect_engine')
 
 
-def _run(module: str) -> int:
+def replay_images() -> int:
+    """Run replay_images; return its exit code."""
+    return _run('trt_perception.ros.replay_images', interrupted=0)
+
+
+def _run(module: str, interrupted: int = 130) -> int:
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:  # else a shell in the background ignores it
         # Nothing has begun that must be ended in order.
-        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+        signal.signal(signal.SIGINT, lambda *_: os._exit(interrupted))
     main = importlib.import_module(module).main
     try:
         signal.signal(signal.SIGINT, before)
         return int(main())
     except KeyboardInterrupt:
-        return 130
+        return interrupted

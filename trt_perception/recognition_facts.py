@@ -91,12 +91,17 @@ def _ultralytics(name: str, metadata: Mapping[str, str]) -> Facts:
             'detector of boxes (task "detect"): export one'
         )
     exporter = 'ultralytics' if 'task' in metadata else 'yolov5'
-    model = metadata.get('description', '').lower()
+    # "Ultralytics YOLO11n model trained on /data/rtdetr/data.yaml": the folder says nothing.
+    described = metadata.get('description', '').lower().split(' trained on ')[0]
+    decided = 'yolo' in described or literal(metadata.get('end2end', '')) is True
+    yolo = 'yolo' if decided else ''
     evidence = []
     names, renamed = _class_names(literal(metadata['names']))
     if names:
         shown = 'Ultralytics' if exporter == 'ultralytics' else 'YOLOv5'
         evidence.append(f'metadata "names" as {shown} writes it -> {len(names)} classes{renamed}')
+    else:
+        evidence.append('metadata "names" is not read: expected {0: \'name\', 1: …} without gaps')
     size = literal(metadata.get('imgsz', ''))
     if _is_size(size):
         evidence.append(f'metadata "imgsz" {list(size)} -> input {size[1]} x {size[0]}')
@@ -104,7 +109,7 @@ def _ultralytics(name: str, metadata: Mapping[str, str]) -> Facts:
         class_names=names,
         input_size=(size[1], size[0]) if _is_size(size) else None,
         exporter=exporter,
-        model='rtdetr' if re.search('rt-?detr', model) else '',
+        model='rtdetr' if re.search('rt-?detr', described) else yolo,
         evidence=tuple(evidence),
     )
 

@@ -96,6 +96,8 @@ def candidates(
             left = _by_anchors(left, outputs[0].shape, input_size)
         if left:
             break
+    if written is None:
+        _refuse_anchors(name, outputs, left)
     if classes is not None and left in ([], ['dense_objectness']):
         _refuse_extra_channels(name, outputs, classes)
     why = f' of {facts.model}' if facts.model else ''
@@ -116,6 +118,19 @@ def _refuse_others(name: str, outputs: tuple[TensorSpec, ...]) -> None:
         raise EngineError(
             f'{name}: {_listed(outputs)} are the raw grids of a detector head; expected them '
             'decoded and joined, as (1, N, 5 + C): export with that inside (YOLOv7: --grid)'
+        )
+
+
+def _refuse_anchors(name: str, outputs: tuple[TensorSpec, ...], fitting: list[str]) -> None:
+    """Refuse boxes and scores of anchors, whose shapes fit a transformer's but for the number."""
+    most = max((tensor.shape[1] for tensor in outputs if len(tensor.shape) == 3), default=0)
+    if most > _MOST_QUERIES and {DECODERS[decoder].family for decoder in fitting} == {'detr'}:
+        raise EngineError(
+            f'{name}: {_listed(outputs)} are {most} boxes and their scores, as YOLO-NAS gives '
+            'them without its NMS, which is not read; transformers have up to '
+            f'{_MOST_QUERIES}. Export it with its NMS inside; if these are queries, set '
+            'model.decoder to one of '
+            f'{", ".join(fitting)}'
         )
 
 
@@ -154,7 +169,8 @@ def _looks_like(extra: int) -> list[str]:
 
 #: What each exporter writes, of what a shape may fit.
 _EXPORTERS: Final[Mapping[str, tuple[str, ...]]] = {
-    'ultralytics': ('dense', 'end_to_end'),
+    'ultralytics': ('dense', 'end_to_end', 'rtdetr_ultralytics'),
+    'ultralytics yolo': ('dense', 'end_to_end'),
     'ultralytics rtdetr': ('rtdetr_ultralytics',),
     'yolov5': ('dense_objectness_transposed',),
     # By "model_type" in config.json.

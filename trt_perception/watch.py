@@ -130,6 +130,8 @@ class SilenceWatch:
         self._loss_cure = loss_cure
         self._moments = deque([_Moment(start_s, 0, 0, {}, 0)])
         self._received_s = start_s
+        # When the graph was last seen without a camera: one that appears later has its time, too.
+        self._alone_s = start_s
         # The median of the last ones: one long pause must not make the next one look usual.
         self._periods: deque[float] = deque(maxlen=5)
         # The last time at which a frame was finished or none was in flight.
@@ -211,12 +213,11 @@ class SilenceWatch:
         if camera.mismatch:
             return Finding(Level.ERROR, 'qos_mismatch', camera.mismatch)
         if not camera.publishers:
-            instead = camera.elsewhere or 'start the camera, or remap image to its topic'
-            if now.received:
-                message = f'the camera on {self._topic} is gone since {silent_s:.1f} s; {instead}'
-                return Finding(Level.ERROR, 'camera_gone', message)
-            message = f'nobody publishes on {self._topic}; {instead}'
-            return Finding(Level.WARN, 'no_publisher', message)
+            self._alone_s = now.time_s
+            return self._nobody(now, silent_s, camera)
+        silent_s = min(silent_s, now.time_s - self._alone_s)
+        if silent_s < self._patience_s:  # it has just appeared
+            return self._nobody(now, silent_s, camera)
         if now.received:
             return Finding(
                 Level.ERROR,
@@ -230,6 +231,19 @@ class SilenceWatch:
             f'a camera is there on {self._topic}, but no image has arrived for {silent_s:.1f} s: '
             f'either it sends none, or the transport loses them: {self._loss_cure}',
         )
+
+    def _nobody(self, now: _Moment, silent_s: float, camera: Camera) -> Finding:
+        """Return that there is no camera, or one that has not had the time to send yet."""
+        instead = camera.elsewhere or 'start the camera, or remap image to its topic'
+        if now.received:
+            message = f'the camera on {self._topic} has been gone for {silent_s:.1f} s; {instead}'
+            if camera.publishers:
+                message = f'the camera on {self._topic} is back, and no image yet'
+            return Finding(Level.ERROR, 'camera_gone', message)
+        message = f'nobody publishes on {self._topic}; {instead}'
+        if camera.publishers:
+            message = f'a camera has appeared on {self._topic}, and no image yet'
+        return Finding(Level.WARN, 'no_publisher', message)
 
     def _all_dropped(self, now: _Moment, refusal: str) -> Finding | None:
         seconds = now.time_s - self._last_published.time_s

@@ -211,7 +211,8 @@ def check_images(
     if count < FEWEST:
         raise ConfigError(
             f'{images.source}: calibration needs at least {FEWEST} images, better {FEW} or more '
-            f'(got {count}): ranges taken from fewer fit those images only'
+            f'(got {count} of {images.found}, --calibration-count {images.limit}): ranges taken '
+            'from fewer fit those images only'
         )
     thumbnails, digests, small = [], [], 0
     for done, path in enumerate(images.paths):

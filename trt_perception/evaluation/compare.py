@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.errors import ConfigError
@@ -276,10 +278,18 @@ def accuracy_report(
     """
     first = models[0]
     agreements = {
-        model.name: compare_runs(first.detections, model.detections, first.class_names)
-        if model.class_names == first.class_names
+        model.name: compare_runs(
+            first.detections, _renumbered(model, first.class_names), first.class_names
+        )
+        if sorted(model.class_names) == sorted(first.class_names)
         else None
         for model in models[1:]
     }
     truth = dataset.annotations.path.name if dataset.annotations else None
     return AccuracyReport(tuple(models), agreements, len(dataset.images), truth, thresholds)
+
+
+def _renumbered(model: ModelAccuracy, names: tuple[str, ...]) -> Sequence[Detections]:
+    """Return a model's detections with the class ids that its names have in another model."""
+    ids = np.array([names.index(name) for name in model.class_names], np.int32)
+    return [Detections(one.xyxy, one.scores, ids[one.class_ids]) for one in model.detections]

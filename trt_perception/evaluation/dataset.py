@@ -74,6 +74,13 @@ class Dataset:
             tuple(DatasetImage(image.id, path, image.size_wh) for image, path in pairs), truth
         )
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Names of the annotated images that have no file."""
+        here = {image.id for image in self.images}
+        annotated = self.annotations.images if self.annotations else ()
+        return tuple(image.file_name for image in annotated if image.id not in here)
+
     def truth(self, image: DatasetImage) -> tuple[TrueBox, ...]:
         """Return an image's objects; none without annotations."""
         return self.annotations.boxes.get(image.id, ()) if self.annotations else ()

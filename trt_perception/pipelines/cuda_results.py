@@ -29,6 +29,7 @@ from trt_perception.model_spec import ModelSpec
 from trt_perception.stages.decoders.decode import bfloat16_to_float32
 from trt_perception.stages.decoders.decode import count_candidates
 from trt_perception.stages.decoders.decode import decode
+from trt_perception.stages.decoders.selection import check_scores
 from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES
 from trt_perception.stages.gpu_kernels import RESULT_ROW
 from trt_perception.stages.gpu_kernels import FrameKernels
@@ -98,6 +99,7 @@ class KernelDecoded:
         """Copy the rows out of pinned memory; the kernels know geometry and thresholds."""
         count = int(self._result.array[:4].view(np.int32)[0])
         rows = self._result.array[RESULT_HEAD_BYTES:].view(RESULT_ROW)[:count]
+        check_scores(rows['score'][:1])  # the best one comes first
         return Detections(rows['xyxy'].copy(), rows['score'].copy(), rows['class_id'].copy())
 
     def candidates(self, letterbox: Letterbox, thresholds: Thresholds) -> int:  # noqa: ARG002

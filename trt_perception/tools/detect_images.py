@@ -11,6 +11,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
+from dataclasses import asdict
 from dataclasses import dataclass
 from dataclasses import replace
 from pathlib import Path
@@ -143,7 +144,12 @@ def _run(model: ModelFile, config: DetectorConfig, plan: Plan, command: str) -> 
             'model_sha256': model.sha256,
             'confidence_threshold': thresholds.confidence,
             'iou_threshold': thresholds.iou,
+            'decoder': pipeline.spec.decoder.as_dict(),
+            'preprocessing': asdict(pipeline.spec.preprocessing),
+            'recognised': list(pipeline.spec.evidence),
         }
+        for sentence in pipeline.spec.evidence:
+            print(sentence, file=sys.stderr)
         warm_up(pipeline)
         work = _Work(pipeline, thresholds, Results(names, facts), [], [])
         try:

@@ -116,6 +116,11 @@ def _prepare(options: argparse.Namespace) -> _Job:
     dataset = Dataset.of(
         find_all_images(options.images), options.annotations, allow_missing=options.allow_missing
     )
+    if missing := dataset.missing:
+        shown = ', '.join(missing[:5]) + (', …' if len(missing) > 5 else '')
+        print(
+            f'annotated images without a file, left out ({len(missing)}): {shown}', file=sys.stderr
+        )
     names = _names(options.engine)
     models = {name: read_model_file(path) for name, path in names.items()}
     configs = {name: detector_config(options, path) for name, path in names.items()}
@@ -187,6 +192,8 @@ def _class_maps(job: _Job, options: argparse.Namespace) -> dict[str, ClassMap | 
     for name in job.models:
         with contextlib.closing(_opened(job, name)) as pipeline:
             class_names[name] = pipeline.spec.class_names
+            for sentence in pipeline.spec.evidence:
+                print(f'{name}: {sentence}', file=sys.stderr)
     known = {one for names in class_names.values() for one in names}
     maps = {}
     for name, own in class_names.items():
@@ -218,6 +225,7 @@ def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace, comman
             'command': command,
             'date': datetime.now(timezone.utc).isoformat(timespec='seconds'),
             'sha256': {name: model.sha256 for name, model in job.models.items()},
+            'missing_images': list(job.dataset.missing),
             **report.as_dict(),
         }
         write_json(options.json, content, indent=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,11 @@ from trt_perception.letterbox import Letterbox
 from trt_perception.stages.nms import best_candidates
 from trt_perception.stages.nms import non_maximum_suppression
 
-__all__ = ['Candidates', 'Limits', 'corners', 'passing', 'select']
+__all__ = ['Candidates', 'Limits', 'check_scores', 'corners', 'passing', 'select']
 
 Floats = npt.NDArray[np.float32]
+# Quantisation and rounding may lift a probability a little above 1.
+_HIGHEST_SCORE: Final = 1.1
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def select(
         suppress: apply NMS.
 
     Raises:
-        EngineError: a detection is of a class that has no name.
+        EngineError: a detection is of a class that has no name, or a score is no probability.
     """
     chosen = passing(candidates.scores, candidates.class_ids, thresholds)
     xyxy = candidates.xyxy[chosen]
@@ -99,6 +102,7 @@ def select(
             'manifest, and model.decoder'
         )
     scores = candidates.scores[chosen]
+    check_scores(scores)
     best = best_candidates(scores, limits.max_candidates)
     if suppress:
         kept = best[
@@ -115,6 +119,22 @@ def select(
     source = letterbox.to_source(xyxy[kept])
     inside = (source[:, 2] > source[:, 0]) & (source[:, 3] > source[:, 1])
     return Detections(source[inside], scores[kept][inside], ids[kept][inside])
+
+
+def check_scores(scores: Floats) -> None:
+    """Refuse scores that are no probabilities: thresholds and mAP mean nothing with them.
+
+    Args:
+        scores: float32 (n,), those of boxes that count.
+
+    Raises:
+        EngineError: one is above 1 by more than what quantisation and rounding explain.
+    """
+    if len(scores) and (highest := float(scores.max())) > _HIGHEST_SCORE:
+        raise EngineError(
+            f'the model gave a score of {highest:.4g}; expected probabilities, 0 to 1: export it '
+            'with its sigmoid or softmax, or correct model.decoder'
+        )
 
 
 def corners(cxcywh: Floats) -> Floats:
