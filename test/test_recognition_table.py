@@ -118,6 +118,7 @@ CASES = [
     {**NAMED, 'outputs': TORCHVISION},
     {**NAMED, 'outputs': TENSORFLOW},
     {**NAMED, 'outputs': floats(output0=(1, 116, 8400), output1=(1, 32, 160, 160))},
+    {**NAMED, 'outputs': floats(boxes=(1, 8400, 4), scores=(1, 8400, 80))},
     {**NAMED, 'outputs': GRIDS},
     {**NAMED, 'outputs': floats(output=(1, 1000))},
 ]
