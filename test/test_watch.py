@@ -138,22 +138,19 @@ def test_images_came_and_come_no_more(camera, kind, word, rate_hz):
 
 
 def test_a_camera_that_comes_late_is_given_time():
-    life = Life(camera=Camera(0))
-    assert life.run(6).kind == 'no_publisher'
-    life.camera = Camera(1)
-    assert life.step().kind == 'no_publisher'
-    assert 'has appeared' in life.findings[-1].message
-    assert life.seconds_until('not_arriving') + PERIOD_S <= PROMISE_S
-    assert 'for 1.0 s' in life.findings[-1].message
-    assert life.step(15).kind == ''
-    # One that comes back, likewise.
-    life.camera = Camera(0)
-    assert life.run(6).kind == 'camera_gone'
-    life.camera = Camera(1)
-    assert life.step().kind == 'camera_gone'
-    assert 'is back' in life.findings[-1].message
-    assert life.seconds_until('stalled') + PERIOD_S <= PROMISE_S
-    assert 'for 1.0 s' in life.findings[-1].message
+    life = Life()
+    for gone, silent, word in (
+        ('no_publisher', 'not_arriving', 'has appeared'),
+        ('camera_gone', 'stalled', 'is back'),  # once images have come
+    ):
+        life.camera = Camera(0)
+        assert life.run(6).kind == gone
+        life.camera = Camera(1)
+        assert life.step().kind == gone
+        assert word in life.findings[-1].message
+        assert life.seconds_until(silent) + PERIOD_S <= PROMISE_S
+        assert 'for 1.0 s' in life.findings[-1].message
+        assert life.step(15).kind == ''
 
 
 def test_the_graph_is_asked_only_while_nothing_arrives():

@@ -10,7 +10,10 @@ from pathlib import Path
 
 from trt_perception.errors import ConfigError
 
-__all__ = ['at_least', 'check_output_file', 'check_output_folder', 'check_plot', 'user_path']
+__all__ = [
+    *('at_least', 'check_output_file', 'check_output_folder', 'check_plot', 'make_folder'),
+    'user_path',
+]
 
 
 def at_least(lowest: int) -> Callable[[str], int]:
@@ -60,6 +63,18 @@ def check_output_folder(path: Path | None) -> None:
     if not path.parent.is_dir() or (path.exists() and not path.is_dir()):
         raise ConfigError(f'{path}: expected a folder to write, in one that exists')
     _check_writable(path, path if path.is_dir() else path.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for results where it is missing.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f'{folder}: cannot be made: {error.strerror}') from error
 
 
 def _check_writable(path: Path, folder: Path) -> None:

@@ -93,8 +93,11 @@ def _ultralytics(name: str, metadata: Mapping[str, str]) -> Facts:
     exporter = 'ultralytics' if 'task' in metadata else 'yolov5'
     # "Ultralytics YOLO11n model trained on /data/rtdetr/data.yaml": the folder says nothing.
     described = metadata.get('description', '').lower().split(' trained on ')[0]
-    decided = 'yolo' in described or literal(metadata.get('end2end', '')) is True
-    yolo = 'yolo' if decided else ''
+    model = ''
+    if re.search('rt-?detr', described):
+        model = 'rtdetr'
+    elif 'yolo' in described or literal(metadata.get('end2end', '')) is True:
+        model = 'yolo'
     evidence = []
     names, renamed = _class_names(literal(metadata['names']))
     if names:
@@ -109,7 +112,7 @@ def _ultralytics(name: str, metadata: Mapping[str, str]) -> Facts:
         class_names=names,
         input_size=(size[1], size[0]) if _is_size(size) else None,
         exporter=exporter,
-        model='rtdetr' if re.search('rt-?detr', described) else yolo,
+        model=model,
         evidence=tuple(evidence),
     )
 

@@ -129,8 +129,7 @@ def _refuse_anchors(name: str, outputs: tuple[TensorSpec, ...], fitting: list[st
             f'{name}: {_listed(outputs)} are {most} boxes and their scores, as YOLO-NAS gives '
             'them without its NMS, which is not read; transformers have up to '
             f'{_MOST_QUERIES}. Export it with its NMS inside; if these are queries, set '
-            'model.decoder to one of '
-            f'{", ".join(fitting)}'
+            f'model.decoder to one of {", ".join(fitting)}'
         )
 
 

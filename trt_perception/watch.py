@@ -236,14 +236,12 @@ class SilenceWatch:
         """Return that there is no camera, or one that has not had the time to send yet."""
         instead = camera.elsewhere or 'start the camera, or remap image to its topic'
         if now.received:
-            message = f'the camera on {self._topic} has been gone for {silent_s:.1f} s; {instead}'
-            if camera.publishers:
-                message = f'the camera on {self._topic} is back, and no image yet'
-            return Finding(Level.ERROR, 'camera_gone', message)
-        message = f'nobody publishes on {self._topic}; {instead}'
-        if camera.publishers:
-            message = f'a camera has appeared on {self._topic}, and no image yet'
-        return Finding(Level.WARN, 'no_publisher', message)
+            gone = f'has been gone for {silent_s:.1f} s; {instead}'
+            state = 'is back, and no image yet' if camera.publishers else gone
+            return Finding(Level.ERROR, 'camera_gone', f'the camera on {self._topic} {state}')
+        alone = f'nobody publishes on {self._topic}; {instead}'
+        appeared = f'a camera has appeared on {self._topic}, and no image yet'
+        return Finding(Level.WARN, 'no_publisher', appeared if camera.publishers else alone)
 
     def _all_dropped(self, now: _Moment, refusal: str) -> Finding | None:
         seconds = now.time_s - self._last_published.time_s

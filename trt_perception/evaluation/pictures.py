@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from trt_perception.arguments import make_folder
 from trt_perception.atomic_files import write_together
 from trt_perception.detections import Detections
 from trt_perception.drawing import draw_box
@@ -132,10 +133,7 @@ def write_worst(
 
 def _list_files(folder: Path, files: Sequence[Path]) -> None:
     """Write the list before the files, so that it has them even if something fails halfway."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f'{folder}: cannot be made: {error.strerror}') from error
+    make_folder(folder)
     write_json(folder / _LIST, {'files': [path.name for path in files]}, indent=2)
 
 

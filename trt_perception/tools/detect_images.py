@@ -23,12 +23,12 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from trt_perception.arguments import check_output_folder
+from trt_perception.arguments import make_folder
 from trt_perception.arguments import user_path
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.detector import warm_up
-from trt_perception.errors import ConfigError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.evaluation.coco import write_json
 from trt_perception.evaluation.run import Latency
@@ -152,10 +152,7 @@ def _run(model: ModelFile, config: DetectorConfig, plan: Plan, command: str) -> 
             print(sentence, file=sys.stderr)
         warm_up(pipeline)
         work = _Work(pipeline, thresholds, Results(names, facts), [], [])
-        try:
-            plan.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f'{plan.folder}: cannot be made: {error.strerror}') from error
+        make_folder(plan.folder)
         check_output_folder(plan.folder)
         with tqdm(total=plan.total or None, unit='img', disable=None, leave=False) as bar:
             _detect_in_pictures(work, plan, names, bar.update)

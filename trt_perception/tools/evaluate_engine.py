@@ -19,6 +19,7 @@ from trt_perception.arguments import at_least
 from trt_perception.arguments import check_output_file
 from trt_perception.arguments import check_output_folder
 from trt_perception.arguments import check_plot
+from trt_perception.arguments import make_folder
 from trt_perception.arguments import user_path
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import ConfigError
@@ -236,19 +237,12 @@ def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace, comman
     for model in report.models:
         name = model.name.replace('/', '_')
         if options.results:
-            _make(options.results)
+            make_folder(options.results)
             path = options.results / f'{name}.results.json'
             write_json(path, model.rows)
             print(f'saved {path}')
         if options.worst:
             _save_worst(model, job.dataset, options.worst / name, options.worst_count)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f'{folder}: cannot be made: {error.strerror}') from error
 
 
 def _save_worst(model: ModelAccuracy, dataset: Dataset, folder: Path, count: int) -> None:
