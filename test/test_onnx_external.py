@@ -1,7 +1,12 @@
 """Weights outside an ONNX file: found as the onnx package finds them, and refused at run time."""
 
 import contextlib
+import json
 import random
+import subprocess
+import sys
+import threading
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -12,12 +17,26 @@ from onnx import TensorProto
 from onnx import helper
 from onnx import numpy_helper
 
+from trt_perception import interruption
+from trt_perception import onnx_external
+from trt_perception.building.onnx_model import load_onnx
+from trt_perception.building.onnx_model import read_onnx
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import EngineError
+from trt_perception.errors import InterruptionError
 from trt_perception.onnx_external import external_weights
 from trt_perception.pipelines.open_pipeline import open_pipeline
 
 SIDE = 16
+
+
+def _field(number, content):
+    size = len(content)
+    length = bytearray()
+    while size >= 0x80:
+        length.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes([number << 3 | 2, *length, size]) + content
 
 
 def outside(location, name='w'):
@@ -138,27 +157,142 @@ def test_changed_bytes_hide_nothing_that_protobuf_reads(place):
     assert seen > 50
 
 
-def test_spellings_that_protobuf_takes(tmp_path):
-    """A number may have more bytes than it needs, and more bits than an enumeration has."""
+def reaches_tensors(message, within=()):
+    """Tell whether a message can hold a TensorProto, by the onnx package's description."""
+    if message.name in within:
+        return False
+    return message.name == 'TensorProto' or any(
+        field.message_type is not None
+        and reaches_tensors(field.message_type, (*within, message.name))
+        for field in message.fields
+    )
+
+
+def test_every_field_of_onnx_is_known():
+    """Fields that lead to tensors lead there here, too; all others are known to hold none."""
+    pending, seen = [onnx.ModelProto.DESCRIPTOR], set()
+    while pending:
+        message = pending.pop()
+        if message.name in seen:
+            continue
+        seen.add(message.name)
+        leads, others = onnx_external._FIELDS[message.name.removesuffix('Proto')]
+        expected = {}
+        for field in message.fields:
+            inner = field.message_type
+            if inner is not None and (reaches_tensors(inner) or field.name == 'external_data'):
+                expected[field.number] = inner.name.removesuffix('Proto')
+                pending.append(inner)
+        assert leads == expected
+        assert others == {field.number for field in message.fields} - set(expected)
+    assert {f'{kind}Proto' for kind in onnx_external._FIELDS} == seen
+
+
+# The tag of Graph.initializer, field 5 with a length; protobuf takes its lowest 32 bits.
+TAGS = {
+    'bits above the 32nd': b'\xaa\x80\x80\x80\x10',
+    'all bits above the 32nd': b'\xaa\x80\x80\x80\x70',
+    'longer than it has to be': b'\xaa\x00',
+    'of five bytes': b'\xaa\x80\x80\x80\x00',
+}
+
+
+def hidden(tag, location='weights.bin'):
+    """Return a model whose initializer stands under another spelling of its tag."""
+    whole = model(outside(location))
+    graph = whole.graph.SerializeToString()
+    tensor = whole.graph.initializer[0].SerializeToString()
+    assert graph.count(_field(5, tensor)) == 1
+    graph = graph.replace(_field(5, tensor), tag + _field(5, tensor)[1:])
+    whole.ClearField('graph')
+    return whole.SerializeToString() + _field(7, graph)
+
+
+@pytest.mark.parametrize('tag', TAGS.values(), ids=TAGS)
+def test_tags_that_hide_weights(tag, tmp_path, monkeypatch):
+    """ONNX Runtime reads the file, so the node must not load the model."""
+    monkeypatch.chdir(tmp_path)
+    np.ones((SIDE, SIDE), np.float32).tofile('weights.bin')
+    content = hidden(tag)
+    session = onnxruntime.InferenceSession(content)
+    assert session.run(None, {'x': np.ones((1, SIDE), np.float32)})[0][0, 0] == SIDE
+    path = tmp_path / 'tiny.onnx'
+    path.write_bytes(content)
+    with pytest.raises(EngineError, match='is no ONNX model'):
+        open_pipeline(DetectorConfig(engine_path=str(path)))
+    with pytest.raises(EngineError, match='is no ONNX model'):
+        load_onnx(read_onnx(path))
+
+
+@pytest.mark.parametrize(
+    'number', [b'\x81\x00', b'\x81\x80\x80\x80\x10', b'\x81' + 8 * b'\x80' + b'\x01', b'\x02']
+)
+def test_spellings_of_data_location(number):
+    """An enumeration has 32 bits, whatever is written, and may have more bytes than it needs."""
     tensor = outside('weights.bin').SerializeToString()
     plain = bytes([14 << 3, 1])
     assert tensor.count(plain) == 1
-    for number in (
-        b'\x81\x00',
-        b'\x81\x80\x80\x80\x10',
-        b'\x81\x80\x80\x80\x80\x80\x80\x80\x80\x01',
-    ):
-        spelled = TensorProto.FromString(tensor.replace(plain, plain[:1] + number))
-        assert spelled.data_location == TensorProto.EXTERNAL
-        # What Python's protobuf writes again is canonical, so the bytes are put in by hand.
-        attribute = onnx.AttributeProto(name='value').SerializeToString()
-        raw = tensor.replace(plain, plain[:1] + number)
-        attribute += bytes([5 << 3 | 2]) + bytes([len(raw)]) + raw
-        node = bytes([5 << 3 | 2, len(attribute)]) + attribute
-        graph = bytes([1 << 3 | 2, len(node)]) + node
-        content = bytes([7 << 3 | 2, len(graph)]) + graph
-        assert has_external(onnx.load_model_from_string(content))
-        assert external_weights(content) == ('weights.bin',)
+    raw = tensor.replace(plain, plain[:1] + number)
+    content = _field(
+        7,
+        _field(
+            1, _field(5, onnx.AttributeProto(name='value').SerializeToString() + _field(5, raw))
+        ),
+    )
+    assert has_external(onnx.load_model_from_string(content)) == (number != b'\x02')
+    with pytest.raises(EngineError, match='is no ONNX model'):
+        external_weights(content)
+
+
+def test_a_tensor_in_two_parts():
+    """Protobuf merges them."""
+    parts = (TensorProto(data_location=1), TensorProto(name='w'))
+    parts[1].external_data.add(key='location', value='weights.bin')
+    attribute = b''.join(_field(5, part.SerializeToString()) for part in parts)
+    content = _field(7, _field(1, _field(5, attribute)))
+    assert has_external(onnx.load_model_from_string(content))
+    assert external_weights(content)
+
+
+def test_no_spelling_lets_onnx_runtime_read_a_file():
+    """Fields written otherwise, merged, in groups: what is accepted makes it open no file."""
+    script = Path(__file__).with_name('onnx_spellings.py')
+    done = subprocess.run(
+        [sys.executable, script, '11', '3000'], capture_output=True, text=True, check=True
+    )
+    found = json.loads(done.stdout)
+    print(found['counts'])
+    assert found['holes'] == []
+    assert found['counts']['found, opened'] > 100
+    assert found['counts']['refused, opened'] > 20
+
+
+@pytest.mark.parametrize(
+    'content',
+    [
+        _field(7, _field(17, b'x')),
+        _field(7, _field(1, _field(11, b'x'))),
+        _field(27, b''),
+        bytes([7 << 3 | 3, 7 << 3 | 4]),
+        bytes([7 << 3, 1]),
+        bytes([7 << 3 | 1]) + bytes(8),
+        b'\x02\x00',
+    ],
+    ids=['Graph.17', 'Node.11', 'Model.27', 'group', 'number', 'eight bytes', 'field 0'],
+)
+def test_what_readers_may_understand_differently(content):
+    with pytest.raises(EngineError, match='is no ONNX model'):
+        external_weights(content)
+
+
+def test_a_file_of_endless_fields_can_be_given_up(monkeypatch):
+    asked = threading.Event()
+    monkeypatch.setattr(interruption, '_ASKED', asked)
+    content = _field(7, _field(2, b'') * 100_000)
+    assert external_weights(content) == ()
+    asked.set()
+    with pytest.raises(InterruptionError):
+        external_weights(content)
 
 
 @pytest.mark.parametrize(
@@ -185,15 +319,6 @@ def test_graphs_in_graphs_without_end():
         graph = _field(1, _field(5, attribute))
     with pytest.raises(EngineError, match='within each other'):
         external_weights(_field(7, graph))
-
-
-def _field(number, content):
-    size = len(content)
-    length = bytearray()
-    while size >= 0x80:
-        length.append(size & 0x7F | 0x80)
-        size >>= 7
-    return bytes([number << 3 | 2, *length, size]) + content
 
 
 @pytest.mark.parametrize('where', ['weights.bin', '../weights.bin', '{folder}/weights.bin'])

@@ -1,6 +1,7 @@
 """Reading ONNX models for building: external weights, versions, damage, names; slimming."""
 
 import hashlib
+import os
 
 import numpy as np
 import onnx
@@ -19,6 +20,7 @@ from trt_perception.building.onnx_slim import random_inputs
 from trt_perception.building.onnx_slim import slim
 from trt_perception.errors import EngineError
 from trt_perception.manifest import TensorSpec
+from trt_perception.onnx_external import external_weights
 
 RANDOM = np.random.default_rng(7)
 
@@ -135,6 +137,87 @@ def test_links_of_a_model_hub_are_followed(tmp_path):
     link.symlink_to('../blobs/aaaa')
     (tmp_path / 'snapshot' / 'w.bin').symlink_to('../blobs/bbbb')
     assert load(link).model.graph.initializer[0].raw_data == content
+
+
+def external_places(location):
+    """Return models with a weight elsewhere that is no initializer, by its place."""
+    tensor = TensorProto(name='w', data_type=TensorProto.FLOAT, dims=[4, 4])
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key='location', value=location)
+    flat = TensorProto()
+    flat.CopyFrom(tensor)
+    flat.dims[:] = [16]
+    places = numpy_helper.from_array(np.arange(16))
+    sparse = onnx.SparseTensorProto(values=flat, indices=places, dims=[4, 4])
+    constant = helper.make_node('Constant', [], ['w'], value=tensor)
+    add = helper.make_node('Add', ['images', 'w'], ['out'])
+    call = helper.make_node('F', [], ['w'], domain='mine')
+    opsets = [helper.make_opsetid('', 19)]
+    models = {
+        'function': small_model([call, add]),
+        'constant': small_model([constant, add]),
+        'sparse constant': small_model(
+            [helper.make_node('Constant', [], ['w'], sparse_value=sparse), add]
+        ),
+        'sparse initializer': small_model([add]),
+        'training': small_model(),
+    }
+    models['function'].functions.append(
+        helper.make_function('mine', 'F', [], ['w'], [constant], opsets)
+    )
+    models['function'].opset_import.add(domain='mine', version=1)
+    models['sparse initializer'].graph.sparse_initializer.append(sparse)
+    models['training'].training_info.add().algorithm.initializer.append(tensor)
+    return models
+
+
+@pytest.mark.parametrize('place', external_places('w.bin'))
+def test_weights_come_in_from_wherever_they_are_kept(tmp_path, monkeypatch, place):
+    (tmp_path / 'folder').mkdir()
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / 'folder' / 'm.onnx'
+    path.write_bytes(external_places('w.bin')[place].SerializeToString())
+    weights = RANDOM.random((4, 4), np.float32)
+    weights.tofile(path.with_name('w.bin'))
+    source = load(path)
+    assert source.external == ('w.bin',)
+    content = source.model.SerializeToString()
+    assert external_weights(content) == ()
+    images = RANDOM.random((1, 3, 4, 4), np.float32)
+    (found,) = onnxruntime.InferenceSession(content).run(None, {'images': images})
+    if place != 'training':
+        np.testing.assert_array_equal(found, images + weights)
+    for outside in (str(path.with_name('w.bin')), '../w.bin'):
+        path.write_bytes(external_places(outside)[place].SerializeToString())
+        assert 'outside its own folder' in refusal(path)
+
+
+def test_a_folder_that_becomes_a_link_while_weights_are_opened(tmp_path, monkeypatch):
+    """What was opened counts, not what the path led to a moment ago."""
+    for name in ('folder/inner', 'secret'):
+        (tmp_path / name).mkdir(parents=True)
+    path, content = external_model(tmp_path / 'folder', 'inner/w.bin')
+    (tmp_path / 'folder' / 'inner' / 'w.bin').write_bytes(content)
+    (tmp_path / 'secret' / 'w.bin').write_bytes(content)
+    assert load(path).external == ('inner/w.bin',)
+    real = os.open
+
+    def swapping(name, *arguments, **options):
+        if str(name).endswith('w.bin') and not (tmp_path / 'aside').exists():
+            (tmp_path / 'folder' / 'inner').rename(tmp_path / 'aside')
+            (tmp_path / 'folder' / 'inner').symlink_to(tmp_path / 'secret')
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr('trt_perception.model_file.os.open', swapping)
+    assert 'is a link to' in refusal(path)
+
+
+def test_one_file_of_weights_cannot_stand_for_gigabytes(tmp_path, monkeypatch):
+    path, content = external_model(tmp_path, 'w.bin')
+    (tmp_path / 'w.bin').write_bytes(content)
+    monkeypatch.setattr('trt_perception.building.onnx_model._MOST_BYTES', len(content) - 1)
+    with pytest.raises(EngineError, match=f'1 to {len(content) - 1} bytes'):
+        load(path)
 
 
 def test_weights_that_are_missing_or_short(tmp_path):

@@ -185,6 +185,8 @@ def _open_checked(path: Path, limit: int) -> tuple[BinaryIO, int, Path]:
         raise EngineError(f'{path}: cannot be opened: {reason}') from error
     # Closed by hand until it is known to be a file: open() raises on a directory's descriptor.
     try:
+        # Where it really lies: a folder on the way may have become a link meanwhile.
+        resolved = Path(os.path.realpath(f'/proc/self/fd/{descriptor}'))
         status = os.fstat(descriptor)
         _check_owner_and_mode(status, resolved)
         if not 0 < status.st_size <= limit:

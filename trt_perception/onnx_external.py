@@ -1,8 +1,11 @@
 """Finds the files that an ONNX model keeps weights in, without the onnx package.
 
 ONNX Runtime opens such files itself, wherever the model says, and no manifest has their hash.
-Guarantee: a reference that a protobuf reader would see is seen here. The message numbers are those
-of onnx.proto: https://github.com/onnx/onnx/blob/v1.19.0/onnx/onnx.proto.
+Guarantee: whatever reader of protocol buffers ONNX Runtime has, it finds no weights that are not
+found here. Readers agree on files as every writer makes them: each number in its shortest form, no
+groups, only fields that ONNX has, and messages where messages belong. Everything else, where
+readers may differ, is refused. The numbers are those of onnx.proto:
+https://github.com/onnx/onnx/blob/v1.19.0/onnx/onnx.proto.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from trt_perception.errors import EngineError
+from trt_perception.interruption import check_interruption
 
 __all__ = ['external_weights']
 
@@ -18,26 +22,36 @@ _VARINT: Final = 0
 _BYTES: Final = 2
 _FIXED: Final = {1: 8, 5: 4}
 _MOST_DEEP: Final = 64
-# For each message the fields that lead to tensors, with the message that they hold.
-_LEADS: Final[dict[str, dict[int, str]]] = {
-    'Model': {7: 'Graph', 20: 'Training', 25: 'Function'},
-    'Training': {1: 'Graph', 2: 'Graph'},
-    'Graph': {1: 'Node', 5: 'Tensor', 15: 'Sparse'},
-    'Function': {7: 'Node', 11: 'Attribute'},
-    'Node': {5: 'Attribute'},
-    'Attribute': {
-        5: 'Tensor',
-        6: 'Graph',
-        10: 'Tensor',
-        11: 'Graph',
-        22: 'Sparse',
-        23: 'Sparse',
-    },
-    'Sparse': {1: 'Tensor', 2: 'Tensor'},
-    'Tensor': {13: 'Entry'},
+# For each message that leads to tensors: the fields that do, with the message that they hold, and
+# the fields that do not.
+_FIELDS: Final[dict[str, tuple[dict[int, str], frozenset[int]]]] = {
+    'Model': (
+        {7: 'Graph', 20: 'TrainingInfo', 25: 'Function'},
+        frozenset((1, 2, 3, 4, 5, 6, 8, 14, 26)),
+    ),
+    'TrainingInfo': ({1: 'Graph', 2: 'Graph'}, frozenset((3, 4))),
+    'Graph': ({1: 'Node', 5: 'Tensor', 15: 'SparseTensor'}, frozenset((2, *range(10, 15), 16))),
+    'Function': ({7: 'Node', 11: 'Attribute'}, frozenset((1, 4, 5, 6, 8, 9, 10, 12, 13, 14))),
+    'Node': ({5: 'Attribute'}, frozenset((1, 2, 3, 4, 6, 7, 8, 9, 10))),
+    'Attribute': (
+        {
+            5: 'Tensor',
+            6: 'Graph',
+            10: 'Tensor',
+            11: 'Graph',
+            22: 'SparseTensor',
+            23: 'SparseTensor',
+        },
+        frozenset((1, 2, 3, 4, 7, 8, 9, 13, 14, 15, 20, 21)),
+    ),
+    'SparseTensor': ({1: 'Tensor', 2: 'Tensor'}, frozenset((3,))),
+    'Tensor': ({13: 'StringStringEntry'}, frozenset((*range(1, 13), 14, 16))),
+    'StringStringEntry': ({}, frozenset((1, 2))),
 }
 _DATA_LOCATION: Final = 14
-_EXTERNAL: Final = 1
+_DATA_LOCATIONS: Final = {0: False, 1: True}
+# Looking whether the process was asked to end costs as much as a tenth of a field.
+_FIELDS_BETWEEN_LOOKS: Final = 4096
 
 
 def external_weights(content: bytes) -> tuple[str, ...]:
@@ -47,49 +61,67 @@ def external_weights(content: bytes) -> tuple[str, ...]:
         content: of an ONNX file.
 
     Raises:
-        EngineError: it is cut off, or no ONNX model at all.
+        EngineError: it is cut off, no ONNX model at all, or of a newer ONNX than this reader.
+        InterruptionError: the process was asked to end meanwhile.
     """
     try:
-        return tuple(dict.fromkeys(_walk(memoryview(content), 'Model', 0)))
+        return tuple(dict.fromkeys(_tensors(memoryview(content), 'Model', 0)))
     except (IndexError, ValueError) as error:
-        raise EngineError(f'is no ONNX model, or is cut off ({error})') from error
+        raise EngineError(
+            f'is no ONNX model, or is cut off, or is of a newer ONNX than 1.23 ({error}): copy it '
+            'again, or export it again with an older opset'
+        ) from error
 
 
-def _walk(message: memoryview, kind: str, depth: int) -> Iterator[str]:
+def _tensors(message: memoryview, kind: str, depth: int) -> Iterator[str]:
+    """Yield the location of each tensor whose data lie elsewhere."""
     if depth > _MOST_DEEP:
         raise ValueError(f'more than {_MOST_DEEP} messages within each other')
     external, place = False, ''
-    for number, value in _fields(message):
-        if isinstance(value, int):
-            # An enumeration has 32 bits, whatever is written.
-            location = (kind, number) == ('Tensor', _DATA_LOCATION)
-            external |= location and value & 0xFFFFFFFF == _EXTERNAL
+    leads = _FIELDS[kind][0]
+    for number, value in _fields(message, kind):
+        if (kind, number) == ('Tensor', _DATA_LOCATION):
+            external |= _is_external(value)
+        if number not in leads or isinstance(value, int):
+            continue
+        if leads[number] == 'StringStringEntry':
+            key, text = _entry(value)
+            place = text if key == 'location' else place
         else:
-            inner = _LEADS[kind].get(number)
-            if inner == 'Entry':
-                key, text = _entry(value)
-                place = text if key == 'location' else place
-            elif inner is not None:
-                yield from _walk(value, inner, depth + 1)
+            yield from _tensors(value, leads[number], depth + 1)
     if external:
         yield place
+
+
+def _is_external(value: int | memoryview) -> bool:
+    if not isinstance(value, int) or value not in _DATA_LOCATIONS:
+        raise ValueError('a tensor whose data_location is neither 0 nor 1')
+    return _DATA_LOCATIONS[value]
 
 
 def _entry(message: memoryview) -> tuple[str, str]:
     """Return the key and value of a StringStringEntryProto."""
     texts = {1: '', 2: ''}
-    for number, value in _fields(message):
+    for number, value in _fields(message, 'StringStringEntry'):
         if isinstance(value, memoryview):
             texts[number] = bytes(value).decode('utf-8', 'replace')
     return texts[1], texts[2]
 
 
-def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Yield number and value: an int, or the bytes of what has a length."""
-    at = 0
+def _fields(message: memoryview, kind: str) -> Iterator[tuple[int, int | memoryview]]:
+    """Yield number and value of each field: an int, or the bytes of what has a length."""
+    leads, others = _FIELDS[kind]
+    at = count = 0
     while at < len(message):
+        if count % _FIELDS_BETWEEN_LOOKS == 0:
+            check_interruption()
+        count += 1
         tag, at = _varint(message, at)
         number, wire = tag >> 3, tag & 7
+        if number not in leads and number not in others:
+            raise ValueError(f'field {number} of a {kind}Proto, which ONNX 1.23 does not have')
+        if number in leads and wire != _BYTES:
+            raise ValueError(f'field {number} of a {kind}Proto, which is no message')
         if wire == _VARINT:
             value, at = _varint(message, at)
             yield number, value
@@ -102,17 +134,19 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
             raise ValueError(f'wire type {wire}, which ONNX does not use')
         if size > len(message) - at:
             raise ValueError(f'a field of {size} bytes where {len(message) - at} are left')
-        if wire == _BYTES:
-            yield number, message[at : at + size]
+        yield number, message[at : at + size]
         at += size
 
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:
+    """Return a number and where it ends; it must be written as every writer does."""
     value = 0
     for shift in range(0, 70, 7):
         byte = message[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
+            if byte == 0 and shift:
+                raise ValueError('a number that is longer than it has to be')
             return value, at
     raise ValueError('a number of more than ten bytes')

@@ -1,8 +1,9 @@
 """Reading an ONNX model for building: whole, checked, and with the reason where it cannot be used.
 
-Guarantees: external weights come from the model's own folder only and are part of the hash; every
-node has a name of its own, so that patterns and messages can point at it. Non-guarantee: that
-TensorRT knows every operator; its parser tells.
+Guarantees: external weights, wherever in the model, come from the model's own folder only and are
+part of the hash; what is built from refers to no file any more; every node has a name of its own,
+so that patterns and messages can point at it. Non-guarantee: that TensorRT knows every operator;
+its parser tells.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from trt_perception.manifest import TensorSpec
 from trt_perception.model_file import ModelFile
 from trt_perception.model_file import read_checked
 from trt_perception.model_file import read_model_file
+from trt_perception.onnx_external import external_weights
 
 __all__ = ['OnnxSource', 'check_model', 'load_onnx', 'read_onnx', 'unknown_operators']
 
@@ -90,7 +92,7 @@ def load_onnx(file: ModelFile) -> OnnxSource:
     model = _parse(file)
     _check_versions(file.path, model)
     digest = hashlib.sha256(file.sha256.encode())
-    external = _take_external(file.path, model, digest)
+    external = _take_external(file, model, digest)
     name_nodes(model)
     weights = {tensor.name for tensor in model.graph.initializer}
     return OnnxSource(
@@ -137,17 +139,25 @@ def _check_versions(name: Path, model: onnx.ModelProto) -> None:
         raise EngineError(f'{name}: does not say which ONNX opset it uses; export it again')
 
 
-def _take_external(name: Path, model: onnx.ModelProto, digest: Any) -> tuple[str, ...]:
+def _take_external(file: ModelFile, model: onnx.ModelProto, digest: Any) -> tuple[str, ...]:
     """Put external weights into the model; return their files' names."""
-    tensors = [t for t in _tensors(model.graph) if t.data_location == TensorProto.EXTERNAL]
+    name = file.path
+    try:
+        # Refuses what this reader of protocol buffers and the next may understand differently.
+        if not external_weights(file.content):
+            return ()
+    except EngineError as error:
+        raise EngineError(f'{name}: {error}') from error
+    tensors = [t for t in _tensors(model) if t.data_location == TensorProto.EXTERNAL]
     files: dict[str, bytes] = {}
-    total = len(model.SerializeToString())
+    total, held = model.ByteSize(), 0
     for tensor in tensors:
         where = {entry.key: entry.value for entry in tensor.external_data}
         location = where.get('location', '')
         if location not in files:
             files[location] = _read_external(name, location)
             digest.update(hashlib.sha256(files[location]).digest())
+            held += len(files[location])
         try:
             start = int(where.get('offset', 0))
             length = int(where.get('length', len(files[location]) - start))
@@ -160,7 +170,7 @@ def _take_external(name: Path, model: onnx.ModelProto, digest: Any) -> tuple[str
                 'another model; export both again'
             )
         total += length
-        if total > _MOST_BYTES:
+        if max(total, held) > _MOST_BYTES:
             raise EngineError(
                 f'{name}: expected at most {_MOST_BYTES} bytes with its weights (got more)'
             )
@@ -182,7 +192,7 @@ def _read_external(name: Path, location: str) -> bytes:
         raise EngineError(
             f'{name}: its weights are in {location}, which is not beside it: copy that file too'
         )
-    content, resolved = read_checked(path)
+    content, resolved = read_checked(path, _MOST_BYTES)
     # A link may lead to where the model itself is, as in the cache of a model hub.
     homes = {name.parent.resolve(), name.resolve().parent}
     if not any(resolved.is_relative_to(home) for home in homes):
@@ -204,14 +214,15 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from _graphs(inner)
 
 
-def _tensors(graph: onnx.GraphProto) -> Iterator[TensorProto]:
-    for inner in _graphs(graph):
-        yield from inner.initializer
-        for node in inner.node:
-            for attribute in node.attribute:
-                if attribute.HasField('t'):
-                    yield attribute.t
-                yield from attribute.tensors
+def _tensors(message: Any) -> Iterator[TensorProto]:
+    """Yield every tensor of a model: of graphs, functions, attributes, sparse ones, training."""
+    if isinstance(message, TensorProto):
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for inner in [value] if hasattr(value, 'ListFields') else value:
+                yield from _tensors(inner)
 
 
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:

@@ -100,7 +100,7 @@ def _refuse_other_files(model: ModelFile) -> None:
     try:
         places = external_weights(model.content)
     except EngineError as error:
-        raise EngineError(f'{model.path}: ONNX Runtime cannot load it: it {error}') from error
+        raise EngineError(f'{model.path}: {error}') from error
     if places:
         raise EngineError(
             f'{model.path}: expected all weights in the file itself (got some in {places[0]!r}), '
