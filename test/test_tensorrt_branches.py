@@ -610,7 +610,7 @@ def feed(values=(1, 2, 3), cache_dir=None, identity='model and images', shape=(1
     return CalibrationFeed('images', (1, 3, 8, 8), batches, identity, cache_dir)
 
 
-def calibrating(module):
+def calibrating(module, cache=b'ranges', plan=True):
     """Make the stand-in do what TensorRT does with a calibrator."""
 
     def build_with(monitor, logger):
@@ -620,8 +620,8 @@ def calibrating(module):
         if cached is None:
             while calibrator.get_batch(['images']):
                 pass
-            calibrator.write_calibration_cache(memoryview(b'ranges'))
-        return module.plan()
+            calibrator.write_calibration_cache(memoryview(cache))
+        return module.plan() if plan else None
 
     return build_with
 
@@ -696,6 +696,44 @@ def test_batches_of_another_shape_are_refused(no_gpu_memory):
     module.build = calibrating(module)
     with pytest.raises(ConfigError, match=r'expected batches of \(1, 3, 8, 8\)'):
         build(tensorrt, calibration=feed(shape=(1, 3, 4, 4)), **IMPLICIT)
+
+
+def calibration_cache(**scales):
+    """Return what TensorRT writes: float32 as hexadecimal digits."""
+    lines = [f'{name}: {np.float32(value).view(np.uint32):x}' for name, value in scales.items()]
+    return '\n'.join(['TRT-100300-EntropyCalibration2', *lines, '']).encode()
+
+
+@pytest.mark.parametrize('scale', [0.0, 1e-42, np.nan, np.inf, -1.0])
+def test_tensors_without_a_range_are_told_and_their_ranges_not_kept(
+    no_gpu_memory, tmp_path, scale
+):
+    module, tensorrt = stand_in('10.3.0.26')
+    good = calibration_cache(images=0.0078, **{'/body/Conv_output_0': 0.031})
+    poor = calibration_cache(images=0.0078, **{'/body/Conv: output': scale})
+
+    def built(cache, plan=True):
+        no_gpu_memory.clear()
+        module.build = calibrating(module, cache, plan)
+        return build(tensorrt, calibration=feed(cache_dir=tmp_path / 'ranges'), **IMPLICIT)
+
+    first = built(poor)
+    (told,) = [text for text in first.remarks if 'no range' in text]
+    assert 'for /body/Conv: output: they are always 0' in told
+    assert '--calibration-tool onnxruntime' in told
+    assert first.calibration_cache.endswith('not kept: tensors without a range')
+    assert not (tmp_path / 'ranges').exists()
+    with pytest.raises(EngineError, match='no range for /body/Conv: output'):
+        built(poor, plan=False)
+    second = built(good)
+    assert not [text for text in second.remarks if 'no range' in text]
+    assert built(good).calibration_cache.startswith('reused')
+    # One that an older release of this package has kept is not used either.
+    (kept,) = (tmp_path / 'ranges').iterdir()
+    kept.write_bytes(poor)
+    assert built(good).calibration_cache.startswith('computed')
+    assert len(no_gpu_memory) == 3
+    assert kept.read_bytes() == good
 
 
 def test_calibration_belongs_to_its_tool():

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import tempfile
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from typing import Final
 
+import numpy as np
 import onnx
 
 from trt_perception.building.calibration_ranges import PERCENTILE
@@ -32,6 +32,7 @@ __all__ = ['CacheKey', 'read_ranges', 'write_atomically', 'write_ranges']
 #: Counts the changes of calibration_ranges after which the same images give other ranges.
 VERSION: Final = 1
 _MOST_BYTES: Final = 16 * 1024 * 1024
+_MOST_RANGE: Final = float(np.finfo(np.float32).max)
 _WHAT: Final = {
     'model': 'another model',
     'images': 'other images',
@@ -155,6 +156,7 @@ def _difference(found: Mapping[str, Any], key: CacheKey) -> str:
 def _range(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f'a range must be a number, got {value!r}')
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f'a range must be positive, got {value!r}')
+    # A huge integer is no float, and a huge float no float32.
+    if not 0 <= value <= _MOST_RANGE:
+        raise ValueError(f'a range must be from 0 to {_MOST_RANGE:.2e}, got {value!r:.20}')
     return float(value)

@@ -6,6 +6,8 @@ fast as the original in the same precision, not as exact.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -16,15 +18,20 @@ from trt_perception.building.graph_index import GraphIndex
 __all__ = ['dequantised']
 
 
-def dequantised(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy without Q/DQ nodes; model must have passed check_quantised."""
+def dequantised(model: onnx.ModelProto, names: Collection[str] | None = None) -> onnx.ModelProto:
+    """Return a copy without Q/DQ nodes.
+
+    Args:
+        model: whose scales of weights are numbers, as check_quantised wants them.
+        names: of the nodes to take out, both of a pair; None for all.
+    """
     copied = onnx.ModelProto()
     copied.CopyFrom(model)
     graph = copied.graph
     index = GraphIndex(graph)
     renamed: dict[str, str] = {}
     for node in graph.node:
-        if node.op_type != 'DequantizeLinear':
+        if node.op_type != 'DequantizeLinear' or (names is not None and node.name not in names):
             continue
         quantiser = index.producer.get(node.input[0])
         if quantiser is not None and quantiser.op_type == 'QuantizeLinear':
@@ -32,7 +39,12 @@ def dequantised(model: onnx.ModelProto) -> onnx.ModelProto:
             continue
         weights = _weights(index, node)
         graph.initializer.append(numpy_helper.from_array(weights, node.output[0]))
-    kept = [n for n in graph.node if n.op_type not in ('QuantizeLinear', 'DequantizeLinear')]
+    kept = [
+        node
+        for node in graph.node
+        if node.op_type not in ('QuantizeLinear', 'DequantizeLinear')
+        or (names is not None and node.name not in names)
+    ]
     for node in kept:
         for place, name in enumerate(node.input):
             node.input[place] = _source(renamed, name)

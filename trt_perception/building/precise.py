@@ -24,7 +24,6 @@ from trt_perception.building.options import BuildOptions
 from trt_perception.building.precision import convert_precision
 from trt_perception.building.quantise import QuantisationReport
 from trt_perception.building.quantise import quantise
-from trt_perception.building.quantise_check import check_quantised
 from trt_perception.building.quantise_check import is_quantised
 from trt_perception.building.quantise_modelopt import quantise_with_modelopt
 from trt_perception.building.report import Progress
@@ -148,7 +147,6 @@ def make_precise(
         EngineError: the model cannot be brought to this precision.
     """
     strongly_typed = uses_strong_typing(tensorrt, options)
-    check_quantised(model)
     quantised: QuantisationReport | None = None
     feed: CalibrationFeed | None = None
     warnings: tuple[str, ...] = ()

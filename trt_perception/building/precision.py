@@ -30,6 +30,7 @@ from trt_perception.building.mac_count import shares
 from trt_perception.building.opsets import upgraded
 from trt_perception.building.quantise_check import check_quantised
 from trt_perception.building.quantise_check import is_quantised
+from trt_perception.building.quantise_scales import fit_scales
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 
@@ -110,6 +111,8 @@ def convert_precision(
     source = onnx.ModelProto()
     source.CopyFrom(model)
     name_nodes(source)
+    if precision in _QUANTISED:
+        fit_scales(source)
     asked = match_nodes(source, keep_fp32)
     found = {layer.precision for layer in layer_work(source, input_shapes)} - {'unknown'}
     _check_start(source, precision, found)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -42,6 +43,9 @@ from trt_perception.building.opsets import upgraded
 from trt_perception.building.quantise_check import check_quantised
 from trt_perception.building.quantise_check import is_quantised
 from trt_perception.building.quantise_fp8 import to_fp8
+from trt_perception.building.quantise_scales import check_weights
+from trt_perception.building.quantise_scales import fit_scales
+from trt_perception.building.quantise_scales import float_layers
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.manifest import Preprocessing
@@ -50,6 +54,8 @@ __all__ = ['QuantisationReport', 'Quantised', 'quantise']
 
 # From opset 19 on a scale may have the type of the rest of the network, and FP8 exists.
 _OPSET = 19
+_FP16_LARGEST = 65504.0
+_SHOWN = 4
 _SETTINGS = {
     'ActivationSymmetric': True,
     'WeightSymmetric': True,
@@ -154,24 +160,23 @@ def quantise(
             'kept in float'
         )
     warnings = check_images(images, preprocessing.input_size, progress=progress)
-    tensors = list(dict.fromkeys(node.input[0] for node in chosen))
-    key = CacheKey.of(source, images, preprocessing, method)
-    ranges, cache = read_ranges(cache_dir, key, tensors)
-    if ranges is None:
-        found = collect_magnitudes(source, tensors, preprocessing, images, progress=progress)
-        ranges = {name: m.threshold(method) for name, m in found.magnitudes.items()}
-        cache += write_ranges(cache_dir, key, ranges)
+    check_weights(chosen, index)
+    ranges, cache = _ranges(source, chosen, preprocessing, images, method, cache_dir, progress)
+    idle = float_layers(chosen, ranges, index)
+    if len(idle) == len(chosen):
+        raise EngineError(
+            f'no layer can be quantised: {_listed(idle)}; check that the '
+            'images show something, and that --scale, --mean and --std are those of the training'
+        )
     progress('quantising', 0, 1)
-    result = _insert(source, [node.name for node in chosen], ranges)
+    result = _insert(source, [n.name for n in chosen if n.name not in idle], ranges)
     if target == 'fp8':
         result = to_fp8(result, source)
+    fit_scales(result)
     check_quantised(result)
     onnx.checker.check_model(result)
     progress('quantising', 1, 1)
     work = layer_work(result, shape)
-    dead = sorted(name for name, value in ranges.items() if not value)
-    if dead:
-        warnings += (f'always zero on these images: {", ".join(dead[:4])}',)
     report = QuantisationReport(
         tool=_tool(),
         target=target,
@@ -181,11 +186,36 @@ def quantise(
         layers=sum(index.is_layer(node) for node in source.graph.node),
         quantised=sum(layer.precision == target for layer in work),
         macs=shares(work),
-        kept=kept,
-        warnings=warnings,
+        kept={**kept, **idle},
+        warnings=(*warnings, *_about_ranges(ranges, idle)),
         seconds=time.perf_counter() - start,
     )
     return Quantised(result, report)
+
+
+def _ranges(
+    source: onnx.ModelProto,
+    layers: Sequence[onnx.NodeProto],
+    preprocessing: Preprocessing,
+    images: ImageSet,
+    method: Method,
+    cache_dir: Path | None,
+    progress: Callable[[str, int, int], None],
+) -> tuple[dict[str, float], str]:
+    """Return the range of each tensor that the layers read, and where they came from."""
+    tensors = list(dict.fromkeys(node.input[0] for node in layers))
+    key = CacheKey.of(source, images, preprocessing, method)
+    ranges, cache = read_ranges(cache_dir, key, tensors)
+    if ranges is None:
+        found = collect_magnitudes(source, tensors, preprocessing, images, progress=progress)
+        ranges = {name: m.threshold(method) for name, m in found.magnitudes.items()}
+        cache += write_ranges(cache_dir, key, ranges)
+    return ranges, cache
+
+
+def _listed(found: Mapping[str, str]) -> str:
+    shown = '; '.join(f'{name}: {reason}' for name, reason in list(found.items())[:_SHOWN])
+    return shown + (f'; and {len(found) - _SHOWN} more' if len(found) > _SHOWN else '')
 
 
 def _kept(
@@ -212,6 +242,23 @@ def _kept(
     return dict.fromkeys(asked, 'asked for') | kept
 
 
+def _about_ranges(ranges: Mapping[str, float], idle: Mapping[str, str]) -> Iterator[str]:
+    """Yield what the user should know of tensors that are nearly 0, or too large for FP16."""
+    if idle:
+        yield (
+            f'these layers stay in float: {_listed(idle)}. If the camera sees things that '
+            'these images do not show, calibrate with images of them too'
+        )
+    large = [name for name, top in ranges.items() if top > _FP16_LARGEST]
+    if large:
+        more = f' and {len(large) - _SHOWN} more' if len(large) > _SHOWN else ''
+        yield (
+            f'{", ".join(large[:_SHOWN])}{more} exceed {_FP16_LARGEST:.0f}, the most that FP16 '
+            'holds, in which the engine computes what is not quantised: keep the nodes that make '
+            'them in FP32 (--keep-fp32)'
+        )
+
+
 def _insert(
     model: onnx.ModelProto, nodes: Sequence[str], ranges: Mapping[str, float]
 ) -> onnx.ModelProto:
@@ -219,8 +266,10 @@ def _insert(
     from onnxruntime import quantization
     from onnxruntime.quantization import calibrate
 
-    limits = {name: (np.float32(-top), np.float32(top)) for name, top in ranges.items()}
-    kinds = sorted({node.op_type for node in model.graph.node if node.name in set(nodes)})
+    chosen = [node for node in model.graph.node if node.name in set(nodes)]
+    tops = {node.input[0]: np.float32(ranges[node.input[0]]) for node in chosen}
+    limits = {name: (-top, top) for name, top in tops.items()}
+    kinds = sorted({node.op_type for node in chosen})
     quantizer = quantization.QDQQuantizer(
         model=infer_shapes(model),
         per_channel=True,

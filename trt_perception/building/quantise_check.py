@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 from trt_perception.building.graph_index import GraphIndex
 from trt_perception.building.graph_index import opset
+from trt_perception.building.quantise_scales import is_usable
 from trt_perception.errors import EngineError
 
 __all__ = ['check_quantised', 'is_quantised']
@@ -19,6 +20,13 @@ _TYPES: Final = ('QuantizeLinear', 'DequantizeLinear')
 _SHOWN: Final = 5
 _NARROW: Final = (TensorProto.INT8, TensorProto.FLOAT8E4M3FN)
 _HALF: Final = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+_ZERO: Final = (
+    'A scale of 0 comes from a tensor that was always 0 when its range was taken: leave the nodes '
+    'that read it in float when quantising, or quantise here, from the model before '
+    'quantisation: --precision int8 --calibration-images DIR.'
+)
+_AGAIN: Final = 'Quantise it again symmetrically, with biases in float.'
 
 
 def is_quantised(model: onnx.ModelProto) -> bool:
@@ -35,17 +43,50 @@ def check_quantised(model: onnx.ModelProto) -> None:
     """
     index = GraphIndex(model.graph)
     nodes = [node for node in model.graph.node if node.op_type in _TYPES]
-    faults = [
+    scales: dict[str, str] = {}  # by tensor: both nodes of a pair have the same one
+    for node in nodes:
+        if text := _scale_fault(node, index):
+            scales.setdefault(_quantised_tensor(node, index), text)
+    others = [
         f'{node.op_type} {node.name!r}: {fault}'
         for node in nodes
         for fault in _faults(node, index, opset(model))
     ]
-    if faults:
-        more = f' and {len(faults) - _SHOWN} more' if len(faults) > _SHOWN else ''
+    if found := [*scales.values(), *others]:
+        more = f' and {len(found) - _SHOWN} more' if len(found) > _SHOWN else ''
         raise EngineError(
-            f'TensorRT would refuse this quantised model: {"; ".join(faults[:_SHOWN])}{more}. '
-            'Quantise it again symmetrically, with biases in float'
+            f'TensorRT would refuse this quantised model: {"; ".join(found[:_SHOWN])}{more}. '
+            + ' '.join(advice for given, advice in ((scales, _ZERO), (others, _AGAIN)) if given)
         )
+
+
+def _quantised_tensor(node: onnx.NodeProto, index: GraphIndex) -> str:
+    """Return what a Q or DQ node belongs to: the tensor before its pair, or stored weights."""
+    maker = index.producer.get(node.input[0])
+    is_pair = maker is not None and maker.op_type == 'QuantizeLinear'
+    return str(maker.input[0] if maker is not None and is_pair else node.input[0])
+
+
+def _scale_fault(node: onnx.NodeProto, index: GraphIndex) -> str:
+    """Return what is wrong with the numbers of a constant scale, empty where nothing is."""
+    scale = index.constant(node.input[1])
+    bad = np.flatnonzero(~is_usable(scale)) if scale is not None else np.empty(0)
+    if scale is None or not bad.size:
+        return ''
+    where = ''
+    if scale.size > 1:
+        shown = ', '.join(map(str, bad[:_SHOWN])) + (', …' if bad.size > _SHOWN else '')
+        where = f' in {bad.size} of {scale.size} channels ({shown})'
+    tensor = _quantised_tensor(node, index)
+    widening = [node]
+    if node.op_type == 'QuantizeLinear':
+        widening = index.consumers.get(node.output[0], [])
+    readers = [n.name for end in widening for n in index.consumers.get(end.output[0], [])]
+    return (
+        f'{"weights" if index.is_constant(tensor) else "tensor"} {tensor!r}, read by '
+        f'{", ".join(map(repr, readers)) or "nobody"}: {node.op_type} {node.name!r} has the scale '
+        f'{float(scale.reshape(-1)[bad[0]]):g}{where}, which is not a positive number'
+    )
 
 
 def _faults(node: onnx.NodeProto, index: GraphIndex, version: int) -> Iterator[str]:
@@ -72,9 +113,6 @@ def _faults(node: onnx.NodeProto, index: GraphIndex, version: int) -> Iterator[s
     if scale is None:
         yield 'computes its scale; expected a constant'
         return
-    numbers = scale.astype(np.float64)
-    if not (np.isfinite(numbers) & (numbers > 0)).all():
-        yield 'has a scale that is not a positive number'
     stored = index.initializers.get(node.input[1])
     if stored is not None and stored.data_type in _HALF and version < 19:
         name = TensorProto.DataType.Name(stored.data_type).lower()

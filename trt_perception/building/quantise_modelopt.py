@@ -28,6 +28,8 @@ from trt_perception.building.images import check_images
 from trt_perception.building.images import read_image
 from trt_perception.building.mac_count import layer_work
 from trt_perception.building.quantise_check import check_quantised
+from trt_perception.building.quantise_scales import fit_scales
+from trt_perception.building.quantise_scales import without_unusable
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.manifest import Preprocessing
@@ -98,6 +100,12 @@ def quantise_with_modelopt(
         except Exception as error:  # whatever ModelOpt and what it stands on may raise
             raise EngineError(f'ModelOpt cannot quantise the model: {error}') from error
     progress('quantising', 1, 1)
+    name_nodes(result)
+    fit_scales(result)
+    result, idle = without_unusable(result)
+    if idle:
+        named = ', '.join(f'{layer} (reads {tensor})' for layer, tensor in idle.items())
+        warnings += (f'these layers stay in float, because ModelOpt found no range: {named}',)
     check_quantised(result)
     return result, warnings
 

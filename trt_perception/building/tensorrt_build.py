@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Collection
 from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from typing import Final
@@ -48,6 +49,7 @@ from trt_perception.stages.tensorrt_runtime import read_plan_header
 __all__ = ['BuiltPlan', 'build_plan']
 
 _LOG: Final = logging.getLogger(__name__)
+_SHOWN: Final = 5
 
 
 @dataclass(frozen=True)
@@ -178,8 +180,9 @@ def _build(
             calibrator.close()
     if calibrator is not None and calibrator.error is not None:
         raise calibrator.error
+    no_range = '' if calibrator is None else _without_range(calibrator.without_range)
     if plan is None:
-        raise EngineError(_failure(tensorrt, options, said))
+        raise EngineError('\n'.join(filter(None, (_failure(tensorrt, options, said), no_range))))
     content = bytes(plan)
     notes.append(times.save(config))
     header = read_plan_header(content, options.engine_path().name)
@@ -201,7 +204,23 @@ def _build(
         timing_cache=times.used,
         calibration_cache='' if calibrator is None else calibrator.cache,
         warnings=(*said.warnings, *filter(None, notes)),
-        remarks=tuple(remarks(tensorrt, options, os.environ.get('NVIDIA_TF32_OVERRIDE'))),
+        remarks=(
+            *remarks(tensorrt, options, os.environ.get('NVIDIA_TF32_OVERRIDE')),
+            *filter(None, [no_range]),
+        ),
+    )
+
+
+def _without_range(tensors: Sequence[str]) -> str:
+    """Return a sentence on tensors that TensorRT's own calibration has no range for."""
+    if not tensors:
+        return ''
+    more = f' and {len(tensors) - _SHOWN} more' if len(tensors) > _SHOWN else ''
+    return (
+        f"TensorRT's calibration found no range for {', '.join(tensors[:_SHOWN])}{more}: they are "
+        'always 0 on these images, and TensorRT may build no engine or a poor one. Calibrate with '
+        'images in which they are not, or use --calibration-tool onnxruntime, which leaves the '
+        'layers that read them in float'
     )
 
 

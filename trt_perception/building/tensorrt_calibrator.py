@@ -6,6 +6,9 @@ The model stays without Q/DQ nodes; TensorRT runs it on batches and chooses rang
 from __future__ import annotations
 
 import hashlib
+import math
+import re
+import struct
 from collections.abc import Callable
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,10 +28,11 @@ from trt_perception.gpu import PinnedBuffer
 from trt_perception.gpu import Stream
 from trt_perception.gpu import copy_async
 
-__all__ = ['CLASSES', 'CalibrationFeed', 'attach_calibrator']
+__all__ = ['CLASSES', 'CalibrationFeed', 'attach_calibrator', 'tensors_without_range']
 
 #: TensorRT's class by method.
 CLASSES: Final = {'entropy': 'IInt8EntropyCalibrator2', 'minmax': 'IInt8MinMaxCalibrator'}
+_LEAST_SCALE: Final = 2.0**-126  # the reciprocal of a smaller one is infinite
 _CACHE_LIMIT: Final = 64 * 1024 * 1024
 
 
@@ -65,7 +69,8 @@ def attach_calibrator(
 
     Returns:
         the calibrator: ``error`` is what went wrong within it or None, ``cache`` says in a
-        sentence whether ranges were reused, ``close`` frees its memory.
+        sentence whether ranges were reused, ``without_range`` names tensors for which TensorRT
+        found none, ``close`` frees its memory.
     """
     calibrator = _calibrator(tensorrt, feed, method)
     config.int8_calibrator = calibrator
@@ -94,6 +99,7 @@ def _calibrator(tensorrt: TensorRt, feed: CalibrationFeed, method: str) -> Any:
             base.__init__(self)
             self.error: TrtPerceptionError | OSError | None = None
             self.cache = 'off' if path is None else f'computed: no cache {path}'
+            self.without_range: tuple[str, ...] = ()
             self._batches = feed.batches()
             self._device: DeviceBuffer | None = None
 
@@ -112,12 +118,17 @@ def _calibrator(tensorrt: TensorRt, feed: CalibrationFeed, method: str) -> Any:
 
         def read_calibration_cache(self) -> bytes | None:
             content = _read(path)
-            if content is not None:
-                self.cache = f'reused: {path}'
+            if content is None or tensors_without_range(content):
+                return None
+            self.cache = f'reused: {path}'
             return content
 
         def write_calibration_cache(self, cache: Any) -> None:
+            self.without_range = tensors_without_range(bytes(cache))
             if path is None or self.error is not None:
+                return
+            if self.without_range:
+                self.cache += '; not kept: tensors without a range'
                 return
             try:
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -142,6 +153,24 @@ def _calibrator(tensorrt: TensorRt, feed: CalibrationFeed, method: str) -> Any:
             return self._device.pointer
 
     return Calibrator()
+
+
+def tensors_without_range(cache: bytes) -> tuple[str, ...]:
+    """Return the tensors of TensorRT's calibration cache whose scale is none it can use.
+
+    Args:
+        cache: as TensorRT writes it: a line about itself, then ``tensor: scale``, the scale as the
+            eight hexadecimal digits of a float32. Other lines are left alone.
+    """
+    found = []
+    for line in cache.decode('utf-8', 'replace').splitlines()[1:]:
+        name, _, digits = line.rpartition(': ')
+        if not re.fullmatch(r'[0-9a-f]{1,8}', digits):
+            continue
+        (scale,) = struct.unpack('>f', bytes.fromhex(digits.rjust(8, '0')))
+        if not _LEAST_SCALE <= scale < math.inf:
+            found.append(name)
+    return tuple(found)
 
 
 def _read(path: Path | None) -> bytes | None:

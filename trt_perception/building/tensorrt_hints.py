@@ -60,6 +60,12 @@ HINTS: Final = (
         '--precision int8 --calibration-images, from the model before quantisation',
     ),
     Hint(
+        r'scaleAllPositive|[Ss]cale coefficients must all be positive|is uniformly zero',
+        'a tensor was always 0 when its range was taken, so it has no scale',
+        'leave the layers that read it in float, or let this tool do it: --precision int8 '
+        '--calibration-images, from the model before quantisation',
+    ),
+    Hint(
         r'unsupported datatype \(5\)',
         'the model was quantised to 16 bits',
         'quantise to INT8, or let this tool do it',
