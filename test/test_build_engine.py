@@ -137,13 +137,13 @@ def test_the_manifest_of_the_onnx_file_is_taken_over(tmp_path):
 def test_options_win_over_the_manifest(tmp_path):
     engine = tmp_path / 'digits.engine'
     given = ('--resize', 'stretch', '--color-order', 'bgr', '--scale', '1', '--pad-value', '0')
-    given += ('--mean', '1', '2', '3', '--std', '4', '5', '6')
+    given += ('--mean', '1', '2', '3', '--std', '4', '5', '6', '--antialias')
     assert run('--onnx', DIGITS, '--output', engine, *given) == 0
     found = manifest_beside(engine).preprocessing
     assert (found.resize, found.color_order, found.scale, found.pad_value) == (
         *('stretch', 'bgr', 1.0, 0),
     )
-    assert (found.mean, found.std) == ((1, 2, 3), (4, 5, 6))
+    assert (found.mean, found.std, found.antialias) == ((1, 2, 3), (4, 5, 6), True)
 
 
 def test_the_report_tells_options_from_the_manifest(tmp_path, capsys):

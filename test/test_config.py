@@ -24,9 +24,9 @@ NAMES = {
     'confidence_threshold',
     'iou_threshold', 'max_detections', 'class_filter', 'class_agnostic_nms', 'image_transport',
     'image_qos.reliability', 'image_qos.depth', 'debug_image.max_rate_hz',
-    'diagnostics_period_s', 'autostart', 'model.input_size', 'model.resize', 'model.pad_value',
-    'model.color_order', 'model.scale', 'model.mean', 'model.std', 'model.decoder',
-    'model.class_names',
+    'diagnostics_period_s', 'autostart', 'model.input_size', 'model.resize',
+    'model.antialias', 'model.pad_value', 'model.color_order', 'model.scale', 'model.mean',
+    'model.std', 'model.decoder', 'model.class_names',
 }  # fmt: skip
 DEFAULTS = {
     'engine_path': '',
@@ -39,6 +39,7 @@ DEFAULTS = {
     'diagnostics_period_s': 1.0,
     'autostart': False,
     'class_agnostic_nms': False,
+    'model.antialias': -1,
     'model.pad_value': -1,
 }
 # Where the range is the meaning's own.
@@ -47,6 +48,7 @@ RANGES = {
     'iou_threshold': (0, 1),
     'max_detections': (1, 1024),
     'pipeline_depth': (1, 8),
+    'model.antialias': (-1, 1),
     'model.pad_value': (-1, 255),
 }
 LIVE = {'confidence_threshold', 'iou_threshold', 'class_filter'}

@@ -261,6 +261,8 @@ def test_needed_packages(name):
 def test_optional_packages():
     assert packages(cv_bridge=ABSENT)['cv_bridge'].level == 'green'
     assert packages(cv_bridge=CLASH)['cv_bridge'].level == 'yellow'
+    assert packages(PIL=ABSENT)['Pillow'].level == 'yellow'
+    assert 'python3-pil' in packages(PIL=ABSENT)['Pillow'].fix
     assert packages(onnxruntime=ABSENT)['ONNX Runtime'].level == 'yellow'
     assert packages(onnxruntime=ABSENT, onnx=True)['ONNX Runtime'].level == 'red'
 

@@ -6,6 +6,7 @@ it saved beside it, and what it said of one picture of the network's own size. W
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 
@@ -99,6 +100,24 @@ def test_the_export_in_the_pipeline_needs_no_parameter(family, tmp_path):
     wanted = rows(xyxy, told['scores'], told['labels'], (width, height))
     # ONNX Runtime and torch add up in another order.
     assert_same(found, *wanted, 0.05, 1e-3)
+
+
+def test_pictures_of_another_size_become_what_the_library_makes_of_them(tmp_path):
+    pipeline = opened('rt_detr', tmp_path)
+    with np.load(EXPORTS / 'resampling.npz') as content:
+        recorded = dict(content)
+    assert len(recorded) == 12
+    for name, levels in recorded.items():
+        processor, size = name.split()
+        width, height = map(int, size.split('x'))
+        data = random.Random(7).randbytes(width * height * 3)
+        frame = Frame.view(data, width=width, height=height, step=3 * width, encoding='rgb8')
+        ((tensor,), _) = pipeline.preprocess([frame])
+        off = np.abs(tensor.transpose(1, 2, 0) * 255 - levels)
+        # torch's uint8 resize has weights of fewer bits than PIL's. Where one axis grows and the
+        # other shrinks, releases of Pillow differ in which goes first.
+        exact = processor == 'RTDetrImageProcessorPil' and (width > 96) == (height > 64)
+        assert off.max() < (1e-3 if exact else 1.001), name
 
 
 @pytest.mark.parametrize('family', ['detr', 'yolos', 'deformable_detr'])

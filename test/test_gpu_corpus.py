@@ -40,9 +40,10 @@ def test_there_is_something_to_read():
 
 @needs_gpu
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize('antialias', [False, True])
 @pytest.mark.parametrize('resize', ['letterbox', 'stretch'])
-def test_frames_that_hold(resize):
-    spec = spec_for(Preprocessing((96, 64), resize))
+def test_frames_that_hold(resize, antialias):
+    spec = spec_for(Preprocessing((96, 64), resize, antialias=antialias))
     kernels = FrameKernels(gpu.Device(0), spec, max_detections=300, class_agnostic=False)
     host = HostPreprocessor(spec.preprocessing)
     for case in CASES:

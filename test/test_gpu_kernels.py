@@ -107,9 +107,10 @@ def run_letterbox(kernels, spec, frame):
     return values
 
 
+@pytest.mark.parametrize('antialias', [False, True])
 @pytest.mark.parametrize('encoding', FORMATS)
-def test_letterbox_is_within_one_level_of_the_hosts(device, encoding):
-    spec = spec_for(Preprocessing((640, 640)))
+def test_letterbox_is_within_one_level_of_the_hosts(device, encoding, antialias):
+    spec = spec_for(Preprocessing((640, 640), antialias=antialias))
     host = HostPreprocessor(spec.preprocessing)
     kernels = FrameKernels(device, spec, max_detections=300, class_agnostic=False)
     worst, different = 0.0, 0
@@ -126,10 +127,11 @@ def test_letterbox_is_within_one_level_of_the_hosts(device, encoding):
     assert worst <= 1 / 255 + 1e-6
 
 
+@pytest.mark.parametrize('antialias', [False, True])
 @pytest.mark.parametrize('encoding', FORMATS)
-def test_small_frames_stay_within_their_bytes(device, encoding):
+def test_small_frames_stay_within_their_bytes(device, encoding, antialias):
     """Small enough for compute-sanitizer, which scripts/sanitize runs this under."""
-    spec = spec_for(Preprocessing((96, 64)))
+    spec = spec_for(Preprocessing((96, 64), antialias=antialias))
     kernels = FrameKernels(device, spec, max_detections=300, class_agnostic=False)
     for width, height in ((64, 48), (7, 5), (4, 30), (300, 200)):
         frame = frame_of(picture(width, height), encoding, 2)
@@ -146,6 +148,9 @@ def test_small_frames_stay_within_their_bytes(device, encoding):
         Preprocessing((320, 416), color_order='bgr', pad_value=0),
         Preprocessing((224, 224), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
         Preprocessing((641, 479), scale=1.0, pad_value=255),
+        Preprocessing((640, 384), resize='stretch', antialias=True),
+        Preprocessing((320, 416), resize='letterbox_top_left', pad_value=0, antialias=True),
+        Preprocessing((64, 48), color_order='bgr', std=(0.229, 0.224, 0.225), antialias=True),
     ],
 )
 def test_letterbox_follows_the_preprocessing(device, preprocessing):

@@ -20,6 +20,7 @@ from trt_perception.manifest import Preprocessing
 from trt_perception.manifest import TensorSpec
 from trt_perception.manifest import manifest_path
 from trt_perception.manifest import parse_manifest
+from trt_perception.manifest_writer import manifest_text
 
 
 def parse(content):
@@ -290,6 +291,20 @@ OUT_OF_RANGE = [
 )
 def test_every_value_is_in_range(path, value, words):
     assert words in refusal(changed(path, value))
+
+
+@pytest.mark.parametrize(('value', 'expected'), [(True, True), (False, False), (None, False)])
+def test_antialiasing_is_off_where_a_manifest_does_not_know_of_it(value, expected):
+    content = manifest() if value is None else changed(['preprocessing', 'antialias'], value)
+    read = parse(content)
+    assert read.preprocessing.antialias is expected
+    assert parse_manifest(manifest_text(read), 'x.json') == read
+
+
+@pytest.mark.parametrize('value', [None, 0, 1, 'true', []])
+def test_antialiasing_is_true_or_false(value):
+    content = changed(['preprocessing', 'antialias'], value)
+    assert "'antialias' must be true or false" in refusal(content)
 
 
 def test_a_whole_message():

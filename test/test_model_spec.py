@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from support_models import changed
 from support_models import manifest
 
 from trt_perception.config import DetectorConfig
@@ -74,6 +75,7 @@ OPEN = TensorSpec('images', (1, 3, -1, -1), 'float32')
 # Each parameter, a value, where it shows and as what.
 OVERRIDES = [
     ('model.resize', 'stretch', 'resize', 'stretch'),
+    ('model.antialias', 1, 'antialias', True),
     ('model.pad_value', 0, 'pad_value', 0),
     ('model.pad_value', 255, 'pad_value', 255),
     ('model.color_order', 'bgr', 'color_order', 'bgr'),
@@ -89,6 +91,12 @@ def test_a_parameter_wins_over_the_manifest_and_changes_nothing_else(name, value
     base = vars(resolve(described=manifest()).preprocessing)
     changed = vars(resolve({name: value}, manifest()).preprocessing)
     assert changed == {**base, field: expected}
+
+
+def test_antialiasing_can_be_switched_off_again():
+    content = changed(['preprocessing', 'antialias'], True)
+    assert resolve({'model.antialias': -1}, content).preprocessing.antialias is True
+    assert resolve({'model.antialias': 0}, content).preprocessing.antialias is False
 
 
 def test_input_size_wins_over_the_manifest_where_the_tensor_is_open():

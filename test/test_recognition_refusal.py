@@ -38,6 +38,95 @@ FINAL = {'output0': (1, 300, 6)}
 LABELS = {str(number): name for number, name in enumerate(COCO)}
 
 
+def processor(**values):
+    size = {'size': {'height': 640, 'width': 640}}
+    return {**DETR, 'preprocessor_config': {**size, **values}}
+
+
+SOFTMAX = {'logits': (1, 100, 2), 'pred_boxes': (1, 100, 4)}
+DETR_PROCESSORS = [
+    f'{name}{kind}'
+    for name in ('Detr', 'ConditionalDetr', 'DeformableDetr', 'RTDetr', 'RfDetr', 'Yolos')
+    for kind in ('FeatureExtractor', 'ImageProcessor', 'ImageProcessorFast', 'ImageProcessorPil')
+]
+
+
+@pytest.mark.parametrize(
+    'values',
+    [
+        {'resample': 2},
+        {'resample': 2, 'image_processor_type': 'OwlViTImageProcessor'},
+        {},
+        {'resample': None, 'image_processor_type': 'DetrImageProcessor'},
+        *({'image_processor_type': name} for name in DETR_PROCESSORS),
+        {'feature_extractor_type': 'DetrFeatureExtractor'},
+    ],
+    ids=str,
+)
+def test_a_bilinear_processor_antialiases(values):
+    found = ask(SOFTMAX, config=processor(**values))
+    assert found.preprocessing.antialias
+    assert any('antialias True' in sentence for sentence in found.evidence)
+
+
+@pytest.mark.parametrize(
+    ('values', 'words'),
+    [
+        ({'resample': 0}, '"resample" is 0, nearest;'),
+        ({'resample': 1}, '"resample" is 1, Lanczos;'),
+        ({'resample': 3}, '"resample" is 3, bicubic;'),
+        ({'resample': 4}, '"resample" is 4, box;'),
+        ({'resample': 5}, '"resample" is 5, Hamming;'),
+        ({'resample': 6}, '"resample" is 6;'),
+        ({'resample': True}, '"resample" is true, which is no filter of PIL;'),
+        ({'resample': 2.0}, '"resample" is 2.0, which'),
+        ({'resample': 'bicubic\n\x1b[2J'}, r'"resample" is "bicubic\n\u001b[2J", which'),
+        ({'resample': ['x'] * 999}, '…, which is no filter'),
+        ({'resample': 3, 'size': 800}, '"resample" is 3, bicubic;'),
+        ({'image_processor_type': 'OwlViTImageProcessor'}, '"OwlViTImageProcessor" is unknown;'),
+        ({'image_processor_type': ['x']}, 'has no "resample", and the default of ["x"]'),
+    ],
+    ids=str,
+)
+def test_another_filter_is_refused_until_somebody_accepts_bilinear(values, words):
+    with pytest.raises(UnsaidError) as caught:
+        ask(SOFTMAX, config=processor(**values))
+    message = str(caught.value)
+    assert asked(message) == ['model.antialias']
+    assert f'preprocessor_config.json {words}' in message or words in message
+    assert 'only bilinear sampling (2) is known here' in message
+    assert len(message) < 1200
+    for antialias in (True, False):
+        found = ask(SOFTMAX, config=processor(**values), antialias=antialias)
+        assert found.preprocessing.antialias is antialias
+
+
+def test_a_filter_is_asked_for_beside_everything_else():
+    with pytest.raises(UnsaidError) as caught:
+        ask(SOFTMAX, config={**processor(resample=3), 'id2label': None})
+    assert asked(str(caught.value)) == ['model.class_names', 'model.antialias']
+
+
+@pytest.mark.parametrize(
+    ('shapes', 'shown'),
+    [
+        ({'logits': (1, 300, 80), 'pred_boxes': (1, 300, 4)}, {'decoder': 'rtdetr'}),
+        ({'dets': (1, 300, 4), 'labels': (1, 300, 80)}, {}),
+        ({'logits': (1, 100, 81), 'pred_boxes': (1, 100, 4)}, {}),
+    ],
+)
+def test_what_was_trained_on_pictures_of_pil_antialiases_without_any_file(shapes, shown):
+    outputs = tuple(TensorSpec(name, shape, 'float32') for name, shape in shapes.items())
+    given = Given({}, class_names=COCO, **shown)
+    found = recognise('x.onnx', IMAGE, outputs, {}, None, given=given)
+    assert found.preprocessing.antialias
+
+
+@pytest.mark.parametrize('shapes', [DENSE, {'output0': (1, 300, 84)}])
+def test_what_was_trained_on_pictures_of_opencv_does_not(shapes):
+    assert not ask(shapes, COCO).preprocessing.antialias
+
+
 @pytest.mark.parametrize(
     ('shapes', 'more', 'expected'),
     [

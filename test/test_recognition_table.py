@@ -175,7 +175,8 @@ def test_the_preprocessing_of_the_page_is_the_one_in_the_code():
     assert set(told) == set(PREPROCESSING)
     for name, values in PREPROCESSING.items():
         whole_values = Preprocessing((1, 1), **values)
-        resize, padding, colours, scale, mean_std = told[name]
+        resize, antialias, padding, colours, scale, mean_std = told[name]
+        assert antialias == ('yes' if whole_values.antialias else 'no')
         assert (resize, colours) == (whole_values.resize, whole_values.color_order)
         assert padding == ('' if resize == 'stretch' else str(whole_values.pad_value))
         assert scale == {1 / 255: '1/255', 1.0: '1'}[whole_values.scale]

@@ -128,6 +128,7 @@ def manifest(path: pathlib.Path, stages: list[dict]) -> dict:
             'std': [1.0, 1.0, 1.0],
             'layout': 'nchw',
             'dtype': 'float32',
+            'antialias': False,
         },
         'decoder': {'family': 'dense', 'objectness': False, 'transposed': False},
         'class_names': NAMES,

@@ -162,6 +162,14 @@ class DetectorConfig:
         name='model.resize',
         choices=('', *RESIZE_MODES),
     )
+    model_antialias: int = _parameter(
+        -1,
+        'Whether an image that shrinks is filtered, as PIL and Hugging Face do it: 1 yes, 0 no; '
+        '-1: from the manifest, else from what the model shows.',
+        name='model.antialias',
+        minimum=-1,
+        maximum=1,
+    )
     model_pad_value: int = _parameter(
         -1,
         'Pixel value of the padding; -1: from the manifest, 114 without one.',

@@ -101,6 +101,8 @@ class Preprocessing:
         std: per channel in the tensor's order, in scaled units.
         layout: ``nchw`` or ``nhwc``.
         dtype: one of INPUT_DTYPES; ``uint8`` takes pixels as they are: scale 1, mean 0, std 1.
+        antialias: a pixel of an image that shrinks is the mean of all that it covers, as in PIL's
+            bilinear resize; else four pixels make one, as in ``cv2.resize``.
     """
 
     input_size: tuple[int, int]
@@ -112,6 +114,7 @@ class Preprocessing:
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
     layout: str = 'nchw'
     dtype: str = 'float32'
+    antialias: bool = False
 
 
 @dataclass(frozen=True)
@@ -237,6 +240,8 @@ def _preprocessing(section: JsonSection) -> Preprocessing:
         std=(std[0], std[1], std[2]),
         layout=section.text('layout', LAYOUTS),
         dtype=section.text('dtype', INPUT_DTYPES),
+        # Manifests from before there was a choice lack it.
+        antialias='antialias' in section.names() and section.boolean('antialias'),
     )
     section.finish()
     if preprocessing.scale <= 0:

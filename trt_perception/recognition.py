@@ -41,8 +41,15 @@ _IMAGENET: Final = {
     'std': (0.229, 0.224, 0.225),
 }
 _ULTRALYTICS: Final = {**_RGB_255, 'resize': 'letterbox'}
+# Trained on pictures that PIL made smaller; Ultralytics' are made so by OpenCV.
+_STRETCH: Final = {'resize': 'stretch', 'antialias': True}
 # The corner that is left is padded after the normalisation, with 0: the mean of ImageNet's means.
-_DETR: Final = {**_IMAGENET, 'resize': 'letterbox_top_left', 'pad_value': 116}
+_DETR: Final = {
+    **_IMAGENET,
+    'resize': 'letterbox_top_left',
+    'pad_value': 116,
+    'antialias': True,
+}
 _YOLOX: Final = {'resize': 'letterbox_top_left', 'color_order': 'bgr', 'scale': 1.0}
 #: What the models are trained with whose outputs look so, by name of DECODERS. A name that is not
 #: here belongs to no one training: then the preprocessing must be said.
@@ -52,9 +59,9 @@ PREPROCESSING: Final[Mapping[str, Mapping[str, Any]]] = {
     'yolox': _YOLOX,
     'yolox_raw': _YOLOX,
     'rtdetr_ultralytics': {**_RGB_255, 'resize': 'stretch'},
-    'rtdetr': {**_RGB_255, 'resize': 'stretch'},
-    'labels_boxes_scores': {**_RGB_255, 'resize': 'stretch'},
-    'rfdetr': {**_IMAGENET, 'resize': 'stretch'},
+    'rtdetr': {**_RGB_255, **_STRETCH},
+    'labels_boxes_scores': {**_RGB_255, **_STRETCH},
+    'rfdetr': {**_IMAGENET, **_STRETCH},
     'detr': _DETR,
     'detr_sigmoid': _DETR,
     # Both normalise, and resize again, inside.
@@ -91,6 +98,8 @@ class Given:
         values = {key: value for key, value in values.items() if value}
         if config.model_pad_value >= 0:
             values['pad_value'] = config.model_pad_value
+        if config.model_antialias >= 0:
+            values['antialias'] = bool(config.model_antialias)
         return cls(values, config.model_decoder, config.model_class_names)
 
 
@@ -171,6 +180,7 @@ def recognise(
         class_names=len(class_names),
         missing=tuple(key for key in NEEDED if key not in values),
         trained=tuple(DECODERS) if trained else tuple(PREPROCESSING),
+        resampling='' if 'antialias' in given.preprocessing else facts.resampling,
     )
     refuse_unsaid(name, inputs, outputs, evidence, unsaid)
     layout = 'nhwc' if image_shape(image) == 'nhwc' else 'nchw'

@@ -16,11 +16,21 @@ from typing import Any
 from typing import Final
 
 from trt_perception.errors import EngineError
+from trt_perception.json_section import found
 from trt_perception.manifest import MAX_CLASSES
 from trt_perception.manifest import MAX_NAME_LENGTH
 
 __all__ = ['Facts', 'facts_of', 'literal']
 
+# How PIL numbers its filters, and so transformers.
+_BILINEAR: Final = 2
+_RESAMPLE: Final = {0: 'nearest', 1: 'Lanczos', 3: 'bicubic', 4: 'box', 5: 'Hamming'}
+#: Image processors of transformers that are bilinear unless told otherwise.
+_BILINEAR_PROCESSORS: Final = {
+    f'{name}{kind}'
+    for name in ('Detr', 'ConditionalDetr', 'DeformableDetr', 'RTDetr', 'RfDetr', 'Yolos')
+    for kind in ('FeatureExtractor', 'ImageProcessor', 'ImageProcessorFast', 'ImageProcessorPil')
+}
 _MAX_LITERAL: Final = 1024 * 1024
 #: Ultralytics' tasks that this package does not do, and what their outputs hold beside boxes.
 _OTHER_TASKS: Final = {
@@ -42,6 +52,8 @@ class Facts:
         preprocessing: fields of Preprocessing that a file beside the model says.
         exporter: ``ultralytics``, ``yolov5``, ``huggingface``, or empty.
         model: what the exporter calls the architecture where that matters, or empty.
+        resampling: a sentence where a file beside the model says, or leaves open, how images are
+            made smaller, and it is not known to be bilinear; else empty.
         evidence: a sentence for each finding.
     """
 
@@ -50,6 +62,7 @@ class Facts:
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     exporter: str = ''
     model: str = ''
+    resampling: str = ''
     evidence: tuple[str, ...] = ()
 
 
@@ -125,8 +138,11 @@ def _huggingface(config: Mapping[str, Any]) -> Facts:
     if names:
         evidence.append(f'config.json "id2label" -> {len(names)} classes{renamed}')
     processor = config.get('preprocessor_config')
-    preprocessing, size = _processor(processor if isinstance(processor, Mapping) else {})
+    processor = processor if isinstance(processor, Mapping) else {}
+    preprocessing, size = _processor(processor)
+    resampling = _resampling(processor)
     if preprocessing:
+        preprocessing |= {} if resampling else {'antialias': True}
         shown = ', '.join(f'{key} {value}' for key, value in preprocessing.items())
         evidence.append(f'preprocessor_config.json -> {shown}')
     return Facts(
@@ -135,6 +151,7 @@ def _huggingface(config: Mapping[str, Any]) -> Facts:
         preprocessing=preprocessing,
         exporter='huggingface',
         model=model if isinstance(model, str) else '',
+        resampling=resampling,
         evidence=tuple(evidence),
     )
 
@@ -150,19 +167,41 @@ def _processor(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[int, in
     scale = values.get('rescale_factor', 1 / 255)
     if not isinstance(size, Mapping) or not _positive(scale):
         return {}, None
-    found: dict[str, Any] = {'color_order': 'rgb'}
+    told: dict[str, Any] = {'color_order': 'rgb'}
     fixed = size.get('width'), size.get('height')
-    found['resize'] = 'stretch' if _is_size(fixed) else 'letterbox_top_left'
-    found['scale'] = float(scale) if values.get('do_rescale', True) else 1.0
+    told['resize'] = 'stretch' if _is_size(fixed) else 'letterbox_top_left'
+    told['scale'] = float(scale) if values.get('do_rescale', True) else 1.0
     if values.get('do_normalize', False):
         mean, std = _three(values.get('image_mean')), _three(values.get('image_std'))
         if not mean or not std or min(std) <= 0:
             return {}, None
-        found['mean'], found['std'] = mean, std
+        told['mean'], told['std'] = mean, std
     if not _is_size(fixed):  # one grey for three means: the middle one
-        zero = sorted(found.get('mean', (0.0, 0.0, 0.0)))[1] / found['scale']
-        found['pad_value'] = min(255, max(0, round(zero)))
-    return found, fixed if _is_size(fixed) else None  # type: ignore[return-value]
+        zero = sorted(told.get('mean', (0.0, 0.0, 0.0)))[1] / told['scale']
+        told['pad_value'] = min(255, max(0, round(zero)))
+    return told, fixed if _is_size(fixed) else None  # type: ignore[return-value]
+
+
+def _resampling(values: Mapping[str, Any]) -> str:
+    """Return '' where an image processor resizes bilinearly, with antialiasing as all of them do.
+
+    Otherwise a sentence that says what it does. Where the key is missing it is the default of the
+    processor's class; files of old releases have none.
+    """
+    value = values.get('resample')
+    kind = values.get('image_processor_type', values.get('feature_extractor_type', ''))
+    if type(value) is int:
+        if value == _BILINEAR:
+            return ''
+        name = f', {_RESAMPLE[value]}' if value in _RESAMPLE else ''
+        return f'preprocessor_config.json "resample" is {found(value)}{name}'
+    if value is not None:
+        return f'preprocessor_config.json "resample" is {found(value)}, which is no filter of PIL'
+    if not kind or (isinstance(kind, str) and kind in _BILINEAR_PROCESSORS):
+        return ''
+    return (
+        f'preprocessor_config.json has no "resample", and the default of {found(kind)} is unknown'
+    )
 
 
 def _positive(value: object) -> bool:

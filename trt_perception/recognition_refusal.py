@@ -38,6 +38,7 @@ class Unsaid:
         class_names: how many there are, 0 where nobody said.
         missing: of NEEDED.
         trained: names of decoders that bring the preprocessing which they are trained with.
+        resampling: how images are made smaller, a sentence, where nothing here does it so.
     """
 
     fitting: tuple[str, ...]
@@ -45,6 +46,7 @@ class Unsaid:
     class_names: int
     missing: tuple[str, ...]
     trained: tuple[str, ...]
+    resampling: str = ''
 
 
 def refuse_unsaid(
@@ -88,9 +90,17 @@ def refuse_unsaid(
         unknown.append('model.decoder')
     if not unsaid.class_names or unsaid.with_other_names:
         unknown.append('model.class_names')
+    if unsaid.resampling:
+        unknown.append('model.antialias')
     if not unknown:
         return
     choices = [f'{key}: {text}.' for key, text in _CHOICES.items() if key in unknown]
+    if unsaid.resampling:
+        choices.append(
+            f'{unsaid.resampling}; only bilinear sampling (2) is known here. To use it all the '
+            'same, model.antialias says whether with antialiasing, as PIL always has it, or '
+            'without; then measure the accuracy.'
+        )
     if 'model.decoder' in unknown:
         choices.append(f'The outputs fit {" and ".join(fits)}: model.decoder says which.')
     if 'model.class_names' in unknown:

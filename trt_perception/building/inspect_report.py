@@ -152,6 +152,7 @@ def _manifest_text(manifest: Manifest | None) -> str:
         (
             'image',
             f'{image.input_size[0]}x{image.input_size[1]} {image.resize}, '
+            f'{"antialiased, " if image.antialias else ""}'
             f'{image.color_order}, scale {image.scale:.6g}, mean {list(image.mean)}, std '
             f'{list(image.std)}',
         ),

@@ -108,6 +108,7 @@ def recognise(
             (
                 f'{recognised.decoder}, {len(recognised.class_names)} classes, '
                 f'{"x".join(map(str, shape))}; {preprocessing.resize}, '
+                f'{"antialiased, " if preprocessing.antialias else ""}'
                 f'{preprocessing.color_order}, x {preprocessing.scale:.6g}',
                 *recognised.evidence,
             )

@@ -216,6 +216,11 @@ class BuildOptions(pydantic.BaseModel):
     resize: Literal['letterbox', 'letterbox_top_left', 'stretch'] | None = _option(
         'model', None, 'How an image is fitted into the input (default: letterbox).'
     )
+    antialias: bool | None = _option(
+        'model',
+        None,
+        'Filter an image that shrinks, as PIL and Hugging Face do it (default: false).',
+    )
     pad_value: int | None = _option(
         'model',
         None,

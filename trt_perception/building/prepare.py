@@ -120,7 +120,7 @@ def recognise_source(
 
 def _sources(manifest: str, options: BuildOptions, given: Given) -> tuple[str, ...]:
     """Tell what came from the options and what from the manifest, a sentence each."""
-    fields = ('resize', 'pad_value', 'color_order', 'scale', 'mean', 'std')
+    fields = ('resize', 'antialias', 'pad_value', 'color_order', 'scale', 'mean', 'std')
     flags = [
         f'--{name}'.replace('_', '-') for name in fields if getattr(options, name) is not None
     ]
@@ -178,6 +178,7 @@ def _given(options: BuildOptions, image: TensorSpec) -> Given:
     values: dict[str, Any] = {
         'input_size': image_size(image),
         'resize': options.resize,
+        'antialias': options.antialias,
         'pad_value': options.pad_value,
         'color_order': options.color_order,
         'scale': options.scale,

@@ -28,6 +28,7 @@ __all__ = ['MODULES', 'Gpu', 'Module', 'check_gpu', 'check_packages', 'import_mo
 MODULES: Final = (
     'numpy',
     'cv2',
+    'PIL',
     'rclpy',
     'sensor_msgs.msg',
     'vision_msgs.msg',
@@ -134,6 +135,7 @@ def check_packages(
     for name, fix in fixes.items():
         yield _needed(name.removesuffix('.msg'), modules[name], fix)
     yield _cv_bridge(modules['cv_bridge'])
+    yield _pillow(modules['PIL'])
     runtime = modules['onnxruntime']
     if runtime.version:
         yield Finding(_AREA, 'ONNX Runtime', 'green', runtime.version)
@@ -157,6 +159,13 @@ def _cv_bridge(module: Module) -> Finding:
     if module.missing:
         return Finding(_AREA, 'cv_bridge', 'green', 'not installed; only rare encodings need it')
     return Finding(_AREA, 'cv_bridge', 'yellow', module.error, _NUMPY_FIX)
+
+
+def _pillow(module: Module) -> Finding:
+    if module.version:
+        return Finding(_AREA, 'Pillow', 'green', module.version)
+    found = f'{module.error}; models with preprocessing.antialias cannot run on the CPU'
+    return Finding(_AREA, 'Pillow', 'yellow', found, 'sudo apt install python3-pil')
 
 
 def check_gpu(

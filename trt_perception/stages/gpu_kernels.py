@@ -101,7 +101,8 @@ class FrameKernels:
             'INFINITY_F': '__int_as_float(0x7f800000)',
             'NAN_F': '__int_as_float(0x7fffffff)',
         }
-        sources = ['frame.cuh', 'letterbox.cu']
+        sampling = 'antialiased.cuh' if spec.preprocessing.antialias else 'bilinear.cuh'
+        sources = ['frame.cuh', 'pixels.cuh', sampling, 'letterbox.cu']
         if self.decodes:
             sources.append('decode.cu')
             constants |= {

@@ -1,4 +1,4 @@
-"""From a frame to the network's input on the CPU, by OpenCV.
+"""From a frame to the network's input on the CPU, by OpenCV; by PIL where it antialiases.
 
 The reference for the GPU's letterbox kernel.
 """
@@ -12,11 +12,12 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from trt_perception.errors import EngineError
 from trt_perception.frame import Frame
 from trt_perception.letterbox import Letterbox
 from trt_perception.manifest import Preprocessing
 
-__all__ = ['HostPreprocessor', 'bgr_image', 'channel_image']
+__all__ = ['HostPreprocessor', 'bgr_image', 'channel_image', 'resize']
 
 _BGR: Final = (0, 1, 2)
 _RGB: Final = (2, 1, 0)
@@ -66,15 +67,61 @@ def bgr_image(frame: Frame) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(image[..., order])
 
 
+def resize(
+    image: npt.NDArray[np.uint8], size_wh: tuple[int, int], *, antialias: bool
+) -> npt.NDArray[np.uint8]:
+    """Return an image at another size, bilinear with half-pixel centres.
+
+    Args:
+        image: uint8 (height, width, channels), 1, 3 or 4 channels.
+        size_wh: width and height in pixels.
+        antialias: by PIL, where all pixels that one covers make it; else by OpenCV, from four.
+
+    Returns:
+        uint8 (height, width, channels).
+
+    Raises:
+        EngineError: PIL is needed and not installed.
+    """
+    height, width, channels = image.shape
+    if antialias:
+        pil = _pil()
+        # Not RGBA: PIL would weight colours by the fourth channel.
+        mode = {1: 'L', 3: 'RGB', 4: 'RGBX'}[channels]
+        pixels = np.ascontiguousarray(image)
+        picture = pil.frombuffer(mode, (width, height), pixels, 'raw', mode, 0, 1)
+        resized = np.asarray(picture.resize(size_wh, pil.Resampling.BILINEAR))
+    else:
+        resized = cv2.resize(image, size_wh, interpolation=cv2.INTER_LINEAR)
+    return resized.reshape(size_wh[1], size_wh[0], channels)
+
+
+def _pil() -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise EngineError(
+            'preprocessing with antialiasing (preprocessing.antialias, model.antialias) needs '
+            f'Pillow on the CPU ({error}): apt install python3-pil, or python3 -m pip install '
+            'pillow'
+        ) from error
+    return Image
+
+
 class HostPreprocessor:
     """Letterbox, colour order and normalisation into one tensor, used again for each frame.
 
     Args:
         preprocessing: the model's.
         batch: how many frames the tensor holds.
+
+    Raises:
+        EngineError: a package is missing that the preprocessing needs.
     """
 
     def __init__(self, preprocessing: Preprocessing, batch: int = 1) -> None:
+        if preprocessing.antialias:
+            _pil()  # whether it is there is known before the first frame
         self._preprocessing = preprocessing
         width, height = preprocessing.input_size
         std = np.array(preprocessing.std, np.float64)
@@ -108,8 +155,7 @@ class HostPreprocessor:
             letterbox.pad_top : letterbox.pad_top + height,
             letterbox.pad_left : letterbox.pad_left + width,
         ]
-        resized = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
-        inside[...] = resized.reshape(inside.shape)
+        inside[...] = resize(image, (width, height), antialias=self._preprocessing.antialias)
         channels = order if self._preprocessing.color_order == 'bgr' else order[::-1]
         for index, channel in enumerate(channels):
             target = self._channels[place, index]

@@ -26,6 +26,7 @@ from trt_perception.model_spec import ModelSpec
 from trt_perception.pipelines.cuda_slot import CudaSlot
 from trt_perception.stages.decoders.decode import decode
 from trt_perception.stages.host_preprocess import channel_image
+from trt_perception.stages.host_preprocess import resize
 from trt_perception.tools.benchmark_measure import Spread
 
 __all__ = ['NaiveReport', 'measure_naive', 'naive_tensor']
@@ -101,7 +102,7 @@ def naive_tensor(
     if image.shape[2] != 3 or order != (0, 1, 2):
         image = np.ascontiguousarray(image[..., order])
     size = letterbox.resized_wh
-    resized = cv2.resize(image, size, interpolation=cv2.INTER_LINEAR)
+    resized = resize(image, size, antialias=preprocessing.antialias)
     right = letterbox.network_wh[0] - size[0] - letterbox.pad_left
     bottom = letterbox.network_wh[1] - size[1] - letterbox.pad_top
     grey = (preprocessing.pad_value,) * 3

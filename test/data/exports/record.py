@@ -3,17 +3,19 @@
 For each model a folder: the ONNX file that the library's own weights and exporter make, the files
 that the library saves beside it, and expected.npz with an image and what the library's own
 post-processing says of it. Weights are random, from a seed, and the networks tiny.
+resampling.npz has what image processors of transformers make of larger and of smaller pictures.
 
     python3 -m pip install torch==2.13.0 transformers==5.23.0 onnx onnxscript scipy pillow
     python3 test/data/exports/record.py --out test/data/exports
 
-    python3 -m pip install torch==2.15.0 torchvision==0.29.2 onnx onnxscript
-    python3 test/data/exports/record.py --families torchvision --out test/data/exports
+    python3 -m pip install torch==2.15.0 torchvision==0.29.2 transformers==5.23.0 onnx onnxscript
+    python3 test/data/exports/record.py --families torchvision resampling --out test/data/exports
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import warnings
 from pathlib import Path
 
@@ -24,6 +26,8 @@ HEIGHT, WIDTH = 64, 96
 NAMES = ['N/A', 'cat', 'dog', 'N/A', 'fox']  # COCO's lists have placeholders like these
 TRANSFORMERS = ('rt_detr', 'detr', 'yolos', 'deformable_detr')
 TORCHVISION = ('ssd', 'retinanet', 'faster_rcnn')
+# Width and height of pictures: smaller on both axes by various factors, larger, and one of each.
+RESAMPLED = ((192, 128), (288, 192), (211, 129), (640, 427), (50, 40), (70, 300))
 
 
 def picture():
@@ -304,6 +308,29 @@ def record_torchvision(family, folder):
     )
 
 
+def noise(width, height):
+    """Return uint8 (height, width, 3); Python promises that its generator stays the same."""
+    data = random.Random(7).randbytes(height * width * 3)
+    return np.frombuffer(data, np.uint8).reshape(height, width, 3)
+
+
+def record_resampling(folder):
+    """Write resampling.npz: uint8 (HEIGHT, WIDTH, 3), RGB, by width x height and backend."""
+    from transformers import RTDetrImageProcessor
+    from transformers import RTDetrImageProcessorPil
+
+    found = {}
+    for backend in (RTDetrImageProcessorPil, RTDetrImageProcessor):
+        processor = backend(size={'height': HEIGHT, 'width': WIDTH}, do_rescale=False)
+        assert processor.resample == 2
+        for width, height in RESAMPLED:
+            pixels = processor(images=noise(width, height), return_tensors='pt')['pixel_values']
+            levels = pixels[0].numpy().transpose(1, 2, 0)
+            assert np.array_equal(levels, levels.astype(np.uint8))
+            found[f'{backend.__name__} {width}x{height}'] = levels.astype(np.uint8)
+    np.savez_compressed(folder / 'resampling.npz', **found)
+
+
 def save(folder, **arrays):
     np.savez_compressed(folder / 'expected.npz', **arrays)
     size = sum(path.stat().st_size for path in folder.iterdir())
@@ -312,12 +339,14 @@ def save(folder, **arrays):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    known = ('transformers', 'torchvision', *TRANSFORMERS, *TORCHVISION)
+    known = ('transformers', 'torchvision', 'resampling', *TRANSFORMERS, *TORCHVISION)
     parser.add_argument('--families', nargs='+', default=['transformers'], choices=known)
     parser.add_argument('--out', type=Path, required=True, help='folder to write into')
     arguments = parser.parse_args()
     groups = {'transformers': TRANSFORMERS, 'torchvision': TORCHVISION}
-    for asked in arguments.families:
+    if 'resampling' in arguments.families:
+        record_resampling(arguments.out)
+    for asked in set(arguments.families) - {'resampling'}:
         for family in groups.get(asked, (asked,)):
             folder = arguments.out / family
             folder.mkdir(parents=True, exist_ok=True)

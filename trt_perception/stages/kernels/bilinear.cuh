@@ -1,0 +1,66 @@
+// Bilinear sampling from the four neighbours of a place, as cv2.resize does it on the host.
+
+// One axis of OpenCV's bilinear resize of bytes: two neighbours and their weights in 1/2048, with half-pixel
+// centres; outside the image the border repeats. The same arithmetic in the same precision, so that host and
+// device give the same bytes.
+struct Tap { int first, second, first_weight, second_weight; };
+
+__device__ __forceinline__ Tap tap_at(int index, double scale, int size, bool stop_at_border) {
+    const float position = (float)((index + 0.5) * scale - 0.5);
+    int first = (int)floorf(position);
+    float fraction = position - first;
+    if (stop_at_border && first < 0) { first = 0; fraction = 0.0f; }
+    if (stop_at_border && first >= size - 1) { first = size - 1; fraction = 0.0f; }
+    Tap tap;
+    tap.first = min(max(first, 0), size - 1);
+    tap.second = min(max(first + 1, 0), size - 1);
+    tap.first_weight = __float2int_rn((1.0f - fraction) * 2048.0f);
+    tap.second_weight = __float2int_rn(fraction * 2048.0f);
+    return tap;
+}
+
+// The four neighbours of a place share one window of 4 x 4 samples.
+__device__ void bayer_neighbours(
+    const u8* image, const FrameHeader* frame, const Tap& column, const Tap& row, Rgb (&pixels)[4]
+) {
+    const int x0 = inner(column.first, frame->width), x1 = inner(column.second, frame->width);
+    const int y0 = inner(row.first, frame->height), y1 = inner(row.second, frame->height);
+    int at[4][4];
+#pragma unroll
+    for (int y = 0; y < 4; ++y) {
+        const u8* line = image + (size_t)min(y0 - 1 + y, frame->height - 1) * frame->step;
+#pragma unroll
+        for (int x = 0; x < 4; ++x) at[y][x] = line[min(x0 - 1 + x, frame->width - 1)];
+    }
+    const int red_x = column_of_red(frame, x0), red_y = row_of_red(frame, y0);
+    pixels[0] = demosaic<0, 0>(at, red_x, red_y);
+    pixels[1] = x1 > x0 ? demosaic<1, 0>(at, red_x, red_y) : pixels[0];
+    pixels[2] = y1 > y0 ? demosaic<0, 1>(at, red_x, red_y) : pixels[0];
+    pixels[3] = x1 == x0 ? pixels[2] : y1 == y0 ? pixels[1] : demosaic<1, 1>(at, red_x, red_y);
+}
+
+__device__ __forceinline__ int blend(int a, int b, int c, int d, const Tap& x, const Tap& y) {
+    const int top = a * x.first_weight + b * x.second_weight;
+    const int bottom = c * x.first_weight + d * x.second_weight;
+    return (((y.first_weight * (top >> 4)) >> 16) + ((y.second_weight * (bottom >> 4)) >> 16) + 2) >> 2;
+}
+
+// The colour of one resized pixel.
+__device__ Rgb sample(const u8* image, const FrameHeader* frame, int x, int y) {
+    const Tap column = tap_at(x, frame->scale_x, frame->width, true);
+    const Tap row = tap_at(y, frame->scale_y, frame->height, false);
+    Rgb near[4];
+    if (is_bayer(frame)) {
+        bayer_neighbours(image, frame, column, row, near);
+    } else {
+        near[0] = pixel_at(image, frame, column.first, row.first);
+        near[1] = pixel_at(image, frame, column.second, row.first);
+        near[2] = pixel_at(image, frame, column.first, row.second);
+        near[3] = pixel_at(image, frame, column.second, row.second);
+    }
+    Rgb pixel;
+    pixel.r = blend(near[0].r, near[1].r, near[2].r, near[3].r, column, row);
+    pixel.g = blend(near[0].g, near[1].g, near[2].g, near[3].g, column, row);
+    pixel.b = blend(near[0].b, near[1].b, near[2].b, near[3].b, column, row);
+    return pixel;
+}
