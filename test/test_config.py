@@ -178,7 +178,7 @@ def test_ranges(row):
     for value in outside:
         message = refusal({row.name: value})
         assert f"parameter '{row.name}'" in message
-        assert f'(got {value!r})' in message
+        assert f'(got {repr(value)[:50]}' in message
     assert f'from {row.minimum:g} to {row.maximum:g}' in refusal({row.name: below})
 
 
@@ -217,7 +217,10 @@ def test_the_decoders_on_offer_are_those_there_are():
         ({'model.std': [1, 1, -1]}, ['positive']),
         ({'model.std': [1.0, math.nan, 1.0]}, ['finite', 'nan']),
         ({'model.std': [1.0, math.inf, 1.0]}, ['finite', 'inf']),
-        ({'model.class_names': ['cat', '']}, ["'model.class_names'", 'empty']),
+        (
+            {'model.class_names': ['cat', '']},
+            ["'model.class_names'", "1 to 256 characters (got '')"],
+        ),
         ({'model.class_names': ['cat', 'dog', 'cat']}, ["'model.class_names'", 'different']),
         ({'confidence': 0.5}, ["'confidence'", 'confidence_threshold']),
         ({'': 1}, ["''", 'engine_path']),

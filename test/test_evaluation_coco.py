@@ -66,8 +66,11 @@ def test_what_is_read(tmp_path):
         (changed('images', id='7'), 'images[0]: "id" must be a whole number (got \'7\')'),
         (changed('images', id=True), '"id" must be a whole number (got True)'),
         (changed('images', id=10**30), '"id" must be a whole number'),
-        (changed('images', file_name=None), '"file_name" must name a picture (got None)'),
-        (changed('images', file_name=5), '"file_name" must name a picture (got 5)'),
+        (changed('images', file_name=None), '"file_name" must name a picture: it must be a text'),
+        (
+            changed('images', file_name=5),
+            '"file_name" must name a picture: it must be a text of 1 to 4096 characters (got 5)',
+        ),
         (changed('images', file_name='a\0'), '"file_name" must name a picture'),
         (changed('images', width=0), '"width" and "height" must be whole pixels (got 0 and 240)'),
         (changed('images', width=None), 'must be whole pixels (got None and 240)'),

@@ -50,6 +50,7 @@ LAYERS = {
         'onnx_external',
         'output_layout',
         'picture_files',
+        'plain_text',
         'recognition',
         'recognition_facts',
         'recognition_outputs',

@@ -275,13 +275,13 @@ OUT_OF_RANGE = [
     (['preprocessing', 'dtype'], 'uint8', '"scale" 1'),
     (['preprocessing', 'dtype'], 'int8', 'float32, float16'),
     (['decoder', 'family'], 'centernet', '"centernet"'),
-    (['class_names'], [], '1 to 65536'),
+    (['class_names'], [], 'at least one name'),
     (['class_names'], ['cat', ''], '1 to 256'),
-    (['class_names'], ['x' * 257], f'1 to 256 characters (got "{56 * "x"}'),
+    (['class_names'], ['x' * 257], f"1 to 256 characters (got '{56 * 'x'}"),
     (['class_names'], ['cat', 'dog', 'cat'], "'cat' twice"),
-    (['class_names'], ['half \ud800 pair'], ' pair" is not valid text'),
-    (['class_names'], ['the last \udfff'], 'not valid text'),
-    (['class_names'], ['nul \0 byte'], 'not valid text'),
+    (['class_names'], ['half \ud800 pair'], 'no control characters (got U+D800'),
+    (['class_names'], ['the last \udfff'], 'U+DFFF'),
+    (['class_names'], ['nul \0 byte'], 'U+0000'),
     (['class_names'], [str(n) for n in range(65537)], 'got 65537'),
 ]
 

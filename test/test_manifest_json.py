@@ -53,7 +53,7 @@ def test_what_is_no_json(text):
     refusal(text)
 
 
-@pytest.mark.parametrize('text', [b'1', b'null', b'"schema"', b'[]', b'true', b'NaN'])
+@pytest.mark.parametrize('text', [b'1', b'null', b'"schema"', b'[]', b'true'])
 def test_json_that_is_no_object(text):
     assert 'JSON object' in refusal(text)
 

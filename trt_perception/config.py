@@ -13,6 +13,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from typing import Final
@@ -21,6 +22,10 @@ from trt_perception.errors import ConfigError
 from trt_perception.manifest import COLOR_ORDERS
 from trt_perception.manifest import DECODERS
 from trt_perception.manifest import RESIZE_MODES
+from trt_perception.plain_text import MAX_CLASSES
+from trt_perception.plain_text import MAX_PATH_LENGTH
+from trt_perception.plain_text import names_fault
+from trt_perception.plain_text import shown
 
 __all__ = ['PARAMETERS', 'DetectorConfig', 'Parameter', 'Thresholds', 'parameter_value']
 
@@ -233,13 +238,12 @@ class DetectorConfig:
                 "parameter 'model.input_size' must be [width, height], each from 1 to 32767 "
                 f'pixels (got {list(self.model_input_size)})'
             )
-        if '' in self.model_class_names or len(set(self.model_class_names)) != len(
-            self.model_class_names
+        for name, fault in (
+            ('class_filter', names_fault(self.class_filter, distinct=False)),
+            ('model.class_names', names_fault(self.model_class_names)),
         ):
-            raise ConfigError(
-                "parameter 'model.class_names' must hold different names, none empty (got "
-                f'{list(self.model_class_names)})'
-            )
+            if fault:
+                raise ConfigError(f"parameter '{name}' {fault}")
         if any(value <= 0 for value in self.model_std):
             raise ConfigError(
                 f"parameter 'model.std' must be positive (got {list(self.model_std)})"
@@ -255,7 +259,9 @@ class DetectorConfig:
         rows = {parameter.name: parameter for parameter in PARAMETERS}
         unknown = [name for name in values if name not in rows]
         if unknown:
-            raise ConfigError(f'there is no parameter {unknown[0]!r}; known: {", ".join(rows)}')
+            raise ConfigError(
+                f'there is no parameter {shown(unknown[0])}; known: {", ".join(rows)}'
+            )
         return cls(
             **{
                 rows[name].field: parameter_value(rows[name], value)
@@ -273,15 +279,19 @@ class DetectorConfig:
         Raises:
             ConfigError: the class filter names a class that the model does not have.
         """
-        unknown = [name for name in self.class_filter if name not in class_names]
+        by_name = {name: index for index, name in enumerate(class_names)}
+        unknown = [name for name in self.class_filter if name not in by_name]
         if unknown:
-            shown = ', '.join(class_names[:20]) + (' …' if len(class_names) > 20 else '')
             raise ConfigError(
                 "parameter 'class_filter' must name classes of the model (got "
-                f'{", ".join(unknown)}; it has: {shown})'
+                f'{_few(unknown)}; it has: {_few(class_names)})'
             )
-        ids = tuple(sorted({class_names.index(name) for name in self.class_filter}))
+        ids = tuple(sorted({by_name[name] for name in self.class_filter}))
         return Thresholds(self.confidence_threshold, self.iou_threshold, ids)
+
+
+def _few(names: Sequence[str]) -> str:
+    return ', '.join(names[:20]) + (' …' if len(names) > 20 else '')
 
 
 _KINDS: Final = {
@@ -322,24 +332,25 @@ def parameter_value(parameter: Parameter, value: Any) -> Any:
     """
     kind = parameter.kind.removesuffix('[]')
     is_list = parameter.kind.endswith('[]')
-    items = (
-        list(value)
-        if is_list and not isinstance(value, str | bytes) and hasattr(value, '__iter__')
-        else [value]
-    )
-    wrong = is_list and (isinstance(value, str | bytes) or not hasattr(value, '__iter__'))
-    wrong = wrong or any(not isinstance(item, _SCALARS[kind]) for item in items)
+    several = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    if several and len(value) > MAX_CLASSES:
+        raise ConfigError(
+            f"parameter '{parameter.name}' must have at most {MAX_CLASSES} values (got "
+            f'{len(value)})'
+        )
+    items = list(value) if several and is_list else [value]
+    wrong = several != is_list or any(not isinstance(item, _SCALARS[kind]) for item in items)
     wrong = wrong or any(isinstance(item, bool) != (kind == 'bool') for item in items)
     if wrong:
         article = 'an' if kind == 'integer' else 'a'
         shape = f'a list of {kind} values' if is_list else f'{article} {kind}'
-        raise ConfigError(f"parameter '{parameter.name}' must be {shape} (got {value!r})")
+        raise ConfigError(f"parameter '{parameter.name}' must be {shape} (got {shown(value)})")
     if kind == 'double':
         try:
             items = [float(item) for item in items]
         except OverflowError as error:
             raise ConfigError(
-                f"parameter '{parameter.name}' must be a finite double (got {value!r})"
+                f"parameter '{parameter.name}' must be a finite double (got {shown(value)})"
             ) from error
     return tuple(items) if is_list else items[0]
 
@@ -348,14 +359,21 @@ def _check(parameter: Parameter, value: Any) -> None:
     """Hold one value to its row; arrays have no ranges of their own."""
     if parameter.choices and value not in parameter.choices:
         choices = ', '.join(repr(choice) for choice in parameter.choices)
-        raise ConfigError(f"parameter '{parameter.name}' must be one of {choices} (got {value!r})")
+        raise ConfigError(
+            f"parameter '{parameter.name}' must be one of {choices} (got {shown(value)})"
+        )
+    if isinstance(value, str) and len(value) > MAX_PATH_LENGTH:
+        raise ConfigError(
+            f"parameter '{parameter.name}' must have at most {MAX_PATH_LENGTH} characters (got "
+            f'{len(value)})'
+        )
     if parameter.minimum is not None or parameter.maximum is not None:
         lowest = -math.inf if parameter.minimum is None else parameter.minimum
         highest = math.inf if parameter.maximum is None else parameter.maximum
         if not lowest <= value <= highest:  # also refuses NaN
             raise ConfigError(
                 f"parameter '{parameter.name}' must be from {lowest:g} to {highest:g} (got "
-                f'{value!r})'
+                f'{shown(value)})'
             )
     for item in value if isinstance(value, tuple) else ():
         if isinstance(item, float) and not math.isfinite(item):

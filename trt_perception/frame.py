@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ImageError
+from trt_perception.plain_text import shown
 
 __all__ = ['PIXEL_FORMATS', 'Frame', 'PixelFormat']
 
@@ -133,7 +134,7 @@ class Frame:
         if pixel_format is None:
             raise ImageError(
                 'unknown_encoding',
-                f'image encoding {encoding!r} is not known; expected one of '
+                f'image encoding {shown(encoding)} is not known; expected one of '
                 f'{", ".join(PIXEL_FORMATS)}',
             )
         _check_size(pixel_format, width, height)

@@ -7,12 +7,54 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
 from trt_perception.errors import ManifestError
 
-__all__ = ['JsonSection', 'found', 'read_json']
+__all__ = ['JsonSection', 'found', 'parse_json', 'read_json']
+
+
+def parse_json(text: bytes | str) -> Any:
+    """Return what JSON says; what Python's reader would settle silently is an error.
+
+    Raises:
+        ValueError: it is no JSON, or a key stands twice in one object, or a number is none, has
+            thousands of digits, or lists are nested too deep. The message says which, in words.
+    """
+    try:
+        return json.loads(
+            text, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant
+        )
+    except UnicodeDecodeError as error:
+        raise ValueError(f'it is not text: byte {error.start} cannot be decoded') from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f'{error.msg} in line {error.lineno}, column {error.colno}') from error
+    except _JsonFaultError:
+        raise
+    except ValueError as error:  # Python's limit on the digits of a whole number
+        raise ValueError('a number has thousands of digits') from error
+    except RecursionError as error:
+        raise ValueError('lists or objects are nested too deep') from error
+
+
+class _JsonFaultError(ValueError):
+    pass
+
+
+def _refuse_constant(name: str) -> None:
+    raise _JsonFaultError(f'{name} is no number in JSON')
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key, count in Counter(keys).items() if count > 1)
+        raise _JsonFaultError(f'key {found(twice)} stands twice in one object')
+    return content
 
 
 def read_json(text: bytes, origin: str) -> JsonSection:
@@ -23,23 +65,13 @@ def read_json(text: bytes, origin: str) -> JsonSection:
         origin: its name, for messages.
 
     Raises:
-        ManifestError: it is no JSON object, or a key stands twice in one object.
+        ManifestError: it is no JSON object, or parse_json refuses it.
     """
     try:
-        content = json.loads(text, object_pairs_hook=_without_duplicates)
-    except (ValueError, RecursionError) as error:
+        content = parse_json(text)
+    except ValueError as error:
         raise ManifestError(f'{origin}: not readable as JSON: {error}') from error
     return JsonSection(content, origin)
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse what Python's reader would settle by silently keeping the last."""
-    content: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in content:
-            raise ValueError(f'key {found(key)} stands twice in one object')
-        content[key] = value
-    return content
 
 
 class JsonSection:
@@ -123,6 +155,19 @@ class JsonSection:
             JsonSection(item, f'{self.where}: {key}[{index}]')
             for index, item in enumerate(self.items(key))
         ]
+
+    def texts(self) -> Iterator[str]:
+        """Yield all keys and texts within what nobody has asked for yet."""
+        left: list[object] = [self._left]
+        while left:
+            value = left.pop()
+            if isinstance(value, str):
+                yield value
+            elif isinstance(value, list):
+                left += value
+            elif isinstance(value, dict):
+                yield from value
+                left += value.values()
 
     def names(self) -> list[str]:
         """Return the keys that nobody has asked for yet."""

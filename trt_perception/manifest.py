@@ -25,19 +25,21 @@ from trt_perception.decoder_spec import BOX_FORMATS
 from trt_perception.decoder_spec import DECODERS
 from trt_perception.decoder_spec import FAMILIES
 from trt_perception.decoder_spec import DecoderSpec
+from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
 from trt_perception.json_section import JsonSection
 from trt_perception.json_section import found
 from trt_perception.json_section import read_json
 from trt_perception.letterbox import ResizeMode
+from trt_perception.plain_text import MAX_PATH_LENGTH
+from trt_perception.plain_text import name_fault
+from trt_perception.plain_text import names_fault
 
 __all__ = [
     'COLOR_ORDERS',
     'DECODERS',
     'INPUT_DTYPES',
     'MAX_BYTES',
-    'MAX_CLASSES',
-    'MAX_NAME_LENGTH',
     'RESIZE_MODES',
     'SCHEMA',
     'DecoderSpec',
@@ -51,8 +53,6 @@ __all__ = [
 
 SCHEMA: Final = 1
 MAX_BYTES: Final = 4 * 1024 * 1024
-MAX_CLASSES: Final = 65536
-MAX_NAME_LENGTH: Final = 256
 RESIZE_MODES: Final[tuple[ResizeMode, ...]] = ('letterbox', 'letterbox_top_left', 'stretch')
 COLOR_ORDERS: Final = ('rgb', 'bgr')
 TENSOR_DTYPES: Final = (
@@ -80,11 +80,22 @@ class FileIdentity:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An input or output tensor; -1 in the shape is a dimension that may vary."""
+    """An input or output tensor; -1 in the shape is a dimension that may vary.
+
+    Raises:
+        EngineError: the name has control characters, or thousands of others.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+
+    def __post_init__(self) -> None:
+        if fault := name_fault(self.name, MAX_PATH_LENGTH):
+            raise EngineError(
+                f'the name of an input or output of the model {fault}: export the model again, '
+                'with plain names'
+            )
 
 
 @dataclass(frozen=True)
@@ -159,6 +170,10 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
             f'{origin}: expected schema {SCHEMA} (got {schema}); rebuild the model with this '
             'version'
         )
+    notes = _notes(top.section('notes', optional=True))  # only these may have several lines
+    for name in filter(None, top.texts()):
+        if fault := name_fault(name, MAX_PATH_LENGTH):
+            raise ManifestError(f'{origin}: every text but "notes" {fault}')
     build = top.section('build', optional=True)
     manifest = Manifest(
         onnx=_identity(top.section('onnx', optional=True)),
@@ -168,7 +183,7 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
         preprocessing=_preprocessing(top.required_section('preprocessing')),
         decoder=_decoder(top.required_section('decoder')),
         class_names=_class_names(top),
-        notes=_notes(top.section('notes', optional=True)),
+        notes=notes,
         build=None if build is None else read_build_record(build),
     )
     top.finish()
@@ -284,23 +299,9 @@ def _strides(section: JsonSection) -> tuple[int, ...]:
 
 def _class_names(top: JsonSection) -> tuple[str, ...]:
     names = top.items('class_names')
-    if not 1 <= len(names) <= MAX_CLASSES:
-        raise ManifestError(
-            f'{top.where}: "class_names" must have 1 to {MAX_CLASSES} entries (got {len(names)})'
-        )
-    seen: set[str] = set()
-    for name in names:
-        if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME_LENGTH:
-            raise ManifestError(
-                f'{top.where}: each class name must be a string of 1 to {MAX_NAME_LENGTH} '
-                f'characters (got {found(name)})'
-            )
-        # Neither fits into a ROS string, half of a surrogate pair nor NUL.
-        if any(character == '\0' or '\ud800' <= character <= '\udfff' for character in name):
-            raise ManifestError(f'{top.where}: class name {found(name)} is not valid text')
-        if name in seen:
-            raise ManifestError(f'{top.where}: class names must differ (got {name!r} twice)')
-        seen.add(name)
+    fault = names_fault(names) if names else 'must have at least one name'
+    if fault:
+        raise ManifestError(f'{top.where}: "class_names" {fault}')
     return tuple(names)
 
 

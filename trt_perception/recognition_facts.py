@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
+from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +19,8 @@ from typing import Final
 
 from trt_perception.errors import EngineError
 from trt_perception.json_section import found
-from trt_perception.manifest import MAX_CLASSES
-from trt_perception.manifest import MAX_NAME_LENGTH
+from trt_perception.plain_text import name_fault
+from trt_perception.plain_text import names_fault
 
 __all__ = ['Facts', 'facts_of', 'literal']
 
@@ -87,7 +89,9 @@ def literal(text: str) -> Any:
     if len(text) > _MAX_LITERAL:
         return None
     try:
-        return ast.literal_eval(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')  # of what is wrong with somebody else's text
+            return ast.literal_eval(text)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None
 
@@ -112,12 +116,12 @@ def _ultralytics(name: str, metadata: Mapping[str, str]) -> Facts:
     elif 'yolo' in described or literal(metadata.get('end2end', '')) is True:
         model = 'yolo'
     evidence = []
-    names, renamed = _class_names(literal(metadata['names']))
+    names, remark = _class_names(literal(metadata['names']))
     if names:
-        shown = 'Ultralytics' if exporter == 'ultralytics' else 'YOLOv5'
-        evidence.append(f'metadata "names" as {shown} writes it -> {len(names)} classes{renamed}')
+        writer = 'Ultralytics' if exporter == 'ultralytics' else 'YOLOv5'
+        evidence.append(f'metadata "names" as {writer} writes it -> {len(names)} classes{remark}')
     else:
-        evidence.append('metadata "names" is not read: expected {0: \'name\', 1: …} without gaps')
+        evidence.append(f'metadata "names" is not read: it {remark}')
     size = literal(metadata.get('imgsz', ''))
     if _is_size(size):
         evidence.append(f'metadata "imgsz" {list(size)} -> input {size[1]} x {size[0]}')
@@ -133,10 +137,13 @@ def _ultralytics(name: str, metadata: Mapping[str, str]) -> Facts:
 def _huggingface(config: Mapping[str, Any]) -> Facts:
     """Read what transformers saves: config.json, and preprocessor_config.json under its name."""
     model = config.get('model_type')
-    evidence = [f'config.json "model_type" {model!r}'] if isinstance(model, str) else []
-    names, renamed = _class_names(config.get('id2label'))
+    model = model if isinstance(model, str) and not name_fault(model) else ''
+    evidence = [f'config.json "model_type" {model!r}'] if model else []
+    names, remark = _class_names(config.get('id2label'))
     if names:
-        evidence.append(f'config.json "id2label" -> {len(names)} classes{renamed}')
+        evidence.append(f'config.json "id2label" -> {len(names)} classes{remark}')
+    elif 'id2label' in config:
+        evidence.append(f'config.json "id2label" is not read: it {remark}')
     processor = config.get('preprocessor_config')
     processor = processor if isinstance(processor, Mapping) else {}
     preprocessing, size = _processor(processor)
@@ -150,7 +157,7 @@ def _huggingface(config: Mapping[str, Any]) -> Facts:
         input_size=size,
         preprocessing=preprocessing,
         exporter='huggingface',
-        model=model if isinstance(model, str) else '',
+        model=model,
         resampling=resampling,
         evidence=tuple(evidence),
     )
@@ -225,24 +232,31 @@ def _is_size(value: object) -> bool:
 
 
 def _class_names(value: object) -> tuple[tuple[str, ...], str]:
-    """Return names from a list or from a mapping of 0 … n-1, and what had to be changed in them.
+    """Return names from a list or from a mapping of 0 … n-1, and a remark.
 
     COCO's placeholders ("N/A") stand there several times; a name must say one class.
+
+    Returns:
+        The remark says what had to be changed in the names, or, where there are none, what is
+        wrong with them, as in 'must be …'.
     """
+    form = "must be {0: 'name', 1: …} without gaps"
     if isinstance(value, Mapping):
-        by_index = {str(key): item for key, item in value.items()}
-        value = [by_index.get(str(index)) for index in range(len(by_index))]
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        return (), ''
-    names = [str(item) for item in value if isinstance(item, str | int)]
-    usable = all(0 < len(name) <= MAX_NAME_LENGTH and '\0' not in name for name in names)
-    if not 1 <= len(names) == len(value) <= MAX_CLASSES or not usable:
-        return (), ''
-    unique = (
-        [name if names.count(name) == 1 else f'{name} {index}' for index, name in enumerate(names)]
-        if len(set(names)) < len(names)
-        else names
-    )
-    if len(set(unique)) < len(unique):
-        return (), ''
+        by_index = {str(key): item for key, item in value.items() if _is_name(key)}
+        value = [by_index.get(str(index)) for index in range(len(value))]
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
+        return (), form
+    if not all(map(_is_name, value)):
+        return (), form
+    names = [str(item) for item in value]
+    counts = Counter(names)
+    unique = [name if counts[name] == 1 else f'{name} {index}' for index, name in enumerate(names)]
+    fault = names_fault(unique)
+    if fault:
+        return (), fault
     return tuple(unique), '' if unique == names else ', equal ones told apart by their number'
+
+
+def _is_name(value: object) -> bool:
+    """Tell text, or a number that can be written: of thousands of digits none can."""
+    return isinstance(value, str) or (isinstance(value, int) and abs(value) < 2**53)

@@ -6,7 +6,6 @@ subgraphs (If, Loop, Scan) are not indexed; the tensors that they take from outs
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ import onnx
 from onnx import numpy_helper
 
 from trt_perception.errors import ConfigError
+from trt_perception.plain_text import nearest
 
 __all__ = ['LAYER_TYPES', 'GraphIndex', 'match_nodes', 'name_nodes', 'opset']
 
@@ -128,7 +128,7 @@ def match_nodes(model: onnx.ModelProto, patterns: Sequence[str]) -> tuple[str, .
     for pattern in patterns:
         hits = {name for name in names if name == pattern or fnmatch.fnmatchcase(name, pattern)}
         if not hits:
-            near = difflib.get_close_matches(pattern, names, n=4, cutoff=0.3) or names[:4]
+            near = nearest(pattern, names, count=4, cutoff=0.3) or names[:4]
             raise ConfigError(
                 f'the pattern {pattern!r} matches none of the {len(names)} nodes of the graph; '
                 f'close names: {", ".join(near)}'

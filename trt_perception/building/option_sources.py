@@ -9,7 +9,6 @@ relative to the working folder and may lead anywhere.
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 from collections.abc import Collection
 from collections.abc import Mapping
@@ -25,7 +24,8 @@ from trt_perception.building.option_table import Option
 from trt_perception.building.option_table import expected
 from trt_perception.building.options import BuildOptions
 from trt_perception.errors import ConfigError
-from trt_perception.manifest import MAX_CLASSES
+from trt_perception.plain_text import MAX_CLASSES
+from trt_perception.plain_text import nearest
 
 __all__ = ['add_arguments', 'given_options', 'help_text', 'load_options', 'read_class_names']
 
@@ -92,7 +92,7 @@ def _sentence(name: str, shown: str, row: Option | None, entry: Any) -> str:
         reason = str(entry['ctx']['error'])
         return f'{shown}: {reason}' if name else reason
     if row is None:
-        near = difflib.get_close_matches(name.replace('-', '_'), _ROWS, n=1)
+        near = nearest(name.replace('-', '_'), _ROWS)
         return f'{shown} is no option' + (f"; did you mean '{near[0]}'?" if near else '')
     if entry['type'] == 'missing' and len(entry['loc']) == 1:
         return f'{shown} is missing ({row.flag}): {row.description}'
@@ -227,7 +227,8 @@ def read_class_names(options: BuildOptions) -> tuple[str, ...]:
     path = options.class_names_file
     if path is None:
         return options.class_names
-    names = [line.strip() for line in _read_text(path, _MAX_NAMES_BYTES).splitlines()]
+    lines = _read_text(path, _MAX_NAMES_BYTES).removeprefix('\ufeff').split('\n')
+    names = [line.removesuffix('\r').strip(' \t') for line in lines]
     while names and not names[-1]:
         names.pop()
     if not 1 <= len(names) <= MAX_CLASSES or '' in names:

@@ -25,9 +25,8 @@ from trt_perception.building.option_values import parse_paths
 from trt_perception.building.option_values import parse_profiles
 from trt_perception.building.option_values import parse_size
 from trt_perception.manifest import DECODERS
-from trt_perception.manifest import MAX_CLASSES
-from trt_perception.manifest import MAX_NAME_LENGTH
 from trt_perception.model_file import ENGINE_SUFFIXES
+from trt_perception.plain_text import names_fault
 
 __all__ = [
     'GROUPS',
@@ -378,13 +377,9 @@ class BuildOptions(pydantic.BaseModel):
     @pydantic.field_validator('class_names')
     @classmethod
     def _check_class_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if len(value) > MAX_CLASSES or any(not 1 <= len(n) <= MAX_NAME_LENGTH for n in value):
-            raise ValueError(
-                f'at most {MAX_CLASSES} names, each of 1 to {MAX_NAME_LENGTH} characters'
-            )
-        if len(set(value)) != len(value):
-            twice = next(name for name in value if value.count(name) > 1)
-            raise ValueError(f'the names must differ (got {twice!r} twice)')
+        fault = names_fault(value)
+        if fault:
+            raise ValueError(fault)
         return value
 
     @pydantic.model_validator(mode='after')

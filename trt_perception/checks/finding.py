@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 from typing import Literal
 
+from trt_perception.plain_text import plain
+
 __all__ = ['LEVELS', 'Finding', 'Level', 'as_json', 'as_text', 'guarded', 'split_fix']
 
 Level = Literal['green', 'yellow', 'red']
@@ -87,10 +89,11 @@ def as_text(findings: Sequence[Finding], *, color: bool) -> str:
         level = f'{finding.level:<6}'
         if color:
             level = f'{_COLORS[finding.level]}{level}\033[0m'
-        found = finding.found.replace('\n', '\n' + ' ' * 11)
-        lines.append(f'  {level} {finding.name}: {found}')
+        found = plain(finding.found).replace('\n', '\n' + ' ' * 11)
+        lines.append(f'  {level} {plain(finding.name)}: {found}')
         if finding.fix:
-            lines.append('         fix: ' + finding.fix.replace('\n', '\n' + ' ' * 14))
+            fix = plain(finding.fix).replace('\n', '\n' + ' ' * 14)
+            lines.append(f'         fix: {fix}')
     counts = ', '.join(f'{_count(findings, level)} {level}' for level in LEVELS)
     return '\n'.join([*lines[1:], '', counts])
 

@@ -6,7 +6,6 @@ from 0 to 79.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -17,6 +16,8 @@ from typing import Final
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco import Annotations
 from trt_perception.evaluation.coco import read_json
+from trt_perception.plain_text import nearest
+from trt_perception.plain_text import shown
 
 __all__ = ['ClassMap', 'match_classes', 'read_class_map']
 
@@ -116,7 +117,8 @@ def _check_map(
         (f'class of {model}', class_map, class_names),
         ('category of the annotations', targets, list(annotations.categories.values())),
     ):
-        unknown = [name for name in names if name not in known]
+        there = set(known)
+        unknown = [name for name in names if name not in there]
         if unknown:
             raise ConfigError(
                 f'the class map names what is no {what}: {_listed(unknown, known)}; there are: '
@@ -129,8 +131,8 @@ def _unique_names(annotations: Annotations) -> dict[str, int]:
     for id_, name in annotations.categories.items():
         if name in by_name:
             raise ConfigError(
-                f'{annotations.path}: category {name!r} stands twice (ids {by_name[name]} and '
-                f'{id_}), so names do not tell which one is meant: rename one'
+                f'{annotations.path}: category {shown(name)} stands twice (ids {by_name[name]} '
+                f'and {id_}), so names do not tell which one is meant: rename one'
             )
         by_name[name] = id_
     return by_name
@@ -169,10 +171,10 @@ def _listed(names: Iterable[str], others: Sequence[str] = ()) -> str:
     """Return the first names, each with the one among the others that it resembles most."""
     names = list(names)
     folded = {other.casefold().replace('_', ' ').replace('-', ' '): other for other in others}
-    shown = []
+    listed = []
     for name in names[:_SHOWN]:
         key = name.casefold().replace('_', ' ').replace('-', ' ')
-        near = difflib.get_close_matches(key, folded, 1, 0.6)
-        shown.append(f'{name!r} (nearest: {folded[near[0]]!r})' if near else repr(name))
-    more = len(names) - len(shown)
-    return ', '.join(shown) + (f' and {more} more' if more else '')
+        near = nearest(key, folded)
+        listed.append(f'{shown(name)} (nearest: {folded[near[0]]!r})' if near else shown(name))
+    more = len(names) - len(listed)
+    return ', '.join(listed) + (f' and {more} more' if more else '')

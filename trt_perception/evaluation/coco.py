@@ -25,6 +25,10 @@ import numpy.typing as npt
 
 from trt_perception.detections import Detections
 from trt_perception.errors import ConfigError
+from trt_perception.plain_text import MAX_CLASSES
+from trt_perception.plain_text import MAX_PATH_LENGTH
+from trt_perception.plain_text import name_fault
+from trt_perception.plain_text import shown
 
 __all__ = [
     'Annotations',
@@ -108,13 +112,13 @@ def read_annotations(path: Path) -> Annotations:
             raise ConfigError(f'{where}: id {image.id} stands twice')
         images[image.id] = image
     categories: dict[int, str] = {}
-    for where, entry in _entries(path, content, 'categories'):
+    for where, entry in _entries(path, content, 'categories', MAX_CLASSES):
         category_id, name = _id(where, entry, 'id'), entry.get('name')
-        if not isinstance(name, str) or not name:
-            raise ConfigError(f'{where}: "name" must be a text that is not empty (got {name!r})')
+        if fault := name_fault(name):
+            raise ConfigError(f'{where}: "name" {fault}')
         if category_id in categories:
             raise ConfigError(f'{where}: id {category_id} stands twice')
-        categories[category_id] = name
+        categories[category_id] = str(name)
     if not images or not categories:
         empty = 'images' if not images else 'categories'
         raise ConfigError(f'{path}: "{empty}" is empty, so there is nothing to compare with')
@@ -236,7 +240,9 @@ def coco_rows(
     ]
 
 
-def _entries(path: Path, content: dict[str, Any], key: str) -> list[tuple[str, dict[str, Any]]]:
+def _entries(
+    path: Path, content: dict[str, Any], key: str, most: int = _MAX_ID
+) -> list[tuple[str, dict[str, Any]]]:
     """Return the objects of one list, each with the words that errors name it by."""
     entries = content.get(key)
     if not isinstance(entries, list):
@@ -245,10 +251,12 @@ def _entries(path: Path, content: dict[str, Any], key: str) -> list[tuple[str, d
             f'{path}: expected COCO annotations with the lists "images", "annotations" and '
             f'"categories"; "{key}" is none ({found})'
         )
+    if len(entries) > most:
+        raise ConfigError(f'{path}: "{key}" must list at most {most} (got {len(entries)})')
     for index, entry in enumerate(entries):
         if not isinstance(entry, dict):
             raise ConfigError(
-                f'{path}: {key}[{index}]: expected a JSON object (got {entry!r:.60})'
+                f'{path}: {key}[{index}]: expected a JSON object (got {shown(entry)})'
             )
     return [(f'{path}: {key}[{index}]', entry) for index, entry in enumerate(entries)]
 
@@ -256,15 +264,15 @@ def _entries(path: Path, content: dict[str, Any], key: str) -> list[tuple[str, d
 def _id(where: str, entry: dict[str, Any], key: str) -> int:
     value = entry.get(key)
     if type(value) is not int or abs(value) > _MAX_ID:
-        raise ConfigError(f'{where}: "{key}" must be a whole number (got {value!r:.60})')
+        raise ConfigError(f'{where}: "{key}" must be a whole number (got {shown(value)})')
     return value
 
 
 def _file_name(where: str, entry: dict[str, Any]) -> str:
     name = entry.get('file_name')
-    if not isinstance(name, str) or not name or '\0' in name:
-        raise ConfigError(f'{where}: "file_name" must name a picture (got {name!r:.60})')
-    return name.replace('\\', '/')  # as tools on Windows write it
+    if fault := name_fault(name, MAX_PATH_LENGTH):
+        raise ConfigError(f'{where}: "file_name" must name a picture: it {fault}')
+    return str(name).replace('\\', '/')  # as tools on Windows write it
 
 
 def _size(where: str, entry: dict[str, Any]) -> tuple[int, int] | None:
@@ -273,8 +281,8 @@ def _size(where: str, entry: dict[str, Any]) -> tuple[int, int] | None:
         return None
     if not all(type(side) is int and 1 <= side <= _MAX_ID for side in size):
         raise ConfigError(
-            f'{where}: "width" and "height" must be whole pixels (got {size[0]!r:.60} and '
-            f'{size[1]!r:.60})'
+            f'{where}: "width" and "height" must be whole pixels (got {shown(size[0])} and '
+            f'{shown(size[1])})'
         )
     return int(size[0] or 0), int(size[1] or 0)
 
@@ -284,19 +292,21 @@ def _box(where: str, entry: dict[str, Any]) -> TrueBox:
     if not isinstance(bbox, list) or len(bbox) != 4 or not all(map(_is_finite, bbox)):
         raise ConfigError(
             f'{where}: "bbox" must be [left, top, width, height], finite numbers in pixels (got '
-            f'{bbox!r:.60})'
+            f'{shown(bbox)})'
         )
     left, top, width, height = (float(value) for value in bbox)
     if width < 0 or height < 0:
-        raise ConfigError(f'{where}: "bbox" must have no negative size (got {bbox!r:.60})')
+        raise ConfigError(f'{where}: "bbox" must have no negative size (got {shown(bbox)})')
     area = entry.get('area')
     if area is None:
         area = width * height
     if not _is_finite(area) or area < 0:
-        raise ConfigError(f'{where}: "area" must be a finite number, not negative (got {area!r})')
+        raise ConfigError(
+            f'{where}: "area" must be a finite number, not negative (got {shown(area)})'
+        )
     crowd = entry.get('iscrowd', 0)
     if crowd not in (0, 1):
-        raise ConfigError(f'{where}: "iscrowd" must be 0 or 1 (got {crowd!r:.60})')
+        raise ConfigError(f'{where}: "iscrowd" must be 0 or 1 (got {shown(crowd)})')
     category_id = _id(where, entry, 'category_id')
     return TrueBox(category_id, (left, top, width, height), float(area), bool(crowd))
 

@@ -6,6 +6,9 @@ from typing import Any
 
 from rclpy.lifecycle import LifecycleNode
 
+from trt_perception.plain_text import shown
+from trt_perception.ros.log import log_text
+
 __all__ = ['answer_invalid_transitions']
 
 
@@ -25,7 +28,8 @@ def answer_invalid_transitions(node: LifecycleNode) -> None:
             return handle(request, response)
         except Exception as error:  # RCLError has no public import path on every distribution
             node.get_logger().error(
-                f'transition {request.transition.label or request.transition.id} refused: {error}'
+                f'transition {shown(request.transition.label or request.transition.id)} refused: '
+                f'{log_text(error)}'
             )
             response.success = False
             return response

@@ -34,10 +34,12 @@ from trt_perception.frame import Frame
 from trt_perception.interruption import interrupted
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.plain_text import plain
 from trt_perception.ros.compatibility import answer_invalid_transitions
 from trt_perception.ros.health import NodeHealth
 from trt_perception.ros.image_input import ImageInput
 from trt_perception.ros.log import NodeLog
+from trt_perception.ros.log import log_text
 from trt_perception.ros.messages import frame_from_compressed
 from trt_perception.ros.messages import frame_from_image
 from trt_perception.ros.outputs import DetectorOutputs
@@ -160,12 +162,12 @@ class DetectorNode(LifecycleNode):
         self._health.engine = engine
         if not self._pipeline.spec.has_manifest:
             self.get_logger().warning(
-                f'{engine.path} has no manifest; used is what the model shows and the '
+                f'{log_text(engine.path)} has no manifest; used is what the model shows and the '
                 f'parameters say: {self._pipeline.spec.decoder}, '
                 f'{self._pipeline.spec.preprocessing}'
             )
         self.get_logger().info(
-            f'configured: {engine.path}, {len(self._pipeline.spec.class_names)} classes'
+            f'configured: {log_text(engine.path)}, {len(self._pipeline.spec.class_names)} classes'
         )
         return super().on_configure(state)
 
@@ -271,8 +273,8 @@ class DetectorNode(LifecycleNode):
 
     def report(self, error: str, trace: str = '') -> None:
         """Log an error, with where it came from, and keep it for the diagnostics."""
-        self._health.error = error.strip()
-        self.get_logger().error(f'{error.strip()}\n{trace}'.strip())
+        self._health.error = plain(error.strip())
+        self.get_logger().error(log_text(f'{plain(error.strip())}\n{trace}'.strip()))
 
     def _autostart(self) -> None:
         self.destroy_timer(self._autostart_timer)

@@ -11,6 +11,7 @@ from diagnostic_msgs.msg import KeyValue
 from rclpy.time import Time
 
 from trt_perception.frame_statistics import StatisticsSnapshot
+from trt_perception.plain_text import plain
 from trt_perception.watch import Finding
 from trt_perception.watch import Level
 
@@ -82,9 +83,9 @@ def diagnostics_message(name: str, now: Time, health: Health) -> DiagnosticArray
     status = DiagnosticStatus(
         level=level,
         name=f'{name}: detector',
-        message=summary,
-        hardware_id=health.engine,
-        values=[KeyValue(key=key, value=value) for key, value in values.items()],
+        message=plain(summary),
+        hardware_id=plain(health.engine),
+        values=[KeyValue(key=key, value=plain(value)) for key, value in values.items()],
     )
     message = DiagnosticArray(status=[status])
     message.header.stamp = now.to_msg()

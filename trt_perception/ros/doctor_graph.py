@@ -32,6 +32,7 @@ from trt_perception.checks.finding import Level
 from trt_perception.checks.shell import export_profile
 from trt_perception.delivery import DeliveryCounter
 from trt_perception.frame import PIXEL_FORMATS
+from trt_perception.plain_text import plain
 
 __all__ = ['check_graph', 'main']
 
@@ -138,7 +139,7 @@ class _Ear:
         compressed = self._kind is CompressedImage
         if self._last:
             message = deserialize_message(self._last, self._kind)
-            encoding = message.format if compressed else message.encoding
+            encoding = plain(message.format if compressed else message.encoding, 64)
             size = '' if compressed else f'{message.width}x{message.height} '
             description = f'{size}{encoding}'
         return Camera(

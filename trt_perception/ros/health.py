@@ -20,10 +20,12 @@ from rclpy.timer import Timer
 from trt_perception.detector import Detector
 from trt_perception.errors import ImageError
 from trt_perception.frame_statistics import StatisticsSnapshot
+from trt_perception.plain_text import plain
 from trt_perception.ros.diagnostics import Health
 from trt_perception.ros.diagnostics import diagnostics_message
 from trt_perception.ros.image_input import ImageInput
 from trt_perception.ros.log import NodeLog
+from trt_perception.ros.log import log_text
 from trt_perception.ros.outputs import NO_EVENTS
 from trt_perception.ros.timers import steady_timer
 from trt_perception.transport import loss_cure
@@ -119,9 +121,9 @@ class NodeHealth:
 
     def refused(self, error: ImageError) -> None:
         """Take an image that cannot be read; from the worker."""
-        self._refusal = str(error)
+        self._refusal = plain(error)
         self._node.get_logger().warning(
-            f'image dropped ({error.reason}): {error}', throttle_duration_sec=5.0
+            f'image dropped ({error.reason}): {log_text(error)}', throttle_duration_sec=5.0
         )
 
     def _check(self) -> None:
@@ -160,6 +162,7 @@ class NodeHealth:
 
     def _say(self, level: Level, message: str) -> None:
         # One line for each severity, because rclpy ties a line to its own.
+        message = log_text(message)
         logger = self._node.get_logger()
         if level == Level.ERROR:
             logger.error(message)

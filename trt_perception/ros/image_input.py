@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
+from typing import Final
 
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.lifecycle import LifecycleNode
@@ -19,9 +21,13 @@ from sensor_msgs.msg import Image
 
 from trt_perception.config import DetectorConfig
 from trt_perception.delivery import DeliveryCounter
+from trt_perception.ros.log import log_text
 from trt_perception.watch import Camera
 
 __all__ = ['ImageInput']
+
+# Each of a thousand cameras that do not fit is an event, and to look at them all takes time.
+_QUIET_S: Final = 10.0
 
 
 class ImageInput:
@@ -44,6 +50,7 @@ class ImageInput:
         self._config = config
         self._receive = receive
         self._delivery = DeliveryCounter()
+        self._quiet_until_s = 0.0
         self._reliable = config.image_qos_reliability != 'best_effort'
         self._subscription: Subscription | None = self._subscribe()
 
@@ -140,9 +147,19 @@ class ImageInput:
             self._reliable = False
             self._subscription = self._subscribe()
         else:
-            # As long as nothing else arrives, the watch says it, too.
-            other = f'a camera on {self.topic} offers an incompatible QoS'
-            self._node.get_logger().error(self.look().mismatch or other)
+            self._say_incompatible()
+
+    def _say_incompatible(self) -> None:
+        """Log why a camera's images do not arrive; of many cameras that come at once, of one.
+
+        As long as nothing else arrives, the watch says it, too.
+        """
+        now_s = time.monotonic()
+        if now_s < self._quiet_until_s:
+            return
+        self._quiet_until_s = now_s + _QUIET_S
+        other = f'a camera on {self.topic} offers an incompatible QoS'
+        self._node.get_logger().error(log_text(self.look().mismatch or other))
 
     def _mismatch(self, info: Any) -> str:
         """Return why a publisher's images do not arrive and what to set, empty where they do."""

@@ -1,4 +1,4 @@
-"""What the core and TensorRT log, in the node's log."""
+"""What the core and TensorRT log, in the node's log; and what other people's text does there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ import logging
 from rclpy.impl.rcutils_logger import RcutilsLogger
 from rclpy.logging import LoggingSeverity
 
-__all__ = ['NodeLog']
+from trt_perception.plain_text import plain
+
+__all__ = ['NodeLog', 'log_text']
+
+
+def log_text(text: object) -> str:
+    """Return a message as the log may have it: no line of it looks like another message."""
+    return plain(text).replace('\n', '\n    ')
 
 
 class NodeLog(logging.Handler):
@@ -32,7 +39,7 @@ class NodeLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log one record; one line for each severity, because rclpy ties a line to its own."""
-        text = record.getMessage()
+        text = log_text(record.getMessage())
         if getattr(record, 'show', False) and text not in self.shown:
             self.shown = (*self.shown[-3:], text)
         if record.levelno >= logging.ERROR:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from typing import Final
 
 import numpy as np
 from sensor_msgs.msg import CompressedImage
@@ -16,16 +17,23 @@ from trt_perception.compressed import decode_picture
 from trt_perception.errors import ImageError
 from trt_perception.frame import PIXEL_FORMATS
 from trt_perception.frame import Frame
+from trt_perception.plain_text import name_fault
+from trt_perception.plain_text import shown
 
 __all__ = ['frame_from_compressed', 'frame_from_image', 'label_info']
+
+# Each detection carries the frame_id, so a long one would grow a thousandfold.
+_MAX_FRAME_ID_BYTES: Final = 256
+_MAX_ENCODING_BYTES: Final = 64
 
 
 def frame_from_image(message: Image) -> Frame:
     """View an Image's bytes as a Frame; what neither host nor GPU reads goes through cv_bridge.
 
     Raises:
-        ImageError: size, step, length or encoding are wrong.
+        ImageError: frame_id, size, step, length or encoding are wrong.
     """
+    _check_frame_id(message.header)
     if message.encoding not in PIXEL_FORMATS:
         return _frame_by_cv_bridge(message)
     return Frame.view(
@@ -38,7 +46,26 @@ def frame_from_image(message: Image) -> Frame:
     )
 
 
+def _check_frame_id(header: Header) -> None:
+    fault = _text_fault(header.frame_id, _MAX_FRAME_ID_BYTES)
+    if fault:
+        raise ImageError(
+            'bad_frame_id', f"the image's header.frame_id {fault}: the camera's fault"
+        )
+
+
+def _text_fault(text: str, most_bytes: int) -> str:
+    """Return what is wrong with a short text of a message, which may be empty."""
+    size = len(text.encode(errors='replace'))
+    if size > most_bytes:
+        return f'must have at most {most_bytes} bytes (got {size}: {shown(text)})'
+    return name_fault(text) if text else ''
+
+
 def _frame_by_cv_bridge(message: Image) -> Frame:
+    fault = _text_fault(message.encoding, _MAX_ENCODING_BYTES)
+    if fault:
+        raise ImageError('unknown_encoding', f'the image encoding {fault}')
     try:
         import cv_bridge  # optional
     except ImportError as error:
@@ -62,15 +89,16 @@ def frame_from_compressed(message: CompressedImage) -> Frame:
     """Decode a JPEG or PNG into a bgr8 Frame.
 
     Raises:
-        ImageError: with the reason ``not_decodable`` or ``too_large``.
+        ImageError: with the reason ``bad_frame_id``, ``not_decodable`` or ``too_large``.
     """
+    _check_frame_id(message.header)
     data = np.frombuffer(message.data, np.uint8) if len(message.data) else np.empty(0, np.uint8)
     try:
         bgr = decode_picture(data)
     except ImageError as error:
         raise ImageError(
             error.reason,
-            f'compressed image (format {message.format!r}, {data.size} bytes): {error}',
+            f'compressed image (format {shown(message.format)}, {data.size} bytes): {error}',
         ) from error
     return frame_from_bgr(bgr)
 

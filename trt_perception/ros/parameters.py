@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,8 @@ from trt_perception.config import DetectorConfig
 from trt_perception.config import Parameter
 from trt_perception.config import parameter_value
 from trt_perception.errors import ConfigError
+from trt_perception.plain_text import nearest
+from trt_perception.plain_text import shown
 
 __all__ = ['NodeParameters']
 
@@ -148,9 +149,9 @@ def _overrides(node: Node) -> dict[str, Any]:
 def _checked(name: str, value: Any) -> Any:
     """Return a value in its parameter's type, after checking all that can be said of it alone."""
     if name not in _ROWS:
-        close = difflib.get_close_matches(name, _ROWS, n=1)
+        close = nearest(name, _ROWS)
         hint = f"; did you mean '{close[0]}'?" if close else '; docs/parameters.md lists all'
-        raise ConfigError(f"parameter '{name}' is not known{hint}")
+        raise ConfigError(f'parameter {shown(name)} is not known{hint}')
     plain = _plain(_ROWS[name], value)
     DetectorConfig.from_values({name: plain})
     return plain

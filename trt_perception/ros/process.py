@@ -18,6 +18,7 @@ from rclpy.signals import SignalHandlerOptions
 
 from trt_perception.errors import ConfigError
 from trt_perception.interruption import interrupt
+from trt_perception.plain_text import plain
 
 __all__ = ['run_node', 'wrong_usage']
 
@@ -113,6 +114,6 @@ def _wait_for_signal(caught: int, stop: threading.Event, wake: Callable[[], None
 
 def wrong_usage(message: str) -> int:
     """Say what is wrong with the command line, a sentence a line; return the exit code."""
-    for line in message.splitlines():
+    for line in plain(message).splitlines():
         print(f'error: {line}', file=sys.stderr)
     return 2

@@ -28,6 +28,7 @@ from trt_perception.encode import encode_bgr
 from trt_perception.errors import ConfigError
 from trt_perception.frame import PIXEL_FORMATS
 from trt_perception.image_source import ImageSource
+from trt_perception.ros.log import log_text
 from trt_perception.ros.process import run_node
 from trt_perception.ros.process import wrong_usage
 
@@ -123,7 +124,7 @@ class ReplayImages(Node):
         self.exit_code = 1
         if reason not in self._unreadable:  # once, however often it comes round
             self._unreadable.add(reason)
-            self.get_logger().error(reason)
+            self.get_logger().error(log_text(reason))
 
     def _publish_next(self) -> None:
         if self._done or not self._subscribers_are_there():
@@ -134,7 +135,7 @@ class ReplayImages(Node):
             self._done = True
             return
         except ConfigError as error:
-            self.get_logger().error(str(error))
+            self.get_logger().error(log_text(error))
             self.exit_code = 1
             self._done = True
             return

@@ -15,6 +15,8 @@ from collections import deque
 from typing import Any
 from typing import Final
 
+from trt_perception.plain_text import plain
+
 __all__ = ['TensorRtLog']
 
 _LOG: Final = logging.getLogger('trt_perception.tensorrt')
@@ -81,6 +83,7 @@ def _make_logger(trt: Any) -> Any:
 
         def log(self, severity: Any, message: str) -> None:
             level = levels.get(severity.name, logging.NOTSET)
+            message = plain(message)  # it quotes names of the model's layers
             with self._lock:
                 listeners = list(self._listeners)
             for listener in listeners:

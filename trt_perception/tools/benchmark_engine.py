@@ -29,6 +29,7 @@ from trt_perception.frame import PIXEL_FORMATS
 from trt_perception.frame import Frame
 from trt_perception.model_file import ModelFile
 from trt_perception.model_file import read_model_file
+from trt_perception.plain_text import plain
 from trt_perception.stages.onnx_runtime import CPU
 from trt_perception.tools.benchmark_frames import load_frames
 from trt_perception.tools.benchmark_measure import Agreement
@@ -135,12 +136,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             models, frames, encodings, wanted = _prepare(options)
         except TrtPerceptionError as error:
-            print(f'benchmark_engine: {error}', file=sys.stderr)
+            print(plain(f'benchmark_engine: {error}'), file=sys.stderr)
             return 2
         report = _measure(models, frames, encodings, wanted)
         _save(report, shlex.join(['benchmark_engine', *given]), options.json, options.plot)
     except (TrtPerceptionError, OSError) as error:
-        print(f'benchmark_engine: {error}', file=sys.stderr)
+        print(plain(f'benchmark_engine: {error}'), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print('benchmark_engine: interrupted', file=sys.stderr)
@@ -205,7 +206,7 @@ def _measure(
 
         def finished(report: ModelReport) -> None:
             bar.clear()
-            print(model_text(report), flush=True)
+            print(plain(model_text(report), None), flush=True)
 
         report = benchmark_models(
             models, frames, options, progress=progress, finished=finished, encodings=encodings

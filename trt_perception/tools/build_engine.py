@@ -22,6 +22,7 @@ from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.errors import WriteError
+from trt_perception.plain_text import plain
 
 __all__ = ['main']
 
@@ -84,7 +85,7 @@ def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
 
 
 def _say(text: object) -> None:
-    print(f'build_engine: {text}', file=sys.stderr)
+    print(plain(f'build_engine: {text}'), file=sys.stderr)
 
 
 def _check_packages() -> None:
@@ -150,11 +151,11 @@ def _build(options: Any, report: Any) -> None:
 
         def ended(step: Any) -> None:
             bar.clear()
-            print(step_line(step), flush=True)
+            print(plain(step_line(step)), flush=True)
 
         report.listener = ended
         build(options, progress=progress, report=report)
-    print(f'\n{report.text()}')
+    print(f'\n{plain(report.text(), None)}')
 
 
 def _save(path: Path, content: bytes) -> None:

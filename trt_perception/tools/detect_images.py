@@ -41,6 +41,7 @@ from trt_perception.model_file import read_model_file
 from trt_perception.picture_files import frame_of
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.plain_text import plain
 from trt_perception.tools.detection_output import Results
 from trt_perception.tools.detection_output import VideoOutput
 from trt_perception.tools.detection_output import write_picture
@@ -99,7 +100,7 @@ class _Work:
 
     def problem(self, message: str) -> None:
         self.problems.append(message)
-        tqdm.write(f'detect_images: {message}', file=sys.stderr)
+        tqdm.write(plain(f'detect_images: {message}'), file=sys.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -119,11 +120,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 overwrite=options.overwrite,
             )
         except TrtPerceptionError as error:
-            print(f'detect_images: {error}', file=sys.stderr)
+            print(plain(f'detect_images: {error}'), file=sys.stderr)
             return 2
         return _run(model, config, plan, shlex.join(['detect_images', *given]))
     except (TrtPerceptionError, OSError) as error:
-        print(f'detect_images: {error}', file=sys.stderr)
+        print(plain(f'detect_images: {error}'), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(
@@ -149,7 +150,7 @@ def _run(model: ModelFile, config: DetectorConfig, plan: Plan, command: str) -> 
             'recognised': list(pipeline.spec.evidence),
         }
         for sentence in pipeline.spec.evidence:
-            print(sentence, file=sys.stderr)
+            print(plain(sentence), file=sys.stderr)
         warm_up(pipeline)
         work = _Work(pipeline, thresholds, Results(names, facts), [], [])
         make_folder(plan.folder)
@@ -169,7 +170,7 @@ def _run(model: ModelFile, config: DetectorConfig, plan: Plan, command: str) -> 
     write_json(plan.folder / DETECTIONS, work.results.dataset())
     write_json(plan.folder / RESULTS, work.results.rows())
     write_json(plan.folder / SUMMARY, summary, indent=2)
-    print(_summary_text(summary))
+    print(plain(_summary_text(summary), None))
     print(f'saved {plan.folder / DETECTIONS}')
     return 1 if work.problems else 0
 

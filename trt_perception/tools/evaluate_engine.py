@@ -40,6 +40,7 @@ from trt_perception.model_file import ModelFile
 from trt_perception.model_file import read_model_file
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.plain_text import plain
 from trt_perception.tools.evaluation_text import report_text
 from trt_perception.tools.model_arguments import add_model_arguments
 from trt_perception.tools.model_arguments import detector_config
@@ -85,13 +86,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             job = _prepare(options)
         except TrtPerceptionError as error:
-            print(f'evaluate_engine: {error}', file=sys.stderr)
+            print(plain(f'evaluate_engine: {error}'), file=sys.stderr)
             return 2
         report = _evaluate(job, options)
-        print(report_text(report, all_classes=options.all_classes), flush=True)
+        print(plain(report_text(report, all_classes=options.all_classes), None), flush=True)
         _save(report, job, options, shlex.join(['evaluate_engine', *given]))
     except (TrtPerceptionError, OSError) as error:
-        print(f'evaluate_engine: {error}', file=sys.stderr)
+        print(plain(f'evaluate_engine: {error}'), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print('evaluate_engine: interrupted', file=sys.stderr)
@@ -118,10 +119,9 @@ def _prepare(options: argparse.Namespace) -> _Job:
         find_all_images(options.images), options.annotations, allow_missing=options.allow_missing
     )
     if missing := dataset.missing:
-        shown = ', '.join(missing[:5]) + (', …' if len(missing) > 5 else '')
-        print(
-            f'annotated images without a file, left out ({len(missing)}): {shown}', file=sys.stderr
-        )
+        first = ', '.join(missing[:5]) + (', …' if len(missing) > 5 else '')
+        sentence = f'annotated images without a file, left out ({len(missing)}): {first}'
+        print(plain(sentence), file=sys.stderr)
     names = _names(options.engine)
     models = {name: read_model_file(path) for name, path in names.items()}
     configs = {name: detector_config(options, path) for name, path in names.items()}
@@ -194,14 +194,13 @@ def _class_maps(job: _Job, options: argparse.Namespace) -> dict[str, ClassMap | 
         with contextlib.closing(_opened(job, name)) as pipeline:
             class_names[name] = pipeline.spec.class_names
             for sentence in pipeline.spec.evidence:
-                print(f'{name}: {sentence}', file=sys.stderr)
+                print(plain(f'{name}: {sentence}'), file=sys.stderr)
     known = {one for names in class_names.values() for one in names}
     maps = {}
     for name, own in class_names.items():
         # Models may call their classes differently: an entry must fit one of them.
-        entries = {
-            key: value for key, value in job.class_map.items() if key in own or key not in known
-        }
+        others = known - set(own)
+        entries = {key: value for key, value in job.class_map.items() if key not in others}
         classes = job.dataset.class_map(
             own, entries, allow_subset=options.allow_subset, model=name
         )
@@ -210,7 +209,7 @@ def _class_maps(job: _Job, options: argparse.Namespace) -> dict[str, ClassMap | 
             ('categories left out', classes.unmeasured if classes else ()),
         ):
             if names:
-                print(f'{name}: {what}: {", ".join(names)}', file=sys.stderr)
+                print(plain(f'{name}: {what}: {", ".join(names)}', None), file=sys.stderr)
         maps[name] = classes
     return maps
 

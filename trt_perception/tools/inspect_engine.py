@@ -29,6 +29,7 @@ from trt_perception.gpu import Device
 from trt_perception.manifest import manifest_path
 from trt_perception.manifest_writer import write_manifest
 from trt_perception.model_file import read_model_file
+from trt_perception.plain_text import plain
 
 __all__ = ['main', 'update_manifest']
 
@@ -66,9 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(text, end='')
                 return 0
             options.json.write_text(text, encoding='utf-8')
-        print(report_text(report, layers=options.layers))
+        print(plain(report_text(report, layers=options.layers), None))
     except (TrtPerceptionError, OSError) as error:
-        print(f'inspect_engine: {error}', file=sys.stderr)
+        print(plain(f'inspect_engine: {error}'), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print('inspect_engine: interrupted', file=sys.stderr)

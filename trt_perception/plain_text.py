@@ -1,0 +1,117 @@
+"""Text that came from elsewhere: what may be a name, and what is shown of the rest.
+
+A file, a message or a library can say anything. Some characters act on a terminal, begin a line of
+the log or turn round the order of those behind them, so that what is read is not what was written.
+
+Guarantees: a name that has no fault is one short line that shows what it is; ``shown`` and
+``plain`` give no such character on, and no more than a few lines.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Final
+
+__all__ = [
+    *('MAX_CLASSES', 'MAX_NAME_LENGTH', 'MAX_PATH_LENGTH'),
+    *('name_fault', 'names_fault', 'nearest', 'plain', 'shown'),
+]
+
+#: A class id of label_info has 16 bits.
+MAX_CLASSES: Final = 65536
+MAX_NAME_LENGTH: Final = 256
+#: As long as Linux takes one.
+MAX_PATH_LENGTH: Final = 4096
+# Unicode's control characters, its own ends of lines, what sets the direction of writing, and
+# halves of a surrogate pair, which no encoding can write.
+_ACTING: Final = re.compile(
+    '[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]'
+)
+_ACTING_IN_LINES: Final = re.compile(rf'(?![\n\t]){_ACTING.pattern}')
+# Each comparison costs the product of both lengths.
+_MOST_COMPARED: Final = 2000
+_LONGEST_COMPARED: Final = 100
+
+
+def name_fault(name: object, longest: int = MAX_NAME_LENGTH) -> str:
+    """Return what keeps a value from being a name, as in 'must be …'; '' where nothing does.
+
+    Args:
+        name: what shall name a class, a tensor, a frame or a file.
+        longest: most characters.
+    """
+    if not isinstance(name, str) or not 1 <= len(name) <= longest:
+        return f'must be a text of 1 to {longest} characters (got {shown(name)})'
+    # The first question is a quick one, and answers for nearly all.
+    found = None if name.isprintable() else _ACTING.search(name)
+    if found is None:
+        return ''
+    return f'must have no control characters (got U+{ord(found[0]):04X} in {shown(name)})'
+
+
+def names_fault(names: Sequence[object], *, distinct: bool = True) -> str:
+    """Return what is wrong with names of classes, as in 'must be …'; '' where nothing is.
+
+    Args:
+        names: in the network's order.
+        distinct: each must say one class.
+    """
+    if len(names) > MAX_CLASSES:
+        return f'must be at most {MAX_CLASSES} names (got {len(names)})'
+    for number, name in enumerate(names):
+        fault = name_fault(name)
+        if fault:
+            return f'{fault}, name {number + 1} of {len(names)}'
+    if not distinct or len(set(names)) == len(names):
+        return ''
+    seen: set[object] = set()
+    for name in names:
+        if name in seen:
+            return f'must be different names (got {shown(name)} twice)'
+        seen.add(name)
+    raise AssertionError(names)
+
+
+def nearest(word: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Return the known words that a mistyped one resembles most, best first.
+
+    Args:
+        word: as it was typed; a long one resembles nothing.
+        known: of many, the first 2000 are looked at.
+        count: most words returned.
+        cutoff: least resemblance, 0…1.
+    """
+    if len(word) > _LONGEST_COMPARED:
+        return []
+    few = [other for other, _ in zip(known, range(_MOST_COMPARED), strict=False)]
+    short = [other for other in few if len(other) <= _LONGEST_COMPARED]
+    return difflib.get_close_matches(word, short, n=count, cutoff=cutoff)
+
+
+def shown(value: object, longest: int = 60) -> str:
+    """Return a value as Python writes it, short enough for a message."""
+    cut = isinstance(value, Sequence) and len(value) > longest
+    try:
+        text = repr(value[:longest] if cut else value)  # type: ignore[index]
+    except (ValueError, RecursionError):  # a number of thousands of digits; nested too deep
+        return f'a {type(value).__name__} too long to show'
+    return text if not cut and len(text) <= longest else text[: longest - 1] + '…'
+
+
+def plain(text: object, longest: int | None = 8000) -> str:
+    """Return a message that may hold other people's text, fit for a log or a terminal.
+
+    Ends of lines and tabs stay; other characters that act are written as Python escapes them.
+
+    Args:
+        text: what shall be printed.
+        longest: most characters; None for a report that is long on purpose.
+    """
+    whole = str(text)
+    part = whole[:longest]
+    if not part.isprintable():
+        part = _ACTING_IN_LINES.sub(lambda found: repr(found[0])[1:-1], part)
+    return part if len(part) >= len(whole) else f'{part}… ({len(whole)} characters)'
