@@ -26,10 +26,12 @@ needs_compiler = pytest.mark.skipif(COMPILER is None, reason='needs a C++ compil
 _BEFORE = """
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #define __device__
 #define __global__
 #define __forceinline__ inline
+using std::abs;
 using std::max;
 using std::min;
 struct Index { int x, y; };

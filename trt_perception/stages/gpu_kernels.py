@@ -90,6 +90,7 @@ class FrameKernels:
         bias = (-np.array(spec.preprocessing.mean, np.float64) / std).astype(np.float32)
         constants: dict[str, object] = {
             **{f'FORMAT_{name.upper()}': number for name, number in FORMAT_NUMBERS.items()},
+            'EACH_FORMAT(DO)': ' '.join(f'DO(FORMAT_{name.upper()})' for name in FORMAT_NUMBERS),
             **{f'GAIN_{i}': _literal(gain[i]) for i in range(3)},
             **{f'BIAS_{i}': _literal(bias[i]) for i in range(3)},
             'CLASS_WORDS': self.header.class_words,

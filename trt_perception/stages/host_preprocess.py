@@ -75,7 +75,8 @@ def resize(
     Args:
         image: uint8 (height, width, channels), 1, 3 or 4 channels.
         size_wh: width and height in pixels.
-        antialias: by PIL, where all pixels that one covers make it; else by OpenCV, from four.
+        antialias: by PIL, where all pixels that one covers make it, horizontally first; else by
+            OpenCV, from four.
 
     Returns:
         uint8 (height, width, channels).
@@ -90,7 +91,11 @@ def resize(
         mode = {1: 'L', 3: 'RGB', 4: 'RGBX'}[channels]
         pixels = np.ascontiguousarray(image)
         picture = pil.frombuffer(mode, (width, height), pixels, 'raw', mode, 0, 1)
-        resized = np.asarray(picture.resize(size_wh, pil.Resampling.BILINEAR))
+        # One axis at a time: from release 13 on Pillow itself chooses which goes first, and then
+        # rounds otherwise.
+        for size in ((size_wh[0], height), size_wh):
+            picture = picture.resize(size, pil.Resampling.BILINEAR)
+        resized = np.asarray(picture)
     else:
         resized = cv2.resize(image, size_wh, interpolation=cv2.INTER_LINEAR)
     return resized.reshape(size_wh[1], size_wh[0], channels)

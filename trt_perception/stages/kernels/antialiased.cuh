@@ -1,58 +1,80 @@
 // Bilinear sampling with antialiasing, as PIL's resize does it on the host: a pixel of the input is the mean of all the
 // pixels that it covers in the image, weighted by a triangle that reaches twice as far as the input's pixels are wide.
-// Horizontally first, then vertically, rounded to bytes after each. Weights are float here and 22-bit fixed point in
-// PIL: where a sum lies between two bytes, the other byte may come out.
+// Horizontally first, then vertically, rounded to bytes after each, in PIL's fixed point (22 bits), so that host and
+// device give the same bytes.
 
-// What one pixel of the input covers on one axis.
+const int WEIGHT_BITS = 22;
+
+// What one pixel of the input covers on one axis. PIL computes weights in double; they are fractions of whole numbers,
+// so whole numbers give the same: height(i) / sum of all heights, ``height`` being that of the triangle above pixel i.
 struct Span {
     int first, count;  // pixels of the image
-    float offset;      // from the triangle's middle to the middle of the first of them
-    float slope;       // of the triangle, per pixel
-    float norm;        // one over the sum of all weights
+    int top;           // of the triangle
+    int offset;        // of the first pixel from below the top, negative to its left
+    int stride;        // from one pixel to the next
+    u64 inverse;       // 2^60 over the sum of all heights
 };
 
-__device__ __forceinline__ float weight(const Span& span, int index) {
-    return fmaxf(0.0f, 1.0f - fabsf(index + span.offset) * span.slope);
+__device__ __forceinline__ int height(const Span& span, int index) {
+    return span.top - abs(span.offset + index * span.stride);
 }
 
-__device__ __forceinline__ Span span_at(int index, double scale, int size) {
-    const double reach = fmax(scale, 1.0);  // enlarged, it is ordinary bilinear sampling
-    const double middle = (index + 0.5) * scale;
+__device__ __forceinline__ int weight(const Span& span, int index) {
+    const int shift = 60 - WEIGHT_BITS;
+    return (int)((height(span, index) * span.inverse + (1ull << (shift - 1))) >> shift);
+}
+
+// Sides are below 2^15, so everything but the sum fits an int.
+__device__ __forceinline__ Span span_at(int index, int resized, int size) {
+    const int middle = (2 * index + 1) * size;  // in units of half a pixel over ``resized``
     Span span;
-    span.first = max((int)(middle - reach + 0.5), 0);
-    span.count = min((int)(middle + reach + 0.5), size) - span.first;
-    span.offset = (float)(span.first + 0.5 - middle);
-    span.slope = 1.0f / (float)reach;
-    float sum = 0.0f;
-    for (int i = 0; i < span.count; ++i) sum += weight(span, i);
-    span.norm = 1.0f / sum;
+    span.stride = 2 * resized;
+    span.top = 2 * max(size, resized);  // enlarged, it is ordinary bilinear sampling
+    const int before = middle - span.top - resized, behind = middle + span.top - resized;
+    span.first = before < 0 ? 0 : before / span.stride + 1;
+    span.count = min((behind - 1) / span.stride + 1, size) - span.first;
+    span.offset = (2 * span.first + 1) * resized - middle;
+    u64 sum = 0;
+    for (int i = 0; i < span.count; ++i) sum += height(span, i);
+    span.inverse = ((1ull << 60) + sum - 1) / sum;
     return span;
 }
 
-__device__ __forceinline__ int byte_of(float value) { return clamp_byte((int)floorf(value + 0.5f)); }
+__device__ __forceinline__ int byte_of(int sum) { return clamp_byte(sum >> WEIGHT_BITS); }
 
-// The colour of one resized pixel.
-__device__ Rgb sample(const u8* image, const FrameHeader* frame, int x, int y) {
-    const Span columns = span_at(x, frame->scale_x, frame->width);
-    const Span rows = span_at(y, frame->scale_y, frame->height);
-    float r = 0.0f, g = 0.0f, b = 0.0f;
+template <int FORMAT>
+__device__ Rgb filtered(const u8* image, const FrameHeader* frame, const Span& columns, const Span& rows) {
+    const int half = 1 << (WEIGHT_BITS - 1);
+    int r = half, g = half, b = half;
     for (int j = 0; j < rows.count; ++j) {
-        float row_r = 0.0f, row_g = 0.0f, row_b = 0.0f;
+        int row_r = half, row_g = half, row_b = half;
         for (int i = 0; i < columns.count; ++i) {
-            const Rgb at = pixel_at(image, frame, columns.first + i, rows.first + j);
-            const float share = weight(columns, i);
+            const Rgb at = pixel_at(image, frame, FORMAT, columns.first + i, rows.first + j);
+            const int share = weight(columns, i);
             row_r += share * at.r;
             row_g += share * at.g;
             row_b += share * at.b;
         }
-        const float share = weight(rows, j);
-        r += share * byte_of(row_r * columns.norm);
-        g += share * byte_of(row_g * columns.norm);
-        b += share * byte_of(row_b * columns.norm);
+        const int share = weight(rows, j);
+        r += share * byte_of(row_r);
+        g += share * byte_of(row_g);
+        b += share * byte_of(row_b);
     }
     Rgb pixel;
-    pixel.r = byte_of(r * rows.norm);
-    pixel.g = byte_of(g * rows.norm);
-    pixel.b = byte_of(b * rows.norm);
+    pixel.r = byte_of(r);
+    pixel.g = byte_of(g);
+    pixel.b = byte_of(b);
     return pixel;
+}
+
+// The colour of one resized pixel.
+__device__ Rgb sample(const u8* image, const FrameHeader* frame, int x, int y) {
+    const Span columns = span_at(x, frame->resized_width, frame->width);
+    const Span rows = span_at(y, frame->resized_height, frame->height);
+    switch (frame->format) {
+#define FILTERED(FORMAT) case FORMAT: return filtered<FORMAT>(image, frame, columns, rows);
+        EACH_FORMAT(FILTERED)
+#undef FILTERED
+    }
+    return grey(0);  // not reached
 }

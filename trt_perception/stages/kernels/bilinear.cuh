@@ -53,10 +53,10 @@ __device__ Rgb sample(const u8* image, const FrameHeader* frame, int x, int y) {
     if (is_bayer(frame)) {
         bayer_neighbours(image, frame, column, row, near);
     } else {
-        near[0] = pixel_at(image, frame, column.first, row.first);
-        near[1] = pixel_at(image, frame, column.second, row.first);
-        near[2] = pixel_at(image, frame, column.first, row.second);
-        near[3] = pixel_at(image, frame, column.second, row.second);
+        near[0] = pixel_at(image, frame, frame->format, column.first, row.first);
+        near[1] = pixel_at(image, frame, frame->format, column.second, row.first);
+        near[2] = pixel_at(image, frame, frame->format, column.first, row.second);
+        near[3] = pixel_at(image, frame, frame->format, column.second, row.second);
     }
     Rgb pixel;
     pixel.r = blend(near[0].r, near[1].r, near[2].r, near[3].r, column, row);

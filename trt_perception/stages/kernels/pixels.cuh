@@ -63,19 +63,20 @@ __device__ __forceinline__ Rgb grey(int value) {
     return pixel;
 }
 
-__device__ __forceinline__ Rgb pixel_at(const u8* image, const FrameHeader* frame, int x, int y) {
+// ``format`` is the frame's; a constant saves the choice for each pixel.
+__device__ __forceinline__ Rgb pixel_at(const u8* image, const FrameHeader* frame, int format, int x, int y) {
     const u8* row = image + (size_t)y * frame->step;
     Rgb pixel;
-    switch (frame->format) {  // the same for all threads; what is not here is a Bayer pattern
+    switch (format) {  // the same for all threads; what is not here is a Bayer pattern
         case FORMAT_BGR8:
         case FORMAT_BGRA8: {
-            const u8* at = row + x * (frame->format == FORMAT_BGR8 ? 3 : 4);
+            const u8* at = row + x * (format == FORMAT_BGR8 ? 3 : 4);
             pixel.b = at[0]; pixel.g = at[1]; pixel.r = at[2];
             return pixel;
         }
         case FORMAT_RGB8:
         case FORMAT_RGBA8: {
-            const u8* at = row + x * (frame->format == FORMAT_RGB8 ? 3 : 4);
+            const u8* at = row + x * (format == FORMAT_RGB8 ? 3 : 4);
             pixel.r = at[0]; pixel.g = at[1]; pixel.b = at[2];
             return pixel;
         }
@@ -97,7 +98,7 @@ __device__ __forceinline__ Rgb pixel_at(const u8* image, const FrameHeader* fram
         case FORMAT_NV12:
         case FORMAT_NV21: {
             const u8* chroma = image + (size_t)(frame->height + (y >> 1)) * frame->step + (x & ~1);
-            const int first_is_u = frame->format == FORMAT_NV12;
+            const int first_is_u = format == FORMAT_NV12;
             return rgb_from_yuv(row[x], chroma[first_is_u ? 0 : 1], chroma[first_is_u ? 1 : 0]);
         }
     }
