@@ -146,6 +146,14 @@ def rtdetr_ultralytics(rng, xyxy, scores, labels):
     return {'output0': rows}
 
 
+def rtdetr_end_to_end(rng, xyxy, scores, labels):
+    """As Ultralytics' RTDETRDecoder chooses them: the best first, all rows filled."""
+    boxes = np.concatenate([normalised(xyxy), np.full((300 - len(xyxy), 4), 0.5)])
+    probability = np.concatenate([scores, np.linspace(0.05, 0.01, 300 - len(xyxy))])
+    classes = np.concatenate([labels, rng.integers(0, CLASSES, 300 - len(xyxy))])
+    return {'output0': np.concatenate([boxes, probability[:, None], classes[:, None]], axis=1)}
+
+
 def logit(probability):
     return np.log(probability) - np.log1p(-probability)
 
@@ -210,6 +218,7 @@ OUTPUTS = {
     'onnx_nms_yxyx': onnx_nms_yxyx,
     'onnx_nms_cxcywh': onnx_nms_cxcywh,
     'rtdetr_ultralytics': rtdetr_ultralytics,
+    'rtdetr_end_to_end': rtdetr_end_to_end,
     'rtdetr': detr_sigmoid,
     'rfdetr': rfdetr,
     'detr_sigmoid': detr_sigmoid,

@@ -108,6 +108,7 @@ NO_ROWS = {
     'efficient_nms': [(1, 1), (1, 0, 4), (1, 0), (1, 0)],
     'onnx_nms_xyxy': [(1, 0, 4), (1, 5, 0), (0, 3)],
     'rtdetr_ultralytics': [(1, 0, 9)],
+    'rtdetr_end_to_end': [(1, 0, 6)],
     'detr': [(1, 0, 6), (1, 0, 4)],
     'labels_boxes_scores': [(1, 0), (1, 0, 4), (1, 0)],
     'torchvision': [(0, 4), (0,), (0,)],
@@ -191,7 +192,8 @@ def test_values_that_are_no_boxes_leave(name):
 
 
 @pytest.mark.parametrize(
-    'name', ['dense', 'end_to_end', 'efficient_nms', 'torchvision', 'tensorflow']
+    'name',
+    ['dense', 'end_to_end', 'rtdetr_end_to_end', 'efficient_nms', 'torchvision', 'tensorflow'],
 )
 def test_scores_that_are_no_probabilities_are_refused(name):
     rng = np.random.default_rng(18)
@@ -205,7 +207,14 @@ def test_scores_that_are_no_probabilities_are_refused(name):
     assert len(run(name, outputs, same)[0]) > 0
 
 
-OF_LABELS = ['end_to_end', 'efficient_nms', 'labels_boxes_scores', 'torchvision', 'tensorflow']
+OF_LABELS = [
+    'end_to_end',
+    'rtdetr_end_to_end',
+    'efficient_nms',
+    'labels_boxes_scores',
+    'torchvision',
+    'tensorflow',
+]
 
 
 @pytest.mark.parametrize('name', OF_LABELS)
@@ -225,6 +234,61 @@ def test_a_class_without_a_name_is_an_error_that_says_what_to_do(name):
         run(name, outputs, same)
 
 
+PIXELS = [
+    *('end_to_end', 'efficient_nms', 'onnx_nms_xyxy', 'onnx_nms_cxcywh', 'labels_boxes_scores'),
+    'torchvision',
+]
+NORMALISED = ['rtdetr_ultralytics', 'rtdetr_end_to_end', 'rtdetr', 'detr', 'tensorflow']
+
+
+def scaled(name, factor):
+    """Return outputs of known boxes whose coordinates are multiplied by (x, y)."""
+    rng = np.random.default_rng(22)
+    outputs = batched(name, [OUTPUTS[name](rng, *known(rng))])
+    for key, value in outputs.items():
+        if value.ndim > 1 and 'boxes' in key:
+            value *= np.array(factor[::-1] * 2 if name == 'tensorflow' else factor * 2, np.float32)
+        elif key == 'output0':
+            value[..., :4] *= np.array(factor * 2, np.float32)
+    return outputs
+
+
+@pytest.mark.parametrize('name', PIXELS)
+def test_boxes_in_parts_of_the_input_are_refused_where_pixels_are_expected(name):
+    same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
+    with pytest.raises(
+        EngineError, match=r'network pixels \(got .* 0…1\): correct model\.decoder'
+    ):
+        run(name, scaled(name, (1 / NETWORK[0], 1 / NETWORK[1])), same)
+    # One box of pixels is enough: boxes may be as small as they like.
+    outputs = scaled(name, (1 / NETWORK[0], 1 / NETWORK[1]))
+    for key, value in outputs.items():
+        if value.ndim > 1 and ('boxes' in key or key == 'output0'):
+            rows = value.reshape(-1, value.shape[-1])
+            first = int(np.flatnonzero(np.abs(rows[:, :4]).max(axis=1))[0])
+            if name.startswith('onnx_nms'):
+                first = int(outputs['selected_indices'][0, 2])
+            rows[first, :4] = 100, 100, 200, 200
+    assert len(run(name, outputs, same)[0]) > 0
+
+
+@pytest.mark.parametrize('name', NORMALISED)
+def test_boxes_in_pixels_are_refused_where_parts_of_the_input_are_expected(name):
+    same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
+    with pytest.raises(EngineError, match=r'0…1 of the input \(got .* network pixels\): correct'):
+        run(name, scaled(name, NETWORK), same)
+    # A box may reach beyond the input.
+    assert len(run(name, scaled(name, (1.5, 1.5)), same)[0]) > 0
+
+
+@pytest.mark.parametrize('name', [*PIXELS, *NORMALISED])
+def test_where_no_box_is_found_nobody_asks_for_its_unit(name):
+    rng = np.random.default_rng(23)
+    outputs = batched(name, [OUTPUTS[name](rng, *known(rng, 0))])
+    (found,) = run(name, outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
+    assert len(found) == 0
+
+
 @pytest.mark.parametrize('name', ['efficient_nms', 'tensorflow'])
 @pytest.mark.parametrize(('told', 'count'), [(0, 0), (2, 2), (-5, 0), (10**6, 100)])
 def test_the_number_of_boxes_is_kept_within_what_is_there(name, told, count):
@@ -233,7 +297,8 @@ def test_the_number_of_boxes_is_kept_within_what_is_there(name, told, count):
     key = next(iter(outputs)) if name == 'efficient_nms' else 'num_detections'
     outputs[key] = np.full_like(outputs[key], told)
     boxes = next(key for key in outputs if 'boxes' in key)
-    outputs[boxes][:, :, :2], outputs[boxes][:, :, 2:] = 0.1, 0.9
+    unit = 1 if name == 'tensorflow' else 480
+    outputs[boxes][:, :, :2], outputs[boxes][:, :, 2:] = 0.1 * unit, 0.9 * unit
     (found,) = run(name, outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
     assert len(found) == count
 

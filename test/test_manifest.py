@@ -95,6 +95,7 @@ EVERY_FAMILY = [
     DecoderSpec('efficient_nms'),
     DecoderSpec('onnx_nms', box_format='yxyx'),
     DecoderSpec('rtdetr_ultralytics'),
+    DecoderSpec('rtdetr_end_to_end'),
     DecoderSpec('detr', activation='softmax'),
     DecoderSpec('labels_boxes_scores'),
     DecoderSpec('torchvision'),

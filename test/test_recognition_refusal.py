@@ -21,7 +21,10 @@ DETR = {
 
 
 def ask(shapes, names=(), config=None, inputs=IMAGE, **given):
-    outputs = tuple(TensorSpec(name, shape, 'float32') for name, shape in shapes.items())
+    outputs = tuple(
+        TensorSpec(name, shape, 'int32' if name in ('num_dets', 'classes') else 'float32')
+        for name, shape in shapes.items()
+    )
     said = Given(given, class_names=names)
     return recognise('x.onnx', inputs, outputs, {}, config, given=said)
 
@@ -134,7 +137,8 @@ def test_what_was_trained_on_pictures_of_opencv_does_not(shapes):
         (YOLOX, {'names': COCO}, ['model.decoder']),
         (YOLOX, {}, ['model.decoder', 'model.class_names']),
         (PAIR, {'names': COCO}, ['model.decoder']),
-        (FINAL, {'names': COCO}, PREPROCESSING),
+        (FINAL, {'names': COCO}, ['model.decoder']),
+        (NMS, {'names': COCO}, PREPROCESSING),
         ({'dets': (1, 300, 4), 'labels': (1, 300, 80)}, {}, ['model.class_names']),
         ({'logits': (1, 100, 81), 'pred_boxes': (1, 100, 4)}, {'config': DETR}, None),
         # No detr gives that, but the shape could be read.
@@ -166,7 +170,7 @@ def test_each_choice_is_told():
         ask(FINAL)
     assert 'any number of classes as end_to_end' in str(caught.value)
     with pytest.raises(UnsaidError) as caught:
-        ask(FINAL, COCO)
+        ask(NMS, COCO)
     message = str(caught.value)
     assert 'model.resize: letterbox or letterbox_top_left or stretch.' in message
     assert 'model.color_order: rgb or bgr.' in message
@@ -177,7 +181,7 @@ def test_each_choice_is_told():
 def test_what_is_asked_for_suffices():
     assert ask(DENSE, COCO).preprocessing.resize == 'letterbox'
     said = {'resize': 'stretch', 'color_order': 'bgr', 'scale': 1.0}
-    assert ask(FINAL, COCO, **said).preprocessing.color_order == 'bgr'
+    assert ask(NMS, COCO, **said).preprocessing.color_order == 'bgr'
 
 
 @pytest.mark.parametrize('names', [(), COCO])

@@ -22,6 +22,7 @@ IMAGE = TensorSpec('images', (1, 3, 640, 640), 'float32')
 SIZES = TensorSpec('orig_target_sizes', (1, 2), 'int64')
 ULTRALYTICS = {'task': 'detect', 'stride': '32', 'names': str(list(NAMES))}
 RTDETR = {**ULTRALYTICS, 'description': 'Ultralytics rtdetr-l model trained on coco.yaml'}
+OF_PAIR = {'names': "['class 0', 'class 1']"}
 YOLOV5 = {'stride': '32', 'names': str(list(NAMES))}
 SQUARE = {'size': {'height': 640, 'width': 640}, 'do_normalize': False}
 SAID = {'resize': 'stretch', 'color_order': 'rgb', 'scale': 1.0}
@@ -86,8 +87,26 @@ NAMED = {'class_names': NAMES}
 # cell of the row is the name that is chosen, or words of the error.
 CASES = [
     {'metadata': ULTRALYTICS, 'outputs': floats(output0=(1, 84, 8400))},
-    {'metadata': ULTRALYTICS, 'outputs': floats(output0=(1, 300, 6))},
+    {'metadata': {**ULTRALYTICS, 'head': 'Detect'}, 'outputs': floats(output0=(1, 300, 6))},
+    {
+        'metadata': {**ULTRALYTICS, 'end2end': 'True', 'args': '{}'},
+        'outputs': floats(output0=(1, 300, 6)),
+    },
+    {
+        'metadata': {**ULTRALYTICS, 'head': 'RTDETRDecoder'},
+        'outputs': floats(output0=(1, 300, 6)),
+    },
     {'metadata': RTDETR, 'outputs': floats(output0=(1, 300, 84))},
+    {
+        'metadata': {**RTDETR, **OF_PAIR, 'version': '8.4.46'},
+        'outputs': floats(output0=(1, 300, 6)),
+    },
+    {
+        'metadata': {**RTDETR, **OF_PAIR, 'version': '8.4.47'},
+        'outputs': floats(output0=(1, 300, 6)),
+    },
+    {'metadata': {**RTDETR, **OF_PAIR}, 'outputs': floats(output0=(1, 300, 6))},
+    {'metadata': ULTRALYTICS, 'outputs': floats(output0=(1, 300, 6))},
     {'metadata': {**ULTRALYTICS, 'task': 'segment'}, 'outputs': floats(output0=(1, 116, 8400))},
     {'metadata': {**ULTRALYTICS, 'task': 'pose'}, 'outputs': floats(output0=(1, 56, 8400))},
     {'metadata': {**ULTRALYTICS, 'task': 'obb'}, 'outputs': floats(output0=(1, 85, 8400))},

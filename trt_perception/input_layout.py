@@ -10,6 +10,7 @@ The inputs beside it are the same for each frame:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from typing import Final
 
@@ -19,7 +20,10 @@ import numpy.typing as npt
 from trt_perception.errors import EngineError
 from trt_perception.manifest import TensorSpec
 
-__all__ = ['constant_inputs', 'image_shape', 'image_size', 'split_inputs']
+__all__ = [
+    *('closed_image', 'constant_inputs', 'image_shape', 'image_size', 'has_size_input'),
+    'split_inputs',
+]
 
 _BESIDE: Final = ('orig_target_sizes', 'pixel_mask')
 _WHOLE: Final = ('int64', 'int32')
@@ -79,6 +83,23 @@ def image_size(tensor: TensorSpec) -> tuple[int, int] | None:
     rows = {'nchw': 2, 'nhwc': 1, 'chw': 1}[image_shape(tensor)]
     height, width = tensor.shape[rows : rows + 2]
     return (width, height) if min(width, height) > 0 else None
+
+
+def closed_image(tensor: TensorSpec, network_wh: tuple[int, int]) -> TensorSpec:
+    """Return the image without open sides: one image of this width and height."""
+    width, height = network_wh
+    own = {
+        'nchw': (1, 3, height, width),
+        'nhwc': (1, height, width, 3),
+        'chw': (3, height, width),
+    }[image_shape(tensor)]
+    shape = tuple(side if side > 0 else one for side, one in zip(tensor.shape, own, strict=True))
+    return replace(tensor, shape=shape)
+
+
+def has_size_input(beside: Sequence[TensorSpec]) -> bool:
+    """Whether one of the inputs beside the image is told the size that boxes are scaled to."""
+    return any(len(tensor.shape) == 2 for tensor in beside)
 
 
 def constant_inputs(

@@ -22,6 +22,7 @@ from trt_perception.errors import BatchError
 from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
 from trt_perception.input_layout import constant_inputs
+from trt_perception.input_layout import has_size_input
 from trt_perception.input_layout import split_inputs
 from trt_perception.manifest import INPUT_DTYPES
 from trt_perception.manifest import Manifest
@@ -33,6 +34,7 @@ from trt_perception.output_layout import layout
 from trt_perception.output_layout import layout_text
 from trt_perception.recognition import Given
 from trt_perception.recognition import Recognised
+from trt_perception.recognition import RunOnce
 from trt_perception.recognition import recognise
 
 __all__ = ['ModelSpec', 'resolve_model_spec']
@@ -89,6 +91,7 @@ def resolve_model_spec(
     metadata: Mapping[str, str] | None = None,
     model_config: Mapping[str, Any] | None = None,
     any_batch: bool = False,
+    run: RunOnce | None = None,
 ) -> ModelSpec:
     """Bring tensors, manifest and parameters together.
 
@@ -101,6 +104,7 @@ def resolve_model_spec(
         metadata: what the file says of itself; read where there is no manifest.
         model_config: a config.json beside it; likewise.
         any_batch: the model may take several images at once. An open batch is 1.
+        run: runs the model; asked where it must be recognised and leaves shapes open.
 
     Raises:
         BatchError: it does, and must not.
@@ -121,7 +125,9 @@ def resolve_model_spec(
             (),
         )
     else:
-        known = recognise(name, inputs, outputs, metadata or {}, model_config, given=given)
+        known = recognise(
+            name, inputs, outputs, metadata or {}, model_config, given=given, run=run
+        )
         for sentence in known.evidence:
             _LOG.info('%s: %s', name, sentence)
     resolved = _image_input(name, image, known.preprocessing, any_batch=any_batch)
@@ -138,7 +144,7 @@ def resolve_model_spec(
         tuple(replace(tensor, shape=constants[tensor.name].shape) for tensor in beside),
     )
     _check_outputs(name, spec.decoder, outputs, len(spec.class_names), batch)
-    if spec.decoder.family == 'labels_boxes_scores' and not spec.beside:
+    if spec.decoder.family == 'labels_boxes_scores' and not has_size_input(spec.beside):
         raise EngineError(
             f'{name}: the boxes of {spec.decoder} are in units of a second input '
             f'orig_target_sizes (got {_listed(inputs)}); export the detector with it'

@@ -30,7 +30,7 @@ class Role:
         name: what it holds.
         shape: a number for each fixed dimension, a letter for each other one.
         dtypes: allowed ones.
-        tensor_names: what exporters call it; where one of these is there, it is that one.
+        tensor_names: what exporters call it; where one of these is there and fits, it is that one.
         by_name: it must have one of these names; the shape alone does not tell.
     """
 
@@ -83,7 +83,16 @@ def assign_outputs(
     roles = layout(decoder, classes)
     if not roles or len(outputs) < len(roles):
         return None
-    choices = [_choices(role, outputs) for role in roles]
+    # A name helps where shapes leave a choice; where they contradict it, it means something else.
+    return _assigned(roles, outputs, open_fits, by_name=True) or _assigned(
+        roles, outputs, open_fits, by_name=False
+    )
+
+
+def _assigned(
+    roles: Sequence[Role], outputs: Sequence[TensorSpec], open_fits: bool, *, by_name: bool
+) -> tuple[int, ...] | None:
+    choices = [_choices(role, outputs, by_name) for role in roles]
     found = [
         picked
         for picked in itertools.islice(itertools.product(*choices), 10_000)
@@ -100,14 +109,14 @@ def assign_outputs(
     return found[0]
 
 
-def _choices(role: Role, outputs: Sequence[TensorSpec]) -> list[int]:
+def _choices(role: Role, outputs: Sequence[TensorSpec], by_name: bool) -> list[int]:
     fitting = [
         index
         for index, tensor in enumerate(outputs)
         if tensor.dtype in role.dtypes and len(tensor.shape) == len(role.shape)
     ]
     named = [index for index in fitting if _named(role, outputs[index])]
-    return named if named or role.by_name else fitting
+    return named if role.by_name or (named and by_name) else fitting
 
 
 def _named(role: Role, tensor: TensorSpec) -> bool:
@@ -160,6 +169,7 @@ _CLASSES: Final = ('detection_classes', 'det_classes', 'classes', 'labels')
 #: Layouts that depend on neither constants nor the number of classes.
 _FIXED: Final[Mapping[str, tuple[Role, ...]]] = {
     'end_to_end': (Role('output', ('B', 'K', 6)),),
+    'rtdetr_end_to_end': (Role('output', ('B', 'K', 6)),),
     'efficient_nms': (
         Role('number', ('B', 1), _WHOLE, _NUMBER),
         Role('boxes', ('B', 'K', 4), tensor_names=_BOXES),

@@ -9,19 +9,28 @@ Page: docs/decoders.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import replace
 from typing import Any
 from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from trt_perception.config import DetectorConfig
 from trt_perception.decoder_spec import DECODERS
 from trt_perception.decoder_spec import DecoderSpec
+from trt_perception.input_layout import closed_image
+from trt_perception.input_layout import constant_inputs
+from trt_perception.input_layout import has_size_input
 from trt_perception.input_layout import image_shape
 from trt_perception.input_layout import image_size
 from trt_perception.input_layout import split_inputs
+from trt_perception.manifest import INPUT_DTYPES
 from trt_perception.manifest import Preprocessing
 from trt_perception.manifest import TensorSpec
 from trt_perception.recognition_facts import Facts
@@ -32,7 +41,10 @@ from trt_perception.recognition_refusal import NEEDED
 from trt_perception.recognition_refusal import Unsaid
 from trt_perception.recognition_refusal import refuse_unsaid
 
-__all__ = ['PREPROCESSING', 'Given', 'Recognised', 'recognise']
+__all__ = ['PREPROCESSING', 'Given', 'Recognised', 'RunOnce', 'recognise']
+
+#: Runs a model on its inputs, by name, and returns the shapes of its outputs, in their order.
+RunOnce = Callable[[Mapping[str, npt.NDArray[Any]]], Sequence[tuple[int, ...]]]
 
 _RGB_255: Final = {'color_order': 'rgb', 'scale': 1 / 255}
 _IMAGENET: Final = {
@@ -59,6 +71,7 @@ PREPROCESSING: Final[Mapping[str, Mapping[str, Any]]] = {
     'yolox': _YOLOX,
     'yolox_raw': _YOLOX,
     'rtdetr_ultralytics': {**_RGB_255, 'resize': 'stretch'},
+    'rtdetr_end_to_end': {**_RGB_255, 'resize': 'stretch'},
     'rtdetr': {**_RGB_255, **_STRETCH},
     'labels_boxes_scores': {**_RGB_255, **_STRETCH},
     'rfdetr': {**_IMAGENET, **_STRETCH},
@@ -128,6 +141,7 @@ def recognise(
     config: Mapping[str, Any] | None,
     *,
     given: Given | None = None,
+    run: RunOnce | None = None,
 ) -> Recognised:
     """Tell how to feed and read a model, or which parameters would.
 
@@ -138,10 +152,12 @@ def recognise(
         metadata: the ONNX file's own, or what stands in front of an engine's plan.
         config: a config.json beside the model, None where there is none.
         given: what the user said.
+        run: runs the model; asked for the shapes that the file leaves open.
 
     Raises:
         UnsaidError: something remains unknown that parameters could say.
-        EngineError: the model is no detector of boxes, or no parameter would make it readable.
+        EngineError: the model is no detector of boxes, or no parameter would make it readable, or
+            it does not run.
     """
     given = given or Given()
     facts = facts_of(name, metadata, config)
@@ -158,7 +174,10 @@ def recognise(
     if given.decoder:
         evidence.append(f'model.decoder -> {given.decoder}')
     else:
-        found, others = _fitting(name, size, tuple(outputs), class_names, facts, bool(beside))
+        if run is not None and size is not None and _leaves_open(outputs):
+            outputs = _run_once(run, closed_image(image, size), beside, size, outputs)
+        sized = has_size_input(beside)
+        found, others = _fitting(name, size, tuple(outputs), class_names, facts, sized)
         names = [candidate.decoder for candidate in found]
         evidence += [candidate.sentence for candidate in found] if len(found) == 1 else []
     chosen = names[0] if len(names) == 1 else ''
@@ -186,6 +205,34 @@ def recognise(
     layout = 'nhwc' if image_shape(image) == 'nhwc' else 'nchw'
     preprocessing = Preprocessing(**values, layout=layout, dtype=image.dtype)
     return Recognised(DECODERS[chosen], preprocessing, class_names, tuple(evidence))
+
+
+def _leaves_open(outputs: Sequence[TensorSpec]) -> bool:
+    return any(not tensor.shape or -1 in tensor.shape for tensor in outputs)
+
+
+def _run_once(
+    run: RunOnce,
+    image: TensorSpec,
+    beside: Sequence[TensorSpec],
+    size: tuple[int, int],
+    outputs: Sequence[TensorSpec],
+) -> Sequence[TensorSpec]:
+    """Return the outputs with the shapes that they have for a black image."""
+    if image.dtype not in INPUT_DTYPES:
+        return outputs  # refused with better words than the runtime's
+    batch = image.shape[0] if len(image.shape) == 4 else 1
+    shapes = run(
+        {
+            image.name: np.zeros(image.shape, image.dtype),
+            **constant_inputs(beside, size, batch),
+        }
+    )
+    # No rows at all: their number follows from what is in the image, and stays open.
+    return [
+        replace(tensor, shape=tuple(side or -1 for side in shape))
+        for tensor, shape in zip(outputs, shapes, strict=True)
+    ]
 
 
 def _fitting(

@@ -41,6 +41,26 @@ _OTHER_TASKS: Final = {
     'obb': 'oriented boxes (an angle behind the scores)',
     'classify': 'classification (no boxes)',
     'semantic': 'semantic segmentation (no boxes)',
+    'depth': 'depth estimation (no boxes)',
+}
+_YOLO: Final = ('dense', 'end_to_end')
+_RTDETR: Final = ('rtdetr_ultralytics', 'rtdetr_end_to_end')
+#: From this release on RT-DETR's best boxes of all classes are chosen inside the model.
+_RTDETR_END_TO_END: Final = (8, 4, 47)
+#: What else is written for transformers, by "model_type" in config.json.
+_HUGGINGFACE: Final[Mapping[str, str]] = {
+    'rt_detr': 'rtdetr',
+    'rt_detr_v2': 'rtdetr',
+    'd_fine': 'rtdetr',
+    'deimv2': 'rtdetr',
+    'deformable_detr': 'detr_sigmoid',
+    'conditional_detr': 'detr_sigmoid',
+    'dab-detr': 'detr_sigmoid',
+    'lw_detr': 'detr_sigmoid',
+    'rf_detr': 'rfdetr',
+    'detr': 'detr',
+    'table-transformer': 'detr',
+    'yolos': 'detr',
 }
 
 
@@ -53,7 +73,9 @@ class Facts:
         input_size: width and height, None where nothing says them.
         preprocessing: fields of Preprocessing that a file beside the model says.
         exporter: ``ultralytics``, ``yolov5``, ``huggingface``, or empty.
-        model: what the exporter calls the architecture where that matters, or empty.
+        written: names of decoders that read what this exporter writes for this model, the
+            narrowest set first. The first set counts of which one fits the shapes: so what a
+            model is called decides only between readings that metadata and shapes leave.
         resampling: a sentence where a file beside the model says, or leaves open, how images are
             made smaller, and it is not known to be bilinear; else empty.
         evidence: a sentence for each finding.
@@ -63,7 +85,7 @@ class Facts:
     input_size: tuple[int, int] | None = None
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     exporter: str = ''
-    model: str = ''
+    written: tuple[tuple[str, ...], ...] = ()
     resampling: str = ''
     evidence: tuple[str, ...] = ()
 
@@ -108,13 +130,6 @@ def _ultralytics(name: str, metadata: Mapping[str, str]) -> Facts:
             'detector of boxes (task "detect"): export one'
         )
     exporter = 'ultralytics' if 'task' in metadata else 'yolov5'
-    # "Ultralytics YOLO11n model trained on /data/rtdetr/data.yaml": the folder says nothing.
-    described = metadata.get('description', '').lower().split(' trained on ')[0]
-    model = ''
-    if re.search('rt-?detr', described):
-        model = 'rtdetr'
-    elif 'yolo' in described or literal(metadata.get('end2end', '')) is True:
-        model = 'yolo'
     evidence = []
     names, remark = _class_names(literal(metadata['names']))
     if names:
@@ -125,13 +140,56 @@ def _ultralytics(name: str, metadata: Mapping[str, str]) -> Facts:
     size = literal(metadata.get('imgsz', ''))
     if _is_size(size):
         evidence.append(f'metadata "imgsz" {list(size)} -> input {size[1]} x {size[0]}')
+    if head := metadata.get('head', ''):
+        evidence.append(f'metadata "head" {head[:MAX_NAME_LENGTH]!r}')
     return Facts(
         class_names=names,
         input_size=(size[1], size[0]) if _is_size(size) else None,
         exporter=exporter,
-        model=model,
+        written=_ultralytics_decoders(metadata)
+        if exporter == 'ultralytics'
+        else (('dense_objectness_transposed',),),
         evidence=tuple(evidence),
     )
+
+
+def _ultralytics_decoders(metadata: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+    """Return what Ultralytics' exporter may have written, the narrowest set first.
+
+    Its newer releases say the network's head. Before that, the release tells RT-DETR's two
+    layouts apart, and settings tell whether a YOLO gives final boxes. The name of the model is
+    left: it is whatever its user called a file.
+    """
+    everything = (*_YOLO, *_RTDETR)
+    head = metadata.get('head', '')
+    said: tuple[str, ...] = _rtdetr_layouts(metadata)
+    if head:
+        said = ('rtdetr_end_to_end',) if head == 'RTDETRDecoder' else _YOLO
+    elif 'end2end' in metadata and 'args' in metadata:
+        settings = literal(metadata['args'])
+        inside = isinstance(settings, Mapping) and settings.get('nms') is True
+        final = inside or literal(metadata['end2end']) is True
+        said = _YOLO if final else ('dense', *said)
+    else:
+        said = (*_YOLO, *said)
+    # "Ultralytics YOLO11n model trained on /data/rtdetr/data.yaml": the folder says nothing.
+    described = metadata.get('description', '').lower().split(' trained on ')[0]
+    named: tuple[str, ...] = everything
+    if re.search('rt-?detr', described):
+        named = _RTDETR
+    elif 'yolo' in described:
+        named = _YOLO
+    both = tuple(name for name in said if name in named)
+    return both, said, named, everything
+
+
+def _rtdetr_layouts(metadata: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the layouts that RT-DETR has in the release that wrote the metadata."""
+    release = re.match(r'(\d{1,4})\.(\d{1,4})\.(\d{1,6})', metadata.get('version', ''))
+    if release is None:
+        return _RTDETR
+    newer = tuple(map(int, release.groups())) >= _RTDETR_END_TO_END
+    return ('rtdetr_end_to_end',) if newer else ('rtdetr_ultralytics',)
 
 
 def _huggingface(config: Mapping[str, Any]) -> Facts:
@@ -157,7 +215,9 @@ def _huggingface(config: Mapping[str, Any]) -> Facts:
         input_size=size,
         preprocessing=preprocessing,
         exporter='huggingface',
-        model=model,
+        written=((_HUGGINGFACE[model],),)
+        if model in _HUGGINGFACE
+        else (),
         resampling=resampling,
         evidence=tuple(evidence),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -90,28 +89,36 @@ def candidates(
         ]
         if not has_target_size:
             fitting = [decoder for decoder in fitting if decoder != 'labels_boxes_scores']
-        written = _written_by(outputs, facts)
-        left = [decoder for decoder in fitting if written is None or decoder in written]
-        if written is None and len(outputs) == 1 and len(outputs[0].shape) == 3:
+        left = _written(fitting, outputs, facts)
+        if not facts.written and len(outputs) == 1 and len(outputs[0].shape) == 3:
             left = _by_anchors(left, outputs[0].shape, input_size)
         if left:
             break
-    if written is None:
+    if not facts.written:
         _refuse_anchors(name, outputs, left)
     if classes is not None and left in ([], ['dense_objectness']):
         _refuse_extra_channels(name, outputs, classes)
-    why = f' of {facts.model}' if facts.model else ''
+    why = f' by {facts.exporter}' if facts.written else ''
     return [Candidate(decoder, f'{_listed(outputs)}{why} -> {decoder}') for decoder in left]
 
 
+def _written(fitting: list[str], outputs: tuple[TensorSpec, ...], facts: Facts) -> list[str]:
+    """Return those that the exporter writes, of what fits."""
+    sets = facts.written
+    if not sets and {tensor.name for tensor in outputs} == {'dets', 'labels'}:
+        sets = (('rfdetr',), tuple(DECODERS))  # names that only its exporter gives
+    for written in sets:
+        if left := [decoder for decoder in fitting if decoder in written]:
+            return left
+    return [] if sets else fitting
+
+
 def _refuse_others(name: str, outputs: tuple[TensorSpec, ...]) -> None:
-    """Refuse by name what has more or other outputs than boxes."""
-    masks = [tensor for tensor in outputs if 'mask' in tensor.name.lower()]
-    prototypes = [tensor for tensor in outputs if len(tensor.shape) == 4]
-    rows = [tensor for tensor in outputs if len(tensor.shape) == 3]
-    if masks or (rows and prototypes):
+    """Refuse what has more or other outputs than boxes, and say what it is."""
+    masks = tuple(tensor for tensor in outputs if len(tensor.shape) == 4)
+    if masks and any(0 < len(tensor.shape) < 4 for tensor in outputs):
         raise EngineError(
-            f'{name}: {_listed(tuple(masks or prototypes))} beside the boxes is instance '
+            f'{name}: {_listed(masks)} beside the boxes is instance '
             'segmentation; expected a detector of boxes: export one'
         )
     if outputs and all(len(tensor.shape) in (4, 5) for tensor in outputs):
@@ -166,36 +173,6 @@ def _looks_like(extra: int) -> list[str]:
     return [f'{kinds[extra]}, which is not read'] if extra in kinds else []
 
 
-#: What each exporter writes, of what a shape may fit.
-_EXPORTERS: Final[Mapping[str, tuple[str, ...]]] = {
-    'ultralytics': ('dense', 'end_to_end', 'rtdetr_ultralytics'),
-    'ultralytics yolo': ('dense', 'end_to_end'),
-    'ultralytics rtdetr': ('rtdetr_ultralytics',),
-    'yolov5': ('dense_objectness_transposed',),
-    # By "model_type" in config.json.
-    'huggingface rt_detr': ('rtdetr',),
-    'huggingface rt_detr_v2': ('rtdetr',),
-    'huggingface d_fine': ('rtdetr',),
-    'huggingface deimv2': ('rtdetr',),
-    'huggingface deformable_detr': ('detr_sigmoid',),
-    'huggingface conditional_detr': ('detr_sigmoid',),
-    'huggingface dab-detr': ('detr_sigmoid',),
-    'huggingface lw_detr': ('detr_sigmoid',),
-    'huggingface rf_detr': ('rfdetr',),
-    'huggingface detr': ('detr',),
-    'huggingface table-transformer': ('detr',),
-    'huggingface yolos': ('detr',),
-}
-
-
-def _written_by(outputs: tuple[TensorSpec, ...], facts: Facts) -> tuple[str, ...] | None:
-    """Return what the exporter writes, None where nothing says which one it was."""
-    written = _EXPORTERS.get(f'{facts.exporter} {facts.model}'.strip())
-    if written is None and {tensor.name for tensor in outputs} == {'dets', 'labels'}:
-        written = ('rfdetr',)  # names that only its exporter gives
-    return written
-
-
 def _by_anchors(
     fitting: list[str], shape: tuple[int, ...], input_size: tuple[int, int] | None
 ) -> list[str]:
@@ -218,7 +195,7 @@ def _by_anchors(
 
 _ROWS_FIRST: Final = ('dense', 'dense_objectness')
 _ROWS_LAST: Final = ('dense_transposed', 'dense_objectness_transposed', 'yolox', 'yolox_raw')
-_NO_ANCHORS: Final = ('end_to_end', 'rtdetr_ultralytics')
+_NO_ANCHORS: Final = ('end_to_end', 'rtdetr_ultralytics', 'rtdetr_end_to_end')
 
 
 def _listed(outputs: tuple[TensorSpec, ...]) -> str:

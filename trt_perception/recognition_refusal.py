@@ -10,6 +10,7 @@ from typing import Final
 from trt_perception.decoder_spec import DECODERS
 from trt_perception.errors import EngineError
 from trt_perception.errors import UnsaidError
+from trt_perception.input_layout import has_size_input
 from trt_perception.input_layout import split_inputs
 from trt_perception.manifest import COLOR_ORDERS
 from trt_perception.manifest import RESIZE_MODES
@@ -126,7 +127,7 @@ def _by_shape(
         decoder
         for decoder, spec in DECODERS.items()
         if assign_outputs(spec, tuple(outputs), classes or None) is not None
-        and (beside or decoder != 'labels_boxes_scores')
+        and (has_size_input(beside) or decoder != 'labels_boxes_scores')
     )
 
 

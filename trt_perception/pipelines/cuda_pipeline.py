@@ -17,8 +17,12 @@ before grows its slot once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
+
+import numpy.typing as npt
 
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
@@ -26,6 +30,7 @@ from trt_perception.errors import EngineError
 from trt_perception.frame import Frame
 from trt_perception.gpu import Device
 from trt_perception.gpu import Stream
+from trt_perception.input_layout import split_inputs
 from trt_perception.interruption import check_interruption
 from trt_perception.model_file import ModelFile
 from trt_perception.model_spec import ModelSpec
@@ -74,6 +79,7 @@ class CudaPipeline:
             engine = TensorRtEngine(model, self._device)
             self._closing.callback(engine.close)
             self.runtime = engine.header.module
+            streams = [self._closing.enter_context(Stream()) for _ in range(self.depth)]
             spec = resolve_model_spec(
                 model.path.name,
                 model.manifest,
@@ -82,8 +88,8 @@ class CudaPipeline:
                 config,
                 metadata=model.metadata,
                 model_config=model.config,
+                run=lambda tensors: _output_shapes(model.path.name, engine, streams[0], tensors),
             )
-            streams = [self._closing.enter_context(Stream()) for _ in range(self.depth)]
             contexts = []
             for stream in streams:
                 check_interruption()
@@ -135,6 +141,19 @@ class CudaPipeline:
     def close(self) -> None:
         """Free everything on the device."""
         self._closing.close()
+
+
+def _output_shapes(
+    name: str, engine: TensorRtEngine, stream: Stream, tensors: Mapping[str, npt.NDArray[Any]]
+) -> list[tuple[int, ...]]:
+    """Return the shapes that outputs have for inputs of these; the engine need not run for it."""
+    closed = [replace(tensor, shape=tensors[tensor.name].shape) for tensor in engine.inputs]
+    image, beside = split_inputs(name, closed)
+    context = engine.create_context(image, stream, beside)
+    try:
+        return [tensor.shape for tensor in context.outputs]
+    finally:
+        context.close()
 
 
 def _check_image(name: str, spec: ModelSpec) -> None:

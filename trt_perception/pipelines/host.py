@@ -6,6 +6,7 @@ Offline it runs batches too, and engines that take no fewer: then only the netwo
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ import numpy.typing as npt
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
+from trt_perception.errors import EngineError
+from trt_perception.errors import TrtPerceptionError
 from trt_perception.frame import Frame
 from trt_perception.input_layout import constant_inputs
 from trt_perception.letterbox import Letterbox
@@ -66,8 +69,9 @@ class HostPipeline:
             if model.is_onnx
             else EngineArrays(model, config.device_id)
         )
+        self._file = model.path.name
         self.spec = resolve_model_spec(
-            model.path.name,
+            self._file,
             model.manifest,
             self._model.inputs,
             self._model.outputs,
@@ -75,6 +79,7 @@ class HostPipeline:
             metadata=self._model.metadata,
             model_config=model.config,
             any_batch=any_batch,
+            run=self._output_shapes,
         )
         self._constants = constant_inputs(
             self.spec.beside, self.spec.preprocessing.input_size, self.spec.batch
@@ -83,6 +88,20 @@ class HostPipeline:
         self._config = config
         self._max_candidates = max_candidates
         self._waiting: tuple[Frame, Thresholds] | None = None
+
+    def _output_shapes(self, tensors: Mapping[str, npt.NDArray[Any]]) -> list[tuple[int, ...]]:
+        """Run the model for the shapes of its outputs alone."""
+        assert self._model is not None
+        try:
+            return [output.shape for output in self._model.run(tensors)]
+        except TrtPerceptionError:  # an engine's
+            raise
+        except Exception as error:  # ONNX Runtime's exceptions share no base of their own
+            fed = ', '.join(f'{name} {list(value.shape)}' for name, value in tensors.items())
+            raise EngineError(
+                f'{self._file}: fails on {fed}: {error}; correct model.input_size, or export it '
+                'again'
+            ) from error
 
     def enqueue(self, slot: int, frame: Frame, thresholds: Thresholds) -> None:
         """Keep the frame for ``collect``; its bytes are not copied."""

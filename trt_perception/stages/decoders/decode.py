@@ -24,9 +24,11 @@ from trt_perception.stages.decoders.final_boxes import final_candidates
 from trt_perception.stages.decoders.final_boxes import tensorflow_candidates
 from trt_perception.stages.decoders.onnx_nms import onnx_nms_candidates
 from trt_perception.stages.decoders.queries import detr_candidates
+from trt_perception.stages.decoders.queries import rtdetr_end_to_end_candidates
 from trt_perception.stages.decoders.queries import rtdetr_ultralytics_candidates
 from trt_perception.stages.decoders.selection import Candidates
 from trt_perception.stages.decoders.selection import Limits
+from trt_perception.stages.decoders.selection import check_unit
 from trt_perception.stages.decoders.selection import passing
 from trt_perception.stages.decoders.selection import select
 from trt_perception.stages.decoders.yolox_raw import yolox_raw_candidates
@@ -71,22 +73,33 @@ def decode(
         class_agnostic: boxes of different classes suppress each other too, where there is NMS.
 
     Raises:
-        EngineError: the outputs are not what the decoder reads, or a class has no name.
+        EngineError: the outputs are not what the decoder reads, final boxes are in another unit
+            than it expects, or a class has no name.
     """
     limits = Limits(max_detections, max_candidates, class_agnostic)
-    return [
-        select(
-            candidates,
-            letterbox,
-            thresholds,
-            limits,
-            classes=len(spec.class_names),
-            suppress=spec.decoder.family in _NEED_NMS,
+    family = spec.decoder.family
+    found = []
+    for candidates, letterbox in zip(
+        _candidates(outputs, spec, len(letterboxes), thresholds), letterboxes, strict=True
+    ):
+        if family not in _NEED_NMS:
+            check_unit(
+                candidates,
+                spec.preprocessing.input_size,
+                str(spec.decoder),
+                normalised=family in _NORMALISED,
+            )
+        found.append(
+            select(
+                candidates,
+                letterbox,
+                thresholds,
+                limits,
+                classes=len(spec.class_names),
+                suppress=family in _NEED_NMS,
+            )
         )
-        for candidates, letterbox in zip(
-            _candidates(outputs, spec, len(letterboxes), thresholds), letterboxes, strict=True
-        )
-    ]
+    return found
 
 
 @np.errstate(over='ignore', under='ignore', divide='ignore', invalid='ignore')
@@ -127,6 +140,7 @@ def _plain(array: Array) -> Array:
 
 
 _NEED_NMS: Final = ('dense', 'yolox_raw')
+_NORMALISED: Final = ('rtdetr_ultralytics', 'rtdetr_end_to_end', 'detr', 'tensorflow')
 _FAMILIES: Final[Mapping[str, Callable[[Sequence[Array], _Image], Candidates]]] = {
     'dense': lambda arrays, image: dense_candidates(
         arrays[0][image.index], image.decoder, image.thresholds
@@ -148,6 +162,9 @@ _FAMILIES: Final[Mapping[str, Callable[[Sequence[Array], _Image], Candidates]]] 
         image.decoder.box_format,
     ),
     'rtdetr_ultralytics': lambda arrays, image: rtdetr_ultralytics_candidates(
+        arrays[0][image.index], image.network_wh
+    ),
+    'rtdetr_end_to_end': lambda arrays, image: rtdetr_end_to_end_candidates(
         arrays[0][image.index], image.network_wh
     ),
     'detr': lambda arrays, image: detr_candidates(

@@ -8,7 +8,9 @@ Boxes are centre x, centre y, width, height in 0…1 of the network's input. Non
     detr, softmax        logits (B, Q, C + 1), the last of which says "no object": DETR, YOLOS. A
                          query is a detection of its best class.
     rtdetr_ultralytics   (B, Q, 4 + C): boxes, then probabilities, in one tensor. A query is a
-                         detection of its best class.
+                         detection of its best class. Ultralytics up to 8.4.46.
+    rtdetr_end_to_end    (B, K, 6): box, probability, class from 0, the K best of all classes of
+                         all queries. Ultralytics from 8.4.47.
 """
 
 from __future__ import annotations
@@ -17,11 +19,16 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.config import Thresholds
+from trt_perception.stages.decoders.final_boxes import final_candidates
 from trt_perception.stages.decoders.selection import Candidates
 from trt_perception.stages.decoders.selection import corners
 from trt_perception.stages.decoders.selection import passing
 
-__all__ = ['detr_candidates', 'rtdetr_ultralytics_candidates']
+__all__ = [
+    'detr_candidates',
+    'rtdetr_end_to_end_candidates',
+    'rtdetr_ultralytics_candidates',
+]
 
 Floats = npt.NDArray[np.float32]
 
@@ -55,6 +62,12 @@ def detr_candidates(
 def rtdetr_ultralytics_candidates(output: Floats, network_wh: tuple[int, int]) -> Candidates:
     """Return what the queries of one image say: float32 (Q, 4 + C)."""
     return _best_class(_network_pixels(output[:, :4], network_wh), output[:, 4:])
+
+
+def rtdetr_end_to_end_candidates(output: Floats, network_wh: tuple[int, int]) -> Candidates:
+    """Return the best boxes of one image in network pixels: float32 (K, 6)."""
+    boxes = _network_pixels(output[:, :4], network_wh)
+    return final_candidates(boxes, output[:, 4], output[:, 5])
 
 
 def _best_class(xyxy: Floats, scores: Floats) -> Candidates:

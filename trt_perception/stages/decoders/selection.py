@@ -15,11 +15,16 @@ from trt_perception.letterbox import Letterbox
 from trt_perception.stages.nms import best_candidates
 from trt_perception.stages.nms import non_maximum_suppression
 
-__all__ = ['Candidates', 'Limits', 'check_scores', 'corners', 'passing', 'select']
+__all__ = [
+    *('Candidates', 'Limits', 'check_scores', 'check_unit', 'corners', 'passing', 'select'),
+]
 
 Floats = npt.NDArray[np.float32]
 # Quantisation and rounding may lift a probability a little above 1.
 _HIGHEST_SCORE: Final = 1.1
+# Boxes may reach beyond the image; one of less than two pixels, or of four images, is none.
+_BEYOND: Final = 0.5
+_FAR_BEYOND: Final = 4
 
 
 @dataclass(frozen=True)
@@ -134,6 +139,40 @@ def check_scores(scores: Floats) -> None:
         raise EngineError(
             f'the model gave a score of {highest:.4g}; expected probabilities, 0 to 1: export it '
             'with its sigmoid or softmax, or correct model.decoder'
+        )
+
+
+def check_unit(
+    candidates: Candidates, network_wh: tuple[int, int], decoder: str, *, normalised: bool
+) -> None:
+    """Refuse boxes of which every single one is in another unit than the decoder expects.
+
+    Args:
+        candidates: of one image, in network pixels; those of score 0 fill up and do not count.
+        network_wh: size of the network's input.
+        decoder: its name, for messages.
+        normalised: the outputs hold 0…1 of the network's input, else network pixels.
+
+    Raises:
+        EngineError: pixels are expected and all boxes lie within 0…1, or the other way round.
+    """
+    counted = (candidates.scores > 0) & np.isfinite(candidates.xyxy).all(axis=1)
+    counted &= candidates.xyxy.any(axis=1)
+    if not counted.any():
+        return
+    boxes = np.abs(candidates.xyxy[counted])
+    if normalised:
+        told = (boxes / np.array(network_wh * 2, np.float32)).max(axis=1)
+        wrong, wanted, found = told.min() > _FAR_BEYOND, '0…1 of the input', 'network pixels'
+    else:
+        told = boxes.max(axis=1)
+        wrong, wanted, found = told.max() < 1 + _BEYOND, 'network pixels', '0…1'
+    if wrong:
+        raise EngineError(
+            f'the decoder {decoder} expects boxes in {wanted} (got coordinates up to '
+            f'{told.max():.4g}, as of boxes in {found}): correct model.decoder, or the manifest; '
+            'rtdetr_end_to_end reads rows of centre, size, score and class in 0…1, end_to_end '
+            'rows of corners in network pixels'
         )
 
 
