@@ -64,9 +64,9 @@ def machine(monkeypatch, tmp_path):
     """Return a function that puts stand-ins with these tensors in place."""
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
 
-    def put(inputs, outputs):
+    def put(inputs, outputs, profiles=()):
         recorder = Recorder(fake_cuda.bindings())
-        module = FakeTensorRt('', inputs=inputs, outputs=outputs)
+        module = FakeTensorRt('', inputs=inputs, outputs=outputs, profiles=profiles)
         monkeypatch.setattr(gpu, '_bindings', lambda: recorder.modules)
         monkeypatch.setitem(sys.modules, 'tensorrt', module)
         path = tmp_path / 'made.engine'
@@ -161,6 +161,19 @@ def test_an_engine_by_ultralytics_needs_no_parameter(machine):
     pipeline = open_pipeline(DetectorConfig(engine_path=str(path)))
     assert pipeline.spec.class_names == NAMES
     assert pipeline.spec.decoder == DECODERS['dense']
+    assert pipeline.spec.preprocessing == Preprocessing(NETWORK)
+    pipeline.close()
+
+
+def test_an_engine_of_open_shapes_is_asked_for_those_of_its_outputs(machine):
+    inputs = (('image', (-1, 3, -1, -1), 'FLOAT'),)
+    profile = tuple((1, 3, side, side) for side in (320, 640, 960))
+    path, _ = machine(inputs, (('output0', (-1, -1, -1), 'FLOAT'),), (profile,))
+    told = {'task': 'detect', 'imgsz': [480, 640], 'names': ['a', 'b', 'c'], 'head': 'Detect'}
+    front = json.dumps(told).encode()
+    path.write_bytes(len(front).to_bytes(4, 'little') + front + PLAN)
+    pipeline = open_pipeline(DetectorConfig(engine_path=str(path)))
+    assert pipeline.spec.decoder == DECODERS['dense']  # for (1, 7, 4), as the stand-in says
     assert pipeline.spec.preprocessing == Preprocessing(NETWORK)
     pipeline.close()
 

@@ -140,8 +140,9 @@ def _ultralytics(name: str, metadata: Mapping[str, str]) -> Facts:
     size = literal(metadata.get('imgsz', ''))
     if _is_size(size):
         evidence.append(f'metadata "imgsz" {list(size)} -> input {size[1]} x {size[0]}')
-    if head := metadata.get('head', ''):
-        evidence.append(f'metadata "head" {head[:MAX_NAME_LENGTH]!r}')
+    head = metadata.get('head', '')
+    if head and not name_fault(head):
+        evidence.append(f'metadata "head" {head}')
     return Facts(
         class_names=names,
         input_size=(size[1], size[0]) if _is_size(size) else None,
@@ -215,9 +216,7 @@ def _huggingface(config: Mapping[str, Any]) -> Facts:
         input_size=size,
         preprocessing=preprocessing,
         exporter='huggingface',
-        written=((_HUGGINGFACE[model],),)
-        if model in _HUGGINGFACE
-        else (),
+        written=((_HUGGINGFACE[model],),) if model in _HUGGINGFACE else (),
         resampling=resampling,
         evidence=tuple(evidence),
     )

@@ -27,7 +27,7 @@ from trt_perception.manifest import Preprocessing
 from trt_perception.picture_files import frame_of
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
-__all__ = ['Statistics', 'collect_magnitudes', 'feed_shape', 'image_input']
+__all__ = ['Statistics', 'collect_magnitudes', 'feed_shape', 'image_input', 'open_session']
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def collect_magnitudes(
     start = time.perf_counter()
     name = image_input(model).name
     batch = feed_shape(model, preprocessing)[0]
-    session = _session(_with_outputs(model, [tensor for tensor in tensors if tensor != name]))
+    session = open_session(_with_outputs(model, [tensor for tensor in tensors if tensor != name]))
     outputs = [tensor for tensor in tensors if tensor != name]
     preprocess = HostPreprocessor(_in_float32(preprocessing))
     found = {tensor: Magnitudes() for tensor in tensors}
@@ -155,7 +155,12 @@ def _with_outputs(model: onnx.ModelProto, tensors: Sequence[str]) -> onnx.ModelP
     return copied
 
 
-def _session(model: onnx.ModelProto) -> Any:
+def open_session(model: onnx.ModelProto) -> Any:
+    """Return ONNX Runtime's session of a model on the CPU.
+
+    Raises:
+        EngineError: ONNX Runtime cannot load it.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -24,6 +24,7 @@ from trt_perception.building.options import BuildOptions
 from trt_perception.building.output_files import write_models
 from trt_perception.building.precise import Precise
 from trt_perception.building.precision import convert_precision
+from trt_perception.building.prepare import check_readable
 from trt_perception.building.prepare import image_input
 from trt_perception.building.quantise_check import is_quantised
 from trt_perception.building.report import Context
@@ -49,8 +50,14 @@ __all__ = [
 _SHOWN: Final = 5
 
 
-def build(context: Context, precise: Precise, tensorrt: TensorRt) -> BuiltPlan:
-    """Let TensorRT build."""
+def build(
+    context: Context,
+    source: OnnxSource,
+    recognised: Recognised,
+    precise: Precise,
+    tensorrt: TensorRt,
+) -> BuiltPlan:
+    """Let TensorRT build, and hold what it built to how it will be read."""
     with context.report.step('build', context.progress) as step:
         plan = build_plan(
             precise.model.SerializeToString(),
@@ -70,6 +77,7 @@ def build(context: Context, precise: Precise, tensorrt: TensorRt) -> BuiltPlan:
             'build_seconds': plan.seconds,
             'size_bytes': len(plan.content),
         }
+        check_readable(source, recognised, plan.inputs, plan.outputs)
         step.outcome = f'{len(plan.content) / 2**20:.1f} MiB'
         return plan
 

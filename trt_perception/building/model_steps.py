@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import replace
 
 import onnx
 
@@ -90,7 +91,8 @@ def recognise(
         (shape,) = shapes.values()
         outputs = outputs_at(source, shapes)
         recognised = recognise_source(source, context.options, outputs, shape)
-        check_readable(source, recognised, outputs, shape)
+        inputs = [replace(t, shape=shapes.get(t.name, t.shape)) for t in source.inputs]
+        check_readable(source, recognised, tuple(inputs), outputs)
         check_labels(context.options, recognised.class_names)
         batch = min((profile.min[0] for profile in profiles), default=shape[0])
         if batch != 1:

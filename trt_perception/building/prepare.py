@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from trt_perception.building.calibration import open_session
 from trt_perception.building.engine_manifest import described
 from trt_perception.building.mac_count import infer_shapes
 from trt_perception.building.onnx_model import OnnxSource
@@ -18,8 +21,10 @@ from trt_perception.building.tensorrt_network import resolve_profiles
 from trt_perception.config import DetectorConfig
 from trt_perception.decoder_spec import DECODERS
 from trt_perception.errors import EngineError
+from trt_perception.input_layout import constant_inputs
 from trt_perception.input_layout import image_size
 from trt_perception.input_layout import split_inputs
+from trt_perception.manifest import INPUT_DTYPES
 from trt_perception.manifest import TensorSpec
 from trt_perception.model_spec import resolve_model_spec
 from trt_perception.recognition import Given
@@ -61,7 +66,9 @@ def run_shapes(
 def outputs_at(
     source: OnnxSource, shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[TensorSpec, ...]:
-    """Return the outputs with the shapes that follow from the image's, as far as ONNX can tell.
+    """Return the outputs with the shapes that follow from the image's.
+
+    ONNX infers them; what it cannot, one run on a black image tells.
 
     Raises:
         EngineError: the graph contradicts itself.
@@ -72,7 +79,34 @@ def outputs_at(
         value.name: tuple(side.dim_value or -1 for side in value.type.tensor_type.shape.dim)
         for value in infer_shapes(source.model, shapes).graph.output
     }
-    return tuple(replace(t, shape=inferred[t.name] or t.shape) for t in source.outputs)
+    outputs = tuple(replace(t, shape=inferred[t.name] or t.shape) for t in source.outputs)
+    if all(tensor.shape and -1 not in tensor.shape for tensor in outputs):
+        return outputs
+    return _run_once(source, shapes, outputs)
+
+
+def _run_once(
+    source: OnnxSource, shapes: Mapping[str, tuple[int, ...]], outputs: tuple[TensorSpec, ...]
+) -> tuple[TensorSpec, ...]:
+    """Return the outputs as ONNX Runtime gives them, where it takes the model."""
+    image, beside = split_inputs(source.file.path.name, source.inputs)
+    closed = replace(image, shape=shapes[image.name])
+    size = image_size(closed)
+    if size is None or image.dtype not in INPUT_DTYPES:
+        return outputs
+    batch = closed.shape[0] if len(closed.shape) == 4 else 1
+    feed = {
+        image.name: np.zeros(closed.shape, image.dtype),
+        **constant_inputs(beside, size, batch),
+    }
+    try:
+        found = open_session(source.model).run([tensor.name for tensor in outputs], feed)
+    except Exception:  # of ONNX Runtime; TensorRT may know better, and the engine is looked at
+        return outputs
+    return tuple(
+        replace(tensor, shape=tuple(side or -1 for side in array.shape))
+        for tensor, array in zip(outputs, found, strict=True)
+    )
 
 
 def recognise_source(
@@ -141,16 +175,16 @@ def _sources(manifest: str, options: BuildOptions, given: Given) -> tuple[str, .
 def check_readable(
     source: OnnxSource,
     recognised: Recognised,
+    inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
-    shape: tuple[int, ...],
 ) -> None:
-    """Hold the tensors to what was recognised, as whatever loads the engine will.
+    """Hold tensors to what was recognised, as whatever loads the engine will.
 
     Args:
         source: the model.
         recognised: how it would be fed and read.
-        outputs: with final shapes.
-        shape: final shape of the image input.
+        inputs: of the model, or of the network that TensorRT made of it; -1 for an open side.
+        outputs: likewise.
 
     Raises:
         EngineError: an engine of it could not be loaded: it takes or gives something else.
@@ -158,8 +192,6 @@ def check_readable(
     if not all(tensor.shape for tensor in outputs):
         return  # operators of others: only the engine will tell
     name = source.file.path.name
-    image, beside = split_inputs(name, source.inputs)
-    inputs = (replace(image, shape=shape), *beside)
     manifest = described(source.file, recognised, inputs, outputs).manifest
     try:
         resolve_model_spec(name, manifest, inputs, outputs, DetectorConfig(), any_batch=True)

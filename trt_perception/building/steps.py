@@ -118,7 +118,7 @@ def _make(
     shapes, recognised = model_steps.recognise(context, source)
     slimmed = model_steps.slim(context, source.model, shapes)
     precise = model_steps.precision(context, slimmed, images, recognised, tensorrt, shapes)
-    plan = engine_steps.build(context, precise, tensorrt)
+    plan = engine_steps.build(context, source, recognised, precise, tensorrt)
     calibrated = Verdicts(calibration=precise.calibration)
     engine = engine_steps.describe(context, source, recognised, plan, calibrated)
     verified = engine_steps.verify(context, engine, plan, precise, shapes)

@@ -10,6 +10,10 @@ resampling.npz has what image processors of transformers make of larger and of s
 
     python3 -m pip install torch==2.15.0 torchvision==0.29.2 transformers==5.23.0 onnx onnxscript
     python3 test/data/exports/record.py --families torchvision resampling --out test/data/exports
+
+Of Ultralytics, whose files are under another licence, no file is kept, but what it says: metadata,
+declared shapes and output of the exported file, the input that its predictor made of a picture of
+another size, and the boxes that it found (record_ultralytics.py).
 """
 
 from __future__ import annotations

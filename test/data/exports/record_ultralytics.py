@@ -1,0 +1,146 @@
+"""Record what Ultralytics' exporter writes and what its own predictor makes of it.
+
+For each model expected.npz in a folder of its own: the metadata and the declared shapes of the
+exported file, the picture, the input that Ultralytics' predictor fed, the file's output for it,
+and the boxes, scores and classes that the predictor found. No exported file is kept. Weights are
+random, from a seed, and the networks tiny.
+
+    python3 -m pip install torch==2.15.0 torchvision==0.29.2 onnx onnxruntime ultralytics==8.4.190
+    python3 test/data/exports/record_ultralytics.py --out test/data/exports
+    python3 -m pip install ultralytics==8.4.46
+    python3 test/data/exports/record_ultralytics.py --families ultralytics_rtdetr_8_4_46 --out …
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import tempfile
+from pathlib import Path
+
+import cv2
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+import ultralytics
+import yaml
+
+CONV = [
+    [-1, 1, 'Conv', [8, 3, 2]],
+    [-1, 1, 'Conv', [8, 3, 2]],
+    [-1, 1, 'Conv', [16, 3, 2]],
+    [-1, 1, 'Conv', [16, 3, 2]],
+    [-1, 1, 'Conv', [16, 3, 2]],
+]
+DETECT = [[[2, 3, 4], 1, 'Detect', ['nc']]]
+# Hidden size, queries, points, heads, layers of the decoder, its inner size.
+RTDETR = [[[2, 3, 4], 1, 'RTDETRDecoder', ['nc', 16, 40, 4, 2, 2, 32]]]
+NAMES = ('cat', 'dog', 'fox')
+#: Head, classes, height and width, what the exporter is asked, and what the model is called.
+FAMILIES = {
+    'ultralytics_rtdetr': (RTDETR, 2, (96, 128), {}, 'rtdetr-tiny'),
+    'ultralytics_rtdetr_one': (RTDETR, 1, (96, 128), {'dynamic': True}, 'rtdetr-tiny'),
+    'ultralytics_rtdetr_open': (RTDETR, 3, (128, 96), {'simplify': False}, 'my-yolo'),
+    'ultralytics_rtdetr_8_4_46': (RTDETR, 2, (96, 128), {}, 'rtdetr-tiny'),
+    'ultralytics_dense': (DETECT, 2, (96, 128), {'dynamic': True, 'simplify': False}, 'rtdetr-no'),
+    'ultralytics_nms': (DETECT, 2, (96, 128), {'nms': True}, 'yolo-tiny'),
+    'ultralytics_end_to_end': (DETECT, 2, (128, 96), {'nms': False}, 'rtdetr-no'),
+}
+KEYS = (
+    *('description', 'version', 'stride', 'task', 'head', 'batch', 'imgsz', 'names', 'args'),
+    *('channels', 'end2end'),
+)
+CONFIDENCE, IOU = 0.02, 0.45
+
+
+def made(head, classes, shape, stem, folder):
+    """Return a model with random weights whose answers differ from place to place."""
+    torch.manual_seed(1)
+    description = {'nc': classes, 'backbone': CONV, 'head': head, 'end2end': head is DETECT}
+    path = folder / f'{stem}.yaml'
+    path.write_text(yaml.safe_dump(description))
+    kind = ultralytics.RTDETR if head is RTDETR else ultralytics.YOLO
+    model = kind(str(path))
+    model.model.names = dict(enumerate(NAMES[:classes]))
+    with torch.no_grad():
+        for module in model.model.modules():  # their statistics, from pictures
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.train()
+                module.momentum = None
+                module.reset_running_stats()
+        model.model(torch.rand(8, 3, *shape))
+        model.model.eval()
+        for name, parameter in model.model.named_parameters():
+            if 'score_head' in name or 'cv3.2.2' in name:
+                parameter.mul_(2)
+                if name.endswith('bias'):
+                    parameter.zero_()
+            elif 'bbox_head' in name:
+                parameter.normal_(0, 0.3)
+            elif 'cv3' in name and name.endswith('2.bias'):
+                parameter.fill_(-4)
+    return model
+
+
+def picture():
+    """Return uint8 (70, 110, 3), BGR."""
+    rng = np.random.default_rng(5)
+    small = rng.integers(0, 256, (7, 11, 3), np.uint8)
+    return cv2.resize(small, (110, 70), interpolation=cv2.INTER_CUBIC)
+
+
+def shape_of(entry):
+    """Return a declared shape, -1 for an open side."""
+    return [side.dim_value or -1 for side in entry.type.tensor_type.shape.dim]
+
+
+def record(family, folder):
+    """Write expected.npz."""
+    head, classes, shape, asked, stem = FAMILIES[family]
+    image = picture()
+    folder = folder.resolve()
+    # The exporter writes where it is started.
+    with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
+        model = made(head, classes, shape, stem, Path(scratch))
+        path = model.export(format='onnx', imgsz=list(shape), **asked)
+        file = onnx.load(path)
+        metadata = {entry.key: entry.value for entry in file.metadata_props}
+        predictor = (ultralytics.RTDETR if head is RTDETR else ultralytics.YOLO)(path)
+        options = {'conf': CONFIDENCE, 'iou': IOU, 'max_det': 300, 'imgsz': list(shape)}
+        (found,) = predictor.predict(image, rect=False, verbose=False, **options)
+        pixels = predictor.predictor.preprocess([image]).numpy()
+        session = onnxruntime.InferenceSession(path, providers=['CPUExecutionProvider'])
+        (output,) = session.run(None, {'images': pixels})
+    declared = [shape_of(file.graph.input[0]), shape_of(file.graph.output[0])]
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(
+        folder / 'expected.npz',
+        metadata=np.array([[key, metadata[key]] for key in KEYS if key in metadata]),
+        declared_input=np.array(declared[0]),
+        declared_output=np.array(declared[1]),
+        image=image,
+        pixels=pixels,
+        output=output,
+        confidence=CONFIDENCE,
+        iou=IOU,
+        xyxy=found.boxes.xyxy.numpy(),
+        scores=found.boxes.conf.numpy(),
+        labels=found.boxes.cls.numpy().astype(int),
+    )
+    size = (folder / 'expected.npz').stat().st_size
+    print(f'{family}: {declared}, {output.shape}, {len(found.boxes)} found, {size / 1024:.0f} KiB')
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    newest = [family for family in FAMILIES if '8_4' not in family]
+    parser.add_argument('--families', nargs='+', default=newest, choices=FAMILIES)
+    parser.add_argument('--out', type=Path, required=True, help='folder to write into')
+    arguments = parser.parse_args()
+    for family in arguments.families:
+        record(family, arguments.out / family)
+
+
+if __name__ == '__main__':
+    main()
