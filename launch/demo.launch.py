@@ -10,44 +10,55 @@ from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument
 from launch.actions import IncludeLaunchDescription
 from launch.actions import LogInfo
+from launch.actions import OpaqueFunction
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
+from trt_perception.transport import transport_environment
+
 SHARE = Path(get_package_share_directory('trt_perception'))
+
+
+def start_camera(context):
+    """Make the camera, with the detector's transport."""
+    return [
+        Node(
+            package='trt_perception',
+            executable='replay_images',
+            arguments=[
+                str(SHARE / 'demo' / 'scenes'),
+                '--loop',
+                '--rate',
+                LaunchConfiguration('rate'),
+            ],
+            additional_env=transport_environment(
+                LaunchConfiguration('transport_profile').perform(context)
+            ),
+            output='screen',
+            emulate_tty=True,
+        )
+    ]
 
 
 def generate_launch_description():
     """Start a camera made of the demo scenes and the detector with the digits model."""
-    detector = IncludeLaunchDescription(
-        PythonLaunchDescriptionSource(str(SHARE / 'launch' / 'detect.launch.py')),
-        launch_arguments={'engine_path': LaunchConfiguration('engine_path')}.items(),
-    )
-    camera = Node(
-        package='trt_perception',
-        executable='replay_images',
-        arguments=[
-            str(SHARE / 'demo' / 'scenes'),
-            '--loop',
-            '--rate',
-            LaunchConfiguration('rate'),
-        ],
-        output='screen',
-        emulate_tty=True,
-    )
     return LaunchDescription(
         [
             DeclareLaunchArgument(
                 'engine_path',
                 default_value=str(SHARE / 'models' / 'digits.onnx'),
-                description='engine or ONNX model of the digits detector',
+                description='Engine or ONNX model of the digits detector.',
             ),
-            DeclareLaunchArgument('rate', default_value='5', description='scenes a second'),
+            DeclareLaunchArgument('rate', default_value='5', description='Scenes a second.'),
             LogInfo(
                 msg='until Ctrl-C; see the boxes with: ros2 topic echo /detections, and the '
                 'pictures on the topic /debug_image, in RViz or rqt'
             ),
-            camera,
-            detector,
+            # First: it checks the arguments, and the camera needs its transport_profile.
+            IncludeLaunchDescription(
+                PythonLaunchDescriptionSource(str(SHARE / 'launch' / 'detect.launch.py'))
+            ),
+            OpaqueFunction(function=start_camera),
         ]
     )

@@ -3,32 +3,28 @@
 ros2 launch trt_perception detect.launch.py engine_path:=/path/to/model.onnx
 """
 
+import atexit
+import tempfile
 from pathlib import Path
 
 from ament_index_python.packages import get_package_share_directory
 from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument
+from launch.actions import IncludeLaunchDescription
 from launch.actions import OpaqueFunction
+from launch.events import IncludeLaunchDescription as StartEvent
+from launch.logging import get_logger
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
+from trt_perception.errors import ConfigError
+from trt_perception.launch_arguments import launch_arguments
+from trt_perception.launch_arguments import parameter_file_text
+from trt_perception.launch_arguments import parameter_values
+from trt_perception.launch_arguments import unknown_arguments
 from trt_perception.transport import transport_environment
 
-SHARE = Path(get_package_share_directory('trt_perception'))
-
-ARGUMENTS = {
-    'engine_path': ('', 'TensorRT engine or ONNX model; empty: what the parameter file says'),
-    'image_topic': ('image', 'topic of the camera'),
-    'params_file': (str(SHARE / 'config' / 'detect.yaml'), 'parameter file'),
-    'namespace': ('', 'namespace of the node and its topics'),
-    'autostart': ('true', 'configure and activate at once; false waits for `ros2 lifecycle set`'),
-    'log_level': ('info', 'debug, info, warn, error or fatal'),
-    'transport_profile': (
-        str(SHARE / 'config' / 'fastdds_large_images.xml'),
-        'Fast DDS profile for large images, unless the environment names one; none leaves the '
-        'default',
-    ),
-}
+ARGUMENTS = launch_arguments(Path(get_package_share_directory('trt_perception')))
 
 
 def existing_file(name, value):
@@ -39,23 +35,72 @@ def existing_file(name, value):
     return str(path)
 
 
+def parameter_file(values):
+    """Write the parameters that were given into a file, which goes when launch ends."""
+    with tempfile.NamedTemporaryFile('w', prefix='detect_launch_', delete=False) as file:
+        file.write(parameter_file_text(values))
+    atexit.register(Path(file.name).unlink, missing_ok=True)
+    return file.name
+
+
+def check_typed(context):
+    """Refuse what is mistyped; return whether this file was launched, not included by another.
+
+    A launch file that includes this one may have arguments of its own, also some that it does not
+    declare.
+    """
+    event = context.get_locals_as_dict().get('event')
+    if not isinstance(event, StartEvent):
+        return False  # included later, as by a timer
+    launched = event.launch_description
+    folders = [
+        Path(entity.launch_description_source.location).resolve().parent
+        for entity in launched.entities
+        if isinstance(entity, IncludeLaunchDescription)
+    ]
+    # What `ros2 launch` makes of this file and of demo.launch.py beside it.
+    alone = len(launched.entities) == 1 and folders == [Path(__file__).resolve().parent]
+    declared = {argument.name for argument in launched.get_launch_arguments()}
+    near, far = unknown_arguments(context.argv, declared | set(ARGUMENTS))
+    if alone and near:
+        raise ValueError('\n'.join(near))
+    for sentence in (*near, *far) if alone else near:
+        get_logger('detect.launch.py').warning(sentence)
+    return alone
+
+
+def given_parameters(values, alone):
+    """Return the parameters that were given, in their own types."""
+    try:
+        return parameter_values(values)
+    except ConfigError as error:
+        cure = (
+            ''
+            if alone
+            else '\nan included launch file sees all arguments of the one that includes it: '
+            'where those are meant for something else, include it in '
+            'GroupAction([…], forwarding=False)'
+        )
+        raise ValueError(f'{error}{cure}') from error
+
+
 def start_detector(context):
     """Make the node from the arguments' values."""
+    alone = check_typed(context)
     values = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
-    if values['autostart'].lower() not in ('true', 'false'):
-        raise ValueError(f"autostart must be true or false (got '{values['autostart']}')")
+    files = [
+        existing_file('params_file', values['params_file']),
+        parameter_file(given_parameters(values, alone)),
+    ]
     profile = values['transport_profile']
-    # ros2 launch takes no empty value.
-    profile = '' if profile in ('', 'none') else existing_file('transport_profile', profile)
-    overrides = {'autostart': values['autostart'].lower() == 'true'}
-    if values['engine_path']:
-        overrides['engine_path'] = values['engine_path']
+    if profile not in ('', 'none'):  # ros2 launch takes no empty value
+        existing_file('transport_profile', profile)
     return [
         Node(
             package='trt_perception',
             executable='detector_node',
             namespace=values['namespace'],
-            parameters=[existing_file('params_file', values['params_file']), overrides],
+            parameters=files,
             remappings=[('image', values['image_topic'])],
             ros_arguments=['--log-level', values['log_level']],
             additional_env=transport_environment(profile),

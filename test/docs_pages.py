@@ -67,12 +67,12 @@ def calls(name):
 
 
 def launch_arguments(name):
-    """Return the names of a launch file's own arguments."""
+    """Return the names of a launch file's arguments, with those of the one that it includes."""
+    from trt_perception.launch_arguments import launch_arguments as arguments
+
     tree = ast.parse((ROOT / 'launch' / name).read_text(encoding='utf-8'))
-    named = set()
+    named = set(arguments(ROOT))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], 'id', '') == 'ARGUMENTS':
-            named |= {key.value for key in node.value.keys}
         if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'DeclareLaunchArgument':
             named |= {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
     return named

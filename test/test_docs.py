@@ -8,6 +8,7 @@ import os
 import re
 import statistics
 import subprocess
+import xml.etree.ElementTree as ElementTree
 
 import pytest
 import test_imports
@@ -82,12 +83,14 @@ def test_no_private_places(path):
 @pytest.mark.parametrize('page', PAGES, ids=page_id)
 def test_code_blocks_parse(page):
     text = page.read_text(encoding='utf-8')
-    known = {'bash', 'json', 'python', 'text', 'yaml'}
+    known = {'bash', 'json', 'python', 'text', 'xml', 'yaml'}
     assert set(re.findall(r'^```(\w+)$', text, re.MULTILINE)) <= known
     for block in blocks(text, 'yaml'):
         assert yaml.safe_load(block)
     for block in blocks(text, 'json'):
         assert json.loads(block)
+    for block in blocks(text, 'xml'):
+        assert ElementTree.fromstring(block) is not None
     for block in blocks(text, 'python'):
         assert ast.parse(block)
     for block in blocks(text, 'bash'):
@@ -182,14 +185,20 @@ def test_encodings():
 
 def test_launch_arguments():
     known = launch_arguments('detect.launch.py')
-    told = section(README, 'Launch arguments').partition('lists them:')[2].partition('\n\n')[0]
-    assert {name for name in codes(told) if name in known} == known
-    commands = re.findall(r'ros2 launch trt_perception (\S+)((?: [\w]+:=\S*)*)', README)
+    scalars = {parameter.name for parameter in PARAMETERS if '[]' not in parameter.kind}
+    told = section(README, 'Launch arguments')
+    listed = codes(told.partition('lists them:')[2].partition('and by its own name every')[0])
+    assert sorted(listed) == sorted(known - scalars)
+    examples = codes(told.partition('that is no list, as')[2].partition('. ')[0])
+    assert examples
+    assert set(examples) <= scalars
+    included = re.findall(r'<arg name="([^"]+)"', told)
+    assert included
+    commands = re.findall(r'ros2 launch trt_perception (\S+)((?: [\w.]+:=\S*)*)', README)
     assert {name for name, _ in commands} == {'demo.launch.py', 'detect.launch.py'}
     for name, arguments in commands:
-        assert set(re.findall(r'(\w+):=', arguments)) <= known | launch_arguments(name)
-    for name in re.findall(r'`(\w+):=', README):
-        assert name in known
+        assert set(re.findall(r'([\w.]+):=', arguments)) <= known | launch_arguments(name)
+    assert {*included, *re.findall(r'`([\w.]+):=', README)} <= known
 
 
 @pytest.mark.parametrize('page', PAGES, ids=page_id)

@@ -505,8 +505,8 @@ def test_cameras(changes, segment, found, fix):
 def test_only_compressed():
     finding = cameras(camera('/front/compressed'))['/front/compressed']
     assert finding.level == 'yellow'
-    assert 'image_transport: compressed' in finding.fix
-    assert 'image_topic:=/front' in finding.fix
+    assert 'image_topic:=/front image_transport:=compressed (detect.launch.py)' in finding.fix
+    assert '-r image:=/front -p image_transport:=compressed (detector_node)' in finding.fix
 
 
 def test_no_cameras():

@@ -42,6 +42,7 @@ LAYERS = {
         'input_layout',
         'interruption',
         'json_section',
+        'launch_arguments',
         'letterbox',
         'manifest',
         'manifest_writer',

@@ -84,14 +84,10 @@ def arguments_of(name):
 
 @needs_launch
 def test_arguments_of_detect():
+    from trt_perception.launch_arguments import launch_arguments
+
     assert arguments_of('detect.launch.py') == {
-        'engine_path': '',
-        'image_topic': 'image',
-        'params_file': str(SHARE / 'config' / 'detect.yaml'),
-        'namespace': '',
-        'autostart': 'true',
-        'log_level': 'info',
-        'transport_profile': str(SHARE / 'config' / 'fastdds_large_images.xml'),
+        name: default for name, (default, _) in launch_arguments(SHARE).items()
     }
 
 
@@ -144,9 +140,8 @@ def assert_clean_end(program, processes=1):
         assert not Path(f'/proc/{number}').exists()
 
 
-def environment_of(program):
-    """Return the environment of the launched node."""
-    [number] = process_ids(program)
+def environment_of(number):
+    """Return the environment of a process."""
     content = Path(f'/proc/{number}/environ').read_bytes().decode()
     return dict(entry.split('=', 1) for entry in content.split('\0') if '=' in entry)
 
@@ -158,7 +153,7 @@ def test_detect_brings_the_node_to_active_and_ends_cleanly(start_launch, model):
     detector.connect()
     answer = detector.ask(picture_of(COLOR))
     assert len(answer.detections) == len(expected_detections(COLOR, (128, 96)))
-    environment = environment_of(detector.program)
+    environment = environment_of(*process_ids(detector.program))
     profile = str(SHARE / 'config' / 'fastdds_large_images.xml')
     assert [environment[name] for name in PROFILES] == [profile] * 2
     assert set(ALLOCATOR) <= set(environment)
@@ -188,7 +183,7 @@ def test_detect_with_all_its_arguments(start_launch, model, tmp_path):
     assert detector.get('engine_path') == str(model)
     assert detector.get('confidence_threshold') == 0.6
     assert '[DEBUG]' in detector.program.output
-    environment = environment_of(detector.program)
+    environment = environment_of(*process_ids(detector.program))
     assert environment[PROFILES[0]] == str(mine)
     assert PROFILES[1] not in environment
     assert environment['MALLOC_TOP_PAD_'] == '12345'
@@ -199,6 +194,50 @@ def test_detect_with_all_its_arguments(start_launch, model, tmp_path):
     )
     detector.connect(picture_of((0, 0, 0), frame_id=HANDSHAKE), camera)
     detector.client.node.destroy_publisher(camera)
+    assert_clean_end(detector.program)
+
+
+@needs_launch
+def test_parameters_are_arguments_and_win_over_every_section_of_the_file(
+    client, start_detector, model, tmp_path
+):
+    def start(namespace):
+        sections = ('/**', f'{namespace}/detector')
+        parameters = tmp_path / 'mine.yaml'
+        parameters.write_text(
+            ''.join(
+                f'{section}:\n  ros__parameters:\n    confidence_threshold: 0.6\n'
+                '    engine_path: /of/the/file.onnx\n    max_detections: 17\n'
+                for section in sections
+            )
+        )
+        return launch(
+            'detect.launch.py',
+            *(f'namespace:={namespace}', f'engine_path:={model}', f'params_file:={parameters}'),
+            *('autostart:=false', 'confidence_threshold:=0.9', 'image_transport:=compressed'),
+            *('image_qos.reliability:=best_effort', 'debug_image.max_rate_hz:=0'),
+            *('model.pad_value:=7', 'use_cuda_graph:=False', 'use_sim_time:=true'),
+        )
+
+    detector = start_detector(start=start)
+    expected = {
+        'engine_path': str(model),
+        'autostart': False,
+        'confidence_threshold': 0.9,
+        'image_transport': 'compressed',
+        'image_qos.reliability': 'best_effort',
+        'debug_image.max_rate_hz': 0.0,
+        'model.pad_value': 7,
+        'use_cuda_graph': False,
+        'use_sim_time': True,
+        'max_detections': 17,  # of the file
+        'iou_threshold': 0.45,  # of nobody
+    }
+    assert {name: detector.get(name) for name in expected} == expected
+    detector.bring_to('active')
+    detector.program.wait_for_output(
+        f'waiting for images on {detector.namespace}/image/compressed'
+    )
     assert_clean_end(detector.program)
 
 
@@ -235,16 +274,173 @@ def test_wrong_parameters_end_in_words(tmp_path):
         ('autostart:=perhaps', "autostart must be true or false (got 'perhaps')"),
         ('params_file:=/missing.yaml', "params_file must name a file (got '/missing.yaml')"),
         ('transport_profile:=/missing.xml', 'transport_profile must name a file'),
+        ('log_level:=verbose', 'log_level must be one of debug, info, warn, error, fatal'),
+        ('confidence_threshold:=2', "'confidence_threshold' must be from 0 to 1 (got 2.0)"),
+        ('engine_pth:=a.onnx', "there is no argument 'engine_pth': did you mean engine_path?"),
+        ('class_filter:=[person]', "'class_filter' is a list"),
     ],
 )
-def test_wrong_argument(argument, words):
-    program = launch('detect.launch.py', argument)
+@pytest.mark.parametrize('name', ['detect.launch.py', 'demo.launch.py'])
+def test_wrong_argument(name, argument, words):
+    program = launch(name, argument)
     try:
         assert program.wait() == 1
     finally:
         program.close()
     assert words in program.output
-    assert 'node up' not in program.output
+    assert 'included' not in program.output
+    assert not process_ids(program)
+
+
+@needs_launch
+def test_an_argument_that_is_near_none_is_a_warning(start_launch, model):
+    detector = start_launch(f'engine_path:={model}', 'rviz:=true', 'autostart:=false')
+    assert detector.state() == 'unconfigured'
+    assert "there is no argument 'rviz': it changes nothing" in detector.program.output
+    assert_clean_end(detector.program)
+
+
+@needs_launch
+def test_what_is_given_leaves_no_file_behind(start_launch, model):
+    detector = start_launch(f'engine_path:={model}', 'autostart:=false')
+    assert detector.state() == 'unconfigured'
+    [number] = process_ids(detector.program)
+    command = Path(f'/proc/{number}/cmdline').read_text().split('\0')
+    files = [command[i + 1] for i, part in enumerate(command) if part == '--params-file']
+    assert len(files) == 2
+    assert Path(files[1]).is_file()
+    assert_clean_end(detector.program)
+    assert not Path(files[1]).exists()
+    assert Path(files[0]).is_file()
+
+
+# Included by somebody else's launch file.
+
+FOREIGN = """
+from launch import LaunchDescription
+from launch.actions import DeclareLaunchArgument
+from launch.actions import ExecuteProcess
+from launch.actions import IncludeLaunchDescription
+from launch.actions import TimerAction
+from launch.launch_description_sources import PythonLaunchDescriptionSource
+from launch.substitutions import LaunchConfiguration
+
+def generate_launch_description():
+    include = IncludeLaunchDescription(
+        PythonLaunchDescriptionSource({file!r}),
+        launch_arguments={{
+            'namespace': {namespace!r},
+            'engine_path': {model!r},
+            'confidence_threshold': LaunchConfiguration('confidence'),
+            'image_qos.depth': LaunchConfiguration('undeclared', default='2'),
+        }}.items(),
+    )
+    return LaunchDescription([
+        DeclareLaunchArgument('engine_paths', default_value='9'),
+        DeclareLaunchArgument('confidence', default_value='0.5'),
+        DeclareLaunchArgument('rviz', default_value='true'),
+        *{more},
+        {include},
+    ])
+"""
+
+
+@pytest.fixture
+def start_foreign(start_detector, model, tmp_path):
+    """Launch another file that includes detect.launch.py in a namespace of its own."""
+
+    def start(*arguments, include='include', more='()'):
+        def start_file(namespace):
+            file = tmp_path / 'robot.launch.py'
+            detect = str(SHARE / 'launch' / 'detect.launch.py')
+            file.write_text(
+                FOREIGN.format(
+                    file=detect, namespace=namespace, model=str(model), include=include, more=more
+                )
+            )
+            return Program(['ros2', 'launch', str(file), *arguments])
+
+        return start_detector(start=start_file)
+
+    return start
+
+
+@needs_launch
+@pytest.mark.parametrize(
+    ('include', 'warnings'),
+    [
+        ('include', 1),
+        ('TimerAction(period=0.1, actions=[include])', 1),
+        # There launch tells nobody what was launched.
+        ("ExecuteProcess(cmd=['true'], on_exit=[include])", 0),
+    ],
+    ids=['now', 'by a timer', 'after a process'],
+)
+def test_a_launch_file_with_arguments_of_its_own_includes_it(start_foreign, include, warnings):
+    # Near one of ours: declared and not declared by the other file; far; used but not declared.
+    detector = start_foreign(
+        *('engine_paths:=7', 'confidence:=0.3', 'imag_topic:=x', 'rviz:=false', 'undeclared:=5'),
+        include=include,
+    )
+    detector.client.spin_until(lambda: detector.state() == 'active', 'state active')
+    assert detector.get('confidence_threshold') == 0.3
+    assert detector.get('image_qos.depth') == 5
+    assert 'engine_paths' not in detector.program.output
+    assert 'rviz' not in detector.program.output
+    assert detector.program.count("'imag_topic': did you mean image_topic?") == warnings
+    assert_clean_end(detector.program, processes=1 + ('ExecuteProcess' in include))
+
+
+@needs_launch
+def test_an_argument_of_the_other_file_that_clashes_is_said(start_detector, model, tmp_path):
+    file = tmp_path / 'robot.launch.py'
+    file.write_text(
+        FOREIGN.format(
+            file=str(SHARE / 'launch' / 'detect.launch.py'),
+            namespace='/clash',
+            model=str(model),
+            include='include',
+            more="(DeclareLaunchArgument('device_id', default_value='/dev/video0'),)",
+        )
+    )
+    program = Program(['ros2', 'launch', str(file)])
+    try:
+        assert program.wait() == 1
+    finally:
+        program.close()
+    assert "device_id must be a whole number (got '/dev/video0')" in program.output
+    assert 'sees all arguments of the one that includes it' in program.output
+
+
+@needs_launch
+def test_the_example_of_the_readme_includes_it(start_detector, model, tmp_path):
+    readme = (Path(__file__).resolve().parents[1] / 'README.md').read_text(encoding='utf-8')
+    [example] = re.findall(r'^```xml\n(.*?)^```', readme, re.DOTALL | re.MULTILINE)
+
+    def start(namespace):
+        file = tmp_path / 'robot.launch.xml'
+        file.write_text(
+            example.replace('/path/to/yolo.onnx', str(model)).replace('"front"', f'"{namespace}"')
+        )
+        return Program(['ros2', 'launch', str(file)])
+
+    detector = start_detector(start=start)
+    detector.client.spin_until(lambda: detector.state() == 'active', 'state active')
+    assert detector.get('image_transport') == 'compressed'
+    assert_clean_end(detector.program)
+
+
+@needs_launch
+def test_show_args_lists_them():
+    shown = launch('detect.launch.py', '--show-args')
+    try:
+        assert shown.wait() == 0
+    finally:
+        shown.close()
+    words = ' '.join(shown.output.split())
+    assert "'confidence_threshold': A detection's score must be above this. (0 to 1)" in words
+    assert "'image_qos.reliability': auto starts reliable" in words
+    assert "'class_filter'" not in words
 
 
 @needs_launch
@@ -255,6 +451,10 @@ def test_demo(client):
         client.spin_until(lambda: sum(len(m.detections) for m in heard) > 5, 'detected digits')
         names = {d.results[0].hypothesis.class_id for m in heard for d in m.detections}
         assert names <= set('0123456789')
+        # Camera and detector have the same transport.
+        profile = str(SHARE / 'config' / 'fastdds_large_images.xml')
+        for number in process_ids(program):
+            assert [environment_of(number)[name] for name in PROFILES] == [profile] * 2
         assert_clean_end(program, processes=2)
     finally:
         program.close()

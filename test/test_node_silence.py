@@ -75,7 +75,7 @@ def test_nobody_publishes_and_images_are_elsewhere(lonely):
     elsewhere = lonely.topic('front/image_raw')
     camera = lonely.client.node.create_publisher(Image, elsewhere, 1)
     lonely.wait_for_status(
-        lambda status, _: elsewhere in status.message and 'remap image' in status.message,
+        lambda status, _: f'image_topic:={elsewhere} ' in status.message,
         'the topic that has images',
     )
     lonely.client.node.destroy_publisher(camera)
@@ -88,7 +88,7 @@ def test_compressed_images_where_raw_ones_are_expected(lonely):
     topic = lonely.topic('image/compressed')
     camera = lonely.client.node.create_publisher(CompressedImage, topic, 1)
     lonely.wait_for_status(
-        lambda status, _: 'set image_transport to compressed' in status.message,
+        lambda status, _: 'image_transport:=compressed (detect.launch.py)' in status.message,
         'the parameter to set',
     )
     lonely.client.node.destroy_publisher(camera)
@@ -99,7 +99,8 @@ def test_raw_images_where_compressed_ones_are_expected(lonely):
     lonely.bring_to('active')
     lonely.camera = lonely.create_camera(QoSProfile(depth=1))
     lonely.wait_for_status(
-        lambda status, _: 'set image_transport to raw' in status.message, 'the parameter to set'
+        lambda status, _: 'image_transport:=raw (detect.launch.py)' in status.message,
+        'the parameter to set',
     )
 
 

@@ -101,7 +101,7 @@ def test_a_fresh_activation_waits():
 @pytest.mark.parametrize(
     ('camera', 'kind', 'level', 'words'),
     [
-        (Camera(0), 'no_publisher', Level.WARN, ['nobody publishes on /image', 'remap image']),
+        (Camera(0), 'no_publisher', Level.WARN, ['nobody publishes on /image', 'image_topic:=']),
         (Camera(0, elsewhere='look there'), 'no_publisher', Level.WARN, ['look there']),
         (Camera(1), 'not_arriving', Level.WARN, ['no image has arrived', CURE]),
         (Camera(1, mismatch='set that'), 'qos_mismatch', Level.ERROR, ['set that']),
@@ -391,12 +391,18 @@ def test_home_is_written_out(monkeypatch, tmp_path):
 # What to do about losses.
 
 
+PROFILES = 'FASTRTPS_DEFAULT_PROFILES_FILE={0} FASTDDS_DEFAULT_PROFILES_FILE={0}'
+
+
 @pytest.mark.parametrize(
     ('environment', 'words'),
     [
-        ({}, ['FASTRTPS_DEFAULT_PROFILES_FILE=/p.xml', 'FASTDDS_DEFAULT', 'detect.launch.py']),
+        ({}, ['export ' + PROFILES.format('/p.xml'), 'detect.launch.py']),
         ({'RMW_IMPLEMENTATION': 'rmw_fastrtps_cpp'}, ['=/p.xml']),
-        ({'FASTDDS_DEFAULT_PROFILES_FILE': '/x.xml'}, ['give the camera', 'rmem_max']),
+        (
+            {'FASTDDS_DEFAULT_PROFILES_FILE': '/x y.xml'},
+            ['give the camera', 'export ' + PROFILES.format("'/x y.xml'"), 'rmem_max'],
+        ),
         ({'RMW_IMPLEMENTATION': 'rmw_cyclonedds_cpp'}, ['rmw_cyclonedds_cpp', 'rmem_max']),
     ],
 )

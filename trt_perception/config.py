@@ -10,6 +10,7 @@ Guarantee: a DetectorConfig that exists is valid in itself; what depends on the 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -58,6 +59,16 @@ class Parameter:
     maximum: float | None = None
     choices: tuple[str, ...] = ()
     live: bool = False
+
+    @property
+    def allowed(self) -> str:
+        """The allowed values and the unit in brackets, empty where any value is."""
+        if self.choices:
+            return f'({", ".join(json.dumps(choice) for choice in self.choices)})'
+        if self.minimum is None or self.maximum is None:
+            return f'({self.unit})' if self.unit else ''
+        unit = f' {self.unit}' if self.unit else ''
+        return f'({self.minimum:g} to {self.maximum:g}{unit})'
 
 
 def _parameter(default: Any, description: str, **facts: Any) -> Any:

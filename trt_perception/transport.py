@@ -6,10 +6,11 @@ Measured by scripts/bench transport.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ['loss_cure', 'transport_environment']
+__all__ = ['how_to_start', 'loss_cure', 'transport_environment']
 
 # Jazzy's Fast DDS reads the first name only, Kilted's only the second.
 _PROFILE_VARIABLES: Final = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
@@ -29,13 +30,25 @@ def transport_environment(
     """Return the variables to set for a process that receives images, without those already set.
 
     Args:
-        profile: path of a Fast DDS profile, empty for none.
+        profile: path of a Fast DDS profile; empty or ``none`` for none. ``~`` is the home folder.
         environment: what is set already; the user's values win.
     """
     wanted = dict(_ALLOCATOR)
-    if profile:
-        wanted.update(dict.fromkeys(_PROFILE_VARIABLES, profile))
+    if profile not in ('', 'none'):
+        wanted.update(dict.fromkeys(_PROFILE_VARIABLES, os.path.expanduser(profile)))
     return {name: value for name, value in wanted.items() if name not in environment}
+
+
+def how_to_start(image: str = '', transport: str = '') -> str:
+    """Return what to type behind the start command for another image topic or transport."""
+    launch, node = [], ['--ros-args']
+    if image:
+        launch.append(f'image_topic:={image}')
+        node.append(f'-r image:={image}')
+    if transport:
+        launch.append(f'image_transport:={transport}')
+        node.append(f'-p image_transport:={transport}')
+    return f'{" ".join(launch)} (detect.launch.py) or {" ".join(node)} (detector_node)'
 
 
 def loss_cure(profile: str, reliability: str, environment: Mapping[str, str] = os.environ) -> str:
@@ -48,22 +61,27 @@ def loss_cure(profile: str, reliability: str, environment: Mapping[str, str] = o
     """
     middleware = environment.get('RMW_IMPLEMENTATION') or 'rmw_fastrtps_cpp'
     buffers = (
-        'from another machine, raise net.core.rmem_max on both sides or send less '
-        '(image_transport:=compressed, a lower rate)'
+        'from another machine, raise net.core.rmem_max on both sides or send less: lower the '
+        'rate of the camera, or take compressed images with '
+        f'{how_to_start(transport="compressed")}'
     )
     if middleware not in ('rmw_fastrtps_cpp', 'rmw_fastrtps_dynamic_cpp'):
         cure = f'give {middleware} larger buffers or shared memory; {buffers}'
     elif not any(environment.get(name) for name in _PROFILE_VARIABLES):
         cure = (
-            'the default transport holds no large image: start the node with detect.launch.py, or '
-            f'export {_PROFILE_VARIABLES[0]}={profile} and {_PROFILE_VARIABLES[1]}={profile}, for '
-            'the camera, too'
+            'the default transport holds no large image: start the node with detect.launch.py, '
+            f'and the camera in a shell after {_export(profile)}'
         )
     else:
+        own = next(environment[name] for name in _PROFILE_VARIABLES if environment.get(name))
         cure = (
-            f'on this machine, give the camera the profile that the node has: export '
-            f'{_PROFILE_VARIABLES[0]} and {_PROFILE_VARIABLES[1]}; {buffers}'
+            'on this machine, give the camera the profile that the node has: start it in a shell '
+            f'after {_export(own)}; {buffers}'
         )
     if reliability == 'best_effort':
         cure += '; a camera that offers reliable loses fewer'
     return cure
+
+
+def _export(profile: str) -> str:
+    return 'export ' + ' '.join(f'{name}={shlex.quote(profile)}' for name in _PROFILE_VARIABLES)

@@ -33,6 +33,7 @@ from enum import IntEnum
 from typing import Final
 
 from trt_perception.frame_statistics import StatisticsSnapshot
+from trt_perception.transport import how_to_start
 
 __all__ = ['PERIOD_S', 'Announcer', 'Camera', 'FileWatch', 'Finding', 'Level', 'SilenceWatch']
 
@@ -234,7 +235,9 @@ class SilenceWatch:
 
     def _nobody(self, now: _Moment, silent_s: float, camera: Camera) -> Finding:
         """Return that there is no camera, or one that has not had the time to send yet."""
-        instead = camera.elsewhere or 'start the camera, or remap image to its topic'
+        instead = (
+            camera.elsewhere or f'start the camera, or the node with {how_to_start("/its/topic")}'
+        )
         if now.received:
             gone = f'has been gone for {silent_s:.1f} s; {instead}'
             state = 'is back, and no image yet' if camera.publishers else gone

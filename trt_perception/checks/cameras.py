@@ -9,6 +9,7 @@ from typing import Final
 
 from trt_perception.checks.finding import Finding
 from trt_perception.checks.finding import Level
+from trt_perception.transport import how_to_start
 
 __all__ = ['Camera', 'check_cameras']
 
@@ -72,7 +73,9 @@ def check_cameras(
         yield Finding(_AREA, 'topics', 'red' if wanted else 'yellow', 'no topic of images', fix)
         return
     if wanted and not {wanted, f'{wanted}/compressed'} & set(names):
-        fix = f'image_topic:= one of {", ".join(names)}'
+        raw = names[0].removesuffix('/compressed')
+        start = how_to_start(raw, '' if raw in names else 'compressed')
+        fix = f'there are {", ".join(names)}: start with {start}'
         yield Finding(_AREA, wanted, 'red', 'nobody publishes or reads this topic', fix)
     for camera in cameras:
         problem = _problem(camera, names, segment_bytes, profile_fix, encodings)
@@ -118,7 +121,7 @@ def _problem(
     if 'best_effort' in camera.reliability and default and camera.message_bytes > _LARGE_BYTES:
         return 'best effort on the default transport loses images under load', profile_fix
     if camera.compressed and raw not in names:
-        fix = f'image_transport: compressed in the parameters, and image_topic:={raw}'
+        fix = f'start with {how_to_start(raw, "compressed")}'
         return 'only compressed images', fix
     if not camera.compressed and camera.encoding not in encodings:
         fix = 'sudo apt install ros-$ROS_DISTRO-cv-bridge, or choose another encoding'

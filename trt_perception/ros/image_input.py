@@ -22,6 +22,7 @@ from sensor_msgs.msg import Image
 from trt_perception.config import DetectorConfig
 from trt_perception.delivery import DeliveryCounter
 from trt_perception.ros.log import log_text
+from trt_perception.transport import how_to_start
 from trt_perception.watch import Camera
 
 __all__ = ['ImageInput']
@@ -82,7 +83,7 @@ class ImageInput:
             if info.topic_type != wanted:
                 mismatch = (
                     f'{info.node_name} publishes {info.topic_type} on {self.topic}, expected '
-                    f'{wanted}: remap image to another topic'
+                    f'{wanted}: {self._other_type(info.topic_type)}'
                 )
                 continue
             publishers += 1
@@ -175,6 +176,13 @@ class ImageInput:
             )
         return f'a camera on {self.topic} offers an incompatible QoS: {reason.strip()}'
 
+    def _other_type(self, found: str) -> str:
+        """Return what to type where something else than our images is on the topic."""
+        base = self.topic.removesuffix('/compressed')
+        if found == _type_name(CompressedImage) and base != self.topic:
+            return f'start with {how_to_start(base, "compressed")}'
+        return f'start with another topic: {how_to_start("/its/topic")}'
+
     def _elsewhere(self) -> str:
         """Return where images are published, and how to take them from there."""
         topics = {
@@ -184,10 +192,12 @@ class ImageInput:
         }
         kind = _type_name(CompressedImage)
         if topics.get(f'{self.topic}/compressed') == kind:
-            return 'there are compressed images: set image_transport to compressed'
+            return (
+                f'there are compressed images: start with {how_to_start(transport="compressed")}'
+            )
         raw = self.topic.removesuffix('/compressed')
         if raw != self.topic and topics.get(raw) == _type_name(Image):
-            return 'there are raw images: set image_transport to raw'
+            return f'there are raw images: start with {how_to_start(transport="raw")}'
         others = sorted(
             name
             for name, kind in topics.items()
@@ -195,7 +205,7 @@ class ImageInput:
         )
         if not others:
             return ''
-        return f'images are on {", ".join(others[:5])}: remap image to one of them'
+        return f'images are on {", ".join(others[:5])}: start with {how_to_start(others[0])}'
 
 
 def _type_name(kind: type) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from trt_perception.config import PARAMETERS
-from trt_perception.config import Parameter
 
 __all__ = ['main', 'markdown_text', 'yaml_text']
 
@@ -33,6 +32,9 @@ act from the next frame on. The others are fixed while the node is configured: r
 `ros2 lifecycle set /detector deactivate` and `ros2 lifecycle set /detector cleanup` first. An
 unknown name, a wrong type or a value out of range is refused, at the start with exit code 2.
 
+`detect.launch.py` takes each parameter that is no list as an argument of the same name
+(`confidence_threshold:=0.4`), which wins over the parameter file.
+
 The `model.*` parameters say what a [manifest](manifest.md) says, and win over it. They are needed
 only for a model without a manifest; what is neither in the model, nor in a manifest, nor here is
 an error that lists the names to set.
@@ -52,7 +54,7 @@ def yaml_text() -> str:
             lines.append(f'    {head}:\n')
         group = head
         indent = '      ' if head else '    '
-        comment = f'{parameter.description} {_allowed(parameter)}'.strip()
+        comment = f'{parameter.description} {parameter.allowed}'.strip()
         lines += [
             textwrap.fill(
                 comment, 99, initial_indent=f'{indent}# ', subsequent_indent=f'{indent}# '
@@ -70,21 +72,12 @@ def markdown_text() -> str:
             f'`{parameter.name}`',
             parameter.kind,
             f'`{_yaml_value(parameter.default)}`',
-            _allowed(parameter).strip('().'),
+            parameter.allowed.strip('().'),
             'yes' if parameter.live else '',
             parameter.description,
         )
         rows.append(f'| {" | ".join(cells)} |\n')
     return _MARKDOWN_HEAD + ''.join(rows)
-
-
-def _allowed(parameter: Parameter) -> str:
-    if parameter.choices:
-        return f'({", ".join(_yaml_value(choice) for choice in parameter.choices)})'
-    if parameter.minimum is None or parameter.maximum is None:
-        return f'({parameter.unit})' if parameter.unit else ''
-    unit = f' {parameter.unit}' if parameter.unit else ''
-    return f'({parameter.minimum:g} to {parameter.maximum:g}{unit})'
 
 
 def _yaml_value(value: Any) -> str:

@@ -1,0 +1,197 @@
+"""The arguments of the launch files: each scalar parameter of the node, by its own name.
+
+Nothing of launch is needed here. A value that was given wins over the parameter file, whatever
+node name its sections have; what was not given is not passed on.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from typing import Final
+
+import yaml
+
+from trt_perception.config import PARAMETERS
+from trt_perception.config import DetectorConfig
+from trt_perception.config import Parameter
+from trt_perception.errors import ConfigError
+
+__all__ = ['launch_arguments', 'parameter_file_text', 'parameter_values', 'unknown_arguments']
+
+_LOG_LEVELS: Final = ('debug', 'info', 'warn', 'error', 'fatal')
+# Every node of rclpy has it.
+_SIM_TIME: Final = Parameter(
+    'use_sim_time', '', 'bool', False, 'Take the time from /clock: a simulator or a bag sends it.'
+)
+_SCALARS: Final = {
+    parameter.name: parameter
+    for parameter in (*PARAMETERS, _SIM_TIME)
+    if not parameter.kind.endswith('[]')
+}
+_LISTS: Final = {
+    parameter.name: parameter for parameter in PARAMETERS if parameter.kind.endswith('[]')
+}
+# What launch and launch_ros read by themselves.
+_OF_LAUNCH: Final = (
+    *('launch-prefix', 'launch-prefix-filter', 'sigterm_timeout', 'sigkill_timeout'),
+    *('emulate_tty', 'ros_namespace'),
+)
+_READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
+    'bool': (lambda text: {'true': True, 'false': False}[text.lower()], 'true or false'),
+    'integer': (int, 'a whole number'),
+    'double': (float, 'a number'),
+    'string': (str, 'text'),
+}
+# What other packages call it.
+_SYNONYMS: Final = {'model': 'engine_path', 'model_path': 'engine_path', 'weights': 'engine_path'}
+_EXAMPLES: Final = {'integer[]': '[640, 640]', 'double[]': '[0.5, 0.5, 0.5]'}
+
+
+def launch_arguments(share: Path) -> dict[str, tuple[str, str]]:
+    """Return default and description of each argument of detect.launch.py, by name.
+
+    Args:
+        share: share folder of the installed package.
+    """
+    levels = ', '.join(_LOG_LEVELS)
+    profile = share / 'config' / 'fastdds_large_images.xml'
+    arguments = {
+        'engine_path': ('', ''),  # first: everybody needs it
+        'image_topic': ('image', 'Topic of the camera.'),
+        'params_file': (str(share / 'config' / 'detect.yaml'), 'Parameter file.'),
+        'namespace': ('', 'Namespace of the node and its topics.'),
+        'log_level': ('info', f'One of {levels}.'),
+        'transport_profile': (
+            str(profile),
+            'Fast DDS profile for large images, unless the environment names one; none leaves '
+            'the default.',
+        ),
+    }
+    for name, parameter in _SCALARS.items():
+        allowed = f' {parameter.allowed}' if parameter.allowed else ''
+        arguments[name] = (
+            '',
+            f'{parameter.description}{allowed} Not given: what params_file says, else '
+            f'{_text(parameter.default)}.',
+        )
+    # A node that was launched shall run.
+    arguments['autostart'] = (
+        'true',
+        'Configure and activate at once; false waits for ros2 lifecycle set.',
+    )
+    return arguments
+
+
+def parameter_values(values: Mapping[str, str]) -> dict[str, Any]:
+    """Return the parameters that were given, in their own types.
+
+    Args:
+        values: of the launch arguments, as text; empty where nothing was given.
+
+    Raises:
+        ConfigError: values are of the wrong type or out of range, one line for each.
+    """
+    given: dict[str, Any] = {}
+    mistakes = []
+    level = values.get('log_level', 'info')
+    if level.lower() not in _LOG_LEVELS:
+        mistakes.append(f"log_level must be one of {', '.join(_LOG_LEVELS)} (got '{level}')")
+    for name, text in values.items():
+        if name not in _SCALARS or not text:
+            continue
+        try:
+            given[name] = _value(_SCALARS[name], text)
+        except ConfigError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise ConfigError('\n'.join(mistakes))
+    return given
+
+
+def parameter_file_text(values: Mapping[str, Any]) -> str:
+    """Return a parameter file that wins over any other given before it.
+
+    Sections of one name are merged, and a section whose name came first loses to those that came
+    later. No file of a user has this name, so it comes last.
+    """
+    return yaml.dump({'/**/**': {'ros__parameters': dict(values)}}, Dumper=_Dumper)
+
+
+def unknown_arguments(
+    typed: Iterable[str], declared: Collection[str]
+) -> tuple[list[str], list[str]]:
+    """Judge what was typed and is no argument.
+
+    Args:
+        typed: ``name:=value``, as launch has it in ``context.argv``.
+        declared: names of the arguments that there are.
+
+    Returns:
+        Sentences about what is near one of those, surely a mistake; and about the rest.
+    """
+    near, far = [], []
+    for name in dict.fromkeys(word.partition(':=')[0] for word in typed):
+        if name in declared or name in _OF_LAUNCH:
+            continue
+        if name in _LISTS:
+            near.append(
+                f"'{name}' is a list, and a launch argument holds a single value: write it into "
+                f'a copy of config/detect.yaml, as {_example(_LISTS[name])}, and give that file '
+                'as params_file:=/path/to/my.yaml'
+            )
+            continue
+        close = _close(name, declared)
+        if close:
+            meant = ' or '.join(close)
+            near.append(f"there is no argument '{name}': did you mean {meant}?")
+        else:
+            far.append(f"there is no argument '{name}': it changes nothing; see --show-args")
+    return near, far
+
+
+def _close(name: str, declared: Collection[str]) -> list[str]:
+    """Return the names that somebody may have meant, the best first."""
+    ends = [known for known in declared if known.rpartition('.')[2] == name.lower()]
+    names = [*declared, *(word for word, known in _SYNONYMS.items() if known in declared)]
+    close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.85)
+    close = close or difflib.get_close_matches(name.lower(), names, n=2)
+    return ends or list(dict.fromkeys(_SYNONYMS.get(match, match) for match in close))
+
+
+def _value(parameter: Parameter, text: str) -> Any:
+    reader, expected = _READERS[parameter.kind]
+    try:
+        value = reader(text)
+    except (KeyError, ValueError) as error:
+        raise ConfigError(f"{parameter.name} must be {expected} (got '{text}')") from error
+    if parameter is not _SIM_TIME:
+        DetectorConfig.from_values({parameter.name: value})
+    return value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return 'empty' if value == '' else str(value)
+
+
+def _example(parameter: Parameter) -> str:
+    value = _EXAMPLES.get(parameter.kind, '[person, car]')
+    return f'{parameter.name.rpartition(".")[2]}: {value}'
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes all text: rcl reads 1e5 as a number, PyYAML does not."""
+
+
+def _quoted(_: yaml.SafeDumper, text: str) -> yaml.Node:
+    return yaml.ScalarNode('tag:yaml.org,2002:str', text, style='"')
+
+
+_Dumper.add_representer(str, _quoted)
