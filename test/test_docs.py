@@ -361,6 +361,17 @@ def test_gpu_figures_are_the_recorded_ones():
         assert letterbox == f'{time["letterbox_ms"] * 1e3:.1f}'
 
 
+def test_figures_of_antialiasing_are_the_recorded_ones():
+    folder = ROOT / 'docs' / 'benchmarks'
+    told = {head: cells for head, *cells in rows((folder / 'gpu.md').read_text(encoding='utf-8'))}
+    text = (folder / 'gpu' / 'antialias_letterbox.json').read_text(encoding='utf-8')
+    recorded = {(row['size'][1], row['encoding']): row for row in json.loads(text)['letterbox']}
+    for name in ('bgr8', 'mono8', 'mono16', 'nv12', 'bayer_rggb8'):
+        small, large = recorded[1080, name], recorded[2160, name]
+        figures = small['plain'], small['antialias'], large['antialias']
+        assert told[name] == [f'{figure:.1f}' for figure in figures]
+
+
 def test_reliability_figures_are_the_recorded_ones():
     text = (ROOT / 'docs' / 'reliability.md').read_text(encoding='utf-8')
     recorded = ROOT / 'docs' / 'reliability' / 'cpu.json'
