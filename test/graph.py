@@ -88,11 +88,11 @@ class Client:
     def remove(self, node):
         self._executor.remove_node(node)
 
-    def subscribe(self, kind, topic, qos=None):
+    def subscribe(self, kind, topic, qos=None, *, raw=False):
         """Return a list that fills with the topic's messages, and the subscription."""
         messages = []
         qos = qos or QoSProfile(depth=100)
-        return messages, self.node.create_subscription(kind, topic, messages.append, qos)
+        return messages, self.node.create_subscription(kind, topic, messages.append, qos, raw=raw)
 
     def close(self):
         self._executor.shutdown()

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-import array
-from typing import Any
+import contextlib
+import struct
+import threading
+import time
+from typing import Final
 
+import numpy as np
 from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.lifecycle import LifecycleNode
 from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
-from rclpy.timer import Timer
+from rclpy.serialization import serialize_message
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 
 from trt_perception.detections import Detections
 from trt_perception.drawing import draw_detections
 from trt_perception.frame import Frame
-from trt_perception.ros.timers import steady_timer
+from trt_perception.ros.unlocked_publish import publish_unlocked
 from trt_perception.stages.host_preprocess import bgr_image
 
 __all__ = ['DebugImage']
+
+# Python refuses to wait for centuries, which a very low rate would ask for.
+_LONGEST_WAIT_S: Final = 3600.0
 
 
 class DebugImage:
     """Publishes ``debug_image`` at most ``max_rate_hz`` times a second.
 
-    The worker only leaves its newest frame here; a timer draws it in the executor's thread, where
-    a late image delays no detection. The timer exists only while somebody subscribes: each time it
-    fires costs the executor about as much as receiving an image.
+    The worker only leaves its newest frame here. A thread draws and publishes it, so that a large
+    picture or a slow viewer delays neither detections nor services. The thread sleeps while nobody
+    subscribes. What goes wrong in it is logged and ends nothing.
 
     Args:
         node: publishes on it.
@@ -40,52 +47,102 @@ class DebugImage:
     ) -> None:
         self._node = node
         self._class_names = class_names
-        self._max_rate_hz = max_rate_hz
+        # One lock for these; whoever changes them notifies.
+        self._changed = threading.Condition()
         self._newest: tuple[Header, Frame, Detections] | None = None
-        self._timer: Timer | None = None
+        self._closed = False
+        # Of the thread alone: the serialised message, used again while its size stays.
+        self._message = np.empty(0, np.uint8)
         self._publisher: Publisher | None = None
+        self._thread: threading.Thread | None = None
         if max_rate_hz > 0:
             self._publisher = node.create_publisher(
                 Image,
                 'debug_image',
                 QoSProfile(depth=1),
-                event_callbacks=PublisherEventCallbacks(
-                    matched=self._on_matched, use_default_callbacks=False
-                ),
+                # Each event handler costs the executor time whenever it waits.
+                event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
             )
+            thread = threading.Thread(
+                target=self._run,
+                args=(self._publisher, 1 / max_rate_hz),
+                name='debug_image',
+                daemon=True,
+            )
+            try:
+                thread.start()
+            except BaseException:
+                self.close()
+                raise
+            self._thread = thread
 
     def offer(self, header: Header, frame: Frame, detections: Detections) -> None:
         """Leave the newest result; from any thread. Keeps the frame only while somebody looks."""
-        if self._timer is not None:
+        if self._publisher is None or not self._publisher.get_subscription_count():
+            return
+        with self._changed:
             self._newest = header, frame, detections
+            self._changed.notify()
 
     def close(self) -> None:
-        """Destroy publisher and timer. May be called again."""
-        self._stop()
+        """End the thread, once it has sent what it draws, and destroy the publisher.
+
+        May be called again; nothing may be offered meanwhile.
+        """
+        with self._changed:
+            self._closed = True
+            self._newest = None
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
         if self._publisher is not None:
             self._node.destroy_publisher(self._publisher)
             self._publisher = None
 
-    def _on_matched(self, event: Any) -> None:
-        if event.current_count and self._timer is None and self._publisher is not None:
-            self._timer = steady_timer(self._node, 1 / self._max_rate_hz, self._draw)
-        elif not event.current_count:
-            self._stop()
+    def _run(self, publisher: Publisher, period_s: float) -> None:
+        due_s = 0.0
+        while (newest := self._take(due_s)) is not None:
+            due_s = time.monotonic() + period_s
+            try:
+                if publisher.get_subscription_count():  # they may have left meanwhile
+                    self._draw(*newest)
+                    publish_unlocked(publisher, self._message)
+            except Exception as error:
+                self._report(error)
+            del newest  # the wait for the next one may be long
 
-    def _stop(self) -> None:
-        if self._timer is not None:
-            self._node.destroy_timer(self._timer)
-            self._timer = None
-        self._newest = None
+    def _take(self, due_s: float) -> tuple[Header, Frame, Detections] | None:
+        """Wait for the newest result, until it may be drawn; None: closed."""
+        with self._changed:
+            while not self._closed:
+                wait_s = due_s - time.monotonic()
+                if self._newest is None:
+                    self._changed.wait()
+                elif wait_s > 0:
+                    self._changed.wait(min(wait_s, _LONGEST_WAIT_S))
+                else:
+                    newest, self._newest = self._newest, None
+                    return newest
+        return None
 
-    def _draw(self) -> None:
-        newest, self._newest = self._newest, None
-        if newest is None or self._publisher is None:
-            return
-        header, frame, detections = newest
-        bgr = bgr_image(frame)
-        draw_detections(bgr, detections, self._class_names)
-        message = Image(header=header, height=frame.height, width=frame.width, encoding='bgr8')
-        message.step = 3 * frame.width
-        message.data = array.array('B', bgr.tobytes())  # bytes would take rclpy's slow path
-        self._publisher.publish(message)
+    def _draw(self, header: Header, frame: Frame, detections: Detections) -> None:
+        """Draw into the serialised message, where the pixels stand last."""
+        empty = Image(header=header, height=frame.height, width=frame.width, encoding='bgr8')
+        empty.step = 3 * frame.width
+        pixels = empty.step * frame.height
+        start = serialize_message(empty)[:-4] + struct.pack('=I', pixels)
+        size = len(start) + pixels
+        if self._message.size != size:
+            self._message = np.empty(size, np.uint8)
+        self._message[: len(start)] = np.frombuffer(start, np.uint8)
+        bgr = self._message[len(start) :].reshape(frame.height, frame.width, 3)
+        draw_detections(bgr_image(frame, out=bgr), detections, self._class_names)
+
+    def _report(self, error: Exception) -> None:
+        with contextlib.suppress(Exception):  # where memory is short this fails, too
+            reason = f'{type(error).__name__}: {error}'.rstrip(': ')
+            self._node.get_logger().error(
+                f'no debug image: {reason}; detections go on',
+                throttle_duration_sec=5.0,
+            )

@@ -41,19 +41,28 @@ class DetectorOutputs:
         self._node = node
         self._class_names = class_names
         self._serialize = DetectionsSerializer(class_names)
-        self._detections = node.create_publisher(
-            Detection2DArray, 'detections', QoSProfile(depth=10)
-        )
-        # Plain publishers: a lifecycle one would drop this message, which belongs to configure.
-        latched = QoSProfile(depth=1, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL)
-        self._label_info = node.create_publisher(
-            LabelInfo, 'label_info', latched, event_callbacks=NO_EVENTS
-        )
-        self._debug_image = DebugImage(node, class_names, config.debug_image_max_rate_hz)
-        self.publish_label_info(config.confidence_threshold)
+        self._detections = self._label_info = None
+        self._debug_image: DebugImage | None = None
+        try:
+            self._detections = node.create_publisher(
+                Detection2DArray, 'detections', QoSProfile(depth=10)
+            )
+            # A plain publisher: a lifecycle one would drop this message, which belongs to
+            # configure.
+            latched = QoSProfile(depth=1, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL)
+            self._label_info = node.create_publisher(
+                LabelInfo, 'label_info', latched, event_callbacks=NO_EVENTS
+            )
+            self._debug_image = DebugImage(node, class_names, config.debug_image_max_rate_hz)
+            self.publish_label_info(config.confidence_threshold)
+        except BaseException:
+            self.close()
+            raise
 
     def publish(self, header: Header, frame: Frame, detections: Detections) -> None:
         """Publish what was found in one image; from the worker."""
+        assert self._detections is not None
+        assert self._debug_image is not None
         self._detections.publish(self._serialize(header, detections))
         self._debug_image.offer(header, frame, detections)
 
@@ -64,7 +73,9 @@ class DetectorOutputs:
 
     def close(self) -> None:
         """Destroy the publishers. May be called again."""
-        self._debug_image.close()
+        if self._debug_image is not None:
+            self._debug_image.close()
+            self._debug_image = None
         publishers: list[Any] = [self._detections, self._label_info]
         self._detections = self._label_info = None
         for publisher in publishers:
