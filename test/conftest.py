@@ -8,12 +8,14 @@ that they start from finding the sources too.
 """
 
 import ast
+import fcntl
 import functools
 import importlib.util
 import os
 import re
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,25 @@ def installed_package():
     return package
 
 
+def free_domain():
+    """Return a ROS domain that no other run uses, locked for as long as this process lives.
+
+    The same locks as in scripts/lib/environment.sh; without a free domain, one that is shared.
+    """
+    start = os.getpid()
+    for index in range(100):
+        domain = (start + index) % 100 + 1  # 102 and above would meet Linux's ephemeral ports
+        path = Path(tempfile.gettempdir(), f'trt_perception-domain-{domain}.lock')
+        lock = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            continue
+        return str(domain)  # the lock lasts as long as this process
+    return str(start % 100 + 1)
+
+
 def difference(package):
     """Return the first module in which the installed package differs from the sources, or None."""
     modules = {path.relative_to(SOURCE) for path in SOURCE.rglob('*.py')}
@@ -61,9 +82,9 @@ leave_source_folder()
 # A shell that starts the run in the background has it ignore Ctrl-C, and all that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# For whoever starts pytest or colcon test by hand; scripts/test has chosen a domain already.
-if not os.environ.get('ROS_DOMAIN_ID'):
-    os.environ['ROS_DOMAIN_ID'] = str(os.getpid() % 100 + 1)
+# Each process that runs tests has a domain of its own: several run side by side.
+if 'PYTEST_XDIST_WORKER' in os.environ or not os.environ.get('ROS_DOMAIN_ID'):
+    os.environ['ROS_DOMAIN_ID'] = free_domain()
     os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'LOCALHOST'
 
 
@@ -93,11 +114,18 @@ def pytest_addoption(parser):
         action='store_true',
         help='only test files that name something of ROS 2, or whose helpers do',
     )
+    parser.addoption(
+        '--quick', action='store_true', help='no test that has to do with ROS 2 or builds engines'
+    )
 
 
 def pytest_ignore_collect(collection_path, config):
-    if config.getoption('--touches-ros') and collection_path.suffix == '.py':
-        return True if not touches_ros(collection_path) else None
+    if collection_path.suffix != '.py':
+        return None
+    if config.getoption('--touches-ros') and not touches_ros(collection_path):
+        return True
+    if config.getoption('--quick') and touches_ros(collection_path):
+        return True
     return None
 
 
