@@ -1,3 +1,38 @@
-"""Object detection for ROS 2: on TensorRT, and on ONNX Runtime where there is no GPU."""
+"""Object detection for ROS 2: on TensorRT, and on ONNX Runtime where there is no GPU.
+
+Without ROS, ``load`` opens a model and the Model is called on images: docs/python.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+from typing import Any
+
+if TYPE_CHECKING:
+    from trt_perception.api import Model
+    from trt_perception.api import load
+    from trt_perception.detections import Detections
+    from trt_perception.errors import TrtPerceptionError
+
+__all__ = ['Detections', 'Model', 'TrtPerceptionError', '__version__', 'load']
 
 __version__ = '0.1.0'
+
+_HOMES = {
+    'Detections': 'detections',
+    'TrtPerceptionError': 'errors',
+    'Model': 'api',
+    'load': 'api',
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: the package itself stays light."""
+    if name not in _HOMES:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    return getattr(importlib.import_module(f'{__name__}.{_HOMES[name]}'), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,10 @@ class Detections:
 
     def __len__(self) -> int:
         return len(self.scores)
+
+    def as_supervision(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arguments of ``supervision.Detections(**…)``: xyxy, confidence, class_id."""
+        return {'xyxy': self.xyxy, 'confidence': self.scores, 'class_id': self.class_ids}
 
     @classmethod
     def empty(cls) -> Detections:

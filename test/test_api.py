@@ -1,0 +1,191 @@
+"""The package used from Python, without ROS: the names that are public, and what a Model does."""
+
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+import trt_perception as tp
+from trt_perception.config import DetectorConfig
+from trt_perception.config import Thresholds
+from trt_perception.picture_files import frame_of
+from trt_perception.pipelines.open_pipeline import open_pipeline
+
+ROOT = Path(__file__).resolve().parents[1]
+DIGITS = ROOT / 'models' / 'digits.onnx'
+SCENES = sorted((ROOT / 'demo' / 'scenes').glob('*.jpg'))
+
+
+@pytest.fixture(scope='module')
+def model():
+    with tp.load(DIGITS) as opened:
+        yield opened
+
+
+@pytest.fixture(scope='module')
+def images():
+    return [cv2.imread(str(path)) for path in SCENES[4:8]]
+
+
+def same(found, expected):
+    return all(
+        np.array_equal(getattr(found, name), getattr(expected, name))
+        for name in ('xyxy', 'scores', 'class_ids')
+    )
+
+
+def test_the_public_names():
+    assert sorted(tp.__all__) == [
+        'Detections',
+        'Model',
+        'TrtPerceptionError',
+        '__version__',
+        'load',
+    ]
+    assert set(tp.__all__) <= set(dir(tp))
+    assert [name for name in tp.__all__ if not hasattr(tp, name)] == []
+    with pytest.raises(AttributeError, match='no attribute'):
+        getattr(tp, 'nothing')  # noqa: B009
+
+
+def test_one_image_is_what_the_node_finds(model, images):
+    config = DetectorConfig.from_values({'engine_path': str(DIGITS)})
+    pipeline = open_pipeline(config)
+    pipeline.enqueue(0, frame_of(images[0]), Thresholds())
+    expected = pipeline.collect(0).detections
+    pipeline.close()
+    found = model(images[0])
+    assert isinstance(found, tp.Detections)
+    assert len(found) > 2
+    assert same(found, expected)
+
+
+def test_a_list_keeps_its_order_and_may_mix_sizes(model, images):
+    mixed = [images[0], images[1][:301, :211], images[2]]
+    found = model(mixed)
+    assert isinstance(found, list)
+    assert all(same(one, model(image)) for one, image in zip(found, mixed, strict=True))
+    assert model([]) == []
+
+
+def test_thresholds_hold_for_one_call(model, images):
+    before = model(images[0])
+    high = model(images[0], confidence_threshold=float(np.median(before.scores)))
+    assert 0 < len(high) < len(before)
+    assert same(high, tp.Detections(*(part[: len(high)] for part in vars(before).values())))
+    name = model.class_names[before.class_ids[0]]
+    only = model(images[0], class_filter=[name])
+    assert {model.class_names[index] for index in only.class_ids} == {name}
+    assert same(model(images[0]), before)
+
+
+def test_an_image_that_is_not_contiguous(model, images):
+    wide = np.repeat(images[0], 2, axis=1)
+    assert same(model(wide[:, ::2]), model(images[0]))
+
+
+@pytest.mark.parametrize(
+    'image',
+    [
+        np.zeros((4, 4), np.uint8),
+        np.zeros((4, 4, 4), np.uint8),
+        np.zeros((4, 4, 3), np.float32),
+        'image.jpg',
+        None,
+    ],
+    ids=['grey', 'four channels', 'float', 'a path', 'nothing'],
+)
+def test_what_is_no_bgr_image_is_refused(model, image):
+    with pytest.raises(ValueError, match=r'uint8 array \(height, width, 3\)'):
+        model([image])
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'says'),
+    [
+        ({'confidence_threshold': 1.5}, 'confidence_threshold'),
+        ({'iou_threshold': -1}, 'iou_threshold'),
+        ({'class_filter': ['zebra']}, 'zebra'),
+        ({'class_filter': '7'}, 'list of string'),
+    ],
+)
+def test_thresholds_that_cannot_be(model, images, arguments, says):
+    with pytest.raises(tp.TrtPerceptionError, match=says):
+        model(images[0], **arguments)
+
+
+def test_parameters_when_it_is_loaded(images):
+    names = [f'digit {index}' for index in range(10)]
+    with tp.load(str(DIGITS), max_detections=2, model_class_names=names) as strict:
+        assert strict.class_names == tuple(names)
+        assert len(strict(images[0])) == 2
+    with pytest.raises(tp.TrtPerceptionError, match='confidence_treshold'):
+        tp.load(DIGITS, confidence_treshold=0.5)
+    with pytest.raises(tp.TrtPerceptionError, match='nowhere'):
+        tp.load('nowhere.onnx')
+
+
+def test_closed_is_closed(images):
+    model = tp.load(DIGITS)
+    model.close()
+    model.close()
+    with pytest.raises(ValueError, match='closed'):
+        model(images[0])
+
+
+def test_several_threads_take_turns(model, images):
+    expected = [model(image) for image in images]
+    found = [None] * len(images)
+
+    def run(index):
+        for _ in range(3):
+            found[index] = model(images[index])
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(images))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=100)
+    assert all(same(*pair) for pair in zip(found, expected, strict=True))
+
+
+def test_as_supervision_has_the_keywords_of_its_class(model, images):
+    """supervision.Detections checks what it is given: arrays (n, 4), (n,) and (n,)."""
+    found = model(images[0])
+    mapping = found.as_supervision()
+    assert set(mapping) == {'xyxy', 'confidence', 'class_id'}
+    count = len(found)
+    assert [value.shape for value in mapping.values()] == [(count, 4), (count,), (count,)]
+    supervision = pytest.importorskip('supervision', reason='needs supervision')
+    assert len(supervision.Detections(**mapping)) == count
+
+
+@pytest.mark.parametrize(
+    'code',
+    re.findall(
+        r'^```python\n(.*?)^```',
+        (ROOT / 'docs' / 'python.md').read_text(encoding='utf-8'),
+        re.DOTALL | re.MULTILINE,
+    ),
+)
+def test_the_examples_of_the_page_run(code, tmp_path):
+    """In a folder with the files that the page speaks of."""
+    (tmp_path / 'model.onnx').symlink_to(DIGITS)
+    (tmp_path / 'model.onnx.json').write_bytes(
+        DIGITS.with_name('digits.onnx.json').read_bytes().replace(b'digits.onnx', b'model.onnx')
+    )
+    for path in SCENES[:3]:
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / 'image.jpg').write_bytes(SCENES[0].read_bytes())
+    if 'supervision' in code:
+        pytest.importorskip('supervision', reason='needs supervision')
+    done = subprocess.run(
+        [sys.executable, '-c', code], cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout

@@ -1,0 +1,184 @@
+"""A detector for Python programs without ROS: ``load`` a model, call it on images.
+
+Guarantees: the same boxes as the node's for the same pixels and thresholds. A Model may be called
+from several threads; they take turns. Non-guarantee: images are not copied, so they must not
+change during the call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.config import PARAMETERS
+from trt_perception.config import DetectorConfig
+from trt_perception.config import Thresholds
+from trt_perception.detections import Detections
+from trt_perception.evaluation.run import batches
+from trt_perception.evaluation.run import detect
+from trt_perception.frame import Frame
+from trt_perception.model_file import read_model_file
+from trt_perception.picture_files import frame_of
+from trt_perception.pipelines.open_pipeline import open_offline
+
+__all__ = ['Model', 'load']
+
+_Image = npt.NDArray[np.uint8]
+
+
+def load(path: str | Path, **parameters: Any) -> Model:
+    """Open a model: a TensorRT engine on the GPU, an ONNX file on the CPU.
+
+    Args:
+        path: the engine (``.engine``, ``.plan``, ``.trt``) or ONNX file (``.onnx``).
+        parameters: parameters of the node, with ``_`` for ``.`` in their names, such as
+            ``confidence_threshold=0.4`` or ``model_class_names=['person', 'forklift']``.
+
+    Raises:
+        ConfigError: a parameter is unknown or out of range.
+        EngineError: the file cannot be used; the message says why and what to do.
+        CudaError: the file is an engine, and there is no GPU to run it.
+    """
+    return Model(path, **parameters)
+
+
+class Model:
+    """A loaded model, as ``load`` returns it; a context manager.
+
+    Attributes:
+        class_names: names of the classes; ``class_ids`` of Detections are indices into it.
+    """
+
+    def __init__(self, path: str | Path, **parameters: Any) -> None:
+        """Open the model; see ``load``."""
+        names = {row.field: row.name for row in PARAMETERS}
+        self._values = {names.get(key, key): value for key, value in parameters.items()}
+        self._values['engine_path'] = str(path)
+        config = DetectorConfig.from_values(self._values)
+        self._pipeline = open_offline(read_model_file(path), config)
+        self._lock = threading.Lock()
+        self._closed = False
+        self.class_names: tuple[str, ...] = self._pipeline.spec.class_names
+
+    @overload
+    def __call__(
+        self,
+        images: _Image,
+        *,
+        confidence_threshold: float | None = ...,
+        iou_threshold: float | None = ...,
+        class_filter: Sequence[str] | None = ...,
+    ) -> Detections: ...
+
+    @overload
+    def __call__(
+        self,
+        images: Sequence[_Image],
+        *,
+        confidence_threshold: float | None = ...,
+        iou_threshold: float | None = ...,
+        class_filter: Sequence[str] | None = ...,
+    ) -> list[Detections]: ...
+
+    def __call__(
+        self,
+        images: _Image | Sequence[_Image],
+        *,
+        confidence_threshold: float | None = None,
+        iou_threshold: float | None = None,
+        class_filter: Sequence[str] | None = None,
+    ) -> Detections | list[Detections]:
+        """Detect objects in one image or in several.
+
+        Args:
+            images: uint8 (height, width, 3), BGR, as OpenCV reads them; one array, or a sequence
+                of arrays of any sizes.
+            confidence_threshold: 0 to 1; a score must be above this. None: as loaded.
+            iou_threshold: 0 to 1; the weaker of two boxes of a class that overlap by more is
+                removed. None: as loaded.
+            class_filter: names of the classes to report; empty: all. None: as loaded.
+
+        Returns:
+            Detections in pixels of the image; for a sequence a list of them, in its order.
+
+        Raises:
+            ValueError: an image has another shape or type, or the model was closed.
+            ConfigError: a threshold is out of range, or a class is none of the model's.
+            ImageError: an image is too large.
+            EngineError: the outputs are not what they should be.
+            CudaError: a CUDA call failed.
+        """
+        changes = {
+            'confidence_threshold': confidence_threshold,
+            'iou_threshold': iou_threshold,
+            'class_filter': class_filter,
+        }
+        given = {key: value for key, value in changes.items() if value is not None}
+        config = DetectorConfig.from_values({**self._values, **given})
+        thresholds = config.thresholds(self.class_names)
+        one = isinstance(images, np.ndarray) and images.ndim < 4
+        frames = [_frame(image) for image in ([images] if one else list(images))]
+        with self._lock:
+            if self._closed:
+                raise ValueError('the model was closed; load it again')
+            found = self._detect(frames, thresholds)
+        return found[0] if one else found
+
+    def _detect(self, frames: Sequence[Frame], thresholds: Thresholds) -> list[Detections]:
+        pipeline = self._pipeline
+        found: list[Detections] = []
+        if pipeline.spec.batch > 1:
+            for chunk in batches(frames, pipeline.spec.batch):
+                found += detect(pipeline, chunk, thresholds)
+            return found
+        waiting: deque[int] = deque()
+        try:
+            # As many frames at a time as the pipeline has room for.
+            for index, frame in enumerate(frames):
+                if len(waiting) == pipeline.depth:
+                    found.append(pipeline.collect(waiting.popleft()).detections)
+                pipeline.enqueue(index % pipeline.depth, frame, thresholds)
+                waiting.append(index % pipeline.depth)
+            while waiting:
+                found.append(pipeline.collect(waiting.popleft()).detections)
+        finally:
+            for slot in waiting:  # after an error: free the other slots
+                with contextlib.suppress(Exception):
+                    pipeline.collect(slot)
+        return found
+
+    def close(self) -> None:
+        """Free the model's memory; may be called again."""
+        with self._lock:
+            self._closed = True
+            self._pipeline.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _frame(image: Any) -> Frame:
+    shape, dtype = getattr(image, 'shape', None), getattr(image, 'dtype', None)
+    if dtype != np.uint8 or shape is None or len(shape) != 3 or shape[2] != 3:
+        raise ValueError(
+            'an image must be a uint8 array (height, width, 3) in BGR order, as cv2.imread '
+            f'returns it (got {type(image).__name__}, {dtype}, {shape}); cv2.cvtColor converts'
+        )
+    return frame_of(image)
