@@ -39,6 +39,7 @@ setup(
             'onnx',
             'onnxslim',
             'onnxruntime',
+            'ml_dtypes',
             'pydantic>=2',
             'pycocotools',
         ],
