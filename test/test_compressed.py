@@ -13,7 +13,6 @@ from PIL import Image
 from trt_perception import compressed
 from trt_perception.compressed import MAX_PIXELS
 from trt_perception.compressed import decode_picture
-from trt_perception.compressed import picture_size
 from trt_perception.errors import ImageError
 
 
@@ -21,9 +20,9 @@ def array(content):
     return np.frombuffer(content, np.uint8)
 
 
-def refusal(content, reason, read=decode_picture):
+def refusal(content, reason):
     with pytest.raises(ImageError) as caught:
-        read(array(content))
+        decode_picture(array(content))
     assert caught.value.reason == reason
     return str(caught.value)
 
@@ -79,8 +78,8 @@ WRITTEN = {
 
 @pytest.mark.parametrize('content', WRITTEN.values(), ids=WRITTEN.keys())
 def test_size_and_pixels_are_those_that_opencv_reads(content):
-    assert picture_size(array(content)) == (37, 21)
     expected = cv2.imdecode(array(content), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    assert expected.shape == (21, 37, 3)
     assert (decode_picture(array(content)) == expected).all()
 
 
@@ -133,7 +132,7 @@ def test_a_jpeg_of_a_thousand_scans(monkeypatch):
 
 
 def test_endless_fill_bytes_end():
-    refusal(b'\xff\xd8' + b'\xff' * 50_000_000, 'not_decodable', picture_size)
+    refusal(b'\xff\xd8' + b'\xff' * 50_000_000, 'not_decodable')
 
 
 def test_pixels_of_another_size_than_the_header_says(monkeypatch):

@@ -51,6 +51,7 @@ LAYERS = {
         'onnx_external',
         'output_layout',
         'picture_files',
+        'picture_headers',
         'plain_text',
         'recognition',
         'recognition_facts',

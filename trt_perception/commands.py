@@ -15,6 +15,9 @@ __all__ = [
     *('evaluate_engine', 'inspect_engine', 'replay_images'),
 ]
 
+# That of trt_perception.compressed, which imports OpenCV.
+_MAX_PIXELS = 2**27
+
 
 def benchmark_engine() -> int:
     """Run benchmark_engine; return its exit code."""
@@ -57,6 +60,8 @@ def replay_images() -> int:
 
 
 def _run(module: str, interrupted: int = 130) -> int:
+    # OpenCV looks at it when it is first imported: a second wall behind our own checks.
+    os.environ.setdefault('OPENCV_IO_MAX_IMAGE_PIXELS', str(_MAX_PIXELS))
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:  # else a shell in the background ignores it
         # Nothing has begun that must be ended in order.

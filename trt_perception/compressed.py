@@ -2,7 +2,10 @@
 
 Guarantees: a file of a few kilobytes cannot ask for gigabytes of memory or minutes of work, and a
 file that ends too early is refused, never returned half grey. OpenCV alone promises neither: its
-own limit is 2**30 pixels, and before 4.9 it returned what it had read of a truncated file.
+own limit is 2**30 pixels, it takes memory for whatever length a part of the file declares, and
+before 4.9 it returned what it had read of a truncated file. So each part is held against the
+bytes that are there, up to the file's end, and the decoder gets a file that was put together anew
+from the parts that pixels need: what two readers may understand differently does not reach it.
 Non-guarantee: flipped bits inside a JPEG are other pixels; nobody can tell.
 """
 
@@ -19,115 +22,208 @@ import numpy.typing as npt
 
 from trt_perception.errors import ImageError
 
-__all__ = ['MAX_PIXELS', 'decode_picture', 'picture_size']
+__all__ = ['MAX_PIXELS', 'check_size', 'decode_checked', 'decode_picture']
 
 #: 134 megapixels, 403 MB once decoded: twice the largest camera that ROS knows.
 MAX_PIXELS: Final = 2**27
 # Each scan of a progressive JPEG walks over all pixels again; encoders write about ten.
 _MAX_SCANS: Final = 64
-# In front of the first scan; each costs a microsecond of the interpreter.
-_MAX_SEGMENTS: Final = 4096
+# Segments of a JPEG, chunks of a PNG; each costs a microsecond of the interpreter.
+_MAX_PARTS: Final = 2**16
 
 _PNG_START: Final = b'\x89PNG\r\n\x1a\n'
-_PNG_END: Final = re.compile(re.escape(b'\0\0\0\0IEND\xaeB`\x82'))
+_PNG_CRITICAL: Final = (b'PLTE', b'IDAT', b'IEND')
+# This bit of the first letter makes it lower case.
+_PNG_ANCILLARY: Final = 0x20
+_PNG_ORIENTATION: Final = b'eXIf'
+
 _JPEG_START: Final = b'\xff\xd8'
-# Inside a scan a byte 0xff is followed by zero, so these are no pixels.
-_JPEG_END: Final = re.compile(rb'\xff\xd9')
-_JPEG_SCAN: Final = re.compile(rb'\xff\xda')
-# Start of frame, all kinds: ITU-T T.81, table B.1.
-_JPEG_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_JPEG_MARKER: Final = re.compile(rb'\xff{1,256}([^\0\xff])', re.DOTALL)
+# Inside a scan a byte 0xff is followed by zero, or is one of the restart markers.
+_JPEG_SCAN_END: Final = re.compile(rb'\xff[^\0\xd0-\xd7\xff]')
+# ITU-T T.81, table B.1: baseline, extended and progressive, all with Huffman coding.
+_JPEG_FRAMES: Final = frozenset((0xC0, 0xC1, 0xC2))
+_JPEG_TABLES: Final = frozenset((0xC4, 0xDB, 0xDD))
+_JPEG_SCAN: Final = 0xDA
+_JPEG_END: Final = 0xD9
+# JFIF and Adobe say which colours the components are.
+_JPEG_COLORS: Final = frozenset((0xE0, 0xEE))
+_JPEG_EXIF: Final = 0xE1
+# Comments and what applications keep in a file; none says anything of the pixels.
+_JPEG_LEFT_OUT: Final = frozenset(range(0xE0, 0xF0)) | {0xFE}
 
 
-def decode_picture(content: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+def decode_picture(
+    content: npt.NDArray[np.uint8], *, upright: bool = False
+) -> npt.NDArray[np.uint8]:
     """Decode a JPEG or PNG.
 
     Args:
         content: the file's bytes, uint8, one-dimensional.
+        upright: turn the picture as its EXIF data say; else pixels are where the file stores
+            them, because boxes belong to the stored pixels, which is how image_transport shows
+            them, too.
 
     Returns:
-        uint8 (height, width, 3), BGR. Pixels are where the file stores them: an orientation in
-        EXIF is left alone, because boxes belong to the stored pixels, which is how
-        image_transport shows them, too.
+        uint8 (height, width, 3), BGR.
 
     Raises:
         ImageError: with the reason ``not_decodable`` or ``too_large``.
     """
-    width, height = picture_size(content)
+    start = content[: len(_PNG_START)].tobytes()
+    if start == _PNG_START:
+        parts = list(_png_parts(content.data, upright))
+        width, height = struct.unpack_from('>II', parts[1], 8)
+    elif start.startswith(_JPEG_START):
+        parts = list(_jpeg_parts(content.data, upright))
+        height, width = struct.unpack_from(
+            '>HH', next(p for p in parts if p[1] in _JPEG_FRAMES), 5
+        )
+    else:
+        raise _not_decodable(f'expected JPEG or PNG (it starts with {start!r})')
+    check_size(width, height)
+    whole = np.frombuffer(b''.join(parts), np.uint8)
+    return decode_checked(whole, (width, height), upright=upright, turned=upright)
+
+
+def check_size(width: int, height: int) -> None:
+    """Refuse a picture that has no pixels, or more than a camera's.
+
+    Raises:
+        ImageError: with the reason ``not_decodable`` or ``too_large``.
+    """
+    if width < 1 or height < 1:
+        raise _not_decodable(f'a picture without pixels ({width}x{height}): it is damaged')
     if width * height > MAX_PIXELS:
         raise ImageError(
             'too_large',
-            f'a compressed image may have {MAX_PIXELS} pixels (got {width}x{height}); let the '
-            'camera send a smaller one',
+            f'a picture may have at most {MAX_PIXELS} pixels (got {width}x{height}): make it '
+            'smaller, or let the camera send a smaller one',
         )
+
+
+def decode_checked(
+    content: npt.NDArray[np.uint8], size_wh: tuple[int, int], *, upright: bool, turned: bool
+) -> npt.NDArray[np.uint8]:
+    """Let OpenCV decode a picture whose parts were checked, and hold the result to its header.
+
+    Args:
+        content: the file's bytes, uint8, one-dimensional.
+        size_wh: width and height by its header.
+        upright: as in decode_picture.
+        turned: what comes out may lie on its side in the file.
+
+    Returns:
+        uint8 (height, width, 3), BGR.
+
+    Raises:
+        ImageError: with the reason ``not_decodable``.
+    """
+    flag = 0 if upright else cv2.IMREAD_IGNORE_ORIENTATION
     try:
-        bgr = cv2.imdecode(content, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+        bgr = cv2.imdecode(content, cv2.IMREAD_COLOR | flag)
     except cv2.error as error:
-        raise ImageError('not_decodable', f'OpenCV cannot decode it: {error}') from error
-    if bgr is None or bgr.shape[:2] != (height, width):
+        raise _not_decodable(f'OpenCV cannot decode it: {error}') from error
+    width, height = size_wh
+    expected = [(height, width), (width, height)] if turned else [(height, width)]
+    if bgr is None or bgr.shape[:2] not in expected:
         found = 'nothing' if bgr is None else f'{bgr.shape[1]}x{bgr.shape[0]}'
-        raise ImageError(
-            'not_decodable', f'the header says {width}x{height} (got {found}): it is damaged'
-        )
+        raise _not_decodable(f'the header says {width}x{height} (got {found}): it is damaged')
     return bgr.astype(np.uint8, copy=False)
 
 
-def picture_size(content: npt.NDArray[np.uint8]) -> tuple[int, int]:
-    """Return the width and height that a JPEG or PNG declares, without decoding it.
-
-    Raises:
-        ImageError: ``not_decodable``: it is neither, or a part of one.
-    """
-    start = content[: len(_PNG_START)].tobytes()
-    if start == _PNG_START:
-        return _png_size(content)
-    if start.startswith(_JPEG_START):
-        return _jpeg_size(content)
-    raise ImageError('not_decodable', f'expected JPEG or PNG (it starts with {start!r})')
-
-
-def _png_size(content: npt.NDArray[np.uint8]) -> tuple[int, int]:
-    header = content[8:24].tobytes()
-    if len(header) < 16 or header[4:8] != b'IHDR':
-        raise ImageError('not_decodable', 'a PNG without its header: it is damaged')
-    if _PNG_END.search(content.data) is None:
-        raise ImageError('not_decodable', 'a PNG without its end: it is truncated')
-    width, height = struct.unpack('>II', header[8:])
-    return int(width), int(height)
-
-
-def _jpeg_size(content: npt.NDArray[np.uint8]) -> tuple[int, int]:
-    size = None
-    for marker, start, end in _jpeg_segments(content):
-        if marker in _JPEG_FRAMES and end - start >= 5:
-            height, width = struct.unpack('>HH', content[start + 1 : start + 5].tobytes())
-            size = int(width), int(height)
-        elif marker == 0xDA and size is not None:
-            if _JPEG_END.search(content.data, end) is None:
-                break
-            scans = sum(1 for _ in _JPEG_SCAN.finditer(content.data, start))
-            if scans > _MAX_SCANS:
-                raise ImageError(
-                    'too_large', f'a JPEG may have {_MAX_SCANS} scans (got {scans}): not a camera'
-                )
-            return size
-    raise ImageError('not_decodable', 'a JPEG without header, pixels or end: it is truncated')
-
-
-def _jpeg_segments(content: npt.NDArray[np.uint8]) -> Iterator[tuple[int, int, int]]:
-    """Yield marker, start and end of each segment's payload, up to the first scan's."""
-    at = 2
-    for _ in range(_MAX_SEGMENTS):
-        if at + 4 > content.size or content[at] != 0xFF:
-            return
-        marker = int(content[at + 1])
-        if marker == 0xFF:  # a fill byte
-            at += 1
-            continue
-        if marker == 0x01 or 0xD0 <= marker <= 0xD8:  # these stand alone
-            at += 2
-            continue
-        end = at + 2 + int(content[at + 2]) * 256 + int(content[at + 3])
-        yield marker, at + 4, end
-        if marker == 0xDA or end < at + 4:
+def _png_parts(content: memoryview, upright: bool) -> Iterator[bytes]:
+    """Yield signature, header, palette, transparency, pixels and end of a PNG, one by one."""
+    yield _PNG_START
+    at, pixels = len(_PNG_START), False
+    for index in range(_MAX_PARTS):
+        if at + 12 > len(content):
+            raise _truncated('PNG')
+        (size,) = struct.unpack_from('>I', content, at)
+        kind, end = bytes(content[at + 4 : at + 8]), at + 12 + size
+        if end > len(content):
+            raise _truncated('PNG')
+        if (index == 0) != (kind == b'IHDR') or (index == 0 and size != 13):
+            raise _not_decodable('a PNG without a header in its place: it is damaged')
+        if index and not kind[0] & _PNG_ANCILLARY and kind not in _PNG_CRITICAL:
+            raise _not_decodable(f'a PNG with a part {kind!r}, which no PNG has: it is damaged')
+        if kind in (b'IHDR', b'tRNS', *_PNG_CRITICAL) or (upright and kind == _PNG_ORIENTATION):
+            yield bytes(content[at:end])
+        pixels |= kind == b'IDAT'
+        if kind == b'IEND':
+            if not pixels:
+                raise _not_decodable('a PNG without pixels: it is damaged')
             return
         at = end
+    raise ImageError('too_large', f'a PNG may have {_MAX_PARTS} parts (got more): not a camera')
+
+
+def _jpeg_parts(content: memoryview, upright: bool) -> Iterator[bytes]:
+    """Yield start, tables, frame, scans and end of a JPEG, one by one, with their markers."""
+    yield _JPEG_START
+    at, frames, scans = len(_JPEG_START), 0, 0
+    for _ in range(_MAX_PARTS):
+        match = _JPEG_MARKER.match(content, at)
+        if match is None:
+            raise _truncated('JPEG')
+        marker, at = match[1][0], match.end()
+        if marker == _JPEG_END:
+            if not scans:
+                raise _not_decodable('a JPEG without pixels: it is damaged')
+            yield b'\xff\xd9'
+            return
+        end = at + _segment_size(content, at)
+        if marker in _JPEG_FRAMES:
+            frames += 1
+            _check_frame(content[at:end])
+        elif marker == _JPEG_SCAN:
+            scans += 1
+            end = _scan_end(content, end)
+        elif marker not in _JPEG_TABLES | _JPEG_LEFT_OUT:
+            raise _not_decodable(
+                f'a JPEG with marker {marker:#04x}: it is damaged, or neither baseline nor '
+                'progressive with Huffman coding, which is all that is read'
+            )
+        if frames != 1 and (scans or frames):
+            raise _not_decodable('a JPEG with another number of frames than one: it is damaged')
+        if scans > _MAX_SCANS:
+            raise ImageError('too_large', f'a JPEG may have {_MAX_SCANS} scans (got more)')
+        exif = upright and marker == _JPEG_EXIF
+        if marker not in _JPEG_LEFT_OUT or marker in _JPEG_COLORS or exif:
+            yield bytes((0xFF, marker)) + content[at:end]
+        at = end
+    raise ImageError('too_large', f'a JPEG may have {_MAX_PARTS} parts (got more): not a camera')
+
+
+def _segment_size(content: memoryview, at: int) -> int:
+    """Return the length that a segment declares; it counts its own two bytes."""
+    if at + 2 > len(content):
+        raise _truncated('JPEG')
+    (size,) = struct.unpack_from('>H', content, at)
+    if size < 2 or at + size > len(content):
+        raise _truncated('JPEG')
+    return int(size)
+
+
+def _check_frame(segment: memoryview) -> None:
+    """Look at a frame's header: length, bits, height, width, components, three bytes for each."""
+    components = segment[7] if len(segment) > 7 else 0
+    if components not in (1, 3, 4) or len(segment) != 8 + 3 * components or segment[2] != 8:
+        raise _not_decodable(
+            'a JPEG whose frame is not of 8 bits and one, three or four components: it is damaged'
+        )
+
+
+def _scan_end(content: memoryview, at: int) -> int:
+    match = _JPEG_SCAN_END.search(content, at)
+    if match is None:
+        raise _truncated('JPEG')
+    return match.start()
+
+
+def _truncated(kind: str) -> ImageError:
+    return _not_decodable(f'a {kind} that ends before one of its parts: it is truncated')
+
+
+def _not_decodable(message: str) -> ImageError:
+    return ImageError('not_decodable', message)

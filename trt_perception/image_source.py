@@ -13,6 +13,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from trt_perception.compressed import check_size
 from trt_perception.errors import ConfigError
 from trt_perception.errors import ImageError
 from trt_perception.picture_files import read_picture
@@ -98,14 +99,34 @@ class ImageSource:
         path = Path(self.source).expanduser()
         video = cv2.VideoCapture(str(path))
         try:
+            size_wh = _declared_size(video, path)
             index = 0
             while True:
                 more, bgr = video.read()
                 if not more:
                     break
+                height, width = bgr.shape[:2]
+                if size_wh not in ((width, height), (height, width)):  # a phone's lies on its side
+                    raise ConfigError(
+                        f'{path}: frame {index} measures {width}x{height}, the file says '
+                        f'{size_wh[0]}x{size_wh[1]}: it is damaged'
+                    )
                 yield f'{path.name}#{index:06d}', bgr.astype(np.uint8, copy=False)
                 index += 1
         finally:
             video.release()
         if not index:
             raise ConfigError(f'{path}: cannot be decoded as a video')
+
+
+def _declared_size(video: cv2.VideoCapture, path: Path) -> tuple[int, int]:
+    """Return a video's width and height; nothing was decoded yet."""
+    if not video.isOpened():
+        raise ConfigError(f'{path}: cannot be decoded as a video')
+    width = int(video.get(cv2.CAP_PROP_FRAME_WIDTH))
+    height = int(video.get(cv2.CAP_PROP_FRAME_HEIGHT))
+    try:
+        check_size(width, height)
+    except ImageError as error:
+        raise ConfigError(f'{path}: {error}') from error
+    return width, height
