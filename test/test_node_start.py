@@ -56,6 +56,7 @@ WRONG = [
     ('model.std:=[1.0, 0.0, 1.0]', ["'model.std'", 'positive']),
     ('model.class_names:=[a, b, a]', ["'model.class_names'", 'different names']),
     ('autostart:=1', ["'autostart'", 'a bool', '1']),
+    ('debug_image.max_rate_hz:=1.0e-10', ["'debug_image.max_rate_hz'", '0.01', '1e-10']),
 ]
 
 

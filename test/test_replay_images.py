@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 
 import cv2
 import numpy as np
@@ -234,9 +235,10 @@ def test_undecodable_video(tmp_path):
         (('FOLDER/*.txt',), ['this pattern finds no picture (1 other files)']),
         (('missing.mp4',), ['missing.mp4']),
         (('FOLDER', 'more'), ['more']),
-        (('FOLDER', '--rate', '0'), ['--rate', 'above 0', "'0'"]),
-        (('FOLDER', '--rate', 'nan'), ['--rate', 'above 0', "'nan'"]),
-        (('FOLDER', '--rate', 'fast'), ['--rate', 'above 0', "'fast'"]),
+        (('FOLDER', '--rate', '0'), ['--rate', 'from 0.001', "'0'"]),
+        (('FOLDER', '--rate', '1e-10'), ['--rate', 'from 0.001', "'1e-10'"]),
+        (('FOLDER', '--rate', 'nan'), ['--rate', 'from 0.001', "'nan'"]),
+        (('FOLDER', '--rate', 'fast'), ['--rate', 'from 0.001', "'fast'"]),
         (('FOLDER', '--depth', '-1'), ['--depth', 'from 1', "'-1'"]),
         (('FOLDER', '--depth', '0'), ['--depth', 'from 1', "'0'"]),
         (('FOLDER', '--wait-for-subscribers', '-1'), ['--wait-for-subscribers', "'-1'"]),
@@ -320,3 +322,31 @@ def test_encoding_arrives_decodable(client, default_context, gradient, encoding)
     # The border of a Bayer picture lacks neighbours.
     assert difference[1:-1, 1:-1].max() <= (0 if exact and not compressed else 6)
     assert difference.mean() <= (0 if exact and encoding != 'jpeg' else 3)
+
+
+@pytest.mark.parametrize('arguments', [(), ('--loop',)])
+def test_a_log_on_a_full_disk(folder, arguments):
+    code, output = run(folder, '--rate', '1000', '--log', '/dev/full', *arguments)
+    assert code == 1
+    assert '--log /dev/full: cannot be written: No space left on device' in output
+    assert 'Traceback' not in output
+
+
+BROKEN = """
+import sys
+from trt_perception.ros import replay_images
+
+def encode(*_):
+    raise RuntimeError('encoding broke')
+
+replay_images.encode_bgr = encode
+sys.exit(replay_images.main(sys.argv[1:]))
+"""
+
+
+def test_an_error_that_nobody_expected_ends_it(folder):
+    command = [sys.executable, '-c', BROKEN, folder, '--rate', '1000', '--loop']
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert ended.returncode == 1
+    assert 'encoding broke' in ended.stderr
+    assert 'sent 0 images' in ended.stderr + ended.stdout

@@ -30,6 +30,9 @@ from trt_perception.plain_text import shown
 
 __all__ = ['PARAMETERS', 'DetectorConfig', 'Parameter', 'Thresholds', 'parameter_value']
 
+# A timer's period, in whole nanoseconds, has 64 bits.
+_LOWEST_RATE_HZ: Final = 0.01
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -155,7 +158,7 @@ class DetectorConfig:
     )
     debug_image_max_rate_hz: float = _parameter(
         10.0,
-        'Most debug images a second; 0 offers none.',
+        'Most debug images a second, at least 0.01; 0 offers none.',
         name='debug_image.max_rate_hz',
         unit='Hz',
         minimum=0.0,
@@ -255,6 +258,11 @@ class DetectorConfig:
         ):
             if fault:
                 raise ConfigError(f"parameter '{name}' {fault}")
+        if 0 < self.debug_image_max_rate_hz < _LOWEST_RATE_HZ:
+            raise ConfigError(
+                f"parameter 'debug_image.max_rate_hz' must be 0 or from {_LOWEST_RATE_HZ:g} to "
+                f'1000 (got {self.debug_image_max_rate_hz!r})'
+            )
         if any(value <= 0 for value in self.model_std):
             raise ConfigError(
                 f"parameter 'model.std' must be positive (got {list(self.model_std)})"

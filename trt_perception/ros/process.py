@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import rclpy
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
 from trt_perception.errors import ConfigError
 from trt_perception.interruption import interrupt
 from trt_perception.plain_text import plain
+from trt_perception.ros.executor import GuardedExecutor
 
 __all__ = ['run_node', 'wrong_usage']
 
@@ -65,11 +65,10 @@ def run_node(
         target=_wait_for_signal, args=(caught, stop, wake.trigger), name='signals', daemon=True
     )
     waiter.start()
-    executor = SingleThreadedExecutor()
-    executor.add_node(node)
+    executor = GuardedExecutor(node)
     node.get_logger().info('node up')
     try:
-        while not stop.is_set() and not finished(node):
+        while not stop.is_set() and not finished(node) and node.context.ok():
             executor.spin_once()
         node.get_logger().info('ending')
     finally:

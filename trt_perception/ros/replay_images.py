@@ -93,7 +93,7 @@ class ReplayImages(Node):
             self.resolve_topic_name('image') + ('/compressed' if compressed else ''),
             QoSProfile(depth=options.depth, reliability=reliability),
         )
-        self.create_timer(1 / options.rate, self._publish_next)
+        self.create_timer(1 / options.rate, self._on_timer)
 
     def finished(self) -> bool:
         """Tell whether all pictures were sent."""
@@ -107,8 +107,7 @@ class ReplayImages(Node):
         self.get_logger().info(f'sent {self._sent} images in {seconds:.1f} s')
         if self._unreadable:
             self.get_logger().error(f'{len(self._unreadable)} pictures could not be read')
-        if self._log is not None:
-            self._log.close()
+        self._write_log('')
         self.destroy_node()
         return self.exit_code
 
@@ -126,9 +125,20 @@ class ReplayImages(Node):
             self._unreadable.add(reason)
             self.get_logger().error(log_text(reason))
 
-    def _publish_next(self) -> None:
+    def _on_timer(self) -> None:
         if self._done or not self._subscribers_are_there():
             return
+        try:
+            self._publish_next()
+        except Exception:  # which the executor logs: a camera would go on, a program ends
+            self._fail()
+            raise
+
+    def _fail(self) -> None:
+        self.exit_code = 1
+        self._done = True
+
+    def _publish_next(self) -> None:
         try:
             name, bgr = next(self._pictures)
         except StopIteration:
@@ -136,18 +146,31 @@ class ReplayImages(Node):
             return
         except ConfigError as error:
             self.get_logger().error(log_text(error))
-            self.exit_code = 1
-            self._done = True
+            self._fail()
             return
         message = self._message(bgr)
         self._started = self._started or time.monotonic()
         self._publisher.publish(message)
         self._sent += 1
-        if self._log is not None:
-            stamp = message.header.stamp
-            self._log.write(
-                json.dumps({'name': name, 'stamp_ns': stamp.sec * 10**9 + stamp.nanosec}) + '\n'
-            )
+        stamp = message.header.stamp
+        self._write_log(
+            json.dumps({'name': name, 'stamp_ns': stamp.sec * 10**9 + stamp.nanosec}) + '\n'
+        )
+
+    def _write_log(self, line: str) -> None:
+        """Write a line of --log; an empty one closes it."""
+        if self._log is None:
+            return
+        try:
+            if line:
+                self._log.write(line)
+            else:
+                self._log.close()
+        except OSError as error:
+            self._fail()
+            self._log = None
+            place = f'--log {self._options.log}'
+            self.get_logger().error(log_text(f'{place}: cannot be written: {error.strerror}'))
 
     def _subscribers_are_there(self) -> bool:
         wanted = self._options.wait_for_subscribers
@@ -227,9 +250,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _rate(text: str) -> float:
     with contextlib.suppress(ValueError):
-        if 0 < float(text) <= 1000:
+        if 0.001 <= float(text) <= 1000:
             return float(text)
-    raise argparse.ArgumentTypeError(f'must be a number above 0 and at most 1000 (got {text!r})')
+    raise argparse.ArgumentTypeError(f'must be a number from 0.001 to 1000 (got {text!r})')
 
 
 def _at_least(lowest: int) -> Callable[[str], int]:
