@@ -80,6 +80,15 @@ def put(content, at, more):
     return content[:at] + more + content[at:]
 
 
+def two_faced():
+    """Return a JPEG whose frame is small for who takes marker 00 for a segment, else huge."""
+    at = PROGRESSIVE.index(b'\xff\xc2')
+    small = PROGRESSIVE[at : at + 19]
+    # For libjpeg the marker is none, the huge frame follows, and a comment that holds the small.
+    inside = b'\xff\xc2' + FRAME + b'\xff\xfe' + struct.pack('>H', 2 + len(small))
+    return put(PROGRESSIVE, at, b'\xff\0' + struct.pack('>H', 2 + len(inside)) + inside)
+
+
 def of_four_bytes(number):
     return struct.pack('>I', number)
 
@@ -101,6 +110,7 @@ PNGS = {
     '100,000 chunks': png(HEADER, *[chunk(b'tIME', bytes(7))] * 100_000, PIXELS, END),
 }
 JPEGS = {
+    'a frame for each of two readers': two_faced(),
     'frame behind marker 00': put(JPEG, FIRST, b'\xff\0\xff\xc2' + FRAME),
     'frame behind marker 00 and all else': put(JPEG, FIRST, b'\xff\0\0\x04\0\0\xff\xc0' + FRAME),
     'frame behind bytes of no segment': put(JPEG, FIRST, b'\1\2\3\xff\xc0' + FRAME),
