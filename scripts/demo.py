@@ -22,13 +22,17 @@ from ament_index_python.packages import get_package_share_directory
 from diagnostic_msgs.msg import DiagnosticArray
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
+from rclpy.qos import QoSDurabilityPolicy
+from rclpy.qos import QoSProfile
 from rclpy.signals import SignalHandlerOptions
 from vision_msgs.msg import Detection2DArray
+from vision_msgs.msg import LabelInfo
 
 from trt_perception.detections import Detections
 from trt_perception.drawing import draw_detections
 from trt_perception.frame import PIXEL_FORMATS
 from trt_perception.model_file import read_model_file
+from trt_perception.plain_text import plain
 from trt_perception.transport import transport_environment
 
 SHARE = Path(get_package_share_directory('trt_perception'))
@@ -54,6 +58,9 @@ class Recorder(Node):
         self.arrivals_ns = {}
         self.diagnostics = {}
         self.problem = ''
+        self.classes = None
+        latched = QoSProfile(depth=1, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL)
+        self.create_subscription(LabelInfo, 'label_info', self._on_labels, latched)
         self.create_subscription(Detection2DArray, 'detections', self._on_detections, 100)
         self.create_subscription(DiagnosticArray, '/diagnostics', self._on_diagnostics, 10)
 
@@ -62,6 +69,9 @@ class Recorder(Node):
         stamp = message.header.stamp.sec * 10**9 + message.header.stamp.nanosec
         self.detections[stamp] = message
         self.arrivals_ns[stamp] = now
+
+    def _on_labels(self, message):
+        self.classes = [entry.class_name for entry in message.class_map]
 
     def _on_diagnostics(self, message):
         for status in message.status:
@@ -168,10 +178,13 @@ def run_processes(options, recorder, processes, log):
     wait_for(
         recorder,
         processes,
-        lambda: recorder.diagnostics.get('state') == 'active',
+        lambda: recorder.diagnostics.get('state') == 'active' and recorder.classes is not None,
         60,
         'the detector to be active',
     )
+    foreign = other_classes(options.truth, recorder.classes)
+    if foreign:
+        print(f'note: {foreign}', file=sys.stderr)
     processes['replay_images'] = subprocess.Popen(camera)
     print(f'replay_images: sending {options.scenes} at {options.rate:g} Hz')
     shown = 0
@@ -240,7 +253,12 @@ def report(options, recorder, sent):
     """Measure against the truth, write everything, print the table; return the exit code."""
     results = {entry['name']: recorder.detections.get(entry['stamp_ns']) for entry in sent}
     counts = recorder.counts()
-    precision, recall = precision_recall(options.truth, results)
+    foreign = other_classes(options.truth, recorder.classes)
+    precision, recall = (
+        (None, None)
+        if foreign
+        else (round(share, 4) for share in precision_recall(options.truth, results))
+    )
     arrivals = sorted(recorder.arrivals_ns.values())
     latency = [(recorder.arrivals_ns[stamp] - stamp) * 1e-6 for stamp in recorder.arrivals_ns] or [
         float('nan')
@@ -255,8 +273,8 @@ def report(options, recorder, sent):
         'failed': counts['failed'],
         'not_delivered': counts['not_delivered'],
         'published_fps': round((len(arrivals) - 1) / span, 2),
-        'precision': round(precision, 4),
-        'recall': round(recall, 4),
+        'precision': precision,
+        'recall': recall,
         'latency_ms': {f'p{p}': round(float(np.percentile(latency, p)), 2) for p in (50, 99)},
     }
     (options.output / 'summary.json').write_text(
@@ -266,6 +284,8 @@ def report(options, recorder, sent):
     write_pictures(options, results)
     print_table(summary)
     print(f'pictures, detections and summary: {options.output}/')
+    if foreign:
+        print(f'note: {foreign}')
     if counts['not_delivered'] is None:
         print('note: another camera publishes on this topic; use another ROS_DOMAIN_ID')
     exact = (
@@ -275,6 +295,22 @@ def report(options, recorder, sent):
     if not exact:
         print('error: received is not published + dropped + failed', file=sys.stderr)
     return 0 if exact and counts['published'] else 1
+
+
+def other_classes(truth_file, classes):
+    """Return what is wrong where the model has none of the classes of the truth, else ''."""
+    content = json.loads(truth_file.read_text(encoding='utf-8'))
+    wanted = [category['name'] for category in content['categories']]
+    if set(wanted) & set(classes):
+        return ''
+    return (
+        f'the scenes show {listed(wanted)}, and the model has none of these classes but '
+        f'{listed(classes)}: precision and recall are not measured'
+    )
+
+
+def listed(names):
+    return ', '.join(plain(name) for name in names[:10]) + (' …' if len(names) > 10 else '')
 
 
 def boxes_of(message):
@@ -391,8 +427,8 @@ def print_table(summary):
         ('failed', summary['failed']),
         ('not delivered', summary['not_delivered']),
         ('published per second', summary['published_fps']),
-        ('precision at IoU 0.5', summary['precision']),
-        ('recall at IoU 0.5', summary['recall']),
+        ('precision at IoU 0.5', measured(summary['precision'])),
+        ('recall at IoU 0.5', measured(summary['recall'])),
         (
             'latency, stamp to detections',
             f'p50 {summary["latency_ms"]["p50"]} ms, p99 {summary["latency_ms"]["p99"]} ms',
@@ -401,6 +437,10 @@ def print_table(summary):
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f'  {name:<{width}}  {value}')
+
+
+def measured(share):
+    return 'not measured' if share is None else share
 
 
 def positive(text):

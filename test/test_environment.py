@@ -230,3 +230,64 @@ def test_drawing_scenes_says_what_it_needs(tmp_path):
     assert f'pip install -r {ROOT}/training/requirements.txt' in ended.stderr
     assert 'Traceback' not in ended.stderr
     assert not (tmp_path / 'scenes').exists()
+
+
+# scripts/env, with a stand-in for what sets up and builds.
+
+STAND_IN = """
+env_select() { echo "selected: '$1' of $#"; }
+env_ready() { :; }
+env_open() { :; }
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    (tmp_path / 'scripts/lib').mkdir(parents=True)
+    (tmp_path / 'scripts/lib/environment.sh').write_text(STAND_IN)
+    shutil.copy(ROOT / 'scripts/env', tmp_path / 'scripts/env')
+    return tmp_path
+
+
+def in_bash(checkout, *command, **variables):
+    environment = {key: os.environ[key] for key in os.environ if key != 'TRT_PERCEPTION_DISTRO'}
+    return subprocess.run(
+        ['bash', '--noprofile', '--norc', *command],
+        cwd=checkout,
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize('arguments', [[], ['kilted'], ['--help'], ['-h', 'x y'], ['nonsense']])
+def test_a_script_that_opens_the_environment_keeps_its_arguments(checkout, arguments):
+    script = checkout / 'mine.sh'
+    script.write_text('set -eu\n. scripts/env\nprintf "<%s>" "$@"\n')
+    ended = in_bash(checkout, script, *arguments)
+    assert ended.returncode == 0, ended.stderr
+    *selected, kept = ended.stdout.splitlines()
+    assert selected == ["selected: '' of 1"] * 2
+    assert kept == ''.join(f'<{argument}>' for argument in arguments or [''])
+
+
+def test_a_variable_names_the_distribution(checkout):
+    line = 'TRT_PERCEPTION_DISTRO=kilted . scripts/env && echo "left: ${TRT_PERCEPTION_DISTRO:-}"'
+    ended = in_bash(checkout, '-c', line)
+    assert ended.stdout.splitlines() == ["selected: 'kilted' of 1"] * 2 + ['left: ']
+
+
+def test_an_argument_in_a_terminal_is_refused_with_what_to_type(checkout):
+    ended = in_bash(checkout, '-i', '-c', '. scripts/env kilted; echo "status $?"')
+    assert ended.stdout.splitlines() == ['status 2']
+    assert 'TRT_PERCEPTION_DISTRO=kilted . scripts/env' in ended.stderr
+
+
+def test_help_of_the_environment(checkout):
+    ended = in_bash(checkout, 'scripts/env', '--help')
+    assert ended.returncode == 0
+    assert 'TRT_PERCEPTION_DISTRO=kilted . scripts/env' in ended.stdout
+    assert 'shellcheck' not in ended.stdout
+    assert in_bash(checkout, 'scripts/env').returncode == 2

@@ -50,6 +50,7 @@ LAYERS = {
         'model_spec',
         'onnx_external',
         'output_layout',
+        'parameter_sections',
         'picture_files',
         'picture_headers',
         'plain_text',

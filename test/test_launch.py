@@ -8,12 +8,15 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 from ament_index_python.packages import get_package_share_directory
 from graph import HANDSHAKE
+from graph import Detector
 from graph import picture_of
+from programs import DEADLINE_S
 from programs import Program
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
@@ -25,7 +28,7 @@ from trt_perception.transport import transport_environment
 pytest_plugins = ['graph_fixtures']
 
 SHARE = Path(get_package_share_directory('trt_perception'))
-NEEDED = ('launch', 'launch_ros', 'ros2launch')
+NEEDED = ('launch', 'launch_ros', 'ros2launch', 'ros2param', 'ros2lifecycle')
 MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 needs_launch = pytest.mark.skipif(
     bool(MISSING) or shutil.which('ros2') is None,
@@ -312,6 +315,39 @@ def test_what_is_given_leaves_no_file_behind(start_launch, model):
     assert_clean_end(detector.program)
     assert not Path(files[1]).exists()
     assert Path(files[0]).is_file()
+
+
+def typed(command):
+    """Run what a user types into a shell, without the daemon, which would outlive the test."""
+    verb, _, rest = command.partition(' /')
+    return subprocess.run(
+        f'{verb} --no-daemon --spin-time 2 /{rest}',
+        shell=True,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+
+
+@needs_launch
+def test_parameters_by_the_real_tool(client):
+    detector = Detector(client)
+    try:
+        assert detector.state() == 'unconfigured'
+        set_filter = f'ros2 param set {detector.name} class_filter'
+        refused = typed(f'{set_filter} "[3,7]"')
+        command = refused.stderr.partition('; for text: ')[2].strip()
+        assert command.startswith(set_filter), refused
+        assert 'successful' in typed(command).stdout
+        assert list(detector.get('class_filter')) == ['3', '7']
+        deleted = typed(f'ros2 param delete {detector.name} class_filter')
+        assert 'cannot be deleted, the node needs a value' in deleted.stderr
+        assert list(detector.get('class_filter')) == ['3', '7']
+        command = deleted.stderr.partition('for its default: ')[2].strip()
+        assert 'successful' in typed(command).stdout
+        assert list(detector.get('class_filter')) == []
+    finally:
+        detector.close()
 
 
 # Included by somebody else's launch file.

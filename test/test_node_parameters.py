@@ -1,8 +1,10 @@
 """Parameters of a running node over its services: what changes live, what is refused and why."""
 
 import math
+import shlex
 
 import pytest
+import yaml
 from graph import found_in
 from graph import picture_of
 from rcl_interfaces.msg import ParameterType
@@ -105,6 +107,7 @@ def test_label_info_comes_with_configure(start_detector, model):
     assert [message.threshold for message in labels] == [0.375]
 
 
+NOT_SET = Parameter.Type.NOT_SET  # what `ros2 param delete` sends
 # name, value, kind, and what the reason must say: the parameter, the rule and the value.
 REFUSED = [
     ('confidence_threshold', 1.5, None, ['0', '1', '1.5']),
@@ -113,7 +116,9 @@ REFUSED = [
     ('confidence_threshold', 2, None, ['0', '1', '2']),
     ('confidence_threshold', 'high', None, ['a double', "'high'"]),
     ('confidence_threshold', True, None, ['a double', 'True']),
-    ('confidence_threshold', None, Parameter.Type.NOT_SET, ['a double', 'None']),
+    ('confidence_threshold', None, NOT_SET, ['cannot be deleted', 'confidence_threshold 0.25']),
+    ('class_filter', None, NOT_SET, ['cannot be deleted', "class_filter '[]'"]),
+    ('model.decoder', None, NOT_SET, ['cannot be deleted', 'model.decoder \'""\'']),
     ('iou_threshold', 1.01, None, ['0', '1', '1.01']),
     ('class_filter', ['green', 'pink'], None, ['pink', 'red, green, blue']),
     ('class_filter', 'green', None, ['a list of string', "'green'"]),
@@ -141,6 +146,49 @@ def test_refused(detector, name, value, kind, words):
     if known:
         assert detector.get(name) == before
     assert names_found(detector) == ['red', 'red', 'green']
+
+
+@pytest.mark.parametrize(
+    ('name', 'value', 'typed'),
+    [
+        ('class_filter', [3, 7], '["3", "7"]'),
+        ('class_filter', 3, '["3"]'),
+        ('class_filter', [True, False], '["true", "false"]'),
+        ('class_filter', [0.5], '["0.5"]'),
+        ('class_filter', 'green', '["green"]'),
+        ('class_filter', '[3, "a b"]', '["3", "a b"]'),
+        ('class_filter', "it's", '["it\'s"]'),
+        ('engine_path', 5, '"5"'),
+        ('engine_path', True, '"true"'),
+    ],
+)
+def test_text_that_lost_its_quotes_in_a_shell(detector, name, value, typed):
+    [(successful, reason)] = detector.set({name: value})
+    assert not successful
+    assert 'array(' not in reason
+    # As a shell and `ros2 param set` read it.
+    words = shlex.split(reason.partition('; for text: ')[2])
+    assert words == ['ros2', 'param', 'set', detector.name, name, typed]
+    text = yaml.safe_load(typed)
+    assert all(isinstance(word, str) for word in (text if name == 'class_filter' else [text]))
+
+
+@pytest.mark.parametrize(
+    ('name', 'value'),
+    [
+        ('model.decoder', 5),  # no text of a number is one of its choices
+        ('model.class_names', ['a', 'a']),
+        ('confidence_threshold', 'high'),
+        ('model.input_size', ['640']),
+        ('class_filter', list(range(1000))),
+        ('engine_path', ['a']),
+        ('class_filter', [b'1', b'2']),
+    ],
+)
+def test_no_quotes_would_help(detector, name, value):
+    [(successful, reason)] = detector.set({name: value})
+    assert not successful
+    assert 'for text' not in reason
 
 
 def test_several_at_once_are_set_together_or_not_at_all(detector):

@@ -1,7 +1,9 @@
 """Silence over real DDS: said in the log and in the diagnostics, and its end too."""
 
+import json
 import re
 import signal
+import subprocess
 
 import pytest
 import scripted_node
@@ -10,6 +12,9 @@ from graph import HANDSHAKE
 from graph import Detector
 from graph import order
 from graph import picture_of
+from programs import DEADLINE_S
+from programs import Program
+from programs import executable
 from programs import script
 from rclpy.qos import QoSProfile
 from rclpy.qos import ReliabilityPolicy
@@ -187,3 +192,35 @@ def test_the_final_counts_are_logged(scripted):
     scripted.to('activate')
     scripted.to('shutdown from active')
     scripted.program.wait_for_output('counts: ', 2)
+
+
+def test_another_node_of_the_same_name(client, adjustable):
+    adjustable.bring_to('unconfigured')
+    adjustable.bring_to('active')
+    name = adjustable.name
+    assert_said(adjustable, WARN, f'nobody publishes on {adjustable.topic("image")}')
+    adjustable.program.forget()
+    twin = Program(
+        [executable('detector_node'), '--ros-args', '-r', f'__ns:={adjustable.namespace}']
+    )
+    try:
+        twin.wait_for_output('node up')
+        # Beside what else holds.
+        assert_said(adjustable, WARN, f'2 nodes are called {name}:')
+        adjustable.program.wait_for_line('2 nodes .*namespace:=.*nobody publishes')
+        ended = subprocess.run(
+            [executable('doctor'), '--seconds', '1', '--json'],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+        [found] = [f for f in json.loads(ended.stdout)['findings'] if f['area'] == 'nodes']
+        assert (found['name'], found['level']) == (name, 'yellow')
+        assert found['found'] == f'2 nodes are called {name}'
+    finally:
+        twin.send(signal.SIGINT)
+        twin.wait()
+        twin.close()
+    adjustable.wait_for_status(
+        lambda status, _: 'are called' not in status.message, 'that the other one is gone'
+    )

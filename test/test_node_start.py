@@ -155,3 +155,30 @@ def test_installed_parameter_file_holds_the_defaults(start_detector):
     assert detector.get('max_detections') == parameters['max_detections']
     assert detector.get('image_qos.reliability') == parameters['image_qos']['reliability']
     assert detector.state() == 'unconfigured'
+
+
+def test_a_file_for_other_nodes_is_said(start_detector, tmp_path):
+    other = tmp_path / 'other.yaml'
+    other.write_text('detector:\n  ros__parameters:\n    confidence_threshold: 0.9\n')
+    mine = parameter_file(tmp_path, '/**:\n  ros__parameters:\n    max_detections: 7\n')
+    detector = start_detector(arguments=('--params-file', str(other), *mine))
+    # Its name is /detector in no namespace, and here it is in one.
+    assert (detector.get('confidence_threshold'), detector.get('max_detections')) == (0.25, 7)
+    assert detector.program.count('nothing in') == 1
+    assert f'nothing in {other} is for this node, {detector.name}' in detector.program.output
+    assert f'name one of them {detector.name} or /**' in detector.program.output
+
+
+@pytest.mark.parametrize(
+    ('override', 'text'),
+    [('class_filter:=[1, 2]', '["1", "2"]'), ('engine_path:=5', '"5"')],
+)
+def test_text_without_quotes(override, text):
+    code, output = start('-p', override)
+    assert code == 2
+    [error] = errors(output)
+    assert error.endswith(f'; for text: {text}')
+    name = override.partition(':=')[0]
+    code, output = start('-p', f'{name}:={text}', '-p', 'cpu_threads:=-1')
+    [error] = errors(output)  # only the mistake that ends it
+    assert 'cpu_threads' in error

@@ -363,7 +363,8 @@ def parameter_value(parameter: Parameter, value: Any) -> Any:
     if wrong:
         article = 'an' if kind == 'integer' else 'a'
         shape = f'a list of {kind} values' if is_list else f'{article} {kind}'
-        raise ConfigError(f"parameter '{parameter.name}' must be {shape} (got {shown(value)})")
+        got = shown(list(value) if several else value)
+        raise ConfigError(f"parameter '{parameter.name}' must be {shape} (got {got})")
     if kind == 'double':
         try:
             items = [float(item) for item in items]

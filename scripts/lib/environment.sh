@@ -21,7 +21,7 @@ env_select() {
   local wanted=${1:-} candidate
   case $wanted in
     '' | jazzy | kilted | "${ROS_DISTRO:-}") ;;
-    *) env_die "--distro must be jazzy or kilted (got '$wanted')" ;;
+    *) env_die "the distribution must be jazzy or kilted (got '$wanted')" ;;
   esac
   ENV_KIND=pypi ENV_DISTRO=${wanted:-jazzy} ENV_SETUP=''
   # A shell in which scripts/env was sourced has ROS_DISTRO too: there it is ours.

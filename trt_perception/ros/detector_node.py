@@ -32,6 +32,7 @@ from trt_perception.errors import InterruptionError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.frame import Frame
 from trt_perception.interruption import interrupted
+from trt_perception.parameter_sections import unused_parameters
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.plain_text import plain
@@ -346,8 +347,15 @@ def main(
     except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
         return wrong_usage(str(error))
     _parser().parse_args(own)
+
+    def make_node() -> DetectorNode:
+        node = DetectorNode(open_pipeline=open_pipeline)
+        for sentence in unused_parameters(command_line, node.get_fully_qualified_name()):
+            node.get_logger().warning(log_text(sentence))
+        return node
+
     code = run_node(
-        lambda: DetectorNode(open_pipeline=open_pipeline),
+        make_node,
         DetectorNode.close,
         command_line,
         finished=lambda node: node.gpu_lost,

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 from typing import Final
@@ -33,6 +34,7 @@ from trt_perception.checks.shell import export_profile
 from trt_perception.delivery import DeliveryCounter
 from trt_perception.frame import PIXEL_FORMATS
 from trt_perception.plain_text import plain
+from trt_perception.ros.same_name import nodes_of_one_name
 
 __all__ = ['check_graph', 'main']
 
@@ -74,6 +76,7 @@ def check_graph(image_topic: str, seconds: float, segment_bytes: int) -> list[Fi
         wanted = node.resolve_topic_name(image_topic) if image_topic else ''
         ears = _listen(node, executor, wanted, seconds)
         cameras = [ear.camera() for ear in ears.values()]
+        twins = nodes_of_one_name(node, {*_TYPES, 'vision_msgs/msg/Detection2DArray'})
         node.destroy_node()
     finally:
         rclpy.shutdown(context=context)
@@ -84,7 +87,7 @@ def check_graph(image_topic: str, seconds: float, segment_bytes: int) -> list[Fi
         profile_fix=f'in the shells of camera and detector: {export_profile(os.environ)}',
         encodings=list(PIXEL_FORMATS),
     )
-    return [*findings, *_detectors(statuses.values())]
+    return [*findings, *_twins(twins), *_detectors(statuses.values())]
 
 
 def _listen(
@@ -166,6 +169,18 @@ class _Ear:
             else 'reliable'
             for publisher in self._node.get_publishers_info_by_topic(self._topic)
         )
+
+
+def _twins(counts: Mapping[str, int]) -> list[Finding]:
+    """Return what is wrong with nodes of one name."""
+    fix = (
+        'end all but one, or start each with a namespace or a name of its own; one that was '
+        'killed is forgotten within 20 s'
+    )
+    return [
+        Finding('nodes', name, 'yellow', f'{count} nodes are called {name}', fix)
+        for name, count in counts.items()
+    ]
 
 
 def _detectors(statuses: Iterable[Any]) -> list[Finding]:

@@ -27,6 +27,7 @@ from trt_perception.ros.image_input import ImageInput
 from trt_perception.ros.log import NodeLog
 from trt_perception.ros.log import log_text
 from trt_perception.ros.outputs import NO_EVENTS
+from trt_perception.ros.same_name import same_name
 from trt_perception.ros.timers import steady_timer
 from trt_perception.transport import loss_cure
 from trt_perception.watch import PERIOD_S
@@ -148,6 +149,9 @@ class NodeHealth:
                 refusal=self._refusal,
                 notes=self._notes(),
             )
+        if finding.level < Level.ERROR and (twins := same_name(self._node)):
+            more = f'; {finding.message}' if finding.kind else ''
+            finding = Finding(Level.WARN, 'same_name', f'{twins}{more}')
         line = self._announcer.tell(finding, now)
         if line is not None:
             self._say(*line)

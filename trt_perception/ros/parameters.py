@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 from rcl_interfaces.msg import FloatingPointRange
@@ -34,6 +37,7 @@ _ROS_TYPES = {
 _ROWS = {parameter.name: parameter for parameter in PARAMETERS}
 # Names that rclpy declares or reads by itself.
 _OF_RCLPY = ('use_sim_time', 'start_type_description_service', 'qos_overrides.')
+_LONGEST_HINT = 200
 
 
 class NodeParameters:
@@ -84,12 +88,22 @@ class NodeParameters:
 
     def refusal(self, changes: list[RosParameter]) -> str:
         """Return what is wrong with changes by themselves, '' where nothing is."""
+        command = f'ros2 param set {self._node.get_fully_qualified_name()}'
         for change in changes:
-            if change.name in _ROWS or not self._node.has_parameter(change.name):
+            row = _ROWS.get(change.name)
+            if row is not None and change.type_ == RosParameter.Type.NOT_SET:
+                default = shlex.quote(_yaml(row.default))
+                return (
+                    f"parameter '{change.name}' cannot be deleted, the node needs a value; for "
+                    f'its default: {command} {change.name} {default}'
+                )
+            if row is not None or not self._node.has_parameter(change.name):
                 try:
                     _checked(change.name, change.value)
                 except ConfigError as error:
-                    return str(error)
+                    text = _meant_as_text(row, change.value)
+                    meant = f'; for text: {command} {change.name} {shlex.quote(text)}'
+                    return f'{error}{meant if text else ""}'
         return ''
 
     def _with(self, changes: list[RosParameter]) -> DetectorConfig:
@@ -140,7 +154,8 @@ def _overrides(node: Node) -> dict[str, Any]:
         try:
             values[name] = _checked(name, override.value)
         except ConfigError as error:
-            mistakes.append(str(error))
+            text = _meant_as_text(_ROWS.get(name), override.value)
+            mistakes.append(f'{error}; for text: {text}' if text else str(error))
     if mistakes:
         raise ConfigError('\n'.join(mistakes))
     return values
@@ -155,6 +170,38 @@ def _checked(name: str, value: Any) -> Any:
     plain = _plain(_ROWS[name], value)
     DetectorConfig.from_values({name: plain})
     return plain
+
+
+def _meant_as_text(parameter: Parameter | None, value: Any) -> str:
+    """Return the text, in YAML, that a value of another type was meant as; '' where none was.
+
+    A shell takes quotes away, and what then looks like a number or true arrives as one.
+    """
+    if parameter is None or parameter.kind not in ('string', 'string[]') or value is None:
+        return ''
+    is_list = parameter.kind == 'string[]'
+    several = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    if is_list and isinstance(value, str):
+        # One name, or names and numbers mixed, which `ros2 param set` sends as one text.
+        words = [word.strip(' \'"') for word in value.strip(' []').split(',')]
+    elif isinstance(value, str) or (several and not is_list):
+        return ''
+    else:
+        items = list(value) if several else [value]
+        if all(isinstance(item, str) for item in items) or isinstance(items[0], bytes):
+            return ''
+        words = [str(item).lower() if isinstance(item, bool) else str(item) for item in items]
+    meant = words if is_list else words[0]
+    try:
+        DetectorConfig.from_values({parameter.name: meant})
+    except ConfigError:
+        return ''
+    text = _yaml(meant)
+    return text if len(text) <= _LONGEST_HINT else ''
+
+
+def _yaml(value: Any) -> str:
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
 
 
 def _plain(parameter: Parameter, value: Any) -> Any:

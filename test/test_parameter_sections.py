@@ -1,0 +1,155 @@
+"""Parameter files that are for other nodes: what is said of them, held to what rcl takes."""
+
+import os
+import random
+
+import pytest
+import rclpy
+from rclpy.node import Node
+
+from trt_perception.parameter_sections import foreign_sections
+from trt_perception.parameter_sections import unused_parameters
+
+
+def write(path, *keys):
+    """Write a file whose sections have these names; a tuple stands one below the other."""
+    lines = []
+    for key in keys:
+        names = key if isinstance(key, tuple) else (key,)
+        lines += [f'{"  " * depth}"{name}":' for depth, name in enumerate(names)]
+        lines += [f'{"  " * len(names)}ros__parameters:', f'{"  " * len(names)}  a: 1']
+    path.write_text('\n'.join(lines) + '\n')
+    return path
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / 'mine.yaml'
+
+
+@pytest.mark.parametrize(
+    'keys',
+    [
+        ['/**'],
+        ['/front/detector'],
+        ['front/detector'],
+        [('front', 'detector')],
+        [('/**', 'detector')],
+        ['/*/detector'],
+        ['/front/**'],
+        ['/camera', '/front/detector'],
+        [('front', 'camera'), '/**/detector'],
+    ],
+)
+def test_files_for_this_node(file, keys):
+    assert foreign_sections(write(file, *keys), '/front/detector') == []
+
+
+@pytest.mark.parametrize(
+    ('keys', 'found'),
+    [
+        (['detector'], ['/detector']),
+        (['/detector', 'camera'], ['/detector', '/camera']),
+        ([('front', 'camera')], ['/front/camera']),
+        (['/*'], ['/*']),
+        (['/front/Detector'], ['/front/Detector']),
+    ],
+)
+def test_files_for_others(file, keys, found):
+    assert foreign_sections(write(file, *keys), '/front/detector') == found
+
+
+@pytest.mark.parametrize(
+    'content',
+    [
+        b'',
+        b'a: [',
+        b'\xff\xfe\x00',
+        b'a: ' + b'9' * 5000,
+        b'a: 2026-99-99',
+        b'a: &x {b: *x}',
+        b'[' * 5000,
+        b'a: &a {b: {c: 1}}\n' + b'\n'.join(b'k%d: *a' % i for i in range(100)),
+        b'{a: ' * 3000,
+        b'x' * 300_000,
+        b'- 1',
+        b'~: {ros: 1}',
+    ],
+)
+def test_what_is_no_parameter_file_is_left_to_rcl(file, content):
+    file.write_bytes(content)
+    assert foreign_sections(file, '/detector') == []
+
+
+def test_aliases_are_followed_once(file):
+    # Ten lines that name a thousand million sections.
+    lines = ['a0: &a0 {x: {ros__parameters: {}}}']
+    lines += [
+        f'a{i}: &a{i} {{{", ".join(f"k{j}: *a{i - 1}" for j in range(8))}}}' for i in range(1, 10)
+    ]
+    file.write_text('\n'.join(lines))
+    assert foreign_sections(file, '/detector') == ['/a0/x']
+
+
+def test_nothing_is_read_from_a_pipe(tmp_path):
+    pipe = tmp_path / 'pipe'
+    os.mkfifo(pipe)
+    assert foreign_sections(pipe, '/detector') == []
+    assert foreign_sections(tmp_path / 'missing', '/detector') == []
+
+
+def test_the_sentence_names_the_file_its_nodes_and_what_to_write(tmp_path):
+    mine = write(tmp_path / 'mine.yaml', '/**')
+    other = write(tmp_path / 'other.yaml', 'camera', '/robot/detector')
+    arguments = ['node', '--ros-args', '--params-file', str(other), '--params-file', str(mine)]
+    [sentence] = unused_parameters(arguments, '/detector')
+    assert f'nothing in {other} is for this node, /detector' in sentence
+    assert 'for /camera, /robot/detector; name one of them /detector or /**' in sentence
+    assert unused_parameters(arguments, '/robot/detector') == []
+    assert unused_parameters(['node', '--params-file'], '/detector') == []
+
+
+def test_a_name_that_would_forge_a_line_of_the_log_is_escaped(file):
+    write(file, 'a\\u001b[31m\\nfatal')
+    [sentence] = unused_parameters(['--params-file', str(file)], '/detector')
+    assert sentence.isprintable()
+
+
+# The pair: what rcl gives a node, and what we say of the file.
+
+TOKENS = ('*', '**', 'front', 'detector', 'front', 'detector', 'rear', 'det', 'a_1', 'Detector')
+
+
+@pytest.mark.parametrize('seed', range(4))
+def test_rcl_takes_nothing_from_exactly_the_files_that_are_called_foreign(file, seed):
+    choose = random.Random(seed)
+    context = rclpy.Context()
+    rclpy.init(args=[], context=context)
+    taken = []
+    try:
+        while len(taken) < 60:
+            parts = choose.choices(TOKENS, k=choose.randint(1, 4))
+            cut = choose.randint(1, len(parts))
+            name = choose.choice(['', '/']) + '/'.join(parts[:cut])
+            below = '/'.join(parts[cut:])
+            write(file, (name, below) if below else name)
+            namespace = choose.choice(['/', '/front', '/front/rear'])
+            try:
+                node = Node(
+                    'detector',
+                    namespace=namespace,
+                    context=context,
+                    cli_args=['--ros-args', '--params-file', str(file)],
+                    use_global_arguments=False,
+                    enable_rosout=False,
+                    start_parameter_services=False,
+                )
+            except Exception:
+                continue  # a name that rcl refuses
+            full = node.get_fully_qualified_name()
+            taken.append(bool(node._parameter_overrides))
+            node.destroy_node()
+            assert taken[-1] == (foreign_sections(file, full) == []), (name, below, full)
+    finally:
+        rclpy.shutdown(context=context)
+    assert 3 < sum(taken) < 57

@@ -1,0 +1,75 @@
+"""For which nodes a parameter file is: rcl passes over the sections of others without a word."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from typing import Final
+
+import yaml
+
+from trt_perception.plain_text import shown
+
+__all__ = ['foreign_sections', 'unused_parameters']
+
+# A file that a person wrote is far smaller; reading this much takes a second.
+_MOST_BYTES: Final = 256 * 1024
+_SHOWN: Final = 5
+
+
+def unused_parameters(arguments: Sequence[str], node: str) -> list[str]:
+    """Return a sentence for each parameter file on a command line that has nothing for the node.
+
+    Args:
+        arguments: ROS arguments as rcl took them.
+        node: full name of the node, as ``/front/detector``.
+    """
+    sentences = []
+    for option, path in itertools.pairwise(arguments):
+        others = foreign_sections(Path(path), node) if option == '--params-file' else []
+        if others:
+            few = [name if name.isprintable() else shown(name) for name in others[:_SHOWN]]
+            more = ' …' if len(others) > _SHOWN else ''
+            sentences.append(
+                f'nothing in {path} is for this node, {node}: its sections are for '
+                f'{", ".join(few)}{more}; name one of them {node} or /**'
+            )
+    return sentences
+
+
+def foreign_sections(path: Path, node: str) -> list[str]:
+    """Return the nodes that a parameter file is for where this one is not among them, else [].
+
+    A file that cannot be read, or is very large, gives [] as well: rcl says what is wrong with it.
+    """
+    try:
+        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+            return []  # a pipe can be read once only, and rcl has done so
+        content = yaml.safe_load(path.read_text(encoding='utf-8'))
+        names = list(_sections(content, '', set()))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        return []
+    return [] if any(_matches(name, node) for name in names) else names
+
+
+def _sections(content: Any, head: str, seen: set[int]) -> Iterator[str]:
+    """Find the names that stand above ``ros__parameters``; what YAML's aliases repeat, once."""
+    if not isinstance(content, dict) or id(content) in seen:
+        return
+    seen.add(id(content))
+    if 'ros__parameters' in content:
+        yield head
+        return
+    for name, inside in content.items():
+        yield from _sections(inside, f'{head}/{str(name).strip("/")}', seen)
+
+
+def _matches(pattern: str, node: str) -> bool:
+    """Tell whether a section's name, with ``*`` and ``**``, is the node's."""
+    parts = {'*': r'/\w+', '**': r'(/\w+)*'}
+    expression = ''.join(parts.get(part, '/' + re.escape(part)) for part in pattern.split('/')[1:])
+    return re.fullmatch(expression, node) is not None

@@ -1,0 +1,52 @@
+"""Nodes of one name: ROS lets them run side by side, and what is sent to one reaches either."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Set
+
+from rclpy.node import Node
+
+__all__ = ['nodes_of_one_name', 'same_name']
+
+
+def same_name(node: Node) -> str:
+    """Return what is wrong where another node has this one's full name, '' where none has."""
+    name = node.get_fully_qualified_name()
+    count = _names(node)[name]
+    if count < 2:
+        return ''
+    return (
+        f'{count} nodes are called {name}: all publish on the same topics, and a transition or a '
+        'parameter reaches any of them; end all but one, or start each in a namespace of its own, '
+        'with namespace:=front (detect.launch.py) or --ros-args -r __ns:=/front (detector_node); '
+        'one that was killed is forgotten within 20 s'
+    )
+
+
+def nodes_of_one_name(node: Node, types: Set[str]) -> dict[str, int]:
+    """Return how many nodes have a name that more than one has, of those that publish a type.
+
+    Args:
+        node: looks at the graph.
+        types: as ``sensor_msgs/msg/Image``.
+    """
+    publishers = {
+        _full(info.node_namespace, info.node_name)
+        for topic, kinds in node.get_topic_names_and_types()
+        if not types.isdisjoint(kinds)
+        for info in node.get_publishers_info_by_topic(topic)
+    }
+    return {
+        name: count for name, count in _names(node).items() if count > 1 and name in publishers
+    }
+
+
+def _full(namespace: str, name: str) -> str:
+    return f'{namespace.rstrip("/")}/{name}'
+
+
+def _names(node: Node) -> Counter[str]:
+    return Counter(
+        _full(namespace, name) for name, namespace in node.get_node_names_and_namespaces()
+    )
