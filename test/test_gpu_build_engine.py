@@ -11,10 +11,15 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 from detector_models import report_of
+from detector_models import run as build
 from gpu_support import needs_tensorrt
+from onnx import numpy_helper
 
+from trt_perception.building import engine_steps
 from trt_perception.model_file import read_model_file
 
 ROOT = Path(__file__).parents[1]
@@ -91,3 +96,44 @@ def test_what_was_asked_is_what_was_built(tmp_path, precision, layers, most):
     assert accuracy['images'] == 60
     assert abs(accuracy['reference'] - accuracy['built']) <= most
     assert 'slowest first' in shown
+    # The engine itself was compared with ONNX Runtime's FP32, on all pictures that were given.
+    agreement = report['agreement']
+    assert agreement['runtime'] == accuracy['runtime']
+    assert (agreement['images'], agreement['images_of']) == (60, 'validation')
+    assert agreement['reference_detections'] > 300
+    assert agreement['f1'] > 0.99
+    assert agreement['warning'] == ''
+    assert read_model_file(engine).manifest.build.agreement.f1 == agreement['f1']
+    assert 'of the detections agree with FP32' in text
+
+
+@needs_tensorrt
+def test_an_engine_that_finds_something_else_is_refused(tmp_path, monkeypatch):
+    """TensorRT is given coarser weights than the original has."""
+    real = engine_steps.build_plan
+
+    def build_plan(content, *arguments, **named):
+        model = onnx.load_model_from_string(content)
+        for tensor in model.graph.initializer:
+            values = numpy_helper.to_array(tensor)
+            if values.ndim == 4:
+                coarse = np.round(values * 8) / values.dtype.type(8)
+                tensor.CopyFrom(numpy_helper.from_array(coarse, tensor.name))
+        return real(model.SerializeToString(), *arguments, **named)
+
+    monkeypatch.setattr(engine_steps, 'build_plan', build_plan)
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+    engine, report = tmp_path / 'digits.engine', tmp_path / 'r.json'
+    given = ('--onnx', DIGITS, '--output', engine, '--json', report)
+    given += ('--validate', ROOT / 'demo' / 'scenes')
+    assert build(*given) == 1
+    found = report_of(report)
+    assert 'below 50% it is another detector' in found['error']
+    assert found['agreement']['f1'] < 0.5
+    assert 'not the engine' not in found['agreement']['runtime']
+    assert not engine.exists()
+    assert build(*given, '--accept-disagreement') == 0
+    keep('build_disagreement.json', report.read_text())
+    record = read_model_file(engine).manifest.build.agreement
+    assert record.f1 == found['agreement']['f1']
+    assert record.warning in report_of(report)['warnings']

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from support_models import manifest
 from support_models import write_model
 
+from trt_perception.build_record import PICTURES
 from trt_perception.build_record import PRECISIONS
 from trt_perception.build_record import AccuracyRecord
+from trt_perception.build_record import AgreementRecord
 from trt_perception.build_record import BuildRecord
 from trt_perception.build_record import CalibrationRecord
 from trt_perception.build_record import PrecisionRecord
@@ -53,6 +55,14 @@ BUILD = {
         'built': 0.97,
         'runtime': 'TensorRT-RTX 1.7.1',
     },
+    'agreement': {
+        'f1': 0.93,
+        'reference_detections': 812,
+        'images': 60,
+        'images_of': 'validation',
+        'runtime': 'TensorRT-RTX 1.7.1',
+        'warning': 'only 93.0% agree',
+    },
 }
 
 
@@ -79,6 +89,15 @@ def test_the_build_section_is_read():
     assert build.precision == PrecisionRecord('int8', ('/model/*',), {'Int8': 3})
     assert build.calibration == CalibrationRecord('onnxruntime', 'entropy', 300, 'ab' * 32)
     assert build.accuracy == AccuracyRecord(60, 'mAP50', 0.98, 0.97, 'TensorRT-RTX 1.7.1')
+    assert build.agreement == AgreementRecord(
+        0.93, 812, 60, 'validation', 'TensorRT-RTX 1.7.1', 'only 93.0% agree'
+    )
+
+
+def test_a_manifest_of_a_release_that_did_not_compare_is_read():
+    build = {name: value for name, value in BUILD.items() if name != 'agreement'}
+    for content in (build, {**build, 'agreement': None}):
+        assert parse(manifest(build=content)).build.agreement is None
 
 
 @pytest.mark.parametrize('missing', [{}, {'build': None}])
@@ -112,7 +131,7 @@ def test_nobody_has_looked_at_the_layers_yet():
         (['options', 'onnx'], {}, 'text, a number'),
         (['options', 'mean'], [0, [1]], 'finite numbers'),
         (['options', 'mean'], [True], 'finite numbers'),
-        (['options', 'scale'], float('nan'), 'finite numbers'),
+        (['options', 'scale'], 10**400, 'finite numbers'),
         (['profiles'], {}, 'a list'),
         (['profiles', 0, 'images'], [1], 'a JSON object'),
         (['profiles', 0, 'images', 'min'], [1, 3, 4], 'equal length'),
@@ -130,6 +149,12 @@ def test_nobody_has_looked_at_the_layers_yet():
         (['calibration', 'more'], 1, 'unknown key "more"'),
         (['accuracy', 'built'], 'good', 'a number'),
         (['accuracy', 'more'], 1, 'unknown key "more"'),
+        (['agreement', 'f1'], 'good', 'a number or null'),
+        (['agreement', 'f1'], True, 'a number or null'),
+        (['agreement', 'images_of'], 'training', 'validation, calibration, none'),
+        (['agreement', 'reference_detections'], -1, 'from 0'),
+        (['agreement', 'warning'], None, 'a string'),
+        (['agreement', 'more'], 1, 'unknown key "more"'),
         (['more'], 1, 'unknown key "more"'),
     ],
 )
@@ -148,7 +173,8 @@ def test_each_part_is_needed(key):
         parse(manifest(build=build))
 
 
-TEXT = st.text(st.characters(exclude_categories=('Cs',), exclude_characters='\0'), max_size=30)
+# No character that acts on a terminal, which a manifest must not hold either.
+TEXT = st.text(st.characters(exclude_categories=('Cs', 'Cc', 'Cf', 'Zl', 'Zp')), max_size=30)
 NAME = st.text(string.ascii_lowercase, min_size=1, max_size=12)
 NUMBER = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
 SHARE = st.floats(0, 1)
@@ -178,6 +204,16 @@ BUILDS = st.builds(
     ),
     calibration=st.none() | st.builds(CalibrationRecord, TEXT, TEXT, st.integers(1, 10**6), TEXT),
     accuracy=st.none() | st.builds(AccuracyRecord, st.integers(1, 99), TEXT, SHARE, SHARE, TEXT),
+    agreement=st.none()
+    | st.builds(
+        AgreementRecord,
+        st.none() | SHARE,
+        st.integers(0, 10**6),
+        st.integers(0, 999),
+        st.sampled_from(PICTURES),
+        TEXT,
+        TEXT,
+    ),
 )
 
 

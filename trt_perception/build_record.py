@@ -18,9 +18,11 @@ from trt_perception.json_section import found
 
 __all__ = [
     'FLAVOURS',
+    'PICTURES',
     'PRECISIONS',
     'UNVERIFIED',
     'AccuracyRecord',
+    'AgreementRecord',
     'BuildRecord',
     'CalibrationRecord',
     'OptionValue',
@@ -31,6 +33,8 @@ __all__ = [
 
 FLAVOURS: Final = ('tensorrt', 'tensorrt_rtx')
 PRECISIONS: Final = ('fp32', 'tf32', 'fp16', 'bf16', 'int8', 'fp8')
+#: What the pictures were given for on which an engine was compared with its original.
+PICTURES: Final = ('validation', 'calibration', 'none')
 #: In place of the layers' precision, where the engine could not be loaded when it was built.
 UNVERIFIED: Final = 'unverified'
 
@@ -101,6 +105,28 @@ class AccuracyRecord:
 
 
 @dataclass(frozen=True)
+class AgreementRecord:
+    """How far what was built finds the objects that the original finds.
+
+    Attributes:
+        f1: share of the detections of both that pair up at IoU 0.5 within a class, 0…1; None
+            where it was not measured.
+        reference_detections: how many the original has.
+        images: how many were looked at.
+        images_of: one of PICTURES.
+        runtime: what ran that which was built, empty where nothing did.
+        warning: what there is to worry about and what to do, empty where there is nothing.
+    """
+
+    f1: float | None
+    reference_detections: int
+    images: int
+    images_of: str
+    runtime: str
+    warning: str
+
+
+@dataclass(frozen=True)
 class BuildRecord:
     """How an engine was made.
 
@@ -114,6 +140,7 @@ class BuildRecord:
         precision: asked and as built.
         calibration: None where nothing was calibrated.
         accuracy: None where nothing was validated.
+        agreement: None in manifests of releases that did not look.
     """
 
     flavour: str
@@ -125,6 +152,7 @@ class BuildRecord:
     precision: PrecisionRecord
     calibration: CalibrationRecord | None = None
     accuracy: AccuracyRecord | None = None
+    agreement: AgreementRecord | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as the manifest has it, in values that JSON has."""
@@ -152,6 +180,7 @@ class BuildRecord:
             },
             'calibration': calibration and dict(vars(calibration)),
             'accuracy': accuracy and dict(vars(accuracy)),
+            'agreement': self.agreement and dict(vars(self.agreement)),
         }
 
 
@@ -175,6 +204,7 @@ def read_build_record(section: JsonSection) -> BuildRecord:
         precision=_precision(section.required_section('precision')),
         calibration=_maybe(section.section('calibration', optional=True), _calibration),
         accuracy=_maybe(section.section('accuracy', optional=True), _accuracy),
+        agreement=_maybe(section.section('agreement', optional=True), _agreement),
     )
     section.finish()
     return record
@@ -277,6 +307,20 @@ def _accuracy(section: JsonSection) -> AccuracyRecord:
         section.number('reference'),
         section.number('built'),
         section.text('runtime'),
+    )
+    section.finish()
+    return record
+
+
+def _agreement(section: JsonSection) -> AgreementRecord:
+    f1 = section.take('f1', 'a number or null', (int, float, type(None)))
+    record = AgreementRecord(
+        None if f1 is None else section.finite(f1, 'f1'),
+        section.integer('reference_detections'),
+        section.integer('images'),
+        section.text('images_of', PICTURES),
+        section.text('runtime'),
+        section.text('warning'),
     )
     section.finish()
     return record

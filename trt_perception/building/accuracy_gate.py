@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from trt_perception.building.report import Progress
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
+from trt_perception.evaluation.agreement import Agreement
 from trt_perception.evaluation.compare import AccuracyReport
 from trt_perception.evaluation.compare import compare_models
 from trt_perception.evaluation.dataset import Dataset
@@ -27,7 +29,7 @@ from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.recognition import Recognised
 from trt_perception.stages.onnx_runtime import OnnxModel
 
-__all__ = ['Accuracy', 'check_labels', 'measure_accuracy', 'onnx_file']
+__all__ = ['Accuracy', 'check_labels', 'measure_accuracy', 'onnx_file', 'opened']
 
 _BUILT = 'built'
 
@@ -37,21 +39,27 @@ class Accuracy:
     """How good what was built is.
 
     Attributes:
-        record: for the manifest.
+        record: for the manifest; None where neither model found anything and there are no labels.
         drop: what it lost against the original, as the gate counts.
         details: all figures, for the report.
         original: what the original is, in words.
+        agreement: of both models' detections at the node's thresholds.
+        images: how many were looked at.
     """
 
-    record: AccuracyRecord
+    record: AccuracyRecord | None
     drop: float
     details: dict[str, Any]
     original: str
+    agreement: Agreement
+    images: int
 
     @property
     def summary(self) -> str:
         """One line."""
         record = self.record
+        if record is None:
+            return f'neither {self.original} nor what was built finds anything on these images'
         if record.measure == 'agreement':
             figures = f'{record.built:.1%} of the detections agree with {self.original}'
         else:
@@ -61,7 +69,7 @@ class Accuracy:
     def as_dict(self) -> dict[str, Any]:
         """Return it as the report's section."""
         return {
-            **vars(self.record),
+            **(vars(self.record) if self.record else {}),
             'drop': self.drop,
             'summary': self.summary,
             'details': self.details,
@@ -118,41 +126,57 @@ def measure_accuracy(
 
     Raises:
         ConfigError: images and labels do not belong together, or there are none.
-        EngineError: a model cannot be run here.
+        EngineError: a model cannot be run here, or nothing is found and --max-accuracy-drop given.
         ImageError: an image cannot be read.
     """
     assert options.validate_images is not None
     images = find_files(options.validate_images)
-    pipelines: list[Pipeline] = []
-    try:
-        for model in (reference, built):
-            config = DetectorConfig(engine_path=str(model.path))
-            pipelines.append(open_for_evaluation(model, config))
+    with opened(reference) as one, opened(built) as other:
         report = compare_models(
-            pipelines[0],
-            {_BUILT: pipelines[1]},
+            one,
+            {_BUILT: other},
             images,
             options.annotations,
             progress=lambda name, done, total: progress(f'running {name}', done, total),
             reference_name=original,
         )
-    finally:
-        for pipeline in pipelines:
-            pipeline.close()
-    details = report.as_dict(classes=False)
-    return Accuracy(_record(report, runtime), report.drop(_BUILT), details, original)
+    agreement = report.agreements[_BUILT]
+    assert agreement is not None  # both have one model's class names
+    record = _record(report, runtime)
+    if record is None and options.max_accuracy_drop is not None:
+        raise EngineError(
+            f'--max-accuracy-drop cannot be held: neither {original} nor what was built finds '
+            f'anything on these {report.images} images, so there is nothing to compare: use '
+            'images with objects of these classes'
+        )
+    return Accuracy(
+        record,
+        report.drop(_BUILT),
+        report.as_dict(classes=False),
+        original,
+        agreement,
+        report.images,
+    )
 
 
-def _record(report: AccuracyReport, runtime: str) -> AccuracyRecord:
+def opened(model: ModelFile) -> contextlib.closing[Pipeline]:
+    """Open a model to be compared; it is closed with the ``with`` statement.
+
+    Raises:
+        EngineError: it cannot be run here.
+        CudaError: an engine, and no GPU to run it.
+    """
+    config = DetectorConfig(engine_path=str(model.path))
+    return contextlib.closing(open_for_evaluation(model, config))
+
+
+def _record(report: AccuracyReport, runtime: str) -> AccuracyRecord | None:
     first, second = (model.metrics for model in report.models)
     if first is None or second is None:
         agreement = report.agreements[_BUILT]
         share = agreement.overall.f1 if agreement else None
         if share is None:
-            raise EngineError(
-                f'neither the original nor what was built finds anything on these {report.images} '
-                'images, so there is nothing to compare: use images with objects of these classes'
-            )
+            return None
         return AccuracyRecord(report.images, 'agreement', 1.0, share, runtime)
     if first.m_ap50 is None or second.m_ap50 is None:
         raise EngineError('the annotations hold no box on these images, so there is no mAP')

@@ -9,6 +9,7 @@ from typing import Any
 from typing import Final
 
 from trt_perception.build_record import AccuracyRecord
+from trt_perception.build_record import AgreementRecord
 from trt_perception.build_record import BuildRecord
 from trt_perception.build_record import CalibrationRecord
 from trt_perception.build_record import OptionValue
@@ -40,6 +41,7 @@ class Verdicts:
     layers: Mapping[str, int] | None = None
     calibration: CalibrationRecord | None = None
     accuracy: AccuracyRecord | None = None
+    agreement: AgreementRecord | None = None
 
 
 def recorded_options(options: BuildOptions) -> dict[str, OptionValue]:
@@ -90,6 +92,7 @@ def engine_manifest(
         precision=PrecisionRecord(options.precision, options.keep_fp32, verdicts.layers),
         calibration=verdicts.calibration,
         accuracy=verdicts.accuracy,
+        agreement=verdicts.agreement,
     )
     return Manifest(
         onnx=FileIdentity(source.file.path.name, source.file.sha256, len(source.file.content)),

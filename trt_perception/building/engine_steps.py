@@ -11,9 +11,6 @@ from typing import Final
 
 import onnx
 
-from trt_perception.building.accuracy_gate import Accuracy
-from trt_perception.building.accuracy_gate import measure_accuracy
-from trt_perception.building.accuracy_gate import onnx_file
 from trt_perception.building.dequantise import dequantised
 from trt_perception.building.engine_manifest import Verdicts
 from trt_perception.building.engine_manifest import described
@@ -36,7 +33,6 @@ from trt_perception.building.verify import Verified
 from trt_perception.building.verify import measure_latency
 from trt_perception.building.verify import runs_here
 from trt_perception.building.verify import verify_engine
-from trt_perception.errors import EngineError
 from trt_perception.gpu import Device
 from trt_perception.manifest import Manifest
 from trt_perception.manifest import manifest_path
@@ -44,7 +40,7 @@ from trt_perception.model_file import ModelFile
 from trt_perception.recognition import Recognised
 
 __all__ = [
-    *('build', 'compare', 'describe', 'quantised_model', 'validate', 'verify', 'write'),
+    *('build', 'compare', 'describe', 'quantised_model', 'verify', 'write'),
 ]
 
 _SHOWN: Final = 5
@@ -138,15 +134,13 @@ def compare(
     verified: Verified | None,
     shapes: Mapping[str, tuple[int, ...]],
 ) -> None:
-    """Build FP16 too and say whether INT8 or FP8 is worth it on this GPU."""
+    """Build FP16 too and say whether INT8 or FP8 is worth it: its size, on a GPU its time."""
     options = context.options
     if options.precision not in ('int8', 'fp8'):
         return
     with context.report.step('compare', context.progress) as step:
-        if verified is None or not options.compare_fp16:
-            step.skip(
-                'not wanted (--no-compare-fp16)' if verified else 'the engine cannot be run here'
-            )
+        if not options.compare_fp16:
+            step.skip('not wanted (--no-compare-fp16)')
             return
         fp16 = options.model_copy(update={'precision': 'fp16', 'calibration_tool': 'onnxruntime'})
         converted = convert_precision(
@@ -159,51 +153,31 @@ def compare(
         plan = build_plan(
             converted.model.SerializeToString(), fp16, tensorrt, progress=context.progress
         )
+        found = context.report.performance
+        found['fp16_size_bytes'] = len(plan.content)
+        sizes = [size / 2**20 for size in (found['size_bytes'], len(plan.content))]
+        step.outcome = f'{options.precision} {sizes[0]:.1f} MiB, fp16 {sizes[1]:.1f} MiB'
+        if sizes[0] > sizes[1]:
+            context.report.warn(
+                f'{options.precision} is larger than fp16 ({sizes[0]:.1f} against {sizes[1]:.1f} '
+                'MiB); take it only if it is faster on the target: benchmark_engine'
+            )
+        if verified is None:
+            step.outcome += '; how fast they are only a GPU tells'
+            return
         digest = hashlib.sha256(plan.content).hexdigest()
         other = ModelFile(options.engine_path(), plan.content, digest, None)
         (shape,) = shapes.values()
         latency = measure_latency(other, Device(0), shape)
-        context.report.performance['fp16_latency_ms'] = latency.as_dict()
-        step.outcome = (
-            f'{options.precision} {verified.latency.p50:.2f} ms, fp16 {latency.p50:.2f} ms'
+        found['fp16_latency_ms'] = latency.as_dict()
+        step.outcome += (
+            f'; {options.precision} {verified.latency.p50:.2f} ms, fp16 {latency.p50:.2f} ms'
         )
         if verified.latency.p50 >= latency.p50:
             context.report.warn(
                 f'{options.precision} is not faster than fp16 on this GPU '
                 f'({verified.latency.p50:.2f} against {latency.p50:.2f} ms): use --precision fp16'
             )
-
-
-def validate(
-    context: Context,
-    source: OnnxSource,
-    recognised: Recognised,
-    precise: Precise,
-    engine: ModelFile,
-    verified: Verified | None,
-) -> Accuracy | None:
-    """Compare what was built with FP32 on images, and hold it to the gate."""
-    with context.report.step('validate', context.progress) as step:
-        if context.options.validate_images is None:
-            step.skip('no images given (--validate)')
-            return None
-        configuration = context.report.configuration['tensorrt']
-        runtime = f'{configuration["flavour"]} {configuration["version"]}'
-        built = engine
-        if verified is None:
-            runtime = 'ONNX Runtime, not the engine'
-            built = _through_onnx_runtime(context.options, precise, recognised)
-        reference = onnx_file(source.file.path, source.model, recognised)
-        narrow = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
-        is_exact = not narrow & {tensor.data_type for tensor in source.model.graph.initializer}
-        original = 'FP32' if is_exact and not is_quantised(source.model) else 'the ONNX file'
-        accuracy = measure_accuracy(
-            context.options, reference, built, runtime, context.progress, original
-        )
-        context.report.accuracy = accuracy.as_dict()
-        step.outcome = accuracy.summary
-        _hold_to_the_gate(context.options, accuracy)
-        return accuracy
 
 
 def quantised_model(
@@ -238,26 +212,3 @@ def _output_facts(path: Path, manifest: Manifest) -> dict[str, Any]:
         'inputs': [dataclasses.asdict(tensor) for tensor in manifest.inputs],
         'outputs': [dataclasses.asdict(tensor) for tensor in manifest.outputs],
     }
-
-
-def _through_onnx_runtime(
-    options: BuildOptions, precise: Precise, recognised: Recognised
-) -> ModelFile:
-    try:
-        return onnx_file(options.onnx, precise.stand_in, recognised)
-    except EngineError as error:
-        raise EngineError(
-            f'accuracy in {options.precision} cannot be measured without a GPU: {error}; build '
-            'without --validate, and measure on the target with evaluate_engine'
-        ) from error
-
-
-def _hold_to_the_gate(options: BuildOptions, accuracy: Accuracy) -> None:
-    most = options.max_accuracy_drop
-    if most is None or accuracy.drop <= most:
-        return
-    raise EngineError(
-        f'accuracy falls by {accuracy.drop:.4f}, more than --max-accuracy-drop {most}: '
-        f'{accuracy.summary}; keep sensitive layers in a wider type (--keep-fp32, --keep-float), '
-        'calibrate with more images, or use fp16'
-    )

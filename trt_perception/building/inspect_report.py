@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from typing import Final
 
+from trt_perception.build_record import AgreementRecord
 from trt_perception.building.inspect_layers import layer_precisions
 from trt_perception.building.tensorrt_inspect import EngineFacts
 from trt_perception.building.tensorrt_inspect import LayerTime
@@ -176,6 +177,10 @@ def _manifest_text(manifest: Manifest | None) -> str:
                     f'{found.images} images, through {found.runtime}',
                 )
             )
+        if build.agreement is not None:
+            rows.append(('agreement', _agreement_text(build.agreement)))
+            if build.agreement.warning:
+                rows.append(('warning', build.agreement.warning))
         rows += [
             ('built on', build.gpu[0] if build.gpu else 'a machine without a GPU'),
             (
@@ -189,6 +194,16 @@ def _manifest_text(manifest: Manifest | None) -> str:
             ),
         ]
     return 'manifest\n' + _rows(rows)
+
+
+def _agreement_text(found: AgreementRecord) -> str:
+    if found.f1 is None:
+        return 'not measured'
+    return (
+        f'{found.f1:.1%} of the detections agree with the original, which has '
+        f'{found.reference_detections} on {found.images} {found.images_of} images, through '
+        f'{found.runtime}'
+    )
 
 
 def _tensor_text(tensor: TensorSpec) -> str:

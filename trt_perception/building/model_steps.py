@@ -25,13 +25,16 @@ from trt_perception.building.prepare import recognise_source
 from trt_perception.building.prepare import run_shapes
 from trt_perception.building.prepare import wanted_profiles
 from trt_perception.building.quantise_check import is_quantised
+from trt_perception.building.query_decoder import QUERY_FAMILIES
+from trt_perception.building.query_decoder import QueryDecoder
+from trt_perception.building.query_decoder import find_query_decoder
 from trt_perception.building.report import Context
 from trt_perception.building.tensorrt_refusals import check_release
 from trt_perception.building.tensorrt_release import TensorRt
 from trt_perception.building.tensorrt_release import find_tensorrt
 from trt_perception.recognition import Recognised
 
-__all__ = ['check', 'precision', 'read', 'recognise', 'release', 'slim']
+__all__ = ['check', 'precision', 'queries', 'read', 'recognise', 'release', 'slim']
 
 
 def read(context: Context) -> OnnxSource:
@@ -167,3 +170,19 @@ def precision(
         }
         step.outcome = precise.summary
         return precise
+
+
+def queries(
+    context: Context,
+    model: onnx.ModelProto,
+    recognised: Recognised,
+    shapes: Mapping[str, tuple[int, ...]],
+) -> QueryDecoder | None:
+    """Find the decoder that is known to lose accuracy in 16 bits, None where none is."""
+    if context.options.precision in ('fp32', 'tf32'):
+        return None
+    if recognised.decoder.family not in QUERY_FAMILIES:
+        return None
+    found = find_query_decoder(model, shapes)
+    context.report.optimization['query_decoder'] = found and found.as_dict()
+    return found

@@ -117,7 +117,7 @@ class BuildOptions(pydantic.BaseModel):
     compare_fp16: bool = _option(
         'precision',
         True,
-        'With int8 or fp8 on a GPU: build FP16 too, time both, and say which is faster.',
+        'With int8 or fp8: build FP16 too, and say which is smaller and, on a GPU, which faster.',
     )
 
     batch: int | None = _option(
@@ -203,6 +203,12 @@ class BuildOptions(pydantic.BaseModel):
         minimum=0.0,
         maximum=1.0,
         metavar='X',
+    )
+
+    accept_disagreement: bool = _option(
+        'validation',
+        False,
+        'Write the engine though it agrees with FP32 on less than half of the detections.',
     )
 
     input_size: _Size | None = _option(

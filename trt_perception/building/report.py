@@ -60,6 +60,7 @@ class BuildReport:
         optimization: nodes before and after slimming, precision by layer, fusions.
         performance: seconds of the build, size, expected latency.
         accuracy: of the validation; None where there was none.
+        agreement: with the original's detections, or why it was not measured; None until then.
         steps: in order.
         warnings: one sentence each.
         listener: told of each step when it has ended.
@@ -74,6 +75,7 @@ class BuildReport:
     optimization: dict[str, Any] = field(default_factory=dict)
     performance: dict[str, Any] = field(default_factory=dict)
     accuracy: dict[str, Any] | None = None
+    agreement: dict[str, Any] | None = None
     steps: list[Step] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     listener: Callable[[Step], None] | None = field(default=None, repr=False)
@@ -121,6 +123,7 @@ class BuildReport:
             'optimization': self.optimization,
             'performance': self.performance,
             'accuracy': self.accuracy,
+            'agreement': self.agreement,
             'steps': [asdict(step) for step in self.steps],
             'warnings': self.warnings,
         }
@@ -177,8 +180,10 @@ def _facts(report: BuildReport) -> dict[str, str]:
     if report.performance.get('latency_ms'):
         latency = report.performance['latency_ms']
         facts['latency'] = f'{latency["p50"]:.2f} ms, 99th percentile {latency["p99"]:.2f} ms'
-    if report.accuracy:
+    if report.accuracy and report.accuracy['measure'] != 'agreement':
         facts['accuracy'] = report.accuracy['summary']
+    if report.agreement:
+        facts['agreement'] = report.agreement['summary']
     return facts
 
 

@@ -26,7 +26,7 @@ from trt_perception.model_file import ModelFile
 __all__ = ['StorePlace']
 
 #: Of a report, what is as true of the engine from the store as of the one that was built.
-_KEPT = ('input_model', 'optimization', 'performance', 'accuracy')
+_KEPT = ('input_model', 'optimization', 'performance', 'accuracy', 'agreement')
 
 
 class StorePlace:

@@ -24,6 +24,8 @@ from trt_perception.building.report import Progress
 from trt_perception.building.reuse import StorePlace
 from trt_perception.building.tensorrt_config import plugin_files
 from trt_perception.building.tensorrt_release import TensorRt
+from trt_perception.building.validation import Candidate
+from trt_perception.building.validation import validate
 from trt_perception.errors import ConfigError
 from trt_perception.model_file import ModelFile
 
@@ -118,16 +120,16 @@ def _make(
     shapes, recognised = model_steps.recognise(context, source)
     slimmed = model_steps.slim(context, source.model, shapes)
     precise = model_steps.precision(context, slimmed, images, recognised, tensorrt, shapes)
+    queries = model_steps.queries(context, slimmed, recognised, shapes)
     plan = engine_steps.build(context, source, recognised, precise, tensorrt)
     calibrated = Verdicts(calibration=precise.calibration)
     engine = engine_steps.describe(context, source, recognised, plan, calibrated)
     verified = engine_steps.verify(context, engine, plan, precise, shapes)
     engine_steps.compare(context, slimmed, tensorrt, verified, shapes)
-    accuracy = engine_steps.validate(context, source, recognised, precise, engine, verified)
+    built = Candidate(source, recognised, precise, engine, verified is not None, queries)
+    accuracy, agreement = validate(context, built, images)
     verdicts = Verdicts(
-        verified.precisions if verified else None,
-        precise.calibration,
-        accuracy.record if accuracy else None,
+        verified.precisions if verified else None, precise.calibration, accuracy, agreement
     )
     return (
         engine_steps.describe(context, source, recognised, plan, verdicts),

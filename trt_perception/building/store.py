@@ -30,7 +30,7 @@ from trt_perception.errors import ConfigError
 __all__ = ['BUILDER_REVISION', 'EngineStore', 'StoreEntry', 'StoredEngine', 'store_key']
 
 #: Part of every key: raise it when the same options make another engine than before.
-BUILDER_REVISION: Final = 1
+BUILDER_REVISION: Final = 2
 _LOG: Final = logging.getLogger(__name__)
 _ENTRY: Final = 'entry.json'
 _FILES: Final = {'engine': 'model.engine', 'manifest': 'manifest.json', 'report': 'report.json'}

@@ -10,7 +10,7 @@ from trt_perception.building.tensorrt_release import TensorRt
 from trt_perception.building.tensorrt_release import uses_strong_typing
 from trt_perception.errors import EngineError
 
-__all__ = ['check_release', 'remarks', 'target_names']
+__all__ = ['check_release', 'not_by_onnx_runtime', 'remarks', 'target_names']
 
 # The first TensorRT-RTX that builds convolutions with Q/DQ nodes; measured.
 _RTX_INT8: Final = (1, 7)
@@ -122,12 +122,17 @@ def _refused_by_gpu(tensorrt: TensorRt, options: BuildOptions) -> Iterable[str]:
             f'--precision {options.precision} needs compute capability '
             f'{needed[0]}.{needed[1]} or newer (got {", ".join(lacking)}); use fp16'
         )
-    unlike = _NOT_BY_ONNX_RUNTIME.get(options.precision)
+    unlike = not_by_onnx_runtime(options.precision)
     if unlike and options.validate_images and tensorrt.gpu is None:
         yield (
             f'--validate: there is no GPU here, and ONNX Runtime, which would stand in for it, '
             f'{unlike}; build without --validate, and measure on the target with evaluate_engine'
         )
+
+
+def not_by_onnx_runtime(precision: str) -> str:
+    """Return why ONNX Runtime tells nothing of an engine of this precision, empty if it does."""
+    return _NOT_BY_ONNX_RUNTIME.get(precision, '')
 
 
 def _targets(tensorrt: TensorRt) -> list[str]:

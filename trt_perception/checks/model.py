@@ -57,6 +57,7 @@ def check_model(
         names = len(model.manifest.class_names)
         found = f'{model.manifest.decoder.family}, {names} classes; SHA-256 and size are its'
         yield Finding(_AREA, 'manifest', 'green', found)
+        yield from _agreement(model.manifest.build)
     fits = True
     if not model.is_onnx:
         for finding in _plan(model, modules, gpu):
@@ -70,6 +71,20 @@ def check_model(
             yield Finding(_AREA, 'trial run', 'yellow', found, f'set these parameters {fix}')
         except TrtPerceptionError as error:
             yield _refused('trial run', error)
+
+
+def _agreement(build: Any) -> Iterator[Finding]:
+    """Tell how far the engine agreed with its original when it was built."""
+    agreement = build and build.agreement
+    if not agreement:
+        return
+    found = 'not measured against the original when it was built'
+    if agreement.f1 is not None:
+        found = f'{agreement.f1:.1%} of the detections agreed with the original'
+    if agreement.warning:
+        yield Finding(_AREA, 'accuracy', 'yellow', found, agreement.warning)
+    else:
+        yield Finding(_AREA, 'accuracy', 'green', found)
 
 
 def _plan(model: Any, modules: Mapping[str, Module], gpu: Gpu | None) -> Iterator[Finding]:
