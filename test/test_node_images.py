@@ -40,7 +40,7 @@ def assert_found(message, expected, score_tolerance=1e-5):
         ((LARGEST_INT32, 999_999_999), 'front_left/optical frame'),
         ((1_700_000_000, 123_456_789), 'カメラ_ü_🤖'),
         ((-5, 1), 'a clock before 1970'),
-        ((1, 2**32 - 1), 'x' * 1000),
+        ((1, 2**32 - 1), 'x' * 256),
     ],
     ids=['usual', 'zero', 'largest', 'unicode', 'negative', 'long'],
 )

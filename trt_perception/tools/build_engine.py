@@ -95,7 +95,7 @@ def _check_packages() -> None:
         raise EngineError(
             f'building engines needs {" and ".join(missing)}, not installed here; install what '
             'the extra "build" of this package names, into the environment of this shell: '
-            "python3 -m pip install onnx onnxslim onnxruntime 'pydantic>=2' pycocotools"
+            "python3 -m pip install onnx onnxslim onnxruntime ml_dtypes 'pydantic>=2' pycocotools"
         )
 
 
