@@ -162,6 +162,27 @@ def test_torchvision_in_the_pipeline_needs_only_class_names(family, tmp_path):
     assert np.abs(seen[0].scores[:5] - seen[1].scores[:5]).max() > 1e-3  # pixels matter
 
 
+@pytest.mark.parametrize('family', ['ssd', 'faster_rcnn'])
+def test_torchvisions_background_is_told_of_where_class_names_are_missing_or_short(
+    family, tmp_path
+):
+    with pytest.raises(EngineError) as caught:
+        opened(family, tmp_path / 'a')
+    assert 'Label 0 of torchvision is the background' in str(caught.value)
+    assert 'the first of class_names' in str(caught.value)
+    # The background forgotten: the last class has no name.
+    pipeline = opened(family, tmp_path / 'b', model_class_names=NAMES[1:])
+    assert any("the background, is called 'cat'" in each for each in pipeline.spec.evidence)
+    image = expected(family)['image']
+    height, width = image.shape[:2]
+    frame = Frame.view(image, width=width, height=height, step=3 * width, encoding='rgb8')
+    pipeline.enqueue(0, frame, Thresholds(confidence=0.0))
+    with pytest.raises(EngineError) as caught:
+        pipeline.collect(0)
+    for words in ('class 4', 'there are 4 class names', 'Label 0 is the background'):
+        assert words in str(caught.value)
+
+
 def test_without_its_config_sigmoid_or_softmax_and_the_names_are_asked_for(tmp_path):
     folder = tmp_path / 'lonely'
     folder.mkdir()

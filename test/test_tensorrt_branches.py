@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import logging
 import os
@@ -229,12 +230,30 @@ def test_shapes_that_tensorrt_itself_refuses():
     assert 'refuses the shapes 2x3x8x8' in refusal(tensorrt, batch=2)
 
 
-def test_only_the_image_input_may_have_open_sides():
+def test_open_sides_beside_the_image_follow_it():
     module, tensorrt = stand_in('10.3.0.26')
-    module.other_inputs = {'sizes': (-1, 2)}
-    assert 'inputs sizes have open sides' in refusal(tensorrt)
+    module.shape = (-1, 3, -1, -1)
+    module.other_inputs = {'orig_target_sizes': (-1, 2), 'pixel_mask': (-1, -1, -1)}
+    build(tensorrt, shapes=['1x3x8x8:2x3x16x16:4x3x32x16'])
+    assert module.called('IOptimizationProfile.set_shape') == [
+        ('images', (1, 3, 8, 8), (2, 3, 16, 16), (4, 3, 32, 16)),
+        ('orig_target_sizes', (1, 2), (2, 2), (4, 2)),
+        ('pixel_mask', (1, 8, 8), (2, 16, 16), (4, 32, 16)),
+    ]
+    # Also where the image's own are closed.
+    module, tensorrt = stand_in('10.3.0.26')
+    module.other_inputs = {'orig_target_sizes': (-1, 2)}
+    assert build(tensorrt).profiles == ()
+    assert module.called('IOptimizationProfile.set_shape') == [
+        ('images', *((1, 3, 8, 8),) * 3),
+        ('orig_target_sizes', *((1, 2),) * 3),
+    ]
+
+
+def test_inputs_of_which_nothing_is_known_are_refused():
+    module, tensorrt = stand_in('10.3.0.26')
     module.other_inputs = {'sizes': (1, 2)}
-    assert [tensor.name for tensor in build(tensorrt).inputs] == ['images', 'sizes']
+    assert 'one image input' in refusal(tensorrt)
 
 
 @pytest.mark.parametrize('version', RTX)
@@ -696,6 +715,29 @@ def test_batches_of_another_shape_are_refused(no_gpu_memory):
     module.build = calibrating(module)
     with pytest.raises(ConfigError, match=r'expected batches of \(1, 3, 8, 8\)'):
         build(tensorrt, calibration=feed(shape=(1, 3, 4, 4)), **IMPLICIT)
+
+
+def test_inputs_beside_the_image_are_told_the_same_with_each_batch(no_gpu_memory):
+    module, tensorrt = stand_in('10.3.0.26')
+    module.other_inputs = {'orig_target_sizes': (1, 2)}
+    seen = []
+
+    def build_with(monitor, logger):
+        (calibrator,) = module.called('IBuilderConfig.int8_calibrator =')[-1]
+        while places := calibrator.get_batch(['orig_target_sizes', 'images']):
+            seen.append(len(set(places)))
+        calibrator.write_calibration_cache(memoryview(b'ranges'))
+        return module.plan()
+
+    module.build = build_with
+    sizes = np.array([[8, 8]], np.int64)
+    calibration = dataclasses.replace(feed(values=(1, 2)), constants={'orig_target_sizes': sizes})
+    build(tensorrt, calibration=calibration, **IMPLICIT)
+    assert seen == [2, 2]
+    assert [len(values) for values in no_gpu_memory] == [4, 192, 4, 192]
+    assert no_gpu_memory[2].view(np.int64).tolist() == [8, 8]
+    assert (no_gpu_memory[3] == 2).all()
+    assert Memory.live == 0
 
 
 def calibration_cache(**scales):

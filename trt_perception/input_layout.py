@@ -21,8 +21,8 @@ from trt_perception.errors import EngineError
 from trt_perception.manifest import TensorSpec
 
 __all__ = [
-    *('closed_image', 'constant_inputs', 'image_shape', 'image_size', 'has_size_input'),
-    'split_inputs',
+    *('closed_image', 'constant_inputs', 'has_size_input', 'image_shape', 'image_size'),
+    *('shapes_beside', 'split_inputs'),
 ]
 
 _BESIDE: Final = ('orig_target_sizes', 'pixel_mask')
@@ -119,3 +119,11 @@ def constant_inputs(
             ]
             constants[tensor.name] = np.ones(shape, dtype)
     return constants
+
+
+def shapes_beside(image: TensorSpec, beside: Sequence[TensorSpec]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the inputs beside an image without open sides, by name."""
+    size = image_size(image)
+    assert size is not None
+    batch = image.shape[0] if len(image.shape) == 4 else 1
+    return {name: value.shape for name, value in constant_inputs(beside, size, batch).items()}

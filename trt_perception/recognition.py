@@ -202,6 +202,8 @@ def recognise(
         resampling='' if 'antialias' in given.preprocessing else facts.resampling,
     )
     refuse_unsaid(name, inputs, outputs, evidence, unsaid)
+    if chosen == 'torchvision':
+        evidence.append(f'torchvision -> label 0, the background, is called {class_names[0]!r}')
     layout = 'nhwc' if image_shape(image) == 'nhwc' else 'nchw'
     preprocessing = Preprocessing(**values, layout=layout, dtype=image.dtype)
     return Recognised(DECODERS[chosen], preprocessing, class_names, tuple(evidence))

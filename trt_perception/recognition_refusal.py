@@ -137,7 +137,12 @@ def _classes(counts: Mapping[str, int | None], given: int) -> str:
         for fit, count in counts.items()
     )
     wrong = f', not {given}: correct the class names' if given else ''
-    return f'The outputs have {listed}{wrong}.'
+    first = (
+        ' Label 0 of torchvision is the background: it has a name too, the first of class_names.'
+        if 'torchvision' in counts
+        else ''
+    )
+    return f'The outputs have {listed}{wrong}.{first}'
 
 
 def _class_counts(names: Sequence[str], outputs: Sequence[TensorSpec]) -> dict[str, int | None]:

@@ -22,12 +22,20 @@ import onnx
 from trt_perception.building.calibration_ranges import Magnitudes
 from trt_perception.building.images import ImageSet
 from trt_perception.building.images import read_image
+from trt_perception.building.onnx_model import input_specs
 from trt_perception.errors import EngineError
+from trt_perception.input_layout import closed_image
+from trt_perception.input_layout import constant_inputs
+from trt_perception.input_layout import image_size
+from trt_perception.input_layout import split_inputs
 from trt_perception.manifest import Preprocessing
+from trt_perception.manifest import TensorSpec
 from trt_perception.picture_files import frame_of
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
-__all__ = ['Statistics', 'collect_magnitudes', 'feed_shape', 'image_input', 'open_session']
+__all__ = [
+    *('Statistics', 'calibration_inputs', 'collect_magnitudes', 'input_shapes', 'open_session'),
+]
 
 
 @dataclass(frozen=True)
@@ -38,47 +46,50 @@ class Statistics:
     seconds: float
 
 
-def image_input(model: onnx.ModelProto) -> onnx.ValueInfoProto:
-    """Return the one input of a model that takes images.
+def calibration_inputs(
+    model: onnx.ModelProto, preprocessing: Preprocessing
+) -> tuple[TensorSpec, dict[str, npt.NDArray[Any]]]:
+    """Return what a model is calibrated with, in the shapes it has then.
+
+    Args:
+        model: the model.
+        preprocessing: how images become its input.
+
+    Returns:
+        the image, and by name what the inputs beside it are told.
 
     Raises:
-        EngineError: there is not exactly one input of four dimensions and floating point.
+        EngineError: the model has no single image, takes it in another type than float32, or is
+            fixed to another size than preprocessing makes.
     """
-    constants = {tensor.name for tensor in model.graph.initializer}
-    inputs = [entry for entry in model.graph.input if entry.name not in constants]
-    if len(inputs) != 1:
+    image, beside = split_inputs('the model', input_specs(model))
+    size = preprocessing.input_size
+    if image.dtype != 'float32':
         raise EngineError(
-            'calibration expects a model with one input, an image (got '
-            f'{", ".join(entry.name for entry in inputs) or "none"}); export the detector alone'
+            f'calibration expects the input {image.name!r} to be float32 (got {image.dtype}); '
+            'export the model in FP32'
         )
-    kind = inputs[0].type.tensor_type
-    if len(kind.shape.dim) != 4 or kind.elem_type != onnx.TensorProto.FLOAT:
-        name = onnx.TensorProto.DataType.Name(kind.elem_type)
+    closed = closed_image(image, size)
+    if image_size(closed) != size:
         raise EngineError(
-            f'calibration expects the input {inputs[0].name!r} to be float32 of 4 dimensions '
-            f'(got {name} of {len(kind.shape.dim)}); export the model in FP32'
+            f'the model takes {image.name!r} as '
+            f'{"x".join(str(side) if side > 0 else "?" for side in image.shape)}, preprocessing '
+            f"makes it {size[0]} wide and {size[1]} high; set the input size to the model's"
         )
-    entry: onnx.ValueInfoProto = inputs[0]
-    return entry
+    batch = closed.shape[0] if len(closed.shape) == 4 else 1
+    return closed, constant_inputs(beside, size, batch)
 
 
-def feed_shape(model: onnx.ModelProto, preprocessing: Preprocessing) -> tuple[int, ...]:
-    """Return the shape that a model is calibrated with: (batch, 3, height, width).
+def input_shapes(
+    model: onnx.ModelProto, preprocessing: Preprocessing
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the inputs that a model is calibrated with, the image's first.
 
     Raises:
-        EngineError: the model is fixed to another size than preprocessing makes.
+        EngineError: as calibration_inputs.
     """
-    entry = image_input(model)
-    width, height = preprocessing.input_size
-    fixed = [dimension.dim_value for dimension in entry.type.tensor_type.shape.dim]
-    wanted = (fixed[0] or 1, 3, height, width)
-    if any(have not in (0, want) for have, want in zip(fixed, wanted, strict=True)):
-        raise EngineError(
-            f'the model takes {entry.name!r} as {"x".join(str(side or "?") for side in fixed)}, '
-            f'preprocessing makes {"x".join(map(str, wanted))}; set the input size to the '
-            "model's"
-        )
-    return wanted
+    image, constants = calibration_inputs(model, preprocessing)
+    return {image.name: image.shape, **{key: value.shape for key, value in constants.items()}}
 
 
 def collect_magnitudes(
@@ -103,8 +114,8 @@ def collect_magnitudes(
         EngineError: the model does not run, or a tensor holds NaN or infinity.
     """
     start = time.perf_counter()
-    name = image_input(model).name
-    batch = feed_shape(model, preprocessing)[0]
+    image, constants = calibration_inputs(model, preprocessing)
+    name = image.name
     session = open_session(_with_outputs(model, [tensor for tensor in tensors if tensor != name]))
     outputs = [tensor for tensor in tensors if tensor != name]
     preprocess = HostPreprocessor(_in_float32(preprocessing))
@@ -112,9 +123,10 @@ def collect_magnitudes(
     for done, path in enumerate(images.paths):
         progress('calibrating', done, len(images.paths))
         tensor, _ = preprocess(frame_of(read_image(path)))
-        feed = np.repeat(tensor, batch, axis=0) if batch > 1 else tensor
+        several = len(image.shape) == 4 and image.shape[0] > 1
+        feed = np.repeat(tensor, image.shape[0], axis=0) if several else tensor
         try:
-            values = session.run(outputs, {name: feed})
+            values = session.run(outputs, {name: feed.reshape(image.shape), **constants})
         except Exception as error:  # ONNX Runtime has a class for each of its status codes
             raise EngineError(f'the model fails on {path}: {error}') from error
         for key, value in zip([name, *outputs], [tensor, *values], strict=True):

@@ -107,7 +107,7 @@ def verify(
                 f'{reason}; on the target: inspect_engine --update-manifest {engine.path.name}'
             )
             return None
-        (shape,) = shapes.values()
+        shape = next(iter(shapes.values()))
         verified = verify_engine(
             engine, context.options, shape, precise.layer_nodes, precise.kept_nodes
         )
@@ -167,7 +167,7 @@ def compare(
             return
         digest = hashlib.sha256(plan.content).hexdigest()
         other = ModelFile(options.engine_path(), plan.content, digest, None)
-        (shape,) = shapes.values()
+        shape = next(iter(shapes.values()))
         latency = measure_latency(other, Device(0), shape)
         found['fp16_latency_ms'] = latency.as_dict()
         step.outcome += (

@@ -9,6 +9,8 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterator
 from collections.abc import Sequence
+from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +20,11 @@ from onnx import numpy_helper
 from trt_perception.errors import ConfigError
 from trt_perception.plain_text import nearest
 
-__all__ = ['LAYER_TYPES', 'GraphIndex', 'match_nodes', 'name_nodes', 'opset']
+__all__ = [
+    *('LAYER_TYPES', 'GraphIndex', 'every', 'match_nodes', 'name_nodes', 'opset', 'outer_tensors'),
+]
 
+_Message = TypeVar('_Message')
 #: The operators that do the work of a network. With constant weights they can be quantised.
 LAYER_TYPES = ('Conv', 'ConvTranspose', 'Gemm', 'MatMul')
 
@@ -39,7 +44,7 @@ class GraphIndex:
         self.producer = {name: node for node in graph.node for name in node.output if name}
         self.consumers: dict[str, list[onnx.NodeProto]] = {}
         for node in graph.node:
-            for name in dict.fromkeys([*node.input, *_outer_tensors(node)]):
+            for name in dict.fromkeys([*node.input, *outer_tensors(node)]):
                 if name:
                     self.consumers.setdefault(name, []).append(node)
         self.initializers = {tensor.name: tensor for tensor in graph.initializer}
@@ -81,7 +86,7 @@ class GraphIndex:
         )
 
 
-def _outer_tensors(node: onnx.NodeProto) -> Iterator[str]:
+def outer_tensors(node: onnx.NodeProto) -> Iterator[str]:
     """Yield what a node's subgraphs may take from outside; their own names may be among it."""
     for attribute in node.attribute:
         graphs = [attribute.g, *attribute.graphs] if attribute.HasField('g') else attribute.graphs
@@ -89,7 +94,17 @@ def _outer_tensors(node: onnx.NodeProto) -> Iterator[str]:
             yield from (output.name for output in graph.output)
             for inner in graph.node:
                 yield from inner.input
-                yield from _outer_tensors(inner)
+                yield from outer_tensors(inner)
+
+
+def every(message: Any, *kinds: type[_Message]) -> Iterator[_Message]:
+    """Yield every message of some kinds within another: in subgraphs, functions, attributes."""
+    if isinstance(message, kinds):
+        yield message
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for inner in [value] if hasattr(value, 'ListFields') else value:
+                yield from every(inner, *kinds)
 
 
 def opset(model: onnx.ModelProto) -> int:

@@ -55,6 +55,7 @@ def read(context: Context) -> OnnxSource:
             f'{source.file.path.name}, {size / 2**20:.1f} MiB, '
             f'{len(source.model.graph.node)} nodes'
         )
+        step.outcome = '\n'.join((step.outcome, *source.repairs))
         return source
 
 
@@ -91,7 +92,7 @@ def recognise(
     with context.report.step('recognise', context.progress) as step:
         profiles = wanted_profiles(source, context.options)
         shapes = run_shapes(source, profiles)
-        (shape,) = shapes.values()
+        shape = next(iter(shapes.values()))
         outputs = outputs_at(source, shapes)
         recognised = recognise_source(source, context.options, outputs, shape)
         inputs = [replace(t, shape=shapes.get(t.name, t.shape)) for t in source.inputs]

@@ -9,7 +9,6 @@ its parser tells.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +20,10 @@ from typing import Final
 import onnx
 from onnx import TensorProto
 
+from trt_perception.building.graph_index import every
 from trt_perception.building.graph_index import name_nodes
+from trt_perception.building.graph_repair import in_float32
+from trt_perception.building.graph_repair import sort_nodes
 from trt_perception.errors import EngineError
 from trt_perception.manifest import TensorSpec
 from trt_perception.model_file import ModelFile
@@ -29,7 +31,9 @@ from trt_perception.model_file import read_checked
 from trt_perception.model_file import read_model_file
 from trt_perception.onnx_external import external_weights
 
-__all__ = ['OnnxSource', 'check_model', 'load_onnx', 'read_onnx', 'unknown_operators']
+__all__ = [
+    *('OnnxSource', 'check_model', 'input_specs', 'load_onnx', 'read_onnx', 'unknown_operators'),
+]
 
 #: Protocol buffers end here, and so does what TensorRT's parser takes in one piece.
 _MOST_BYTES: Final = 2 * 1024**3 - 1
@@ -63,6 +67,7 @@ class OnnxSource:
         inputs: those that are no weights; -1 for a side that may vary.
         outputs: likewise.
         metadata: what the file says of itself.
+        repairs: what was made right in the model, a few words each.
     """
 
     file: ModelFile
@@ -72,6 +77,7 @@ class OnnxSource:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     metadata: Mapping[str, str]
+    repairs: tuple[str, ...]
 
 
 def read_onnx(path: Path) -> ModelFile:
@@ -94,16 +100,26 @@ def load_onnx(file: ModelFile) -> OnnxSource:
     digest = hashlib.sha256(file.sha256.encode())
     external = _take_external(file, model, digest)
     name_nodes(model)
-    weights = {tensor.name for tensor in model.graph.initializer}
+    repairs = (
+        'nodes put in topological order' if sort_nodes(model) else '',
+        'float64 becomes float32, in which TensorRT computes' if in_float32(model) else '',
+    )
     return OnnxSource(
         file,
         model,
         digest.hexdigest() if external else file.sha256,
         external,
-        tuple(_spec(value) for value in model.graph.input if value.name not in weights),
+        input_specs(model),
         tuple(_spec(value) for value in model.graph.output),
         {entry.key: entry.value for entry in model.metadata_props},
+        tuple(filter(None, repairs)),
     )
+
+
+def input_specs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
+    """Return the inputs that are no weights; -1 for a side that may vary."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    return tuple(_spec(value) for value in model.graph.input if value.name not in weights)
 
 
 def _parse(file: ModelFile) -> onnx.ModelProto:
@@ -148,7 +164,7 @@ def _take_external(file: ModelFile, model: onnx.ModelProto, digest: Any) -> tupl
             return ()
     except EngineError as error:
         raise EngineError(f'{name}: {error}') from error
-    tensors = [t for t in _tensors(model) if t.data_location == TensorProto.EXTERNAL]
+    tensors = [t for t in every(model, TensorProto) if t.data_location == TensorProto.EXTERNAL]
     files: dict[str, bytes] = {}
     total, held = model.ByteSize(), 0
     for tensor in tensors:
@@ -203,28 +219,6 @@ def _read_external(name: Path, location: str) -> bytes:
     return content
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and those within its nodes."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField('g'):
-                yield from _graphs(attribute.g)
-            for inner in attribute.graphs:
-                yield from _graphs(inner)
-
-
-def _tensors(message: Any) -> Iterator[TensorProto]:
-    """Yield every tensor of a model: of graphs, functions, attributes, sparse ones, training."""
-    if isinstance(message, TensorProto):
-        yield message
-        return
-    for field, value in message.ListFields():
-        if field.message_type is not None:
-            for inner in [value] if hasattr(value, 'ListFields') else value:
-                yield from _tensors(inner)
-
-
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
     tensor = value.type.tensor_type
     shape = tuple(
@@ -240,7 +234,7 @@ def unknown_operators(model: onnx.ModelProto) -> dict[str, list[str]]:
     opset = max((e.version for e in model.opset_import if e.domain in _OWN), default=1)
     functions = {(function.domain, function.name) for function in model.functions}
     found: dict[str, list[str]] = {}
-    for graph in _graphs(model.graph):
+    for graph in every(model.graph, onnx.GraphProto):
         for node in graph.node:
             if (node.domain, node.op_type) in functions:
                 continue
@@ -281,7 +275,7 @@ def check_model(source: OnnxSource) -> tuple[str, ...]:
 def _set_apart(model: onnx.ModelProto) -> None:
     opset = max((e.version for e in model.opset_import if e.domain in _OWN), default=1)
     functions = {function.name for function in model.functions if function.domain in _OWN}
-    for graph in _graphs(model.graph):
+    for graph in every(model.graph, onnx.GraphProto):
         for node in graph.node:
             known = node.op_type in functions or onnx.defs.has(node.op_type, opset, '')
             if node.domain in _OWN and not known:

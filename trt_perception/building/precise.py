@@ -20,6 +20,7 @@ from trt_perception.building.images import check_images
 from trt_perception.building.images import read_image
 from trt_perception.building.images import select_images
 from trt_perception.building.mac_count import layer_work
+from trt_perception.building.onnx_model import input_specs
 from trt_perception.building.options import BuildOptions
 from trt_perception.building.precision import convert_precision
 from trt_perception.building.quantise import QuantisationReport
@@ -32,6 +33,8 @@ from trt_perception.building.tensorrt_release import TensorRt
 from trt_perception.building.tensorrt_release import uses_strong_typing
 from trt_perception.cache import cache_folder
 from trt_perception.errors import ConfigError
+from trt_perception.input_layout import constant_inputs
+from trt_perception.input_layout import split_inputs
 from trt_perception.manifest import Preprocessing
 from trt_perception.picture_files import frame_of
 from trt_perception.stages.host_preprocess import HostPreprocessor
@@ -139,7 +142,7 @@ def make_precise(
         images: to calibrate with, where that is needed.
         preprocessing: as at run time.
         tensorrt: that builds; its release decides whether the graph's types count.
-        shapes: final shape of the image input by name.
+        shapes: final shape of each input by name, the image's first.
         progress: told the part and how much of it is done.
 
     Raises:
@@ -212,7 +215,8 @@ def _feed(
     shapes: Mapping[str, tuple[int, ...]],
 ) -> CalibrationFeed:
     """Return the images as TensorRT's own calibrators take them; an odd rest is left out."""
-    name, shape = next(iter(shapes.items()))
+    name, shape = next(iter(shapes.items()))  # the image's stands first
+    _, beside = split_inputs(options.onnx.name, input_specs(model))
     digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
 
     def batches() -> Iterator[npt.NDArray[np.float32]]:
@@ -227,6 +231,7 @@ def _feed(
         batches,
         f'{digest} {images.sha256} {preprocessing}',
         _cache(options.calibration_cache),
+        constant_inputs(beside, preprocessing.input_size, shape[0]),
     )
 
 

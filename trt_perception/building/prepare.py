@@ -23,6 +23,7 @@ from trt_perception.decoder_spec import DECODERS
 from trt_perception.errors import EngineError
 from trt_perception.input_layout import constant_inputs
 from trt_perception.input_layout import image_size
+from trt_perception.input_layout import shapes_beside
 from trt_perception.input_layout import split_inputs
 from trt_perception.manifest import INPUT_DTYPES
 from trt_perception.manifest import TensorSpec
@@ -58,9 +59,13 @@ def wanted_profiles(source: OnnxSource, options: BuildOptions) -> tuple[ShapePro
 def run_shapes(
     source: OnnxSource, profiles: tuple[ShapeProfile, ...]
 ) -> dict[str, tuple[int, ...]]:
-    """Return one final shape of the image input: the one that the engine is made fastest for."""
-    image = image_input(source)
-    return {image.name: profiles[0].opt if profiles else image.shape}
+    """Return one final shape of each input, the image's first.
+
+    It is the one that the engine is made fastest for.
+    """
+    image, beside = split_inputs(source.file.path.name, source.inputs)
+    closed = replace(image, shape=profiles[0].opt if profiles else image.shape)
+    return {closed.name: closed.shape, **shapes_beside(closed, beside)}
 
 
 def outputs_at(

@@ -24,8 +24,7 @@ import numpy as np
 import onnx
 
 from trt_perception.building.calibration import collect_magnitudes
-from trt_perception.building.calibration import feed_shape
-from trt_perception.building.calibration import image_input
+from trt_perception.building.calibration import input_shapes
 from trt_perception.building.calibration_cache import CacheKey
 from trt_perception.building.calibration_cache import read_ranges
 from trt_perception.building.calibration_cache import write_ranges
@@ -150,7 +149,7 @@ def quantise(
         )
     source = upgraded(model, _OPSET)
     name_nodes(source)
-    shape = {image_input(source).name: feed_shape(source, preprocessing)}
+    shape = input_shapes(source, preprocessing)
     kept = _kept(source, keep_float, shape, keep_head)
     index = GraphIndex(source.graph)
     chosen = [n for n in source.graph.node if index.is_layer(n) and n.name not in kept]

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from trt_perception.building.calibration import feed_shape
-from trt_perception.building.calibration import image_input
+from trt_perception.building.calibration import calibration_inputs
+from trt_perception.building.calibration import input_shapes
 from trt_perception.building.graph_index import match_nodes
 from trt_perception.building.graph_index import name_nodes
 from trt_perception.building.heads import find_head
@@ -75,12 +75,17 @@ def quantise_with_modelopt(
     source = onnx.ModelProto()
     source.CopyFrom(model)
     name_nodes(source)
-    shape = feed_shape(source, preprocessing)
-    work = layer_work(source, {image_input(source).name: shape})
+    image, constants = calibration_inputs(source, preprocessing)
+    work = layer_work(source, input_shapes(source, preprocessing))
     head = find_head(source, {layer.node: layer.macs for layer in work})
     kept = [*head.layers, *head.fixed, *match_nodes(source, keep_float)]
     warnings = check_images(images, preprocessing.input_size, progress=progress)
-    data = _tensors(preprocessing, images, progress)
+    tensors = _tensors(preprocessing, images, progress)
+    data = {
+        image.name: tensors,
+        # Told the same for each image; ModelOpt splits all of them along the first axis.
+        **{key: np.repeat(value, len(tensors), axis=0) for key, value in constants.items()},
+    }
     with tempfile.TemporaryDirectory() as folder:
         before, after = Path(folder) / 'model.onnx', Path(folder) / 'quantised.onnx'
         onnx.save(source, before)
@@ -91,7 +96,7 @@ def quantise_with_modelopt(
                 output_path=str(after),
                 quantize_mode=target,
                 calibration_method=_METHODS[method],
-                calibration_data={image_input(source).name: data},
+                calibration_data=data,
                 calibration_eps=['cpu'],
                 nodes_to_exclude=kept,
                 high_precision_dtype='fp32',

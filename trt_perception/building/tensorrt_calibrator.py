@@ -11,7 +11,9 @@ import re
 import struct
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 from typing import Final
@@ -46,6 +48,7 @@ class CalibrationFeed:
         batches: makes the batches anew: float32, preprocessed as at run time.
         identity: text that changes with model, images and preprocessing.
         cache_dir: where TensorRT's ranges are kept, None for nowhere.
+        constants: what the inputs beside the image are told with each batch, by name.
     """
 
     name: str
@@ -53,6 +56,7 @@ class CalibrationFeed:
     batches: Callable[[], Iterator[npt.NDArray[np.float32]]]
     identity: str
     cache_dir: Path | None = None
+    constants: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
 
 def attach_calibrator(
@@ -75,7 +79,9 @@ def attach_calibrator(
     calibrator = _calibrator(tensorrt, feed, method)
     config.int8_calibrator = calibrator
     profile = builder.create_optimization_profile()
-    profile.set_shape(feed.name, feed.shape, feed.shape, feed.shape)
+    shapes = {feed.name: feed.shape, **{key: v.shape for key, v in feed.constants.items()}}
+    for name, shape in shapes.items():
+        profile.set_shape(name, shape, shape, shape)
     config.set_calibration_profile(profile)
     return calibrator
 
@@ -101,7 +107,7 @@ def _calibrator(tensorrt: TensorRt, feed: CalibrationFeed, method: str) -> Any:
             self.cache = 'off' if path is None else f'computed: no cache {path}'
             self.without_range: tuple[str, ...] = ()
             self._batches = feed.batches()
-            self._device: DeviceBuffer | None = None
+            self._device: dict[str, DeviceBuffer] = {}
 
         def get_batch_size(self) -> int:
             return feed.shape[0]
@@ -109,9 +115,14 @@ def _calibrator(tensorrt: TensorRt, feed: CalibrationFeed, method: str) -> Any:
         def get_batch(self, names: list[str]) -> list[int] | None:
             try:
                 batch = next(self._batches, None)
-                if batch is None or names != [feed.name]:
+                if batch is None:
                     return None
-                return [self._upload(np.ascontiguousarray(batch, np.float32))]
+                if batch.shape != feed.shape:
+                    raise ConfigError(f'expected batches of {feed.shape} (got {batch.shape})')
+                given = {**feed.constants, feed.name: batch.astype(np.float32, copy=False)}
+                if unknown := set(names) - set(given):
+                    raise ConfigError(f'nothing is known of the inputs {", ".join(unknown)}')
+                return [self._upload(name, given[name]) for name in names]
             except (TrtPerceptionError, OSError) as error:
                 self.error = error
                 return None
@@ -137,20 +148,19 @@ def _calibrator(tensorrt: TensorRt, feed: CalibrationFeed, method: str) -> Any:
                 self.cache += f'; not kept: {error}'
 
         def close(self) -> None:
-            if self._device is not None:
-                self._device.close()
-                self._device = None
+            for buffer in self._device.values():
+                buffer.close()
+            self._device = {}
 
-        def _upload(self, batch: npt.NDArray[np.float32]) -> int:
-            if batch.shape != feed.shape:
-                raise ConfigError(f'expected batches of {feed.shape} (got {batch.shape})')
-            if self._device is None:
-                self._device = DeviceBuffer(batch.nbytes)
-            with PinnedBuffer(batch.nbytes) as pinned, Stream() as stream:
-                pinned.array[: batch.nbytes] = batch.reshape(-1).view(np.uint8)
-                copy_async(self._device.pointer, pinned.pointer, batch.nbytes, stream)
+        def _upload(self, name: str, values: npt.NDArray[Any]) -> int:
+            if name not in self._device:
+                self._device[name] = DeviceBuffer(values.nbytes)
+            pointer = self._device[name].pointer
+            with PinnedBuffer(values.nbytes) as pinned, Stream() as stream:
+                pinned.array[: values.nbytes] = np.ascontiguousarray(values).view(np.uint8).ravel()
+                copy_async(pointer, pinned.pointer, values.nbytes, stream)
                 stream.synchronize()
-            return self._device.pointer
+            return pointer
 
     return Calibrator()
 

@@ -19,6 +19,7 @@ from trt_perception.gpu import Device
 from trt_perception.gpu import DeviceBuffer
 from trt_perception.gpu import Stream
 from trt_perception.gpu import clear_async
+from trt_perception.input_layout import split_inputs
 from trt_perception.manifest import TensorSpec
 from trt_perception.model_file import ModelFile
 from trt_perception.stages.tensorrt_runtime import TensorRtContext
@@ -190,9 +191,10 @@ def on_zeros(
         stack.callback(engine.close)
         stream = stack.enter_context(Stream())
         tuned = [_tuned_for(engine, tensor) for tensor in engine.inputs]
-        image = next((tensor for tensor in tuned if len(tensor.shape) == 4), tuned[0])
-        beside = [tensor for tensor in tuned if tensor is not image]
-        image = image if shape is None else dataclasses.replace(image, shape=shape)
+        image, beside = tuned[0], tuple(tuned[1:])  # any engine, not a detector's only
+        if shape is not None:
+            image, beside = split_inputs(model.path.name, tuned)
+            image = dataclasses.replace(image, shape=shape)
         context = engine.create_context(image, stream, beside)
         stack.callback(context.close)
         for tensor in (image, *beside, *context.outputs):

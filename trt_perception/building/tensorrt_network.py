@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 from typing import Final
 
@@ -12,6 +13,8 @@ from trt_perception.building.options import BuildOptions
 from trt_perception.building.tensorrt_hints import explain
 from trt_perception.building.tensorrt_release import TensorRt
 from trt_perception.errors import EngineError
+from trt_perception.input_layout import shapes_beside
+from trt_perception.input_layout import split_inputs
 from trt_perception.manifest import TensorSpec
 from trt_perception.stages.tensorrt_log import TensorRtLog
 
@@ -148,20 +151,24 @@ def add_profiles(
 ) -> tuple[ShapeProfile, ...]:
     """Add the profiles of the image input to the configuration; return them.
 
+    Open sides of the inputs beside it follow the image's.
+
     Raises:
-        EngineError: as resolve_profiles; there is no image input, or another input has open sides.
+        EngineError: as resolve_profiles and split_inputs.
     """
-    image = next((tensor for tensor in inputs if len(tensor.shape) == 4), inputs[0])
-    open_others = [t.name for t in inputs if t is not image and -1 in t.shape]
-    if open_others:
-        raise EngineError(
-            f'inputs {", ".join(open_others)} have open sides; only the image input '
-            f'{image.name!r} may have them: fix the others when exporting the model'
-        )
+    image, beside = split_inputs(options.onnx.name, inputs)
     profiles = resolve_profiles(image, options)
-    for wanted in profiles:
+    open_beside = [tensor for tensor in beside if -1 in tensor.shape]
+    wanted_for = profiles or ((ShapeProfile(*(image.shape,) * 3),) if open_beside else ())
+    for wanted in wanted_for:
         profile = builder.create_optimization_profile()
         profile.set_shape(image.name, wanted.min, wanted.opt, wanted.max)
+        sizes = [
+            shapes_beside(replace(image, shape=shape), beside)
+            for shape in (wanted.min, wanted.opt, wanted.max)
+        ]
+        for tensor in open_beside:
+            profile.set_shape(tensor.name, *(size[tensor.name] for size in sizes))
         if config.add_optimization_profile(profile) < 0:
             raise EngineError(f'TensorRT refuses the shapes {wanted} of input {image.name!r}')
     return profiles

@@ -78,7 +78,9 @@ class OnnxModel:
                 model.content, options, providers=list(dict.fromkeys((provider, CPU)))
             )
         except Exception as error:  # ONNX Runtime's exceptions share no base of their own
-            raise EngineError(f'{model.path}: ONNX Runtime cannot load it: {error}') from error
+            raise EngineError(
+                f'{model.path}: ONNX Runtime cannot load it: {error}{_remedy(error)}'
+            ) from error
         self.inputs = tuple(_spec(node) for node in self._session.get_inputs())
         self.outputs = tuple(_spec(node) for node in self._session.get_outputs())
         self.metadata: dict[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
@@ -108,6 +110,20 @@ def _refuse_other_files(model: ModelFile) -> None:
             f"write one file: python3 -c \"import onnx; onnx.save(onnx.load('{model.path.name}'), "
             "'whole.onnx')\""
         )
+
+
+def _remedy(error: Exception) -> str:
+    """Return what to do where this ONNX Runtime lacks an operator for the types it has here."""
+    import onnxruntime
+
+    if type(error).__name__ != 'NotImplemented':
+        return ''
+    return (
+        f'. This ONNX Runtime, {onnxruntime.__version__}, has no such operator, or not for these '
+        'types (float64, often): a newer one may have it (python3 -m pip install --upgrade '
+        'onnxruntime), or export the model in float32; build_engine makes an engine of it, in '
+        'which float64 is float32'
+    )
 
 
 def _spec(node: Any) -> TensorSpec:

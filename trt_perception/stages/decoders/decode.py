@@ -97,6 +97,7 @@ def decode(
                 limits,
                 classes=len(spec.class_names),
                 suppress=family in _NEED_NMS,
+                labels=_LABELS.get(family, ''),
             )
         )
     return found
@@ -139,6 +140,9 @@ def _plain(array: Array) -> Array:
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
+_LABELS: Final = {
+    'torchvision': '. Label 0 is the background, and its name is the first of the class names'
+}
 _NEED_NMS: Final = ('dense', 'yolox_raw')
 _NORMALISED: Final = ('rtdetr_ultralytics', 'rtdetr_end_to_end', 'detr', 'tensorflow')
 _FAMILIES: Final[Mapping[str, Callable[[Sequence[Array], _Image], Candidates]]] = {

@@ -77,6 +77,7 @@ def select(
     *,
     classes: int,
     suppress: bool,
+    labels: str = '',
 ) -> Detections:
     """Turn candidates into detections.
 
@@ -91,6 +92,7 @@ def select(
         limits: how many boxes go on.
         classes: how many class names there are.
         suppress: apply NMS.
+        labels: a sentence on how the family counts classes, for messages.
 
     Raises:
         EngineError: a detection is of a class that has no name, or a score is no probability.
@@ -104,7 +106,7 @@ def select(
         raise EngineError(
             f'the model gave class {ids.max() if ids.max() >= classes else ids.min()}, counted '
             f'from 0; there are {classes} class names: correct model.class_names, or the '
-            'manifest, and model.decoder'
+            f'manifest, and model.decoder{labels}'
         )
     scores = candidates.scores[chosen]
     check_scores(scores)
