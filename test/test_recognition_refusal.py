@@ -49,7 +49,7 @@ def processor(**values):
 SOFTMAX = {'logits': (1, 100, 2), 'pred_boxes': (1, 100, 4)}
 DETR_PROCESSORS = [
     f'{name}{kind}'
-    for name in ('Detr', 'ConditionalDetr', 'DeformableDetr', 'RTDetr', 'RfDetr', 'Yolos')
+    for name in ('Detr', 'ConditionalDetr', 'DeformableDetr', 'RTDetr', 'Yolos')
     for kind in ('FeatureExtractor', 'ImageProcessor', 'ImageProcessorFast', 'ImageProcessorPil')
 ]
 
@@ -70,6 +70,25 @@ def test_a_bilinear_processor_antialiases(values):
     found = ask(SOFTMAX, config=processor(**values))
     assert found.preprocessing.antialias
     assert any('antialias True' in sentence for sentence in found.evidence)
+
+
+@pytest.mark.parametrize(
+    ('model', 'values', 'antialias'),
+    [
+        ('rf_detr', {'image_processor_type': 'RfDetrImageProcessor', 'resample': 2}, False),
+        ('rf_detr', {'image_processor_type': 'RfDetrImageProcessorFast'}, False),
+        ('rf_detr', {'resample': 2}, False),
+        ('detr', {'image_processor_type': 'RfDetrImageProcessor'}, False),
+        ('rf_detr', {'image_processor_type': 'DetrImageProcessor'}, True),
+        ('rt_detr', {'resample': 2}, True),
+    ],
+)
+def test_only_rf_detrs_processor_resizes_without_antialiasing(model, values, antialias):
+    config = {**processor(**values), 'model_type': model}
+    outputs = {'logits': (1, 100, 1), 'pred_boxes': (1, 100, 4)}
+    if model == 'detr':
+        outputs = SOFTMAX
+    assert ask(outputs, config=config).preprocessing.antialias == antialias
 
 
 @pytest.mark.parametrize(
@@ -114,7 +133,6 @@ def test_a_filter_is_asked_for_beside_everything_else():
     ('shapes', 'shown'),
     [
         ({'logits': (1, 300, 80), 'pred_boxes': (1, 300, 4)}, {'decoder': 'rtdetr'}),
-        ({'dets': (1, 300, 4), 'labels': (1, 300, 80)}, {}),
         ({'logits': (1, 100, 81), 'pred_boxes': (1, 100, 4)}, {}),
     ],
 )
@@ -125,8 +143,11 @@ def test_what_was_trained_on_pictures_of_pil_antialiases_without_any_file(shapes
     assert found.preprocessing.antialias
 
 
-@pytest.mark.parametrize('shapes', [DENSE, {'output0': (1, 300, 84)}])
-def test_what_was_trained_on_pictures_of_opencv_does_not(shapes):
+@pytest.mark.parametrize(
+    'shapes',
+    [DENSE, {'output0': (1, 300, 84)}, {'dets': (1, 300, 4), 'labels': (1, 300, 80)}],
+)
+def test_what_was_trained_on_pictures_of_opencv_or_on_tensors_does_not(shapes):
     assert not ask(shapes, COCO).preprocessing.antialias
 
 

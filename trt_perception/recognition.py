@@ -74,7 +74,8 @@ PREPROCESSING: Final[Mapping[str, Mapping[str, Any]]] = {
     'rtdetr_end_to_end': {**_RGB_255, 'resize': 'stretch'},
     'rtdetr': {**_RGB_255, **_STRETCH},
     'labels_boxes_scores': {**_RGB_255, **_STRETCH},
-    'rfdetr': {**_IMAGENET, **_STRETCH},
+    # Resized as numbers, by training and prediction alike, without antialiasing.
+    'rfdetr': {**_IMAGENET, 'resize': 'stretch'},
     'detr': _DETR,
     'detr_sigmoid': _DETR,
     # Both normalise, and resize again, inside.

@@ -208,7 +208,7 @@ def _huggingface(config: Mapping[str, Any]) -> Facts:
     preprocessing, size = _processor(processor)
     resampling = _resampling(processor)
     if preprocessing:
-        preprocessing |= {} if resampling else {'antialias': True}
+        preprocessing |= {} if resampling else {'antialias': _antialiases(processor, model)}
         shown = ', '.join(f'{key} {value}' for key, value in preprocessing.items())
         evidence.append(f'preprocessor_config.json -> {shown}')
     return Facts(
@@ -249,7 +249,7 @@ def _processor(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[int, in
 
 
 def _resampling(values: Mapping[str, Any]) -> str:
-    """Return '' where an image processor resizes bilinearly, with antialiasing as all of them do.
+    """Return '' where an image processor resizes bilinearly.
 
     Otherwise a sentence that says what it does. Where the key is missing it is the default of the
     processor's class; files of old releases have none.
@@ -268,6 +268,12 @@ def _resampling(values: Mapping[str, Any]) -> str:
     return (
         f'preprocessor_config.json has no "resample", and the default of {found(kind)} is unknown'
     )
+
+
+def _antialiases(values: Mapping[str, Any], model: str) -> bool:
+    """Whether a bilinear processor does: RF-DETR's alone resizes numbers, without it."""
+    kind = values.get('image_processor_type')
+    return not (kind if isinstance(kind, str) else model).startswith(('RfDetr', 'rf_detr'))
 
 
 def _positive(value: object) -> bool:
