@@ -13,6 +13,7 @@ from docs_pages import section
 from trt_perception import watch
 from trt_perception.frame_statistics import FrameTimes
 from trt_perception.frame_statistics import StatisticsSnapshot
+from trt_perception.transport import images_elsewhere
 from trt_perception.transport import loss_cure
 from trt_perception.watch import PERIOD_S
 from trt_perception.watch import Announcer
@@ -34,7 +35,7 @@ class Life:
         self.camera = camera or Camera(publishers=1)
         self.received = self.published = self.in_flight = self.not_delivered = 0
         self.dropped = {}
-        self.refusal = ''
+        self.refusal = self.twins = ''
         self.notes = ()
         self.times = ()
         self.findings = []
@@ -69,6 +70,7 @@ class Life:
                 counts,
                 self.not_delivered,
                 refusal=self.refusal,
+                twins=self.twins,
                 notes=self.notes,
             )
         )
@@ -337,7 +339,7 @@ def test_another_trouble_is_said_at_once():
 def test_the_page_has_every_kind():
     source = inspect.getsource(watch)
     kinds = re.findall(r"Level\.(\w+),\s+'(\w+)'", source)
-    assert len(kinds) == 11
+    assert len(kinds) == 12
     table = section((ROOT / 'docs' / 'faults.md').read_text('utf-8'), 'Silence')
     told = [(row[1], codes(row[0])[0]) for row in rows(table)]
     assert sorted(told) == sorted(kinds)
@@ -412,3 +414,75 @@ def test_the_cure_follows_the_environment(environment, words):
         assert word in cure
     assert 'offers reliable' not in cure
     assert 'offers reliable' in loss_cure('/p.xml', 'best_effort', environment)
+
+
+# Other nodes of the same name.
+
+
+def test_nodes_of_one_name_are_said_beside_what_is_no_error():
+    life = Life()
+    life.twins = 'two of one name'
+    life.step(20)
+    assert life.findings[-1] == Finding(Level.WARN, 'same_name', 'two of one name')
+    life.notes = ('a note',)
+    life.step(20)
+    assert life.findings[-1] == Finding(Level.WARN, 'same_name', 'two of one name; a note')
+    life.twins = ''
+    life.step(20)
+    assert life.findings[-1].kind == 'note'
+
+
+def test_an_error_stands_before_nodes_of_one_name():
+    life = Life(camera=Camera(1, mismatch='set that'))
+    life.twins = 'two of one name'
+    life.seconds_until('qos_mismatch')
+    assert life.findings[-1] == Finding(Level.ERROR, 'qos_mismatch', 'set that')
+
+
+# Where images are instead.
+
+RAW, COMPRESSED = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'
+
+
+@pytest.mark.parametrize(
+    ('topics', 'image', 'transport', 'expected'),
+    [
+        ({}, '/image', 'raw', ''),
+        ({'/a': 'std_msgs/msg/String', '/debug_image': RAW}, '/image', 'raw', ''),
+        ({'/debug_image/compressed': COMPRESSED}, '/image', 'raw', ''),
+        ({'/a/compressedDepth': COMPRESSED}, '/image', 'raw', ''),
+        ({'/b': RAW, '/a': RAW}, '/image', 'raw', 'image_topic:=/a'),
+        (
+            {'/image/compressed': COMPRESSED, '/a': RAW},
+            '/image',
+            'raw',
+            'image_transport:=compressed',
+        ),
+        (
+            {'/image': RAW, '/a/compressed': COMPRESSED},
+            '/image',
+            'compressed',
+            'image_transport:=raw',
+        ),
+        (
+            {'/a/compressed': COMPRESSED},
+            *('/image', 'raw', 'image_topic:=/a image_transport:=compressed'),
+        ),
+        ({'/a/compressed': COMPRESSED, '/b': RAW}, '/image', 'raw', 'image_topic:=/b'),
+        ({'/a/compressed': COMPRESSED, '/b': RAW}, '/image', 'compressed', 'image_topic:=/a'),
+        # Both the suffix and the transport were given.
+        (
+            {'/a': RAW, '/b/compressed': COMPRESSED},
+            '/b/compressed',
+            'compressed',
+            'image_topic:=/b',
+        ),
+    ],
+)
+def test_what_to_type_for_images_elsewhere(topics, image, transport, expected):
+    sentence = images_elsewhere(topics, image, transport)
+    assert bool(sentence) == bool(expected)
+    assert sentence.partition(': start with ')[2].partition(' (detect.launch.py)')[0] == expected
+    if 'image_topic:=' in expected:
+        topic = expected.split()[0].removeprefix('image_topic:=')
+        assert f'-r image:={topic} ' in sentence

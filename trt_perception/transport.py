@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ['how_to_start', 'loss_cure', 'transport_environment']
+__all__ = ['how_to_start', 'images_elsewhere', 'loss_cure', 'transport_environment']
 
 # Jazzy's Fast DDS reads the first name only, Kilted's only the second.
 _PROFILE_VARIABLES: Final = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
@@ -49,6 +49,33 @@ def how_to_start(image: str = '', transport: str = '') -> str:
         launch.append(f'image_transport:={transport}')
         node.append(f'-p image_transport:={transport}')
     return f'{" ".join(launch)} (detect.launch.py) or {" ".join(node)} (detector_node)'
+
+
+def images_elsewhere(topics: Mapping[str, str], image: str, transport: str) -> str:
+    """Return where images are published and what to type to take them, '' where none are.
+
+    Args:
+        topics: type of each topic that has a publisher, without the node's own.
+        image: the node's topic of raw images.
+        transport: what the node takes, ``raw`` or ``compressed``.
+    """
+    sources = []
+    for name, kind in topics.items():
+        base = name.removesuffix('/compressed')
+        if base.endswith('/debug_image'):
+            continue
+        if kind == 'sensor_msgs/msg/Image':
+            sources.append((name, 'raw', name))
+        elif kind == 'sensor_msgs/msg/CompressedImage' and base != name:
+            sources.append((base, 'compressed', name))
+    if not sources:
+        return ''
+    # The other transport of this topic first, then the topic whose /compressed was named, too.
+    nearest = (image, image.removesuffix('/compressed'))
+    sources.sort(key=lambda s: (*(s[0] != name for name in nearest), s[1] != transport, s[2]))
+    topic, other, _ = sources[0]
+    start = how_to_start('' if topic == image else topic, '' if other == transport else other)
+    return f'images are on {", ".join(name for *_, name in sources[:5])}: start with {start}'
 
 
 def loss_cure(profile: str, reliability: str, environment: Mapping[str, str] = os.environ) -> str:

@@ -12,6 +12,7 @@ What is found, worst first:
     not_arriving       somebody publishes, and no image has ever arrived
     stalled            there were images, the camera is still there, and none comes any more
     all_dropped        images arrive and every one is unreadable
+    same_name          other nodes have this one's name; what else holds is said with it
     engine_slower      the camera is faster than the model, whether or not more are lost before
     lost_in_transport  some images never reach the node
     unreadable         some images cannot be read
@@ -146,6 +147,7 @@ class SilenceWatch:
         not_delivered: int | None = 0,
         *,
         refusal: str = '',
+        twins: str = '',
         notes: Sequence[str] = (),
     ) -> Finding:
         """Return the worst that holds.
@@ -155,11 +157,12 @@ class SilenceWatch:
             counts: since the activation.
             not_delivered: images that never reached the node, None where that is unknown.
             refusal: why the last unreadable image was refused.
+            twins: that other nodes have this one's name, '' where none has.
             notes: sentences about other things that somebody should look at.
         """
         now = _Moment(time_s, counts.received, counts.published, counts.dropped, not_delivered)
         self._follow(now, counts)
-        return (
+        found = (
             self._no_output(now, counts)
             or self._no_images(now)
             or self._all_dropped(now, refusal)
@@ -169,6 +172,10 @@ class SilenceWatch:
             or (Finding(Level.WARN, 'note', '; '.join(notes)) if notes else None)
             or self._well(now)
         )
+        if not twins or found.level == Level.ERROR:
+            return found
+        beside = [found.message] if found.kind else []
+        return Finding(Level.WARN, 'same_name', '; '.join([twins, *beside]))
 
     def _follow(self, now: _Moment, counts: StatisticsSnapshot) -> None:
         last = self._moments[-1]

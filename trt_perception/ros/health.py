@@ -147,11 +147,9 @@ class NodeHealth:
                 detector.statistics(),
                 image_input.not_delivered,
                 refusal=self._refusal,
+                twins=same_name(self._node),
                 notes=self._notes(),
             )
-        if finding.level < Level.ERROR and (twins := same_name(self._node)):
-            more = f'; {finding.message}' if finding.kind else ''
-            finding = Finding(Level.WARN, 'same_name', f'{twins}{more}')
         line = self._announcer.tell(finding, now)
         if line is not None:
             self._say(*line)

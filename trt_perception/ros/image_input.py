@@ -23,6 +23,7 @@ from trt_perception.config import DetectorConfig
 from trt_perception.delivery import DeliveryCounter
 from trt_perception.ros.log import log_text
 from trt_perception.transport import how_to_start
+from trt_perception.transport import images_elsewhere
 from trt_perception.watch import Camera
 
 __all__ = ['ImageInput']
@@ -188,24 +189,10 @@ class ImageInput:
         topics = {
             name: types[0]
             for name, types in self._node.get_topic_names_and_types()
-            if self._node.count_publishers(name)
+            if name != self.topic and self._node.count_publishers(name)
         }
-        kind = _type_name(CompressedImage)
-        if topics.get(f'{self.topic}/compressed') == kind:
-            return (
-                f'there are compressed images: start with {how_to_start(transport="compressed")}'
-            )
-        raw = self.topic.removesuffix('/compressed')
-        if raw != self.topic and topics.get(raw) == _type_name(Image):
-            return f'there are raw images: start with {how_to_start(transport="raw")}'
-        others = sorted(
-            name
-            for name, kind in topics.items()
-            if kind == _type_name(Image) and not name.endswith('/debug_image')
-        )
-        if not others:
-            return ''
-        return f'images are on {", ".join(others[:5])}: start with {how_to_start(others[0])}'
+        image = self._node.resolve_topic_name('image')
+        return images_elsewhere(topics, image, self._config.image_transport)
 
 
 def _type_name(kind: type) -> str:
