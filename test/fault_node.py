@@ -9,6 +9,7 @@ The file FLAG holds the name of the fault that is on; an empty one or none means
 import errno
 import os
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from trt_perception import cache
 from trt_perception import gpu
 from trt_perception.detector import Detector
 from trt_perception.pipelines import host
+from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.detector_node import main
 from trt_perception.ros.health import NodeHealth
 from trt_perception.ros.outputs import DetectorOutputs
@@ -143,6 +145,16 @@ def install():
             setattr(host, name, during('decoder raises', getattr(host, name), raises(broken)))
     DetectorOutputs.publish = during(
         'publish raises', DetectorOutputs.publish, raises(RuntimeError('publishing broke'))
+    )
+    threading.Thread.start = during(
+        'no thread left',
+        threading.Thread.start,
+        raises(RuntimeError("can't start new thread")),
+    )
+    DetectorNode.create_subscription = during(
+        'no subscription',
+        DetectorNode.create_subscription,
+        raises(RuntimeError('failed to create subscription')),
     )
     Detector._next_job = during('worker thread dies', Detector._next_job, lambda self: None)
 

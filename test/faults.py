@@ -107,7 +107,7 @@ class Fault:
 
     Attributes:
         name: as in docs/faults.md, and as fault_node knows it.
-        phase: ``configure``, ``active`` or ``start``.
+        phase: ``configure``, ``activate``, ``active`` or ``start``.
         says: words of the diagnostic, or of the error line at the start.
         state: where the node ends: a lifecycle state, or ``exit N``.
         model: makes the model and whatever is wrong with it.
@@ -195,6 +195,8 @@ FAULTS = (
         state='inactive',
         level='WARN',
     ),
+    Fault('no thread left', 'activate', ("can't start new thread",), state='inactive'),
+    Fault('no subscription', 'activate', ('failed to create subscription',), state='inactive'),
     _gpu('copy raises', 'active', ('cudaMemcpyAsync failed',)),
     _gpu(
         'enqueue returns False',

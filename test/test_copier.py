@@ -49,3 +49,20 @@ def test_no_thread_is_left():
     copier.close()
     copier.close()
     assert threading.active_count() == before
+
+
+def test_a_thread_that_cannot_start_leaves_none(monkeypatch):
+    before = threading.active_count()
+    start, left = threading.Thread.start, [1]
+
+    def one_only(thread):
+        if not left:
+            raise RuntimeError("can't start new thread")
+        left.pop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, 'start', one_only)
+    with pytest.raises(RuntimeError, match='new thread'):
+        Copier()
+    assert not left
+    assert threading.active_count() == before

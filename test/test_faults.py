@@ -26,6 +26,7 @@ from graph import picture_of
 from programs import Program
 from programs import executable
 from programs import script
+from rclpy.qos import QoSProfile
 
 pytest_plugins = ['graph_fixtures']
 
@@ -42,6 +43,7 @@ def test_docs_and_tests_have_the_same_faults():
         for phase, title in (
             ('start', 'At the start'),
             ('configure', 'In configure'),
+            ('activate', 'In activate'),
             ('active', 'While active'),
         )
     }
@@ -153,6 +155,41 @@ def test_fault_in_configure(nodes, fault, tmp_path):
     detector.set_well(engine_path=str(good), **fault.mended_by)
     detector.to('configure', 'activate')
     detector.connect(PICTURE)
+
+
+@pytest.mark.parametrize(
+    'fault', [f for f in FAULTS if f.phase == 'activate'], ids=lambda fault: fault.name
+)
+def test_fault_in_activate(nodes, fault, tmp_path):
+    node = nodes('host')
+    detector = node.detector
+    node.switch()
+    detector.bring_to('unconfigured')
+    path, _ = prepared(fault, tmp_path)
+    detector.set_well(engine_path=str(path))
+    for mend in ((), ('cleanup', 'configure')):
+        detector.bring_to('inactive')
+        node.switch(fault.name)
+        detector.take_statuses()
+        begun = time.monotonic()
+        assert detector.change_state('activate') is False
+        assert detector.state() == fault.state
+        assert_said(fault, detector, begun)
+        node.switch()
+        detector.to(*mend, 'activate')
+        detector.connect(PICTURE)
+        # The error is gone, and the watch is on.
+        detector.wait_for_status(
+            lambda status, values: (
+                status.level == DiagnosticStatus.OK and values['state'] == 'active'
+            ),
+            'a status without the error',
+        )
+        detector.destroy_camera()
+        detector.wait_for_status(
+            lambda status, _: 'has been gone for' in status.message, 'a word of the camera'
+        )
+        detector.camera = detector.create_camera(QoSProfile(depth=10))
 
 
 @pytest.mark.parametrize(

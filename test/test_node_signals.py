@@ -37,6 +37,19 @@ def test_clean_end(start_detector, model, number, state):
 
 
 @SIGNALS
+def test_clean_end_after_a_failed_activate(start_detector, model, tmp_path, number):
+    flag = tmp_path / 'flag'
+    command = [*script('fault_node.py'), str(flag), 'stand-in']
+    detector = start_detector({'engine_path': str(model)}, command=command)
+    detector.to('configure')
+    flag.write_text('no thread left')
+    assert not detector.change_state('activate')
+    detector.program.wait_for_output("can't start new thread")
+    detector.program.forget()
+    assert_clean_end(detector, number)
+
+
+@SIGNALS
 def test_clean_end_under_load(start_detector, number):
     detector = start_detector(command=script('scripted_node.py'))
     detector.to('configure', 'activate')

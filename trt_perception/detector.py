@@ -96,8 +96,9 @@ class Detector(Generic[Message]):
         assert self._worker is None
         assert len(self._free) == self._pipeline.depth, 'the pipeline still holds frames'
         self._running = True
-        self._worker = threading.Thread(target=self._work, name='detector', daemon=True)
-        self._worker.start()
+        worker = threading.Thread(target=self._work, name='detector', daemon=True)
+        worker.start()
+        self._worker = worker  # only now: one that could not start cannot be joined
 
     def stop(self) -> None:
         """Let the frames in flight finish, drop the one that waits, and join the worker.

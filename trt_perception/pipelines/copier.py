@@ -35,12 +35,15 @@ class Copier:
         self._count = threads
         self._parts: SimpleQueue[tuple[_Pixels, _Pixels] | None] = SimpleQueue()
         self._done: SimpleQueue[BaseException | None] = SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._work, name=f'copy {index}', daemon=True)
-            for index in range(1, threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        try:
+            for index in range(1, threads):
+                thread = threading.Thread(target=self._work, name=f'copy {index}', daemon=True)
+                thread.start()
+                self._threads.append(thread)
+        except BaseException:
+            self.close()
+            raise
 
     def copy(self, target: _Pixels, source: _Pixels) -> None:
         """Copy the whole source to the front of the target."""

@@ -66,22 +66,20 @@ exit codes: 0 ended by a signal, 1 the GPU was lost, 2 wrong parameters or usage
 _Transition = Callable[['DetectorNode', LifecycleState], TransitionCallbackReturn]
 
 
-def _logged(on_failure: TransitionCallbackReturn) -> Callable[[_Transition], _Transition]:
-    """Log what a transition raises, which rclpy does not, and return ``on_failure``."""
+def _logged(
+    on_failure: TransitionCallbackReturn, undo: str = ''
+) -> Callable[[_Transition], _Transition]:
+    """Report what a transition raises, which rclpy does not; undo it, return ``on_failure``."""
 
     def decorate(transition: _Transition) -> _Transition:
         @functools.wraps(transition)
         def run(self: DetectorNode, state: LifecycleState) -> TransitionCallbackReturn:
             try:
                 return transition(self, state)
-            except InterruptionError as error:
-                self.get_logger().info(f'{transition.__name__} {error}')
-            except TrtPerceptionError as error:
-                self.report(str(error))
-                self._fault = error if getattr(error, 'sticky', False) else self._fault
             except Exception as error:
-                summary = f'{transition.__name__} failed: {type(error).__name__}: {error}'
-                self.report(summary, traceback.format_exc())
+                self._failed(transition.__name__, error)
+            if undo:
+                getattr(self, undo)()
             self._health.publish_soon()
             return on_failure
 
@@ -118,6 +116,7 @@ class DetectorNode(LifecycleNode):
         self._detector: Detector[Any] | None = None
         self._input: ImageInput | None = None
         self._frame_s = 0.0  # as the warm-up showed
+        self._not_delivered: int | None = 0
         self._health = NodeHealth(self, self._log, self._on_fault)
         self._fault: BaseException | None = None
         self._parameters_of_node = NodeParameters(
@@ -143,23 +142,18 @@ class DetectorNode(LifecycleNode):
 
     # Transitions, in the order of a life.
 
-    @_logged(on_failure=TransitionCallbackReturn.FAILURE)
+    @_logged(on_failure=TransitionCallbackReturn.FAILURE, undo='_release')
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Load the model and create the publishers. FAILURE leaves the node unconfigured."""
-        self._health.error = ''
+        self._forget_fault()
         self._log.forget()
-        self._fault = None
         # Looked at before it is read: what comes after that is a change.
         engine = FileWatch(self.config.engine_path)
         self._health.start(self.config.diagnostics_period_s)
-        try:
-            self._pipeline = self._open_pipeline(self.config)
-            self.config.thresholds(self._pipeline.spec.class_names)
-            self._frame_s = warm_up(self._pipeline)
-            self._outputs = DetectorOutputs(self, self._pipeline.spec.class_names, self.config)
-        except BaseException:
-            self._release()
-            raise
+        self._pipeline = self._open_pipeline(self.config)
+        self.config.thresholds(self._pipeline.spec.class_names)
+        self._frame_s = warm_up(self._pipeline)
+        self._outputs = DetectorOutputs(self, self._pipeline.spec.class_names, self.config)
         self._health.engine = engine
         if not self._pipeline.spec.has_manifest:
             self.get_logger().warning(
@@ -172,29 +166,25 @@ class DetectorNode(LifecycleNode):
         )
         return super().on_configure(state)
 
-    @_logged(on_failure=TransitionCallbackReturn.FAILURE)
+    @_logged(on_failure=TransitionCallbackReturn.FAILURE, undo='_stop')
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start the worker and subscribe. FAILURE leaves the node inactive."""
         assert self._pipeline is not None
-        result = super().on_activate(state)
+        self._forget_fault()
         compressed = self.config.image_transport == 'compressed'
-        try:
-            self._detector = Detector(
-                self._pipeline,
-                read=frame_from_compressed if compressed else frame_from_image,
-                publish=self._publish,
-                refused=self._health.refused,
-                faulted=self._on_fault,
-                thresholds=self.config.thresholds(self._pipeline.spec.class_names),
-            )
-            self._detector.start()
-            self._input = ImageInput(self, self.config, self._detector.submit)
-        except BaseException:
-            self._stop()
-            raise
+        self._detector = Detector(
+            self._pipeline,
+            read=frame_from_compressed if compressed else frame_from_image,
+            publish=self._publish,
+            refused=self._health.refused,
+            faulted=self._on_fault,
+            thresholds=self.config.thresholds(self._pipeline.spec.class_names),
+        )
+        self._detector.start()
+        self._input = ImageInput(self, self.config, self._detector.submit)
         self._health.watch(self._detector, self._input, self._frame_s)
         self.get_logger().info(f'active: waiting for images on {self._input.topic}')
-        return result
+        return super().on_activate(state)
 
     @_logged(on_failure=TransitionCallbackReturn.ERROR)
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -202,22 +192,27 @@ class DetectorNode(LifecycleNode):
 
         ERROR after a fault, which on_error cleans up.
         """
-        self._stop()
         result = super().on_deactivate(state)
-        return TransitionCallbackReturn.ERROR if self._fault is not None else result
+        well = self._stop()
+        return result if well and self._fault is None else TransitionCallbackReturn.ERROR
 
     @_logged(on_failure=TransitionCallbackReturn.ERROR)
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Free everything that configure made."""
-        self._release()
+        """Free everything that configure made.
+
+        ERROR where a part could not be freed, and the node is unconfigured all the same.
+        """
+        self._forget_fault()
+        if not self._release():
+            return TransitionCallbackReturn.ERROR
         self.get_logger().info('cleaned up')
         return super().on_cleanup(state)
 
-    @_logged(on_failure=TransitionCallbackReturn.ERROR)
+    @_logged(on_failure=TransitionCallbackReturn.FAILURE, undo='_release')
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Free everything; the node ends finalized."""
-        self._release()
-        return super().on_shutdown(state)
+        """Free everything; the node ends finalized, after a FAILURE too."""
+        well = self._release()
+        return super().on_shutdown(state) if well else TransitionCallbackReturn.FAILURE
 
     @_logged(on_failure=TransitionCallbackReturn.FAILURE)
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -242,12 +237,11 @@ class DetectorNode(LifecycleNode):
                 'the GPU context is lost and cannot be repaired inside a process: leaving, '
                 'so that launch starts a new one'
             )
-            self._health.publish_for_the_last_time()
+            self._attempt(self._health.publish_for_the_last_time)
             return EXIT_GPU_LOST
         self._release()
-        self._log.close()
-        self.destroy_node()
-        return 0
+        self._attempt(self._log.close, self.destroy_node)
+        return EXIT_GPU_LOST if self.gpu_lost else 0
 
     # The way of a frame: ImageInput → Detector.submit → worker → _publish.
 
@@ -257,10 +251,7 @@ class DetectorNode(LifecycleNode):
         self._health.published(message.header.stamp)
 
     def _on_fault(self, error: BaseException) -> None:
-        """Take note of what ended the worker, mostly in the worker.
-
-        The executor's thread does the rest.
-        """
+        """Take note of what ended the worker, mostly in it; the executor does the rest."""
         self._fault = self._fault or error
         trace = ''.join(traceback.format_exception(error))
         self.report(f'stopped by a fault: {type(error).__name__}: {error}', trace)
@@ -273,9 +264,10 @@ class DetectorNode(LifecycleNode):
     # What the transitions are made of.
 
     def report(self, error: str, trace: str = '') -> None:
-        """Log an error, with where it came from, and keep it for the diagnostics."""
-        self._health.error = plain(error.strip())
-        self.get_logger().error(log_text(f'{plain(error.strip())}\n{trace}'.strip()))
+        """Log an error, with where it came from; the first is kept for the diagnostics."""
+        said = plain(error.strip())
+        self._health.error = self._health.error or said
+        self.get_logger().error(log_text(f'{said}\n{trace}'.strip()))
 
     def _autostart(self) -> None:
         self.destroy_timer(self._autostart_timer)
@@ -290,28 +282,67 @@ class DetectorNode(LifecycleNode):
                 f'{name} configure, then activate; Ctrl-C ends the node'
             )
 
-    def _stop(self) -> None:
-        """Undo activate: no new images, then no worker. May be called again."""
-        not_delivered: int | None = 0
-        if self._input is not None:
-            self._input.close()
-            not_delivered = self._input.not_delivered
-            self._input = None
+    def _forget_fault(self) -> None:
+        """Begin a transition anew: what an earlier one came to holds no more."""
+        self._health.error = ''
+        self._fault = None
+
+    def _failed(self, what: str, error: Exception) -> None:
+        """Report what a transition, or a part of one, raised."""
+        if isinstance(error, InterruptionError):
+            self.get_logger().info(f'{what} {error}')
+        elif isinstance(error, TrtPerceptionError):
+            self.report(str(error))
+            self._fault = error if getattr(error, 'sticky', False) else self._fault
+        else:
+            trace = ''.join(traceback.format_exception(error))
+            self.report(f'{what} failed: {type(error).__name__}: {error}', trace)
+
+    def _attempt(self, *parts: Callable[[], object]) -> bool:
+        """Do all parts, whatever one of them raises, and report that; tell whether none did."""
+        well = True
+        for part in parts:
+            try:
+                part()
+            except Exception as error:  # noqa: PERF203
+                self._failed(part.__name__.strip('_'), error)
+                well = False
+        return well
+
+    def _stop(self) -> bool:
+        """Undo activate; tell whether all went well. May be called again."""
+        return self._attempt(self._close_input, self._stop_worker)
+
+    def _release(self) -> bool:
+        """Undo activate and configure; tell whether all went well. May be called again."""
+        self._health.engine = None
+        return self._attempt(
+            self._close_input, self._stop_worker, self._close_outputs, self._close_pipeline
+        )
+
+    # What cannot be closed is forgotten; a worker is kept until it has stopped.
+
+    def _close_input(self) -> None:
+        image_input, self._input = self._input, None
+        if image_input is not None:
+            image_input.close()
+            self._not_delivered = image_input.not_delivered
+
+    def _stop_worker(self) -> None:
         if self._detector is not None:
             self._detector.stop()
-            self._health.settle(self._detector.statistics(), not_delivered)
+            self._health.settle(self._detector.statistics(), self._not_delivered)
             self._detector = None
 
-    def _release(self) -> None:
-        """Undo activate and configure. May be called again."""
-        self._stop()
-        self._health.engine = None
-        if self._outputs is not None:
-            self._outputs.close()
-            self._outputs = None
-        if self._pipeline is not None:
-            self._pipeline.close()
-            self._pipeline = None
+    def _close_outputs(self) -> None:
+        outputs, self._outputs = self._outputs, None
+        if outputs is not None:
+            outputs.close()
+
+    def _close_pipeline(self) -> None:
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline is not None:
+            pipeline.close()
 
     # Parameters that change while the node lives.
 

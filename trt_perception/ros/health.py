@@ -85,9 +85,11 @@ class NodeHealth:
             self._publisher = self._node.create_publisher(
                 DiagnosticArray, '/diagnostics', QoSProfile(depth=10), event_callbacks=NO_EVENTS
             )
-        else:
-            self._node.destroy_timer(self._timer)
-        self._timer = steady_timer(self._node, period_s, self.publish)
+        timer = steady_timer(self._node, period_s, self.publish)
+        self._node.destroy_timer(
+            self._timer
+        )  # only now: where the new one cannot be made it stays
+        self._timer = timer
 
     def watch(self, detector: Detector[Any], image_input: ImageInput, frame_s: float) -> None:
         """Watch these from now on; one frame takes ``frame_s`` seconds."""
@@ -111,12 +113,12 @@ class NodeHealth:
 
     def settle(self, counts: StatisticsSnapshot, not_delivered: int | None) -> None:
         """Stop watching, and keep what the activation came to."""
-        if self._watch_timer is not None:
-            self._node.destroy_timer(self._watch_timer)
-            self._watch_timer = None
         self._active = self._finding = None
         self._settled = counts
         self._not_delivered = not_delivered
+        timer, self._watch_timer = self._watch_timer, None
+        if timer is not None:
+            self._node.destroy_timer(timer)
         lost = 'unknown' if not_delivered is None else str(not_delivered)
         self._node.get_logger().info(f'counts: {counts}; never delivered: {lost}')
 
