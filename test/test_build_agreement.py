@@ -272,6 +272,20 @@ def test_what_onnx_runtime_cannot_run_is_not_measured(build, monkeypatch):
     assert done.manifest.build.agreement.f1 is None
 
 
+def test_a_stand_in_that_fails_on_an_image_is_not_measured(build, monkeypatch):
+    def fails(*_):
+        raise EngineError('the model fails')
+
+    monkeypatch.setattr(validation, 'compare_until_sure', fails)
+    done = build(*INT8)
+    assert done.code == 0
+    assert 'the model fails; on the target' in done.manifest.build.agreement.warning
+    gpu_that_runs(monkeypatch, DIGITS)
+    done = build(*INT8)
+    assert done.code == 1
+    assert done.report['error'] == 'the model fails'
+
+
 def test_an_engine_from_the_store_keeps_what_was_found(build, spoil, tmp_path):
     spoil(0.55)
     given = (*INT8, '--store', tmp_path / 'store')

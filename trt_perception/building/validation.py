@@ -171,17 +171,25 @@ class _Look:
                 'no images were given: give --validate DIR with images as the camera sees them; '
                 'labels are not needed'
             )
+        try:
+            return self._on(images)
+        except EngineError as error:
+            if runs:  # an engine that does not run is no engine
+                raise
+            return f'{error}; {target}'
+
+    def _on(self, images: ImageSet) -> Compared | str:
+        """Compare on some images of the calibration; a reason where the original does not load."""
         with contextlib.ExitStack() as stack:
             try:
                 reference = stack.enter_context(opened(self._reference()))
-                if not runs:
-                    built = stack.enter_context(opened(self._stand_in()))
             except EngineError as error:
-                return f'{error}; {target}'
-            if runs:  # one that does not run is an error
-                built = stack.enter_context(opened(self._candidate.engine))
+                return f'{error}; {self._on_the_target()}'
+            candidate = self._candidate
+            engine = candidate.engine if candidate.runs else self._stand_in()
+            built = stack.enter_context(opened(engine))
             agreement, used = compare_until_sure(
-                reference, built, images.paths, self._progress, self._candidate.original
+                reference, built, images.paths, self._progress, candidate.original
             )
         return self._compared(agreement, len(used), len(images.paths), used, 'calibration')
 
