@@ -245,7 +245,7 @@ def test_a_model_that_is_told_the_size_of_its_boxes_is_calibrated(
     assert manifest.decoder.family == 'labels_boxes_scores'
     open_side = 1 if batch == 1 else -1
     assert TensorSpec('orig_target_sizes', (open_side, 2), 'int64') in manifest.inputs
-    (model,) = parsed
+    model = parsed[0]  # FP16 may be built behind it, to compare
     assert sum(node.op_type == 'QuantizeLinear' for node in model.graph.node) == 2
 
 
