@@ -107,6 +107,16 @@ def test_centres_in_parts_of_the_input_are_no_corners_in_pixels(family, tmp_path
         pipeline.collect(0)
 
 
+def test_class_numbers_are_no_probabilities(tmp_path):
+    """As a manifest of before says, in which two classes were taken for the older layout."""
+    told = recorded('ultralytics_rtdetr')
+    values = written(told, tmp_path / 'best.onnx')
+    pipeline = open_pipeline(DetectorConfig(**values, model_decoder='rtdetr_ultralytics'))
+    pipeline.enqueue(0, frame_of(told['image']), Thresholds(confidence=0.02))
+    with pytest.raises(EngineError, match=r'Set model\.decoder to rtdetr_end_to_end'):
+        pipeline.collect(0)
+
+
 def test_without_metadata_two_classes_are_not_guessed(tmp_path):
     told = recorded('ultralytics_rtdetr')
     values = written(told, tmp_path / 'best.onnx', metadata={})

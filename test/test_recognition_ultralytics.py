@@ -87,10 +87,26 @@ def test_a_name_decides_nothing_that_shapes_or_metadata_contradict(
     assert found.decoder == DECODERS[decoder]
 
 
-def test_a_head_that_the_shape_contradicts_decides_nothing():
-    metadata = written(RTDETR_NAME, head='RTDETRDecoder', version='8.4.190')
-    found = recognised(tensors(output0=(1, 300, 84)), metadata)
-    assert found.decoder == DECODERS['rtdetr_ultralytics']
+@pytest.mark.parametrize(
+    ('head', 'shape'),
+    [
+        ('RTDETRDecoder', (1, 300, 84)),
+        ('RTDETRDecoder', (1, 84, 8400)),
+        ('Detect', (1, 300, 84)),
+        ('Detect', (1, 8400, 84)),
+    ],
+)
+def test_what_the_shape_contradicts_is_not_guessed(head, shape):
+    for name in (YOLO_NAME, RTDETR_NAME, NO_NAME):
+        metadata = written(name, head=head, version='8.4.190')
+        message = refusal(tensors(output0=shape), metadata)
+        assert f'output0 {list(shape)}' in message or f'output0 float32{list(shape)}' in message
+
+
+def test_as_many_rows_as_anchors_are_no_queries():
+    """A YOLO whose output somebody transposed, beside metadata that stayed."""
+    for name in (YOLO_NAME, RTDETR_NAME, NO_NAME):
+        assert 'model.decoder' in refusal(tensors(output0=(1, 8400, 84)), written(name))
 
 
 @pytest.mark.parametrize('version', ['', 'main', '8.4', '8.x.1', '9' * 5000])

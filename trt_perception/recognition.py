@@ -179,6 +179,8 @@ def recognise(
             outputs = _run_once(run, closed_image(image, size), beside, size, outputs)
         sized = has_size_input(beside)
         found, others = _fitting(name, size, tuple(outputs), class_names, facts, sized)
+        if facts.exporter in ('ultralytics', 'yolov5') and not given.class_names:
+            others = []  # names within the file itself are the model's own
         names = [candidate.decoder for candidate in found]
         evidence += [candidate.sentence for candidate in found] if len(found) == 1 else []
     chosen = names[0] if len(names) == 1 else ''

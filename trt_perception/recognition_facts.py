@@ -157,9 +157,9 @@ def _ultralytics(name: str, metadata: Mapping[str, str]) -> Facts:
 def _ultralytics_decoders(metadata: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
     """Return what Ultralytics' exporter may have written, the narrowest set first.
 
-    Its newer releases say the network's head. Before that, the release tells RT-DETR's two
-    layouts apart, and settings tell whether a YOLO gives final boxes. The name of the model is
-    left: it is whatever its user called a file.
+    Its newer releases say the network's head, and then nothing else counts. Before that, the
+    release tells RT-DETR's two layouts apart, and settings tell whether a YOLO gives final boxes.
+    The name of the model is left: it is whatever its user called a file.
     """
     everything = (*_YOLO, *_RTDETR)
     head = metadata.get('head', '')
@@ -181,7 +181,7 @@ def _ultralytics_decoders(metadata: Mapping[str, str]) -> tuple[tuple[str, ...],
     elif 'yolo' in described:
         named = _YOLO
     both = tuple(name for name in said if name in named)
-    return both, said, named, everything
+    return (said,) if head else (both, said, named, everything)
 
 
 def _rtdetr_layouts(metadata: Mapping[str, str]) -> tuple[str, ...]:

@@ -87,8 +87,9 @@ def candidates(
             for decoder, spec in DECODERS.items()
             if assign_outputs(spec, outputs, classes, open_fits=open_fits) is not None
         ]
-        if not has_target_size:
-            fitting = [decoder for decoder in fitting if decoder != 'labels_boxes_scores']
+        excluded = [] if has_target_size else ['labels_boxes_scores']
+        excluded += ['rtdetr_ultralytics'] if _most_rows(outputs) > _MOST_QUERIES else []
+        fitting = [decoder for decoder in fitting if decoder not in excluded]
         left = _written(fitting, outputs, facts)
         if not facts.written and len(outputs) == 1 and len(outputs[0].shape) == 3:
             left = _by_anchors(left, outputs[0].shape, input_size)
@@ -130,7 +131,7 @@ def _refuse_others(name: str, outputs: tuple[TensorSpec, ...]) -> None:
 
 def _refuse_anchors(name: str, outputs: tuple[TensorSpec, ...], fitting: list[str]) -> None:
     """Refuse boxes and scores of anchors, whose shapes fit a transformer's but for the number."""
-    most = max((tensor.shape[1] for tensor in outputs if len(tensor.shape) == 3), default=0)
+    most = _most_rows(outputs)
     if most > _MOST_QUERIES and {DECODERS[decoder].family for decoder in fitting} == {'detr'}:
         raise EngineError(
             f'{name}: {_listed(outputs)} are {most} boxes and their scores, as YOLO-NAS gives '
@@ -138,6 +139,10 @@ def _refuse_anchors(name: str, outputs: tuple[TensorSpec, ...], fitting: list[st
             f'{_MOST_QUERIES}. Export it with its NMS inside; if these are queries, set '
             f'model.decoder to one of {", ".join(fitting)}'
         )
+
+
+def _most_rows(outputs: tuple[TensorSpec, ...]) -> int:
+    return max((tensor.shape[1] for tensor in outputs if len(tensor.shape) == 3), default=0)
 
 
 def _refuse_extra_channels(name: str, outputs: tuple[TensorSpec, ...], classes: int) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.config import Thresholds
+from trt_perception.errors import EngineError
 from trt_perception.stages.decoders.final_boxes import final_candidates
 from trt_perception.stages.decoders.selection import Candidates
 from trt_perception.stages.decoders.selection import corners
@@ -60,7 +61,18 @@ def detr_candidates(
 
 
 def rtdetr_ultralytics_candidates(output: Floats, network_wh: tuple[int, int]) -> Candidates:
-    """Return what the queries of one image say: float32 (Q, 4 + C)."""
+    """Return what the queries of one image say: float32 (Q, 4 + C).
+
+    Raises:
+        EngineError: behind the boxes stand a score and a class number: another layout, which has
+            the same shape where there are two classes.
+    """
+    if output.shape[1] == 6 and len(output) and np.isin(output[:, 5], (0, 1)).all():
+        raise EngineError(
+            'the last of two probabilities is 0 or 1 in every row, as a class number is: these '
+            'rows are box, score and class, as Ultralytics exports RT-DETR from 8.4.47 on. Set '
+            'model.decoder to rtdetr_end_to_end, or make the manifest again'
+        )
     return _best_class(_network_pixels(output[:, :4], network_wh), output[:, 4:])
 
 
