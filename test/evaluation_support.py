@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import cv2
 import numpy as np
 
+from trt_perception.atomic_files import write_json
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
-from trt_perception.evaluation.coco import write_json
 from trt_perception.pipelines.pipeline import Result
 
 CLASSES = ('cat', 'dog')

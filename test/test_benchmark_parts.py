@@ -18,8 +18,10 @@ from trt_perception.tools.benchmark_frames import load_frames
 from trt_perception.tools.benchmark_frames import synthetic_image
 from trt_perception.tools.benchmark_measure import Spread
 from trt_perception.tools.benchmark_measure import compare_detections
+from trt_perception.tools.benchmark_measure import detect_all
 from trt_perception.tools.benchmark_measure import measure_pipeline
 from trt_perception.tools.benchmark_naive import naive_tensor
+from trt_perception.tools.benchmark_pace import Pace
 
 
 class RecordingPipeline:
@@ -30,6 +32,7 @@ class RecordingPipeline:
         self.flying = {}
         self.most = 0
         self.order = []
+        self.clock = lambda: None  # called in each collect
 
     def enqueue(self, slot, frame, thresholds):
         assert slot not in self.flying
@@ -39,6 +42,7 @@ class RecordingPipeline:
     def collect(self, slot):
         assert slot == next(iter(self.flying))  # the oldest
         frame = self.flying.pop(slot)
+        self.clock()
         self.order.append(frame.width)
         score = np.array([frame.width / 1000], np.float32)
         return Result(Detections(np.ones((1, 4), 'f4'), score, np.zeros(1, 'i4')), 0.0)
@@ -48,9 +52,12 @@ class RecordingPipeline:
 def test_the_pipeline_is_kept_full_and_in_order(depth):
     frames = [load_frames('', (width, 8), 'mono8', 1)[0] for width in (10, 20, 30)]
     pipeline = RecordingPipeline(depth)
-    report = measure_pipeline(pipeline, frames, Thresholds(), count=7, warmup=0, load_s=0.5)
+    pace = Pace(7)
+    expected = detect_all(pipeline, frames, Thresholds(), pace)
+    report = measure_pipeline(pipeline, frames, Thresholds(), expected, pace, load_s=0.5)
     assert pipeline.most == depth
     assert not pipeline.flying
+    assert report.latency_ms.count == report.busy_latency_ms.count == 7
     widths = [frame.width for frame, _ in zip(itertools.cycle(frames), range(7), strict=False)]
     assert pipeline.order == widths[:3] + widths + widths
     assert (report.depth, report.detections, report.unequal) == (depth, 1, 0)

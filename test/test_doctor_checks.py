@@ -13,8 +13,8 @@ from trt_perception.checks.cameras import check_cameras
 from trt_perception.checks.finding import LEVELS
 from trt_perception.checks.finding import Finding
 from trt_perception.checks.finding import as_json
-from trt_perception.checks.finding import as_text
 from trt_perception.checks.finding import guarded
+from trt_perception.checks.finding import texts
 from trt_perception.checks.machine import check_machine
 from trt_perception.checks.model import check_model
 from trt_perception.checks.shell import check_shell
@@ -355,7 +355,7 @@ BUILD = {
 }
 
 
-def model(path, modules=RTX, card=CARD, trial=lambda _: 'works'):
+def model(path, modules=RTX, card=CARD, trial=lambda: 'works'):
     return by_name(check_model(str(path), modules, card, trial=trial))
 
 
@@ -396,15 +396,13 @@ def test_no_manifest(tmp_path):
     assert findings['manifest'].level == 'green'
     assert findings['trial run'].level == 'green'
 
-    def unsaid(_):
-        raise UnsaidError('say model.scale. Set them (docs/parameters.md), or write one')
+    def unsaid():
+        raise UnsaidError('say model.scale. Seen: inputs; outputs. Set them')
 
     finding = model(path, trial=unsaid)['trial run']
-    assert (finding.level, finding.found, finding.fix) == (
-        'yellow',
-        'say model.scale.',
-        'set these parameters (docs/parameters.md), or write one',
-    )
+    assert finding.level == 'red'
+    assert finding.found == 'say model.scale. Seen: inputs; outputs. Set them'
+    assert '--params-file, --param' in finding.fix
 
 
 def test_plans_of_elsewhere(tmp_path):
@@ -434,7 +432,7 @@ def test_gpus_of_elsewhere(tmp_path):
 
 
 def test_a_trial_that_fails(tmp_path):
-    def fail(_):
+    def fail():
         raise EngineError('it has two inputs; give it one')
 
     finding = model(engine(tmp_path), trial=fail)['trial run']
@@ -544,7 +542,11 @@ def test_reports():
         Finding('one', 'b', 'yellow', 'so so', 'do this'),
         Finding('two', 'c', 'red', 'bad\nworse', 'do that'),
     ]
-    text = as_text(findings, color=False)
+    given = []
+    parts = texts((given.append(finding) or finding for finding in findings), color=False)
+    text = next(parts)
+    assert given == findings[:1]  # said as soon as it is known
+    text = '\n'.join([text, *parts])
     assert text.splitlines() == [
         'one',
         '  green  a: good',
@@ -559,7 +561,7 @@ def test_reports():
         '1 green, 1 yellow, 1 red',
     ]
     assert '\033' not in text
-    assert '\033[31mred   \033[0m' in as_text(findings, color=True)
+    assert '\033[31mred   \033[0m' in '\n'.join(texts(findings, color=True))
     read = json.loads(as_json(findings))
     assert {level: read[level] for level in LEVELS} == {'green': 1, 'yellow': 1, 'red': 1}
     assert read['findings'][1] == {

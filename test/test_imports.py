@@ -58,6 +58,7 @@ LAYERS = {
         'recognition_facts',
         'recognition_outputs',
         'recognition_refusal',
+        'standard_streams',
         'transport',
         'watch',
     ],

@@ -166,8 +166,8 @@ def test_a_file_that_is_not_there(tmp_path, capsys):
 
 
 def test_a_folder_that_is_not_there_for_json(engine, tmp_path, capsys):
-    assert main([str(engine), '--no-gpu', '--json', str(tmp_path / 'no' / 'a.json')]) == 1
-    assert 'No such file' in capsys.readouterr().err
+    assert main([str(engine), '--no-gpu', '--json', str(tmp_path / 'no' / 'a.json')]) == 2
+    assert 'expected a file to write, in a folder that exists' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize('option', [('--update-manifest',), ('--times', '5')])

@@ -49,6 +49,8 @@ def check_output_file(path: Path | None) -> None:
         return
     if not path.parent.is_dir() or path.is_dir():
         raise ConfigError(f'{path}: expected a file to write, in a folder that exists')
+    if path.exists() and not path.is_file():  # a terminal, a pipe
+        return
     _check_writable(path, path.parent)
 
 

@@ -3,12 +3,14 @@
 Guarantees: no reader ever sees part of a file; after an error or Ctrl-C what was there before is
 there still, and nothing else. Non-guarantees: between two renames there is a moment in which a
 reader sees new and old side by side (a manifest's hash tells); killed outright, or without power,
-a file whose name begins with a dot may be left.
+a file whose name begins with a dot may be left; what is no file (a terminal, a pipe, /dev/null) is
+written as it stands.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import tempfile
 from collections.abc import Mapping
@@ -16,7 +18,7 @@ from pathlib import Path
 
 from trt_perception.errors import WriteError
 
-__all__ = ['write_together']
+__all__ = ['write_json', 'write_together']
 
 
 def write_together(files: Mapping[Path, bytes]) -> None:
@@ -30,9 +32,11 @@ def write_together(files: Mapping[Path, bytes]) -> None:
     """
     written: list[tuple[Path, Path]] = []
     renamed: list[tuple[Path, Path | None]] = []
+    special = [path for path in files if _is_special(path)]
     try:
         for path, content in files.items():
-            written.append((_write_beside(path, content), path))
+            if path not in special:
+                written.append((_write_beside(path, content), path))
         for temporary, path in written:
             backup = _backup(path)
             renamed.append((path, backup))
@@ -40,6 +44,8 @@ def write_together(files: Mapping[Path, bytes]) -> None:
                 temporary.replace(path)
             except OSError as error:
                 raise _problem(path, error) from error
+        for path in special:
+            _write_into(path, files[path])
     except BaseException:
         for path, backup in reversed(renamed):
             with contextlib.suppress(OSError):
@@ -51,7 +57,32 @@ def write_together(files: Mapping[Path, bytes]) -> None:
         for path in leftovers:
             with contextlib.suppress(OSError):
                 path.unlink()
-    _sync_folders({path.parent for path in files})
+    _sync_folders({path.parent for path in files if path not in special})
+
+
+def write_json(path: Path, content: object, indent: int | None = None) -> None:
+    """Write a JSON file whole or not at all.
+
+    Raises:
+        WriteError: it cannot be written.
+    """
+    text = json.dumps(content, indent=indent, allow_nan=False)
+    write_together({path: f'{text}\n'.encode()})
+
+
+def _is_special(path: Path) -> bool:
+    """Tell whether a path is a device or pipe, which no file may take the place of."""
+    if str(path.parent) in ('/dev', '/dev/fd', '/proc/self/fd'):
+        return path.exists()
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _write_into(path: Path, content: bytes) -> None:
+    try:
+        with open(path, 'ab', buffering=0) as file:
+            file.write(content)
+    except OSError as error:
+        raise _problem(path, error, len(content)) from error
 
 
 def _write_beside(path: Path, content: bytes) -> Path:

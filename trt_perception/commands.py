@@ -1,4 +1,4 @@
-"""Entry points of the command lines: Ctrl-C ends them cleanly from their first import on.
+"""Entry points of the command lines: Ctrl-C and a full disk end them cleanly from the start on.
 
 Importing what a tool needs takes up to a second. Python alone would print a traceback when Ctrl-C
 comes in that time, and some modules make another error of it, or none.
@@ -9,6 +9,10 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import sys
+
+from trt_perception.standard_streams import guarded_streams
+from trt_perception.standard_streams import lost
 
 __all__ = [
     *('benchmark_engine', 'build_engine', 'detect_images', 'detector_node', 'doctor'),
@@ -67,8 +71,14 @@ def _run(module: str, interrupted: int = 130) -> int:
         # Nothing has begun that must be ended in order.
         signal.signal(signal.SIGINT, lambda *_: os._exit(interrupted))
     main = importlib.import_module(module).main
-    try:
-        signal.signal(signal.SIGINT, before)
-        return int(main())
-    except KeyboardInterrupt:
-        return interrupted
+    with guarded_streams() as output:
+        try:
+            signal.signal(signal.SIGINT, before)
+            code = int(main())
+        except KeyboardInterrupt:
+            code = interrupted
+    why = lost(output)
+    if why:
+        name = module.rpartition('.')[2]
+        print(f'{name}: standard output is not complete: {why}', file=sys.stderr)
+    return code or int(bool(why))

@@ -19,6 +19,7 @@ from typing import Final
 from typing import Generic
 from typing import TypeVar
 
+from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.errors import ImageError
@@ -222,6 +223,30 @@ class Detector(Generic[Message]):
             if self._waiting is not None:
                 self._waiting = None
                 self._statistics.drop('inactive')
+
+
+def ready_pipeline(
+    config: DetectorConfig, open_pipeline: Callable[[DetectorConfig], Pipeline]
+) -> tuple[Pipeline, float]:
+    """Open a model as *configure* does: held to the parameters, and run once.
+
+    Args:
+        config: the node's parameters.
+        open_pipeline: makes the pipeline from them.
+
+    Returns:
+        The pipeline, and the seconds that a frame took.
+
+    Raises:
+        TrtPerceptionError: the node could not be configured so; the message says why.
+    """
+    pipeline = open_pipeline(config)
+    try:
+        config.thresholds(pipeline.spec.class_names)
+        return pipeline, warm_up(pipeline)
+    except BaseException:
+        pipeline.close()
+        raise
 
 
 def warm_up(pipeline: Pipeline) -> float:

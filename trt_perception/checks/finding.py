@@ -17,7 +17,7 @@ from typing import Literal
 
 from trt_perception.plain_text import plain
 
-__all__ = ['LEVELS', 'Finding', 'Level', 'as_json', 'as_text', 'guarded', 'split_fix']
+__all__ = ['LEVELS', 'Finding', 'Level', 'as_json', 'guarded', 'split_fix', 'texts']
 
 Level = Literal['green', 'yellow', 'red']
 #: From good to bad. Yellow: it works, but not as well as it could, or not for everything.
@@ -67,25 +67,33 @@ def split_fix(message: str, fallback: str) -> tuple[str, str]:
     return (found, fix) if mark else (message, fallback)
 
 
-def as_json(findings: Sequence[Finding]) -> str:
-    """Return the findings and how many there are of each colour."""
+def as_json(findings: Sequence[Finding], *, interrupted: bool = False) -> str:
+    """Return the findings and how many there are of each colour.
+
+    Args:
+        findings: in any order.
+        interrupted: not all checks were done.
+    """
     counts = {level: _count(findings, level) for level in LEVELS}
-    return json.dumps({**counts, 'findings': [asdict(finding) for finding in findings]}, indent=2)
+    listed = [asdict(finding) for finding in findings]
+    return json.dumps({**counts, 'interrupted': interrupted, 'findings': listed}, indent=2)
 
 
-def as_text(findings: Sequence[Finding], *, color: bool) -> str:
-    """Return the findings for people, under their headings.
+def texts(findings: Iterable[Finding], *, color: bool) -> Iterator[str]:
+    """Give each finding for people as soon as it is there, under its heading; at last the counts.
 
     Args:
         findings: in the order of their areas.
         color: whether escape sequences for a terminal may be used.
     """
-    lines: list[str] = []
     area = ''
+    seen: list[Finding] = []
     for finding in findings:
+        lines = []
         if finding.area != area:
+            lines = ['', finding.area] if area else [finding.area]
             area = finding.area
-            lines += ['', area]
+        seen.append(finding)
         level = f'{finding.level:<6}'
         if color:
             level = f'{_COLORS[finding.level]}{level}\033[0m'
@@ -94,8 +102,8 @@ def as_text(findings: Sequence[Finding], *, color: bool) -> str:
         if finding.fix:
             fix = plain(finding.fix).replace('\n', '\n' + ' ' * 14)
             lines.append(f'         fix: {fix}')
-    counts = ', '.join(f'{_count(findings, level)} {level}' for level in LEVELS)
-    return '\n'.join([*lines[1:], '', counts])
+        yield '\n'.join(lines)
+    yield '\n' + ', '.join(f'{_count(seen, level)} {level}' for level in LEVELS)
 
 
 def _count(findings: Sequence[Finding], level: Level) -> int:

@@ -29,7 +29,7 @@ def check_model(
     modules: Mapping[str, Module],
     gpu: Gpu | None,
     *,
-    trial: Callable[[str], str],
+    trial: Callable[[], str],
 ) -> Iterator[Finding]:
     """Check one model.
 
@@ -37,7 +37,7 @@ def check_model(
         path: engine or ONNX file.
         modules: as import_modules returns them.
         gpu: the one that would run it, None without one.
-        trial: opens the model, runs it once and says what it found.
+        trial: opens the model as *configure* does, runs it once and says what it found.
     """
     # Late: NumPy, which they need, may be what is broken.
     from trt_perception.errors import TrtPerceptionError
@@ -65,10 +65,10 @@ def check_model(
             yield finding
     if fits and (model.is_onnx or gpu is not None):
         try:
-            yield Finding(_AREA, 'trial run', 'green', trial(path))
+            yield Finding(_AREA, 'trial run', 'green', trial())
         except UnsaidError as error:
-            found, _, fix = str(error).partition(' Set them ')
-            yield Finding(_AREA, 'trial run', 'yellow', found, f'set these parameters {fix}')
+            fix = 'give doctor the parameters of the node (--params-file, --param), or set them'
+            yield Finding(_AREA, 'trial run', 'red', str(error), fix)
         except TrtPerceptionError as error:
             yield _refused('trial run', error)
 

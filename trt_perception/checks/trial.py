@@ -43,19 +43,21 @@ def check_kernels(compute_capability: tuple[int, int]) -> None:
     gpu.compile_kernels('extern "C" __global__ void nothing() {}', compute_capability)
 
 
-def run_once(path: str, device_id: int) -> str:
-    """Open a model as the node does, run a grey image through it, and say what it is.
+def run_once(values: Mapping[str, Any]) -> str:
+    """Open a model as *configure* does, run a grey image through it, and say what it is.
+
+    Args:
+        values: the node's parameters by name.
 
     Raises:
         TrtPerceptionError: it cannot be used; the message says why.
     """
     from trt_perception.config import DetectorConfig
-    from trt_perception.detector import warm_up
+    from trt_perception.detector import ready_pipeline
     from trt_perception.pipelines.open_pipeline import open_pipeline
 
-    pipeline = open_pipeline(DetectorConfig(engine_path=path, device_id=device_id))
+    pipeline, _ = ready_pipeline(DetectorConfig.from_values(values), open_pipeline)
     try:
-        warm_up(pipeline)
         spec = pipeline.spec
         width, height = spec.preprocessing.input_size
         return f'works: input {width}x{height}, {len(spec.class_names)} classes'

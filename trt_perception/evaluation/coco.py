@@ -12,7 +12,6 @@ import json
 import math
 import os
 import stat
-import tempfile
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +36,6 @@ __all__ = [
     'coco_rows',
     'read_annotations',
     'read_json',
-    'write_json',
 ]
 
 # The largest file of COCO's own has 470 MB; its reader needs several times as much memory.
@@ -185,32 +183,6 @@ def read_json(path: Path, limit: int = MAX_BYTES) -> Any:
         raise ConfigError(f'{path}: cannot be read: {error.strerror}') from error
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise ConfigError(f'{path}: is not JSON: {error}') from error
-
-
-def write_json(path: Path, content: object, indent: int | None = None) -> None:
-    """Write a JSON file whole or not at all.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
-    temporary: Path | None = None
-    try:
-        with tempfile.NamedTemporaryFile(
-            'w', dir=path.parent, prefix='.', delete=False, encoding='utf-8'
-        ) as file:
-            temporary = Path(file.name)
-            json.dump(content, file, indent=indent, allow_nan=False)
-            file.write('\n')
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(path)
-        temporary = None
-    except OSError as error:
-        raise ConfigError(f'{path}: cannot be written: {error.strerror}') from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
 
 
 def coco_rows(

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.arguments import make_folder
+from trt_perception.atomic_files import write_json
 from trt_perception.atomic_files import write_together
 from trt_perception.detections import Detections
 from trt_perception.drawing import draw_box
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco import TrueBox
-from trt_perception.evaluation.coco import write_json
 from trt_perception.evaluation.images import read_image
 from trt_perception.evaluation.mistakes import PictureMistakes
 

@@ -26,7 +26,7 @@ from rclpy.utilities import remove_ros_args
 from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
 from trt_perception.detector import Detector
-from trt_perception.detector import warm_up
+from trt_perception.detector import ready_pipeline
 from trt_perception.errors import CudaError
 from trt_perception.errors import InterruptionError
 from trt_perception.errors import TrtPerceptionError
@@ -150,9 +150,8 @@ class DetectorNode(LifecycleNode):
         # Looked at before it is read: what comes after that is a change.
         engine = FileWatch(self.config.engine_path)
         self._health.start(self.config.diagnostics_period_s)
-        self._pipeline = self._open_pipeline(self.config)
-        self.config.thresholds(self._pipeline.spec.class_names)
-        self._frame_s = warm_up(self._pipeline)
+        # doctor does the same, so that it finds what is wrong here.
+        self._pipeline, self._frame_s = ready_pipeline(self.config, self._open_pipeline)
         self._outputs = DetectorOutputs(self, self._pipeline.spec.class_names, self.config)
         self._health.engine = engine
         if not self._pipeline.spec.has_manifest:

@@ -13,13 +13,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
+from typing import Any
 
 from trt_perception.checks.finding import Finding
 from trt_perception.checks.finding import as_json
-from trt_perception.checks.finding import as_text
 from trt_perception.checks.finding import guarded
+from trt_perception.checks.finding import texts
 from trt_perception.checks.machine import check_machine
 from trt_perception.checks.model import check_model
 from trt_perception.checks.model import is_onnx
@@ -38,11 +40,14 @@ from trt_perception.checks.trial import run_once
 __all__ = ['main']
 
 _GRAPH = 'trt_perception.ros.doctor_graph'
+_PARAMETERS = 'trt_perception.ros.doctor_parameters'
 
 _EXAMPLES = """examples:
   doctor                                            this machine and shell, and all cameras
   doctor yolo.engine                                and whether this engine can run here
   doctor yolo.onnx --image-topic /front/image_raw   and this camera
+  doctor --params-file my.yaml                      and what a node with these parameters would do
+  doctor yolo.onnx --param model.decoder:=yolox_raw --param 'model.class_names:=[cat, dog]'
   doctor --json > doctor.json                       for a bug report
 
 green: as it should be; yellow: works, but not for everything or not as well; red: does not work.
@@ -58,15 +63,28 @@ def main(args: list[str] | None = None) -> int:
     options = parser.parse_args(sys.argv[1:] if args is None else args)
     if options.image_topic and not options.seconds:
         parser.error('--image-topic needs --seconds above 0: with 0 no topic is listened to')
+    findings: list[Finding] = []
+    code = 130
     try:
-        findings = list(run_checks(options, _progress(options)))
+        found = _collected(run_checks(options, _progress(options)), findings)
+        if options.json:
+            list(found)
+        else:
+            color = sys.stdout.isatty() and not os.environ.get('NO_COLOR')
+            for text in texts(found, color=color):
+                print(text, flush=True)
+        code = int(any(finding.level == 'red' for finding in findings))
     except KeyboardInterrupt:
-        return 130
+        print('doctor: interrupted; some checks are missing', file=sys.stderr)
     if options.json:
-        print(as_json(findings))
-    else:
-        print(as_text(findings, color=sys.stdout.isatty() and not os.environ.get('NO_COLOR')))
-    return int(any(finding.level == 'red' for finding in findings))
+        print(as_json(findings, interrupted=code == 130))
+    return code
+
+
+def _collected(findings: Iterable[Finding], into: list[Finding]) -> Iterator[Finding]:
+    for finding in findings:
+        into.append(finding)
+        yield finding
 
 
 def run_checks(options: argparse.Namespace, say: Callable[[str], None]) -> Iterator[Finding]:
@@ -78,7 +96,19 @@ def run_checks(options: argparse.Namespace, say: Callable[[str], None]) -> Itera
     yield from guarded('machine', 'machine', lambda: check_machine(segment_bytes))
     say('importing packages')
     modules = import_modules()
-    onnx = is_onnx(options.model)
+    values: dict[str, Any] = {}
+    readable = True
+    if options.param or options.params_file:
+        say('reading parameters')
+        for finding in guarded('parameters', 'parameters', lambda: _parameters(options, values)):
+            readable = readable and finding.level != 'red'
+            yield finding
+    if options.model:
+        values['engine_path'] = options.model
+    if options.device is not None:
+        values['device_id'] = options.device
+    model = values.get('engine_path', '')
+    onnx = is_onnx(model)
     yield from guarded(
         'Python and packages', 'packages', lambda: check_packages(modules, onnx_wanted=onnx)
     )
@@ -88,29 +118,59 @@ def run_checks(options: argparse.Namespace, say: Callable[[str], None]) -> Itera
         'GPU',
         lambda: check_gpu(
             modules,
-            engine_wanted=bool(options.model) and not onnx,
+            engine_wanted=bool(model) and not onnx,
             versions=cuda_versions,
-            device=lambda: open_device(options.device),
+            device=lambda: open_device(values.get('device_id', 0)),
             compile_kernels=check_kernels,
             found=gpus,
         ),
     )
-    if options.model:
+    if not readable:
+        found = 'not checked: how it would be used is not known'
+        fix = 'correct the parameters above, then run doctor again'
+        yield Finding('model', 'model', 'yellow', found, fix)
+    elif model or options.param or options.params_file:
         say('opening the model')
         gpu = gpus[0] if gpus else None
         yield from guarded(
             'model',
             'model',
-            lambda: check_model(
-                options.model,
-                modules,
-                gpu,
-                trial=lambda path: run_once(path, options.device),
-            ),
+            lambda: check_model(model, modules, gpu, trial=lambda: run_once(values)),
         )
     if options.seconds:
         say(f'listening for {options.seconds:g} s')
         yield from guarded('cameras', 'graph', lambda: _graph(options, segment_bytes))
+
+
+def _parameters(options: argparse.Namespace, values: dict[str, Any]) -> Iterator[Finding]:
+    """Let ROS read the parameters, in a process of its own: it may be what is broken.
+
+    Args:
+        options: name the files and values.
+        values: filled with the parameters that are not the defaults.
+    """
+    arguments = [word for path in options.params_file for word in ('--params-file', path)]
+    arguments += [word for given in options.param for word in ('-p', given)]
+    ended = subprocess.run(
+        [sys.executable, '-m', _PARAMETERS, options.node, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if ended.returncode != 0:
+        reason = (ended.stderr.strip().splitlines() or [f'exit code {ended.returncode}'])[-1]
+        found = f'cannot be read without ROS 2: {reason}'
+        fix = 'mend what is red above, then run doctor again'
+        yield Finding('parameters', 'parameters', 'red', found, fix)
+        return
+    report = json.loads(ended.stdout.splitlines()[-1])
+    values.update(report['values'])
+    for mistake in report['mistakes']:
+        fix = 'correct it: the node would not start, with exit code 2'
+        yield Finding('parameters', 'parameters', 'red', mistake, fix)
+    if not report['mistakes']:
+        names = ', '.join(values) or 'all have their defaults'
+        yield Finding('parameters', 'parameters', 'green', f'{options.node}: {names}')
 
 
 def _graph(options: argparse.Namespace, segment_bytes: int) -> Sequence[Finding]:
@@ -158,7 +218,30 @@ def _parser() -> argparse.ArgumentParser:
         default=3.0,
         help='how long to listen to cameras (default 3); 0 does not ask the graph',
     )
-    parser.add_argument('--device', type=int, default=0, help='CUDA device (default 0)')
+    parser.add_argument('--device', type=int, help='CUDA device (default: device_id, 0)')
+    parser.add_argument(
+        '-p',
+        '--param',
+        action='append',
+        default=[],
+        type=_assignment,
+        metavar='NAME:=VALUE',
+        help="a parameter that the node will be given; the model argument is its 'engine_path'",
+    )
+    parser.add_argument(
+        '--params-file',
+        action='append',
+        default=[],
+        metavar='FILE',
+        help='a parameter file that it will be given',
+    )
+    parser.add_argument(
+        '--node',
+        type=_node,
+        default='/detector',
+        metavar='NAME',
+        help='full name of the node that the parameter file is for (default /detector)',
+    )
     parser.add_argument('--json', action='store_true', help='print JSON')
     return parser
 
@@ -171,6 +254,21 @@ def _topic(text: str) -> str:
         'must be a topic as /front/image_raw: names of letters, digits and underscores, none '
         f'beginning with a digit, with / between them (got {text!r})'
     )
+
+
+def _assignment(text: str) -> str:
+    name, mark, _ = text.partition(':=')
+    if name and mark:
+        return text
+    raise argparse.ArgumentTypeError(
+        f'expected NAME:=VALUE, as in model.decoder:=dense (got {text!r})'
+    )
+
+
+def _node(text: str) -> str:
+    if re.fullmatch(r'(/[A-Za-z_][A-Za-z0-9_]*)+', text):
+        return text
+    raise argparse.ArgumentTypeError(f'expected a full name, as /front/detector (got {text!r})')
 
 
 def _seconds(text: str) -> float:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import itertools
-import json
+import contextlib
 import shlex
 import sys
 from collections.abc import Callable
@@ -17,12 +16,11 @@ from pathlib import Path
 from typing import Any
 from typing import Final
 
-from tqdm import tqdm
-
 from trt_perception.arguments import at_least
 from trt_perception.arguments import check_output_file
 from trt_perception.arguments import check_plot
 from trt_perception.arguments import user_path
+from trt_perception.atomic_files import write_json
 from trt_perception.errors import ConfigError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.frame import PIXEL_FORMATS
@@ -37,29 +35,38 @@ from trt_perception.tools.benchmark_measure import compare_detections
 from trt_perception.tools.benchmark_model import BenchmarkOptions
 from trt_perception.tools.benchmark_model import ModelReport
 from trt_perception.tools.benchmark_model import measure_model
+from trt_perception.tools.benchmark_pace import Pace
+from trt_perception.tools.benchmark_pace import Progress
+from trt_perception.tools.benchmark_pace import stopped_by_interrupt
 from trt_perception.tools.benchmark_plot import plot_reports
 from trt_perception.tools.benchmark_report import agreement_text
 from trt_perception.tools.benchmark_report import machine_facts
 from trt_perception.tools.benchmark_report import model_text
 from trt_perception.tools.model_arguments import add_model_arguments
 from trt_perception.tools.model_arguments import detector_config
+from trt_perception.tools.saving import Saver
 
 __all__ = ['BenchmarkReport', 'benchmark_models', 'main']
 
 # More bytes than caches hold, as a rule, and a picture in flight is not the next one.
 _PROVIDERS: Final = {'cpu': CPU, 'cuda': 'CUDAExecutionProvider'}
 _PICTURES: Final = 8
+# A measurement's, unless the number of frames or of seconds was given.
+_SECONDS: Final = 10.0
 _EXAMPLES: Final = """\
 examples:
   ros2 run trt_perception benchmark_engine yolo.engine
   ros2 run trt_perception benchmark_engine fp32.engine fp16.engine --json result.json
-  ros2 run trt_perception benchmark_engine model.onnx --image photo.jpg --frames 100
+  ros2 run trt_perception benchmark_engine model.onnx --image photo.jpg --seconds 30
   ros2 run trt_perception benchmark_engine yolo.engine --encoding nv12 --size 1280x720 --depth 1,3
   ros2 run trt_perception benchmark_engine yolo.engine --encoding all --steps-only
 
 Times are in milliseconds. Means of steps are of many right behind each other; what is alone, and
 every latency, is of one at a time. Frames/s, enqueue, collect and CPU time are measured with
 frames always waiting. The naive way runs the same engine with OpenCV, NumPy and blocking copies.
+A measurement ends after --frames or --seconds, whichever comes first. Ctrl-C ends it with the
+frame in work: what was measured so far is printed and saved, marked as partial. A second Ctrl-C
+gives up.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
@@ -74,7 +81,10 @@ class BenchmarkReport:
         options: what was measured.
         pictures: size and encoding of each frame.
         models: one entry for each model, in the order given.
-        agreement: for each model but the first, the first's detections found again in its own.
+        agreement: for each model but the first, the first's detections found again in its own;
+            None where not both were measured in a pipeline.
+        partial: it was interrupted: what had not begun by then is not there, and what had is of
+            fewer frames.
     """
 
     date: str
@@ -82,7 +92,8 @@ class BenchmarkReport:
     options: BenchmarkOptions
     pictures: tuple[str, ...]
     models: tuple[ModelReport, ...]
-    agreement: tuple[Agreement, ...]
+    agreement: tuple[Agreement | None, ...]
+    partial: bool
 
 
 def benchmark_models(
@@ -90,7 +101,7 @@ def benchmark_models(
     frames: Sequence[Frame],
     options: BenchmarkOptions,
     *,
-    progress: Callable[[str], None],
+    pace: Pace,
     finished: Callable[[ModelReport], None],
     encodings: Sequence[Frame] = (),
 ) -> BenchmarkReport:
@@ -100,7 +111,7 @@ def benchmark_models(
         models: engines and ONNX files.
         frames: taken in turn.
         options: what is measured.
-        progress: told before each measurement what comes next.
+        pace: says when each measurement ends.
         finished: told of each model's figures as soon as they are there.
         encodings: a frame of each encoding to be compared, for engines.
 
@@ -111,10 +122,12 @@ def benchmark_models(
     date = datetime.now(timezone.utc).isoformat(timespec='seconds')
     reports, detections = [], []
     for model in models:
-        report, found = measure_model(model, frames, options, progress, encodings)
-        reports.append(report)
-        detections.append(found)
-        finished(report)
+        measured = None if pace.stopped else measure_model(model, frames, options, pace, encodings)
+        if measured is None:
+            break
+        reports.append(measured[0])
+        detections.append(measured[1])
+        finished(measured[0])
     on_gpu = any(not model.is_onnx for model in models)
     return BenchmarkReport(
         date=date,
@@ -123,8 +136,11 @@ def benchmark_models(
         pictures=tuple(f'{f.width}x{f.height} {f.format.name}' for f in frames),
         models=tuple(reports),
         agreement=tuple(
-            compare_detections(detections[0], other) for other in detections[1:] if options.depths
+            compare_detections(detections[0], other) if detections[0] and other else None
+            for other in detections[1:]
+            if options.depths
         ),
+        partial=pace.stopped,
     )
 
 
@@ -139,14 +155,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(plain(f'benchmark_engine: {error}'), file=sys.stderr)
             return 2
         report = _measure(models, frames, encodings, wanted)
-        _save(report, shlex.join(['benchmark_engine', *given]), options.json, options.plot)
+        command = shlex.join(['benchmark_engine', *given])
+        return _end(report, command, options.json, options.plot)
     except (TrtPerceptionError, OSError) as error:
         print(plain(f'benchmark_engine: {error}'), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print('benchmark_engine: interrupted', file=sys.stderr)
+        print('benchmark_engine: interrupted; nothing was saved', file=sys.stderr)
         return 130
-    return 0
 
 
 def _prepare(
@@ -161,10 +177,14 @@ def _prepare(
         check_output_file(path)
     if options.plot:
         check_plot(options.plot)
+    seconds = options.seconds
+    if options.frames is None and seconds is None:
+        seconds = _SECONDS
     wanted = BenchmarkOptions(
         () if options.steps_only else options.depth,
-        options.frames,
+        options.frames or BenchmarkOptions.count,
         options.warmup,
+        seconds,
         not (options.no_naive or options.steps_only),
         _PROVIDERS[options.provider],
         detector_config(options, ''),
@@ -189,43 +209,42 @@ def _measure(
     encodings: Sequence[Frame],
     options: BenchmarkOptions,
 ) -> BenchmarkReport:
-    """Measure with a progress bar where there is a terminal, and print each model's tables."""
+    """Measure, say how far it has come, and print each model's tables."""
     steps = sum(
         1 + bool(options.depths) if m.is_onnx else 1 + options.naive + len(options.depths)
         for m in models
     )
-    tqdm.monitor_interval = 0  # no thread of its own beside what is measured
-    with tqdm(
-        total=steps, disable=None, leave=False, bar_format='{l_bar}{bar}| {n}/{total}'
-    ) as bar:
-        done = itertools.count()
-
-        def progress(step: str) -> None:
-            bar.n = next(done)
-            bar.set_description(step)
+    with Progress(steps) as progress:
+        pace = Pace(options.count, options.warmup, options.seconds, progress)
 
         def finished(report: ModelReport) -> None:
-            bar.clear()
+            progress.clear()
             print(plain(model_text(report), None), flush=True)
 
-        report = benchmark_models(
-            models, frames, options, progress=progress, finished=finished, encodings=encodings
-        )
+        with stopped_by_interrupt(pace):
+            report = benchmark_models(
+                models, frames, options, pace=pace, finished=finished, encodings=encodings
+            )
     for model, agreement in zip(report.models[1:], report.agreement, strict=bool(options.depths)):
-        print(f'{report.models[0].file}, found again by {model.file}: {agreement_text(agreement)}')
+        if agreement is not None:
+            found = agreement_text(agreement)
+            print(plain(f'{report.models[0].file}, found again by {model.file}: {found}'))
     return report
 
 
-def _save(
-    report: BenchmarkReport, command: str, json_path: Path | None, plot: Path | None
-) -> None:
-    if json_path is not None:
+def _end(report: BenchmarkReport, command: str, json_path: Path | None, plot: Path | None) -> int:
+    """Write what was asked for, say what is there, and return the exit code."""
+    saver = Saver('benchmark_engine')
+    if report.models and json_path is not None:
         content = {'command': command, **asdict(report)}
-        json_path.write_text(json.dumps(content, indent=2) + '\n', encoding='utf-8')
-        print(f'saved {json_path}')
-    if plot is not None:
-        plot_reports(report.models, plot)
-        print(f'saved {plot}')
+        saver.save(json_path, lambda: write_json(json_path, content, indent=2))
+    if report.models and plot is not None:
+        saver.save(plot, lambda: plot_reports(report.models, plot))
+    if report.partial:
+        so_far = 'the figures are partial' if report.models else 'nothing was measured'
+        print(f'benchmark_engine: interrupted; {so_far}', file=sys.stderr)
+        return 130
+    return int(saver.failed)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -239,13 +258,16 @@ def _parser() -> argparse.ArgumentParser:
     defaults = BenchmarkOptions()
     add('models', nargs='+', metavar='MODEL', help='engine or ONNX; all compared with the first')
     add(
-        '--image', default='', metavar='FILE', help='picture, folder or video (default: synthetic)'
+        '--image',
+        default='',
+        metavar='FILE',
+        help="picture, folder or video (default: the demo's photographs with digits)",
     )
     add(
         '--size',
         type=_size,
         metavar='WxH',
-        help='of the frames in pixels (default: as the picture is; synthetic: 1920x1080)',
+        help='of the frames in pixels (default: as the picture is; without one 1920x1080)',
     )
     add(
         '--encoding',
@@ -265,9 +287,14 @@ def _parser() -> argparse.ArgumentParser:
     add(
         '--frames',
         type=at_least(1),
-        default=defaults.count,
         metavar='N',
-        help='per measurement (default: 1000)',
+        help='per measurement (default: 1000, or fewer if 10 seconds are over before)',
+    )
+    add(
+        '--seconds',
+        type=_seconds,
+        metavar='S',
+        help='most per measurement (default: 10, and with --frames as many as these take)',
     )
     add(
         '--warmup',
@@ -307,6 +334,13 @@ def _encodings(text: str) -> tuple[str, ...]:
             )
         unique.setdefault(PIXEL_FORMATS[name].name, name)
     return tuple(unique.values())
+
+
+def _seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) <= 86400:
+            return float(text)
+    raise argparse.ArgumentTypeError(f'expected seconds, above 0 to 86400 (got {text!r})')
 
 
 def _size(text: str) -> tuple[int, int]:

@@ -1,8 +1,9 @@
-"""Frames for measuring: pictures from files or from a seed, encoded as a camera sends them."""
+"""Frames for measuring: pictures of any source, encoded as a camera sends them."""
 
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Final
 
 import cv2
@@ -15,9 +16,18 @@ from trt_perception.frame import PIXEL_FORMATS
 from trt_perception.frame import Frame
 from trt_perception.image_source import ImageSource
 
-__all__ = ['DEFAULT_SIZE', 'load_frames', 'synthetic_image']
+__all__ = ['DEFAULT_SIZE', 'load_frames', 'shipped_scenes', 'synthetic_image']
 
 DEFAULT_SIZE: Final = (1920, 1080)
+
+
+def shipped_scenes() -> str:
+    """Return the folder of the demo's scenes, photographs with digits; '' where there is none."""
+    package = Path(__file__).parents[1]
+    # In a checkout beside the package, else where colcon installs data.
+    places = [package.parent, *(prefix / 'share' / package.name for prefix in package.parents)]
+    folders = (place / 'demo' / 'scenes' for place in places)
+    return next((str(folder) for folder in folders if folder.is_dir()), '')
 
 
 def synthetic_image(size_wh: tuple[int, int], seed: int) -> npt.NDArray[np.uint8]:
@@ -45,15 +55,18 @@ def load_frames(
 
     Args:
         source: picture, video, folder or pattern; its first ``count`` pictures are taken, over
-            again where it has fewer. Empty: synthetic pictures, all different.
-        size_wh: every picture is resized to it; None leaves files as they are, and synthetic
-            pictures are DEFAULT_SIZE.
+            again where it has fewer. Empty: the demo's scenes, in which there is something to
+            find; synthetic pictures, all different, where they are not installed.
+        size_wh: every picture is resized to it; None leaves those of a source as they are, and
+            makes the others DEFAULT_SIZE.
         encoding: a name of PIXEL_FORMATS.
         count: how many frames.
 
     Raises:
         ConfigError: the source cannot be read, or a picture is too small for the encoding.
     """
+    if not source:
+        source, size_wh = shipped_scenes(), size_wh or DEFAULT_SIZE
     if source:
         pictures = [image for _, image in itertools.islice(ImageSource(source), count)]
     else:

@@ -22,18 +22,21 @@ from trt_perception.pipelines.cuda_slot import CudaSlot
 from trt_perception.tools.benchmark_measure import EncodingTime
 from trt_perception.tools.benchmark_measure import Spread
 from trt_perception.tools.benchmark_measure import StageTime
+from trt_perception.tools.benchmark_pace import Pace
 
 __all__ = ['measure_encodings', 'measure_steps', 'run_frame']
 
 # How often a short step stands in one graph.
 _REPEAT: Final = 20
 _MOST_ON_HOST: Final = 1000
+# Launches between two looks at the clock.
+_BATCH: Final = 16
 # The GPU raises its clocks only after some work.
 _WARM_UP_S: Final = 0.3
 
 
 def measure_steps(
-    slot: CudaSlot, frame: Frame, thresholds: Thresholds, *, count: int, warmup: int
+    slot: CudaSlot, frame: Frame, thresholds: Thresholds, pace: Pace
 ) -> dict[str, StageTime]:
     """Time each step on one frame.
 
@@ -41,30 +44,32 @@ def measure_steps(
         slot: nothing queued on its stream, without a graph of its own.
         frame: all steps see this one.
         thresholds: for the decoding step.
-        count: launches of the engine; the others are measured over about as many.
-        warmup: launches before that do not count.
+        pace: says how often the engine is launched; the others are measured over about as many.
 
     Returns:
         ``engine_graph`` and ``engine_enqueue``: the engine alone, from a CUDA graph and queued
         call by call; ``upload``, ``letterbox``, ``decode`` (or ``download`` and ``host_decode``,
         where the host decodes): from CUDA graphs; ``graph``: all but the upload in one graph;
         ``upload_graph``: all. What does not exist here is left out: the upload where the GPU
-        shares the host's memory, the engine in a graph where TensorRT does not allow it.
+        shares the host's memory, the engine in a graph where TensorRT does not allow it, and
+        what had not begun when the pace was stopped; the engine is never.
     """
     # Fills every buffer, so that each step finds what it works on.
     run_frame(slot, frame, thresholds)
     times: dict[str, StageTime] = {}
 
     def measure(name: str, work: Callable[[], None], repeat: int = 1) -> None:
-        times[name] = _replay(slot.stream, work, repeat, count, warmup)
+        if not (times and pace.stopped):
+            times[name] = _replay(slot.stream, work, repeat, pace, name)
 
     capturable = slot.context.capturable(slot.stream)
     if capturable:
         measure('engine_graph', slot.infer)
-    times['engine_enqueue'] = StageTime(
-        _back_to_back(slot.stream, slot.infer, count, warmup) * 1e3,
-        _one_by_one(slot.stream, slot.infer, count, warmup),
-    )
+    if not (times and pace.stopped):
+        times['engine_enqueue'] = StageTime(
+            _back_to_back(slot.stream, slot.infer, pace.count, pace) * 1e3,
+            _one_by_one(slot.stream, slot.infer, pace, 'engine_enqueue'),
+        )
     if not slot.device.integrated:
         measure('upload', slot.upload, _REPEAT)
     measure('letterbox', slot.letterbox, _REPEAT)
@@ -72,7 +77,8 @@ def measure_steps(
         measure('decode', slot.decode, _REPEAT)
     else:
         measure('download', slot.decode, _REPEAT)
-        times['host_decode'] = _on_host(slot, min(count, _MOST_ON_HOST))
+        if not pace.stopped:
+            times['host_decode'] = _on_host(slot, pace)
     if capturable:
         measure('graph', slot.run)
 
@@ -97,9 +103,7 @@ def measure_encodings(
     slot: CudaSlot,
     frames: Sequence[Frame],
     thresholds: Thresholds,
-    *,
-    count: int,
-    warmup: int,
+    pace: Pace,
 ) -> dict[str, EncodingTime]:
     """Time on frames of several encodings what depends on it, from CUDA graphs.
 
@@ -107,26 +111,27 @@ def measure_encodings(
         slot: nothing queued on its stream, without a graph of its own.
         frames: one of each encoding.
         thresholds: written into the frames' headers.
-        count: how often each step runs, about.
-        warmup: launches before that do not count.
+        pace: says how often each step runs, about.
 
     Returns:
-        Times by the encoding's name, in the order of the frames.
+        Times by the encoding's name, in the order of the frames; fewer where it was stopped.
     """
     times: dict[str, EncodingTime] = {}
     for frame in frames:
+        if pace.stopped:
+            break
         slot.stage(frame, thresholds)
         slot.upload()
         upload = None
         if not slot.device.integrated:
-            upload = _replay(slot.stream, slot.upload, _REPEAT, count, warmup).mean_ms
-        letterbox = _replay(slot.stream, slot.letterbox, _REPEAT, count, warmup).mean_ms
+            upload = _replay(slot.stream, slot.upload, _REPEAT, pace, 'upload').mean_ms
+        letterbox = _replay(slot.stream, slot.letterbox, _REPEAT, pace, 'letterbox').mean_ms
         times[frame.format.name] = EncodingTime(frame.data.size, upload, letterbox)
     return times
 
 
 def _replay(
-    stream: Stream, work: Callable[[], None], repeat: int, count: int, warmup: int
+    stream: Stream, work: Callable[[], None], repeat: int, pace: Pace, name: str
 ) -> StageTime:
     """Time work that is captured several times into one graph; alone only if it is there once."""
 
@@ -136,15 +141,16 @@ def _replay(
 
     with Graph(stream, record) as graph:
         launch = lambda: graph.launch(stream)  # noqa: E731
-        launches = max(10, count // repeat)
-        mean = _back_to_back(stream, launch, launches, warmup) / repeat * 1e3
-        return StageTime(mean, _one_by_one(stream, launch, count, warmup) if repeat == 1 else None)
+        launches = max(10, pace.count // repeat)
+        mean = _back_to_back(stream, launch, launches, pace) / repeat * 1e3
+        return StageTime(mean, _one_by_one(stream, launch, pace, name) if repeat == 1 else None)
 
 
-def _on_host(slot: CudaSlot, count: int) -> StageTime:
+def _on_host(slot: CudaSlot, pace: Pace) -> StageTime:
     """Time the decoding of the outputs that the last frame left in pinned memory."""
-    seconds = []
-    for _ in range(count):
+    seconds: list[float] = []
+    pace.begin('host_decode', min(pace.count, _MOST_ON_HOST))
+    while pace.more(len(seconds)):
         start = time.perf_counter()
         slot.result.collect(*slot.taken)
         seconds.append(time.perf_counter() - start)
@@ -152,9 +158,9 @@ def _on_host(slot: CudaSlot, count: int) -> StageTime:
     return StageTime(spread.mean, spread)
 
 
-def _back_to_back(stream: Stream, launch: Callable[[], None], count: int, warmup: int) -> float:
+def _back_to_back(stream: Stream, launch: Callable[[], None], most: int, pace: Pace) -> float:
     """Return seconds for each of many launches, none of which waits for the host."""
-    _warm_up(stream, launch, warmup)
+    count = pace.fitting(_warm_up(stream, launch, pace), most)
     with Event() as started, Event() as ended:
         started.record(stream)
         for _ in range(count):
@@ -164,12 +170,13 @@ def _back_to_back(stream: Stream, launch: Callable[[], None], count: int, warmup
         return float(ended.seconds_since(started)) / count
 
 
-def _one_by_one(stream: Stream, launch: Callable[[], None], count: int, warmup: int) -> Spread:
+def _one_by_one(stream: Stream, launch: Callable[[], None], pace: Pace, name: str) -> Spread:
     """Time launches on an idle device, from before the launch to its end."""
-    _warm_up(stream, launch, warmup)
+    _warm_up(stream, launch, pace)
     seconds: list[float] = []
+    pace.begin(name)
     with Event() as started, Event() as ended:
-        for _ in range(count):
+        while pace.more(len(seconds)):
             started.record(stream)
             launch()
             ended.record(stream)
@@ -178,10 +185,16 @@ def _one_by_one(stream: Stream, launch: Callable[[], None], count: int, warmup: 
     return Spread.of_seconds(seconds)
 
 
-def _warm_up(stream: Stream, launch: Callable[[], None], count: int) -> None:
+def _warm_up(stream: Stream, launch: Callable[[], None], pace: Pace) -> float:
+    """Return seconds of a launch, as the last ones took."""
     end = time.perf_counter() + _WARM_UP_S
-    while count > 0 or time.perf_counter() < end:
-        for _ in range(16):
+    done, seconds = 0, 0.0
+    pace.begin_warm_up()
+    while pace.more(done, 0) or time.perf_counter() < end:
+        start = time.perf_counter()
+        for _ in range(_BATCH):
             launch()
         stream.synchronize()
-        count -= 16
+        done += _BATCH
+        seconds = (time.perf_counter() - start) / _BATCH
+    return seconds

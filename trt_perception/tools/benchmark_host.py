@@ -13,6 +13,7 @@ from trt_perception.pipelines.host import HostPipeline
 from trt_perception.stages.decoders.decode import count_candidates
 from trt_perception.tools.benchmark_measure import Spread
 from trt_perception.tools.benchmark_measure import StageTime
+from trt_perception.tools.benchmark_pace import Pace
 
 __all__ = ['measure_host_steps']
 
@@ -21,9 +22,7 @@ def measure_host_steps(
     pipeline: HostPipeline,
     frames: Sequence[Frame],
     thresholds: Thresholds,
-    *,
-    count: int,
-    warmup: int,
+    pace: Pace,
 ) -> tuple[dict[str, StageTime], list[int]]:
     """Time preprocessing, inference and decoding, one after the other, frame by frame.
 
@@ -31,8 +30,7 @@ def measure_host_steps(
         pipeline: nothing in flight.
         frames: taken in turn.
         thresholds: for all frames.
-        count: frames measured.
-        warmup: frames before that do not count; at least each frame once.
+        pace: says when it ends; before it each frame is run once at least.
 
     Returns:
         ``preprocess``, ``inference`` and ``decode``; and for each frame how many boxes were above
@@ -41,18 +39,30 @@ def measure_host_steps(
     Raises:
         EngineError: the model's outputs are not what its decoder reads.
     """
-    marks, candidates = [], []
-    for index in range(-max(warmup, len(frames)), count):
+    candidates: list[int] = []
+
+    def run(index: int) -> tuple[float, ...]:
+        frame = frames[index % len(frames)]
         before = time.perf_counter()
-        tensor, letterboxes = pipeline.preprocess([frames[index % len(frames)]])
+        tensor, letterboxes = pipeline.preprocess([frame])
         preprocessed = time.perf_counter()
         outputs = pipeline.infer(tensor)
         inferred = time.perf_counter()
         pipeline.decode(outputs, letterboxes, thresholds)
-        if index >= 0:
-            marks.append((before, preprocessed, inferred, time.perf_counter()))
-        elif index >= -len(frames):
+        decoded = time.perf_counter()
+        if len(candidates) < len(frames):
             candidates.append(count_candidates(outputs, pipeline.spec, thresholds))
+        return before, preprocessed, inferred, decoded
+
+    done = 0
+    pace.begin_warm_up(len(frames))
+    while pace.more(done, 0 if pace.stopped else len(frames)):
+        run(done)
+        done += 1
+    marks: list[tuple[float, ...]] = []
+    pace.begin('step by step')
+    while pace.more(len(marks)):
+        marks.append(run(len(marks)))
     times = np.diff(np.array(marks), axis=1).T
     names = ('preprocess', 'inference', 'decode')
     spreads = [Spread.of_seconds(row.tolist()) for row in times]

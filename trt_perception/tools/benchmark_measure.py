@@ -18,6 +18,7 @@ from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.frame import Frame
 from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.tools.benchmark_pace import Pace
 
 __all__ = [
     'Agreement',
@@ -33,7 +34,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Spread:
-    """How a time is distributed, in milliseconds; ``p999`` is the 99.9th percentile."""
+    """How a time is distributed, in milliseconds; ``p999`` is the 99.9th percentile.
+
+    ``count`` is the number of values.
+    """
 
     mean: float
     p50: float
@@ -41,13 +45,14 @@ class Spread:
     p99: float
     p999: float
     max: float
+    count: int
 
     @classmethod
     def of_seconds(cls, seconds: Sequence[float]) -> Spread:
         """Describe at least one value, given in seconds."""
         values = np.array(seconds) * 1e3
-        low, *high = (float(value) for value in np.percentile(values, (50, 95, 99, 99.9, 100)))
-        return cls(float(values.mean()), low, *high)
+        p50, p95, p99, p999, most = map(float, np.percentile(values, (50, 95, 99, 99.9, 100)))
+        return cls(float(values.mean()), p50, p95, p99, p999, most, len(values))
 
 
 @dataclass(frozen=True)
@@ -134,9 +139,9 @@ def measure_pipeline(
     pipeline: Pipeline,
     frames: Sequence[Frame],
     thresholds: Thresholds,
+    expected: Sequence[Detections],
+    pace: Pace,
     *,
-    count: int,
-    warmup: int,
     load_s: float,
     device_memory_bytes: int | None = None,
 ) -> PipelineReport:
@@ -146,16 +151,20 @@ def measure_pipeline(
         pipeline: nothing in flight.
         frames: taken in turn.
         thresholds: for all frames.
-        count: frames of each of the two runs.
-        warmup: frames before each of them that do not count.
+        expected: of each frame, as ``detect_all`` returns them.
+        pace: says when each of the two runs ends, and the warm-up before it.
         load_s: passed on.
         device_memory_bytes: passed on.
     """
-    expected = detect_all(pipeline, frames, thresholds)
-    _run_one_by_one(pipeline, frames, thresholds, warmup)
-    latencies, alone = _run_one_by_one(pipeline, frames, thresholds, count)
-    _run_saturated(pipeline, frames, thresholds, warmup)
-    busy = _run_saturated(pipeline, frames, thresholds, count)
+    pace.begin_warm_up()
+    _run_one_by_one(pipeline, frames, thresholds, pace, least=0)
+    pace.begin('one at a time')
+    latencies, alone = _run_one_by_one(pipeline, frames, thresholds, pace)
+    pace.begin_warm_up()
+    _run_saturated(pipeline, frames, thresholds, pace, least=0)
+    pace.begin('frames always waiting')
+    busy = _run_saturated(pipeline, frames, thresholds, pace)
+    count = len(busy.results)
     unequal = sum(
         not _equal(found, expected[index % len(frames)])
         for results in (alone, busy.results)
@@ -177,18 +186,29 @@ def measure_pipeline(
 
 
 def detect_all(
-    pipeline: Pipeline, frames: Sequence[Frame], thresholds: Thresholds
+    pipeline: Pipeline, frames: Sequence[Frame], thresholds: Thresholds, pace: Pace
 ) -> list[Detections]:
-    """Return each frame's detections, run one after the other."""
-    return _run_one_by_one(pipeline, frames, thresholds, len(frames))[1]
+    """Return each frame's detections, run one after the other; fewer where it was stopped."""
+    pace.begin('each picture once', len(frames))
+    found: list[Detections] = []
+    while pace.more(len(found), len(frames)) and not pace.stopped:
+        pipeline.enqueue(0, frames[len(found)], thresholds)
+        found.append(pipeline.collect(0).detections)
+    return found
 
 
 def _run_one_by_one(
-    pipeline: Pipeline, frames: Sequence[Frame], thresholds: Thresholds, count: int
+    pipeline: Pipeline,
+    frames: Sequence[Frame],
+    thresholds: Thresholds,
+    pace: Pace,
+    least: int = 1,
 ) -> tuple[list[float], list[Detections]]:
     """Return the latencies in seconds and the detections, in the frames' order."""
-    latencies, results = [], []
-    for index in range(count):
+    latencies: list[float] = []
+    results: list[Detections] = []
+    while pace.more(len(results), least):
+        index = len(results)
         frame, slot = frames[index % len(frames)], index % pipeline.depth
         start = time.perf_counter()
         pipeline.enqueue(slot, frame, thresholds)
@@ -211,7 +231,11 @@ class _Saturated:
 
 
 def _run_saturated(
-    pipeline: Pipeline, frames: Sequence[Frame], thresholds: Thresholds, count: int
+    pipeline: Pipeline,
+    frames: Sequence[Frame],
+    thresholds: Thresholds,
+    pace: Pace,
+    least: int = 1,
 ) -> _Saturated:
     """Enqueue whenever a slot is free, else collect the oldest, as trt_perception.detector."""
     run = _Saturated(0.0, 0.0, [], [], [], [])
@@ -220,13 +244,17 @@ def _run_saturated(
     submitted = 0
     cpu = time.process_time()
     start = time.perf_counter()
-    while len(run.results) < count:
+    more = True
+    while True:
+        more = more and pace.more(submitted, least)
         before = time.perf_counter()
-        if free and submitted < count:
+        if free and more:
             pipeline.enqueue(free[0], frames[submitted % len(frames)], thresholds)
             flying.append((free.popleft(), before))
             submitted += 1
             run.enqueue_s.append(time.perf_counter() - before)
+        elif not flying:
+            break
         else:
             slot, taken = flying.popleft()
             result = pipeline.collect(slot)

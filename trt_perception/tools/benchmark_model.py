@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -35,11 +34,9 @@ from trt_perception.tools.benchmark_measure import detect_all
 from trt_perception.tools.benchmark_measure import measure_pipeline
 from trt_perception.tools.benchmark_naive import NaiveReport
 from trt_perception.tools.benchmark_naive import measure_naive
+from trt_perception.tools.benchmark_pace import Pace
 
 __all__ = ['BenchmarkOptions', 'ModelReport', 'Ratios', 'measure_model']
-
-#: Told what is measured next.
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -51,6 +48,7 @@ class BenchmarkOptions:
             pipeline is measured.
         count: frames of each measurement.
         warmup: frames before each that do not count.
+        seconds: most time of each measurement, None where only the frames count.
         naive: measure the naive way too, where the model is an engine.
         provider: ONNX Runtime's, for ONNX files.
         parameters: of the node that would run the models.
@@ -59,6 +57,7 @@ class BenchmarkOptions:
     depths: tuple[int, ...] = (1, 2, 3, 4)
     count: int = 1000
     warmup: int = 100
+    seconds: float | None = None
     naive: bool = True
     provider: str = CPU
     parameters: DetectorConfig = field(default_factory=DetectorConfig)
@@ -147,34 +146,39 @@ def measure_model(
     model: ModelFile,
     frames: Sequence[Frame],
     options: BenchmarkOptions,
-    progress: Progress,
+    pace: Pace,
     encodings: Sequence[Frame] = (),
-) -> tuple[ModelReport, list[Detections]]:
-    """Measure everything of one model.
+) -> tuple[ModelReport, list[Detections]] | None:
+    """Measure everything of one model, or as much as was begun before the pace was stopped.
 
     Args:
         model: an engine or ONNX file.
         frames: taken in turn.
         options: what is measured.
-        progress: told before each measurement what comes next.
+        pace: says when each measurement ends.
         encodings: a frame of each encoding to be compared, for engines.
 
     Returns:
-        The figures, and the detections of each frame; none where no pipeline is measured.
+        The figures, and the detections of each frame, none where no pipeline was measured; None
+        where nothing was.
 
     Raises:
         EngineError: the model cannot be run.
         CudaError: a CUDA call failed.
     """
     if model.is_onnx:
-        alone = _on_host(model, frames, options, progress)
+        alone = _on_host(model, frames, options, pace)
     else:
-        alone = _on_gpu(model, frames, options, progress, encodings)
+        alone = _on_gpu(model, frames, options, pace, encodings)
+    if alone is None:
+        return None
     pipelines, detections = [], list[Detections]()
     for depth in options.depths[:1] and (1,) if model.is_onnx else options.depths:
-        progress(f'{model.path.name}: depth {depth}')
-        pipeline, detections = _in_pipeline(model, frames, options, depth)
-        pipelines.append(pipeline)
+        measured = _in_pipeline(model, frames, options, depth, pace)
+        if measured is None:
+            break
+        pipelines.append(measured[0])
+        detections = measured[1]
     stages = alone.stages
     engine = stages.get('engine_graph') or stages.get('engine_enqueue') or stages['inference']
     report = ModelReport(
@@ -201,43 +205,49 @@ def _on_gpu(
     model: ModelFile,
     frames: Sequence[Frame],
     options: BenchmarkOptions,
-    progress: Progress,
+    pace: Pace,
     encodings: Sequence[Frame],
-) -> _Alone:
-    progress(f'{model.path.name}: engine and steps')
+) -> _Alone | None:
+    pace.step(f'{model.path.name}: engine and steps')
     config = replace(options.config(model, 1), use_cuda_graph=False)
-    much = {'count': options.count, 'warmup': options.warmup}
     with closing(CudaPipeline(model, config)) as pipeline:
+        if pace.stopped:
+            return None
         slot, spec = pipeline.slots[0], pipeline.spec
         thresholds = config.thresholds(spec.class_names)
-        stages = measure_steps(slot, frames[0], thresholds, **much)
+        stages = measure_steps(slot, frames[0], thresholds, pace)
         candidates = [run_frame(slot, frame, thresholds) for frame in frames]
-        times = measure_encodings(slot, encodings, thresholds, **much)
+        times = measure_encodings(slot, encodings, thresholds, pace)
         alone = _Alone(spec, pipeline.runtime, stages, candidates, times)
-        if options.naive and 'bfloat16' not in {t.dtype for t in (spec.input, *spec.outputs)}:
-            progress(f'{model.path.name}: the naive way')
+        possible = 'bfloat16' not in {t.dtype for t in (spec.input, *spec.outputs)}
+        if options.naive and possible and not pace.stopped:
+            pace.step(f'{model.path.name}: the naive way')
             alone.naive, alone.naive_detections = measure_naive(
-                slot, spec, frames, thresholds, config, **much
+                slot, spec, frames, thresholds, config, pace
             )
     return alone
 
 
 def _on_host(
-    model: ModelFile, frames: Sequence[Frame], options: BenchmarkOptions, progress: Progress
-) -> _Alone:
-    progress(f'{model.path.name}: steps')
+    model: ModelFile, frames: Sequence[Frame], options: BenchmarkOptions, pace: Pace
+) -> _Alone | None:
+    pace.step(f'{model.path.name}: steps')
     config = options.config(model, 1)
     with closing(HostPipeline(model, config, provider=options.provider)) as pipeline:
+        if pace.stopped:
+            return None
         thresholds = config.thresholds(pipeline.spec.class_names)
-        stages, candidates = measure_host_steps(
-            pipeline, frames, thresholds, count=options.count, warmup=options.warmup
-        )
+        stages, candidates = measure_host_steps(pipeline, frames, thresholds, pace)
         return _Alone(pipeline.spec, 'onnxruntime', stages, candidates)
 
 
 def _in_pipeline(
-    model: ModelFile, frames: Sequence[Frame], options: BenchmarkOptions, depth: int
-) -> tuple[PipelineReport, list[Detections]]:
+    model: ModelFile, frames: Sequence[Frame], options: BenchmarkOptions, depth: int, pace: Pace
+) -> tuple[PipelineReport, list[Detections]] | None:
+    """Measure at one depth; None where the pace was stopped before it could begin."""
+    if pace.stopped:
+        return None
+    pace.step(f'{model.path.name}: depth {depth}')
     config = options.config(model, depth)
     device = None if model.is_onnx else Device(config.device_id)
     free = device.memory()[0] if device else 0
@@ -254,14 +264,16 @@ def _in_pipeline(
         for slot in range(pipeline.depth):  # each grows once
             pipeline.enqueue(slot, largest, thresholds)
             pipeline.collect(slot)
-        detections = detect_all(pipeline, frames, thresholds)
+        detections = detect_all(pipeline, frames, thresholds, pace)
+        if len(detections) < len(frames):
+            return None
         used = free - device.memory()[0] if device else None
         report = measure_pipeline(
             pipeline,
             frames,
             thresholds,
-            count=options.count,
-            warmup=options.warmup,
+            detections,
+            pace,
             load_s=load_s,
             device_memory_bytes=used,
         )

@@ -28,6 +28,7 @@ from trt_perception.stages.decoders.decode import decode
 from trt_perception.stages.host_preprocess import channel_image
 from trt_perception.stages.host_preprocess import resize
 from trt_perception.tools.benchmark_measure import Spread
+from trt_perception.tools.benchmark_pace import Pace
 
 __all__ = ['NaiveReport', 'measure_naive', 'naive_tensor']
 
@@ -55,9 +56,7 @@ def measure_naive(
     frames: Sequence[Frame],
     thresholds: Thresholds,
     config: DetectorConfig,
-    *,
-    count: int,
-    warmup: int,
+    pace: Pace,
 ) -> tuple[NaiveReport, list[Detections]]:
     """Time the naive way.
 
@@ -67,19 +66,24 @@ def measure_naive(
         frames: taken in turn.
         thresholds: for all frames.
         config: as for the pipeline.
-        count: frames measured.
-        warmup: frames before that do not count.
+        pace: says when it ends.
 
     Returns:
         The times, and the detections of each frame.
     """
     job = _NaiveJob(slot, spec, thresholds, config)
     found = [job.run(frame)[1] for frame in frames]
-    for index in range(warmup):
-        job.run(frames[index % len(frames)])
+    done = 0
+    pace.begin_warm_up()
+    while pace.more(done, 0):
+        job.run(frames[done % len(frames)])
+        done += 1
+    marks: list[list[float]] = []
+    pace.begin('the naive way')
     cpu = time.process_time()
     start = time.perf_counter()
-    marks = [job.run(frames[index % len(frames)])[0] for index in range(count)]
+    while pace.more(len(marks)):
+        marks.append(job.run(frames[len(marks) % len(frames)])[0])
     wall_s = time.perf_counter() - start
     cpu_s = time.process_time() - cpu
     times = np.array(marks)
@@ -87,9 +91,9 @@ def measure_naive(
     names = ('preprocess', 'upload', 'engine', 'download', 'decode')
     report = NaiveReport(
         latency_ms=Spread.of_seconds((times[:, -1] - times[:, 0]).tolist()),
-        frames_per_s=count / wall_s,
+        frames_per_s=len(marks) / wall_s,
         steps_ms={name: float(mean) for name, mean in zip(names, means, strict=True)},
-        cpu_ms=cpu_s / count * 1e3,
+        cpu_ms=cpu_s / len(marks) * 1e3,
     )
     return report, found
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from trt_perception.atomic_files import write_together
 from trt_perception.tools.benchmark_model import ModelReport
 
 __all__ = ['plot_reports']
@@ -17,7 +19,10 @@ def plot_reports(reports: Sequence[ModelReport], path: Path) -> None:
 
     Args:
         reports: at least one.
-        path: picture to write, as ``arguments.check_plot`` wants it.
+        path: picture to write, as ``arguments.check_plot`` wants it; whole or not at all.
+
+    Raises:
+        WriteError: it cannot be written.
     """
     size = (14, 3.6 * len(reports))
     figure: Any = importlib.import_module('matplotlib.figure').Figure(size, layout='constrained')
@@ -26,7 +31,9 @@ def plot_reports(reports: Sequence[ModelReport], path: Path) -> None:
         _plot_steps(row[0], report)
         _plot_latency(row[1], report)
         _plot_throughput(row[2], report)
-    figure.savefig(path)
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix.removeprefix('.'))
+    write_together({path: content.getvalue()})
 
 
 def _plot_steps(axes: Any, report: ModelReport) -> None:

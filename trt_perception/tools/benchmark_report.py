@@ -17,6 +17,7 @@ import numpy as np
 from trt_perception.gpu import Device
 from trt_perception.gpu import versions
 from trt_perception.tools.benchmark_measure import Agreement
+from trt_perception.tools.benchmark_measure import Spread
 from trt_perception.tools.benchmark_model import ModelReport
 
 __all__ = ['agreement_text', 'machine_facts', 'model_text']
@@ -109,6 +110,11 @@ def model_text(report: ModelReport) -> str:
         parts += [_pipeline_table(report), _ratio_table(report)]
     if report.naive_agreement is not None:
         parts.append(f'found again the naive way: {agreement_text(report.naive_agreement)}\n')
+    if high == 0:
+        parts.append(
+            'no frame has a box above the threshold: decoding and NMS were timed with nothing to '
+            'do; give pictures in which the model finds something (--image)\n'
+        )
     unequal = sum(pipeline.unequal for pipeline in report.pipelines)
     if unequal:
         parts.append(f'{unequal} frames gave other detections than the same picture before\n')
@@ -153,7 +159,7 @@ def _encoding_table(report: ModelReport) -> str:
 
 def _pipeline_table(report: ModelReport) -> str:
     heads = 'latency p50', 'p95', 'p99', 'p99.9', 'frames/s', 'enqueue', 'collect', 'CPU'
-    rows = [['pipeline, ms', *heads, 'GPU MiB', 'load s']]
+    rows = [['pipeline, ms', *heads, 'GPU MiB', 'load s', 'frames']]
     for pipeline in report.pipelines:
         times = pipeline.latency_ms
         memory = pipeline.device_memory_bytes
@@ -167,6 +173,7 @@ def _pipeline_table(report: ModelReport) -> str:
                 _ms(pipeline.cpu_ms),
                 '' if memory is None else f'{memory / _MIB:.0f}',
                 f'{pipeline.load_s:.1f}',
+                _frames(times, pipeline.busy_latency_ms),
             ]
         )
     if report.naive:
@@ -181,9 +188,15 @@ def _pipeline_table(report: ModelReport) -> str:
                 _ms(report.naive.cpu_ms),
                 '',
                 '',
+                _frames(times),
             ]
         )
     return _table(rows)
+
+
+def _frames(*spreads: Spread) -> str:
+    """Return of how many frames the figures are, one number where all are alike."""
+    return ', '.join(str(count) for count in dict.fromkeys(each.count for each in spreads))
 
 
 def _ratio_table(report: ModelReport) -> str:

@@ -109,6 +109,7 @@ def _run(given: Sequence[str]) -> int:
     parsed = _parser().parse_args(given)
     report = BuildReport()
     json_file = None
+    failed = False
     try:
         options = load_options(parsed.config, given_options(parsed))
         check_report(options)
@@ -126,9 +127,9 @@ def _run(given: Sequence[str]) -> int:
         _say(f'interrupted; {engine}' + (f'; {json_file} says how far it came' * bool(json_file)))
         return 130
     finally:
-        if json_file is not None:
-            _save(json_file, report.json_text())
-    return 0
+        if json_file is not None and not _saved(json_file, report.json_text()):
+            failed = True
+    return int(failed)
 
 
 def _build(options: Any, report: Any) -> None:
@@ -158,14 +159,14 @@ def _build(options: Any, report: Any) -> None:
     print(f'\n{plain(report.text(), None)}')
 
 
-def _save(path: Path, content: bytes) -> None:
-    """Write the report; that it cannot be written must not hide why the build failed."""
+def _saved(path: Path, content: bytes) -> bool:
+    """Write the report; that it cannot be written must not hide what became of the engine."""
     try:
         write_together({path: content})
     except WriteError as error:
-        _say(error)
-        if sys.exc_info()[0] is None:
-            raise
+        _say(f'the report was not saved: {error}')
+        return False
+    return True
 
 
 def _parser() -> argparse.ArgumentParser:

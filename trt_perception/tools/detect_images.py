@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import shlex
 import sys
 import time
@@ -25,12 +26,12 @@ from tqdm import tqdm
 from trt_perception.arguments import check_output_folder
 from trt_perception.arguments import make_folder
 from trt_perception.arguments import user_path
+from trt_perception.atomic_files import write_json
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.detector import warm_up
 from trt_perception.errors import TrtPerceptionError
-from trt_perception.evaluation.coco import write_json
 from trt_perception.evaluation.run import Latency
 from trt_perception.evaluation.run import batches
 from trt_perception.evaluation.run import detect
@@ -53,6 +54,7 @@ from trt_perception.tools.detection_sources import Video
 from trt_perception.tools.detection_sources import make_plan
 from trt_perception.tools.model_arguments import add_model_arguments
 from trt_perception.tools.model_arguments import detector_config
+from trt_perception.tools.saving import Saver
 
 __all__ = ['main']
 
@@ -167,12 +169,16 @@ def _run(model: ModelFile, config: DetectorConfig, plan: Plan, command: str) -> 
         'latency_ms': latency,
         'problems': work.problems,
     }
-    write_json(plan.folder / DETECTIONS, work.results.dataset())
-    write_json(plan.folder / RESULTS, work.results.rows())
-    write_json(plan.folder / SUMMARY, summary, indent=2)
-    print(plain(_summary_text(summary), None))
-    print(f'saved {plan.folder / DETECTIONS}')
-    return 1 if work.problems else 0
+    print(plain(_summary_text(summary), None), flush=True)
+    saver = Saver('detect_images')
+    for name, content, indent in (
+        (DETECTIONS, work.results.dataset(), None),
+        (RESULTS, work.results.rows(), None),
+        (SUMMARY, summary, 2),
+    ):
+        path = plan.folder / name
+        saver.save(path, functools.partial(write_json, path, content, indent))
+    return 1 if work.problems or saver.failed else 0
 
 
 def _detect_in_pictures(

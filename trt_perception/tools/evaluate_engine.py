@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import shlex
 import sys
+from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from datetime import timezone
 from pathlib import Path
+from typing import Any
 from typing import Final
 
 from tqdm import tqdm
@@ -21,12 +24,12 @@ from trt_perception.arguments import check_output_folder
 from trt_perception.arguments import check_plot
 from trt_perception.arguments import make_folder
 from trt_perception.arguments import user_path
+from trt_perception.atomic_files import write_json
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import ConfigError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.evaluation.classes import ClassMap
 from trt_perception.evaluation.classes import read_class_map
-from trt_perception.evaluation.coco import write_json
 from trt_perception.evaluation.compare import AccuracyReport
 from trt_perception.evaluation.compare import ModelAccuracy
 from trt_perception.evaluation.compare import accuracy_report
@@ -44,6 +47,7 @@ from trt_perception.plain_text import plain
 from trt_perception.tools.evaluation_text import report_text
 from trt_perception.tools.model_arguments import add_model_arguments
 from trt_perception.tools.model_arguments import detector_config
+from trt_perception.tools.saving import Saver
 
 __all__ = ['main']
 
@@ -90,14 +94,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
         report = _evaluate(job, options)
         print(plain(report_text(report, all_classes=options.all_classes), None), flush=True)
-        _save(report, job, options, shlex.join(['evaluate_engine', *given]))
+        return _save(report, job, options, shlex.join(['evaluate_engine', *given]))
     except (TrtPerceptionError, OSError) as error:
         print(plain(f'evaluate_engine: {error}'), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print('evaluate_engine: interrupted', file=sys.stderr)
         return 130
-    return 0
 
 
 def _prepare(options: argparse.Namespace) -> _Job:
@@ -214,12 +217,9 @@ def _class_maps(job: _Job, options: argparse.Namespace) -> dict[str, ClassMap | 
     return maps
 
 
-def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace, command: str) -> None:
-    """Write what was asked for, and say where.
-
-    Raises:
-        TrtPerceptionError: something cannot be written.
-    """
+def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace, command: str) -> int:
+    """Write what was asked for, and say where; return the exit code."""
+    saver = Saver('evaluate_engine')
     if options.json:
         content = {
             'command': command,
@@ -228,23 +228,30 @@ def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace, comman
             'missing_images': list(job.dataset.missing),
             **report.as_dict(),
         }
-        write_json(options.json, content, indent=2)
-        print(f'saved {options.json}')
+        saver.save(options.json, lambda: write_json(options.json, content, indent=2))
     if options.plot:
-        plot_accuracy({m.name: m.metrics for m in report.models if m.metrics}, options.plot)
-        print(f'saved {options.plot}')
+        metrics = {m.name: m.metrics for m in report.models if m.metrics}
+        saver.save(options.plot, lambda: plot_accuracy(metrics, options.plot))
     for model in report.models:
         name = model.name.replace('/', '_')
         if options.results:
-            make_folder(options.results)
             path = options.results / f'{name}.results.json'
-            write_json(path, model.rows)
-            print(f'saved {path}')
+            saver.save(path, functools.partial(_save_rows, path, model.rows))
         if options.worst:
-            _save_worst(model, job.dataset, options.worst / name, options.worst_count)
+            folder = options.worst / name
+            saver.save(
+                folder,
+                functools.partial(_save_worst, model, job.dataset, folder, options.worst_count),
+            )
+    return int(saver.failed)
 
 
-def _save_worst(model: ModelAccuracy, dataset: Dataset, folder: Path, count: int) -> None:
+def _save_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    make_folder(path.parent)
+    write_json(path, rows)
+
+
+def _save_worst(model: ModelAccuracy, dataset: Dataset, folder: Path, count: int) -> str:
     assert dataset.annotations is not None
     written = write_worst(
         folder,
@@ -259,9 +266,8 @@ def _save_worst(model: ModelAccuracy, dataset: Dataset, folder: Path, count: int
         count,
     )
     if written:
-        print(f'saved {len(written) - 1} pictures with mistakes, all of them in {written[0]}')
-    else:
-        print(f'{model.name}: no picture has a mistake')
+        return f'saved {len(written) - 1} pictures with mistakes, all of them in {written[0]}'
+    return f'{model.name}: no picture has a mistake'
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -13,7 +13,9 @@ from typing import Final
 from tqdm import tqdm
 
 from trt_perception.arguments import at_least
+from trt_perception.arguments import check_output_file
 from trt_perception.arguments import user_path
+from trt_perception.atomic_files import write_json
 from trt_perception.building.inspect_layers import check_precision
 from trt_perception.building.inspect_layers import layer_precisions
 from trt_perception.building.inspect_layers import raise_if_lost
@@ -22,6 +24,7 @@ from trt_perception.building.inspect_report import read_report
 from trt_perception.building.inspect_report import report_text
 from trt_perception.building.tensorrt_inspect import inspect_engine
 from trt_perception.building.tensorrt_inspect import time_layers
+from trt_perception.errors import ConfigError
 from trt_perception.errors import CudaError
 from trt_perception.errors import EngineError
 from trt_perception.errors import TrtPerceptionError
@@ -30,6 +33,7 @@ from trt_perception.manifest import manifest_path
 from trt_perception.manifest_writer import write_manifest
 from trt_perception.model_file import read_model_file
 from trt_perception.plain_text import plain
+from trt_perception.tools.saving import Saver
 
 __all__ = ['main', 'update_manifest']
 
@@ -55,26 +59,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.no_gpu and (options.update_manifest or options.times):
         wanted = '--update-manifest' if options.update_manifest else '--times'
         parser.error(f'{wanted} must load the engine: leave out --no-gpu')
+    to_terminal = str(options.json) == '-'
+    try:
+        check_output_file(None if to_terminal else options.json)
+    except ConfigError as error:
+        print(plain(f'inspect_engine: {error}'), file=sys.stderr)
+        return 2
     try:
         report = _look(read_report(read_model_file(options.engine)), options)
+        failed = False
         if options.update_manifest:
-            counts = update_manifest(report)
-            told = ', '.join(f'{count} {kind}' for kind, count in counts.items())
-            print(f'updated {_manifest_file(report.model.path)}: {told}', file=sys.stderr)
+            failed = not _updated(report)
+        if to_terminal:
+            print(json.dumps(report.as_dict(), indent=2))
+            return int(failed)
+        print(plain(report_text(report, layers=options.layers), None), flush=True)
+        saver = Saver('inspect_engine')
         if options.json is not None:
-            text = json.dumps(report.as_dict(), indent=2) + '\n'
-            if str(options.json) == '-':
-                print(text, end='')
-                return 0
-            options.json.write_text(text, encoding='utf-8')
-        print(plain(report_text(report, layers=options.layers), None))
+            saver.save(options.json, lambda: write_json(options.json, report.as_dict(), indent=2))
+        return int(failed or saver.failed)
     except (TrtPerceptionError, OSError) as error:
         print(plain(f'inspect_engine: {error}'), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print('inspect_engine: interrupted', file=sys.stderr)
         return 130
-    return 0
+
+
+def _updated(report: EngineReport) -> bool:
+    """Update the manifest and say so; that it fails keeps nothing else from being written."""
+    try:
+        counts = update_manifest(report)
+    except TrtPerceptionError as error:
+        print(plain(f'inspect_engine: {error}'), file=sys.stderr)
+        return False
+    told = ', '.join(f'{count} {kind}' for kind, count in counts.items())
+    print(plain(f'updated {_manifest_file(report.model.path)}: {told}'), file=sys.stderr)
+    return True
 
 
 def update_manifest(report: EngineReport) -> dict[str, int]:

@@ -1,0 +1,223 @@
+"""doctor is red exactly where *configure* fails: both do the same with the same parameters."""
+
+import json
+import os
+import signal
+import subprocess
+
+import faults
+import numpy as np
+import onnx
+import pytest
+from family_outputs import NAMES
+from family_outputs import NETWORK
+from family_outputs import OUTPUTS
+from family_outputs import batched
+from family_outputs import known
+from family_outputs import network
+from onnx import TensorProto
+from onnx import helper
+from programs import Program
+from programs import executable
+from support_models import write_model
+from tiny_model import CLASS_NAMES
+from tiny_model import write_tiny_model
+
+from trt_perception.checks.model import check_model
+from trt_perception.checks.software import import_modules
+from trt_perception.checks.trial import run_once
+from trt_perception.config import DetectorConfig
+from trt_perception.detector import ready_pipeline
+from trt_perception.pipelines.open_pipeline import open_pipeline
+
+TINY = {
+    'model.decoder': 'dense',
+    'model.class_names': list(CLASS_NAMES),
+    'model.resize': 'letterbox',
+    'model.color_order': 'rgb',
+    'model.scale': 1 / 255,
+}
+
+
+def bare(folder):
+    return write_tiny_model(folder / 'tiny.onnx', manifest=False)
+
+
+def batch_of_two(folder):
+    rng = np.random.default_rng(1)
+    name = 'end_to_end'
+    outputs = batched(name, [OUTPUTS[name](rng, *known(rng, 6))] * 2)
+    path = folder / 'two.onnx'
+    path.write_bytes(network(outputs, image=(2, 3, NETWORK[1], NETWORK[0])))
+    return path
+
+
+def no_detector(folder):
+    path = folder / 'other.onnx'
+    image = helper.make_tensor_value_info('image', TensorProto.FLOAT, [1, 3, 8, 8])
+    number = helper.make_tensor_value_info('number', TensorProto.FLOAT, [1])
+    node = helper.make_node('ReduceMean', ['image'], ['number'], axes=[1, 2, 3], keepdims=0)
+    graph = helper.make_graph([node], 'other', [image], [number])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=8)
+    onnx.save(model, path)
+    return path
+
+
+def fails_when_it_runs(folder):
+    """Write a model that loads and cannot run: two halves of an image do not fit together."""
+    image = helper.make_tensor_value_info('images', TensorProto.FLOAT, [1, 3, 48, 64])
+    rows = helper.make_tensor_value_info('output0', TensorProto.FLOAT, None)
+    shape = helper.make_tensor('shape', TensorProto.INT64, [3], [1, 7, -1])
+    nodes = [
+        helper.make_node('NonZero', ['images'], ['places']),
+        helper.make_node('Reshape', ['places', 'shape'], ['output0']),
+    ]
+    graph = helper.make_graph(nodes, 'fails', [image], [rows], [shape])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=8)
+    outputs = [{'name': 'output0', 'shape': [1, 7, -1], 'dtype': 'float32'}]
+    names = ['a', 'b', 'c']
+    content = model.SerializeToString()
+    return write_model(folder, 'fails.onnx', content, outputs=outputs, class_names=names)
+
+
+CASES = {
+    'good': (faults.tiny, {}),
+    'good by parameters': (bare, TINY),
+    'class filter': (faults.tiny, {'class_filter': ['nothing']}),
+    'class filter that fits': (faults.tiny, {'class_filter': [CLASS_NAMES[0]]}),
+    'wrong decoder': (faults.tiny, {'model.decoder': 'torchvision'}),
+    'wrong size': (faults.tiny, {'model.input_size': [32, 32]}),
+    'too few names': (faults.tiny, {'model.class_names': ['one']}),
+    'parameters are missing': (bare, {'model.class_names': list(CLASS_NAMES)}),
+    'batch of two': (batch_of_two, {**TINY, 'model.class_names': list(NAMES)}),
+    'no detector': (no_detector, {}),
+    'fails when it runs': (fails_when_it_runs, {}),
+    'a folder': (lambda folder: folder, {}),
+    'another suffix': (lambda folder: bare(folder).rename(folder / 'tiny.bin'), {}),
+    'an engine of elsewhere': (faults.engine, TINY),
+    'no engine': (faults._truncated_engine, TINY),
+    **{
+        fault.name: (fault.model, fault.parameters)
+        for fault in faults.FAULTS
+        if fault.phase == 'configure' and not fault.on_gpu and fault.model is not faults.tiny
+    },
+}
+
+
+@pytest.fixture(scope='module')
+def modules():
+    return import_modules()
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_red_is_what_configure_refuses(name, tmp_path, modules):
+    make, parameters = CASES[name]
+    path = make(tmp_path)
+    values = {**parameters, 'engine_path': str(path)}
+    refused = ''
+    try:
+        ready_pipeline(DetectorConfig.from_values(values), open_pipeline)[0].close()
+    except Exception as error:
+        refused = str(error)
+    findings = []
+    failed = ''
+    try:
+        findings.extend(check_model(str(path), modules, None, trial=lambda: run_once(values)))
+    except Exception as error:  # doctor makes a red finding of it
+        failed = str(error)
+    red = [finding for finding in findings if finding.level == 'red']
+    assert bool(red or failed) == bool(refused), (refused, findings)
+    if red and red[0].name in ('file', 'trial run'):
+        # The same reason, of which the fix may be a part.
+        assert red[0].found[:60] in refused
+
+
+def run(*arguments):
+    command = [executable('doctor'), *map(str, arguments), '--seconds', '0', '--json']
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert 'Traceback' not in ended.stderr
+    report = json.loads(ended.stdout)
+    assert ended.returncode == int(report['red'] > 0), ended.stdout
+    assert report['interrupted'] is False
+    return report['findings']
+
+
+def reds(findings):
+    return [entry['found'] for entry in findings if entry['level'] == 'red']
+
+
+def as_arguments(parameters):
+    return [word for name, value in parameters.items() for word in ('-p', f'{name}:={value}')]
+
+
+def test_parameters_from_the_command_line(tmp_path):
+    path = bare(tmp_path)
+    (unsaid,) = reds(run(path))
+    assert 'model.class_names' in unsaid
+    findings = run(path, *as_arguments(TINY))
+    assert reds(findings) == []
+    assert findings[-1]['found'] == 'works: input 64x48, 3 classes'
+    named = next(entry for entry in findings if entry['area'] == 'parameters')
+    assert 'model.decoder' in named['found']
+
+
+@pytest.mark.parametrize('section', ['/**', 'detector', '/detector', '/front/detector'])
+def test_parameters_from_a_file(tmp_path, section):
+    lines = [f'    {name}: {json.dumps(value)}' for name, value in TINY.items()]
+    lines.append(f'    engine_path: {bare(tmp_path)}')
+    file = tmp_path / 'my.yaml'
+    file.write_text('\n'.join([f'{section}:', '  ros__parameters:', *lines]))
+    name = '/front/detector' if section.startswith('/front') else '/detector'
+    findings = run('--params-file', file, '--node', name)
+    assert reds(findings) == []
+    assert findings[-1]['found'] == 'works: input 64x48, 3 classes'
+    # What comes later wins, as for a node.
+    filtered = run('--params-file', file, '--node', name, '-p', 'class_filter:=[nothing]')
+    (refusal,) = reds(filtered)
+    assert "'class_filter'" in refusal
+
+
+@pytest.mark.parametrize('fault', [f for f in faults.FAULTS if f.phase == 'start'], ids=str)
+def test_what_keeps_a_node_from_starting(fault, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'broken.yaml').write_text('{')
+    findings = run(faults.tiny(tmp_path), *fault.parameters)
+    (refusal,) = reds(findings)
+    assert all(word in refusal for word in fault.says)
+    # Nothing is said of a model whose use is not known.
+    assert [e['level'] for e in findings if e['area'] == 'model'] == ['yellow']
+
+
+def test_a_file_without_a_model_is_what_configure_refuses(tmp_path):
+    (refusal,) = reds(run('-p', 'confidence_threshold:=0.5'))
+    assert 'expected the path of an engine or ONNX file' in refusal
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'words'),
+    [
+        (['--param', 'model.decoder=dense'], 'expected NAME:=VALUE'),
+        (['--param', ':=dense'], 'expected NAME:=VALUE'),
+        (['--node', 'detector'], 'expected a full name, as /front/detector'),
+    ],
+)
+def test_wrong_usage(arguments, words):
+    ended = subprocess.run([executable('doctor'), *arguments], capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert words in ended.stderr
+
+
+def test_it_prints_as_it_goes_and_what_it_has_on_ctrl_c(tmp_path):
+    """Its look at the graph hangs; all findings before it are there, and Ctrl-C ends it."""
+    hang = tmp_path / 'sitecustomize.py'
+    hang.write_text(
+        'import sys, time\n'
+        "if 'trt_perception.ros.doctor_graph' in sys.orig_argv:\n    time.sleep(100)\n"
+    )
+    path = f'{tmp_path}{os.pathsep}{os.environ["PYTHONPATH"]}'
+    command = [executable('doctor'), write_tiny_model(tmp_path / 'tiny.onnx')]
+    program = Program(command, environment={'PYTHONPATH': path})
+    program.wait_for_output('trial run: works')
+    program.send(signal.SIGINT)
+    assert program.wait() == 130
+    assert 'doctor: interrupted; some checks are missing' in program.output

@@ -1,0 +1,73 @@
+"""doctor's look at parameters: what a node would make of files and command line.
+
+A program of its own, which prints as one line of JSON what it found. ROS reads the files and the
+node's own code checks the values, so that nothing is found here that the node would not find too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+import rclpy
+from rclpy.node import Node
+
+from trt_perception.config import PARAMETERS
+from trt_perception.config import DetectorConfig
+from trt_perception.errors import ConfigError
+from trt_perception.ros.parameters import NodeParameters
+
+__all__ = ['main', 'read_parameters']
+
+
+def read_parameters(name: str, arguments: list[str]) -> dict[str, Any]:
+    """Return the parameters that a node would have.
+
+    Args:
+        name: of the node, with its namespace.
+        arguments: as they stand behind ``--ros-args``.
+
+    Returns:
+        ``values``: those that are not the defaults, by name; ``mistakes``: sentences, for which
+        the node would not start.
+    """
+    context = rclpy.Context()
+    try:
+        rclpy.init(args=['doctor', '--ros-args', *arguments], context=context)
+        namespace, _, node_name = name.rpartition('/')
+        node = Node(
+            node_name,
+            context=context,
+            namespace=namespace or '/',
+            enable_rosout=False,
+            start_parameter_services=False,
+        )
+        parameters = NodeParameters(
+            node, configured=lambda: False, check=lambda _: None, apply=lambda _: None
+        )
+    except ConfigError as error:
+        return {'values': {}, 'mistakes': str(error).splitlines()}
+    except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
+        return {'values': {}, 'mistakes': [str(error)]}
+    default = DetectorConfig()
+    values = {row.name: getattr(parameters.config, row.field) for row in PARAMETERS}
+    plain = {row.name: getattr(default, row.field) for row in PARAMETERS}
+    return {
+        'values': {key: value for key, value in values.items() if value != plain[key]},
+        'mistakes': [],
+    }
+
+
+def main() -> None:
+    """Print what was found; the first argument is the node's name."""
+    # Nobody shall see a second node of that name.
+    os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'OFF'
+    print(json.dumps(read_parameters(sys.argv[1], sys.argv[2:])))
+    sys.stdout.flush()
+    os._exit(0)  # nothing was begun that must be ended in order
+
+
+if __name__ == '__main__':
+    main()
