@@ -177,6 +177,17 @@ def test_parameters_from_a_file(tmp_path, section):
     assert "'class_filter'" in refusal
 
 
+def test_a_file_for_another_node(tmp_path):
+    file = tmp_path / 'my.yaml'
+    file.write_text('/rear/detector:\n  ros__parameters:\n    class_filter: [nothing]\n')
+    findings = run(faults.tiny(tmp_path), '--params-file', file)
+    assert reds(findings) == []
+    (unused,) = [e for e in findings if e['area'] == 'parameters' and e['level'] == 'yellow']
+    assert 'its sections are for /rear/detector' in unused['found']
+    there = run(tmp_path / 'tiny.onnx', '--params-file', file, '--node', '/rear/detector')
+    assert len(reds(there)) == 1
+
+
 @pytest.mark.parametrize('fault', [f for f in faults.FAULTS if f.phase == 'start'], ids=str)
 def test_what_keeps_a_node_from_starting(fault, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

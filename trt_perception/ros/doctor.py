@@ -168,6 +168,9 @@ def _parameters(options: argparse.Namespace, values: dict[str, Any]) -> Iterator
     for mistake in report['mistakes']:
         fix = 'correct it: the node would not start, with exit code 2'
         yield Finding('parameters', 'parameters', 'red', mistake, fix)
+    for sentence in report['unused']:
+        fix = 'name the section as the message says, or give --node the name that the node has'
+        yield Finding('parameters', 'parameters', 'yellow', sentence, fix)
     if not report['mistakes']:
         names = ', '.join(values) or 'all have their defaults'
         yield Finding('parameters', 'parameters', 'green', f'{options.node}: {names}')

@@ -17,6 +17,7 @@ from rclpy.node import Node
 from trt_perception.config import PARAMETERS
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import ConfigError
+from trt_perception.parameter_sections import unused_parameters
 from trt_perception.ros.parameters import NodeParameters
 
 __all__ = ['main', 'read_parameters']
@@ -31,7 +32,7 @@ def read_parameters(name: str, arguments: list[str]) -> dict[str, Any]:
 
     Returns:
         ``values``: those that are not the defaults, by name; ``mistakes``: sentences, for which
-        the node would not start.
+        the node would not start; ``unused``: sentences about files that have nothing for it.
     """
     context = rclpy.Context()
     try:
@@ -48,15 +49,16 @@ def read_parameters(name: str, arguments: list[str]) -> dict[str, Any]:
             node, configured=lambda: False, check=lambda _: None, apply=lambda _: None
         )
     except ConfigError as error:
-        return {'values': {}, 'mistakes': str(error).splitlines()}
+        return {'values': {}, 'mistakes': str(error).splitlines(), 'unused': []}
     except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
-        return {'values': {}, 'mistakes': [str(error)]}
+        return {'values': {}, 'mistakes': [str(error)], 'unused': []}
     default = DetectorConfig()
     values = {row.name: getattr(parameters.config, row.field) for row in PARAMETERS}
     plain = {row.name: getattr(default, row.field) for row in PARAMETERS}
     return {
         'values': {key: value for key, value in values.items() if value != plain[key]},
         'mistakes': [],
+        'unused': unused_parameters(arguments, name),
     }
 
 
