@@ -30,7 +30,7 @@ from trt_perception.frame_statistics import StatisticsSnapshot
 from trt_perception.interruption import check_interruption
 from trt_perception.pipelines.pipeline import Pipeline
 
-__all__ = ['Detector', 'warm_up']
+__all__ = ['Detector', 'ready_pipeline', 'warm_up']
 
 Message = TypeVar('Message')
 
