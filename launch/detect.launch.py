@@ -43,15 +43,15 @@ def parameter_file(values):
     return file.name
 
 
-def check_typed(context):
+def check_names(context):
     """Refuse what is mistyped; return whether this file was launched, not included by another.
 
     A launch file that includes this one may have arguments of its own, also some that it does not
-    declare.
+    declare: what is near one of ours is a warning then.
     """
     event = context.get_locals_as_dict().get('event')
     if not isinstance(event, StartEvent):
-        return False  # included later, as by a timer
+        return False  # included after something has happened: launch no longer says by what
     launched = event.launch_description
     folders = [
         Path(entity.launch_description_source.location).resolve().parent
@@ -61,7 +61,9 @@ def check_typed(context):
     # What `ros2 launch` makes of this file and of demo.launch.py beside it.
     alone = len(launched.entities) == 1 and folders == [Path(__file__).resolve().parent]
     declared = {argument.name for argument in launched.get_launch_arguments()}
-    near, far = unknown_arguments(context.argv, declared | set(ARGUMENTS))
+    # An include may mistype as well, and what it gives is among the configurations.
+    names = context.argv if alone else context.launch_configurations
+    near, far = unknown_arguments(names, declared | set(ARGUMENTS))
     if alone and near:
         raise ValueError('\n'.join(near))
     for sentence in (*near, *far) if alone else near:
@@ -86,7 +88,7 @@ def given_parameters(values, alone):
 
 def start_detector(context):
     """Make the node from the arguments' values."""
-    alone = check_typed(context)
+    alone = check_names(context)
     values = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     files = [
         existing_file('params_file', values['params_file']),

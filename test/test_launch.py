@@ -356,6 +356,7 @@ FOREIGN = """
 from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument
 from launch.actions import ExecuteProcess
+from launch.actions import GroupAction
 from launch.actions import IncludeLaunchDescription
 from launch.actions import TimerAction
 from launch.launch_description_sources import PythonLaunchDescriptionSource
@@ -369,6 +370,7 @@ def generate_launch_description():
             'engine_path': {model!r},
             'confidence_threshold': LaunchConfiguration('confidence'),
             'image_qos.depth': LaunchConfiguration('undeclared', default='2'),
+            'max_detection': '7',
         }}.items(),
     )
     return LaunchDescription([
@@ -424,19 +426,22 @@ def test_a_launch_file_with_arguments_of_its_own_includes_it(start_foreign, incl
     assert 'engine_paths' not in detector.program.output
     assert 'rviz' not in detector.program.output
     assert detector.program.count("'imag_topic': did you mean image_topic?") == warnings
+    # Not typed, but given by the other file itself.
+    assert detector.program.count("'max_detection': did you mean max_detections?") == warnings
+    assert detector.program.count('did you mean') == 2 * warnings
     assert_clean_end(detector.program, processes=1 + ('ExecuteProcess' in include))
 
 
+CLASH = "(DeclareLaunchArgument('device_id', default_value='/dev/video0'),)"
+
+
 @needs_launch
-def test_an_argument_of_the_other_file_that_clashes_is_said(start_detector, model, tmp_path):
+def test_an_argument_of_the_other_file_that_clashes_is_said(model, tmp_path):
     file = tmp_path / 'robot.launch.py'
+    detect = str(SHARE / 'launch' / 'detect.launch.py')
     file.write_text(
         FOREIGN.format(
-            file=str(SHARE / 'launch' / 'detect.launch.py'),
-            namespace='/clash',
-            model=str(model),
-            include='include',
-            more="(DeclareLaunchArgument('device_id', default_value='/dev/video0'),)",
+            file=detect, namespace='/clash', model=str(model), include='include', more=CLASH
         )
     )
     program = Program(['ros2', 'launch', str(file)])
@@ -445,7 +450,19 @@ def test_an_argument_of_the_other_file_that_clashes_is_said(start_detector, mode
     finally:
         program.close()
     assert "device_id must be a whole number (got '/dev/video0')" in program.output
-    assert 'sees all arguments of the one that includes it' in program.output
+    assert 'GroupAction([…], forwarding=False)' in program.output
+
+
+@needs_launch
+def test_a_group_that_forwards_nothing_ends_the_clash(start_foreign):
+    group = (
+        'GroupAction([include], forwarding=False, launch_configurations='
+        "{'confidence': LaunchConfiguration('confidence')})"
+    )
+    detector = start_foreign('confidence:=0.3', include=group, more=CLASH)
+    detector.client.spin_until(lambda: detector.state() == 'active', 'state active')
+    assert (detector.get('confidence_threshold'), detector.get('device_id')) == (0.3, 0)
+    assert_clean_end(detector.program)
 
 
 @needs_launch

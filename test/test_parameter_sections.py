@@ -37,6 +37,8 @@ def file(tmp_path):
         [('/**', 'detector')],
         ['/*/detector'],
         ['/front/**'],
+        [('/', '**')],
+        ['/**/front/**'],
         ['/camera', '/front/detector'],
         [('front', 'camera'), '/**/detector'],
     ],

@@ -6,7 +6,6 @@ node name its sections have; what was not given is not passed on.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -21,6 +20,8 @@ from trt_perception.config import PARAMETERS
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Parameter
 from trt_perception.errors import ConfigError
+from trt_perception.plain_text import nearest
+from trt_perception.plain_text import shown
 
 __all__ = ['launch_arguments', 'parameter_file_text', 'parameter_values', 'unknown_arguments']
 
@@ -40,7 +41,7 @@ _LISTS: Final = {
 # What launch and launch_ros read by themselves.
 _OF_LAUNCH: Final = (
     *('launch-prefix', 'launch-prefix-filter', 'sigterm_timeout', 'sigkill_timeout'),
-    *('emulate_tty', 'ros_namespace'),
+    *('emulate_tty', 'ros_namespace', 'ros_remaps', 'global_params'),
 )
 _READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
     'bool': (lambda text: {'true': True, 'false': False}[text.lower()], 'true or false'),
@@ -101,7 +102,7 @@ def parameter_values(values: Mapping[str, str]) -> dict[str, Any]:
     mistakes = []
     level = values.get('log_level', 'info')
     if level.lower() not in _LOG_LEVELS:
-        mistakes.append(f"log_level must be one of {', '.join(_LOG_LEVELS)} (got '{level}')")
+        mistakes.append(f'log_level must be one of {", ".join(_LOG_LEVELS)} (got {shown(level)})')
     for name, text in values.items():
         if name not in _SCALARS or not text:
             continue
@@ -129,7 +130,7 @@ def unknown_arguments(
     """Judge what was typed and is no argument.
 
     Args:
-        typed: ``name:=value``, as launch has it in ``context.argv``.
+        typed: ``name:=value``, as launch has it in ``context.argv``, or names alone.
         declared: names of the arguments that there are.
 
     Returns:
@@ -159,8 +160,7 @@ def _close(name: str, declared: Collection[str]) -> list[str]:
     """Return the names that somebody may have meant, the best first."""
     ends = [known for known in declared if known.rpartition('.')[2] == name.lower()]
     names = [*declared, *(word for word, known in _SYNONYMS.items() if known in declared)]
-    close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.85)
-    close = close or difflib.get_close_matches(name.lower(), names, n=2)
+    close = nearest(name.lower(), names, cutoff=0.85) or nearest(name.lower(), names, count=2)
     return ends or list(dict.fromkeys(_SYNONYMS.get(match, match) for match in close))
 
 
@@ -169,7 +169,7 @@ def _value(parameter: Parameter, text: str) -> Any:
     try:
         value = reader(text)
     except (KeyError, ValueError) as error:
-        raise ConfigError(f"{parameter.name} must be {expected} (got '{text}')") from error
+        raise ConfigError(f'{parameter.name} must be {expected} (got {shown(text)})') from error
     if parameter is not _SIM_TIME:
         DetectorConfig.from_values({parameter.name: value})
     return value

@@ -71,5 +71,6 @@ def _sections(content: Any, head: str, seen: set[int]) -> Iterator[str]:
 def _matches(pattern: str, node: str) -> bool:
     """Tell whether a section's name, with ``*`` and ``**``, is the node's."""
     parts = {'*': r'/\w+', '**': r'(/\w+)*'}
-    expression = ''.join(parts.get(part, '/' + re.escape(part)) for part in pattern.split('/')[1:])
+    names = [part for part in pattern.split('/') if part]
+    expression = ''.join(parts.get(name, '/' + re.escape(name)) for name in names)
     return re.fullmatch(expression, node) is not None
