@@ -166,7 +166,13 @@ def test_a_file_for_other_nodes_is_said(start_detector, tmp_path):
     assert (detector.get('confidence_threshold'), detector.get('max_detections')) == (0.25, 7)
     assert detector.program.count('nothing in') == 1
     assert f'nothing in {other} is for this node, {detector.name}' in detector.program.output
-    assert f'name one of them {detector.name} or /**' in detector.program.output
+    assert f'name one of its sections {detector.name} or /**' in detector.program.output
+
+
+def test_a_parameter_for_another_node_is_said(start_detector):
+    detector = start_detector(arguments=('-p', 'detector:confidence_threshold:=0.9'))
+    assert detector.get('confidence_threshold') == 0.25
+    assert 'detector:confidence_threshold:=0.9 is for this node' in detector.program.output
 
 
 @pytest.mark.parametrize(

@@ -105,10 +105,20 @@ def test_the_sentence_names_the_file_its_nodes_and_what_to_write(tmp_path):
     other = write(tmp_path / 'other.yaml', 'camera', '/robot/detector')
     arguments = ['node', '--ros-args', '--params-file', str(other), '--params-file', str(mine)]
     [sentence] = unused_parameters(arguments, '/detector')
-    assert f'nothing in {other} is for this node, /detector' in sentence
-    assert 'for /camera, /robot/detector; name one of them /detector or /**' in sentence
+    assert sentence == (
+        f'nothing in {other} is for this node, /detector, but for /camera, /robot/detector: '
+        'name one of its sections /detector or /**'
+    )
     assert unused_parameters(arguments, '/robot/detector') == []
     assert unused_parameters(['node', '--params-file'], '/detector') == []
+
+
+@pytest.mark.parametrize('option', ['-p', '--param'])
+def test_a_parameter_of_another_node_on_the_command_line(option):
+    assert unused_parameters([option, 'detector:x:=1', option, 'x:=a:b'], '/detector') == []
+    [sentence] = unused_parameters([option, 'detector:x:=1'], '/front/detector')
+    assert sentence.startswith('nothing in detector:x:=1 is for this node, /front/detector')
+    assert sentence.endswith('but for /detector: leave the name out')
 
 
 def test_a_name_that_would_forge_a_line_of_the_log_is_escaped(file):

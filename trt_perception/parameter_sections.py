@@ -22,21 +22,31 @@ _SHOWN: Final = 5
 
 
 def unused_parameters(arguments: Sequence[str], node: str) -> list[str]:
-    """Return a sentence for each parameter file on a command line that has nothing for the node.
+    """Return a sentence for each thing on a command line that sets parameters of others only.
 
     Args:
         arguments: ROS arguments as rcl took them.
         node: full name of the node, as ``/front/detector``.
     """
     sentences = []
-    for option, path in itertools.pairwise(arguments):
-        others = foreign_sections(Path(path), node) if option == '--params-file' else []
+    for option, given in itertools.pairwise(arguments):
+        others = []
+        if option == '--params-file':
+            others = foreign_sections(Path(given), node)
+        elif option in ('-p', '--param'):
+            name, colon, _ = given.partition(':=')[0].rpartition(':')
+            others = [f'/{name}'] if colon and not _matches(name, node) else []
         if others:
-            few = [name if name.isprintable() else shown(name) for name in others[:_SHOWN]]
+            few = [other if other.isprintable() else shown(other) for other in others[:_SHOWN]]
             more = ' …' if len(others) > _SHOWN else ''
+            cure = (
+                f'name one of its sections {node} or /**'
+                if option == '--params-file'
+                else 'leave the name out'
+            )
             sentences.append(
-                f'nothing in {path} is for this node, {node}: its sections are for '
-                f'{", ".join(few)}{more}; name one of them {node} or /**'
+                f'nothing in {given} is for this node, {node}, but for {", ".join(few)}{more}: '
+                f'{cure}'
             )
     return sentences
 
