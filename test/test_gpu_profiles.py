@@ -5,6 +5,7 @@ Each engine runs in a process of its own, which a crash within TensorRT ends ins
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
@@ -171,3 +172,21 @@ def test_an_open_batch_becomes_one(tmp_path, largest):
     path = tmp_path / 'batch.engine'
     path.write_bytes(build_plan(model.SerializeToString(), profiles=[profile]))
     assert apart(check_batch, path, content) > 0
+
+
+def check_recognised(path):
+    pipeline = open_pipeline(DetectorConfig(engine_path=str(path)))
+    try:
+        assert not pipeline.spec.has_manifest
+        assert any('output [1, 8, 48]' in sentence for sentence in pipeline.spec.evidence)
+        return check_frame(pipeline, colours(640, 480), patch_onnx(OPEN, DENSE))
+    finally:
+        pipeline.close()
+
+
+def test_an_engine_without_manifest_is_asked_for_its_open_outputs(tmp_path, fixed_plan):
+    told = {'task': 'detect', 'imgsz': [48, 64], 'names': list(CLASS_NAMES), 'head': 'Detect'}
+    front = json.dumps(told).encode()
+    path = tmp_path / 'ultralytics.engine'
+    path.write_bytes(len(front).to_bytes(4, 'little') + front + fixed_plan)
+    assert apart(check_recognised, path) > 0
