@@ -305,14 +305,14 @@ def silence(client, model):
     """Take the camera away, or be silent in other ways, until log and diagnostics say so."""
     figures = []
 
-    def until(detector, kind, words, publish=lambda: None):
+    def until(detector, kind, words, publish=lambda: None, limit_s=2.0):
         begun = time.monotonic()
         detector.wait_for_status(
             lambda status, _: publish() or (status.level in TROUBLE and words in status.message),
             words,
         )
         detector.program.wait_for_output(words)
-        figures.append(Figure(f'said: {kind}', 2.0, time.monotonic() - begun, 's'))
+        figures.append(Figure(f'said: {kind}', limit_s, time.monotonic() - begun, 's'))
 
     silence_of_cameras(client, model, until)
     silence_of_pipelines(client, until)
@@ -326,7 +326,7 @@ def silence_of_cameras(client, model, until):
         detector.destroy_camera()
         detector.to('configure')
         detector.to('activate')
-        until(detector, 'no publisher', 'nobody publishes')
+        until(detector, 'no publisher', 'nobody publishes', limit_s=11.0)
         detector.to('deactivate', 'activate')
         kept_out = detector.create_camera(best_effort)
         until(detector, 'QoS mismatch', 'set image_qos.reliability')

@@ -47,7 +47,21 @@ TABLE = {
     'the same publisher goes on': ([7, publishers(1, changed=False), 9], 1),
     'nobody publishes': ([1, publishers(0), 5, 7], 1),
     'several publishers mix their numbers': ([1, publishers(2), 9, 4], None),
-    'and nobody knows afterwards': ([1, publishers(2), 9, publishers(1), 20, 21], None),
+    'one of them is left': ([1, 4, publishers(2), 9, 2, publishers(1), 20, 21], 2),
+    'and its gaps count': ([1, publishers(2), 9, publishers(1), 20, 22], 1),
+    'a camera that crashed and came back': (
+        [500, 503, publishers(2), 1, 2, 4, publishers(1), 5, 7],
+        3,
+    ),
+    'and crashed again': (
+        [500, publishers(2), 1, publishers(1), 2, publishers(2), 1, publishers(1), 3],
+        0,
+    ),
+    'losses that are reported count meanwhile': (
+        [1, 3, publishers(2), 9, lost(2), publishers(1), 20, 22],
+        4,
+    ),
+    'all of them go': ([1, publishers(3), 9, publishers(0)], 0),
 }
 
 

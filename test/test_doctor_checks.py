@@ -453,6 +453,7 @@ def camera(topic='/image', **changes):
         'received': 90,
         'lost': 0,
         'seconds': 3.0,
+        'rate_hz': 30.0,
         'message_bytes': 6_220_800,
         'description': '1920x1080 bgr8',
         'encoding': 'bgr8',
@@ -471,6 +472,8 @@ def test_good_cameras():
     findings = cameras(camera(), camera('/image/compressed'), camera('/b', lost=None))
     assert {finding.level for finding in findings.values()} == {'green'}
     assert findings['/image'].found == '30.0 Hz, 1920x1080 bgr8, 6.2 MB, reliable'
+    slow = cameras(camera(received=2, rate_hz=None))['/image']
+    assert slow.found == '2 images in 3 s, 1920x1080 bgr8, 6.2 MB, reliable'
 
 
 @pytest.mark.parametrize(

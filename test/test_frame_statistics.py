@@ -27,10 +27,10 @@ def test_an_unfilled_snapshot_is_empty():
 def test_every_frame_ends_in_one_way():
     statistics = FrameStatistics()
     for _ in range(9):
-        statistics.receive()
+        statistics.receive(1.0)
     assert statistics.snapshot().in_flight == 9
-    statistics.publish(times(0.01))
-    statistics.publish(times(0.01))
+    statistics.publish(times(0.01), 2.0)
+    statistics.publish(times(0.01), 2.0)
     statistics.drop('replaced')
     statistics.drop('replaced')
     statistics.drop('bad_step')
@@ -52,29 +52,38 @@ def test_the_counts_in_words():
 
 def test_a_snapshot_stays_as_it_was():
     statistics = FrameStatistics()
-    statistics.receive()
+    statistics.receive(1.0)
     statistics.drop('one')
     before = statistics.snapshot()
-    statistics.receive()
+    statistics.receive(1.0)
     statistics.drop('one')
     assert (before.received, dict(before.dropped)) == (1, {'one': 1})
+
+
+def test_when_the_last_ones_came():
+    statistics = FrameStatistics()
+    statistics.receive(3.0)
+    statistics.receive(4.5)
+    statistics.publish(times(0.01), 5.25)
+    statistics.drop('one')
+    assert (statistics.snapshot().received_s, statistics.snapshot().published_s) == (4.5, 5.25)
 
 
 def test_percentiles_are_those_of_512_frames_where_nothing_else_is_said():
     statistics = FrameStatistics()
     # One frame more or less on either side and the median is no longer between the two.
     for total in [0.0, *256 * [0.0], *256 * [2.0]]:
-        statistics.publish(times(total))
+        statistics.publish(times(total), 2.0)
     assert statistics.snapshot().latency['total'].p50_ms == pytest.approx(1000)
 
 
 def test_percentiles_are_those_of_the_last_frames():
     statistics = FrameStatistics(window=200)
     for _ in range(50):
-        statistics.publish(times(100.0))  # long ago: they have left the window
+        statistics.publish(times(100.0), 2.0)  # long ago: they have left the window
     milliseconds = np.random.default_rng(40).permutation(200) + 1
     for value in milliseconds:
-        statistics.publish(times(value / 1e3))
+        statistics.publish(times(value / 1e3), 2.0)
     latency = statistics.snapshot().latency
     assert latency['wait'].p50_ms == pytest.approx(1)
     assert latency['copy'].p99_ms == pytest.approx(2)

@@ -23,6 +23,7 @@ LAYERS = {
     'pipelines': ['pipelines'],
     'stages': ['stages'],
     'ground': [
+        'age',
         'arguments',
         'atomic_files',
         'build_record',
@@ -35,6 +36,7 @@ LAYERS = {
         'drawing',
         'encode',
         'errors',
+        'file_watch',
         'frame',
         'frame_statistics',
         'gpu',
@@ -54,6 +56,7 @@ LAYERS = {
         'picture_files',
         'picture_headers',
         'plain_text',
+        'rates',
         'recognition',
         'recognition_facts',
         'recognition_outputs',

@@ -1,5 +1,7 @@
 """Cameras as they are: gone and back, several on one topic, and clocks that are wrong."""
 
+import time
+
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 from graph import HANDSHAKE
@@ -10,6 +12,7 @@ from rosgraph_msgs.msg import Clock
 
 pytest_plugins = ['graph_fixtures']
 
+AGE = 'age of output p50 / p99 (ms)'
 PICTURE = picture_of((0, 0, 0), frame_id=HANDSHAKE)
 
 
@@ -77,11 +80,58 @@ def test_an_image_without_a_stamp_has_no_age(start_detector, model):
     _, values = detector.wait_for_status(
         lambda _, values: counts_of(values)['published'] > 0, 'counts'
     )
-    assert 'age of output p50 / p99 (ms)' not in values
-    detector.connect(PICTURE)
-    detector.wait_for_status(
-        lambda _, values: 'age of output p50 / p99 (ms)' in values, 'the age of the other'
+    assert AGE not in values
+    stamped = picture_of((0, 0, 0), frame_id=HANDSHAKE, stamp=divmod(time.time_ns(), 10**9))
+    detector.connect(stamped)
+    _, values = detector.wait_for_status(lambda _, values: AGE in values, 'the age of the other')
+    assert 0 < float(values[AGE].split(' / ')[0]) < 60e3
+
+
+def said_of_the_clock(detector, words, publish):
+    """Wait for the warning while images come; there must be no age then."""
+
+    def find(status, values):
+        publish()
+        return words in status.message
+
+    status, values = detector.wait_for_status(find, words)
+    assert status.level == DiagnosticStatus.WARN
+    assert AGE not in values
+
+
+def test_simulated_time_without_a_clock(start_detector, model):
+    detector = start_detector({'engine_path': str(model), 'autostart': True, 'use_sim_time': True})
+    picture = picture_of((0, 0, 0), stamp=divmod(time.time_ns(), 10**9))
+    detector.connect(picture)
+    said_of_the_clock(
+        detector, 'no clock is published on /clock', lambda: detector.camera.publish(picture)
     )
+    detector.program.wait_for_line(r'^\[WARN\].*no clock is published on /clock')
+    clock = detector.client.node.create_publisher(Clock, '/clock', 10)
+    simulated, stamped = Clock(), picture_of((0, 0, 0), stamp=(70, 0))
+    simulated.clock.sec = 70
+
+    def publish():
+        clock.publish(simulated)
+        detector.camera.publish(stamped)
+
+    _, values = detector.wait_for_status(
+        lambda status, values: (
+            publish() or (AGE in values and status.level == DiagnosticStatus.OK)
+        ),
+        'an age',
+    )
+    assert float(values[AGE].split(' / ')[0]) == 0
+    # A camera that goes on by its own clock.
+    said_of_the_clock(detector, 'days ahead of the node', lambda: detector.camera.publish(picture))
+    detector.client.node.destroy_publisher(clock)
+
+
+def test_a_recording_without_its_clock(start_detector, model):
+    detector = start_detector({'engine_path': str(model), 'autostart': True})
+    picture = picture_of((0, 0, 0), stamp=(1_600_000_000, 0))
+    detector.connect(picture)
+    said_of_the_clock(detector, 'days behind the node', lambda: detector.camera.publish(picture))
 
 
 def test_simulated_time_that_stands_still_and_jumps(start_detector, model):

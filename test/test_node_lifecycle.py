@@ -190,7 +190,13 @@ def test_parameters_replace_a_manifest(start_detector, model, tmp_path):
     [first, _] = found_in(detector.ask(picture_of((0, 0, 200))))
     assert first[0] == 'blau'
     assert first[1] == pytest.approx(200 / 255, abs=1e-5)
-    assert 'no manifest' in detector.program.output
+    [told] = [line for line in detector.program.output.splitlines() if 'configured: ' in line]
+    assert told.startswith('[INFO]')
+    assert told.endswith(
+        f'configured: {bare}, 3 classes, dense (objectness false, transposed false); letterbox on '
+        '114, bgr x 0.00392157 (as the model itself and the parameters say)'
+    )
+    assert '[WARN]' not in detector.program.output
 
 
 def test_autostart(start_detector, model):

@@ -43,7 +43,7 @@ def assert_said(detector, level, words, publish=lambda: None):
 def assert_recovers(detector, picture=None):
     detector.program.forget()
     publish = detector.camera.publish
-    picture = picture or picture_of((0, 0, 0), frame_id=HANDSHAKE)
+    picture = picture or picture_of((0, 0, 0), frame_id=HANDSHAKE, stamp=(0, 0))
     detector.wait_for_status(
         lambda status, _: publish(picture) or status.level == OK, 'a status without trouble'
     )

@@ -10,6 +10,11 @@ class DeliveryCounter:
 
     A reported loss is also a gap once a later image arrives; an image that a newer one overwrote
     in the middleware's queue is only a gap. So the larger of the two sums counts no image twice.
+
+    While several publishers match, their numbers mix: then only reported losses count. A camera
+    that crashed matches until its lease has expired, 20 s with Fast DDS, so that it and the one
+    that takes its place are several for so long.
+
     Non-guarantee: images lost before the first or after the last one that arrived may go unseen.
     """
 
@@ -17,16 +22,16 @@ class DeliveryCounter:
         self._gaps = 0
         self._lost = 0
         self._last: int | None = None
-        self._mixed = False
+        self._several = False
 
     @property
     def not_delivered(self) -> int | None:
-        """Images that never arrived; None once several publishers mixed their sequence numbers."""
-        return None if self._mixed else max(self._gaps, self._lost)
+        """Images that never arrived; None while several publishers mix their sequence numbers."""
+        return None if self._several else max(self._gaps, self._lost)
 
     def received(self, sequence_number: int) -> None:
         """Take the publisher's sequence number of an image that arrived."""
-        if self._last is not None and sequence_number > self._last:
+        if self._last is not None and not self._several and sequence_number > self._last:
             self._gaps += sequence_number - self._last - 1
         # A smaller number is a publisher that started again.
         self._last = sequence_number
@@ -34,12 +39,14 @@ class DeliveryCounter:
     def lost(self, count: int) -> None:
         """Take a loss that the middleware reports."""
         self._lost += count
+        if self._several:  # no gap will tell of it
+            self._gaps += count
 
     def publishers(self, count: int, *, changed: bool) -> None:
         """Take the number of publishers that match.
 
         A new one numbers its images from the start.
         """
-        self._mixed = self._mixed or count > 1
+        self._several = count > 1
         if changed:
             self._last = None

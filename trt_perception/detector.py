@@ -124,7 +124,7 @@ class Detector(Generic[Message]):
         """Hand over a message; from any thread, without waiting."""
         job = _Job(message, time.perf_counter())
         with self._changed:
-            self._statistics.receive()
+            self._statistics.receive(job.received)
             if not self._running:
                 self._statistics.drop('inactive')
                 return
@@ -211,7 +211,8 @@ class Detector(Generic[Message]):
                     compute=result.compute_s,
                     publish=now - collected,
                     total=now - job.received,
-                )
+                ),
+                now,
             )
 
     def _abandon(self) -> None:

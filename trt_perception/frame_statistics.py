@@ -53,6 +53,8 @@ class StatisticsSnapshot:
         failed: frames lost to a fault.
         in_flight: frames waiting or being worked on.
         times: of the last frames that were published.
+        received_s: when the last frame was handed over, 0 before the first; of any clock.
+        published_s: when the detections of the last frame were published, likewise.
     """
 
     received: int = 0
@@ -61,6 +63,8 @@ class StatisticsSnapshot:
     failed: int = 0
     in_flight: int = 0
     times: Sequence[FrameTimes] = ()
+    received_s: float = 0.0
+    published_s: float = 0.0
 
     @cached_property
     def latency(self) -> Mapping[str, Percentiles]:
@@ -99,14 +103,17 @@ class FrameStatistics:
         self._in_flight = 0
         self._dropped: Counter[str] = Counter()
         self._times: deque[FrameTimes] = deque(maxlen=window)
+        self._received_s = self._published_s = 0.0
 
-    def receive(self) -> None:
-        """Count a frame that was handed over."""
+    def receive(self, time_s: float) -> None:
+        """Count a frame that is handed over now, in seconds of the owner's clock."""
+        self._received_s = time_s
         self._received += 1
         self._in_flight += 1
 
-    def publish(self, times: FrameTimes) -> None:
-        """Count a frame whose detections were published."""
+    def publish(self, times: FrameTimes, time_s: float) -> None:
+        """Count a frame whose detections are published now."""
+        self._published_s = time_s
         self._published += 1
         self._in_flight -= 1
         self._times.append(times)
@@ -130,4 +137,6 @@ class FrameStatistics:
             self._failed,
             self._in_flight,
             tuple(self._times),
+            self._received_s,
+            self._published_s,
         )

@@ -127,6 +127,15 @@ class Preprocessing:
     dtype: str = 'float32'
     antialias: bool = False
 
+    def in_words(self) -> str:
+        """Return in one line for people what becomes of the pixels; size and type are left out."""
+        values = f'{self.color_order} x {self.scale:.6g}'
+        if any(self.mean) or self.std != (1, 1, 1):
+            values = f'({values} - {list(self.mean)}) / {list(self.std)}'
+        padding = '' if self.resize == 'stretch' else f' on {self.pad_value}'
+        antialiased = ', antialiased' if self.antialias else ''
+        return f'{self.resize}{padding}{antialiased}, {values}'
+
 
 @dataclass(frozen=True)
 class Manifest:

@@ -18,12 +18,12 @@ What is found, worst first:
     unreadable         some images cannot be read
     note               something else that somebody should look at
 Within two seconds, for cameras of 2 Hz and more; a slower one is missed after three of its
-periods.
+periods. A camera that has not been there yet is waited for some seconds longer: node and camera
+are often started together, and to find each other takes time, too.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections import deque
 from collections.abc import Callable
@@ -34,14 +34,18 @@ from enum import IntEnum
 from typing import Final
 
 from trt_perception.frame_statistics import StatisticsSnapshot
+from trt_perception.rates import EvenRate
 from trt_perception.transport import how_to_start
 
-__all__ = ['PERIOD_S', 'Announcer', 'Camera', 'FileWatch', 'Finding', 'Level', 'SilenceWatch']
+__all__ = ['PERIOD_S', 'Announcer', 'Camera', 'Finding', 'Level', 'SilenceWatch']
 
 #: How often the watch wants to be asked.
 PERIOD_S: Final = 0.5
 # Two periods, less what a busy machine makes one of them shorter.
 _SILENCE_S: Final = 2 * PERIOD_S - 0.1
+# A camera takes seconds to start on a small machine, and three more to be found where the first
+# words of the two miss each other.
+_START_S: Final = 10.0
 # Shares of the last two seconds. Below this many images a share says nothing.
 _WINDOW_S: Final = 2.0
 _SHARE: Final = 0.1
@@ -130,7 +134,11 @@ class SilenceWatch:
         self._frame_s = frame_s
         self._look = look
         self._loss_cure = loss_cure
+        self._start_s = start_s
         self._moments = deque([_Moment(start_s, 0, 0, {}, 0)])
+        self._sent, self._done = EvenRate(), EvenRate()
+        # Since when the camera is faster than the model.
+        self._slower_s: float | None = None
         self._received_s = start_s
         # When the graph was last seen without a camera: one that appears later has its time, too.
         self._alone_s = start_s
@@ -188,6 +196,11 @@ class SilenceWatch:
             self._moved_s = now.time_s
         if now.published > last.published:
             self._last_published = now
+        if now.not_delivered is None:
+            self._sent.forget()
+        elif now.received > last.received:
+            self._sent.look(now.received + now.not_delivered, counts.received_s)
+        self._done.look(now.published, counts.published_s)
         self._moments.append(now)
         while len(self._moments) > 2 and now.time_s - self._moments[1].time_s >= _WINDOW_S - 0.1:
             self._moments.popleft()
@@ -222,6 +235,8 @@ class SilenceWatch:
             return Finding(Level.ERROR, 'qos_mismatch', camera.mismatch)
         if not camera.publishers:
             self._alone_s = now.time_s
+            if not now.received and now.time_s - self._start_s < _START_S:
+                return None
             return self._nobody(now, silent_s, camera)
         silent_s = min(silent_s, now.time_s - self._alone_s)
         if silent_s < self._patience_s:  # it has just appeared
@@ -270,16 +285,21 @@ class SilenceWatch:
         replaced = now.dropped.get('replaced', 0) - then.dropped.get('replaced', 0)
         received = now.received - then.received
         if replaced < _AT_LEAST or replaced <= _SHARE * received:
+            self._slower_s = None
             return None
-        seconds = now.time_s - then.time_s
-        sent_hz = (received + (_lost_between(then, now) or 0)) / seconds
-        done_hz = (now.published - then.published) / seconds
+        self._slower_s = now.time_s if self._slower_s is None else self._slower_s
+        sent_hz, done_hz = self._sent.hz(), self._done.hz()
+        if sent_hz is not None and done_hz is not None:
+            seen = f'the camera sends {sent_hz:.1f} Hz, of which the model takes {done_hz:.1f} Hz'
+        elif now.time_s - self._slower_s >= _SILENCE_S:  # nor will it be known soon
+            seen = 'images come faster than the model takes them'
+        else:
+            return None
         return Finding(
             Level.WARN,
             'engine_slower',
-            f'the camera sends {sent_hz:.1f} Hz and the model does {done_hz:.1f} Hz: '
-            f'{replaced / received:.0%} of the images give way to newer ones; lower the rate of '
-            'the camera, or take a faster engine, to have every image processed',
+            f'{seen}: {replaced / received:.0%} of the images give way to newer ones; lower the '
+            'rate of the camera, or take a faster engine, to have every image processed',
         )
 
     def _lost(self, now: _Moment) -> Finding | None:
@@ -305,9 +325,8 @@ class SilenceWatch:
     def _well(self, now: _Moment) -> Finding:
         if not now.received:
             return Finding(Level.OK, '', 'active, waiting for images')
-        then = self._moments[0]
-        rate_hz = (now.published - then.published) / max(1e-3, now.time_s - then.time_s)
-        return Finding(Level.OK, '', f'active, {rate_hz:.1f} Hz')
+        rate_hz = self._done.hz()
+        return Finding(Level.OK, '', 'active' if rate_hz is None else f'active, {rate_hz:.1f} Hz')
 
 
 def _lost_between(then: _Moment, now: _Moment) -> int | None:
@@ -363,33 +382,3 @@ class Announcer:
         if self._trouble is None or self._trouble[0] != finding.kind:
             self._trouble = finding.kind, time_s
         return finding.level, finding.message
-
-
-class FileWatch:
-    """Notices that a file is no longer the one that was there at the start.
-
-    Args:
-        path: of the file; ``~`` stands for the home folder.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = os.path.expanduser(path)
-        self._identity = self._look()
-
-    def change(self) -> str:
-        """Return what has happened to the file, empty where it is the same."""
-        identity = self._look()
-        if identity == self._identity:
-            return ''
-        what = 'is gone from' if identity is None else 'was replaced on'
-        return (
-            f'{self.path} {what} disk since it was loaded; the loaded model goes on; cleanup and '
-            'configure load what is there now'
-        )
-
-    def _look(self) -> tuple[int, int, int, int] | None:
-        try:
-            status = os.stat(self.path)
-        except (OSError, ValueError):
-            return None
-        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

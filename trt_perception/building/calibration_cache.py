@@ -98,7 +98,8 @@ def read_ranges(
         other = _difference(content['key'], key)
         ranges = {str(name): _range(value) for name, value in content['ranges'].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return None, f'computed: the cache {path} is damaged ({error!r}) and is written anew'
+        reason = f'{type(error).__name__}: {error}'
+        return None, f'computed: the cache {path} is damaged ({reason}) and is written anew'
     if other:
         return None, f'computed: the cache {path} was made from {other}'
     missing = [name for name in tensors if name not in ranges]

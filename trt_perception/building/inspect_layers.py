@@ -129,8 +129,8 @@ def parse_layers(text: str) -> tuple[LayerInfo, ...]:
         return tuple(_layer(entry) for entry in content['Layers'])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise EngineError(
-            f"the inspector's text is not what TensorRT is known to write ({error}): "
-            f'{text[:200]!r}'
+            "the inspector's text is not what TensorRT is known to write "
+            f'({type(error).__name__}: {error}): {text[:200]!r}'
         ) from error
 
 

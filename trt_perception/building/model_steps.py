@@ -109,13 +109,10 @@ def recognise(
             'classes': len(recognised.class_names),
             'evidence': list(recognised.evidence),
         }
-        preprocessing = recognised.preprocessing
         step.outcome = '\n'.join(
             (
                 f'{recognised.decoder}, {len(recognised.class_names)} classes, '
-                f'{"x".join(map(str, shape))}; {preprocessing.resize}, '
-                f'{"antialiased, " if preprocessing.antialias else ""}'
-                f'{preprocessing.color_order}, x {preprocessing.scale:.6g}',
+                f'{"x".join(map(str, shape))}; {recognised.preprocessing.in_words()}',
                 *recognised.evidence,
             )
         )

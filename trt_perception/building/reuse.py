@@ -84,7 +84,9 @@ class StorePlace:
                 setattr(report, name, old[name])
             report.warn(*old['warnings'])
         except (ManifestError, ValueError, KeyError, TypeError, RecursionError) as error:
-            report.warn(f'the stored engine {self.key[:16]} cannot be used: {error}')
+            known = isinstance(error, ManifestError)
+            reason = error if known else f'{type(error).__name__}: {error}'
+            report.warn(f'the stored engine {self.key[:16]} cannot be used: {reason}')
             return None
         path = self._options.engine_path()
         engine = identity(path.name, stored.engine)

@@ -31,6 +31,7 @@ class Camera:
         received: messages that arrived.
         lost: messages that were sent meanwhile and did not arrive; None where nobody can tell.
         seconds: how long it was listened to.
+        rate_hz: at which they arrived, None where too few came, or not evenly.
         message_bytes: size of the last message.
         description: size and encoding of an image, as ``640x480 bgr8``.
         encoding: of an image.
@@ -42,6 +43,7 @@ class Camera:
     received: int
     lost: int | None
     seconds: float
+    rate_hz: float | None = None
     message_bytes: int = 0
     description: str = ''
     encoding: str = ''
@@ -89,8 +91,10 @@ def check_cameras(
 
 
 def _facts(camera: Camera) -> str:
-    rate = camera.received / camera.seconds
-    parts = [f'{rate:.1f} Hz', camera.description, f'{camera.message_bytes / 1e6:.1f} MB']
+    rate = f'{camera.received} images in {camera.seconds:.0f} s'
+    if camera.rate_hz is not None:
+        rate = f'{camera.rate_hz:.1f} Hz'
+    parts = [rate, camera.description, f'{camera.message_bytes / 1e6:.1f} MB']
     parts = parts if camera.received else ['nothing arrived']
     return ', '.join(filter(None, [*parts, ' and '.join(sorted(set(camera.reliability)))]))
 

@@ -64,7 +64,9 @@ def read_profile(environment: Mapping[str, str]) -> Profile:
         if element.tag.rpartition('}')[2] == 'segment_size'
     ]
     if not all(re.fullmatch(r'\d{1,18}', text) for text in texts):
-        raise ValueError(f'{path}: segment_size must be a number of bytes (got {texts})')
+        raise ValueError(
+            f'{path}: segment_size must be a number of bytes (got {", ".join(texts)})'
+        )
     return Profile(path, max(map(int, texts), default=DEFAULT_SEGMENT_BYTES))
 
 

@@ -20,6 +20,7 @@ from std_msgs.msg import Header
 from trt_perception.detections import Detections
 from trt_perception.drawing import draw_detections
 from trt_perception.frame import Frame
+from trt_perception.ros.log import log_text
 from trt_perception.ros.unlocked_publish import publish_unlocked
 from trt_perception.stages.host_preprocess import bgr_image
 
@@ -143,6 +144,6 @@ class DebugImage:
         with contextlib.suppress(Exception):  # where memory is short this fails, too
             reason = f'{type(error).__name__}: {error}'.rstrip(': ')
             self._node.get_logger().error(
-                f'no debug image: {reason}; detections go on',
+                f'no debug image: {log_text(reason)}; detections go on',
                 throttle_duration_sec=5.0,
             )

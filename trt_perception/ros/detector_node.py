@@ -30,6 +30,7 @@ from trt_perception.detector import ready_pipeline
 from trt_perception.errors import CudaError
 from trt_perception.errors import InterruptionError
 from trt_perception.errors import TrtPerceptionError
+from trt_perception.file_watch import FileWatch
 from trt_perception.frame import Frame
 from trt_perception.interruption import interrupted
 from trt_perception.parameter_sections import unused_parameters
@@ -48,7 +49,6 @@ from trt_perception.ros.parameters import NodeParameters
 from trt_perception.ros.process import run_node
 from trt_perception.ros.process import wrong_usage
 from trt_perception.ros.timers import steady_timer
-from trt_perception.watch import FileWatch
 
 __all__ = ['DetectorNode', 'main']
 
@@ -154,14 +154,12 @@ class DetectorNode(LifecycleNode):
         self._pipeline, self._frame_s = ready_pipeline(self.config, self._open_pipeline)
         self._outputs = DetectorOutputs(self, self._pipeline.spec.class_names, self.config)
         self._health.engine = engine
-        if not self._pipeline.spec.has_manifest:
-            self.get_logger().warning(
-                f'{log_text(engine.path)} has no manifest; used is what the model shows and the '
-                f'parameters say: {self._pipeline.spec.decoder}, '
-                f'{self._pipeline.spec.preprocessing}'
-            )
+        spec = self._pipeline.spec
+        source = 'manifest' if spec.has_manifest else 'model itself'
         self.get_logger().info(
-            f'configured: {log_text(engine.path)}, {len(self._pipeline.spec.class_names)} classes'
+            f'configured: {log_text(engine.path)}, {len(spec.class_names)} classes, '
+            f'{spec.decoder}; {spec.preprocessing.in_words()} '
+            f'(as the {source} and the parameters say)'
         )
         return super().on_configure(state)
 

@@ -33,11 +33,11 @@ class Health:
         error: what went wrong last, empty where nothing did.
         engine: path of the model, empty before it is configured.
         statistics: counts and stage times since activation; while inactive, of the last one.
-        elapsed_s: seconds since the message before, for rates.
-        received: frames received since the message before.
-        published: frames published since the message before.
+        elapsed_s: seconds that the rates are of: the last one, or since the message before.
+        received: frames received meanwhile.
+        published: frames published meanwhile.
         not_delivered: images that never arrived, None where that cannot be told.
-        age_ms: p50 and p99 of image stamp to published, None before the first.
+        age_ms: p50 and p99 of image stamp to published, None where the stamps do not tell it.
         reliability: what is asked of the camera; empty while inactive.
         finding: of the watch; None while inactive.
     """

@@ -34,6 +34,7 @@ from trt_perception.checks.shell import export_profile
 from trt_perception.delivery import DeliveryCounter
 from trt_perception.frame import PIXEL_FORMATS
 from trt_perception.plain_text import plain
+from trt_perception.rates import EvenRate
 from trt_perception.ros.same_name import nodes_of_one_name
 
 __all__ = ['check_graph', 'main']
@@ -120,6 +121,7 @@ class _Ear:
         self._started = time.monotonic()
         self._delivery = DeliveryCounter()
         self._received = 0
+        self._rate = EvenRate()
         self._last = b''
         reliable = 'best_effort' not in self._reliability()
         node.create_subscription(
@@ -152,6 +154,7 @@ class _Ear:
             self._received,
             self._delivery.not_delivered if len(reliability) == 1 else None,
             time.monotonic() - self._started,
+            self._rate.hz(),
             len(self._last),
             description,
             encoding,
@@ -159,6 +162,7 @@ class _Ear:
 
     def _hear(self, message: bytes, info: dict[str, int]) -> None:
         self._received += 1
+        self._rate.look(self._received, time.monotonic())
         self._last = message
         self._delivery.received(info['publication_sequence_number'])
 

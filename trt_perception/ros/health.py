@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from ament_index_python.packages import get_package_share_directory
 from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray
@@ -17,8 +16,10 @@ from rclpy.lifecycle import LifecycleNode
 from rclpy.qos import QoSProfile
 from rclpy.timer import Timer
 
+from trt_perception.age import AgeOfOutput
 from trt_perception.detector import Detector
 from trt_perception.errors import ImageError
+from trt_perception.file_watch import FileWatch
 from trt_perception.frame_statistics import StatisticsSnapshot
 from trt_perception.plain_text import plain
 from trt_perception.ros.diagnostics import Health
@@ -32,12 +33,14 @@ from trt_perception.ros.timers import steady_timer
 from trt_perception.transport import loss_cure
 from trt_perception.watch import PERIOD_S
 from trt_perception.watch import Announcer
-from trt_perception.watch import FileWatch
 from trt_perception.watch import Finding
 from trt_perception.watch import Level
 from trt_perception.watch import SilenceWatch
 
 __all__ = ['NodeHealth']
+
+# The diagnostics' rates are of at least so long: a message may follow another at once.
+_RATE_S = 1.0
 
 
 class NodeHealth:
@@ -73,8 +76,9 @@ class NodeHealth:
         self._announcer = Announcer()
         self._finding: Finding | None = None
         self._refusal = ''
-        self._ages_ms: deque[float] = deque(maxlen=512)
-        self._last: tuple[float, int, int] = (time.monotonic(), 0, 0)
+        self._age = AgeOfOutput()
+        # Time, received and published of the last messages, for rates.
+        self._said: deque[tuple[float, int, int]] = deque()
         # What the last activation came to, shown until the next one.
         self._settled = StatisticsSnapshot()
         self._not_delivered: int | None = 0
@@ -94,8 +98,8 @@ class NodeHealth:
     def watch(self, detector: Detector[Any], image_input: ImageInput, frame_s: float) -> None:
         """Watch these from now on; one frame takes ``frame_s`` seconds."""
         now = time.monotonic()
-        self._last = (now, 0, 0)
-        self._ages_ms.clear()
+        self._said = deque([(now, 0, 0)])
+        self._age = AgeOfOutput()
         self._active = detector, image_input
         profile = Path(get_package_share_directory('trt_perception')) / 'config'
         self._watch = SilenceWatch(
@@ -150,7 +154,7 @@ class NodeHealth:
                 image_input.not_delivered,
                 refusal=self._refusal,
                 twins=same_name(self._node),
-                notes=self._notes(),
+                notes=self._notes(now),
             )
         line = self._announcer.tell(finding, now)
         if line is not None:
@@ -160,9 +164,9 @@ class NodeHealth:
         if changed:
             self.publish()
 
-    def _notes(self) -> list[str]:
+    def _notes(self, now_s: float) -> list[str]:
         change = self.engine.change() if self.engine is not None else ''
-        return [note for note in (change, *self._log.shown) if note]
+        return [note for note in (change, self._age.note(now_s), *self._log.shown) if note]
 
     def _say(self, level: Level, message: str) -> None:
         # One line for each severity, because rclpy ties a line to its own.
@@ -177,11 +181,12 @@ class NodeHealth:
 
     def published(self, stamp: Time) -> None:
         """Take the stamp of an image whose detections are out; from the worker."""
-        if not stamp.sec and not stamp.nanosec:
-            return  # a camera without a clock: its images have no age
         # Not by rclpy's Time, which refuses a negative stamp: a camera may send any.
-        age_ns = self._node.get_clock().now().nanoseconds - (stamp.sec * 10**9 + stamp.nanosec)
-        self._ages_ms.append(age_ns * 1e-6)
+        self._age.take(
+            stamp.sec * 10**9 + stamp.nanosec,
+            self._node.get_clock().now().nanoseconds,
+            time.monotonic(),
+        )
 
     def publish(self) -> None:
         """Publish now."""
@@ -218,19 +223,20 @@ class NodeHealth:
     ) -> Health:
         counts = detector.statistics()
         now = time.monotonic()
-        then, received, published = self._last
-        self._last = (now, counts.received, counts.published)
-        ages = np.percentile(list(self._ages_ms), [50, 99]) if self._ages_ms else None
+        self._said.append((now, counts.received, counts.published))
+        while now - self._said[1][0] >= _RATE_S:
+            self._said.popleft()
+        then, received, published = self._said[0]
         return Health(
             state=health.state,
             error=health.error,
             engine=health.engine,
             statistics=counts,
-            elapsed_s=now - then,
+            elapsed_s=max(now - then, 1e-3),
             received=counts.received - received,
             published=counts.published - published,
             not_delivered=image_input.not_delivered,
-            age_ms=None if ages is None else (float(ages[0]), float(ages[1])),
+            age_ms=self._age.percentiles_ms(),
             reliability=image_input.reliability,
             finding=self._finding,
         )

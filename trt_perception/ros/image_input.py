@@ -134,7 +134,9 @@ class ImageInput:
         self._delivery.lost(event.total_count_change)
 
     def _on_matched(self, event: Any) -> None:
-        self._delivery.publishers(event.current_count, changed=bool(event.current_count_change))
+        # One that went and one that came between two looks leave their number as it was.
+        changed = bool(event.current_count_change or event.total_count_change)
+        self._delivery.publishers(event.current_count, changed=changed)
 
     def _on_incompatible_qos(self, event: Any) -> None:
         if (

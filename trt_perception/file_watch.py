@@ -1,0 +1,37 @@
+"""Whether a file is still the one that was there at the start."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ['FileWatch']
+
+
+class FileWatch:
+    """Notices that a file is no longer the one that was there at the start.
+
+    Args:
+        path: of the file; ``~`` stands for the home folder.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.expanduser(path)
+        self._identity = self._look()
+
+    def change(self) -> str:
+        """Return what has happened to the file, empty where it is the same."""
+        identity = self._look()
+        if identity == self._identity:
+            return ''
+        what = 'is gone from' if identity is None else 'was replaced on'
+        return (
+            f'{self.path} {what} disk since it was loaded; the loaded model goes on; cleanup and '
+            'configure load what is there now'
+        )
+
+    def _look(self) -> tuple[int, int, int, int] | None:
+        try:
+            status = os.stat(self.path)
+        except (OSError, ValueError):
+            return None
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
