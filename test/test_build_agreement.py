@@ -18,6 +18,7 @@ from gpu_support import why_no_gpu
 from onnx import numpy_helper
 from programs import Program
 from programs import executable
+from small_detectors import Net
 
 from trt_perception.build_record import AgreementRecord
 from trt_perception.building import agreement_gate
@@ -496,6 +497,22 @@ def test_names_with_levels_make_one_pattern():
     assert set(match_nodes(model, found.patterns)) == set(found.nodes)
     assert "--keep-fp32 '/model/decoder/*'" in found.advice('fp16')
     assert '--keep-fp32 and --keep-float' in found.advice('int8')
+
+
+def test_a_feature_map_of_as_many_columns_belongs_to_no_decoder():
+    net = Net()
+    x = net.conv(net.conv('images', 3, 8, stride=2), 8, 8, stride=2)  # 16 x 16
+    backbone = {node.name for node in net.nodes}
+    tokens = net.node('Transpose', [net.reshape(x, 1, 8, 256)], perm=[0, 2, 1])
+    keys = net.node('Transpose', [net.linear(tokens, 8, 8)], perm=[0, 2, 1])
+    rest = {node.name for node in net.nodes}
+    queries = net.constant(np.random.default_rng(0).standard_normal((1, 16, 8)))
+    scores = net.node('Softmax', [net.node('MatMul', [queries, keys])], axis=-1)
+    found = net.node('MatMul', [scores, tokens])
+    model = net.model([net.linear(found, 8, 5), net.linear(found, 8, 4)])
+    decoder = set(find_query_decoder(model, {'images': (1, 3, 64, 64)}).nodes)
+    assert not decoder & (backbone | rest)
+    assert decoder == {node.name for node in model.graph.node} - backbone - rest
 
 
 @pytest.mark.parametrize('family', ['yolos'])

@@ -19,6 +19,7 @@ from typing import Final
 
 import onnx
 
+from trt_perception.building.graph_index import GraphIndex
 from trt_perception.building.graph_index import match_nodes
 from trt_perception.building.mac_count import infer_shapes
 from trt_perception.building.mac_count import layer_work
@@ -59,12 +60,14 @@ class QueryDecoder:
         options = (
             '--keep-fp32' if precision in ('fp16', 'bf16') else '--keep-fp32 and --keep-float'
         )
+        shown = [name for name in self.patterns if name.endswith('*')][:_SHOWN]
         if len(self.patterns) <= _SHOWN:
-            named = f'{options} {shlex.join(self.patterns)}'
-        else:
-            named = (
-                f'{options} with the {len(self.patterns)} names that the report of --json lists '
-                'under optimization: query_decoder'
+            shown = list(self.patterns)
+        named = ' '.join(filter(None, (options, shlex.join(shown))))
+        if left := len(self.patterns) - len(shown):
+            named += (
+                f' {"and" if shown else "with"} the {left}{" other" if shown else ""} names that '
+                'the report of --json lists under optimization: query_decoder'
             )
         return (
             f'detectors with queries lose accuracy where their decoder computes in {precision}: '
@@ -95,18 +98,33 @@ def find_query_decoder(
     rows = {sides[output.name][1] for output in graph.output if len(sides[output.name]) > 1}
     if len(rows) != 1 or not (queries := rows.pop()):
         return None
-    nodes = tuple(
-        node.name
-        for node in graph.node
-        if node.op_type != 'Constant' and any(queries in sides.get(n, ()) for n in node.output)
-    )
+    nodes = _upstream(graph, {n for n, shape in sides.items() if queries in shape})
     if not nodes:
         return None
-    patterns = _patterns(nodes, [node.name for node in graph.node])
+    patterns = _patterns(nodes, [node.name for node in graph.node if node.op_type != 'Constant'])
     kept = set(match_nodes(model, patterns))
     work = layer_work(model, shapes)
     share = sum(one.macs for one in work if one.node in kept) / max(1, sum(o.macs for o in work))
     return QueryDecoder(nodes, patterns, share)
+
+
+def _upstream(graph: onnx.GraphProto, tensors: Collection[str]) -> tuple[str, ...]:
+    """Return the nodes that lead to the outputs by these tensors alone.
+
+    A feature map may have as many columns as there are queries, but between it and the decoder lie
+    tensors that have not.
+    """
+    index = GraphIndex(graph)
+    waiting = [output.name for output in graph.output]
+    seen: set[str] = set()
+    while waiting:
+        node = index.producer.get(waiting.pop())
+        if node is None or node.name in seen or node.op_type == 'Constant':
+            continue
+        if any(name in tensors for name in node.output):
+            seen.add(node.name)
+            waiting += node.input
+    return tuple(node.name for node in graph.node if node.name in seen)
 
 
 def _patterns(wanted: Collection[str], names: Sequence[str], prefix: str = '') -> tuple[str, ...]:
