@@ -17,12 +17,15 @@ from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 from vision_msgs.msg import Detection2D
 from vision_msgs.msg import Detection2DArray
+from vision_msgs.msg import LabelInfo
 from vision_msgs.msg import ObjectHypothesisWithPose
+from vision_msgs.msg import VisionClass
 
 from trt_perception.detections import Detections
 from trt_perception.errors import ImageError
 from trt_perception.ros import messages
 from trt_perception.ros.serialize import DetectionsSerializer
+from trt_perception.ros.serialize import LabelInfoSerializer
 from trt_perception.stages.host_preprocess import bgr_image
 
 CLASS_NAMES = ('a', 'bb', 'ccc', 'dddd', 'größer als', '自転車', 'x' * 99)
@@ -110,15 +113,15 @@ def test_bytes_are_those_of_any_message(frames):
         assert_same_message(content, expected_message(header, rows))
 
 
-def test_label_info():
-    message = messages.label_info(header_of('', 7, 8), ('cat', 'dög'), 0.25)
-    assert message.header == header_of('', 7, 8)
-    assert [(entry.class_id, entry.class_name) for entry in message.class_map] == [
-        (0, 'cat'),
-        (1, 'dög'),
-    ]
-    assert message.threshold == 0.25
-    assert not messages.label_info(Header(), (), 0.5).class_map
+@settings(deadline=None)
+@given(st.lists(TEXT, max_size=12), STAMPS, st.floats(0, 1, width=32))
+def test_label_info_has_the_bytes_of_any_message(names, stamp, threshold):
+    header = header_of('', *stamp)
+    content = LabelInfoSerializer(names)(header.stamp, threshold)
+    expected = LabelInfo(header=header, threshold=threshold)
+    expected.class_map = [VisionClass(class_id=i, class_name=name) for i, name in enumerate(names)]
+    assert deserialize_message(content, LabelInfo) == expected
+    assert len(content) == len(serialize_message(expected))
 
 
 def image_of(encoding, data, width, height, step, **fields):

@@ -10,6 +10,7 @@ Guarantee: a DetectorConfig that exists is valid in itself; what depends on the 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -253,8 +254,8 @@ class DetectorConfig:
                 f'pixels (got {list(self.model_input_size)})'
             )
         for name, fault in (
-            ('class_filter', names_fault(self.class_filter, distinct=False)),
-            ('model.class_names', names_fault(self.model_class_names)),
+            ('class_filter', _names_fault(self.class_filter, distinct=False)),
+            ('model.class_names', _names_fault(self.model_class_names)),
         ):
             if fault:
                 raise ConfigError(f"parameter '{name}' {fault}")
@@ -298,15 +299,30 @@ class DetectorConfig:
         Raises:
             ConfigError: the class filter names a class that the model does not have.
         """
-        by_name = {name: index for index, name in enumerate(class_names)}
-        unknown = [name for name in self.class_filter if name not in by_name]
+        ids, unknown = _filtered(self.class_filter, class_names)
         if unknown:
             raise ConfigError(
                 "parameter 'class_filter' must name classes of the model (got "
                 f'{_few(unknown)}; it has: {_few(class_names)})'
             )
-        ids = tuple(sorted({by_name[name] for name in self.class_filter}))
         return Thresholds(self.confidence_threshold, self.iou_threshold, ids)
+
+
+# Any change of a parameter makes the whole configuration anew, and a service must answer within
+# 0.1 s, even if there are 65536 names.
+_names_fault: Final = functools.lru_cache(maxsize=4)(names_fault)
+
+
+@functools.lru_cache(maxsize=2)
+def _filtered(
+    wanted: tuple[str, ...], class_names: tuple[str, ...]
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return the sorted indices of the wanted names, and the names that are unknown."""
+    if not wanted:
+        return (), ()
+    by_name = {name: index for index, name in enumerate(class_names)}
+    known = {by_name[name] for name in wanted if name in by_name}
+    return tuple(sorted(known)), tuple(name for name in wanted if name not in by_name)
 
 
 def _few(names: Sequence[str]) -> str:
@@ -322,11 +338,11 @@ _KINDS: Final = {
     'tuple[int, ...]': 'integer[]',
     'tuple[float, ...]': 'double[]',
 }
-_SCALARS: Final[dict[str, tuple[type, ...]]] = {
-    'string': (str,),
-    'integer': (int,),
-    'double': (float, int),
-    'bool': (bool,),
+_SCALARS: Final[dict[str, set[type]]] = {
+    'string': {str},
+    'integer': {int},
+    'double': {float, int},
+    'bool': {bool},
 }
 
 
@@ -358,9 +374,7 @@ def parameter_value(parameter: Parameter, value: Any) -> Any:
             f'{len(value)})'
         )
     items = list(value) if several and is_list else [value]
-    wrong = several != is_list or any(not isinstance(item, _SCALARS[kind]) for item in items)
-    wrong = wrong or any(isinstance(item, bool) != (kind == 'bool') for item in items)
-    if wrong:
+    if several != is_list or not set(map(type, items)) <= _SCALARS[kind]:
         article = 'an' if kind == 'integer' else 'a'
         shape = f'a list of {kind} values' if is_list else f'{article} {kind}'
         got = shown(list(value) if several else value)

@@ -355,12 +355,13 @@ class DetectorNode(LifecycleNode):
         if self._pipeline is not None:
             config.thresholds(self._pipeline.spec.class_names)
 
-    def _apply_parameters(self, config: DetectorConfig) -> None:
+    def _apply_parameters(self, before: DetectorConfig, config: DetectorConfig) -> None:
         if self._pipeline is None or self._outputs is None:
             return
         if self._detector is not None:
             self._detector.set_thresholds(config.thresholds(self._pipeline.spec.class_names))
-        self._outputs.publish_label_info(config.confidence_threshold)
+        if config.confidence_threshold != before.confidence_threshold:
+            self._outputs.publish_label_info(config.confidence_threshold)
 
 
 def main(

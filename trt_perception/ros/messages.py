@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 from typing import Final
 
@@ -10,8 +9,6 @@ import numpy as np
 from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
-from vision_msgs.msg import LabelInfo
-from vision_msgs.msg import VisionClass
 
 from trt_perception.compressed import decode_picture
 from trt_perception.errors import ImageError
@@ -20,7 +17,7 @@ from trt_perception.frame import Frame
 from trt_perception.plain_text import name_fault
 from trt_perception.plain_text import shown
 
-__all__ = ['frame_from_compressed', 'frame_from_image', 'label_info']
+__all__ = ['frame_from_compressed', 'frame_from_image']
 
 # Each detection carries the frame_id, so a long one would grow a thousandfold.
 _MAX_FRAME_ID_BYTES: Final = 256
@@ -108,11 +105,3 @@ def frame_from_bgr(bgr: np.ndarray[Any, Any]) -> Frame:
     height, width = bgr.shape[:2]
     flat = np.ascontiguousarray(bgr).reshape(-1)
     return Frame.view(flat, width=width, height=height, step=3 * width, encoding='bgr8')
-
-
-def label_info(header: Header, class_names: Sequence[str], threshold: float) -> LabelInfo:
-    """Say which ids and names the detections use, and above which score they are reported."""
-    names = [
-        VisionClass(class_id=index, class_name=name) for index, name in enumerate(class_names)
-    ]
-    return LabelInfo(header=header, class_map=names, threshold=threshold)

@@ -16,8 +16,8 @@ from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
 from trt_perception.frame import Frame
 from trt_perception.ros.debug_image import DebugImage
-from trt_perception.ros.messages import label_info
 from trt_perception.ros.serialize import DetectionsSerializer
+from trt_perception.ros.serialize import LabelInfoSerializer
 
 __all__ = ['NO_EVENTS', 'DetectorOutputs']
 
@@ -39,8 +39,8 @@ class DetectorOutputs:
         self, node: LifecycleNode, class_names: tuple[str, ...], config: DetectorConfig
     ) -> None:
         self._node = node
-        self._class_names = class_names
         self._serialize = DetectionsSerializer(class_names)
+        self._serialize_labels = LabelInfoSerializer(class_names)
         self._detections = self._label_info = None
         self._debug_image: DebugImage | None = None
         try:
@@ -68,8 +68,8 @@ class DetectorOutputs:
 
     def publish_label_info(self, confidence_threshold: float) -> None:
         """Publish the class names and the threshold, for whoever comes now or later."""
-        header = Header(stamp=self._node.get_clock().now().to_msg())
-        self._label_info.publish(label_info(header, self._class_names, confidence_threshold))
+        stamp = self._node.get_clock().now().to_msg()
+        self._label_info.publish(self._serialize_labels(stamp, confidence_threshold))
 
     def close(self) -> None:
         """Destroy the publishers. May be called again."""

@@ -47,7 +47,7 @@ class NodeParameters:
         node: declares on it.
         configured: tells whether the node holds a model, so that only live parameters may change.
         check: told of a configuration before it is accepted; raises ConfigError to refuse it.
-        apply: told of it after it was accepted.
+        apply: told of the configuration before, and of the one that was accepted.
 
     Raises:
         ConfigError: an override is unknown, of the wrong type or out of range; one line for each.
@@ -59,13 +59,13 @@ class NodeParameters:
         *,
         configured: Callable[[], bool],
         check: Callable[[DetectorConfig], None],
-        apply: Callable[[DetectorConfig], None],
+        apply: Callable[[DetectorConfig, DetectorConfig], None],
     ) -> None:
         self._node = node
         self._configured = configured
         self._check = check
         self._apply = apply
-        self.config = DetectorConfig.from_values(_overrides(node))
+        self.config = self._accepted = DetectorConfig.from_values(_overrides(node))
         for parameter in PARAMETERS:
             # Declared by type and set afterwards: from a value, rclpy takes an empty list for
             # bytes.
@@ -121,6 +121,7 @@ class NodeParameters:
             self._check(config)
         except ConfigError as error:
             return SetParametersResult(successful=False, reason=str(error))
+        self._accepted = config
         return SetParametersResult(successful=True)
 
     def _refuse_fixed(self, config: DetectorConfig) -> None:
@@ -134,9 +135,9 @@ class NodeParameters:
                     f'first: ros2 lifecycle set {node} deactivate, then cleanup'
                 )
 
-    def _post_set(self, changes: list[RosParameter]) -> None:
-        self.config = self._with(changes)
-        self._apply(self.config)
+    def _post_set(self, _changes: list[RosParameter]) -> None:
+        before, self.config = self.config, self._accepted
+        self._apply(before, self.config)
 
 
 def _overrides(node: Node) -> dict[str, Any]:
