@@ -116,7 +116,7 @@ def test_a_damaged_cache_is_said_and_not_used(tmp_path, content):
 def test_a_huge_cache_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(calibration_cache, '_MOST_BYTES', 50)
     write_ranges(tmp_path, KEY, RANGES)
-    assert 'more than 50 bytes' in read_ranges(tmp_path, KEY, ['x'])[1]
+    assert 'at most 50 bytes' in read_ranges(tmp_path, KEY, ['x'])[1]
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path):

@@ -213,8 +213,11 @@ def test_the_decoders_on_offer_are_those_there_are():
         ({'model.mean': [0.0, 0.0, -math.inf]}, ['finite', '-inf']),
         ({'model.mean': [10**400, 0.0, 0.0]}, ["'model.mean'", 'finite']),
         ({'model.std': [1.0, 1.0]}, ["'model.std'", 'got 2']),
-        ({'model.std': [1.0, 0.0, 1.0]}, ["'model.std'", 'positive', '[1.0, 0.0, 1.0]']),
-        ({'model.std': [1, 1, -1]}, ['positive']),
+        ({'model.std': [1.0, 0.0, 1.0]}, ["'model.std'", '1e-06 to 1e+06', 'got 0.0']),
+        ({'model.std': [1, 1, -1]}, ['got -1']),
+        ({'model.std': [1e-300, 1, 1]}, ['got 1e-300']),
+        ({'model.mean': [0, 0, 1e300]}, ["'model.mean'", '-1e+06 to 1e+06']),
+        ({'model.scale': 1e-300}, ["'model.scale'", '1e-06 to 1000']),
         ({'model.std': [1.0, math.nan, 1.0]}, ['finite', 'nan']),
         ({'model.std': [1.0, math.inf, 1.0]}, ['finite', 'inf']),
         (

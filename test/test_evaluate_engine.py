@@ -241,7 +241,7 @@ def test_classes_that_do_not_match(place, capsys):
         (['USUAL', '--max-detections', '0'], 'from 1 on'),
         (['USUAL', '--param', 'decoder=dense'], '--param decoder=dense: expected NAME=VALUE'),
         (['USUAL', '--param', 'model.std'], 'expected NAME=VALUE'),
-        (['USUAL', '--param', 'model.std=[1'], 'the value is not YAML'),
+        (['USUAL', '--param', 'model.std=[1'], "line 1: expected ',' or ']'"),
         (['USUAL', '--param', 'model.std=[1, 1]'], "'model.std' must be empty or have 3 values"),
         (['USUAL', '--param', 'model.scale=1e-3x'], "must be a double (got '1e-3x')"),
         (['USUAL', '--param', 'iou_threshold=0.5'], 'use --iou'),

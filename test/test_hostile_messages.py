@@ -5,12 +5,16 @@ Sizes are those of an attack: a frame_id of 4 MB in 300 detections is more than 
 
 import re
 
+import numpy as np
 import onnx
 import pytest
 from graph import counts_of
 from graph import found_in
 from graph import image_message
 from graph import picture_of
+from onnx import TensorProto
+from onnx import helper
+from onnx import numpy_helper
 from programs import Program
 from programs import executable
 from sensor_msgs.msg import CompressedImage
@@ -19,9 +23,11 @@ from tiny_model import expected_detections
 from tiny_model import write_tiny_model
 
 from trt_perception.errors import ImageError
+from trt_perception.model_file import read_model_file
 from trt_perception.ros.log import NodeLog
 from trt_perception.ros.messages import frame_from_compressed
 from trt_perception.ros.messages import frame_from_image
+from trt_perception.stages.onnx_runtime import OnnxModel
 
 pytest_plugins = ['graph_fixtures']
 
@@ -146,6 +152,25 @@ def test_nor_of_what_a_command_line_says(name, arguments, tmp_path):
     assert 'Traceback' not in program.output
     assert '\x1b' not in program.output
     assert '\n[ERROR] [0] [detector]' not in program.output
+
+
+def test_onnx_runtime_prints_no_names_of_a_model(tmp_path, capfd):
+    nodes = [helper.make_node('Reshape', ['images', 'shape'], ['output'], name=FORGED)]
+    graph = helper.make_graph(
+        nodes,
+        'fails',
+        [helper.make_tensor_value_info('images', TensorProto.FLOAT, ('n',))],
+        [helper.make_tensor_value_info('output', TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.array([7]), 'shape')],
+    )
+    path = tmp_path / 'fails.onnx'
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid('', 13)], ir_version=8), path
+    )
+    model = OnnxModel(read_model_file(path), 1)
+    with pytest.raises(Exception, match='the GPU is on fire'):
+        model.run({'images': np.zeros(3, np.float32)})
+    assert capfd.readouterr() == ('', '')
 
 
 class Lines:

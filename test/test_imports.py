@@ -61,9 +61,11 @@ LAYERS = {
         'recognition_facts',
         'recognition_outputs',
         'recognition_refusal',
+        'regular_files',
         'standard_streams',
         'transport',
         'watch',
+        'yaml_text',
     ],
 }
 # Side by side: neither imports the other.

@@ -189,11 +189,14 @@ def test_a_disk_that_fails(bare, monkeypatch):
         def read(self, *size):
             raise OSError(5, 'Input/output error')
 
+        def fileno(self):
+            return 0
+
     def failing(descriptor, mode):
         os.close(descriptor)
         return Failing()
 
-    monkeypatch.setattr('trt_perception.model_file.os.fdopen', failing)
+    monkeypatch.setattr('trt_perception.regular_files.os.fdopen', failing)
     assert 'cannot be read: Input/output error' in refusal(bare)
     with pytest.raises(EngineError, match=f'{bare}: cannot be read'):
         read_checked(bare)

@@ -105,6 +105,23 @@ def test_reliable_names_the_parameter_that_keeps_a_camera_out(start_detector, se
     node.destroy_publisher(good)
 
 
+def test_many_cameras_that_are_kept_out_are_few_lines_of_the_log(start_detector, settings):
+    settings['image_qos.reliability'] = 'reliable'
+    detector = start_detector(settings, camera_qos=BEST_EFFORT)
+    sentence = 'set image_qos.reliability to auto or best_effort'
+    detector.program.wait_for_output(sentence)
+    node, topic = detector.client.node, detector.topic('image')
+    cameras = []
+    for count in range(2, 22):
+        cameras.append(node.create_publisher(Image, topic, BEST_EFFORT))
+        detector.client.spin_until(lambda: node.count_publishers(topic) == count, 'the camera')  # noqa: B023
+        detector.wait_for_status(lambda status, _: sentence in status.message, 'the sentence')
+    # The first camera at once, and the watch says it when nothing arrives and while that lasts.
+    assert detector.program.count(sentence) <= 4
+    for camera in cameras:
+        node.destroy_publisher(camera)
+
+
 def test_camera_that_offers_more_than_is_asked_for(start_detector, settings):
     detector = start_detector(settings)
     detector.connect()

@@ -53,7 +53,7 @@ WRONG = [
         ["'image_qos.reliability'", "'auto', 'reliable'", 'perhaps'],
     ),
     ('model.mean:=[0.5]', ["'model.mean'", '3 values', '1']),
-    ('model.std:=[1.0, 0.0, 1.0]', ["'model.std'", 'positive']),
+    ('model.std:=[1.0, 0.0, 1.0]', ["'model.std'", 'from 1e-06']),
     ('model.class_names:=[a, b, a]', ["'model.class_names'", 'different names']),
     ('autostart:=1', ["'autostart'", 'a bool', '1']),
     ('debug_image.max_rate_hz:=1.0e-10', ["'debug_image.max_rate_hz'", '0.01', '1e-10']),

@@ -24,6 +24,7 @@ from trt_perception.errors import ConfigError
 from trt_perception.manifest import COLOR_ORDERS
 from trt_perception.manifest import DECODERS
 from trt_perception.manifest import RESIZE_MODES
+from trt_perception.manifest import number_fault
 from trt_perception.plain_text import MAX_CLASSES
 from trt_perception.plain_text import MAX_PATH_LENGTH
 from trt_perception.plain_text import names_fault
@@ -205,7 +206,7 @@ class DetectorConfig:
     )
     model_scale: float = _parameter(
         0.0,
-        'Factor on the pixel values, often 1/255 = 0.00392156862745098; 0: from '
+        'Factor on the pixel values, at least 1e-6, often 1/255 = 0.00392156862745098; 0: from '
         'the manifest, else from what the model shows.',
         name='model.scale',
         minimum=0.0,
@@ -213,13 +214,14 @@ class DetectorConfig:
     )
     model_mean: tuple[float, ...] = _parameter(
         (),
-        'Mean per channel, subtracted after scaling; empty: from the manifest, 0 without one.',
+        'Mean per channel, subtracted after scaling, -1e6 to 1e6; empty: from the manifest, 0 '
+        'without one.',
         name='model.mean',
     )
     model_std: tuple[float, ...] = _parameter(
         (),
-        'Standard deviation per channel, divided by after the mean; empty: from the manifest, 1 '
-        'without one.',
+        'Standard deviation per channel, divided by after the mean, 1e-6 to 1e6; empty: from the '
+        'manifest, 1 without one.',
         name='model.std',
     )
     model_decoder: str = _parameter(
@@ -264,10 +266,10 @@ class DetectorConfig:
                 f"parameter 'debug_image.max_rate_hz' must be 0 or from {_LOWEST_RATE_HZ:g} to "
                 f'1000 (got {self.debug_image_max_rate_hz!r})'
             )
-        if any(value <= 0 for value in self.model_std):
-            raise ConfigError(
-                f"parameter 'model.std' must be positive (got {list(self.model_std)})"
-            )
+        scale = (self.model_scale,) if self.model_scale else ()
+        for key, numbers in (('scale', scale), ('mean', self.model_mean), ('std', self.model_std)):
+            if fault := number_fault(key, numbers):
+                raise ConfigError(f"parameter 'model.{key}' {fault}")
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> DetectorConfig:
@@ -390,7 +392,7 @@ def parameter_value(parameter: Parameter, value: Any) -> Any:
 
 
 def _check(parameter: Parameter, value: Any) -> None:
-    """Hold one value to its row; arrays have no ranges of their own."""
+    """Hold one value to its row; arrays have rules of their own."""
     if parameter.choices and value not in parameter.choices:
         choices = ', '.join(repr(choice) for choice in parameter.choices)
         raise ConfigError(
@@ -408,9 +410,4 @@ def _check(parameter: Parameter, value: Any) -> None:
             raise ConfigError(
                 f"parameter '{parameter.name}' must be from {lowest:g} to {highest:g} (got "
                 f'{shown(value)})'
-            )
-    for item in value if isinstance(value, tuple) else ():
-        if isinstance(item, float) and not math.isfinite(item):
-            raise ConfigError(
-                f"parameter '{parameter.name}' must hold finite numbers (got {item!r})"
             )

@@ -14,7 +14,7 @@ from typing import Any
 
 from trt_perception.errors import ManifestError
 
-__all__ = ['JsonSection', 'found', 'parse_json', 'read_json']
+__all__ = ['JsonSection', 'found', 'nests_deeper', 'parse_json', 'read_json']
 
 
 def parse_json(text: bytes | str) -> Any:
@@ -38,6 +38,20 @@ def parse_json(text: bytes | str) -> Any:
         raise ValueError('a number has thousands of digits') from error
     except RecursionError as error:
         raise ValueError('lists or objects are nested too deep') from error
+
+
+def nests_deeper(content: object, most: int) -> bool:
+    """Tell whether lists and objects stand within each other at more levels than that."""
+    level = [content]
+    for _ in range(most + 1):
+        inner: list[object] = []
+        for value in level:
+            if isinstance(value, list):
+                inner += value
+            elif isinstance(value, dict):
+                inner += value.values()
+        level = inner
+    return bool(level)
 
 
 class _JsonFaultError(ValueError):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from trt_perception.letterbox import ResizeMode
 from trt_perception.plain_text import MAX_PATH_LENGTH
 from trt_perception.plain_text import name_fault
 from trt_perception.plain_text import names_fault
+from trt_perception.plain_text import shown
 
 __all__ = [
     'COLOR_ORDERS',
@@ -48,6 +50,7 @@ __all__ = [
     'Preprocessing',
     'TensorSpec',
     'manifest_path',
+    'number_fault',
     'parse_manifest',
 ]
 
@@ -67,6 +70,7 @@ TENSOR_DTYPES: Final = (
 )
 INPUT_DTYPES: Final = ('float32', 'float16', 'bfloat16', 'uint8')
 LAYOUTS: Final = ('nchw', 'nhwc')
+_NUMBERS: Final = {'scale': (1e-6, 1e3), 'mean': (-1e6, 1e6), 'std': (1e-6, 1e6)}
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,18 @@ class Manifest:
     class_names: tuple[str, ...]
     notes: Mapping[str, str]
     build: BuildRecord | None = None
+
+
+def number_fault(key: str, values: Sequence[float]) -> str:
+    """Return what is wrong with ``scale``, ``mean`` or ``std``, as in 'must be …'; '' for nothing.
+
+    Within these ranges every factor and every input value is one that float32 holds.
+    """
+    low, high = _NUMBERS[key]
+    for value in values:
+        if not low <= value <= high:  # also refuses NaN
+            return f'must be from {low:g} to {high:g} (got {shown(value)})'
+    return ''
 
 
 def manifest_path(model: Path) -> Path:
@@ -251,15 +267,17 @@ def _preprocessing(section: JsonSection) -> Preprocessing:
             f'{section.where}: "input_size" must be [width, height] in whole pixels (got {size})'
         )
     std = numbers('std', 3)
-    if any(value <= 0 for value in std):
-        raise ManifestError(f'{section.where}: "std" must be positive (got {std})')
     mean = numbers('mean', 3)
+    scale = section.number('scale')
+    for key, values in (('scale', [scale]), ('mean', mean), ('std', std)):
+        if fault := number_fault(key, values):
+            raise ManifestError(f'{section.where}: "{key}" {fault}')
     preprocessing = Preprocessing(
         input_size=(int(size[0]), int(size[1])),
         resize=cast('ResizeMode', section.text('resize', RESIZE_MODES)),
         pad_value=section.integer('pad_value', 0, 255),
         color_order=section.text('color_order', COLOR_ORDERS),
-        scale=section.number('scale'),
+        scale=scale,
         mean=(mean[0], mean[1], mean[2]),
         std=(std[0], std[1], std[2]),
         layout=section.text('layout', LAYOUTS),
@@ -268,10 +286,6 @@ def _preprocessing(section: JsonSection) -> Preprocessing:
         antialias='antialias' in section.names() and section.boolean('antialias'),
     )
     section.finish()
-    if preprocessing.scale <= 0:
-        raise ManifestError(
-            f'{section.where}: "scale" must be positive (got {preprocessing.scale})'
-        )
     plain = preprocessing.scale, preprocessing.mean, preprocessing.std
     if preprocessing.dtype == 'uint8' and plain != (1, (0, 0, 0), (1, 1, 1)):
         raise ManifestError(

@@ -10,7 +10,6 @@ neither is signed.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import stat
@@ -24,14 +23,20 @@ from typing import Final
 
 from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
+from trt_perception.json_section import nests_deeper
+from trt_perception.json_section import parse_json
 from trt_perception.manifest import MAX_BYTES as MANIFEST_MAX_BYTES
 from trt_perception.manifest import FileIdentity
 from trt_perception.manifest import Manifest
 from trt_perception.manifest import manifest_path
 from trt_perception.manifest import parse_manifest
 from trt_perception.manifest_writer import rebuild_command
+from trt_perception.regular_files import open_regular
 
-__all__ = ['ENGINE_SUFFIXES', 'ONNX_SUFFIX', 'ModelFile', 'read_checked', 'read_model_file']
+__all__ = [
+    *('ENGINE_SUFFIXES', 'MODEL_MAX_BYTES', 'ONNX_SUFFIX'),
+    *('ModelFile', 'read_checked', 'read_model_file'),
+]
 
 _LOG: Final = logging.getLogger(__name__)
 ONNX_SUFFIX: Final = '.onnx'
@@ -39,6 +44,8 @@ ENGINE_SUFFIXES: Final = ('.engine', '.plan', '.trt')
 #: What a plan starts with: TensorRT's, TensorRT-RTX's.
 _PLAN_MAGICS: Final = (b'ftrt', b'vtrt')
 MODEL_MAX_BYTES: Final = 16 * 1024**3
+# Of a config.json: others write it out again, and go as deep as it does.
+_MOST_NESTED: Final = 32
 
 
 @dataclass(frozen=True)
@@ -126,16 +133,15 @@ def _split_engine(content: bytes) -> tuple[bytes, dict[str, str]]:
     if not 4 < end <= MANIFEST_MAX_BYTES or content[end : end + 4] not in _PLAN_MAGICS:
         return content, {}
     try:
-        found = json.loads(content[4:end])
+        told = parse_json(content[4:end])
+        if not isinstance(told, dict):
+            return content, {}
+        # As its ONNX files say it: every value as a Python literal, texts as they are.
+        return content[end:], {
+            key: value if isinstance(value, str) else repr(value) for key, value in told.items()
+        }
     except (ValueError, RecursionError):
         return content, {}
-    if not isinstance(found, dict):
-        return content, {}
-    # As its ONNX files say it: every value as a Python literal, texts as they are.
-    metadata = {
-        key: value if isinstance(value, str) else repr(value) for key, value in found.items()
-    }
-    return content[end:], metadata
 
 
 def _sibling_config(asked: Path, resolved: Path) -> dict[str, Any] | None:
@@ -155,8 +161,10 @@ def _json_object(path: Path) -> dict[str, Any] | None:
     if not os.path.lexists(path):
         return None
     try:
-        content = json.loads(read_checked(path, MANIFEST_MAX_BYTES)[0])
-    except (ValueError, RecursionError) as error:
+        content = parse_json(read_checked(path, MANIFEST_MAX_BYTES)[0])
+        if nests_deeper(content, _MOST_NESTED):
+            raise ValueError('lists or objects are nested too deep')
+    except ValueError as error:
         _LOG.warning('%s is not read: no JSON: %s', path, error)
         return None
     return content if isinstance(content, dict) else None
@@ -178,23 +186,20 @@ def _open_checked(path: Path, limit: int) -> tuple[BinaryIO, int, Path]:
     """Open a file and check what was opened; return its size and resolved path, too."""
     try:
         resolved = path.resolve(strict=True)
-        # Non-blocking, so that a FIFO is refused below instead of waited for.
-        descriptor = os.open(resolved, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        file, status = open_regular(resolved)
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a NUL in the name
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise EngineError(f'{path}: cannot be opened: {reason}') from error
-    # Closed by hand until it is known to be a file: open() raises on a directory's descriptor.
     try:
         # Where it really lies: a folder on the way may have become a link meanwhile.
-        resolved = Path(os.path.realpath(f'/proc/self/fd/{descriptor}'))
-        status = os.fstat(descriptor)
+        resolved = Path(os.path.realpath(f'/proc/self/fd/{file.fileno()}'))
         _check_owner_and_mode(status, resolved)
         if not 0 < status.st_size <= limit:
             raise EngineError(f'{path}: expected 1 to {limit} bytes (got {status.st_size})')
     except BaseException:
-        os.close(descriptor)
+        file.close()
         raise
-    return os.fdopen(descriptor, 'rb'), status.st_size, resolved
+    return file, status.st_size, resolved
 
 
 def _read_all(file: BinaryIO, size: int, path: Path) -> bytes:
@@ -213,8 +218,6 @@ def _read_all(file: BinaryIO, size: int, path: Path) -> bytes:
 
 
 def _check_owner_and_mode(status: os.stat_result, path: Path) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise EngineError(f'{path}: expected a regular file (got {stat.filemode(status.st_mode)})')
     if status.st_uid not in (0, os.geteuid()):
         raise EngineError(
             f'{path}: must be owned by root or by this user, because loading it runs what it says '

@@ -19,6 +19,7 @@ from typing import Final
 
 from trt_perception.errors import EngineError
 from trt_perception.json_section import found
+from trt_perception.manifest import number_fault
 from trt_perception.plain_text import name_fault
 from trt_perception.plain_text import names_fault
 
@@ -231,17 +232,17 @@ def _processor(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[int, in
     """
     size = values.get('size')
     scale = values.get('rescale_factor', 1 / 255)
-    if not isinstance(size, Mapping) or not _positive(scale):
+    if not isinstance(size, Mapping) or not _numbers('scale', [scale]):
         return {}, None
     told: dict[str, Any] = {'color_order': 'rgb'}
     fixed = size.get('width'), size.get('height')
     told['resize'] = 'stretch' if _is_size(fixed) else 'letterbox_top_left'
     told['scale'] = float(scale) if values.get('do_rescale', True) else 1.0
     if values.get('do_normalize', False):
-        mean, std = _three(values.get('image_mean')), _three(values.get('image_std'))
-        if not mean or not std or min(std) <= 0:
+        told['mean'] = _numbers('mean', values.get('image_mean'), 3)
+        told['std'] = _numbers('std', values.get('image_std'), 3)
+        if not told['mean'] or not told['std']:
             return {}, None
-        told['mean'], told['std'] = mean, std
     if not _is_size(fixed):  # one grey for three means: the middle one
         zero = sorted(told.get('mean', (0.0, 0.0, 0.0)))[1] / told['scale']
         told['pad_value'] = min(255, max(0, round(zero)))
@@ -276,15 +277,11 @@ def _antialiases(values: Mapping[str, Any], model: str) -> bool:
     return not (kind if isinstance(kind, str) else model).startswith(('RfDetr', 'rf_detr'))
 
 
-def _positive(value: object) -> bool:
-    return type(value) in (int, float) and 0 < value < 1e6  # type: ignore[operator]
-
-
-def _three(value: object) -> tuple[float, ...]:
-    """Return three numbers, empty where it is something else."""
-    if not isinstance(value, list) or len(value) != 3:
+def _numbers(key: str, value: object, count: int = 1) -> tuple[float, ...]:
+    """Return so many numbers for a field of Preprocessing, empty where it is something else."""
+    if not isinstance(value, list) or len(value) != count:
         return ()
-    good = all(type(item) in (int, float) and abs(item) < 1e6 for item in value)
+    good = set(map(type, value)) <= {int, float} and not number_fault(key, value)
     return tuple(map(float, value)) if good else ()
 
 

@@ -176,7 +176,7 @@ def open_session(model: onnx.ModelProto) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # as in stages.onnx_runtime
     options.intra_op_num_threads = len(os.sched_getaffinity(0))
     try:
         return onnxruntime.InferenceSession(

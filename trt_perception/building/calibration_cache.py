@@ -25,7 +25,9 @@ import onnx
 
 from trt_perception.building.calibration_ranges import PERCENTILE
 from trt_perception.building.images import ImageSet
+from trt_perception.json_section import parse_json
 from trt_perception.manifest import Preprocessing
+from trt_perception.regular_files import read_regular
 
 __all__ = ['CacheKey', 'read_ranges', 'write_atomically', 'write_ranges']
 
@@ -85,19 +87,16 @@ def read_ranges(
         return None, 'off'
     path = key.file(folder)
     try:
-        with path.open('rb') as file:
-            text = file.read(_MOST_BYTES + 1)
+        text = read_regular(path, _MOST_BYTES)
     except FileNotFoundError:
         return None, f'computed: no cache {path}'
     except OSError as error:
         return None, f'computed: the cache {path} cannot be read: {error.strerror}'
     try:
-        if len(text) > _MOST_BYTES:
-            raise ValueError(f'more than {_MOST_BYTES} bytes')
-        content = json.loads(text)
+        content = parse_json(text)
         other = _difference(content['key'], key)
         ranges = {str(name): _range(value) for name, value in content['ranges'].items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f'{type(error).__name__}: {error}'
         return None, f'computed: the cache {path} is damaged ({reason}) and is written anew'
     if other:

@@ -29,6 +29,7 @@ from trt_perception.errors import ImageError
 from trt_perception.image_source import IMAGE_SUFFIXES
 from trt_perception.picture_files import MAX_BYTES
 from trt_perception.picture_files import read_picture
+from trt_perception.regular_files import read_regular
 
 __all__ = ['ImageSet', 'check_images', 'find_files', 'read_image', 'select_images']
 
@@ -168,10 +169,7 @@ def _natural(path: Path) -> tuple[list[tuple[int, int, str]], str]:
 
 def _content(path: Path) -> bytes:
     try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise ConfigError(f'{path}: expected at most {MAX_BYTES} bytes (got {size})')
-        return path.read_bytes()
+        return read_regular(path, MAX_BYTES)
     except OSError as error:
         raise ConfigError(f'{path}: cannot be read: {error.strerror}') from error
 

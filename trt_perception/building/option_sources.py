@@ -9,7 +9,6 @@ relative to the working folder and may lead anywhere.
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Collection
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import Any
 from typing import Final
 
 import pydantic
-import yaml
 
 from trt_perception.building.option_table import OPTIONS
 from trt_perception.building.option_table import Option
@@ -26,11 +24,15 @@ from trt_perception.building.options import BuildOptions
 from trt_perception.errors import ConfigError
 from trt_perception.plain_text import MAX_CLASSES
 from trt_perception.plain_text import nearest
+from trt_perception.plain_text import shown
+from trt_perception.regular_files import read_regular
+from trt_perception.yaml_text import MAX_BYTES
+from trt_perception.yaml_text import read_yaml
 
 __all__ = ['add_arguments', 'given_options', 'help_text', 'load_options', 'read_class_names']
 
-_MAX_YAML_BYTES: Final = 1024 * 1024
 _MAX_NAMES_BYTES: Final = 4 * 1024 * 1024
+_MOST_VALUES: Final = 1024
 _ROWS: Final = {option.name: option for option in OPTIONS}
 
 
@@ -82,80 +84,37 @@ def _sentences(
         row = rows.get(key)
         name = row.name if row else key
         if name not in found:  # of a list, the first wrong item
-            shown = row.flag if row and name in given else f"'{name}'" if name else ''
-            found[name] = _sentence(name, shown, row, entry)
+            called = row.flag if row and name in given else shown(name) if name else ''
+            found[name] = _sentence(name, called, row, entry)
     return list(found.items())
 
 
-def _sentence(name: str, shown: str, row: Option | None, entry: Any) -> str:
+def _sentence(name: str, called: str, row: Option | None, entry: Any) -> str:
     if entry['type'] == 'value_error':
         reason = str(entry['ctx']['error'])
-        return f'{shown}: {reason}' if name else reason
+        return f'{called}: {reason}' if name else reason
     if row is None:
         near = nearest(name.replace('-', '_'), _ROWS)
-        return f'{shown} is no option' + (f"; did you mean '{near[0]}'?" if near else '')
+        return f'{called} is no option' + (f"; did you mean '{near[0]}'?" if near else '')
     if entry['type'] == 'missing' and len(entry['loc']) == 1:
-        return f'{shown} is missing ({row.flag}): {row.description}'
+        return f'{called} is missing ({row.flag}): {row.description}'
     if entry['type'] == 'missing':  # one of a fixed number
         count = len(entry['input'])
-        return f'{shown} must be {expected(row)} (got {count} value{"s" * (count != 1)})'
-    value = repr(entry['input'])
-    value = value if len(value) <= 80 else value[:79] + '…'
-    hint = _yaml_number(entry['input']) if row.kind == 'float' else ''
-    return f'{shown} must be {expected(row)} (got {value}{hint})'
-
-
-def _yaml_number(value: object) -> str:
-    """Return how to write a number that YAML 1.1 takes for text: 1e-3, which has no point."""
-    match = re.fullmatch(r'([-+]?\d+)(\.\d*)?[eE]([-+]?)(\d+)', str(value))
-    if not isinstance(value, str) or match is None:
-        return ''
-    whole, fraction, sign, exponent = match.groups()
-    number = f'{whole}{fraction or ".0"}e{sign or "+"}{exponent}'
-    return f', which is text to YAML: write {number}'
-
-
-class _Loader(yaml.SafeLoader):
-    """Knows YAML's plain types only, and neither anchors nor repeated keys.
-
-    Anchors are left out because nested ones make a small file huge.
-    """
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.events.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(problem='aliases are not supported', problem_mark=mark)
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise yaml.MarkedYAMLError(
-                    problem='a key must be one word', problem_mark=key.start_mark
-                )
-            if key.value in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"'{key.value}' stands here twice", problem_mark=key.start_mark
-                )
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
+        return f'{called} must be {expected(row)} (got {count} value{"s" * (count != 1)})'
+    return f'{called} must be {expected(row)} (got {shown(entry["input"], 80)})'
 
 
 def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict[str, int]]:
     """Return values and line numbers by name, without those that are given elsewhere."""
-    text = _read_text(path, _MAX_YAML_BYTES)
-    try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        content = {} if node is None else loader.construct_document(node)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f'{path}: {_yaml_reason(error)}') from error
+    content, lines = read_yaml(_read_text(path, MAX_BYTES), str(path))
+    if content is None:
+        return {}, {}
     if not isinstance(content, dict):
         raise ConfigError(
             f'{path}: expected one "option: value" on each line (got {type(content).__name__})'
         )
-    lines = {str(key.value): key.start_mark.line + 1 for key, _ in (node.value if node else ())}
+    if len(content) > 2 * len(OPTIONS):
+        raise ConfigError(f'{path}: there are {len(OPTIONS)} options (got {len(content)} keys)')
     names = {
         str(key).replace('-', '_') if isinstance(key, str) else str(key): key for key in content
     }
@@ -167,7 +126,7 @@ def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict
     for name, key in names.items():
         if name not in given:
             try:
-                values[name] = _beside(path, name, content[key])
+                values[name] = _beside(path, name, _not_too_many(name, content[key]))
             except ConfigError as error:
                 outside.append(f'{path}, line {lines[name]}: {error}')
     if outside:
@@ -175,11 +134,11 @@ def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict
     return values, lines
 
 
-def _yaml_reason(error: Exception) -> str:
-    mark = getattr(error, 'problem_mark', None)
-    if isinstance(error, yaml.MarkedYAMLError) and mark is not None:
-        return f'line {mark.line + 1}: {error.problem}'
-    return f'not readable as YAML: {error or type(error).__name__}'
+def _not_too_many(name: str, value: Any) -> Any:
+    most = MAX_CLASSES if name == 'class_names' else _MOST_VALUES
+    if isinstance(value, list) and len(value) > most:
+        raise ConfigError(f'{shown(name)} may have at most {most} values (got {len(value)})')
+    return value
 
 
 def _beside(config: Path, name: str, value: Any) -> Any:
@@ -207,11 +166,7 @@ def _beside(config: Path, name: str, value: Any) -> Any:
 
 def _read_text(path: Path, limit: int) -> str:
     try:
-        with path.open('rb') as file:
-            content = file.read(limit + 1)
-        if len(content) > limit:
-            raise ConfigError(f'{path}: expected at most {limit} bytes (got more)')
-        return content.decode('utf-8')
+        return read_regular(path, limit).decode('utf-8-sig')
     except OSError as error:
         raise ConfigError(f'{path}: cannot be read: {error.strerror}') from error
     except UnicodeDecodeError as error:
@@ -227,7 +182,7 @@ def read_class_names(options: BuildOptions) -> tuple[str, ...]:
     path = options.class_names_file
     if path is None:
         return options.class_names
-    lines = _read_text(path, _MAX_NAMES_BYTES).removeprefix('\ufeff').split('\n')
+    lines = _read_text(path, _MAX_NAMES_BYTES).split('\n')
     names = [line.removesuffix('\r').strip(' \t') for line in lines]
     while names and not names[-1]:
         names.pop()

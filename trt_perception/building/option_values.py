@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from trt_perception.plain_text import shown
+
 __all__ = [
     'ShapeProfile',
+    'check_path',
     'compute_capability',
     'listed',
     'parse_capabilities',
@@ -26,6 +29,7 @@ __all__ = [
 ]
 
 MAX_SIDE: Final = 32767
+_MAX_PART_BYTES: Final = 255
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ def parse_shape(value: object) -> tuple[int, ...]:
     sides: object = value
     if isinstance(value, str):
         parts = value.lower().split('x')
-        sides = [int(part) if part.isdecimal() else -1 for part in parts]
+        sides = [_side(part) for part in parts]
     if (
         not isinstance(sides, list | tuple)
         or len(sides) != 4
@@ -62,9 +66,14 @@ def parse_shape(value: object) -> tuple[int, ...]:
     ):
         raise ValueError(
             f'a shape must be NxCxHxW, each from 1 to {MAX_SIDE}, as in 1x3x480x640 (got '
-            f'{value!r})'
+            f'{shown(value)})'
         )
     return tuple(sides)
+
+
+def _side(text: str) -> int:
+    """Return a side in pixels, -1 where it is none; Python refuses thousands of digits."""
+    return int(text) if text.isdecimal() and len(text) <= len(str(MAX_SIDE)) else -1
 
 
 def parse_profile(value: object) -> ShapeProfile:
@@ -73,16 +82,16 @@ def parse_profile(value: object) -> ShapeProfile:
         return value
     if isinstance(value, Mapping):
         if set(value) != {'min', 'opt', 'max'}:
-            raise ValueError(f'a profile must have min, opt and max (got {", ".join(value)})')
+            raise ValueError(f'a profile must have min, opt and max (got {shown(list(value))})')
         shapes = [parse_shape(value[key]) for key in ('min', 'opt', 'max')]
     else:
         parts = value.split(':') if isinstance(value, str) else [value]
         if len(parts) not in (1, 3):
-            raise ValueError(f'a profile must be one shape, or min:opt:max (got {value!r})')
+            raise ValueError(f'a profile must be one shape, or min:opt:max (got {shown(value)})')
         shapes = [parse_shape(part) for part in parts]
     low, best, high = shapes * 3 if len(shapes) == 1 else shapes
     if not all(a <= b <= c for a, b, c in zip(low, best, high, strict=True)):
-        raise ValueError(f'each side of a profile must be min <= opt <= max (got {value!r})')
+        raise ValueError(f'each side of a profile must be min <= opt <= max (got {shown(value)})')
     return ShapeProfile(low, best, high)
 
 
@@ -100,18 +109,32 @@ def parse_profiles(value: object) -> object:
         return (parse_profile(value),)
     items = listed(value)
     if not isinstance(items, tuple):
-        raise ValueError(f'expected shapes as in 1x3x480x640 (got {value!r})')
+        raise ValueError(f'expected shapes as in 1x3x480x640 (got {shown(value)})')
     return tuple(parse_profile(item) for item in items)
 
 
 def parse_path(value: object) -> object:
     """Return a path with ~ resolved; what is no text stays for the type check to refuse."""
-    if value == '':
-        raise ValueError('expected the name of a file or folder (got an empty one)')
+    if not isinstance(value, str):
+        return value
+    check_path(value)
     try:
-        return Path(value).expanduser() if isinstance(value, str) else value
+        return Path(value).expanduser()
     except RuntimeError as error:
         raise ValueError(str(error)) from error
+
+
+def check_path(value: str) -> str:
+    """Return the name of a file or folder, or a pattern of them, that Linux can have."""
+    if value == '':
+        raise ValueError('expected the name of a file or folder (got an empty one)')
+    longest = max(len(part.encode(errors='surrogateescape')) for part in value.split('/'))
+    if longest > _MAX_PART_BYTES:
+        raise ValueError(
+            f'each part of the name of a file must have at most {_MAX_PART_BYTES} bytes (got '
+            f'{longest})'
+        )
+    return value
 
 
 def parse_paths(value: object) -> object:
@@ -124,7 +147,7 @@ def parse_size(value: object) -> object:
     """Return (width, height) in pixels from 640x480 or from a list of two numbers."""
     if isinstance(value, str):
         parts = value.lower().split('x')
-        value = [int(part) if part.isdecimal() else -1 for part in parts]
+        value = [_side(part) for part in parts]
     sides = tuple(value) if isinstance(value, list) else value
     if (
         not isinstance(sides, tuple)
@@ -146,7 +169,7 @@ def compute_capability(value: object) -> str:
     text = str(value).lower().removeprefix('sm_').removeprefix('sm')
     match = re.fullmatch(r'(\d{1,2})\.(\d)|(\d{1,2})(\d)', text)
     if isinstance(value, bool) or match is None:
-        raise ValueError(f'a compute capability looks like 8.6 or sm_86 (got {value!r})')
+        raise ValueError(f'a compute capability looks like 8.6 or sm_86 (got {shown(value)})')
     return f'{match[1] or match[3]}.{match[2] or match[4]}'
 
 

@@ -18,6 +18,7 @@ from typing import Literal
 import pydantic
 
 from trt_perception.building.option_values import ShapeProfile
+from trt_perception.building.option_values import check_path
 from trt_perception.building.option_values import listed
 from trt_perception.building.option_values import parse_capabilities
 from trt_perception.building.option_values import parse_path
@@ -25,6 +26,7 @@ from trt_perception.building.option_values import parse_paths
 from trt_perception.building.option_values import parse_profiles
 from trt_perception.building.option_values import parse_size
 from trt_perception.manifest import DECODERS
+from trt_perception.manifest import number_fault
 from trt_perception.model_file import ENGINE_SUFFIXES
 from trt_perception.plain_text import names_fault
 
@@ -40,6 +42,7 @@ GROUPS: Final = ('files', 'precision', 'shapes', 'calibration', 'validation', 'm
 
 
 _FilePath = Annotated[Path, pydantic.BeforeValidator(parse_path)]
+_PathText = Annotated[str, pydantic.AfterValidator(check_path)]
 _FilePaths = Annotated[tuple[Path, ...], pydantic.BeforeValidator(parse_paths)]
 _Texts = Annotated[tuple[str, ...], pydantic.BeforeValidator(listed)]
 _Triple = Annotated[tuple[float, float, float], pydantic.BeforeValidator(listed)]
@@ -136,7 +139,7 @@ class BuildOptions(pydantic.BaseModel):
         metavar='SHAPES',
     )
 
-    calibration_images: str | None = _option(
+    calibration_images: _PathText | None = _option(
         'calibration',
         None,
         'Images to calibrate with: a folder, a glob pattern in quotes, or a text file of names.',
@@ -157,7 +160,7 @@ class BuildOptions(pydantic.BaseModel):
         maximum=2**31 - 1,
         metavar='N',
     )
-    calibration_cache: str = _option(
+    calibration_cache: _PathText = _option(
         'calibration',
         'auto',
         'Where results of calibration are kept: auto (the cache folder), off, or a folder.',
@@ -185,7 +188,7 @@ class BuildOptions(pydantic.BaseModel):
         metavar='FILE',
     )
 
-    validate_images: str | None = _option(
+    validate_images: _PathText | None = _option(
         'validation',
         None,
         'Images on which the engine is compared with FP32: a folder, a glob pattern, or a list.',
@@ -296,7 +299,7 @@ class BuildOptions(pydantic.BaseModel):
         maximum=5,
         metavar='N',
     )
-    timing_cache: str = _option(
+    timing_cache: _PathText = _option(
         'builder',
         'auto',
         'Where measured kernel times are kept, which makes the next build faster: auto (the cache '
@@ -372,12 +375,12 @@ class BuildOptions(pydantic.BaseModel):
             raise ValueError(f'must be one of {", ".join(DECODERS)} (got {value!r})')
         return value
 
-    @pydantic.field_validator('scale', 'std')
+    @pydantic.field_validator('scale', 'mean', 'std')
     @classmethod
-    def _check_positive(cls, value: Any) -> Any:
-        values = value if isinstance(value, tuple) else (value,)
-        if any(number is not None and number <= 0 for number in values):
-            raise ValueError(f'must be positive (got {value})')
+    def _check_numbers(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+        values = value if isinstance(value, tuple) else (value,) if value is not None else ()
+        if fault := number_fault(str(info.field_name), values):
+            raise ValueError(fault)
         return value
 
     @pydantic.field_validator('class_names')

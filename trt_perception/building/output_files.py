@@ -18,6 +18,7 @@ from trt_perception.manifest import manifest_path
 from trt_perception.manifest_writer import manifest_text
 from trt_perception.model_file import ModelFile
 from trt_perception.model_file import read_checked
+from trt_perception.regular_files import open_regular
 
 __all__ = ['check_outputs', 'check_report', 'write_models']
 
@@ -107,8 +108,7 @@ def _check_model(
 
 def _starts_like_a_plan(path: Path) -> bool:
     try:
-        # Non-blocking, so that a FIFO is refused instead of waited for.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), 'rb') as file:
+        with open_regular(path)[0] as file:
             return file.read(4) in _PLANS
     except OSError:
         return False

@@ -21,7 +21,9 @@ from trt_perception.errors import ConfigError
 from trt_perception.errors import ManifestError
 from trt_perception.manifest import parse_manifest
 from trt_perception.manifest_writer import manifest_text
+from trt_perception.model_file import MODEL_MAX_BYTES
 from trt_perception.model_file import ModelFile
+from trt_perception.regular_files import read_regular
 
 __all__ = ['StorePlace']
 
@@ -117,6 +119,6 @@ def _digest(content: bytes) -> str:
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path, MODEL_MAX_BYTES)
     except OSError as error:
         raise ConfigError(f'{path}: cannot be read: {error.strerror}') from error

@@ -26,6 +26,8 @@ from typing import Final
 from trt_perception.building.options import BuildOptions
 from trt_perception.building.tensorrt_release import TensorRt
 from trt_perception.errors import ConfigError
+from trt_perception.json_section import parse_json
+from trt_perception.regular_files import read_regular
 
 __all__ = ['BUILDER_REVISION', 'EngineStore', 'StoreEntry', 'StoredEngine', 'store_key']
 
@@ -137,7 +139,7 @@ class EngineStore:
                 if hashlib.sha256(content).hexdigest() != hashes[name]:
                     raise ValueError(f'{_FILES[name]} is not the file that was stored')
             os.utime(folder / _ENTRY)  # last used
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             _LOG.warning('the stored engine %s is damaged and is made again: %s', folder, error)
             return None
         return StoredEngine(**contents)
@@ -185,7 +187,7 @@ class EngineStore:
                 entry = _read_entry(folder)
                 about, size = str(entry['about']), int(entry['size_bytes'])
                 used = (folder / _ENTRY).stat().st_mtime
-            except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            except (OSError, ValueError, KeyError, TypeError):
                 about, size, used = '', 0, 0.0
             found.append(StoreEntry(folder.name, about, size, used))
         return tuple(sorted(found, key=lambda entry: entry.used_s, reverse=True))
@@ -200,18 +202,14 @@ class EngineStore:
 
 
 def _read_entry(folder: Path) -> dict[str, Any]:
-    with (folder / _ENTRY).open('rb') as file:
-        entry = json.loads(file.read(1024 * 1024))
+    entry = parse_json(read_regular(folder / _ENTRY, 1024 * 1024))
     if not isinstance(entry, dict):
         raise TypeError(f'{_ENTRY} is no object')
     return entry
 
 
 def _read(folder: Path, name: str) -> bytes:
-    path = folder / _FILES[name]
-    if path.stat().st_size > _LIMITS[name]:
-        raise ValueError(f'{path.name} is too large')
-    return path.read_bytes()
+    return read_regular(folder / _FILES[name], _LIMITS[name])
 
 
 def _write(path: Path, content: bytes) -> None:

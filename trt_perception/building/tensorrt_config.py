@@ -17,6 +17,7 @@ from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.errors import WriteError
 from trt_perception.model_file import read_checked
+from trt_perception.regular_files import read_regular
 from trt_perception.stages.tensorrt_log import TensorRtLog
 
 __all__ = ['TimingCache', 'configure', 'load_plugins', 'plugin_files']
@@ -186,12 +187,8 @@ class TimingCache:
         if self._path is None:
             return read_cached('timing', self._key) or b''
         try:
-            with self._path.open('rb') as file:
-                content = file.read(_TIMING_LIMIT + 1)
+            return read_regular(self._path, _TIMING_LIMIT)
         except FileNotFoundError:
             return b''
         except OSError as error:
             raise ConfigError(f'--timing-cache {self._path}: {error.strerror}') from error
-        if len(content) > _TIMING_LIMIT:
-            raise ConfigError(f'--timing-cache {self._path}: expected at most 1 GiB (got more)')
-        return content

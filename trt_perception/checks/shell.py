@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from trt_perception.checks.finding import Finding
+from trt_perception.regular_files import read_regular
 
 __all__ = ['DEFAULT_SEGMENT_BYTES', 'Profile', 'check_shell', 'export_profile', 'read_profile']
 
@@ -50,10 +51,9 @@ def read_profile(environment: Mapping[str, str]) -> Profile:
     path = environment.get(_variable(environment), '')
     if not path:
         return Profile()
-    with open(path, 'rb') as file:
-        content = file.read(_PROFILE_MAX_BYTES + 1)
-    if len(content) > _PROFILE_MAX_BYTES or b'<!ENTITY' in content:
-        raise ValueError(f'{path}: expected a small XML file without entities')
+    content = read_regular(Path(path), _PROFILE_MAX_BYTES)
+    if b'<!ENTITY' in content:
+        raise ValueError(f'{path}: expected an XML file without entities')
     try:
         root = ElementTree.fromstring(content)
     except ElementTree.ParseError as error:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import stat
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,10 +23,12 @@ import numpy.typing as npt
 
 from trt_perception.detections import Detections
 from trt_perception.errors import ConfigError
+from trt_perception.json_section import parse_json
 from trt_perception.plain_text import MAX_CLASSES
 from trt_perception.plain_text import MAX_PATH_LENGTH
 from trt_perception.plain_text import name_fault
 from trt_perception.plain_text import shown
+from trt_perception.regular_files import read_regular
 
 __all__ = [
     'Annotations',
@@ -169,19 +170,10 @@ def read_json(path: Path, limit: int = MAX_BYTES) -> Any:
         ConfigError: it cannot be opened, is no regular file, too large or no JSON.
     """
     try:
-        # Non-blocking, so that a FIFO is refused instead of waited for.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), 'rb') as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
-                raise ConfigError(
-                    f'{path}: expected a file of at most {limit} bytes (got '
-                    f'{stat.filemode(status.st_mode)}, {status.st_size} bytes)'
-                )
-            content = file.read(limit)
-        return json.loads(content)
+        return parse_json(read_regular(path, limit))
     except OSError as error:
         raise ConfigError(f'{path}: cannot be read: {error.strerror}') from error
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
+    except ValueError as error:
         raise ConfigError(f'{path}: is not JSON: {error}') from error
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -23,6 +22,8 @@ from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco import TrueBox
 from trt_perception.evaluation.images import read_image
 from trt_perception.evaluation.mistakes import PictureMistakes
+from trt_perception.json_section import parse_json
+from trt_perception.regular_files import read_regular
 
 __all__ = ['COLORS', 'draw_mistakes', 'write_worst']
 
@@ -40,6 +41,7 @@ _SHORTEST_SIDE: Final = 480
 _CELL: Final = (480, 400)
 #: Which files are ours to remove in the next run.
 _LIST: Final = 'pictures.json'
+_LIST_MAX_BYTES: Final = 4 * 1024**2
 _OWN_NAME: Final = re.compile(r'montage\.jpg|\d{2,}_[^/]*\.jpg')
 _FONT: Final = cv2.FONT_HERSHEY_SIMPLEX
 
@@ -141,7 +143,7 @@ def _remove_earlier(folder: Path) -> None:
     """Remove the pictures that are listed, so that those of two runs do not mix."""
     listed = folder / _LIST
     try:
-        content = json.loads(listed.read_text(encoding='utf-8')) if listed.is_file() else {}
+        content = parse_json(read_regular(listed, _LIST_MAX_BYTES)) if listed.exists() else {}
         names = content.get('files') if isinstance(content, dict) else None
         for name in names if isinstance(names, list) else ():
             if isinstance(name, str) and _OWN_NAME.fullmatch(name):
@@ -149,7 +151,7 @@ def _remove_earlier(folder: Path) -> None:
         listed.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(f'{folder}: cannot be written: {error.strerror}') from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ConfigError(
             f'{listed}: expected the list of pictures of an earlier run (got {error}): remove it, '
             'or choose another folder'

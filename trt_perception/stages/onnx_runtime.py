@@ -70,7 +70,8 @@ class OnnxModel:
         # A spinning pool takes the cores that rclpy and the camera's driver need between two
         # frames.
         options.add_session_config_entry('session.intra_op.allow_spinning', '0')
-        options.log_severity_level = 3
+        # Its errors are exceptions too; what it prints quotes names of the model as they are.
+        options.log_severity_level = 4
         # Its own format is another program's way in: only what was looked at is loaded.
         options.add_session_config_entry('session.load_model_format', 'ONNX')
         try:

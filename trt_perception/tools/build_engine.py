@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         _say(error)
         return 2
-    except TrtPerceptionError as error:
+    except (TrtPerceptionError, OSError) as error:
         _say(error)
         return 1
     except KeyboardInterrupt:
@@ -116,7 +116,7 @@ def _run(given: Sequence[str]) -> int:
         json_file = options.json_file
         report.configuration['command'] = shlex.join(['build_engine', *given])
         _build(options, report)
-    except TrtPerceptionError as error:
+    except (TrtPerceptionError, OSError) as error:
         if report.status == 'running':
             report.fail(error)
         for text in report.warnings:

@@ -6,12 +6,12 @@ import argparse
 from typing import Any
 from typing import Final
 
-import yaml
-
 from trt_perception.arguments import at_least
 from trt_perception.config import PARAMETERS
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import ConfigError
+from trt_perception.plain_text import shown
+from trt_perception.yaml_text import read_yaml
 
 __all__ = ['add_model_arguments', 'detector_config']
 
@@ -86,19 +86,5 @@ def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
             )
         if name in _OWN:
             raise ConfigError(f'--param {given}: {_OWN[name]}')
-        try:
-            value = yaml.safe_load(text) if text else ''
-        except (yaml.YAMLError, RecursionError) as error:
-            raise ConfigError(f'--param {given}: the value is not YAML: {error}') from error
-        values[name] = _numbers(value) if known[name].kind.startswith('double') else value
+        values[name] = read_yaml(text, f'--param {shown(given)}')[0] if text else ''
     return DetectorConfig.from_values(values)
-
-
-def _numbers(value: Any) -> Any:
-    """Return the value with 1e-3 as a number, which YAML 1.1 calls text: it has no point."""
-    if isinstance(value, list):
-        return [_numbers(item) for item in value]
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value

@@ -1,0 +1,172 @@
+"""Work grows with what is given, not with its square; limits are hang bounds, hundreds of times
+what a machine at rest takes.
+
+Measured is the time of this thread on the processor: others do not count.
+"""
+
+import contextlib
+import json
+import time
+
+import numpy as np
+import onnx
+import pytest
+import rclpy
+from onnx import TensorProto
+from onnx import helper
+from onnx import numpy_helper
+from rclpy.parameter import Parameter
+
+from trt_perception.building.option_sources import load_options
+from trt_perception.config import DetectorConfig
+from trt_perception.errors import ConfigError
+from trt_perception.errors import EngineError
+from trt_perception.errors import UnsaidError
+from trt_perception.evaluation.classes import match_classes
+from trt_perception.evaluation.coco import read_annotations
+from trt_perception.manifest import TensorSpec
+from trt_perception.recognition import recognise
+from trt_perception.ros.detector_node import DetectorNode
+
+MOST = 65536
+NAMES = tuple(f'class number {number}' for number in range(MOST))
+#: The last one stands twice, so that nothing is found early.
+TWICE = (*NAMES[:-1], NAMES[-2])
+IMAGE = (TensorSpec('images', (1, 3, 64, 64), 'float32'),)
+DENSE = (TensorSpec('output0', (1, 4 + MOST, 84), 'float32'),)
+
+
+@contextlib.contextmanager
+def at_most(seconds):
+    start = time.thread_time()
+    yield
+    assert time.thread_time() - start < seconds
+
+
+def test_as_many_names_as_there_may_be_in_metadata():
+    # As Ultralytics writes them; longer texts are not read.
+    names = {index: f'{index:x}' for index in range(MOST)}
+    names[MOST - 1] = names[MOST - 2]
+    with at_most(20):
+        found = recognise('x.onnx', IMAGE, DENSE, {'names': repr(names), 'task': 'detect'}, None)
+    assert found.class_names[-1] == f'fffe {MOST - 1}'
+    assert len(set(found.class_names)) == MOST
+
+
+def test_as_many_names_in_a_config_json():
+    config = {
+        'model_type': 'yolos',
+        'id2label': dict(zip(map(str, range(MOST)), TWICE, strict=True)),
+    }
+    outputs = (
+        TensorSpec('logits', (1, 100, MOST + 1), 'float32'),
+        TensorSpec('pred_boxes', (1, 100, 4), 'float32'),
+    )
+    with at_most(20):
+        found = recognise('x.onnx', IMAGE, outputs, {}, config)
+    assert len(set(found.class_names)) == MOST
+
+
+def test_a_class_filter_of_thousands_of_names():
+    config = DetectorConfig.from_values({'class_filter': NAMES[-8000:]})
+    with at_most(2):
+        assert config.thresholds(NAMES).class_ids == tuple(range(MOST - 8000, MOST))
+
+
+def test_names_that_stand_twice_are_found_at_once():
+    with at_most(10), pytest.raises(ConfigError, match=f"{NAMES[-2]}' twice"):
+        load_options(None, {'onnx': 'm.onnx', 'class_names': list(TWICE)})
+    with at_most(10), pytest.raises(ConfigError, match=f"{NAMES[-2]}' twice"):
+        DetectorConfig.from_values({'model.class_names': TWICE})
+
+
+def test_a_class_map_of_all_names(tmp_path):
+    path = tmp_path / 'truth.json'
+    content = {
+        'images': [{'id': 1, 'file_name': 'a.png', 'width': 9, 'height': 9}],
+        'categories': [{'id': index, 'name': f'its {name}'} for index, name in enumerate(NAMES)],
+        'annotations': [{'image_id': 1, 'category_id': 5, 'bbox': [1, 2, 3, 4]}],
+    }
+    path.write_text(json.dumps(content))
+    truth = read_annotations(path)
+    with at_most(20):
+        matched = match_classes(NAMES, truth, class_map={name: f'its {name}' for name in NAMES})
+    assert matched.category_ids == tuple(range(MOST))
+    # Nothing fits, and what is similar is looked for among a few.
+    with at_most(20), pytest.raises(ConfigError, match='do not match'):
+        match_classes(NAMES, truth)
+
+
+def test_wrong_names_are_compared_with_a_few(tmp_path):
+    path = tmp_path / 'build.yaml'
+    path.write_text('\n'.join(f'workspace_mib{number}: 1' for number in range(10_000)))
+    with at_most(20), pytest.raises(ConfigError, match='got 10000 keys'):
+        load_options(path, {'onnx': 'm.onnx'})
+
+
+def test_a_model_of_many_outputs(tmp_path):
+    outputs = tuple(TensorSpec(f'o{n}', (1, 300, n), 'float32') for n in range(1, 400))
+    with at_most(20), pytest.raises((EngineError, UnsaidError)) as caught:
+        recognise('x.onnx', IMAGE, outputs, {}, None)
+    assert len(str(caught.value)) < 20_000
+
+
+def wide_model(path):
+    """Write a model of as many classes as there may be, with one anchor that is always empty."""
+    shape = (1, 4 + MOST, 1)
+    constants = {'axes': np.array([1, 2, 3]), 'nothing': np.zeros(shape, np.float32)}
+    nodes = [
+        helper.make_node('ReduceMean', ['images', 'axes'], ['mean'], keepdims=0),
+        helper.make_node('Reshape', ['mean', 'column'], ['level']),
+        helper.make_node('Mul', ['level', 'nothing'], ['output']),
+    ]
+    constants['column'] = np.array([1, 1, 1])
+    graph = helper.make_graph(
+        nodes,
+        'wide',
+        [helper.make_tensor_value_info('images', TensorProto.FLOAT, (1, 3, 48, 64))],
+        [helper.make_tensor_value_info('output', TensorProto.FLOAT, shape)],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 18)], ir_version=9)
+    onnx.save(model, path)
+    return path
+
+
+@pytest.fixture
+def node(tmp_path):
+    """A configured node, in this process, whose model has 65536 classes."""
+    given = {
+        'engine_path': str(wide_model(tmp_path / 'wide.onnx')),
+        'model.class_names': list(NAMES),
+        'model.decoder': 'dense',
+        'model.resize': 'stretch',
+        'model.color_order': 'rgb',
+        'model.scale': 0.004,
+        'cpu_threads': 1,
+    }
+    context = rclpy.Context()
+    rclpy.init(context=context)
+    overrides = [Parameter(name, value=value) for name, value in given.items()]
+    node = DetectorNode(context=context, parameter_overrides=overrides)
+    assert node.trigger_configure().name == 'SUCCESS'
+    yield node
+    node.close()
+    rclpy.shutdown(context=context)
+
+
+def test_a_node_of_65536_classes_answers_changes_of_parameters(node):
+    def change(name, value):
+        with at_most(2):
+            return node.set_parameters_atomically([Parameter(name, value=value)])
+
+    assert change('class_filter', list(NAMES[-8000:])).successful
+    assert change('class_filter', list(NAMES)).successful
+    for number in range(10):
+        assert change('confidence_threshold', 0.1 + number / 20).successful
+    refused = change('class_filter', [f'{name} {"x" * 200}' for name in NAMES])
+    assert 'must name classes of the model' in refused.reason
+    assert len(refused.reason) < 10_000
+    assert 'not known' in change('x' * 4_000_000, 1).reason
+    assert 'at most 4096' in change('engine_path', 'x' * 4_000_000).reason
+    assert 'at most 65536' in change('model.std', [1.0] * 500_000).reason

@@ -1,0 +1,119 @@
+"""YAML as people write options in it: plain values, lists and mappings, and nothing clever.
+
+Guarantees: what is read is a text, a number, true, false, nothing, or lists and mappings of these;
+a number has at most 19 digits before its point; nothing stands twice, is nested deep, comes from
+another place of the file or has a type of its own. Whatever the bytes are, the answer is a value
+or one sentence with its line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from typing import Final
+
+import yaml
+
+from trt_perception.errors import ConfigError
+from trt_perception.plain_text import name_fault
+from trt_perception.plain_text import shown
+
+__all__ = ['MAX_BYTES', 'read_yaml']
+
+#: The reader takes seconds for a megabyte, and a thousandfold of it in memory.
+MAX_BYTES: Final = 256 * 1024
+_MOST_NESTED: Final = 16
+_PLAIN: Final[Mapping[str, tuple[str, str]]] = {
+    'bool': ('yYnNtTfFoO', r'(?i:yes|no|true|false|on|off)'),
+    'int': ('-+0123456789', r'[-+]?(?:0|[1-9][0-9]{0,18})'),
+    'float': (
+        '-+0123456789.',
+        r'[-+]?(?:[0-9]{1,19}\.[0-9]{0,40}|\.[0-9]{1,40})(?:[eE][-+]?[0-9]{1,3})?'
+        r'|[-+]?[0-9]{1,19}[eE][-+]?[0-9]{1,3}'
+        r'|[-+]?\.(?i:inf)|\.(?i:nan)',
+    ),
+}
+
+
+class _Loader(yaml.SafeLoader):
+    """Knows YAML's plain types only, and neither tags, references nor repeated keys.
+
+    Numbers are those of YAML 1.2: 1e-3 is one, while 1:30, 0x10 and 1_000 are texts.
+    """
+
+    yaml_implicit_resolvers: Any = {}  # noqa: RUF012 - the base class keeps them so
+    _nested = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if event.anchor is not None:
+            raise _problem('anchors and aliases (&, *) are not supported', event)
+        if event.tag is not None:
+            raise _problem('tags (!) are not supported', event)
+        if self._nested == _MOST_NESTED:
+            raise _problem(f'lists and mappings nest deeper than {_MOST_NESTED}', event)
+        text = event.value if isinstance(event, yaml.ScalarEvent) else ''
+        if text and (fault := name_fault(text, MAX_BYTES)):
+            raise _problem(f'a text {fault}', event)
+        self._nested += 1
+        node = super().compose_node(parent, index)
+        self._nested -= 1
+        return node
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _problem('a key must be one word', key)
+            if key.value in seen:
+                raise _problem(f'{shown(key.value)} stands here twice', key)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+for _kind, (_first, _pattern) in _PLAIN.items():
+    _Loader.add_implicit_resolver(
+        f'tag:yaml.org,2002:{_kind}', re.compile(f'(?:{_pattern})$'), list(_first)
+    )
+_Loader.add_implicit_resolver(
+    'tag:yaml.org,2002:null', re.compile('(?:~|null|Null|NULL|)$'), ['~', 'n', 'N', '']
+)
+
+
+def _problem(problem: str, where: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=where.start_mark)
+
+
+def read_yaml(text: str, origin: str) -> tuple[Any, dict[str, int]]:
+    """Return what a YAML document says, None where it says nothing.
+
+    Args:
+        text: at most MAX_BYTES.
+        origin: where it comes from, for messages.
+
+    Returns:
+        the value, and, where that is a mapping, the line of each key, from 1.
+
+    Raises:
+        ConfigError: it cannot be read; the message says why, in one sentence.
+    """
+    if len(text) > MAX_BYTES:
+        raise ConfigError(f'{origin}: expected at most {MAX_BYTES} characters (got {len(text)})')
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        content = None if node is None else loader.construct_document(node)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f'{origin}: {_reason(error)}') from error
+    pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+    return content, {str(key.value): key.start_mark.line + 1 for key, _ in pairs}
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, yaml.reader.ReaderError):
+        return f'not readable as YAML: character {error.position + 1} is U+{error.character:04X}'
+    mark = getattr(error, 'problem_mark', None)
+    if isinstance(error, yaml.MarkedYAMLError) and mark is not None:
+        return f'line {mark.line + 1}: {error.problem}'
+    return f'not readable as YAML: {error or type(error).__name__}'
