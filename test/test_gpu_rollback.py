@@ -6,6 +6,7 @@ for test_gpu_failures to show, on a GPU.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 
@@ -110,8 +111,19 @@ def test_closing_releases_all_that_opening_made(machine, config, integrated):
 
 def calls_of_opening(machine, config):
     recorder, _ = machine()
-    open_pipeline(config).close()
-    return recorder.calls
+    with contextlib.closing(open_pipeline(config)):
+        return recorder.calls.copy()
+
+
+def test_all_is_released_even_if_the_device_cannot_be_made_current(machine, config):
+    recorder, tensorrt = machine()
+    pipeline = open_pipeline(config)
+    recorder.fails = lambda _, name: (
+        'cudaErrorMemoryAllocation' if name == 'cudaSetDevice' else None
+    )
+    with pytest.raises(CudaError, match='cudaSetDevice'):
+        pipeline.close()
+    assert_nothing_is_left(recorder, tensorrt)
 
 
 # Between them a failure costs the graph, not the pipeline.

@@ -27,6 +27,7 @@ from trt_perception.building.tensorrt_release import find_tensorrt
 from trt_perception.errors import ConfigError
 from trt_perception.errors import CudaError
 from trt_perception.errors import EngineError
+from trt_perception.errors import WriteError
 from trt_perception.stages.tensorrt_log import TensorRtLog
 
 # Version, and the release whose names it has; 10.11 is the last that is weakly typed.
@@ -708,6 +709,57 @@ def test_an_image_that_fails_within_tensorrt_is_the_error(no_gpu_memory, tmp_pat
         build(tensorrt, calibration=calibration, **IMPLICIT)
     assert not (tmp_path / 'ranges').exists()
     assert Memory.live == 0
+
+
+@pytest.mark.parametrize(
+    'raised',
+    [
+        *(ConfigError('a.png'), WriteError('no room'), OSError(5, 'I/O'), ValueError('a bug')),
+        *(MemoryError(), KeyboardInterrupt(), StopIteration('within'), CudaError('lost')),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize('callback', ['get_batch', 'read_calibration_cache', 'write'])
+def test_nothing_is_raised_into_tensorrt(no_gpu_memory, monkeypatch, tmp_path, raised, callback):
+    """It is kept, TensorRT is told to end, and then it is raised; C++ would end the process."""
+    module, tensorrt = stand_in('10.3.0.26')
+    seen = []
+
+    def fail(*_):
+        raise raised
+
+    def build_with(monitor, logger):
+        (calibrator,) = module.called('IBuilderConfig.int8_calibrator =')[-1]
+        with contextlib.suppress(BaseException):  # what would end the process
+            seen.append(calibrator.read_calibration_cache())
+            seen.append(bool(calibrator.get_batch(['images'])))
+            seen.append(bool(calibrator.get_batch(['images'])))
+            seen.append(calibrator.write_calibration_cache(memoryview(b'ranges')))
+            seen.append(monitor.step_complete('build', 0))
+        return module.plan()
+
+    module.build = build_with
+    names = {'get_batch': 'PinnedBuffer', 'read_calibration_cache': '_read'}
+    name = names.get(callback, 'tensors_without_range')
+    monkeypatch.setattr(tensorrt_calibrator, name, fail)
+    with pytest.raises(type(raised)) as caught:
+        build(tensorrt, calibration=feed(cache_dir=tmp_path / 'ranges'), **IMPLICIT)
+    assert caught.value is raised
+    assert seen == [None, callback == 'write', callback == 'write', None, False]
+    assert Memory.live == 0
+    assert not (tmp_path / 'ranges').exists()
+
+
+def test_a_cache_that_turns_into_a_folder_costs_no_engine(no_gpu_memory, tmp_path):
+    module, tensorrt = stand_in('10.3.0.26')
+    module.build = calibrating(module)
+    calibration = feed(cache_dir=tmp_path / 'ranges')
+    assert build(tensorrt, calibration=calibration, **IMPLICIT)
+    [kept] = calibration.cache_dir.iterdir()
+    kept.unlink()
+    kept.mkdir()
+    built = build(tensorrt, calibration=calibration, **IMPLICIT)
+    assert 'not kept' in built.calibration_cache
 
 
 def test_batches_of_another_shape_are_refused(no_gpu_memory):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
-import threading
 from collections.abc import Callable
 from collections.abc import Sequence
 from types import TracebackType
@@ -188,7 +187,6 @@ class Device:
                 f"parameter 'device_id' must be below the number of GPUs, {count} (got {index})"
             )
         self.index = index
-        self._thread = threading.local()
         self.use()
         attribute = runtime.cudaDeviceAttr
         self.compute_capability = (
@@ -205,10 +203,11 @@ class Device:
         self.name: str = _call('cudaGetDeviceProperties', index).name.decode()
 
     def use(self) -> None:
-        """Make it this thread's device; each thread starts with device 0."""
-        if not getattr(self._thread, 'ready', False):
-            _call('cudaSetDevice', self.index)
-            self._thread.ready = True
+        """Make it this thread's device; each thread starts with device 0.
+
+        CUDA alone knows which one is: another Device, or a library, may have set it meanwhile.
+        """
+        _call('cudaSetDevice', self.index)
 
     def memory(self) -> tuple[int, int]:
         """Return free and total memory in bytes."""

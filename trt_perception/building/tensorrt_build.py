@@ -132,7 +132,7 @@ def build_plan(
 
     def work() -> BuiltPlan:
         feed = None if calibration is None else _stoppable(calibration, stop)
-        return _build(onnx_bytes, options, tensorrt, fp32_nodes, feed, said, monitor)
+        return _build(onnx_bytes, options, tensorrt, fp32_nodes, feed, said, monitor, stop)
 
     def watch() -> None:
         phase, done, total = monitor.position()
@@ -150,6 +150,7 @@ def _build(
     calibration: CalibrationFeed | None,
     said: TensorRtLog,
     monitor: Any,
+    stop: threading.Event,
 ) -> BuiltPlan:
     start = time.perf_counter()
     strongly_typed = uses_strong_typing(tensorrt, options)
@@ -171,15 +172,15 @@ def _build(
     calibrator = None
     if calibration is not None:
         calibrator = attach_calibrator(
-            tensorrt, builder, config, calibration, options.calibration_method
+            tensorrt, builder, config, calibration, options.calibration_method, failed=stop.set
         )
     try:
         plan = builder.build_serialized_network(network, config)
     finally:
         if calibrator is not None:
             calibrator.close()
-    if calibrator is not None and calibrator.error is not None:
-        raise calibrator.error
+            if calibrator.error is not None:  # whatever became of the build
+                raise calibrator.error
     no_range = '' if calibrator is None else _without_range(calibrator.without_range)
     if plan is None:
         raise EngineError('\n'.join(filter(None, (_failure(tensorrt, options, said), no_range))))

@@ -5,6 +5,7 @@ The model stays without Q/DQ nodes; TensorRT runs it on batches and chooses rang
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import re
@@ -24,11 +25,12 @@ import numpy.typing as npt
 from trt_perception.atomic_files import write_together
 from trt_perception.building.tensorrt_release import TensorRt
 from trt_perception.errors import ConfigError
-from trt_perception.errors import TrtPerceptionError
+from trt_perception.errors import WriteError
 from trt_perception.gpu import DeviceBuffer
 from trt_perception.gpu import PinnedBuffer
 from trt_perception.gpu import Stream
 from trt_perception.gpu import copy_async
+from trt_perception.regular_files import read_regular
 
 __all__ = ['CLASSES', 'CalibrationFeed', 'attach_calibrator', 'tensors_without_range']
 
@@ -60,7 +62,13 @@ class CalibrationFeed:
 
 
 def attach_calibrator(
-    tensorrt: TensorRt, builder: Any, config: Any, feed: CalibrationFeed, method: str
+    tensorrt: TensorRt,
+    builder: Any,
+    config: Any,
+    feed: CalibrationFeed,
+    method: str,
+    *,
+    failed: Callable[[], object] = lambda: None,
 ) -> Any:
     """Let TensorRT calibrate during the build.
 
@@ -70,13 +78,14 @@ def attach_calibrator(
         config: TensorRT's; FP16 and INT8 are set.
         feed: what to calibrate with.
         method: ``entropy`` or ``minmax``; a DLA takes entropy only.
+        failed: called once something went wrong within it, so that the build ends early.
 
     Returns:
-        the calibrator: ``error`` is what went wrong within it or None, ``cache`` says in a
-        sentence whether ranges were reused, ``without_range`` names tensors for which TensorRT
-        found none, ``close`` frees its memory.
+        the calibrator: ``error`` is what went wrong within it or None, and whoever builds must
+        raise it; ``cache`` says in a sentence whether ranges were reused, ``without_range`` names
+        tensors for which TensorRT found none, ``close`` frees its memory.
     """
-    calibrator = _calibrator(tensorrt, feed, method)
+    calibrator = _calibrator(tensorrt, feed, method, failed)
     config.int8_calibrator = calibrator
     profile = builder.create_optimization_profile()
     shapes = {feed.name: feed.shape, **{key: v.shape for key, v in feed.constants.items()}}
@@ -95,15 +104,33 @@ def _cache_file(tensorrt: TensorRt, feed: CalibrationFeed, method: str) -> Path 
     return feed.cache_dir / f'{digest}.tensorrt'
 
 
-def _calibrator(tensorrt: TensorRt, feed: CalibrationFeed, method: str) -> Any:
-    """Return an object of TensorRT's class; its callbacks must not raise, so errors are kept."""
+def _kept(callback: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep what a callback raises, because it must not cross TensorRT's C++; answer None then."""
+
+    @functools.wraps(callback)
+    def safe(calibrator: Any, *arguments: Any) -> Any:
+        if calibrator.error is not None:
+            return None
+        try:
+            return callback(calibrator, *arguments)
+        except BaseException as error:
+            calibrator.fail(error)
+            return None
+
+    return safe
+
+
+def _calibrator(
+    tensorrt: TensorRt, feed: CalibrationFeed, method: str, failed: Callable[[], object]
+) -> Any:
+    """Return an object of TensorRT's class."""
     path = _cache_file(tensorrt, feed, method)
     base: Any = tensorrt.find(CLASSES[method])
 
     class Calibrator(base):  # type: ignore[misc]
         def __init__(self) -> None:
             base.__init__(self)
-            self.error: TrtPerceptionError | OSError | None = None
+            self.error: BaseException | None = None
             self.cache = 'off' if path is None else f'computed: no cache {path}'
             self.without_range: tuple[str, ...] = ()
             self._batches = feed.batches()
@@ -112,21 +139,23 @@ def _calibrator(tensorrt: TensorRt, feed: CalibrationFeed, method: str) -> Any:
         def get_batch_size(self) -> int:
             return feed.shape[0]
 
-        def get_batch(self, names: list[str]) -> list[int] | None:
-            try:
-                batch = next(self._batches, None)
-                if batch is None:
-                    return None
-                if batch.shape != feed.shape:
-                    raise ConfigError(f'expected batches of {feed.shape} (got {batch.shape})')
-                given = {**feed.constants, feed.name: batch.astype(np.float32, copy=False)}
-                if unknown := set(names) - set(given):
-                    raise ConfigError(f'nothing is known of the inputs {", ".join(unknown)}')
-                return [self._upload(name, given[name]) for name in names]
-            except (TrtPerceptionError, OSError) as error:
-                self.error = error
-                return None
+        def fail(self, error: BaseException) -> None:
+            self.error = error
+            failed()
 
+        @_kept
+        def get_batch(self, names: list[str]) -> list[int] | None:
+            batch = next(self._batches, None)
+            if batch is None:
+                return None
+            if batch.shape != feed.shape:
+                raise ConfigError(f'expected batches of {feed.shape} (got {batch.shape})')
+            given = {**feed.constants, feed.name: batch.astype(np.float32, copy=False)}
+            if unknown := set(names) - set(given):
+                raise ConfigError(f'nothing is known of the inputs {", ".join(unknown)}')
+            return [self._upload(name, given[name]) for name in names]
+
+        @_kept
         def read_calibration_cache(self) -> bytes | None:
             content = _read(path)
             if content is None or tensors_without_range(content):
@@ -134,9 +163,10 @@ def _calibrator(tensorrt: TensorRt, feed: CalibrationFeed, method: str) -> Any:
             self.cache = f'reused: {path}'
             return content
 
+        @_kept
         def write_calibration_cache(self, cache: Any) -> None:
             self.without_range = tensors_without_range(bytes(cache))
-            if path is None or self.error is not None:
+            if path is None:
                 return
             if self.without_range:
                 self.cache += '; not kept: tensors without a range'
@@ -144,7 +174,7 @@ def _calibrator(tensorrt: TensorRt, feed: CalibrationFeed, method: str) -> Any:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 write_together({path: bytes(cache)})
-            except (ConfigError, OSError) as error:
+            except (WriteError, OSError) as error:  # it costs time, and no engine
                 self.cache += f'; not kept: {error}'
 
         def close(self) -> None:
@@ -188,8 +218,6 @@ def _read(path: Path | None) -> bytes | None:
     if path is None:
         return None
     try:
-        with path.open('rb') as file:
-            content = file.read(_CACHE_LIMIT + 1)
+        return read_regular(path, _CACHE_LIMIT) or None
     except OSError:
         return None
-    return content if 0 < len(content) <= _CACHE_LIMIT else None

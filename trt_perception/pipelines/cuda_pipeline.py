@@ -140,6 +140,7 @@ class CudaPipeline:
 
     def close(self) -> None:
         """Free everything on the device."""
+        self._closing.callback(self._device.use)  # comes first, and if it fails the rest is freed
         self._closing.close()
 
 

@@ -52,8 +52,8 @@ class EngineArrays:
         self._buffers: dict[str, tuple[PinnedBuffer, DeviceBuffer]] = {}
         with ExitStack() as undo:
             undo.enter_context(self._closing)
-            device = Device(device_id)
-            self._engine = TensorRtEngine(model, device)
+            self._device = Device(device_id)
+            self._engine = TensorRtEngine(model, self._device)
             self._closing.callback(self._engine.close)
             self._stream: Stream = self._closing.enter_context(Stream())
             undo.pop_all()
@@ -71,6 +71,7 @@ class EngineArrays:
             EngineError: no profile holds the shapes, or TensorRT fails.
             CudaError: a CUDA call failed.
         """
+        self._device.use()
         if self._context is None:
             self._context = self._prepare(tensors)
         for name, values in tensors.items():
@@ -89,6 +90,7 @@ class EngineArrays:
 
     def close(self) -> None:
         """Free everything on the device."""
+        self._closing.callback(self._device.use)  # comes first, and if it fails the rest is freed
         self._closing.close()
 
     def _prepare(self, tensors: Mapping[str, npt.NDArray[Any]]) -> TensorRtContext:
