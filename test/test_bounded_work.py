@@ -15,9 +15,16 @@ import rclpy
 from onnx import TensorProto
 from onnx import helper
 from onnx import numpy_helper
+from rcl_interfaces.srv import DescribeParameters
+from rcl_interfaces.srv import GetParameters
+from rcl_interfaces.srv import GetParameterTypes
+from rcl_interfaces.srv import ListParameters
+from rcl_interfaces.srv import SetParameters
+from rcl_interfaces.srv import SetParametersAtomically
 from rclpy.parameter import Parameter
 
 from trt_perception.building.option_sources import load_options
+from trt_perception.config import PARAMETERS
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
@@ -27,6 +34,7 @@ from trt_perception.evaluation.coco import read_annotations
 from trt_perception.manifest import TensorSpec
 from trt_perception.recognition import recognise
 from trt_perception.ros.detector_node import DetectorNode
+from trt_perception.ros.services import answer_always
 
 MOST = 65536
 NAMES = tuple(f'class number {number}' for number in range(MOST))
@@ -170,3 +178,30 @@ def test_a_node_of_65536_classes_answers_changes_of_parameters(node):
     assert 'not known' in change('x' * 4_000_000, 1).reason
     assert 'at most 4096' in change('engine_path', 'x' * 4_000_000).reason
     assert 'at most 65536' in change('model.std', [1.0] * 500_000).reason
+
+
+def test_a_request_that_names_one_parameter_a_thousand_times(node):
+    answer_always(node, lambda service, error: None)
+    services = {service.srv_type: service.callback for service in node.services}
+    value = Parameter('confidence_threshold', value=0.5).to_parameter_msg()
+    for kind, fields in {
+        SetParameters: {'parameters': [value] * 1000},
+        SetParametersAtomically: {'parameters': [value] * 1000},
+        GetParameters: {'names': ['model.class_names'] * 1000},
+        GetParameterTypes: {'names': ['model.class_names'] * 1000},
+        DescribeParameters: {'names': ['model.class_names'] * 1000},
+        ListParameters: {'prefixes': ['model'] * 100_000},
+    }.items():
+        with at_most(2):
+            answer = services[kind](kind.Request(**fields), kind.Response())
+        if kind is SetParameters:
+            assert [result.successful for result in answer.results] == [False] * 1000
+            assert answer.results[0].reason == 'at most 200 in one request (got 1000)'
+        elif kind is SetParametersAtomically:
+            assert not answer.result.successful
+        else:
+            assert answer == kind.Response()
+    # All that there are, at once, are fine.
+    names = [parameter.name for parameter in PARAMETERS]
+    answer = services[GetParameters](GetParameters.Request(names=names), GetParameters.Response())
+    assert len(answer.values) == len(names)

@@ -28,6 +28,7 @@ LAYERS = {
         'atomic_files',
         'build_record',
         'cache',
+        'class_filter',
         'compressed',
         'config',
         'decoder_spec',

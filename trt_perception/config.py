@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 from typing import Final
 
+from trt_perception.class_filter import filtered_ids
 from trt_perception.errors import ConfigError
 from trt_perception.manifest import COLOR_ORDERS
 from trt_perception.manifest import DECODERS
@@ -301,34 +302,13 @@ class DetectorConfig:
         Raises:
             ConfigError: the class filter names a class that the model does not have.
         """
-        ids, unknown = _filtered(self.class_filter, class_names)
-        if unknown:
-            raise ConfigError(
-                "parameter 'class_filter' must name classes of the model (got "
-                f'{_few(unknown)}; it has: {_few(class_names)})'
-            )
+        ids = filtered_ids(self.class_filter, class_names)
         return Thresholds(self.confidence_threshold, self.iou_threshold, ids)
 
 
 # Any change of a parameter makes the whole configuration anew, and a service must answer within
 # 0.1 s, even if there are 65536 names.
 _names_fault: Final = functools.lru_cache(maxsize=4)(names_fault)
-
-
-@functools.lru_cache(maxsize=2)
-def _filtered(
-    wanted: tuple[str, ...], class_names: tuple[str, ...]
-) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Return the sorted indices of the wanted names, and the names that are unknown."""
-    if not wanted:
-        return (), ()
-    by_name = {name: index for index, name in enumerate(class_names)}
-    known = {by_name[name] for name in wanted if name in by_name}
-    return tuple(sorted(known)), tuple(name for name in wanted if name not in by_name)
-
-
-def _few(names: Sequence[str]) -> str:
-    return ', '.join(names[:20]) + (' …' if len(names) > 20 else '')
 
 
 _KINDS: Final = {

@@ -59,23 +59,25 @@ def foreign_sections(path: Path, node: str) -> list[str]:
     try:
         if not path.is_file() or path.stat().st_size > _MOST_BYTES:
             return []  # a pipe can be read once only, and rcl has done so
-        content = yaml.safe_load(path.read_text(encoding='utf-8'))
-        names = list(_sections(content, '', set()))
+        # The names alone: to make values of all the rest fails on what rcl reads, or takes long.
+        root = yaml.SafeLoader(path.read_text(encoding='utf-8')).get_single_node()
+        names = list(_sections(root, '', set()))
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return []
     return [] if any(_matches(name, node) for name in names) else names
 
 
-def _sections(content: Any, head: str, seen: set[int]) -> Iterator[str]:
+def _sections(node: Any, head: str, seen: set[int]) -> Iterator[str]:
     """Find the names that stand above ``ros__parameters``; what YAML's aliases repeat, once."""
-    if not isinstance(content, dict) or id(content) in seen:
+    if not isinstance(node, yaml.MappingNode) or id(node) in seen:
         return
-    seen.add(id(content))
-    if 'ros__parameters' in content:
+    seen.add(id(node))
+    named = [(key.value, inside) for key, inside in node.value if isinstance(key.value, str)]
+    if any(name == 'ros__parameters' for name, _ in named):
         yield head
         return
-    for name, inside in content.items():
-        yield from _sections(inside, f'{head}/{str(name).strip("/")}', seen)
+    for name, inside in named:
+        yield from _sections(inside, f'{head}/{name.strip("/")}', seen)
 
 
 def _matches(pattern: str, node: str) -> bool:

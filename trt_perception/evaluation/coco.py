@@ -8,9 +8,7 @@ Format: https://cocodataset.org/#format-data and #format-results.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -21,6 +21,9 @@ __all__ = ['answer_always']
 
 _TYPES: Final = [kind.value for kind in Parameter.Type]
 _LONGEST_REASON: Final = 1000
+#: As many as a node has, several times over; and the fields of requests that name them.
+_MOST_NAMED: Final = 200
+_LISTS: Final = ('parameters', 'names', 'prefixes')
 
 _Handler = Callable[[Any, Any], Any]
 
@@ -37,7 +40,8 @@ def answer_always(node: Node, report: Callable[[Service, Exception], None]) -> N
         sets = kind in (SetParameters, SetParametersAtomically)
         handle = _known_types(service) if sets else service.callback
         answer = _answering(service, handle, report)
-        service.callback = _one_by_one(answer) if kind is SetParameters else answer
+        answer = _one_by_one(answer) if kind is SetParameters else answer
+        service.callback = _not_too_many(service, answer)
 
 
 def _answering(
@@ -62,6 +66,18 @@ def _refusal(service: Service, request: Any, reason: str) -> Any:
     elif service.srv_type is SetParametersAtomically:
         response.result = refused
     return response
+
+
+def _not_too_many(service: Service, answer: _Handler) -> _Handler:
+    """Refuse a request that names one parameter hundreds of times: nothing else goes on then."""
+
+    def limited(request: Any, response: Any) -> Any:
+        count = max(len(getattr(request, name, ())) for name in _LISTS)
+        if count <= _MOST_NAMED:
+            return answer(request, response)
+        return _refusal(service, request, f'at most {_MOST_NAMED} in one request (got {count})')
+
+    return limited
 
 
 def _one_by_one(answer: _Handler) -> _Handler:

@@ -1,0 +1,48 @@
+"""The classes that a filter names, as indices."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Final
+
+from trt_perception.errors import ConfigError
+
+__all__ = ['filtered_ids']
+
+_SHOWN: Final = 20
+
+
+def filtered_ids(wanted: tuple[str, ...], class_names: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the indices of the wanted names, sorted, each once; empty where none is wanted.
+
+    Args:
+        wanted: the parameter ``class_filter``.
+        class_names: of the model.
+
+    Raises:
+        ConfigError: the model has no class of such a name.
+    """
+    ids, unknown = _found(wanted, class_names)
+    if unknown:
+        raise ConfigError(
+            "parameter 'class_filter' must name classes of the model (got "
+            f'{_few(unknown)}; it has: {_few(class_names)})'
+        )
+    return ids
+
+
+@functools.lru_cache(maxsize=2)  # asked again with any change of another parameter
+def _found(
+    wanted: tuple[str, ...], class_names: tuple[str, ...]
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return indices and names that are unknown."""
+    if not wanted:
+        return (), ()
+    by_name = {name: index for index, name in enumerate(class_names)}
+    known = {by_name[name] for name in wanted if name in by_name}
+    return tuple(sorted(known)), tuple(name for name in wanted if name not in by_name)
+
+
+def _few(names: Sequence[str]) -> str:
+    return ', '.join(names[:_SHOWN]) + (' …' if len(names) > _SHOWN else '')
