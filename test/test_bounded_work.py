@@ -7,6 +7,7 @@ Measured is the time of this thread on the processor: others do not count.
 import contextlib
 import json
 import time
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -30,7 +31,10 @@ from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.errors import UnsaidError
 from trt_perception.evaluation.classes import match_classes
+from trt_perception.evaluation.coco import Annotations
+from trt_perception.evaluation.coco import CocoImage
 from trt_perception.evaluation.coco import read_annotations
+from trt_perception.evaluation.images import match_images
 from trt_perception.manifest import TensorSpec
 from trt_perception.recognition import recognise
 from trt_perception.ros.detector_node import DetectorNode
@@ -103,6 +107,17 @@ def test_a_class_map_of_all_names(tmp_path):
     # Nothing fits, and what is similar is looked for among a few.
     with at_most(20), pytest.raises(ConfigError, match='do not match'):
         match_classes(NAMES, truth)
+
+
+def test_pictures_of_one_name_in_thousands_of_folders():
+    files = [Path(f'/data/drive/{number}/left/000001.jpg') for number in range(20_000)]
+    names = [f'{number}/left/000001.jpg' for number in range(20_000)]
+    images = tuple(CocoImage(number, name, None) for number, name in enumerate(names))
+    with at_most(20):
+        pairs = match_images(Annotations(Path('truth.json'), images, {}, {}), files[::-1])
+    assert [(image.file_name, path) for image, path in pairs] == list(
+        zip(names, files, strict=True)
+    )
 
 
 def test_wrong_names_are_compared_with_a_few(tmp_path):

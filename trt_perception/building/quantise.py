@@ -265,7 +265,8 @@ def _insert(
     from onnxruntime import quantization
     from onnxruntime.quantization import calibrate
 
-    chosen = [node for node in model.graph.node if node.name in set(nodes)]
+    wanted = set(nodes)
+    chosen = [node for node in model.graph.node if node.name in wanted]
     tops = {node.input[0]: np.float32(ranges[node.input[0]]) for node in chosen}
     limits = {name: (-top, top) for name, top in tops.items()}
     kinds = sorted({node.op_type for node in chosen})

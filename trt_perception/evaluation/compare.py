@@ -291,5 +291,6 @@ def accuracy_report(
 
 def _renumbered(model: ModelAccuracy, names: tuple[str, ...]) -> Sequence[Detections]:
     """Return a model's detections with the class ids that its names have in another model."""
-    ids = np.array([names.index(name) for name in model.class_names], np.int32)
+    index = {name: place for place, name in enumerate(names)}
+    ids = np.array([index[name] for name in model.class_names], np.int32)
     return [Detections(one.xyxy, one.scores, ids[one.class_ids]) for one in model.detections]

@@ -21,6 +21,7 @@ from trt_perception.picture_files import read_picture
 __all__ = ['find_all_images', 'match_images', 'read_image']
 
 _SHOWN: Final = 3
+_MOST_PARTS: Final = 8
 _Picture = npt.NDArray[np.uint8]
 
 
@@ -56,14 +57,17 @@ def match_images(
     Raises:
         ConfigError: an image has no file, or several; how many, and examples.
     """
-    by_name: dict[str, list[Path]] = {}
-    for path in images:
-        by_name.setdefault(path.name, []).append(path)
+    ends: dict[int, dict[tuple[str, ...], list[Path]]] = {1: _by_end(images, 1)}
     pairs, missing = [], []
     for image in annotations.images:
         parts = tuple(p for p in PurePosixPath(image.file_name).parts if p not in ('/', '.'))
-        same_name = by_name.get(parts[-1] if parts else '', [])
-        found = [path for path in same_name if path.parts[-len(parts) :] == parts] or same_name
+        # Thousands of folders may each have a 000001.jpg.
+        count = max(1, min(len(parts), _MOST_PARTS))
+        if count not in ends:
+            ends[count] = _by_end(images, count)
+        near = ends[count].get(parts[-count:], [])
+        found = [path for path in near if path.parts[-len(parts) :] == parts]
+        found = found or ends[1].get(parts[-1:], [])
         if len(found) > 1:
             raise ConfigError(
                 f'{annotations.path}: image {image.file_name!r} may be any of {found[0]} and '
@@ -76,6 +80,14 @@ def match_images(
     if missing and (not pairs or not allow_missing):
         raise ConfigError(_missing(annotations, images, missing))
     return pairs
+
+
+def _by_end(images: Sequence[Path], count: int) -> dict[tuple[str, ...], list[Path]]:
+    """Return files by the last parts of their paths."""
+    found: dict[tuple[str, ...], list[Path]] = {}
+    for path in images:
+        found.setdefault(path.parts[-count:], []).append(path)
+    return found
 
 
 def read_image(path: Path, size_wh: tuple[int, int] | None = None) -> _Picture:

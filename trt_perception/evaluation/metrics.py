@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+from collections import Counter
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -141,11 +142,13 @@ def measure(
     evaluation = _evaluate(sorted(image_ids), sorted(categories), truth, found)
     precision = evaluation.eval['precision']  # IoU, recall, category, area, limit
     classes, curves = {}, {}
+    objects = Counter(row['category_id'] for row in truth if not row['iscrowd'])
+    detections = Counter(row['category_id'] for row in found)
     for index, id_ in enumerate(sorted(categories)):
         curve = precision[:, :, index, _ALL_AREAS, _AT_MOST_100]
         classes[categories[id_]] = ClassMetrics(
-            sum(row['category_id'] == id_ and not row['iscrowd'] for row in truth),
-            sum(row['category_id'] == id_ for row in found),
+            objects[id_],
+            detections[id_],
             _mean(curve),
             _mean(curve[0]),
         )
