@@ -31,7 +31,6 @@ from trt_perception.building.precision import convert_precision
 from trt_perception.building.quantise import quantise
 from trt_perception.building.quantise_check import check_quantised
 from trt_perception.building.quantise_modelopt import quantise_with_modelopt
-from trt_perception.building.quantise_scales import fit_scales
 from trt_perception.errors import EngineError
 
 TARGETS = ('int8', 'fp8')
@@ -348,6 +347,8 @@ def test_a_scale_that_fp16_does_not_hold_is_raised(images, scale, of, explicit):
 
 
 def test_scales_that_fit_no_weights_are_left_to_whoever_checks_shapes(images):
+    from trt_perception.building.quantise_scales import fit_scales
+
     model, *_ = quantised(images, 1e-12, of='weights')
     (scale,) = (t for t in model.graph.initializer if t.name == 'given')
     before = model.SerializeToString()
