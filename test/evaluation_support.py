@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import cv2
 import numpy as np
 
-from trt_perception.atomic_files import write_json
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.pipelines.pipeline import Result
@@ -81,7 +80,7 @@ def by_hand(tmp_path, rows):
     from pycocotools.cocoeval import COCOeval
 
     results = tmp_path / 'results.json'
-    write_json(results, rows)
+    results.write_text(json.dumps(rows))
     with contextlib.redirect_stdout(io.StringIO()):
         coco = COCO(str(tmp_path / 'truth.json'))
         evaluation = COCOeval(coco, coco.loadRes(str(results)), 'bbox')

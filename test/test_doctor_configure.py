@@ -188,7 +188,9 @@ def test_a_file_for_another_node(tmp_path):
     assert len(reds(there)) == 1
 
 
-@pytest.mark.parametrize('fault', [f for f in faults.FAULTS if f.phase == 'start'], ids=str)
+@pytest.mark.parametrize(
+    'fault', [f for f in faults.FAULTS if f.phase == 'start'], ids=lambda f: f.name
+)
 def test_what_keeps_a_node_from_starting(fault, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'broken.yaml').write_text('{')

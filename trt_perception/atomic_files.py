@@ -72,9 +72,10 @@ def write_json(path: Path, content: object, indent: int | None = None) -> None:
 
 def _is_special(path: Path) -> bool:
     """Tell whether a path is a device or pipe, which no file may take the place of."""
-    if str(path.parent) in ('/dev', '/dev/fd', '/proc/self/fd'):
-        return path.exists()
-    return path.exists() and not path.is_file() and not path.is_dir()
+    if not path.exists() or path.is_dir():
+        return False
+    # /dev/stdout is a link, and may lead to a file.
+    return str(path.parent) in ('/dev', '/dev/fd', '/proc/self/fd') or not path.is_file()
 
 
 def _write_into(path: Path, content: bytes) -> None:
