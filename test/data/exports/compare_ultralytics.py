@@ -1,0 +1,132 @@
+"""Export Ultralytics' own networks with random weights, and hold our boxes to its predictor's.
+
+Prints a line for each: the decoder that was recognised, how many boxes both found, the smallest
+and the middle IoU of boxes of the same class and score, and the largest difference of the input.
+Weights are random, so that a last bit of the input, or of an IoU at the threshold of NMS, may move
+or remove a box; the middle IoU tells.
+
+    python3 -m pip install torch==2.15.0 torchvision==0.29.2 onnx onnxruntime ultralytics==8.4.190
+    PYTHONPATH=. python3 test/data/exports/compare_ultralytics.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tempfile
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+import ultralytics
+import yaml
+
+from trt_perception.config import DetectorConfig
+from trt_perception.config import Thresholds
+from trt_perception.frame import Frame
+from trt_perception.model_file import read_model_file
+from trt_perception.pipelines.open_pipeline import open_offline
+
+NETWORKS = ('yolov8n', 'yolov10n', 'yolo11n', 'yolo12n', 'yolo26n', 'rtdetr-l')
+#: Classes, height and width, and what the exporter is asked.
+FORMS = (
+    (80, (320, 320), {}),
+    (2, (352, 416), {'nms': False}),
+    (2, (320, 320), {'nms': True}),
+    (1, (352, 416), {'dynamic': True}),
+    (80, (320, 320), {'dynamic': True, 'simplify': False, 'nms': False}),
+    (2, (320, 320), {'quantize': 16}),
+)
+
+
+def picture():
+    """Return uint8 (375, 500, 3), BGR."""
+    small = np.random.default_rng(3).integers(0, 256, (12, 16, 3), np.uint8)
+    image = cv2.resize(small, (500, 375), interpolation=cv2.INTER_CUBIC)
+    cv2.circle(image, (380, 120), 60, (220, 30, 40), -1)
+    return image
+
+
+def network(name, classes, shape, folder):
+    """Return a network as Ultralytics describes it, whose answers differ from place to place."""
+    torch.manual_seed(1)
+    described = Path(ultralytics.__file__).parent / 'cfg' / 'models'
+    family = re.sub(r'^(yolo\w*\d+)[nslmx]$', r'\1', name)
+    path = next(file for stem in (name, family) for file in described.glob(f'*/{stem}.yaml'))
+    content = {**yaml.safe_load(path.read_text()), 'nc': classes}
+    copy = folder / f'{name}.yaml'
+    copy.write_text(yaml.safe_dump(content))
+    model = (ultralytics.RTDETR if 'rtdetr' in name else ultralytics.YOLO)(str(copy))
+    pictures = torch.nn.functional.interpolate(torch.rand(4, 3, 12, 16), size=shape)
+    with torch.no_grad():
+        for module in model.model.modules():  # their statistics, from pictures
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.train()
+                module.momentum = None
+                module.reset_running_stats()
+        model.model(pictures)
+        model.model.eval()
+        for key, parameter in model.model.named_parameters():
+            if 'bbox_head' in key and not parameter.any():
+                parameter.normal_(0, 0.1)
+            elif re.search(r'cv3\.\d\.2\.', key):
+                parameter.mul_(0.3)
+                if key.endswith('bias'):
+                    parameter.normal_(-2, 0.5)
+    return model
+
+
+def overlaps(found, xyxy, scores, labels):
+    """Return the best IoU of each box that was found with one of the same class and score."""
+    best = []
+    for box, score, label in zip(found.xyxy, found.scores, found.class_ids, strict=True):
+        same = xyxy[(labels == label) & (np.abs(scores - score) < 0.02)]
+        low, high = np.maximum(same[:, :2], box[:2]), np.minimum(same[:, 2:], box[2:])
+        shared = np.prod(np.clip(high - low, 0, None), axis=1)
+        areas = np.prod(same[:, 2:] - same[:, :2], axis=1) + np.prod(box[2:] - box[:2])
+        best.append((shared / (areas - shared)).max(initial=0))
+    return best or [1.0]
+
+
+def compare(path, shape, image):
+    """Return a line on one exported file."""
+    height, width = image.shape[:2]
+    theirs = (ultralytics.RTDETR if 'rtdetr' in path.name else ultralytics.YOLO)(str(path))
+    options = {'imgsz': list(shape), 'rect': False, 'iou': 0.45, 'max_det': 300, 'verbose': False}
+    (boxes,) = theirs.predict(image, conf=0.05, **options)
+    scores = np.sort(boxes.boxes.conf.numpy())
+    threshold = 0.05
+    if len(scores) > 250:  # so few that no limit of either cuts them, and far from every score
+        middle = len(scores) - 200 + int(np.argmax(np.diff(scores[-200:-50])))
+        threshold = float(scores[middle] + scores[middle + 1]) / 2
+    (boxes,) = theirs.predict(image, conf=threshold, **options)
+    xyxy = np.clip(boxes.boxes.xyxy.numpy(), 0, [width, height, width, height])
+    whole = (xyxy[:, 2:] > xyxy[:, :2]).all(axis=1)
+    config = DetectorConfig(engine_path=str(path), max_detections=300)
+    pipeline = open_offline(read_model_file(path), config, max_candidates=30_000)
+    frame = Frame.view(image, width=width, height=height, step=3 * width, encoding='bgr8')
+    tensor, _ = pipeline.preprocess([frame])
+    fed = np.abs(tensor - theirs.predictor.preprocess([image]).numpy()).max()
+    (found,) = pipeline.detect([frame], Thresholds(confidence=threshold, iou=0.45))
+    told = boxes.boxes.conf.numpy()[whole], boxes.boxes.cls.numpy()[whole]
+    best = overlaps(found, xyxy[whole], *told)
+    return (
+        f'{pipeline.spec.decoder}: {len(found)} and {whole.sum()} boxes, IoU from '
+        f'{min(best):.4f}, in the middle {np.median(best):.4f}, input within {fed:.1g}'
+    )
+
+
+def main():
+    image = picture()
+    for name in NETWORKS:
+        for classes, shape, asked in FORMS:
+            with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+                model = network(name, classes, shape, Path(folder))
+                path = Path(model.export(format='onnx', imgsz=list(shape), **asked))
+                line = compare(path.resolve(), shape, image)
+            print(f'{name}, {classes} classes, {shape}, {asked}: {line}', flush=True)
+
+
+if __name__ == '__main__':
+    main()
