@@ -32,6 +32,7 @@ from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.stages.gpu_kernels import MAX_CANDIDATES
 from trt_perception.tools.benchmark_measure import detect_all
+from trt_perception.tools.benchmark_pace import Pace
 
 pytestmark = needs_tensorrt
 
@@ -215,9 +216,9 @@ def test_more_candidates_than_the_kernels_hold_are_decoded_on_the_host(engine):
         HostPipeline(read_model_file(ONNX), config, max_candidates=30_000),
         CudaPipeline(read_model_file(engine), config, max_candidates=30_000),
     ):
-        runs.append(detect_all(pipeline, frames, Thresholds(confidence=0.001)))
+        runs.append(detect_all(pipeline, frames, Thresholds(confidence=0.001), Pace(1)))
         # No score keeps any of the 6000 boxes out.
-        counts.append(len(detect_all(pipeline, frames[:1], Thresholds(confidence=0))[0]))
+        counts.append(len(detect_all(pipeline, frames[:1], Thresholds(confidence=0), Pace(1))[0]))
         pipeline.close()
     _, expected, found = runs
     few, many, on_device = counts
