@@ -4,15 +4,19 @@ ros2 launch trt_perception detect.launch.py engine_path:=/path/to/model.onnx
 """
 
 import atexit
+import signal
 import tempfile
 from pathlib import Path
 
 from ament_index_python.packages import get_package_share_directory
 from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument
+from launch.actions import EmitEvent
 from launch.actions import IncludeLaunchDescription
 from launch.actions import OpaqueFunction
 from launch.events import IncludeLaunchDescription as StartEvent
+from launch.events import matches_action
+from launch.events.process import ShutdownProcess
 from launch.logging import get_logger
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
@@ -86,6 +90,19 @@ def given_parameters(values, alone):
         raise ValueError(f'{error}{cure}') from error
 
 
+def keep_ended(event, _):
+    """Keep launch from starting the node again where that was meant to end, or would end again.
+
+    Launch itself looks at no exit code.
+    """
+    signals = (signal.SIGINT, signal.SIGTERM)
+    wrong_parameters = 2
+    meant = (0, wrong_parameters, *(-number for number in signals), *(128 + n for n in signals))
+    if event.returncode not in meant:
+        return None
+    return EmitEvent(event=ShutdownProcess(process_matcher=matches_action(event.action)))
+
+
 def start_detector(context):
     """Make the node from the arguments' values."""
     alone = check_names(context)
@@ -110,7 +127,8 @@ def start_detector(context):
             emulate_tty=True,
             # A lost GPU context cannot be repaired inside a process.
             respawn=True,
-            respawn_delay=2.0,
+            respawn_delay=2.0,  # leaves time for on_exit
+            on_exit=keep_ended,
             respawn_max_retries=3,
         )
     ]
