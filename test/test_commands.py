@@ -36,6 +36,59 @@ def test_a_node_is_ended_by_signals(tmp_path):
     assert (done.returncode, done.stderr) == (0, '')
 
 
+AGAIN = """
+import signal, sys, time
+
+def main():
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.raise_signal(number)
+        print('ended in order', flush=True)
+        time.sleep({pause})
+        signal.raise_signal(signal.{last})
+        print('went on', flush=True)
+        raise
+"""
+
+
+@pytest.mark.parametrize('last', ['SIGINT', 'SIGTERM'])
+@pytest.mark.parametrize(
+    ('pause', 'said'), [(0, 'ended in order\nwent on\n'), (1.1, 'ended in order\n')]
+)
+def test_a_second_signal_counts_after_a_second(tmp_path, pause, said, last):
+    (tmp_path / 'tool.py').write_text(AGAIN.format(pause=pause, last=last))
+    command = [sys.executable, '-c', RUN]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, said, '')
+
+
+LATE = """
+import os, signal
+
+class Late:
+    def __del__(self, kill=os.kill, number=os.getpid(), signals=(signal.SIGINT, signal.SIGTERM)):
+        for each in signals:
+            kill(number, each)
+
+late = Late()
+
+def main():
+    {what}
+"""
+
+
+@pytest.mark.parametrize(
+    ('what', 'code'), [('return 1', 1), (STOP, 130), ('raise SystemExit(2)', 2)]
+)
+def test_signals_in_the_end_of_the_interpreter_change_nothing(tmp_path, what, code):
+    (tmp_path / 'tool.py').write_text(LATE.format(what=what))
+    command = [sys.executable, '-c', RUN]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (code, '')
+
+
 def test_a_signal_that_is_ignored_stays_so(tmp_path):
     (tmp_path / 'tool.py').write_text(f'import signal\n{STOP}\ndef main():\n    return 3\n')
     command = ['env', '--ignore-signal=INT', sys.executable, '-c', RUN]

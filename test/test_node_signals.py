@@ -1,12 +1,15 @@
 """SIGINT and SIGTERM end the process cleanly in every state."""
 
 import signal
+import sys
 import time
 
 import pytest
 import scripted_node
 from graph import HANDSHAKE
 from graph import picture_of
+from programs import DEADLINE_S
+from programs import Program
 from programs import script
 
 pytest_plugins = ['graph_fixtures']
@@ -77,6 +80,57 @@ def test_configure_is_given_up_between_two_steps(start_detector, number):
     # Of three slots, one was warmed up: the step in progress was the last.
     assert detector.program.count('enqueue 114\n') == 1
     assert detector.program.count('pipeline closed') == 1
+
+
+@SIGNALS
+def test_signals_in_the_end_of_the_interpreter_change_nothing(start_detector, model, number):
+    command = [*script('late_signal_node.py'), 'detector_node']
+    detector = start_detector({'engine_path': str(model)}, command=command)
+    detector.to('configure', 'activate')
+    assert_clean_end(detector, number)
+
+
+def test_wrong_parameters_and_signals_in_the_end_of_the_interpreter():
+    command = [*script('late_signal_node.py'), 'detector_node', '--ros-args', '-p', 'nothing:=1']
+    program = Program(command)
+    assert program.wait() == 2
+    assert 'Traceback' not in program.output
+
+
+def test_a_node_that_hangs_while_it_starts_is_ended_by_a_second_signal():
+    program = Program(script('stuck_node.py'))
+    program.wait_for_output('stuck')
+    try:
+        program.send(signal.SIGINT)
+        end = time.monotonic() + DEADLINE_S
+        while program.alive and time.monotonic() < end:
+            time.sleep(0.1)
+            program.send(signal.SIGTERM)
+        assert not program.alive
+        assert program.wait() == 128 + signal.SIGTERM
+    finally:
+        program.send(signal.SIGKILL)
+
+
+BROKEN_END = """
+import sys
+
+import rclpy
+
+from trt_perception.ros.process import run_node
+
+def close(node):
+    raise RuntimeError('closing broke')
+
+sys.exit(run_node(lambda: rclpy.create_node('ends_badly'), close, finished=lambda _: True))
+"""
+
+
+def test_an_end_that_breaks_is_told():
+    program = Program([sys.executable, '-c', BROKEN_END])
+    assert program.wait() == 1
+    assert '[ends_badly]: while closing: Traceback' in program.output
+    assert 'closing broke' in program.output
 
 
 def test_second_signal_ends_a_node_that_hangs(start_detector):

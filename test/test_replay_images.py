@@ -15,6 +15,7 @@ import rclpy
 from programs import DEADLINE_S
 from programs import Program
 from programs import executable
+from programs import script
 from rclpy.qos import DurabilityPolicy
 from rclpy.qos import QoSProfile
 from rclpy.qos import ReliabilityPolicy
@@ -137,6 +138,14 @@ def test_loop_until_a_signal(client, replay, folder):
     assert means[:3] == means[3:]
     stamps = [stamp_ns(message) for message in heard]
     assert stamps == sorted(set(stamps))
+
+
+def test_signals_in_the_end_of_the_interpreter_change_nothing(folder):
+    program = Program([*script('late_signal_node.py'), 'replay_images', folder, '--loop'])
+    program.wait_for_output('node up')
+    program.send(signal.SIGTERM)
+    assert program.wait() == 0
+    assert 'Traceback' not in program.output
 
 
 def test_glob_as_compressed_images_on_a_remapped_topic(client, replay, folder):

@@ -31,7 +31,7 @@ def test_transitions_during_inference(client):
 
 
 def test_signals(model):
-    check(soaks.signals(model, count=4))
+    check(soaks.signals(model, count=10))
 
 
 def test_overload(client):

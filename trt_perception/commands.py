@@ -11,6 +11,8 @@ import os
 import signal
 import sys
 
+from trt_perception.interruption import Interruption
+from trt_perception.interruption import ignore_signals
 from trt_perception.standard_streams import guarded_streams
 from trt_perception.standard_streams import lost
 
@@ -64,21 +66,25 @@ def replay_images() -> int:
 
 
 def _run(module: str, interrupted: int = 130) -> int:
-    # OpenCV looks at it when it is first imported: a second wall behind our own checks.
-    os.environ.setdefault('OPENCV_IO_MAX_IMAGE_PIXELS', str(_MAX_PIXELS))
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:  # else a shell in the background ignores it
+    catches = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if catches:  # else a shell in the background ignores it
         # Nothing has begun that must be ended in order.
         signal.signal(signal.SIGINT, lambda *_: os._exit(interrupted))
     main = importlib.import_module(module).main
-    with guarded_streams() as output:
-        try:
-            signal.signal(signal.SIGINT, before)
-            code = int(main())
-        except KeyboardInterrupt:
-            code = interrupted
-    why = lost(output)
-    if why:
-        name = module.rpartition('.')[2]
-        print(f'{name}: standard output is not complete: {why}', file=sys.stderr)
-    return code or int(bool(why))
+    try:
+        with guarded_streams() as output:
+            try:
+                if catches:
+                    signal.signal(signal.SIGINT, Interruption(interrupted))
+                code = int(main())
+            except KeyboardInterrupt:
+                code = interrupted
+        why = lost(output)
+        if why:
+            name = module.rpartition('.')[2]
+            print(f'{name}: standard output is not complete: {why}', file=sys.stderr)
+        return code or int(bool(why))
+    except KeyboardInterrupt:  # while the last of the output is written
+        return interrupted
+    finally:
+        ignore_signals()

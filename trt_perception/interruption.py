@@ -3,16 +3,30 @@
 Loading a model is a row of calls into CUDA, TensorRT and the compiler that may take seconds each.
 None can be stopped, and no exception may come in the middle of one, where TensorRT calls back: so
 what was asked for is looked at in between.
+
+A signal that follows another within a second is the same once more: launch, systemd and timeout
+pass on what the whole process group was sent. It must not disturb what the first one ends.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import threading
+import time
+from types import FrameType
 from typing import Final
 
 from trt_perception.errors import InterruptionError
 
-__all__ = ['check_interruption', 'interrupt', 'interrupted']
+__all__ = [
+    *('ENDING_SIGNALS', 'SAME_SIGNAL_S', 'Interruption'),
+    *('check_interruption', 'ignore_signals', 'interrupt', 'interrupted'),
+]
+
+ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+SAME_SIGNAL_S: Final = 1.0
 
 _ASKED: Final = threading.Event()
 
@@ -35,3 +49,40 @@ def check_interruption() -> None:
     """
     if interrupted():
         raise InterruptionError('given up, because the process was asked to end')
+
+
+class Interruption:
+    """A handler of signals that raises KeyboardInterrupt, once.
+
+    After the first it handles both signals that end a process: within a second they do nothing,
+    later one ends a process that hangs.
+
+    Args:
+        exit_code: of a process that hangs.
+        say: written to standard error at the first, as it stands.
+    """
+
+    def __init__(self, exit_code: int, say: str = '') -> None:
+        self._exit_code = exit_code
+        self._say = say
+        self._first_s: float | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if self._first_s is None:
+            self._first_s = time.monotonic()
+            for each in ENDING_SIGNALS:
+                signal.signal(each, self)
+            with contextlib.suppress(OSError):  # not by print, which may be at work already
+                os.write(2, self._say.encode())
+            raise KeyboardInterrupt
+        if time.monotonic() - self._first_s > SAME_SIGNAL_S:
+            os._exit(self._exit_code)
+
+
+def ignore_signals() -> None:
+    """Let no signal change the exit code any more; for the main thread, when all is done.
+
+    The interpreter's end gives each signal its default back, of which the process would die.
+    """
+    for number in ENDING_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)

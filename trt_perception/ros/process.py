@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -16,15 +17,18 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
 from trt_perception.errors import ConfigError
+from trt_perception.interruption import ENDING_SIGNALS
+from trt_perception.interruption import SAME_SIGNAL_S
+from trt_perception.interruption import ignore_signals
 from trt_perception.interruption import interrupt
 from trt_perception.plain_text import plain
 from trt_perception.ros.executor import GuardedExecutor
+from trt_perception.ros.log import log_text
 
 __all__ = ['run_node', 'wrong_usage']
 
 NodeType = TypeVar('NodeType', bound=Node)
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_SAME_SIGNAL_S = 1.0
+_PIPE_BYTES = 65536
 
 
 def run_node(
@@ -49,7 +53,20 @@ def run_node(
         The exit code: 0 done or interrupted, 2 wrong parameters or arguments, each said in one
         sentence.
     """
-    caught = _caught_signals()
+    signals = _Signals()
+    try:
+        return _run_until(signals, make_node, close_node, args, finished)
+    finally:
+        signals.ignore()
+
+
+def _run_until(
+    signals: _Signals,
+    make_node: Callable[[], NodeType],
+    close_node: Callable[[NodeType], int],
+    args: list[str] | None,
+    finished: Callable[[NodeType], bool],
+) -> int:
     try:
         rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
     except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
@@ -59,55 +76,72 @@ def run_node(
     except ConfigError as error:
         rclpy.shutdown()
         return wrong_usage(str(error))
-    stop = threading.Event()
-    wake = node.create_guard_condition(lambda: None)
-    waiter = threading.Thread(
-        target=_wait_for_signal, args=(caught, stop, wake.trigger), name='signals', daemon=True
-    )
-    waiter.start()
     executor = GuardedExecutor(node)
+    signals.wake = node.create_guard_condition(lambda: None).trigger
     node.get_logger().info('node up')
-    try:
-        while not stop.is_set() and not finished(node) and node.context.ok():
-            executor.spin_once()
-        node.get_logger().info('ending')
-    finally:
-        executor.remove_node(node)
-        stop.set()
-        exit_code = close_node(node)
-        executor.shutdown()
-        rclpy.shutdown()
+    while not signals.asked.is_set() and not finished(node) and node.context.ok():
+        executor.spin_once()
+    node.get_logger().info('ending')
+    executor.remove_node(node)
+    exit_code = _closed(node, close_node)
+    executor.shutdown()
+    rclpy.try_shutdown()
     return exit_code
 
 
-def _caught_signals() -> int:
-    """Catch the signals that end the process; return a file descriptor that gets a byte for each.
+def _closed(node: NodeType, close_node: Callable[[NodeType], int]) -> int:
+    try:
+        return close_node(node)
+    except Exception:
+        node.get_logger().error(log_text(f'while closing: {traceback.format_exc()}'))
+        return 1
 
-    Python runs handlers in the main thread only, which sits in the middleware's wait. The byte is
-    written by whichever thread the signal hits; blocking signals and sigwait would miss threads
-    that NumPy started at import.
+
+class _Signals:
+    """The signals that end the process, from now until the interpreter's end.
+
+    The first asks for the end. One that follows within a second is the same once more; a later one
+    ends a process that hangs at once, as people expect who press Ctrl-C twice.
+
+    Python runs handlers in the main thread only, which sits in the middleware's wait. So a byte is
+    written to a pipe by whichever thread the signal hits; blocking signals and sigwait would miss
+    threads that NumPy started at import.
+
+    Attributes:
+        asked: set by the first.
+        wake: called by the first, from a thread.
     """
-    receiver, sender = os.pipe()
-    os.set_blocking(sender, False)
-    for number in _SIGNALS:
-        signal.signal(number, lambda *_: None)
-    signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
-    return receiver
 
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.wake: Callable[[], None] = lambda: None
+        self._over = False
+        self._caught, sender = os.pipe()
+        os.set_blocking(sender, False)
+        for number in ENDING_SIGNALS:
+            signal.signal(number, lambda *_: None)
+        signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
+        threading.Thread(target=self._wait, name='signals', daemon=True).start()
 
-def _wait_for_signal(caught: int, stop: threading.Event, wake: Callable[[], None]) -> None:
-    os.read(caught, 1)
-    interrupt()
-    stop.set()
-    with contextlib.suppress(Exception):  # the node may be gone by now
-        wake()
-    # A second signal ends the process at once, as people expect who press Ctrl-C twice. One that
-    # follows at once is the same once more: launch passes on what the whole process group was
-    # sent, where no terminal is there (systemd, timeout).
-    first = time.monotonic()
-    while True:
-        number = os.read(caught, 1)[0]
-        if time.monotonic() - first > _SAME_SIGNAL_S:
+    def ignore(self) -> None:
+        """Let no signal do anything any more."""
+        self._over = True
+        ignore_signals()
+
+    def _wait(self) -> None:
+        os.read(self._caught, 1)
+        interrupt()
+        self.asked.set()
+        with contextlib.suppress(Exception):  # the node may be gone by now
+            self.wake()
+        # What came within a second waits here, however late this thread gets its turn.
+        time.sleep(SAME_SIGNAL_S)
+        os.set_blocking(self._caught, False)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._caught, _PIPE_BYTES)
+        os.set_blocking(self._caught, True)
+        number = os.read(self._caught, 1)[0]
+        if not self._over:
             os._exit(128 + number)
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import logging
-import os
 import shlex
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 from typing import Final
 
@@ -22,6 +20,8 @@ from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.errors import WriteError
+from trt_perception.interruption import ENDING_SIGNALS
+from trt_perception.interruption import Interruption
 from trt_perception.plain_text import plain
 
 __all__ = ['main']
@@ -59,7 +59,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    before = [signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)]
+    stop = Interruption(130, say='\nstopping; once more ends at once\n')
+    before = [signal.signal(number, stop) for number in ENDING_SIGNALS]
     try:
         return _run(given)
     except ConfigError as error:
@@ -72,16 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say('interrupted; no engine was written')
         return 130
     finally:
-        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+        for number, handler in zip(ENDING_SIGNALS, before, strict=True):
             signal.signal(number, handler)
-
-
-def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    """End what runs at its next safe point; a second signal ends the process at once."""
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda *_: os._exit(130))
-    print('\nstopping; once more ends at once', file=sys.stderr, flush=True)
-    raise KeyboardInterrupt
 
 
 def _say(text: object) -> None:
