@@ -47,6 +47,7 @@ LAYERS = {
         'json_section',
         'launch_arguments',
         'letterbox',
+        'literals',
         'manifest',
         'manifest_writer',
         'model_file',

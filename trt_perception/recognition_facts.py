@@ -6,9 +6,7 @@ what does not look as expected is left alone.
 
 from __future__ import annotations
 
-import ast
 import re
-import warnings
 from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -19,6 +17,7 @@ from typing import Final
 
 from trt_perception.errors import EngineError
 from trt_perception.json_section import found
+from trt_perception.literals import read_literal
 from trt_perception.manifest import number_fault
 from trt_perception.plain_text import name_fault
 from trt_perception.plain_text import names_fault
@@ -34,7 +33,6 @@ _BILINEAR_PROCESSORS: Final = {
     for name in ('Detr', 'ConditionalDetr', 'DeformableDetr', 'RTDetr', 'RfDetr', 'Yolos')
     for kind in ('FeatureExtractor', 'ImageProcessor', 'ImageProcessorFast', 'ImageProcessorPil')
 }
-_MAX_LITERAL: Final = 1024 * 1024
 #: Ultralytics' tasks that this package does not do, and what their outputs hold beside boxes.
 _OTHER_TASKS: Final = {
     'segment': 'instance segmentation (mask coefficients and a prototype tensor)',
@@ -109,13 +107,9 @@ def facts_of(name: str, metadata: Mapping[str, str], config: Mapping[str, Any] |
 
 def literal(text: str) -> Any:
     """Return what a Python literal says, None where it is none or too long."""
-    if len(text) > _MAX_LITERAL:
-        return None
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter('ignore')  # of what is wrong with somebody else's text
-            return ast.literal_eval(text)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return read_literal(text)
+    except ValueError:
         return None
 
 

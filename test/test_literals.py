@@ -1,0 +1,138 @@
+"""Literals of metadata: what ``repr`` writes is read, and what is read is what Python reads."""
+
+import ast
+import itertools
+import random
+import subprocess
+import sys
+import time
+import warnings
+
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from trt_perception.literals import MAX_LENGTH
+from trt_perception.literals import read_literal
+
+PLAIN = st.one_of(
+    st.text(max_size=8),
+    st.integers(-(10**18), 10**18),
+    st.floats(allow_nan=False, allow_infinity=False).filter(lambda x: len(repr(x)) < 20),
+    st.booleans(),
+    st.none(),
+)
+NESTED = st.recursive(
+    PLAIN,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.lists(inner, max_size=4).map(tuple),
+        st.dictionaries(PLAIN, inner, max_size=4),
+    ),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None)
+@given(NESTED)
+def test_what_repr_writes_is_read(value):
+    assert read_literal(repr(value)) == value
+
+
+TOKENS = ['[', ']', '(', ')', '{', '}', ',', ':', ' ', '\n', '1', '-1', '+', '-', '1.5', '1e-3']
+TOKENS += ['.5', '2.', "'a'", '"b"', "'\\n'", "'\\x41'", "'\\d'", 'True', 'None', 'x', '0', '01']
+TOKENS += ['1_0', '0x1', '1j', "b'c'", '...', '*', '#', '\\', "'", 'é', '\0', "'''a'''", '1 1']
+
+
+def python_reads(text):
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            return True, ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError):
+        return False, None
+
+
+def random_text(rng):
+    """Return a literal that has some parts more, or fewer."""
+    value = [{0: 'a', 1: "b'", -2: ('c', 1.5e-3)}, [640, 640], {'nms': True, 'x': None}, ('', [1])]
+    text = repr(rng.choice(value))
+    for _ in range(rng.randrange(4)):
+        start = rng.randrange(len(text) + 1)
+        text = text[:start] + rng.choice(['', *TOKENS]) + text[start + rng.randrange(3) :]
+    return text
+
+
+def test_what_is_read_is_what_python_reads():
+    """The other way round Python reads more: sets, bytes, numbers in other bases."""
+    read = 0
+    rng = random.Random(1)
+    short = (''.join(parts) for parts in itertools.product(TOKENS, repeat=2))
+    for text in itertools.chain(TOKENS, short, (random_text(rng) for _ in range(20_000))):
+        try:
+            value = read_literal(text)
+        except ValueError:
+            continue
+        fine, expected = python_reads(text.strip())
+        assert fine, text
+        assert value == expected, text
+        assert type(value) is type(expected), text
+        read += 1
+    assert read > 5000
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        *('', ' ', '1 2', '[1', '1]', '{1}', '{1: 2', '{1, 2}', '[1:2]', '[,]', '(,)', "'a' 'b'"),
+        *('1+1', 'a', 'a.b', 'f(1)', '[1][0]', '-(1)', '--1', '1' * 20, '1.' + '1' * 50, '0x1'),
+        *("'a", '"a\'', "'\n'", "'\\", "'\\N{no such}'", "'\\ud8'", '{[]: 1}', '{{}: 1}', "b''"),
+        *('[' * 17 + ']' * 17, '...', '1_000', '1e9999', 'true', 'nan', '1 if 1 else 2', '*[1]'),
+    ],
+)
+def test_what_is_no_literal(text):
+    with pytest.raises(ValueError):  # noqa: PT011
+        read_literal(text)
+
+
+# What Python's own parser falls over, some of it with the process.
+HOSTILE = {
+    'sum': '1+' * 500_000 + '1',
+    'attributes': 'a.' * 500_000 + 'a',
+    'subscripts': '1' + '[0]' * 300_000,
+    'calls': 'a' + '()' * 500_000,
+    'signs': '-' * 1_000_000 + '1',
+    'brackets': '[' * 1_000_000,
+    'mappings': '{0:' * 300_000,
+    'comparison': '1<' * 500_000 + '1',
+    'texts': "'a'" * 300_000,
+    'list': '[' + '0,' * 500_000 + ']',
+    'escapes': "['" + "\\x41','" * 140_000 + "']",
+    'a long text': "'" + '\\n' * 500_000 + "'",
+    'digits': '9' * 1_000_000,
+    'digits in base 16': '0x' + 'f' * 1_000_000,
+    'too long': ' ' * (MAX_LENGTH + 1),
+}
+PROGRAM = """
+import resource, sys
+from trt_perception.literals import read_literal
+text = sys.stdin.read()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    read_literal(text)
+except ValueError:
+    pass
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.parametrize('kind', HOSTILE)
+def test_a_text_made_to_break_python(kind):
+    start = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, '-c', PROGRAM], input=HOSTILE[kind], capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-500:]
+    assert int(ended.stdout) < 100 * 1024, f'{time.monotonic() - start:.1f} s'

@@ -1,0 +1,124 @@
+"""Python's literals as exporters write them into metadata: lists, mappings, texts and numbers.
+
+Not by Python's own parser: a text that somebody made for it takes hundreds of times its size in
+memory, and with Python 3.10 it ends the process.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from typing import Any
+from typing import Final
+
+__all__ = ['MAX_LENGTH', 'read_literal']
+
+#: As long as the names of 65536 classes are.
+MAX_LENGTH: Final = 1024 * 1024
+_MOST_NESTED: Final = 16
+_TOKEN: Final = re.compile(
+    r"""\s*(?:
+    (?P<text>'(?:[^'\\\n\r\0]|\\[^\n\r\0])*'|"(?:[^"\\\n\r\0]|\\[^\n\r\0])*")
+    |(?P<float>[-+]?(?:[0-9]{1,19}\.[0-9]{0,40}|\.[0-9]{1,40}|[0-9]{1,19}(?=[eE]))
+        (?:[eE][-+]?[0-9]{1,3})?)
+    |(?P<int>[-+]?(?:0{1,19}|[1-9][0-9]{0,18})(?![0-9]))
+    |(?P<word>[A-Za-z]+)
+    |(?P<sign>[\[\](){},:])
+    )\s*""",
+    re.VERBOSE,
+)
+_WORDS: Final = {'True': True, 'False': False, 'None': None}
+_CLOSING: Final = {'[': ']', '(': ')', '{': '}'}
+
+
+def read_literal(text: str) -> Any:
+    """Return what a literal says.
+
+    Args:
+        text: as ``repr`` writes lists, tuples, mappings, texts, numbers, True, False and None.
+
+    Raises:
+        ValueError: it is none of these, longer than MAX_LENGTH, or nested too deep.
+    """
+    if len(text) > MAX_LENGTH:
+        raise ValueError(f'longer than {MAX_LENGTH} characters')
+    reader = _Reader(text)
+    value = reader.value(_MOST_NESTED)
+    reader.take('')
+    return value
+
+
+class _Reader:
+    """Takes one token after the other; ``kind`` and ``token`` are the next one's."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._advance()
+
+    def _advance(self) -> None:
+        found = _TOKEN.match(self._text, self._at)
+        if found is None and self._at < len(self._text):
+            raise ValueError(f'no literal at character {self._at + 1}')
+        self.kind = str(found.lastgroup) if found else ''
+        self.token = found[self.kind] if found else ''
+        self._at = found.end() if found else self._at
+
+    def take(self, token: str) -> None:
+        """Take a sign, or the end."""
+        if self.token != token or self.kind not in ('sign', ''):
+            raise ValueError(f'expected {token or "the end"} before character {self._at + 1}')
+        if token:
+            self._advance()
+
+    def value(self, levels: int) -> Any:
+        """Take a value that is nested at most so deep."""
+        kind, token = self.kind, self.token
+        if kind == 'sign' and token in _CLOSING and levels:
+            return self._collection(token, levels - 1)
+        self._advance()
+        if kind == 'text':
+            return _unescaped(token)
+        if kind == 'int':
+            return int(token)
+        if kind == 'float':
+            return float(token)
+        if token in _WORDS:
+            return _WORDS[token]
+        raise ValueError(f'no value before character {self._at + 1}')
+
+    def _collection(self, opening: str, levels: int) -> Any:
+        self.take(opening)
+        items: list[Any] = []
+        commas = 0
+        while self.token != _CLOSING[opening] or self.kind != 'sign':
+            if len(items) > commas:
+                self.take(',')
+                commas += 1
+                continue
+            item = self.value(levels)
+            if opening == '{':
+                self.take(':')
+                item = item, self.value(levels)
+            items.append(item)
+        self.take(_CLOSING[opening])
+        if opening == '(':
+            return items[0] if len(items) == 1 and not commas else tuple(items)
+        if opening == '[':
+            return items
+        try:
+            return dict(items)
+        except TypeError as error:  # a list as a key
+            raise ValueError('a key is a list or a mapping') from error
+
+
+def _unescaped(token: str) -> str:
+    if '\\' not in token:
+        return token[1:-1]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')  # of what is wrong with somebody else's text
+            return str(ast.literal_eval(token))
+    except SyntaxError as error:
+        raise ValueError(f'a text is none: {error.msg}') from error
