@@ -99,7 +99,10 @@ def test_every_truncation_is_refused(content):
 )
 def test_other_formats_never_reach_their_decoders(content, monkeypatch):
     monkeypatch.setattr(compressed.cv2, 'imdecode', None)
-    assert 'expected JPEG or PNG' in refusal(content, 'not_decodable')
+    first = content[:8].hex(' ')
+    assert f'expected JPEG or PNG (its first bytes are {first})' in refusal(
+        content, 'not_decodable'
+    )
 
 
 def test_bombs_are_refused_before_they_are_decoded(monkeypatch):

@@ -147,7 +147,7 @@ def test_an_engine_without_manifest(tmp_path, capsys):
 @pytest.mark.parametrize(
     ('name', 'content', 'reason'),
     [
-        ('a.engine', b'no plan at all' * 10, 'is no TensorRT plan'),
+        ('a.engine', b'no plan at all' * 10, 'got 140 bytes, the first are 6e 6f 20 70'),
         ('a.engine', b'vtrt', 'is no TensorRT plan'),
         ('a.onnx', b'x', 'expected an engine (got an ONNX model)'),
         ('a.bin', b'x', 'suffix'),

@@ -80,7 +80,9 @@ def decode_picture(
             '>HH', next(p for p in parts if p[1] in _JPEG_FRAMES), 5
         )
     else:
-        raise _not_decodable(f'expected JPEG or PNG (it starts with {start!r})')
+        raise _not_decodable(
+            f'expected JPEG or PNG (its first bytes are {start.hex(" ") or "none"})'
+        )
     check_size(width, height)
     whole = np.frombuffer(b''.join(parts), np.uint8)
     return decode_checked(whole, (width, height), upright=upright, turned=upright)

@@ -68,7 +68,7 @@ def read_plan_header(content: bytes, name: str) -> PlanHeader:
         raise EngineError(
             f'{name} is no TensorRT plan: expected at least 64 bytes that start with "ftrt" '
             '(TensorRT) or "vtrt" '
-            f'(TensorRT-RTX) (got {len(content)} bytes, {content[:4]!r})'
+            f'(TensorRT-RTX) (got {len(content)} bytes, the first are {content[:4].hex(" ")})'
         )
     major, minor, patch, build = content[24:28]
     return PlanHeader(module, (major, minor, patch, build))
