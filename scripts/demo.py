@@ -29,11 +29,11 @@ from vision_msgs.msg import Detection2DArray
 from vision_msgs.msg import LabelInfo
 
 from trt_perception.detections import Detections
-from trt_perception.drawing import draw_detections
-from trt_perception.frame import PIXEL_FORMATS
-from trt_perception.model_file import read_model_file
+from trt_perception.images.drawing import draw_detections
+from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.model.model_file import read_model_file
+from trt_perception.monitoring.transport import transport_environment
 from trt_perception.plain_text import plain
-from trt_perception.transport import transport_environment
 
 SHARE = Path(get_package_share_directory('trt_perception'))
 EXECUTABLES = Path(get_package_prefix('trt_perception')) / 'lib' / 'trt_perception'

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # The checkout's sources must not hide the installed package.
 sys.path[:] = [entry for entry in sys.path if Path(entry or '.').resolve() != ROOT]
-sys.path.insert(0, str(ROOT / 'test'))
+sys.path.insert(0, str(ROOT / 'test' / 'support'))
 
 EXAMPLES = """\
 examples:

@@ -22,6 +22,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / 'trt_perception'
+SUPPORT = ROOT / 'test' / 'support'
 ROS = re.compile(r'rclpy|\w_msgs\b|trt_perception\.ros\b|ament_index|launch_\w|\bimport launch')
 BUILD_FIRST = 'scripts/test builds and tests; by hand: colcon build, source install/setup.bash'
 
@@ -137,7 +138,7 @@ def pytest_make_parametrize_id(val, argname):
 
 @functools.cache
 def touches_ros(path):
-    """Return whether a test file names ROS 2 somewhere, or a helper of test/ that it imports does.
+    """Return whether a test file, or a helper of test/support that it imports, names ROS 2.
 
     By name and not by import, because programs that tests start may stand there as text.
     """
@@ -147,7 +148,11 @@ def touches_ros(path):
     nodes = list(ast.walk(ast.parse(text)))
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module for node in nodes if isinstance(node, ast.ImportFrom)]
-    helpers = [path.with_name(f'{name}.py') for name in names]
+    for node in nodes:  # plugins are imported too, by their names
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], 'id', '') == 'pytest_plugins':
+            names += ast.literal_eval(node.value)
+    folders = path.parent, SUPPORT
+    helpers = [folder / f'{name}.py' for name in names for folder in folders]
     return any(touches_ros(helper) for helper in helpers if helper.is_file())
 
 

@@ -13,7 +13,7 @@ import pytest
 import trt_perception as tp
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
-from trt_perception.picture_files import frame_of
+from trt_perception.images.picture_files import frame_of
 from trt_perception.pipelines.open_pipeline import open_pipeline
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -14,7 +14,7 @@ from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.config import parameter_value
 from trt_perception.errors import ConfigError
-from trt_perception.manifest import DECODERS
+from trt_perception.model.manifest import DECODERS
 
 ROWS = {row.name: row for row in PARAMETERS}
 

@@ -25,9 +25,9 @@ from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.evaluation.run import batches
 from trt_perception.evaluation.run import detect
-from trt_perception.frame import Frame
-from trt_perception.model_file import read_model_file
-from trt_perception.picture_files import frame_of
+from trt_perception.images.frame import Frame
+from trt_perception.images.picture_files import frame_of
+from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.open_pipeline import open_offline
 
 __all__ = ['Model', 'load']

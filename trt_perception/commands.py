@@ -13,15 +13,15 @@ import sys
 
 from trt_perception.interruption import Interruption
 from trt_perception.interruption import ignore_signals
-from trt_perception.standard_streams import guarded_streams
-from trt_perception.standard_streams import lost
+from trt_perception.tools.standard_streams import guarded_streams
+from trt_perception.tools.standard_streams import lost
 
 __all__ = [
     *('benchmark_engine', 'build_engine', 'detect_images', 'detector_node', 'doctor'),
     *('evaluate_engine', 'inspect_engine', 'replay_images'),
 ]
 
-# That of trt_perception.compressed, which imports OpenCV.
+# That of trt_perception.images.compressed, which imports OpenCV.
 _MAX_PIXELS = 2**27
 
 

@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from typing import Any
 from typing import Final
 
-from trt_perception.class_filter import filtered_ids
 from trt_perception.errors import ConfigError
-from trt_perception.manifest import COLOR_ORDERS
-from trt_perception.manifest import DECODERS
-from trt_perception.manifest import RESIZE_MODES
-from trt_perception.manifest import number_fault
+from trt_perception.model.class_filter import filtered_ids
+from trt_perception.model.manifest import DECODERS
+from trt_perception.model.manifest import number_fault
+from trt_perception.model.preprocessing import COLOR_ORDERS
+from trt_perception.model.preprocessing import RESIZE_MODES
+from trt_perception.model.recognition.recognise import Given
 from trt_perception.plain_text import MAX_CLASSES
 from trt_perception.plain_text import MAX_PATH_LENGTH
 from trt_perception.plain_text import names_fault
@@ -291,6 +292,23 @@ class DetectorConfig:
                 for name, value in values.items()
             }
         )
+
+    def given(self) -> Given:
+        """Take the ``model.*`` parameters, without those left at their default."""
+        values: dict[str, Any] = {
+            'input_size': self.model_input_size,
+            'resize': self.model_resize,
+            'color_order': self.model_color_order,
+            'scale': self.model_scale,
+            'mean': self.model_mean,
+            'std': self.model_std,
+        }
+        values = {key: value for key, value in values.items() if value}
+        if self.model_pad_value >= 0:
+            values['pad_value'] = self.model_pad_value
+        if self.model_antialias >= 0:
+            values['antialias'] = bool(self.model_antialias)
+        return Given(values, self.model_decoder, self.model_class_names)
 
     def resolved_cpu_threads(self) -> int:
         """Return the number of threads for ONNX Runtime, at least 1."""

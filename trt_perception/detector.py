@@ -23,11 +23,11 @@ from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.errors import ImageError
-from trt_perception.frame import Frame
-from trt_perception.frame_statistics import FrameStatistics
-from trt_perception.frame_statistics import FrameTimes
-from trt_perception.frame_statistics import StatisticsSnapshot
+from trt_perception.images.frame import Frame
 from trt_perception.interruption import check_interruption
+from trt_perception.monitoring.frame_statistics import FrameStatistics
+from trt_perception.monitoring.frame_statistics import FrameTimes
+from trt_perception.monitoring.frame_statistics import StatisticsSnapshot
 from trt_perception.pipelines.pipeline import Pipeline
 
 __all__ = ['Detector', 'ready_pipeline', 'warm_up']

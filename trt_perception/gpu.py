@@ -20,9 +20,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.cache import read_cached
-from trt_perception.cache import write_cached
 from trt_perception.errors import CudaError
+from trt_perception.files.cache import read_cached
+from trt_perception.files.cache import write_cached
 
 __all__ = [
     'Device',

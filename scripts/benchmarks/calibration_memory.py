@@ -10,9 +10,9 @@ import resource
 
 import reference_network
 
-from trt_perception.building.images import select_images
-from trt_perception.building.quantise import quantise
-from trt_perception.manifest import Preprocessing
+from trt_perception.building.precision.calibration_images import select_images
+from trt_perception.building.precision.quantise import quantise
+from trt_perception.model.preprocessing import Preprocessing
 
 
 def measure(source, count, method, queue):

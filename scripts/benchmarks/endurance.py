@@ -17,10 +17,10 @@ import numpy as np
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.detector import Detector
-from trt_perception.encode import encode_bgr
-from trt_perception.frame import PIXEL_FORMATS
-from trt_perception.frame import Frame
 from trt_perception.gpu import Device
+from trt_perception.images.encode import encode_bgr
+from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.images.frame import Frame
 from trt_perception.pipelines.open_pipeline import open_pipeline
 
 SIZES = ((3840, 2160), (640, 480), (1920, 1080), (1280, 720), (1918, 1078), (320, 240), (64, 48))

@@ -32,10 +32,10 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import Image
 
 from trt_perception.detections import Detections
-from trt_perception.manifest import DecoderSpec
-from trt_perception.manifest import Preprocessing
-from trt_perception.manifest import TensorSpec
-from trt_perception.model_spec import ModelSpec
+from trt_perception.model.manifest import DecoderSpec
+from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.tensors import TensorSpec
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.ros.detector_node import DetectorNode
 

@@ -27,14 +27,14 @@ from reference_network import CLASSES
 from reference_network import GAIN
 from reference_network import build_network
 
+from trt_perception.benchmarking.frames import synthetic_image
 from trt_perception.config import Thresholds
-from trt_perception.frame import Frame
-from trt_perception.manifest import DecoderSpec
-from trt_perception.manifest import Preprocessing
-from trt_perception.model_file import read_model_file
+from trt_perception.images.frame import Frame
+from trt_perception.model.manifest import DecoderSpec
+from trt_perception.model.model_file import read_model_file
+from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.stages.decoders.dense import decode_dense
 from trt_perception.stages.host_preprocess import HostPreprocessor
-from trt_perception.tools.benchmark_frames import synthetic_image
 
 MAX_DETECTIONS = 300
 

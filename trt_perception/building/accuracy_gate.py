@@ -11,10 +11,9 @@ from typing import Any
 
 import onnx
 
-from trt_perception.build_record import AccuracyRecord
 from trt_perception.building.engine_manifest import described
-from trt_perception.building.images import find_files
-from trt_perception.building.options import BuildOptions
+from trt_perception.building.options.build_options import BuildOptions
+from trt_perception.building.precision.calibration_images import find_files
 from trt_perception.building.report import Progress
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import ConfigError
@@ -24,9 +23,10 @@ from trt_perception.evaluation.compare import AccuracyReport
 from trt_perception.evaluation.compare import compare_models
 from trt_perception.evaluation.dataset import Dataset
 from trt_perception.evaluation.run import open_for_evaluation
-from trt_perception.model_file import ModelFile
+from trt_perception.model.build_record import AccuracyRecord
+from trt_perception.model.model_file import ModelFile
+from trt_perception.model.recognition.recognise import Recognised
 from trt_perception.pipelines.pipeline import Pipeline
-from trt_perception.recognition import Recognised
 from trt_perception.stages.onnx_runtime import OnnxModel
 
 __all__ = ['Accuracy', 'check_labels', 'measure_accuracy', 'onnx_file', 'opened']

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 from typing import Final
 
-from trt_perception.build_record import AgreementRecord
-from trt_perception.building.options import BuildOptions
+from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.report import Progress
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
@@ -24,6 +23,7 @@ from trt_perception.evaluation.agreement import Agreement
 from trt_perception.evaluation.agreement import compare_runs
 from trt_perception.evaluation.run import batches
 from trt_perception.evaluation.run import detect_images
+from trt_perception.model.build_record import AgreementRecord
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.plain_text import plain
 

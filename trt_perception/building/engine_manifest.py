@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from typing import Any
 from typing import Final
 
-from trt_perception.build_record import AccuracyRecord
-from trt_perception.build_record import AgreementRecord
-from trt_perception.build_record import BuildRecord
-from trt_perception.build_record import CalibrationRecord
-from trt_perception.build_record import OptionValue
-from trt_perception.build_record import PrecisionRecord
-from trt_perception.build_record import ProfileRange
-from trt_perception.building.onnx_model import OnnxSource
-from trt_perception.building.option_table import OPTIONS
-from trt_perception.building.options import BuildOptions
-from trt_perception.building.tensorrt_build import BuiltPlan
-from trt_perception.manifest import FileIdentity
-from trt_perception.manifest import Manifest
-from trt_perception.manifest import TensorSpec
-from trt_perception.model_file import ModelFile
-from trt_perception.recognition import Recognised
+from trt_perception.building.engine.build import BuiltPlan
+from trt_perception.building.graph.onnx_model import OnnxSource
+from trt_perception.building.options.build_options import BuildOptions
+from trt_perception.building.options.rows import OPTIONS
+from trt_perception.model.build_record import AccuracyRecord
+from trt_perception.model.build_record import AgreementRecord
+from trt_perception.model.build_record import BuildRecord
+from trt_perception.model.build_record import CalibrationRecord
+from trt_perception.model.build_record import OptionValue
+from trt_perception.model.build_record import PrecisionRecord
+from trt_perception.model.build_record import ProfileRange
+from trt_perception.model.manifest import FileIdentity
+from trt_perception.model.manifest import Manifest
+from trt_perception.model.model_file import ModelFile
+from trt_perception.model.recognition.recognise import Recognised
+from trt_perception.model.tensors import TensorSpec
 
 __all__ = ['Verdicts', 'described', 'engine_manifest', 'identity', 'recorded_options']
 

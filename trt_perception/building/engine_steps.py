@@ -11,33 +11,33 @@ from typing import Final
 
 import onnx
 
-from trt_perception.building.dequantise import dequantised
+from trt_perception.building.engine.build import BuiltPlan
+from trt_perception.building.engine.build import build_plan
+from trt_perception.building.engine.release import TensorRt
+from trt_perception.building.engine.release import uses_strong_typing
+from trt_perception.building.engine.verify import Verified
+from trt_perception.building.engine.verify import measure_latency
+from trt_perception.building.engine.verify import runs_here
+from trt_perception.building.engine.verify import verify_engine
 from trt_perception.building.engine_manifest import Verdicts
 from trt_perception.building.engine_manifest import described
 from trt_perception.building.engine_manifest import engine_manifest
 from trt_perception.building.engine_manifest import identity
-from trt_perception.building.onnx_model import OnnxSource
-from trt_perception.building.options import BuildOptions
+from trt_perception.building.graph.dequantise import dequantised
+from trt_perception.building.graph.onnx_model import OnnxSource
+from trt_perception.building.graph.quantise_check import is_quantised
+from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.output_files import write_models
-from trt_perception.building.precise import Precise
-from trt_perception.building.precision import convert_precision
+from trt_perception.building.precision.convert import convert_precision
+from trt_perception.building.precision.prepare_precision import Precise
 from trt_perception.building.prepare import check_readable
 from trt_perception.building.prepare import image_input
-from trt_perception.building.quantise_check import is_quantised
 from trt_perception.building.report import Context
-from trt_perception.building.tensorrt_build import BuiltPlan
-from trt_perception.building.tensorrt_build import build_plan
-from trt_perception.building.tensorrt_release import TensorRt
-from trt_perception.building.tensorrt_release import uses_strong_typing
-from trt_perception.building.verify import Verified
-from trt_perception.building.verify import measure_latency
-from trt_perception.building.verify import runs_here
-from trt_perception.building.verify import verify_engine
 from trt_perception.gpu import Device
-from trt_perception.manifest import Manifest
-from trt_perception.manifest import manifest_path
-from trt_perception.model_file import ModelFile
-from trt_perception.recognition import Recognised
+from trt_perception.model.manifest import Manifest
+from trt_perception.model.manifest import manifest_path
+from trt_perception.model.model_file import ModelFile
+from trt_perception.model.recognition.recognise import Recognised
 
 __all__ = [
     *('build', 'compare', 'describe', 'quantised_model', 'verify', 'write'),

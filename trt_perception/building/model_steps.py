@@ -8,31 +8,31 @@ from dataclasses import replace
 
 import onnx
 
-from trt_perception.building import onnx_slim
 from trt_perception.building.accuracy_gate import check_labels
-from trt_perception.building.images import ImageSet
-from trt_perception.building.onnx_model import OnnxSource
-from trt_perception.building.onnx_model import check_model
-from trt_perception.building.onnx_model import load_onnx
-from trt_perception.building.onnx_model import read_onnx
-from trt_perception.building.onnx_model import unknown_operators
-from trt_perception.building.onnx_slim import random_inputs
-from trt_perception.building.precise import Precise
-from trt_perception.building.precise import make_precise
+from trt_perception.building.engine.capabilities import check_release
+from trt_perception.building.engine.release import TensorRt
+from trt_perception.building.engine.release import find_tensorrt
+from trt_perception.building.graph import onnx_slim
+from trt_perception.building.graph.onnx_model import OnnxSource
+from trt_perception.building.graph.onnx_model import check_model
+from trt_perception.building.graph.onnx_model import load_onnx
+from trt_perception.building.graph.onnx_model import read_onnx
+from trt_perception.building.graph.onnx_model import unknown_operators
+from trt_perception.building.graph.onnx_slim import random_inputs
+from trt_perception.building.graph.quantise_check import is_quantised
+from trt_perception.building.graph.query_decoder import QUERY_FAMILIES
+from trt_perception.building.graph.query_decoder import QueryDecoder
+from trt_perception.building.graph.query_decoder import find_query_decoder
+from trt_perception.building.precision.calibration_images import ImageSet
+from trt_perception.building.precision.prepare_precision import Precise
+from trt_perception.building.precision.prepare_precision import make_precise
 from trt_perception.building.prepare import check_readable
 from trt_perception.building.prepare import outputs_at
 from trt_perception.building.prepare import recognise_source
 from trt_perception.building.prepare import run_shapes
 from trt_perception.building.prepare import wanted_profiles
-from trt_perception.building.quantise_check import is_quantised
-from trt_perception.building.query_decoder import QUERY_FAMILIES
-from trt_perception.building.query_decoder import QueryDecoder
-from trt_perception.building.query_decoder import find_query_decoder
 from trt_perception.building.report import Context
-from trt_perception.building.tensorrt_refusals import check_release
-from trt_perception.building.tensorrt_release import TensorRt
-from trt_perception.building.tensorrt_release import find_tensorrt
-from trt_perception.recognition import Recognised
+from trt_perception.model.recognition.recognise import Recognised
 
 __all__ = ['check', 'precision', 'queries', 'read', 'recognise', 'release', 'slim']
 

@@ -8,17 +8,17 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from pathlib import Path
 
-from trt_perception.atomic_files import write_together
-from trt_perception.building.options import BuildOptions
+from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.errors import ConfigError
 from trt_perception.errors import TrtPerceptionError
-from trt_perception.json_section import read_json
-from trt_perception.manifest import MAX_BYTES
-from trt_perception.manifest import manifest_path
-from trt_perception.manifest_writer import manifest_text
-from trt_perception.model_file import ModelFile
-from trt_perception.model_file import read_checked
-from trt_perception.regular_files import open_regular
+from trt_perception.files.atomic_files import write_together
+from trt_perception.files.checked_files import read_checked
+from trt_perception.files.json_section import read_json
+from trt_perception.files.regular_files import open_regular
+from trt_perception.model.manifest import MAX_BYTES
+from trt_perception.model.manifest import manifest_path
+from trt_perception.model.manifest_writer import manifest_text
+from trt_perception.model.model_file import ModelFile
 
 __all__ = ['check_outputs', 'check_report', 'write_models']
 

@@ -9,28 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from trt_perception.building.calibration import open_session
+from trt_perception.building.engine.network import resolve_profiles
 from trt_perception.building.engine_manifest import described
-from trt_perception.building.mac_count import infer_shapes
-from trt_perception.building.onnx_model import OnnxSource
-from trt_perception.building.onnx_model import unknown_operators
-from trt_perception.building.option_sources import read_class_names
-from trt_perception.building.option_values import ShapeProfile
-from trt_perception.building.options import BuildOptions
-from trt_perception.building.tensorrt_network import resolve_profiles
-from trt_perception.config import DetectorConfig
-from trt_perception.decoder_spec import DECODERS
+from trt_perception.building.graph.mac_count import infer_shapes
+from trt_perception.building.graph.onnx_model import OnnxSource
+from trt_perception.building.graph.onnx_model import unknown_operators
+from trt_perception.building.options.build_options import BuildOptions
+from trt_perception.building.options.sources import read_class_names
+from trt_perception.building.options.values import ShapeProfile
+from trt_perception.building.precision.calibration import open_session
 from trt_perception.errors import EngineError
-from trt_perception.input_layout import constant_inputs
-from trt_perception.input_layout import image_size
-from trt_perception.input_layout import shapes_beside
-from trt_perception.input_layout import split_inputs
-from trt_perception.manifest import INPUT_DTYPES
-from trt_perception.manifest import TensorSpec
-from trt_perception.model_spec import resolve_model_spec
-from trt_perception.recognition import Given
-from trt_perception.recognition import Recognised
-from trt_perception.recognition import recognise
+from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.input_layout import constant_inputs
+from trt_perception.model.input_layout import image_size
+from trt_perception.model.input_layout import shapes_beside
+from trt_perception.model.input_layout import split_inputs
+from trt_perception.model.model_spec import resolve_model_spec
+from trt_perception.model.recognition.recognise import Given
+from trt_perception.model.recognition.recognise import Recognised
+from trt_perception.model.recognition.recognise import recognise
+from trt_perception.model.tensors import INPUT_DTYPES
+from trt_perception.model.tensors import TensorSpec
 
 __all__ = [
     *('check_readable', 'image_input', 'outputs_at', 'recognise_source', 'run_shapes'),
@@ -199,7 +198,7 @@ def check_readable(
     name = source.file.path.name
     manifest = described(source.file, recognised, inputs, outputs).manifest
     try:
-        resolve_model_spec(name, manifest, inputs, outputs, DetectorConfig(), any_batch=True)
+        resolve_model_spec(name, manifest, inputs, outputs, Given(), any_batch=True)
     except EngineError as error:
         raise EngineError(_as_options(str(error))) from error
 

@@ -14,7 +14,7 @@ from dataclasses import field
 from typing import Any
 from typing import Literal
 
-from trt_perception.building.options import BuildOptions
+from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.errors import TrtPerceptionError
 
 __all__ = ['BuildReport', 'Context', 'Progress', 'Step', 'step_line']

@@ -9,25 +9,25 @@ from __future__ import annotations
 
 from trt_perception.building import engine_steps
 from trt_perception.building import model_steps
+from trt_perception.building.engine.config import plugin_files
+from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.engine_manifest import Verdicts
-from trt_perception.building.images import ImageSet
-from trt_perception.building.images import find_files
-from trt_perception.building.onnx_model import OnnxSource
-from trt_perception.building.options import BuildOptions
+from trt_perception.building.graph.onnx_model import OnnxSource
+from trt_perception.building.graph.quantise_check import is_quantised
+from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.output_files import check_outputs
-from trt_perception.building.precise import choose_images
-from trt_perception.building.precise import unused_options
-from trt_perception.building.quantise_check import is_quantised
+from trt_perception.building.precision.calibration_images import ImageSet
+from trt_perception.building.precision.calibration_images import find_files
+from trt_perception.building.precision.prepare_precision import choose_images
+from trt_perception.building.precision.prepare_precision import unused_options
 from trt_perception.building.report import BuildReport
 from trt_perception.building.report import Context
 from trt_perception.building.report import Progress
-from trt_perception.building.reuse import StorePlace
-from trt_perception.building.tensorrt_config import plugin_files
-from trt_perception.building.tensorrt_release import TensorRt
+from trt_perception.building.store.reuse import StorePlace
 from trt_perception.building.validation import Candidate
 from trt_perception.building.validation import validate
 from trt_perception.errors import ConfigError
-from trt_perception.model_file import ModelFile
+from trt_perception.model.model_file import ModelFile
 
 __all__ = ['build']
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import onnx
 
-from trt_perception.build_record import AccuracyRecord
-from trt_perception.build_record import AgreementRecord
 from trt_perception.building.accuracy_gate import Accuracy
 from trt_perception.building.accuracy_gate import measure_accuracy
 from trt_perception.building.accuracy_gate import onnx_file
@@ -21,17 +19,19 @@ from trt_perception.building.agreement_gate import compare_until_sure
 from trt_perception.building.agreement_gate import hold_to
 from trt_perception.building.agreement_gate import judge
 from trt_perception.building.agreement_gate import unmeasured
-from trt_perception.building.images import ImageSet
-from trt_perception.building.onnx_model import OnnxSource
-from trt_perception.building.precise import Precise
-from trt_perception.building.quantise_check import is_quantised
-from trt_perception.building.query_decoder import QueryDecoder
+from trt_perception.building.engine.capabilities import not_by_onnx_runtime
+from trt_perception.building.graph.onnx_model import OnnxSource
+from trt_perception.building.graph.quantise_check import is_quantised
+from trt_perception.building.graph.query_decoder import QueryDecoder
+from trt_perception.building.precision.calibration_images import ImageSet
+from trt_perception.building.precision.prepare_precision import Precise
 from trt_perception.building.report import Context
-from trt_perception.building.tensorrt_refusals import not_by_onnx_runtime
 from trt_perception.errors import EngineError
 from trt_perception.evaluation.agreement import Agreement
-from trt_perception.model_file import ModelFile
-from trt_perception.recognition import Recognised
+from trt_perception.model.build_record import AccuracyRecord
+from trt_perception.model.build_record import AgreementRecord
+from trt_perception.model.model_file import ModelFile
+from trt_perception.model.recognition.recognise import Recognised
 
 __all__ = ['Candidate', 'validate']
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from trt_perception.cache import cache_folder
 from trt_perception.checks.finding import Finding
+from trt_perception.files.cache import cache_folder
 
 __all__ = ['check_machine']
 

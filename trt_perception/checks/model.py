@@ -42,7 +42,7 @@ def check_model(
     # Late: NumPy, which they need, may be what is broken.
     from trt_perception.errors import TrtPerceptionError
     from trt_perception.errors import UnsaidError
-    from trt_perception.model_file import read_model_file
+    from trt_perception.model.model_file import read_model_file
 
     try:
         model = read_model_file(path)
@@ -90,7 +90,7 @@ def _agreement(build: Any) -> Iterator[Finding]:
 def _plan(model: Any, modules: Mapping[str, Module], gpu: Gpu | None) -> Iterator[Finding]:
     """Compare what built an engine with what is here."""
     from trt_perception.errors import EngineError
-    from trt_perception.manifest_writer import rebuild_command
+    from trt_perception.model.manifest_writer import rebuild_command
     from trt_perception.stages.tensorrt_runtime import read_plan_header
 
     rebuild = f'{_REBUILD}: {rebuild_command(model.manifest, model.path)}'

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from trt_perception.checks.finding import Finding
-from trt_perception.regular_files import read_regular
+from trt_perception.files.regular_files import read_regular
 
 __all__ = ['DEFAULT_SEGMENT_BYTES', 'Profile', 'check_shell', 'export_profile', 'read_profile']
 

@@ -21,12 +21,12 @@ import numpy.typing as npt
 
 from trt_perception.detections import Detections
 from trt_perception.errors import ConfigError
-from trt_perception.json_section import parse_json
+from trt_perception.files.json_section import parse_json
+from trt_perception.files.regular_files import read_regular
 from trt_perception.plain_text import MAX_CLASSES
 from trt_perception.plain_text import MAX_PATH_LENGTH
 from trt_perception.plain_text import name_fault
 from trt_perception.plain_text import shown
-from trt_perception.regular_files import read_regular
 
 __all__ = [
     'Annotations',

@@ -15,8 +15,8 @@ from trt_perception.errors import ConfigError
 from trt_perception.errors import ImageError
 from trt_perception.evaluation.coco import Annotations
 from trt_perception.evaluation.coco import CocoImage
-from trt_perception.image_source import IMAGE_SUFFIXES
-from trt_perception.picture_files import read_picture
+from trt_perception.images.image_source import IMAGE_SUFFIXES
+from trt_perception.images.picture_files import read_picture
 
 __all__ = ['find_all_images', 'match_images', 'read_image']
 

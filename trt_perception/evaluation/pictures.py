@@ -13,17 +13,17 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.arguments import make_folder
-from trt_perception.atomic_files import write_json
-from trt_perception.atomic_files import write_together
 from trt_perception.detections import Detections
-from trt_perception.drawing import draw_box
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco import TrueBox
 from trt_perception.evaluation.images import read_image
 from trt_perception.evaluation.mistakes import PictureMistakes
-from trt_perception.json_section import parse_json
-from trt_perception.regular_files import read_regular
+from trt_perception.files.atomic_files import make_folder
+from trt_perception.files.atomic_files import write_json
+from trt_perception.files.atomic_files import write_together
+from trt_perception.files.json_section import parse_json
+from trt_perception.files.regular_files import read_regular
+from trt_perception.images.drawing import draw_box
 
 __all__ = ['COLORS', 'draw_mistakes', 'write_worst']
 

@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from trt_perception.atomic_files import write_together
 from trt_perception.evaluation.metrics import Metrics
+from trt_perception.files.atomic_files import write_together
 
 __all__ = ['plot_accuracy']
 

@@ -24,9 +24,9 @@ from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.errors import ImageError
 from trt_perception.evaluation.images import read_image
-from trt_perception.frame import Frame
-from trt_perception.model_file import ModelFile
-from trt_perception.picture_files import frame_of
+from trt_perception.images.frame import Frame
+from trt_perception.images.picture_files import frame_of
+from trt_perception.model.model_file import ModelFile
 from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline

@@ -27,14 +27,14 @@ import numpy.typing as npt
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.errors import EngineError
-from trt_perception.frame import Frame
 from trt_perception.gpu import Device
 from trt_perception.gpu import Stream
-from trt_perception.input_layout import split_inputs
+from trt_perception.images.frame import Frame
 from trt_perception.interruption import check_interruption
-from trt_perception.model_file import ModelFile
-from trt_perception.model_spec import ModelSpec
-from trt_perception.model_spec import resolve_model_spec
+from trt_perception.model.input_layout import split_inputs
+from trt_perception.model.model_file import ModelFile
+from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.pipelines.copier import Copier
 from trt_perception.pipelines.cuda_slot import CudaSlot
 from trt_perception.pipelines.pipeline import Result
@@ -85,7 +85,7 @@ class CudaPipeline:
                 model.manifest,
                 engine.inputs,
                 engine.outputs,
-                config,
+                config.given(),
                 metadata=model.metadata,
                 model_config=model.config,
                 run=lambda tensors: _output_shapes(model.path.name, engine, streams[0], tensors),

@@ -23,9 +23,9 @@ from trt_perception.gpu import PinnedBuffer
 from trt_perception.gpu import Stream
 from trt_perception.gpu import clear_async
 from trt_perception.gpu import copy_async
-from trt_perception.letterbox import Letterbox
-from trt_perception.manifest import TensorSpec
-from trt_perception.model_spec import ModelSpec
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages.decoders.decode import bfloat16_to_float32
 from trt_perception.stages.decoders.decode import count_candidates
 from trt_perception.stages.decoders.decode import decode

@@ -17,7 +17,6 @@ from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.errors import CudaError
 from trt_perception.errors import TrtPerceptionError
-from trt_perception.frame import Frame
 from trt_perception.gpu import Device
 from trt_perception.gpu import DeviceBuffer
 from trt_perception.gpu import Event
@@ -25,9 +24,10 @@ from trt_perception.gpu import Graph
 from trt_perception.gpu import PinnedBuffer
 from trt_perception.gpu import Stream
 from trt_perception.gpu import copy_async
-from trt_perception.input_layout import constant_inputs
-from trt_perception.letterbox import Letterbox
-from trt_perception.model_spec import ModelSpec
+from trt_perception.images.frame import Frame
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.input_layout import constant_inputs
+from trt_perception.model.model_spec import ModelSpec
 from trt_perception.pipelines.cuda_results import HostDecoded
 from trt_perception.pipelines.cuda_results import KernelDecoded
 from trt_perception.pipelines.cuda_results import SlotResult

@@ -18,8 +18,8 @@ from trt_perception.gpu import DeviceBuffer
 from trt_perception.gpu import PinnedBuffer
 from trt_perception.gpu import Stream
 from trt_perception.gpu import copy_async
-from trt_perception.input_layout import split_inputs
-from trt_perception.model_file import ModelFile
+from trt_perception.model.input_layout import split_inputs
+from trt_perception.model.model_file import ModelFile
 from trt_perception.pipelines.cuda_results import array_of
 from trt_perception.pipelines.cuda_results import tensor_bytes
 from trt_perception.stages.tensorrt_runtime import TensorRtContext

@@ -17,12 +17,12 @@ from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.errors import EngineError
 from trt_perception.errors import TrtPerceptionError
-from trt_perception.frame import Frame
-from trt_perception.input_layout import constant_inputs
-from trt_perception.letterbox import Letterbox
-from trt_perception.manifest import TensorSpec
-from trt_perception.model_file import ModelFile
-from trt_perception.model_spec import resolve_model_spec
+from trt_perception.images.frame import Frame
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.input_layout import constant_inputs
+from trt_perception.model.model_file import ModelFile
+from trt_perception.model.model_spec import resolve_model_spec
+from trt_perception.model.tensors import TensorSpec
 from trt_perception.pipelines.engine_arrays import EngineArrays
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.stages.decoders.decode import decode
@@ -75,7 +75,7 @@ class HostPipeline:
             model.manifest,
             self._model.inputs,
             self._model.outputs,
-            config,
+            config.given(),
             metadata=self._model.metadata,
             model_config=model.config,
             any_batch=any_batch,

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
-from trt_perception.frame import Frame
-from trt_perception.model_spec import ModelSpec
+from trt_perception.images.frame import Frame
+from trt_perception.model.model_spec import ModelSpec
 
 __all__ = ['Pipeline', 'Result']
 

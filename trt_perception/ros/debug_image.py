@@ -18,8 +18,8 @@ from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 
 from trt_perception.detections import Detections
-from trt_perception.drawing import draw_detections
-from trt_perception.frame import Frame
+from trt_perception.images.drawing import draw_detections
+from trt_perception.images.frame import Frame
 from trt_perception.ros.log import log_text
 from trt_perception.ros.unlocked_publish import publish_unlocked
 from trt_perception.stages.host_preprocess import bgr_image

@@ -30,9 +30,9 @@ from trt_perception.detector import ready_pipeline
 from trt_perception.errors import CudaError
 from trt_perception.errors import InterruptionError
 from trt_perception.errors import TrtPerceptionError
-from trt_perception.file_watch import FileWatch
-from trt_perception.frame import Frame
+from trt_perception.images.frame import Frame
 from trt_perception.interruption import interrupted
+from trt_perception.monitoring.file_watch import FileWatch
 from trt_perception.parameter_sections import unused_parameters
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline

@@ -10,10 +10,10 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from diagnostic_msgs.msg import KeyValue
 from rclpy.time import Time
 
-from trt_perception.frame_statistics import StatisticsSnapshot
+from trt_perception.monitoring.frame_statistics import StatisticsSnapshot
+from trt_perception.monitoring.watch import Finding
+from trt_perception.monitoring.watch import Level
 from trt_perception.plain_text import plain
-from trt_perception.watch import Finding
-from trt_perception.watch import Level
 
 __all__ = ['Health', 'diagnostics_message']
 

@@ -31,10 +31,10 @@ from trt_perception.checks.cameras import check_cameras
 from trt_perception.checks.finding import Finding
 from trt_perception.checks.finding import Level
 from trt_perception.checks.shell import export_profile
-from trt_perception.delivery import DeliveryCounter
-from trt_perception.frame import PIXEL_FORMATS
+from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.monitoring.delivery import DeliveryCounter
+from trt_perception.monitoring.rates import EvenRate
 from trt_perception.plain_text import plain
-from trt_perception.rates import EvenRate
 from trt_perception.ros.same_name import nodes_of_one_name
 
 __all__ = ['check_graph', 'main']

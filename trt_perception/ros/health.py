@@ -16,11 +16,17 @@ from rclpy.lifecycle import LifecycleNode
 from rclpy.qos import QoSProfile
 from rclpy.timer import Timer
 
-from trt_perception.age import AgeOfOutput
 from trt_perception.detector import Detector
 from trt_perception.errors import ImageError
-from trt_perception.file_watch import FileWatch
-from trt_perception.frame_statistics import StatisticsSnapshot
+from trt_perception.monitoring.age import AgeOfOutput
+from trt_perception.monitoring.file_watch import FileWatch
+from trt_perception.monitoring.frame_statistics import StatisticsSnapshot
+from trt_perception.monitoring.transport import loss_cure
+from trt_perception.monitoring.watch import PERIOD_S
+from trt_perception.monitoring.watch import Announcer
+from trt_perception.monitoring.watch import Finding
+from trt_perception.monitoring.watch import Level
+from trt_perception.monitoring.watch import SilenceWatch
 from trt_perception.plain_text import plain
 from trt_perception.ros.diagnostics import Health
 from trt_perception.ros.diagnostics import diagnostics_message
@@ -30,12 +36,6 @@ from trt_perception.ros.log import log_text
 from trt_perception.ros.outputs import NO_EVENTS
 from trt_perception.ros.same_name import same_name
 from trt_perception.ros.timers import steady_timer
-from trt_perception.transport import loss_cure
-from trt_perception.watch import PERIOD_S
-from trt_perception.watch import Announcer
-from trt_perception.watch import Finding
-from trt_perception.watch import Level
-from trt_perception.watch import SilenceWatch
 
 __all__ = ['NodeHealth']
 

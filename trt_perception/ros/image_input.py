@@ -20,11 +20,11 @@ from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
 
 from trt_perception.config import DetectorConfig
-from trt_perception.delivery import DeliveryCounter
+from trt_perception.monitoring.delivery import DeliveryCounter
+from trt_perception.monitoring.transport import how_to_start
+from trt_perception.monitoring.transport import images_elsewhere
+from trt_perception.monitoring.watch import Camera
 from trt_perception.ros.log import log_text
-from trt_perception.transport import how_to_start
-from trt_perception.transport import images_elsewhere
-from trt_perception.watch import Camera
 
 __all__ = ['ImageInput']
 

@@ -10,10 +10,10 @@ from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 
-from trt_perception.compressed import decode_picture
 from trt_perception.errors import ImageError
-from trt_perception.frame import PIXEL_FORMATS
-from trt_perception.frame import Frame
+from trt_perception.images.compressed import decode_picture
+from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.images.frame import Frame
 from trt_perception.plain_text import name_fault
 from trt_perception.plain_text import shown
 

@@ -14,7 +14,7 @@ from vision_msgs.msg import LabelInfo
 
 from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
-from trt_perception.frame import Frame
+from trt_perception.images.frame import Frame
 from trt_perception.ros.debug_image import DebugImage
 from trt_perception.ros.serialize import DetectionsSerializer
 from trt_perception.ros.serialize import LabelInfoSerializer

@@ -24,10 +24,10 @@ from rclpy.utilities import remove_ros_args
 from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
 
-from trt_perception.encode import encode_bgr
 from trt_perception.errors import ConfigError
-from trt_perception.frame import PIXEL_FORMATS
-from trt_perception.image_source import ImageSource
+from trt_perception.images.encode import encode_bgr
+from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.images.image_source import ImageSource
 from trt_perception.ros.log import log_text
 from trt_perception.ros.process import run_node
 from trt_perception.ros.process import wrong_usage

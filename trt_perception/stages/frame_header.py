@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.config import Thresholds
-from trt_perception.frame import PIXEL_FORMATS
-from trt_perception.frame import Frame
-from trt_perception.letterbox import Letterbox
+from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.images.frame import Frame
+from trt_perception.images.letterbox import Letterbox
 
 __all__ = ['FORMAT_NUMBERS', 'FrameHeader']
 

@@ -12,7 +12,7 @@ from trt_perception.gpu import Device
 from trt_perception.gpu import Kernels
 from trt_perception.gpu import Stream
 from trt_perception.gpu import compile_kernels
-from trt_perception.model_spec import ModelSpec
+from trt_perception.model.model_spec import ModelSpec
 from trt_perception.stages.decoders.yolox_raw import check_cells
 from trt_perception.stages.frame_header import FORMAT_NUMBERS
 from trt_perception.stages.frame_header import FrameHeader

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import EngineError
-from trt_perception.frame import Frame
-from trt_perception.letterbox import Letterbox
-from trt_perception.manifest import Preprocessing
+from trt_perception.images.frame import Frame
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.preprocessing import Preprocessing
 
 __all__ = ['HostPreprocessor', 'bgr_image', 'channel_image', 'resize']
 

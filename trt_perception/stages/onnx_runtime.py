@@ -9,9 +9,9 @@ from typing import Final
 import numpy.typing as npt
 
 from trt_perception.errors import EngineError
-from trt_perception.manifest import TensorSpec
-from trt_perception.model_file import ModelFile
-from trt_perception.onnx_external import external_weights
+from trt_perception.model.model_file import ModelFile
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.stages.onnx_external import external_weights
 
 __all__ = ['CPU', 'OnnxModel']
 

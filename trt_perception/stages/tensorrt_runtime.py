@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 from typing import Final
 
-from trt_perception.cache import read_cached
-from trt_perception.cache import write_cached
 from trt_perception.errors import EngineError
+from trt_perception.files.cache import read_cached
+from trt_perception.files.cache import write_cached
 from trt_perception.gpu import Device
 from trt_perception.gpu import DeviceBuffer
 from trt_perception.gpu import Stream
-from trt_perception.manifest import TensorSpec
-from trt_perception.manifest_writer import rebuild_command
-from trt_perception.model_file import ModelFile
+from trt_perception.model.manifest_writer import rebuild_command
+from trt_perception.model.model_file import ModelFile
+from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages.tensorrt_log import TensorRtLog
 
 __all__ = ['PlanHeader', 'TensorRtContext', 'TensorRtEngine', 'read_plan_header']

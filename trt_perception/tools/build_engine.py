@@ -15,11 +15,11 @@ from typing import Final
 
 from tqdm import tqdm
 
-from trt_perception.atomic_files import write_together
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.errors import WriteError
+from trt_perception.files.atomic_files import write_together
 from trt_perception.interruption import ENDING_SIGNALS
 from trt_perception.interruption import Interruption
 from trt_perception.plain_text import plain
@@ -94,8 +94,8 @@ def _check_packages() -> None:
 
 def _run(given: Sequence[str]) -> int:
     _check_packages()
-    from trt_perception.building.option_sources import given_options
-    from trt_perception.building.option_sources import load_options
+    from trt_perception.building.options.sources import given_options
+    from trt_perception.building.options.sources import load_options
     from trt_perception.building.output_files import check_report
     from trt_perception.building.report import BuildReport
 
@@ -163,7 +163,7 @@ def _saved(path: Path, content: bytes) -> bool:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from trt_perception.building.option_sources import add_arguments
+    from trt_perception.building.options.sources import add_arguments
 
     parser = argparse.ArgumentParser(
         prog='build_engine',

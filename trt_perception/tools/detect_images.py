@@ -23,10 +23,6 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from trt_perception.arguments import check_output_folder
-from trt_perception.arguments import make_folder
-from trt_perception.arguments import user_path
-from trt_perception.atomic_files import write_json
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
@@ -36,13 +32,17 @@ from trt_perception.evaluation.run import Latency
 from trt_perception.evaluation.run import batches
 from trt_perception.evaluation.run import detect
 from trt_perception.evaluation.run import read_ahead
-from trt_perception.image_source import ImageSource
-from trt_perception.model_file import ModelFile
-from trt_perception.model_file import read_model_file
-from trt_perception.picture_files import frame_of
+from trt_perception.files.atomic_files import make_folder
+from trt_perception.files.atomic_files import write_json
+from trt_perception.images.image_source import ImageSource
+from trt_perception.images.picture_files import frame_of
+from trt_perception.model.model_file import ModelFile
+from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.plain_text import plain
+from trt_perception.tools.arguments import check_output_folder
+from trt_perception.tools.arguments import user_path
 from trt_perception.tools.detection_output import Results
 from trt_perception.tools.detection_output import VideoOutput
 from trt_perception.tools.detection_output import write_picture

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.detections import Detections
-from trt_perception.drawing import draw_detections
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco import coco_rows
+from trt_perception.images.drawing import draw_detections
 
 __all__ = ['Results', 'VideoOutput', 'write_picture']
 

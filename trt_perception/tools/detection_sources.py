@@ -13,8 +13,8 @@ from typing import Final
 import cv2
 
 from trt_perception.errors import ConfigError
-from trt_perception.image_source import VIDEO_SUFFIXES
-from trt_perception.image_source import find_images
+from trt_perception.images.image_source import VIDEO_SUFFIXES
+from trt_perception.images.image_source import find_images
 
 __all__ = ['DETECTIONS', 'RESULTS', 'SUMMARY', 'Plan', 'Video', 'make_plan']
 

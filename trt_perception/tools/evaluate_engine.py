@@ -18,13 +18,6 @@ from typing import Final
 
 from tqdm import tqdm
 
-from trt_perception.arguments import at_least
-from trt_perception.arguments import check_output_file
-from trt_perception.arguments import check_output_folder
-from trt_perception.arguments import check_plot
-from trt_perception.arguments import make_folder
-from trt_perception.arguments import user_path
-from trt_perception.atomic_files import write_json
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import ConfigError
 from trt_perception.errors import TrtPerceptionError
@@ -39,11 +32,18 @@ from trt_perception.evaluation.images import find_all_images
 from trt_perception.evaluation.pictures import write_worst
 from trt_perception.evaluation.plots import plot_accuracy
 from trt_perception.evaluation.run import open_for_evaluation
-from trt_perception.model_file import ModelFile
-from trt_perception.model_file import read_model_file
+from trt_perception.files.atomic_files import make_folder
+from trt_perception.files.atomic_files import write_json
+from trt_perception.model.model_file import ModelFile
+from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.plain_text import plain
+from trt_perception.tools.arguments import at_least
+from trt_perception.tools.arguments import check_output_file
+from trt_perception.tools.arguments import check_output_folder
+from trt_perception.tools.arguments import check_plot
+from trt_perception.tools.arguments import user_path
 from trt_perception.tools.evaluation_text import report_text
 from trt_perception.tools.model_arguments import add_model_arguments
 from trt_perception.tools.model_arguments import detector_config

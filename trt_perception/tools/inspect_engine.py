@@ -12,27 +12,27 @@ from typing import Final
 
 from tqdm import tqdm
 
-from trt_perception.arguments import at_least
-from trt_perception.arguments import check_output_file
-from trt_perception.arguments import user_path
-from trt_perception.atomic_files import write_json
-from trt_perception.building.inspect_layers import check_precision
-from trt_perception.building.inspect_layers import layer_precisions
-from trt_perception.building.inspect_layers import raise_if_lost
-from trt_perception.building.inspect_report import EngineReport
-from trt_perception.building.inspect_report import read_report
-from trt_perception.building.inspect_report import report_text
-from trt_perception.building.tensorrt_inspect import inspect_engine
-from trt_perception.building.tensorrt_inspect import time_layers
+from trt_perception.building.engine.inspection_report import EngineReport
+from trt_perception.building.engine.inspection_report import read_report
+from trt_perception.building.engine.inspection_report import report_text
+from trt_perception.building.engine.inspector import inspect_engine
+from trt_perception.building.engine.inspector import time_layers
+from trt_perception.building.engine.layers import check_precision
+from trt_perception.building.engine.layers import layer_precisions
+from trt_perception.building.engine.layers import raise_if_lost
 from trt_perception.errors import ConfigError
 from trt_perception.errors import CudaError
 from trt_perception.errors import EngineError
 from trt_perception.errors import TrtPerceptionError
+from trt_perception.files.atomic_files import write_json
 from trt_perception.gpu import Device
-from trt_perception.manifest import manifest_path
-from trt_perception.manifest_writer import write_manifest
-from trt_perception.model_file import read_model_file
+from trt_perception.model.manifest import manifest_path
+from trt_perception.model.manifest_writer import write_manifest
+from trt_perception.model.model_file import read_model_file
 from trt_perception.plain_text import plain
+from trt_perception.tools.arguments import at_least
+from trt_perception.tools.arguments import check_output_file
+from trt_perception.tools.arguments import user_path
 from trt_perception.tools.saving import Saver
 
 __all__ = ['main', 'update_manifest']

@@ -24,8 +24,8 @@ import yaml
 
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
-from trt_perception.frame import Frame
-from trt_perception.model_file import read_model_file
+from trt_perception.images.frame import Frame
+from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.open_pipeline import open_offline
 
 NETWORKS = ('yolov8n', 'yolov10n', 'yolo11n', 'yolo12n', 'yolo26n', 'rtdetr-l')

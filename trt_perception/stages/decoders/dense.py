@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.config import Thresholds
-from trt_perception.decoder_spec import DecoderSpec
 from trt_perception.detections import Detections
-from trt_perception.letterbox import Letterbox
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.stages.decoders.selection import Candidates
 from trt_perception.stages.decoders.selection import Limits
 from trt_perception.stages.decoders.selection import corners

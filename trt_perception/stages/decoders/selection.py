@@ -11,7 +11,7 @@ import numpy.typing as npt
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.errors import EngineError
-from trt_perception.letterbox import Letterbox
+from trt_perception.images.letterbox import Letterbox
 from trt_perception.stages.nms import best_candidates
 from trt_perception.stages.nms import non_maximum_suppression
 

@@ -1,0 +1,290 @@
+"""When measurements end: frames, seconds, Ctrl-C; and what is said until then."""
+
+import json
+import signal
+import subprocess
+from types import SimpleNamespace
+
+import cv2
+import numpy as np
+import pytest
+from programs import Program
+from programs import executable
+from support_models import write_model
+from test_benchmark_engine import OUTPUTS
+from test_benchmark_engine import ROOT
+from test_benchmark_engine import small_onnx
+from test_benchmark_parts import RecordingPipeline
+
+from trt_perception.benchmarking import frames as benchmark_frames
+from trt_perception.benchmarking import pace
+from trt_perception.benchmarking.frames import load_frames
+from trt_perception.benchmarking.frames import shipped_scenes
+from trt_perception.benchmarking.measure import detect_all
+from trt_perception.benchmarking.measure import measure_pipeline
+from trt_perception.benchmarking.model import BenchmarkOptions
+from trt_perception.benchmarking.pace import Pace
+from trt_perception.benchmarking.pace import Progress
+from trt_perception.benchmarking.pace import stopped_by_interrupt
+from trt_perception.config import Thresholds
+from trt_perception.tools.benchmark_engine import benchmark_models
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Return a clock of a list of one entry, which stands until a test moves it."""
+    now = [0.0]
+    monkeypatch.setattr(pace.time, 'perf_counter', lambda: now[0])
+    return now
+
+
+def runs(pace, clock, seconds_each, least=1):
+    done = 0
+    while pace.more(done, least):
+        clock[0] += seconds_each
+        done += 1
+    return done
+
+
+def test_frames_end_a_measurement(clock):
+    pace = Pace(7)
+    pace.begin('x')
+    assert runs(pace, clock, 1000) == 7
+    pace.begin('x', 3)
+    assert runs(pace, clock, 0) == 3
+
+
+def test_seconds_end_it_before(clock):
+    pace = Pace(1000, seconds=10)
+    pace.begin('x')
+    assert runs(pace, clock, 0.5) == 20
+    pace.begin('x')
+    assert runs(pace, clock, 60) == 1  # never none
+    pace.begin('x')
+    assert runs(pace, clock, 60, least=3) == 3
+
+
+def test_a_warm_up_takes_a_fifth_and_may_have_none(clock):
+    pace = Pace(1000, warmup=100, seconds=10)
+    pace.begin_warm_up()
+    assert runs(pace, clock, 0.5, least=0) == 4
+    pace.begin_warm_up(200)
+    assert runs(pace, clock, 0, least=0) == 200
+    Pace(1000).begin_warm_up()
+    assert runs(Pace(1000), clock, 0, least=0) == 0
+
+
+def test_stopped_it_ends_with_the_first_frame(clock):
+    pace = Pace(1000)
+    pace.begin('x')
+    pace.stopped = True
+    assert runs(pace, clock, 1) == 1
+    assert pace.fitting(0.001, 500) == 1
+
+
+def test_runs_of_a_known_time(clock):
+    assert Pace(1000, seconds=10).fitting(0.5, 1000) == 20
+    assert Pace(1000, seconds=10).fitting(0.001, 1000) == 1000
+    assert Pace(1000, seconds=10).fitting(60, 1000) == 1
+    assert Pace(1000).fitting(60, 1000) == 1000
+
+
+def test_lines_say_how_far_it_has_come(clock, capsys):
+    with Progress(2) as progress:
+        pace = Pace(100, progress=progress)
+        pace.step('model: steps')
+        pace.begin('one at a time')
+        runs(pace, clock, 1)
+        pace.step('model: depth 1')
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == '[1/2] model: steps'
+    assert lines[1] == '[1/2] model: steps: one at a time, 10 of 100 frames, 10 s'
+    assert lines[-1] == '[2/2] model: depth 1'
+    assert len(lines) == 2 + 9
+
+
+@pytest.mark.parametrize('depth', [1, 3])
+def test_a_pipeline_is_measured_for_so_long(clock, depth):
+    frames = [load_frames('', (10, 8), 'mono8', 1)[0]]
+    pipeline = RecordingPipeline(depth)
+    pace = Pace(1000, warmup=100, seconds=10)
+    expected = detect_all(pipeline, frames, Thresholds(), pace)
+
+    def tick():
+        clock[0] += 1
+
+    pipeline.clock = tick
+    report = measure_pipeline(pipeline, frames, Thresholds(), expected, pace, load_s=0)
+    assert report.latency_ms.count == 10
+    assert report.busy_latency_ms.count == 10 + depth - 1  # those that were in flight
+    assert not pipeline.flying
+
+
+@pytest.mark.parametrize('depth', [1, 3])
+def test_a_pipeline_that_is_stopped_ends_whole(clock, depth):
+    frames = [load_frames('', (10, 8), 'mono8', 1)[0]]
+    pipeline = RecordingPipeline(depth)
+    pace = Pace(1000, warmup=100)
+    expected = detect_all(pipeline, frames, Thresholds(), pace)
+    left = [150]
+
+    def tick():
+        clock[0] += 1
+        left[0] -= 1
+        pace.stopped = left[0] <= 0
+
+    pipeline.clock = tick
+    report = measure_pipeline(pipeline, frames, Thresholds(), expected, pace, load_s=0)
+    assert report.latency_ms.count == 50
+    assert report.busy_latency_ms.count == 1
+    assert not pipeline.flying
+    assert detect_all(pipeline, frames, Thresholds(), pace) == []
+
+
+def test_nothing_is_measured_that_was_stopped_before(tmp_path):
+    pace = Pace(10)
+    pace.stopped = True
+    options = BenchmarkOptions(count=10)
+    frames = load_frames('', (64, 48), 'bgr8', 2)
+    models = [SimpleNamespace(is_onnx=True)]
+    report = benchmark_models(models, frames, options, pace=pace, finished=lambda _: None)
+    assert report.models == ()
+    assert report.partial
+
+
+@pytest.fixture
+def model(tmp_path):
+    return write_model(tmp_path, 'small.onnx', small_onnx(), outputs=OUTPUTS)
+
+
+def benchmark(*arguments):
+    return [executable('benchmark_engine'), *map(str, arguments), '--size', '64x48']
+
+
+@pytest.mark.parametrize(
+    ('step', 'pipelines'), [('[1/4] small.onnx: steps', 0), ('[2/4] small.onnx: depth 1', 1)]
+)
+def test_ctrl_c_keeps_what_was_measured(model, tmp_path, step, pipelines):
+    saved, plot = tmp_path / 'result.json', tmp_path / 'plot.png'
+    outputs = '--json', saved, '--plot', plot
+    # The first measurement ends by its seconds; nobody waits for the second.
+    seconds = 600 if not pipelines else 2
+    program = Program(
+        benchmark(model, model, *outputs, '--frames', 10**9, '--warmup', 0, '--seconds', seconds)
+    )
+    program.wait_for_output(step)
+    # Not before there is something: opening the model is no measurement.
+    program.wait_for_output('step by step' if not pipelines else 'depth 1')
+    program.send(signal.SIGINT)
+    assert program.wait() == 130
+    assert 'ending with the frame in work; Ctrl-C again gives up' in program.output
+    assert 'benchmark_engine: interrupted; the figures are partial' in program.output
+    assert 'candidates' in program.output
+    report = json.loads(saved.read_text())
+    assert report['partial'] is True
+    (found,) = report['models']
+    assert len(found['pipelines']) == len(found['ratios']) <= pipelines
+    for stage in found['stages'].values():
+        assert stage['alone_ms']['count'] >= 1
+    assert report['agreement'] == []
+    assert plot.read_bytes().startswith(b'\x89PNG')
+
+
+def test_a_second_ctrl_c_gives_up():
+    pace = Pace(10)
+    with stopped_by_interrupt(pace):
+        signal.raise_signal(signal.SIGINT)
+        assert pace.stopped
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_shell_in_the_background_ignores_ctrl_c():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        pace = Pace(10)
+        with stopped_by_interrupt(pace):
+            signal.raise_signal(signal.SIGINT)
+        assert not pace.stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_seconds_are_kept(model, tmp_path):
+    saved = tmp_path / 'result.json'
+    ended = subprocess.run(
+        benchmark(model, '--json', saved, '--frames', 10**9, '--seconds', 0.2),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert ended.returncode == 0
+    report = json.loads(saved.read_text())
+    assert report['partial'] is False
+    assert report['options']['seconds'] == 0.2
+    (pipeline,) = report['models'][0]['pipelines']
+    assert 1 <= pipeline['latency_ms']['count'] < 10**9
+
+
+@pytest.mark.parametrize(
+    ('given', 'seconds', 'frames'),
+    [([], 10, 1000), (['--frames', 5], None, 5), (['--frames', 5, '--seconds', 3], 3, 5)],
+)
+def test_frames_that_were_asked_for_are_not_cut_off(model, given, seconds, frames):
+    from trt_perception.tools import benchmark_engine
+
+    options = benchmark_engine._parser().parse_args([str(model), *map(str, given)])
+    wanted = benchmark_engine._prepare(options)[3]
+    assert (wanted.seconds, wanted.count) == (seconds, frames)
+
+
+@pytest.mark.parametrize('seconds', ['0', '-1', 'nan', 'inf', 'x', ''])
+def test_seconds_must_be_some(model, seconds):
+    ended = subprocess.run(
+        benchmark(model, '--seconds', seconds), capture_output=True, text=True, timeout=100
+    )
+    assert ended.returncode == 2
+    assert 'expected seconds, above 0 to 86400' in ended.stderr
+
+
+# Pictures in which there is something to find.
+
+
+def test_the_demos_scenes_are_the_default():
+    folder = shipped_scenes()
+    assert folder.endswith('demo/scenes')
+    frames = load_frames('', (640, 480), 'bgr8', 8)
+    scenes = [cv2.imread(str(path)) for path in sorted(ROOT.glob('demo/scenes/*.jpg'))[:8]]
+    same = [scene.shape == (480, 640, 3) for scene in scenes]
+    assert any(same)
+    for frame, scene, unscaled in zip(frames, scenes, same, strict=True):
+        assert not unscaled or np.array_equal(frame.data.reshape(480, 640, 3), scene)
+    assert {(f.width, f.height) for f in load_frames('', None, 'bgr8', 2)} == {(1920, 1080)}
+
+
+def test_without_them_pictures_are_made(monkeypatch):
+    monkeypatch.setattr(benchmark_frames, 'shipped_scenes', lambda: '')
+    frames = load_frames('', (64, 48), 'bgr8', 3)
+    assert len({frame.data.tobytes() for frame in frames}) == 3
+
+
+def test_nms_has_something_to_do(tmp_path):
+    saved = tmp_path / 'result.json'
+    command = [executable('benchmark_engine'), ROOT / 'models' / 'digits.onnx']
+    command += ['--json', saved, '--frames', '1', '--warmup', '0']
+    ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 0, ended.stderr
+    (report,) = json.loads(saved.read_text())['models']
+    # More boxes before NMS than after it, and some after it, in every picture.
+    assert min(report['candidates']) > 8
+    assert 1 < report['pipelines'][0]['detections'] < min(report['candidates'])
+    assert 'nothing to do' not in ended.stdout
+
+
+def test_a_model_that_finds_nothing_is_told(model, capsys):
+    from trt_perception.tools import benchmark_engine
+
+    given = [str(model), '--frames', '1', '--size', '64x48']
+    assert benchmark_engine.main([*given, '--confidence', '1']) == 0
+    assert 'NMS were timed with nothing to do; give pictures' in capsys.readouterr().out

@@ -1,0 +1,130 @@
+"""The parts of the benchmark on known values: order of work, agreement, frames, naive way."""
+
+import itertools
+
+import cv2
+import numpy as np
+import pytest
+
+from trt_perception.benchmarking.frames import load_frames
+from trt_perception.benchmarking.frames import synthetic_image
+from trt_perception.benchmarking.measure import Spread
+from trt_perception.benchmarking.measure import compare_detections
+from trt_perception.benchmarking.measure import detect_all
+from trt_perception.benchmarking.measure import measure_pipeline
+from trt_perception.benchmarking.naive import naive_tensor
+from trt_perception.benchmarking.pace import Pace
+from trt_perception.config import Thresholds
+from trt_perception.detections import Detections
+from trt_perception.errors import ConfigError
+from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.pipelines.pipeline import Result
+from trt_perception.stages.host_preprocess import HostPreprocessor
+
+
+class RecordingPipeline:
+    """Returns the frame's width as the score; knows what is in flight."""
+
+    def __init__(self, depth):
+        self.depth = depth
+        self.flying = {}
+        self.most = 0
+        self.order = []
+        self.clock = lambda: None  # called in each collect
+
+    def enqueue(self, slot, frame, thresholds):
+        assert slot not in self.flying
+        self.flying[slot] = frame
+        self.most = max(self.most, len(self.flying))
+
+    def collect(self, slot):
+        assert slot == next(iter(self.flying))  # the oldest
+        frame = self.flying.pop(slot)
+        self.clock()
+        self.order.append(frame.width)
+        score = np.array([frame.width / 1000], np.float32)
+        return Result(Detections(np.ones((1, 4), 'f4'), score, np.zeros(1, 'i4')), 0.0)
+
+
+@pytest.mark.parametrize('depth', [1, 3])
+def test_the_pipeline_is_kept_full_and_in_order(depth):
+    frames = [load_frames('', (width, 8), 'mono8', 1)[0] for width in (10, 20, 30)]
+    pipeline = RecordingPipeline(depth)
+    pace = Pace(7)
+    expected = detect_all(pipeline, frames, Thresholds(), pace)
+    report = measure_pipeline(pipeline, frames, Thresholds(), expected, pace, load_s=0.5)
+    assert pipeline.most == depth
+    assert not pipeline.flying
+    assert report.latency_ms.count == report.busy_latency_ms.count == 7
+    widths = [frame.width for frame, _ in zip(itertools.cycle(frames), range(7), strict=False)]
+    assert pipeline.order == widths[:3] + widths + widths
+    assert (report.depth, report.detections, report.unequal) == (depth, 1, 0)
+    assert report.load_s == 0.5
+    assert report.frames_per_s > 0
+
+
+def boxes(*rows):
+    table = np.array(rows, np.float32).reshape(-1, 6)
+    return Detections(table[:, :4], table[:, 4], table[:, 5].astype(np.int32))
+
+
+@pytest.mark.parametrize(
+    ('other', 'at_99', 'at_50', 'difference'),
+    [
+        (boxes(), 0, 0, 0),
+        (boxes([0, 0, 10, 10, 0.9, 0], [20, 0, 30, 10, 0.5, 1]), 1, 1, 0),
+        (boxes([0, 0, 10, 9, 0.8, 0], [20, 0, 30, 10, 0.5, 1]), 0.5, 1, 0.1),  # IoU 0.9
+        (boxes([0, 0, 10, 10, 0.9, 1], [20, 0, 30, 10, 0.5, 1]), 0.5, 0.5, 0),  # another class
+        (boxes([0, 0, 10, 4, 0.1, 0]), 0, 0, 0),  # IoU 0.4
+    ],
+)
+def test_agreement(other, at_99, at_50, difference):
+    first = boxes([0, 0, 10, 10, 0.9, 0], [20, 0, 30, 10, 0.5, 1])
+    found = compare_detections([first, boxes()], [other, boxes()])
+    assert (found.first, found.other) == (2, len(other))
+    assert (found.matched_iou_99, found.matched_iou_50) == (at_99, at_50)
+    assert found.max_score_difference == pytest.approx(difference)
+
+
+def test_agreement_takes_each_partner_once_and_says_when_there_is_nothing():
+    twin = [0, 0, 10, 10, 0.9, 0]
+    assert compare_detections([boxes(twin, twin)], [boxes(twin)]).matched_iou_50 == 0.5
+    nothing = compare_detections([boxes()], [boxes(twin)])
+    assert nothing.matched_iou_50 is None
+
+
+def test_spread():
+    spread = Spread.of_seconds([0.001 * value for value in range(1001)])
+    figures = spread.mean, spread.p50, spread.p95, spread.p99, spread.p999, spread.max
+    assert figures == pytest.approx((500, 500, 950, 990, 999, 1000))
+
+
+@pytest.mark.parametrize('encoding', PIXEL_FORMATS)
+def test_synthetic_frames(encoding):
+    frames = load_frames('', (62, 46), encoding, 3)
+    assert {(frame.width, frame.height) for frame in frames} == {(62, 46)}
+    assert len({frame.data.tobytes() for frame in frames}) == 3
+    again = load_frames('', (62, 46), encoding, 3)
+    assert [f.data.tobytes() for f in frames] == [f.data.tobytes() for f in again]
+
+
+def test_frames_from_a_folder_start_over(tmp_path):
+    for name, size in (('a.png', (40, 30)), ('b.png', (50, 20))):
+        cv2.imwrite(str(tmp_path / name), synthetic_image(size, seed=1))
+    sizes = [(f.width, f.height) for f in load_frames(str(tmp_path), None, 'bgr8', 3)]
+    assert sizes == [(40, 30), (50, 20), (40, 30)]
+    assert load_frames(str(tmp_path), (20, 10), 'bgr8', 2)[1].width == 20
+    with pytest.raises(ConfigError):
+        load_frames(str(tmp_path / 'none'), None, 'bgr8', 1)
+
+
+@pytest.mark.parametrize('encoding', ['bgr8', 'rgba8', 'mono16', 'yuyv'])
+@pytest.mark.parametrize('order', ['rgb', 'bgr'])
+def test_the_naive_tensor_is_the_hosts(encoding, order):
+    preprocessing = Preprocessing((64, 48), color_order=order, mean=(0.1, 0.2, 0.3))
+    (frame,) = load_frames('', (50, 70), encoding, 1)
+    letterbox = Letterbox.fit((50, 70), (64, 48), 'letterbox')
+    expected, _ = HostPreprocessor(preprocessing)(frame)
+    np.testing.assert_allclose(naive_tensor(frame, preprocessing, letterbox), expected, atol=1e-6)

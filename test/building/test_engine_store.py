@@ -1,0 +1,204 @@
+"""The store of finished engines: keys, whole entries, damage, age."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from trt_perception.building.engine.release import Gpu
+from trt_perception.building.engine.release import TensorRt
+from trt_perception.building.options.sources import load_options
+from trt_perception.building.store import engine_store as store_module
+from trt_perception.building.store.engine_store import EngineStore
+from trt_perception.building.store.engine_store import StoredEngine
+from trt_perception.building.store.engine_store import store_key
+from trt_perception.errors import ConfigError
+
+ORIN = Gpu('Orin', '8.7', {'driver': '12.6', 'runtime': '12.6'})
+TENSORRT = TensorRt(None, 'tensorrt', '10.3.0.26', ORIN)
+STORED = StoredEngine(b'plan' * 100, b'{}', b'{"status": "done"}')
+KEY = 'a' * 64
+
+
+def key(onnx='1' * 64, tensorrt=TENSORRT, contents=None, **given):
+    options = load_options(None, {'onnx': 'folder/model.onnx', **given})
+    return store_key(onnx, options, tensorrt, contents or {})
+
+
+@pytest.fixture
+def store(tmp_path):
+    return EngineStore(tmp_path / 'store')
+
+
+def test_the_same_build_has_the_same_key():
+    assert key() == key()
+    assert len(key()) == 64
+
+
+@pytest.mark.parametrize(
+    'given',
+    [
+        {'onnx': '2' * 64},
+        {'precision': 'fp32'},
+        {'keep_fp32': ['*head*']},
+        {'workspace_mib': 64},
+        {'input_size': '640x480'},
+        {'contents': {'images': '3' * 64}},
+        {'tensorrt': dataclasses.replace(TENSORRT, version='10.3.0.30')},
+        {'tensorrt': dataclasses.replace(TENSORRT, flavour='tensorrt_rtx')},
+        {'tensorrt': dataclasses.replace(TENSORRT, gpu=None)},
+        {'tensorrt': dataclasses.replace(TENSORRT, gpu=dataclasses.replace(ORIN, name='Thor'))},
+    ],
+)
+def test_whatever_changes_the_engine_changes_the_key(given):
+    assert key(**given) != key()
+
+
+@pytest.mark.parametrize(
+    'given',
+    [
+        {'output': 'b.engine'},
+        {'json': 'r.json'},
+        {'store': 's'},
+        {'verbose': True},
+        {'timing_cache': 'off'},
+        {'calibration_cache': 'off'},
+    ],
+)
+def test_where_things_are_written_does_not(given):
+    assert key(**given) == key()
+
+
+def test_the_environment_and_the_revision_count(monkeypatch):
+    monkeypatch.delenv('NVIDIA_TF32_OVERRIDE', raising=False)
+    before = key()
+    monkeypatch.setenv('NVIDIA_TF32_OVERRIDE', '0')
+    assert key() != before
+    monkeypatch.delenv('NVIDIA_TF32_OVERRIDE')
+    monkeypatch.setattr(store_module, 'BUILDER_REVISION', 99)
+    assert key() != before
+
+
+def test_what_was_put_is_found(store):
+    assert store.find(KEY) is None
+    store.put(KEY, STORED, 'digits, fp16')
+    assert store.find(KEY) == STORED
+    assert store.find('b' * 64) is None
+
+
+def test_putting_again_replaces(store, tmp_path):
+    store.put(KEY, STORED, 'old')
+    new = dataclasses.replace(STORED, engine=b'new')
+    store.put(KEY, new, 'new')
+    assert store.find(KEY) == new
+    assert [path.name for path in (tmp_path / 'store').iterdir()] == [KEY]
+
+
+@pytest.mark.parametrize('name', ['model.engine', 'manifest.json', 'report.json', 'entry.json'])
+@pytest.mark.parametrize('damage', ['changed', 'cut', 'gone', 'folder'])
+def test_a_damaged_entry_is_not_used_and_can_be_made_again(store, tmp_path, caplog, name, damage):
+    store.put(KEY, STORED, 'x')
+    path = tmp_path / 'store' / KEY / name
+    content = path.read_bytes()
+    path.unlink()
+    if damage == 'changed':
+        path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    if damage == 'cut':
+        path.write_bytes(content[:-1])
+    if damage == 'folder':
+        path.mkdir()
+    with caplog.at_level(logging.WARNING):
+        assert store.find(KEY) is None
+    assert 'damaged and is made again' in caplog.text
+    store.put(KEY, STORED, 'x')
+    assert store.find(KEY) == STORED
+
+
+@pytest.mark.parametrize(
+    'text', [100_000 * '[', '[]', '{}', '{"sha256": 3}', '{"sha256": {}}', 'null', '"']
+)
+def test_an_entry_that_is_no_entry(store, tmp_path, text):
+    store.put(KEY, STORED, 'x')
+    (tmp_path / 'store' / KEY / 'entry.json').write_text(text)
+    assert store.find(KEY) is None
+    assert [entry.about for entry in store.entries()] == ['']
+
+
+def test_entries_are_listed_last_used_first(store, tmp_path):
+    for number, name in enumerate('abc'):
+        store.put(name * 64, STORED, f'model {name}')
+        os.utime(tmp_path / 'store' / (name * 64) / 'entry.json', (number, number))
+    assert [entry.about for entry in store.entries()] == ['model c', 'model b', 'model a']
+    assert store.entries()[0].size_bytes == 400
+    store.find('a' * 64)  # using it makes it young again
+    assert store.entries()[0].about == 'model a'
+
+
+def test_what_was_long_not_used_is_removed(store, tmp_path):
+    for name, days in (('a', 10), ('b', 1)):
+        store.put(name * 64, STORED, name)
+        then = time.time() - days * 24 * 3600
+        os.utime(tmp_path / 'store' / (name * 64) / 'entry.json', (then, then))
+    (tmp_path / 'store' / 'notes.txt').write_text('mine')
+    assert [entry.about for entry in store.prune(5)] == ['a']
+    assert [entry.about for entry in store.entries()] == ['b']
+    assert (tmp_path / 'store' / 'notes.txt').exists()
+
+
+def test_a_store_that_others_may_write_into_is_refused(tmp_path):
+    folder = tmp_path / 'open'
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(ConfigError, match='not writable by everybody'):
+        EngineStore(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason='only root can give a folder away')
+def test_a_store_of_somebody_else_is_refused(tmp_path):
+    folder = tmp_path / 'theirs'
+    folder.mkdir()
+    os.chown(folder, 12345, -1)
+    with pytest.raises(ConfigError, match='owner 12345'):
+        EngineStore(folder)
+
+
+def test_a_store_that_cannot_be_made(tmp_path):
+    (tmp_path / 'file').write_text('')
+    with pytest.raises(ConfigError, match='--store'):
+        EngineStore(tmp_path / 'file' / 'store')
+
+
+def test_a_full_disk_leaves_nothing_behind(store, tmp_path, monkeypatch):
+    def full(path, content):
+        path.write_bytes(content[:1])
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(store_module, '_write', full)
+    with pytest.raises(ConfigError, match='No space left on device'):
+        store.put(KEY, STORED, 'x')
+    assert list((tmp_path / 'store').iterdir()) == []
+
+
+def test_ctrl_c_leaves_nothing_behind(store, tmp_path, monkeypatch):
+    def interrupted(path, content):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store_module, '_write', interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store.put(KEY, STORED, 'x')
+    assert list((tmp_path / 'store').iterdir()) == []
+
+
+def test_looking_up_needs_neither_onnx_nor_onnx_runtime():
+    code = (
+        'import sys, trt_perception.building.store.engine_store; '
+        'print({"onnx", "onnxruntime", "cv2"} & set(sys.modules))'
+    )
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == 'set()', done.stderr

@@ -1,0 +1,350 @@
+"""Annotations: what is read, what is refused and in which words; names and files that match."""
+
+import json
+import os
+
+import cv2
+import numpy as np
+import pytest
+from evaluation_support import CLASSES
+from evaluation_support import truth
+from evaluation_support import written
+
+from trt_perception.errors import ConfigError
+from trt_perception.errors import ImageError
+from trt_perception.errors import WriteError
+from trt_perception.evaluation.classes import match_classes
+from trt_perception.evaluation.classes import read_class_map
+from trt_perception.evaluation.coco import MAX_BYTES
+from trt_perception.evaluation.coco import read_annotations
+from trt_perception.evaluation.images import find_all_images
+from trt_perception.evaluation.images import match_images
+from trt_perception.evaluation.images import read_image
+from trt_perception.files.atomic_files import write_json
+
+BOX = (10, 20, 30, 40)
+
+
+def changed(key, **values):
+    """Return annotations whose first entry of a list is another; None removes a key."""
+    content = truth([(0, 'cat', BOX)])
+    entry = {**content[key][0], **values}
+    content[key][0] = {name: value for name, value in entry.items() if value is not None}
+    return content
+
+
+def test_what_is_read(tmp_path):
+    content = truth([(1, 'dog', BOX, {'iscrowd': 1, 'area': 5}), (1, 'cat', (0, 0, 3, 7))])
+    del content['annotations'][1]['area'], content['annotations'][1]['iscrowd']
+    del content['images'][0]['width'], content['images'][0]['height']
+    annotations = read_annotations(written(tmp_path, content))
+    assert [(i.id, i.file_name, i.size_wh) for i in annotations.images] == [
+        (100, '000.png', None),
+        (101, '001.png', (320, 240)),
+    ]
+    assert annotations.categories == {7: 'cat', 17: 'dog'}
+    (dog, cat) = annotations.boxes[101]
+    assert (dog.category_id, dog.xywh, dog.area, dog.crowd) == (17, BOX, 5, True)
+    assert (cat.category_id, cat.xywh, cat.area, cat.crowd) == (7, (0, 0, 3, 7), 21, False)
+    assert set(annotations.boxes) == {101}
+
+
+@pytest.mark.parametrize(
+    ('content', 'message'),
+    [
+        ('', 'is not JSON'),
+        ('{"images": [', 'is not JSON'),
+        ('[' * 100_000, 'is not JSON'),
+        ('"\xff"'.encode('latin-1'), 'is not JSON'),
+        ('[]', 'a list is what detections are written as'),
+        ('3', 'a JSON object'),
+        ('{}', '"images" is none (it is missing)'),
+        (truth([(0, 'cat', BOX)], annotations={}), '"annotations" is none (got a dict)'),
+        (truth([], images=0), '"images" is empty'),
+        (truth([], categories=()), '"categories" is empty'),
+        (truth([]), '"annotations" is empty'),
+        ({**truth([(0, 'cat', BOX)]), 'images': [5]}, 'images[0]: expected a JSON object (got 5)'),
+        (changed('images', id='7'), 'images[0]: "id" must be a whole number (got \'7\')'),
+        (changed('images', id=True), '"id" must be a whole number (got True)'),
+        (changed('images', id=10**30), '"id" must be a whole number'),
+        (changed('images', file_name=None), '"file_name" must name a picture: it must be a text'),
+        (
+            changed('images', file_name=5),
+            '"file_name" must name a picture: it must be a text of 1 to 4096 characters (got 5)',
+        ),
+        (changed('images', file_name='a\0'), '"file_name" must name a picture'),
+        (changed('images', width=0), '"width" and "height" must be whole pixels (got 0 and 240)'),
+        (changed('images', width=None), 'must be whole pixels (got None and 240)'),
+        (changed('categories', name=''), 'categories[0]: "name" must be a text'),
+        (changed('categories', id=17), 'categories[1]: id 17 stands twice'),
+        (changed('annotations', image_id=5), 'annotations[0]: "image_id" 5 is not listed'),
+        (changed('annotations', category_id=5), '"category_id" 5 is not listed'),
+        (changed('annotations', bbox=None), '"bbox" must be [left, top, width, height]'),
+        (changed('annotations', bbox=[1, 2, 3]), '(got [1, 2, 3])'),
+        (changed('annotations', bbox=[1, 2, 3, '4']), '"bbox" must be'),
+        (changed('annotations', bbox=[1, 2, 3, 10**400]), '"bbox" must be'),
+        (changed('annotations', bbox=[1, 2, 3, float('nan')]), 'NaN is no number in JSON'),
+        (changed('annotations', bbox=[1, 2, -3, 4]), 'no negative size'),
+        (
+            changed('annotations', bbox=[0.1, 0.2, 0.5, 1]),
+            'shares of the image, as (0.1, 0.2, 0.5',
+        ),
+        (
+            changed('annotations', bbox=[100, 90, 300, 200]),
+            '1 of 1 reach beyond their image, as (',
+        ),
+        (
+            changed('annotations', bbox=[30, 200, 90, 42]),
+            'in 320x240: they may be [left, top, rig',
+        ),
+        (changed('annotations', area=-1), '"area" must be a finite number'),
+        (changed('annotations', area='big'), '"area" must be a finite number'),
+        (changed('annotations', iscrowd=2), '"iscrowd" must be 0 or 1 (got 2)'),
+    ],
+)
+def test_what_is_refused(tmp_path, content, message):
+    path = tmp_path / 'truth.json'
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif isinstance(content, str):
+        path.write_text(content)
+    else:
+        path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError) as caught:
+        read_annotations(path)
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_some_boxes_reach_beyond_their_image(tmp_path):
+    boxes = [(0, 'cat', BOX), (0, 'cat', (300, 200, 21, 41)), (0, 'dog', (300, 200, 100, 100))]
+    assert len(read_annotations(written(tmp_path, truth(boxes))).boxes[100]) == 3
+
+
+def test_ids_that_stand_twice(tmp_path):
+    content = truth([(1, 'cat', BOX)])
+    content['images'][1]['id'] = 100
+    with pytest.raises(ConfigError, match=r'images\[1\]: id 100 stands twice'):
+        read_annotations(written(tmp_path, content))
+
+
+def test_files_that_are_none(tmp_path):
+    os.mkfifo(tmp_path / 'pipe')
+    with (tmp_path / 'large').open('wb') as file:
+        file.truncate(MAX_BYTES + 1)
+    for name, message in (('gone', 'No such file'), ('pipe', 'got p'), ('large', 'at most')):
+        with pytest.raises(ConfigError, match=message):
+            read_annotations(tmp_path / name)
+    with pytest.raises(ConfigError, match=r'Is a directory|got d'):
+        read_annotations(tmp_path)
+
+
+def test_json_is_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / 'file.json'
+    write_json(path, {'a': 1})
+    assert json.loads(path.read_text()) == {'a': 1}
+    for wrong, error in (([float('nan')], ValueError), ([object()], TypeError)):
+        with pytest.raises(error):
+            write_json(path, wrong)
+    assert [entry.name for entry in tmp_path.iterdir()] == ['file.json']
+    assert json.loads(path.read_text()) == {'a': 1}
+    with pytest.raises(WriteError, match=r'cannot be written: .* is no folder'):
+        write_json(tmp_path / 'missing' / 'file.json', {})
+
+
+# Names of classes.
+
+
+def matched(tmp_path, class_names, boxes, **options):
+    categories = options.pop('categories', CLASSES)
+    annotations = read_annotations(written(tmp_path, truth(boxes, categories=categories)))
+    return match_classes(class_names, annotations, **options)
+
+
+BOTH = [(0, 'cat', BOX), (0, 'dog', BOX)]
+
+
+def test_names_decide_not_numbers(tmp_path):
+    classes = matched(tmp_path, ('dog', 'cat'), BOTH)
+    assert classes.category_ids == (17, 7)
+    assert classes.categories == {7: 'cat', 17: 'dog'}
+    assert classes.unjudged == classes.unmeasured == ()
+
+
+def test_a_category_that_nothing_is_annotated_with_needs_no_class(tmp_path):
+    classes = matched(tmp_path, ('cat',), BOTH[:1])
+    assert classes.category_ids == (7,)
+    assert classes.categories == {7: 'cat'}
+    assert classes.unmeasured == ()
+
+
+@pytest.mark.parametrize(
+    ('class_names', 'messages'),
+    [
+        (
+            ('cat', 'dog', 'Cow'),
+            ["classes without a category (1 of 3): 'Cow'", 'or --allow-subset'],
+        ),
+        (
+            ('Cat', 'dog'),
+            [
+                "classes without a category (1 of 2): 'Cat' (nearest: 'cat')",
+                "annotated categories without a class (1 of 2): 'cat' (nearest: 'Cat')",
+            ],
+        ),
+        (('cat',), ["annotated categories without a class (1 of 2): 'dog'"]),
+        (('0', '1'), ['do not match at all', "'0', '1'", "'cat', 'dog'", 'class map']),
+    ],
+)
+def test_names_that_do_not_match(tmp_path, class_names, messages):
+    with pytest.raises(ConfigError) as caught:
+        matched(tmp_path, class_names, BOTH)
+    for message in messages:
+        assert message in str(caught.value)
+    assert ('--allow-subset' in str(caught.value)) == ('at all' not in str(caught.value))
+
+
+def test_long_lists_are_cut(tmp_path):
+    names = [f'{number:02d}' for number in range(30)]
+    with pytest.raises(ConfigError, match=r"'09' and 20 more"):
+        matched(tmp_path, names, BOTH)
+
+
+def test_a_subset_when_it_is_allowed(tmp_path):
+    classes = matched(tmp_path, ('cow', 'dog'), BOTH, allow_subset=True)
+    assert classes.category_ids == (None, 17)
+    assert classes.categories == {17: 'dog'}
+    assert classes.unjudged == ('cow',)
+    assert classes.unmeasured == ('cat',)
+    with pytest.raises(ConfigError, match='at all'):
+        matched(tmp_path, ('cow',), BOTH, allow_subset=True)
+
+
+def test_a_class_map(tmp_path):
+    given = {'kitten': 'cat', 'tiger': 'cat', 'tree': None}
+    classes = matched(tmp_path, ('tiger', 'tree', 'dog', 'kitten'), BOTH, class_map=given)
+    assert classes.category_ids == (7, None, 17, 7)
+    assert classes.unjudged == ('tree',)
+    with pytest.raises(ConfigError, match=r"no class of the model: 'kiten' \(nearest: 'kitten'\)"):
+        matched(tmp_path, ('kitten', 'dog'), BOTH, class_map={'kiten': 'cat'})
+    with pytest.raises(ConfigError, match=r"no category of the annotations: 'cats' \(nearest: 'c"):
+        matched(tmp_path, ('kitten', 'dog'), BOTH, class_map={'kitten': 'cats'})
+
+
+def test_reading_a_class_map(tmp_path):
+    assert read_class_map(written(tmp_path, '{"a": "b", "c": null}')) == {'a': 'b', 'c': None}
+    for wrong in ('[]', '{"a": 3}', '{"a": ["b"]}'):
+        with pytest.raises(ConfigError, match='expected a JSON object of class name'):
+            read_class_map(written(tmp_path, wrong))
+
+
+def test_a_category_name_that_stands_twice(tmp_path):
+    content = truth(BOTH)
+    content['categories'][1]['name'] = 'cat'
+    annotations = read_annotations(written(tmp_path, content))
+    with pytest.raises(ConfigError, match=r"category 'cat' stands twice \(ids 7 and 17\)"):
+        match_classes(CLASSES, annotations)
+
+
+# Files of images.
+
+
+def annotated(tmp_path, *names):
+    content = truth([(0, 'cat', BOX)], images=len(names))
+    for entry, name in zip(content['images'], names, strict=True):
+        entry['file_name'] = name
+    return read_annotations(written(tmp_path, content))
+
+
+@pytest.mark.parametrize(
+    ('name', 'files', 'expected'),
+    [
+        ('a.png', ['x/a.png', 'x/b.png'], 'x/a.png'),
+        ('y/a.png', ['x/a.png', 'y/a.png'], 'y/a.png'),
+        ('val2017/a.png', ['images/a.png'], 'images/a.png'),  # the folder did not move along
+        ('C:\\data\\y\\a.png', ['y/a.png'], 'y/a.png'),
+        ('/elsewhere/a.png', ['x/a.png'], 'x/a.png'),
+        ('../a.png', ['x/a.png'], 'x/a.png'),
+    ],
+)
+def test_files_by_name(tmp_path, name, files, expected):
+    paths = [tmp_path / file for file in files]
+    ((image, path),) = match_images(annotated(tmp_path, name), paths)
+    assert image.id == 100
+    assert path == tmp_path / expected
+
+
+def test_a_name_that_two_files_have(tmp_path):
+    paths = [tmp_path / 'x' / 'a.png', tmp_path / 'y' / 'a.png']
+    with pytest.raises(ConfigError, match=r"'a.png' may be any of .*x/a.png and .*y/a.png"):
+        match_images(annotated(tmp_path, 'a.png'), paths)
+
+
+def test_images_without_a_file(tmp_path):
+    annotations = annotated(tmp_path, *(f'{letter}.png' for letter in 'abcdefg'))
+    paths = [tmp_path / 'a.png', tmp_path / 'b.png', tmp_path / 'z.png']
+    with pytest.raises(ConfigError, match=r'5 of the 7 images .* c.png, d.png, e.png …'):
+        match_images(annotations, paths)
+    pairs = match_images(annotations, paths, allow_missing=True)
+    assert [path.name for _, path in pairs] == ['a.png', 'b.png']
+    for allow in (False, True):
+        with pytest.raises(ConfigError, match=r'none of the 7 .* names a.png.* given are z.png'):
+            match_images(annotations, paths[2:], allow_missing=allow)
+
+
+def test_all_images_of_a_folder(tmp_path):
+    (tmp_path / 'b').mkdir()
+    for name in ('c.PNG', 'b/a.jpg', 'notes.txt'):
+        (tmp_path / name).touch()
+    assert find_all_images(tmp_path) == [tmp_path / 'b/a.jpg', tmp_path / 'c.PNG']
+    (tmp_path / 'empty').mkdir()
+    for name, message in (('empty', 'found none'), ('gone', 'expected a folder')):
+        with pytest.raises(ConfigError, match=message):
+            find_all_images(tmp_path / name)
+
+
+def test_reading_a_picture(tmp_path):
+    path = tmp_path / 'a.png'
+    pixels = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    cv2.imwrite(str(path), pixels)
+    assert np.array_equal(read_image(path), pixels)
+    assert np.array_equal(read_image(path, (3, 2)), pixels)
+    with pytest.raises(ImageError, match=r'a.png: expected 2x3 pixels, as annotated \(got 3x2\)'):
+        read_image(path, (2, 3))
+    path.write_bytes(b'no picture')
+    with pytest.raises(ImageError, match=r'a\.png: cannot be decoded'):
+        read_image(path)
+    path.write_bytes(b'')
+    with pytest.raises(ImageError, match=r'a\.png: cannot be decoded'):
+        read_image(path)
+    with pytest.raises(ImageError, match=r'gone\.png: cannot be read: No such file'):
+        read_image(tmp_path / 'gone.png')
+
+
+@pytest.mark.parametrize('suffix', ['.png', '.jpg'])
+def test_a_picture_that_is_cut_off(tmp_path, suffix):
+    path = tmp_path / f'a{suffix}'
+    noise = np.random.default_rng(1).integers(0, 255, (300, 400, 3), dtype=np.uint8)
+    cv2.imwrite(str(path), noise)
+    assert read_image(path).shape == noise.shape
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(ImageError, match='truncated'):
+        read_image(path)
+
+
+def test_a_picture_is_turned_as_it_was_annotated(tmp_path):
+    path = tmp_path / 'a.jpg'
+    pixels = np.zeros((16, 32, 3), np.uint8)
+    pixels[:, :16] = 255
+    encoded = cv2.imencode('.jpg', pixels)[1].tobytes()
+    # Exif's orientation 6: to be turned by 90 degrees clockwise. Big-endian TIFF, one entry.
+    exif = b'Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0'
+    segment = b'\xff\xe1' + (len(exif) + 2).to_bytes(2, 'big') + exif
+    path.write_bytes(encoded[:2] + segment + encoded[2:])
+    upright, stored = read_image(path, (16, 32)), read_image(path, (32, 16))
+    assert np.array_equal(upright, read_image(path))
+    assert upright.shape == (32, 16, 3)
+    assert upright[:12].min() > 200
+    assert upright[20:].max() < 50
+    assert stored[:, :12].min() > 200

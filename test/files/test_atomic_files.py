@@ -1,0 +1,127 @@
+"""Files that belong together appear together or not at all."""
+
+import os
+import resource
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trt_perception.errors import WriteError
+from trt_perception.files.atomic_files import write_together
+
+
+def listing(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_nothing_is_nothing(tmp_path):
+    write_together({})
+    assert listing(tmp_path) == {}
+
+
+def test_new_and_old_files(tmp_path):
+    (tmp_path / 'b').write_bytes(b'old')
+    write_together({tmp_path / 'a': b'1', tmp_path / 'b': b''})
+    assert listing(tmp_path) == {'a': b'1', 'b': b''}
+
+
+def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):
+    target = tmp_path / 'target'
+    target.write_bytes(b'theirs')
+    (tmp_path / 'link').symlink_to(target)
+    write_together({tmp_path / 'link': b'ours'})
+    assert target.read_bytes() == b'theirs'
+    assert (tmp_path / 'link').read_bytes() == b'ours'
+    assert not (tmp_path / 'link').is_symlink()
+
+
+def test_never_writable_for_everybody(tmp_path):
+    before = os.umask(0)
+    try:
+        write_together({tmp_path / 'a': b'1'})
+        assert os.umask(0) == 0  # and the process's own mask is as it was
+    finally:
+        os.umask(before)
+    mode = stat.S_IMODE((tmp_path / 'a').stat().st_mode)
+    assert mode & stat.S_IWOTH == 0
+    assert mode & stat.S_IRUSR
+
+
+@pytest.mark.parametrize('existing', [True, False])
+def test_when_one_cannot_be_written_none_is_changed(tmp_path, existing):
+    if existing:
+        (tmp_path / 'a').write_bytes(b'old')
+    before = listing(tmp_path)
+    with pytest.raises(WriteError, match='make it first'):
+        write_together({tmp_path / 'a': b'new', tmp_path / 'missing' / 'b': b'new'})
+    (tmp_path / 'folder').mkdir()
+    with pytest.raises(WriteError, match='folder'):
+        write_together({tmp_path / 'a': b'new', tmp_path / 'folder': b'new'})
+    with pytest.raises(WriteError, match='no folder'):
+        write_together({tmp_path / 'a': b'new', Path('/dev/null/b'): b'new'})
+    assert listing(tmp_path) == before
+
+
+@pytest.mark.parametrize('existing', [True, False])
+@pytest.mark.parametrize('error', [OSError(5, 'Input/output error'), KeyboardInterrupt()])
+@pytest.mark.parametrize('links', [True, False])
+def test_a_rename_that_fails_takes_back_those_before(
+    tmp_path, monkeypatch, existing, error, links
+):
+    if existing:
+        (tmp_path / 'a').write_bytes(b'old a')
+        (tmp_path / 'b').write_bytes(b'old b')
+    before = listing(tmp_path)
+    replace = Path.replace
+
+    def refuse(self, target):
+        if target == tmp_path / 'b' and self.read_bytes() == b'new b':
+            raise error
+        return replace(self, target)
+
+    def no_links(*_, **__):
+        raise PermissionError(1, 'Operation not permitted')
+
+    monkeypatch.setattr(Path, 'replace', refuse)
+    if not links:
+        monkeypatch.setattr(os, 'link', no_links)
+    with pytest.raises((WriteError, KeyboardInterrupt)):
+        write_together({tmp_path / 'a': b'new a', tmp_path / 'b': b'new b'})
+    assert listing(tmp_path) == before
+
+
+FULL = """
+import sys
+from pathlib import Path
+from trt_perception.files.atomic_files import write_together
+from trt_perception.errors import WriteError
+folder = Path(sys.argv[1])
+try:
+    write_together({folder / 'a': b'new', folder / 'b': bytes(200_000)})
+except WriteError as error:
+    print(error)
+    sys.exit(1)
+"""
+
+
+def limit_file_size():
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # an error instead of the end
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+
+def test_a_disk_that_fills_up_leaves_what_was_there(tmp_path):
+    (tmp_path / 'b').write_bytes(b'old')
+    done = subprocess.run(
+        [sys.executable, '-c', FULL, str(tmp_path)],
+        preexec_fn=limit_file_size,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1, done.stderr
+    assert 'b: cannot be written: File too large (0.2 MiB to write, ' in done.stdout
+    assert listing(tmp_path) == {'b': b'old'}

@@ -1,0 +1,222 @@
+"""Work grows with what is given, not with its square; limits are hang bounds, hundreds of times
+what a machine at rest takes.
+
+Measured is the time of this thread on the processor: others do not count.
+"""
+
+import contextlib
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import rclpy
+from onnx import TensorProto
+from onnx import helper
+from onnx import numpy_helper
+from rcl_interfaces.srv import DescribeParameters
+from rcl_interfaces.srv import GetParameters
+from rcl_interfaces.srv import GetParameterTypes
+from rcl_interfaces.srv import ListParameters
+from rcl_interfaces.srv import SetParameters
+from rcl_interfaces.srv import SetParametersAtomically
+from rclpy.parameter import Parameter
+
+from trt_perception.building.options.sources import load_options
+from trt_perception.config import PARAMETERS
+from trt_perception.config import DetectorConfig
+from trt_perception.errors import ConfigError
+from trt_perception.errors import EngineError
+from trt_perception.errors import UnsaidError
+from trt_perception.evaluation.classes import match_classes
+from trt_perception.evaluation.coco import Annotations
+from trt_perception.evaluation.coco import CocoImage
+from trt_perception.evaluation.coco import read_annotations
+from trt_perception.evaluation.images import match_images
+from trt_perception.model.recognition.recognise import recognise
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.ros.detector_node import DetectorNode
+from trt_perception.ros.services import answer_always
+
+MOST = 65536
+NAMES = tuple(f'class number {number}' for number in range(MOST))
+#: The last one stands twice, so that nothing is found early.
+TWICE = (*NAMES[:-1], NAMES[-2])
+IMAGE = (TensorSpec('images', (1, 3, 64, 64), 'float32'),)
+DENSE = (TensorSpec('output0', (1, 4 + MOST, 84), 'float32'),)
+
+
+@contextlib.contextmanager
+def at_most(seconds):
+    start = time.thread_time()
+    yield
+    assert time.thread_time() - start < seconds
+
+
+def test_as_many_names_as_there_may_be_in_metadata():
+    # As Ultralytics writes them; longer texts are not read.
+    names = {index: f'{index:x}' for index in range(MOST)}
+    names[MOST - 1] = names[MOST - 2]
+    with at_most(20):
+        found = recognise('x.onnx', IMAGE, DENSE, {'names': repr(names), 'task': 'detect'}, None)
+    assert found.class_names[-1] == f'fffe {MOST - 1}'
+    assert len(set(found.class_names)) == MOST
+
+
+def test_as_many_names_in_a_config_json():
+    config = {
+        'model_type': 'yolos',
+        'id2label': dict(zip(map(str, range(MOST)), TWICE, strict=True)),
+    }
+    outputs = (
+        TensorSpec('logits', (1, 100, MOST + 1), 'float32'),
+        TensorSpec('pred_boxes', (1, 100, 4), 'float32'),
+    )
+    with at_most(20):
+        found = recognise('x.onnx', IMAGE, outputs, {}, config)
+    assert len(set(found.class_names)) == MOST
+
+
+def test_a_class_filter_of_thousands_of_names():
+    config = DetectorConfig.from_values({'class_filter': NAMES[-8000:]})
+    with at_most(2):
+        assert config.thresholds(NAMES).class_ids == tuple(range(MOST - 8000, MOST))
+
+
+def test_names_that_stand_twice_are_found_at_once():
+    with at_most(10), pytest.raises(ConfigError, match=f"{NAMES[-2]}' twice"):
+        load_options(None, {'onnx': 'm.onnx', 'class_names': list(TWICE)})
+    with at_most(10), pytest.raises(ConfigError, match=f"{NAMES[-2]}' twice"):
+        DetectorConfig.from_values({'model.class_names': TWICE})
+
+
+def test_a_class_map_of_all_names(tmp_path):
+    path = tmp_path / 'truth.json'
+    content = {
+        'images': [{'id': 1, 'file_name': 'a.png', 'width': 9, 'height': 9}],
+        'categories': [{'id': index, 'name': f'its {name}'} for index, name in enumerate(NAMES)],
+        'annotations': [{'image_id': 1, 'category_id': 5, 'bbox': [1, 2, 3, 4]}],
+    }
+    path.write_text(json.dumps(content))
+    truth = read_annotations(path)
+    with at_most(20):
+        matched = match_classes(NAMES, truth, class_map={name: f'its {name}' for name in NAMES})
+    assert matched.category_ids == tuple(range(MOST))
+    # Nothing fits, and what is similar is looked for among a few.
+    with at_most(20), pytest.raises(ConfigError, match='do not match'):
+        match_classes(NAMES, truth)
+
+
+def test_pictures_of_one_name_in_thousands_of_folders():
+    files = [Path(f'/data/drive/{number}/left/000001.jpg') for number in range(20_000)]
+    names = [f'{number}/left/000001.jpg' for number in range(20_000)]
+    images = tuple(CocoImage(number, name, None) for number, name in enumerate(names))
+    with at_most(20):
+        pairs = match_images(Annotations(Path('truth.json'), images, {}, {}), files[::-1])
+    assert [(image.file_name, path) for image, path in pairs] == list(
+        zip(names, files, strict=True)
+    )
+
+
+def test_wrong_names_are_compared_with_a_few(tmp_path):
+    path = tmp_path / 'build.yaml'
+    path.write_text('\n'.join(f'workspace_mib{number}: 1' for number in range(10_000)))
+    with at_most(20), pytest.raises(ConfigError, match='got 10000 keys'):
+        load_options(path, {'onnx': 'm.onnx'})
+
+
+def test_a_model_of_many_outputs(tmp_path):
+    outputs = tuple(TensorSpec(f'o{n}', (1, 300, n), 'float32') for n in range(1, 400))
+    with at_most(20), pytest.raises((EngineError, UnsaidError)) as caught:
+        recognise('x.onnx', IMAGE, outputs, {}, None)
+    assert len(str(caught.value)) < 20_000
+
+
+def wide_model(path):
+    """Write a model of as many classes as there may be, with one anchor that is always empty."""
+    shape = (1, 4 + MOST, 1)
+    constants = {'axes': np.array([1, 2, 3]), 'nothing': np.zeros(shape, np.float32)}
+    nodes = [
+        helper.make_node('ReduceMean', ['images', 'axes'], ['mean'], keepdims=0),
+        helper.make_node('Reshape', ['mean', 'column'], ['level']),
+        helper.make_node('Mul', ['level', 'nothing'], ['output']),
+    ]
+    constants['column'] = np.array([1, 1, 1])
+    graph = helper.make_graph(
+        nodes,
+        'wide',
+        [helper.make_tensor_value_info('images', TensorProto.FLOAT, (1, 3, 48, 64))],
+        [helper.make_tensor_value_info('output', TensorProto.FLOAT, shape)],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 18)], ir_version=9)
+    onnx.save(model, path)
+    return path
+
+
+@pytest.fixture
+def node(tmp_path):
+    """A configured node, in this process, whose model has 65536 classes."""
+    given = {
+        'engine_path': str(wide_model(tmp_path / 'wide.onnx')),
+        'model.class_names': list(NAMES),
+        'model.decoder': 'dense',
+        'model.resize': 'stretch',
+        'model.color_order': 'rgb',
+        'model.scale': 0.004,
+        'cpu_threads': 1,
+    }
+    context = rclpy.Context()
+    rclpy.init(context=context)
+    overrides = [Parameter(name, value=value) for name, value in given.items()]
+    node = DetectorNode(context=context, parameter_overrides=overrides)
+    assert node.trigger_configure().name == 'SUCCESS'
+    yield node
+    node.close()
+    rclpy.shutdown(context=context)
+
+
+def test_a_node_of_65536_classes_answers_changes_of_parameters(node):
+    def change(name, value):
+        with at_most(2):
+            return node.set_parameters_atomically([Parameter(name, value=value)])
+
+    assert change('class_filter', list(NAMES[-8000:])).successful
+    assert change('class_filter', list(NAMES)).successful
+    for number in range(10):
+        assert change('confidence_threshold', 0.1 + number / 20).successful
+    refused = change('class_filter', [f'{name} {"x" * 200}' for name in NAMES])
+    assert 'must name classes of the model' in refused.reason
+    assert len(refused.reason) < 10_000
+    assert 'not known' in change('x' * 4_000_000, 1).reason
+    assert 'at most 4096' in change('engine_path', 'x' * 4_000_000).reason
+    assert 'at most 65536' in change('model.std', [1.0] * 500_000).reason
+
+
+def test_a_request_that_names_one_parameter_a_thousand_times(node):
+    answer_always(node, lambda service, error: None)
+    services = {service.srv_type: service.callback for service in node.services}
+    value = Parameter('confidence_threshold', value=0.5).to_parameter_msg()
+    for kind, fields in {
+        SetParameters: {'parameters': [value] * 1000},
+        SetParametersAtomically: {'parameters': [value] * 1000},
+        GetParameters: {'names': ['model.class_names'] * 1000},
+        GetParameterTypes: {'names': ['model.class_names'] * 1000},
+        DescribeParameters: {'names': ['model.class_names'] * 1000},
+        ListParameters: {'prefixes': ['model'] * 100_000},
+    }.items():
+        with at_most(2):
+            answer = services[kind](kind.Request(**fields), kind.Response())
+        if kind is SetParameters:
+            assert [result.successful for result in answer.results] == [False] * 1000
+            assert answer.results[0].reason == 'at most 200 in one request (got 1000)'
+        elif kind is SetParametersAtomically:
+            assert not answer.result.successful
+        else:
+            assert answer == kind.Response()
+    # All that there are, at once, are fine.
+    names = [parameter.name for parameter in PARAMETERS]
+    answer = services[GetParameters](GetParameters.Request(names=names), GetParameters.Response())
+    assert len(answer.values) == len(names)

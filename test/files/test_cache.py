@@ -1,0 +1,115 @@
+"""Files that are expensive to make again are read as they were written, or not at all."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+
+import pytest
+
+from trt_perception.files.cache import cache_folder
+from trt_perception.files.cache import read_cached
+from trt_perception.files.cache import write_cached
+
+CONTENT = bytes(range(256)) * 5
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+
+
+@pytest.fixture
+def entry():
+    write_cached('kernels', 'key', CONTENT)
+    return cache_folder('kernels') / 'key'
+
+
+@pytest.mark.parametrize('content', [b'', b'x', CONTENT])
+def test_what_was_written_is_read(content, tmp_path):
+    write_cached('kernels', 'key', content)
+    assert read_cached('kernels', 'key') == content
+    assert (tmp_path / 'trt_perception' / 'kernels' / 'key').is_file()
+    assert read_cached('kernels', 'other') is None
+    assert read_cached('runtime', 'key') is None
+
+
+DAMAGES = {
+    'short': lambda content: content[:10],
+    'end missing': lambda content: content[:-1],
+    'longer': lambda content: content + b'\0',
+    'zeros at the end': lambda content: content[:-512] + bytes(512),
+    'first bit': lambda content: bytes([content[0] ^ 1]) + content[1:],
+    'last bit': lambda content: content[:-1] + bytes([content[-1] ^ 1]),
+    'written by an older release': lambda content: CONTENT,
+}
+
+
+@pytest.mark.parametrize('damage', DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_entry_counts_as_none_until_it_is_written_again(entry, damage, caplog):
+    entry.write_bytes(damage(entry.read_bytes()))
+    assert read_cached('kernels', 'key') is None
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert f'{entry} is damaged' in record.message
+    write_cached('kernels', 'key', CONTENT)
+    assert read_cached('kernels', 'key') == CONTENT
+
+
+def test_only_the_user_may_read_and_write_entries(entry):
+    assert stat.S_IMODE(entry.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(entry.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize('mode', [0o602, 0o666, 0o777])
+def test_an_entry_that_everybody_may_write_counts_as_none(entry, mode):
+    entry.chmod(mode)
+    assert read_cached('kernels', 'key') is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason='giving files away needs root')
+def test_an_entry_of_somebody_else_counts_as_none(entry):
+    os.chown(entry, 12345, -1)
+    assert read_cached('kernels', 'key') is None
+
+
+@pytest.mark.parametrize('what', ['fifo', 'folder', 'device', 'ring', 'empty'])
+def test_what_is_no_file_counts_as_none(entry, what):
+    entry.unlink()
+    if what == 'fifo':
+        os.mkfifo(entry)  # reading would wait for ever
+    elif what == 'folder':
+        entry.mkdir()
+    elif what == 'empty':
+        entry.touch()
+    else:
+        entry.symlink_to({'device': '/dev/zero', 'ring': 'key'}[what])
+    assert read_cached('kernels', 'key') is None
+
+
+def test_nothing_is_left_of_an_attempt(entry, caplog):
+    (entry.parent / 'folder').mkdir()
+    write_cached('kernels', 'folder', CONTENT)
+    assert 'cannot be written' in caplog.text
+    assert {path.name for path in entry.parent.iterdir()} == {'key', 'folder'}
+
+
+def test_the_entries_used_last_are_kept():
+    for index in range(32):
+        write_cached('kernels', f'{index}', CONTENT)
+        path = cache_folder('kernels') / f'{index}'
+        os.utime(path, (index + 1, index + 1))
+    assert read_cached('kernels', '0') == CONTENT  # from now on not the oldest
+    write_cached('kernels', 'new', CONTENT)
+    assert read_cached('kernels', '0') == CONTENT
+    assert read_cached('kernels', '1') is None
+    assert len(list(cache_folder('kernels').iterdir())) == 32
+
+
+def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch, caplog):
+    (tmp_path / 'file').write_text('')
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
+    write_cached('kernels', 'key', CONTENT)
+    assert 'cannot be written' in caplog.text
+    assert read_cached('kernels', 'key') is None

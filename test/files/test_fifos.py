@@ -1,0 +1,110 @@
+"""A FIFO that nobody writes, where a file is expected: nobody waits for it."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from programs import Program
+from programs import executable
+
+from trt_perception.building.options.sources import load_options
+from trt_perception.building.options.sources import read_class_names
+from trt_perception.building.precision.calibration_cache import CacheKey
+from trt_perception.building.precision.calibration_cache import read_ranges
+from trt_perception.building.precision.calibration_images import find_files
+from trt_perception.building.store.engine_store import EngineStore
+from trt_perception.checks.shell import check_shell
+from trt_perception.errors import TrtPerceptionError
+from trt_perception.evaluation.classes import read_class_map
+from trt_perception.evaluation.coco import read_annotations
+from trt_perception.evaluation.pictures import write_worst
+from trt_perception.model.model_file import read_model_file
+
+# Each moves the FIFO to where a reader looks for its file, and lets it read.
+
+
+def as_store_entry(fifo):
+    entry = fifo.parent / ('a' * 64)
+    entry.mkdir()
+    fifo.rename(entry / 'entry.json')
+    store = EngineStore(fifo.parent)
+    assert store.find('a' * 64) is None
+    assert store.entries()[0].about == ''
+
+
+def as_calibration_cache(fifo):
+    key = CacheKey('a' * 64, 'b', 'c', 'minmax', '1')
+    fifo.rename(key.file(fifo.parent))
+    assert 'cannot be read' in read_ranges(fifo.parent, key, ['x'])[1]
+
+
+def as_profile(fifo):
+    environment = {'FASTRTPS_DEFAULT_PROFILES_FILE': str(fifo), 'ROS_DISTRO': 'jazzy'}
+    told = [finding.found for finding in check_shell(environment, folder=fifo.parent)]
+    assert any('regular file' in found for found in told)
+
+
+def as_list_of_pictures(fifo):
+    fifo.rename(fifo.parent / 'pictures.json')
+    write_worst(fifo.parent, [], ('a',), {}, 1)
+
+
+def as_model(fifo):
+    fifo.rename(fifo.parent / 'm.onnx')
+    read_model_file(fifo.parent / 'm.onnx')
+
+
+def as_config_json(fifo):
+    fifo.rename(fifo.parent / 'config.json')
+    (fifo.parent / 'm.onnx').write_bytes(b'x')
+    read_model_file(fifo.parent / 'm.onnx')
+
+
+NO_FILES = {
+    'options': lambda fifo: load_options(fifo, {}),
+    'class names': lambda fifo: read_class_names(
+        load_options(None, {'onnx': 'm.onnx', 'class_names_file': str(fifo)})
+    ),
+    'annotations': read_annotations,
+    'class map': read_class_map,
+    'list of images': lambda fifo: find_files(fifo.rename(fifo.with_suffix('.txt'))),
+    'store': as_store_entry,
+    'calibration cache': as_calibration_cache,
+    'profile': as_profile,
+    'list of pictures': as_list_of_pictures,
+    'model': as_model,
+    'config.json': as_config_json,
+}
+
+
+@pytest.mark.parametrize('kind', NO_FILES)
+def test_nobody_waits_for_a_fifo(kind, tmp_path):
+    fifo = tmp_path / 'fifo'
+    os.mkfifo(fifo)
+    errors = []
+
+    def read():
+        try:
+            NO_FILES[kind](fifo)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive(), 'it waits'
+    assert all(isinstance(error, TrtPerceptionError) for error in errors), errors
+
+
+@pytest.mark.parametrize('option', ['--config', '--class-names-file', '--annotations'])
+def test_build_engine_ends_with_a_sentence(option, tmp_path):
+    os.mkfifo(tmp_path / 'fifo')
+    onnx = Path(__file__).parents[2] / 'models' / 'digits.onnx'
+    more = ['--validate', tmp_path] if option == '--annotations' else []
+    program = Program(
+        [executable('build_engine'), '--onnx', onnx, option, tmp_path / 'fifo', *more]
+    )
+    assert program.wait() in (1, 2)
+    assert 'Traceback' not in program.output
+    assert 'build_engine: ' in program.output

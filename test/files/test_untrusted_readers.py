@@ -1,0 +1,302 @@
+"""Whatever bytes a YAML or JSON file has, it is read or refused in words.
+
+No traceback, no waiting, no gigabytes.
+
+Each case goes through our check and the library behind it, PyYAML or Python's json. Cases come
+from a seed, so each run has the same.
+"""
+
+import argparse
+import contextlib
+import copy
+import json
+import random
+import re
+import resource
+import time
+
+import pytest
+from support_models import manifest
+
+from trt_perception.building.options.rows import OPTIONS
+from trt_perception.building.options.sources import load_options
+from trt_perception.building.options.sources import read_class_names
+from trt_perception.building.precision.calibration_cache import CacheKey
+from trt_perception.building.precision.calibration_cache import read_ranges
+from trt_perception.errors import ConfigError
+from trt_perception.errors import TrtPerceptionError
+from trt_perception.evaluation.classes import read_class_map
+from trt_perception.evaluation.coco import read_annotations
+from trt_perception.files.json_section import parse_json
+from trt_perception.model.manifest import parse_manifest
+from trt_perception.model.model_file import read_model_file
+from trt_perception.model.recognition.recognise import recognise
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.tools.model_arguments import detector_config
+
+IMAGE = (TensorSpec('images', (1, 3, 640, 640), 'float32'),)
+DENSE = (TensorSpec('output0', (1, 6, 8400), 'float32'),)
+QUERIES = (
+    TensorSpec('logits', (1, 300, 2), 'float32'),
+    TensorSpec('pred_boxes', (1, 300, 4), 'float32'),
+)
+# The parts of YAML, and values that trip readers: numbers of thousands of digits or in base 60,
+# tags, references, dates, characters that are none.
+WORDS = [
+    *('a', 'onnx', 'shapes', '-', ':', '- ', ': ', '\n', '\n  ', '{', '}', '[', ']', ','),
+    *('&a ', '*a', '!!int ', '!!float ', '!!bool ', '!!set ', '!!binary ', '!!timestamp ', '!x '),
+    *('|', '>', '%YAML 1.1\n', '%TAG ! x\n', '---\n', '...\n', '? ', '#', '"', "'", '\\'),
+    *('"\\ud800"', '"\\x1b"', '"\\U00110000"', '<<', '=', '~', 'null', 'yes', '1', '1e999', '-1'),
+    *('0x1f', '010', '1:1:1', '1:' * 3000 + '1', '9' * 6000, '0x' + 'f' * 6000, '.inf', '.nan'),
+    *('2001-01-01', '2001-13-45', '\t', '\r', '\x85', '\u2028', '\ufeff', '\0', 'é', '@', '`'),
+    *('x' * 300, '1x3x4x4', '1x3x' + '9' * 5000 + 'x4', '/etc/passwd', '~nobody/x', 'a/' * 3000),
+]
+VALUES = [
+    *(None, True, 0, -1, 1e999, float('nan'), 10**30, 10**400, 1e-300, 5e-324, '', [], {}, 'x'),
+    *('x' * 70_000, '\ud800', '\x1b', [[]], [1, 2, 3], {'a': 1}, {'0': 'a'}, 10**4000, -0.0),
+]
+LITERALS = [
+    *('{', '}', '[', ']', '(', ')', ':', ',', '0', '1', '"a"', "'b'", 'b"x"', '...', 'None', '-'),
+    *('+', '1j', '0x' + 'f' * 6000, '9' * 6000, '{0: 0x' + 'f' * 6000 + '}', 'set()', '*', '\n'),
+    *('1e999', '\0', '\ud800', '-' * 5000, '[' * 300, '(' * 150, 'not ', '"\\x1b"', "'\\d'"),
+]
+COCO = {
+    'images': [{'id': 1, 'file_name': 'a.png', 'width': 9, 'height': 9}],
+    'categories': [{'id': 1, 'name': 'cat'}],
+    'annotations': [{'image_id': 1, 'category_id': 1, 'bbox': [1, 2, 3, 4], 'area': 3}],
+}
+PROCESSOR = {
+    'size': {'height': 640, 'width': 640},
+    'rescale_factor': 1 / 255,
+    'do_normalize': True,
+    'image_mean': [0.4, 0.4, 0.4],
+    'image_std': [0.2, 0.2, 0.2],
+    'resample': 2,
+}
+HUGGING_FACE = {
+    'model_type': 'rt_detr',
+    'id2label': {'0': 'a', '1': 'b'},
+    'preprocessor_config': PROCESSOR,
+}
+METADATA = {'names': "{0: 'a', 1: 'b'}", 'task': 'detect', 'imgsz': '[640, 640]', 'stride': '32'}
+
+
+def words(rng, most):
+    return ''.join(rng.choice(WORDS) for _ in range(rng.randrange(1, most)))
+
+
+def paths(content, at=()):
+    """Yield the path of every value."""
+    if at:
+        yield at
+    if isinstance(content, dict | list):
+        for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+            yield from paths(value, (*at, key))
+
+
+def spoiled(rng, content):
+    """Return the content with some values replaced or removed."""
+    content = copy.deepcopy(content)
+    for _ in range(rng.randrange(1, 4)):
+        path = rng.choice(list(paths(content)) or [()])
+        if not path:
+            break
+        place = content
+        for key in path[:-1]:
+            place = place[key]
+        if rng.random() < 0.7:
+            place[path[-1]] = copy.deepcopy(rng.choice(VALUES))
+        else:
+            del place[path[-1]]
+    return content
+
+
+def as_json(rng, content):
+    """Return bytes, most of them JSON."""
+    text = json.dumps(spoiled(rng, content))
+    chance = rng.random()
+    if chance < 0.1:
+        other = rng.choice(['9' * 5000, 'NaN', '-Infinity', '[', '{"a":', '\0', '1e99999'])
+        text = text.replace(rng.choice(['1', '"', '{']), other, 1)
+    elif chance < 0.2:
+        text = text[: rng.randrange(len(text) + 1)]
+    elif chance < 0.25:
+        text = rng.choice(['[' * 100_000, '{"a":' * 100_000, text + text, '{"a": 1, "a": 2}'])
+    encoding = rng.choice(['utf-8'] * 8 + ['utf-16', 'utf-32', 'utf-8-sig'])
+    return text.encode(encoding, 'surrogatepass')
+
+
+# Each takes a random generator and a folder, and reads what it has spoiled there.
+
+
+def yaml_options(rng, folder):
+    rows = [
+        f'{rng.choice(OPTIONS).name}: {words(rng, 6) if rng.random() < 0.8 else [words(rng, 3)]}'
+        for _ in range(rng.randrange(1, 5))
+    ]
+    text = '\n'.join(rows) if rng.random() < 0.6 else words(rng, 25)
+    (folder / 'build.yaml').write_text(text, 'utf-8', 'surrogatepass')
+    load_options(folder / 'build.yaml', {'onnx': 'm.onnx'})
+
+
+def yaml_bytes(rng, folder):
+    content = bytearray(b'onnx: a.onnx\nshapes: [1x3x4x4, 2x3x4x4]\nclass_names: ["a", b]\n')
+    for _ in range(rng.randrange(1, 6)):
+        content[rng.randrange(len(content))] = rng.randrange(256)
+    (folder / 'build.yaml').write_bytes(content)
+    load_options(folder / 'build.yaml', {})
+
+
+def parameter_of_a_tool(rng, folder):
+    name = rng.choice(['model.std', 'model.class_names', 'model.scale', 'cpu_threads'])
+    given = {'confidence': 0.25, 'iou': 0.4, 'max_detections': 3, 'device': 0}
+    options = argparse.Namespace(**given, param=[f'{name}={words(rng, 6)}'])
+    detector_config(options, 'm.onnx')
+
+
+def file_of_names(rng, folder):
+    (folder / 'names.txt').write_text(words(rng, 25), 'utf-8', 'surrogatepass')
+    names = str(folder / 'names.txt')
+    read_class_names(load_options(None, {'onnx': 'm.onnx', 'class_names_file': names}))
+
+
+def manifest_file(rng, folder):
+    parse_manifest(as_json(rng, manifest()), 'x.json')
+
+
+def annotations(rng, folder):
+    (folder / 'truth.json').write_bytes(as_json(rng, COCO))
+    read_annotations(folder / 'truth.json')
+
+
+def class_map(rng, folder):
+    (folder / 'map.json').write_bytes(as_json(rng, {'a': 'b', 'c': None}))
+    read_class_map(folder / 'map.json')
+
+
+def calibration_cache(rng, folder):
+    key = CacheKey('a' * 64, 'b', 'c', 'minmax', '1')
+    key.file(folder).write_bytes(as_json(rng, {'key': vars(key), 'ranges': {'x': 1.0}}))
+    assert read_ranges(folder, key, ['x'])[1]
+
+
+def files_of_hugging_face(rng, folder):
+    (folder / 'm.onnx').write_bytes(b'x')
+    (folder / 'config.json').write_bytes(as_json(rng, HUGGING_FACE) or b' ')
+    (folder / 'preprocessor_config.json').write_bytes(as_json(rng, PROCESSOR) or b' ')
+    model = read_model_file(folder / 'm.onnx')
+    assert repr(model.config)
+    recognise('m.onnx', IMAGE, QUERIES, {}, model.config)
+
+
+def metadata_of_an_engine(rng, folder):
+    content = as_json(rng, {**METADATA, 'names': {'0': 'a'}, 'imgsz': [640, 640]})
+    plan = len(content).to_bytes(4, 'little') + content + b'ftrt' + bytes(40)
+    (folder / 'm.engine').write_bytes(plan)
+    model = read_model_file(folder / 'm.engine')
+    recognise('m.engine', IMAGE, DENSE, model.metadata, None)
+
+
+def metadata_of_an_onnx_file(rng, folder):
+    metadata = dict(METADATA)
+    for _ in range(rng.randrange(1, 3)):
+        text = ''.join(rng.choice(LITERALS) for _ in range(rng.randrange(1, 9)))
+        metadata[rng.choice(list(metadata))] = text
+    recognise('m.onnx', IMAGE, DENSE, metadata, None)
+
+
+READERS = [
+    *(yaml_options, yaml_bytes, parameter_of_a_tool, file_of_names, manifest_file, annotations),
+    *(class_map, calibration_cache, files_of_hugging_face, metadata_of_an_engine),
+    metadata_of_an_onnx_file,
+]
+
+
+@pytest.mark.parametrize('reader', READERS, ids=lambda reader: reader.__name__)
+def test_is_read_or_refused_in_words(reader, tmp_path):
+    read = 0
+    for seed in range(400):
+        with contextlib.suppress(TrtPerceptionError):
+            reader(random.Random(seed), tmp_path)
+            read += 1
+    print(f'{read} of 400 read')
+
+
+@pytest.mark.parametrize(
+    ('text', 'words'),
+    [
+        ('batch: ' + '9' * 6000, "'batch' must be a whole number from 1 to 1024 (got '999"),
+        ('batch: 0x' + 'f' * 6000, "'batch' must be a whole number from 1 to 1024 (got '0xf"),
+        ('batch: ' + '1:' * 3000 + '1', "'batch' must be a whole number from 1 to 1024 (got '1:1"),
+        ('scale: 1:30', "'scale' must be a number from 0 to 1000 (got '1:30')"),
+        ('batch: !!int "1"', 'line 1: tags (!) are not supported'),
+        ('class_names: !!set {a, b}', 'line 1: tags (!) are not supported'),
+        ('class_names: !!binary aGk=', 'line 1: tags (!) are not supported'),
+        ('onnx: 2001-01-01', 'must be an ONNX model'),
+        ('shapes: 1x3x' + '9' * 5000 + 'x4', 'a shape must be NxCxHxW'),
+        ('output: ' + 'x' * 300 + '.engine', 'must have at most 255 bytes (got 307)'),
+        ('validate: ' + 'x' * 300, 'must have at most 255 bytes (got 300)'),
+        ('onnx: "a\\ud800.onnx"', 'a text must have no control characters (got U+D800'),
+        ('a: ' + '[' * 100, 'line 1: lists and mappings nest deeper than 16'),
+    ],
+    ids=range(13),
+)
+def test_words_of_a_refused_yaml(tmp_path, text, words):
+    path = tmp_path / 'build.yaml'
+    path.write_text(text if text.startswith('onnx') else f'{text}\nonnx: a.onnx\n')
+    with pytest.raises(ConfigError) as caught:
+        load_options(path, {})
+    assert words in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ('text', 'words'),
+    [
+        ('{"a": 1, "b": {"a": 1, "a": 2}}', 'key "a" stands twice in one object'),
+        ('[1, NaN]', 'NaN is no number in JSON'),
+        ('[-Infinity]', '-Infinity is no number in JSON'),
+        ('9' * 5000, 'a number has thousands of digits'),
+        ('[' * 100_000, 'lists or objects are nested too deep'),
+        ('{"a":' * 100_000, 'lists or objects are nested too deep'),
+        ('[1,\n 2', "Expecting ',' delimiter in line 2, column 3"),
+        (b'"\xff"', 'it is not text: byte 1 cannot be decoded'),
+        ('', 'Expecting value in line 1, column 1'),
+    ],
+    ids=range(9),
+)
+def test_words_of_a_refused_json(text, words):
+    with pytest.raises(ValueError, match=f'^{re.escape(words)}$'):
+        parse_json(text)
+
+
+# A mebibyte of YAML is minutes for some readers, and each of these is what one has tripped over.
+LARGE = {
+    'a list': 'a: [' + 'a,' * 130_000 + ']',
+    'lines': 'a:\n' + '- a\n' * 65_000,
+    'keys': '\n'.join(f'k{number}: ' for number in range(29_000)),
+    'questions': '? a\n' * 65_000,
+    'brackets': '[' * 262_000,
+    'pairs of brackets': '[' + '[],' * 87_000 + ']',
+    'colons': '1:' * 131_000,
+    'digits': 'a: ' + '1' * 262_000,
+    'base 60': 'a: ' + '1:' * 130_000 + '1',
+    'anchors': 'a: [' + '&a,' * 87_000 + ']',
+    'laughs': '\n'.join(f'a{n}: &a{n} [{f"*a{n - 1}," * 9}]' for n in range(1, 30)),
+    'a text': 'a: "' + 'x' * 262_000 + '"',
+    'spaces': 'a:' + ' ' * 262_000,
+    'more than may be': '#' * 300_000,
+}
+
+
+@pytest.mark.parametrize('kind', LARGE)
+def test_a_large_yaml_takes_neither_minutes_nor_gigabytes(kind, tmp_path):
+    path = tmp_path / 'build.yaml'
+    path.write_text(LARGE[kind])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.thread_time()
+    with pytest.raises(ConfigError) as caught:
+        load_options(path, {})
+    assert time.thread_time() - start < 60
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400 * 1024
+    assert len(str(caught.value)) < 1000

@@ -1,0 +1,280 @@
+"""Outputs that the host decodes behind the GPU: with stand-ins here, for real on a GPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import fake_cuda
+import numpy as np
+import pytest
+from cuda_recorder import Recorder
+from fake_tensorrt import PLAN
+from fake_tensorrt import FakeTensorRt
+from family_outputs import BESIDE
+from family_outputs import NAMES
+from family_outputs import NETWORK
+from family_outputs import OUTPUTS
+from family_outputs import batched
+from family_outputs import known
+from family_outputs import network
+from gpu_support import build_plan
+from gpu_support import needs_tensorrt
+from tiny_model import write_tiny_model
+
+from trt_perception import gpu
+from trt_perception.config import DetectorConfig
+from trt_perception.config import Thresholds
+from trt_perception.errors import BatchError
+from trt_perception.errors import EngineError
+from trt_perception.images.frame import Frame
+from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.model_file import read_model_file
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.pipelines.open_pipeline import open_offline
+from trt_perception.pipelines.open_pipeline import open_pipeline
+
+DTYPES = {'float32': 'FLOAT', 'int64': 'INT64', 'int32': 'INT32'}
+IMAGE = ('image', (1, 3, NETWORK[1], NETWORK[0]), 'FLOAT')
+HOST_DECODED = [
+    name for name, spec in DECODERS.items() if spec.family not in ('dense', 'yolox_raw')
+]
+
+
+def config_for(path, name, **values):
+    return DetectorConfig(
+        engine_path=str(path),
+        pipeline_depth=2,
+        model_decoder=name,
+        model_class_names=NAMES,
+        model_resize='letterbox',
+        model_color_order='rgb',
+        model_scale=1 / 255,
+        **values,
+    )
+
+
+def grey(width=1280, height=720):
+    pixels = np.full(width * height, 114, np.uint8)
+    return Frame.view(pixels, width=width, height=height, step=width, encoding='mono8')
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """Return a function that puts stand-ins with these tensors in place."""
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+
+    def put(inputs, outputs, profiles=()):
+        recorder = Recorder(fake_cuda.bindings())
+        module = FakeTensorRt('', inputs=inputs, outputs=outputs, profiles=profiles)
+        monkeypatch.setattr(gpu, '_bindings', lambda: recorder.modules)
+        monkeypatch.setitem(sys.modules, 'tensorrt', module)
+        path = tmp_path / 'made.engine'
+        path.write_bytes(PLAN)
+        return path, recorder
+
+    return put
+
+
+def tensors_of(outputs):
+    return tuple((key, value.shape, DTYPES[str(value.dtype)]) for key, value in outputs.items())
+
+
+@pytest.mark.parametrize('name', HOST_DECODED)
+def test_what_lies_in_pinned_memory_is_decoded(name, machine):
+    rng = np.random.default_rng(30)
+    made = [known(rng, count) for count in (6, 4)]
+    frames = [batched(name, [OUTPUTS[name](rng, *one)]) for one in made]
+    if name == 'onnx_nms_xyxy' or name.startswith('onnx_nms'):
+        made[1] = made[0]
+        frames[1] = frames[0]
+    if name == 'torchvision':
+        made[1], frames[1] = made[0], frames[0]
+    beside = tuple((key, shape, 'INT64') for key, shape in BESIDE.get(name, ()))
+    path, recorder = machine((IMAGE, *beside), tensors_of(frames[0]))
+    pipeline = open_pipeline(config_for(path, name))
+    for slot, outputs in enumerate(frames):
+        pipeline.enqueue(slot, grey(), Thresholds())
+        for key, value in outputs.items():
+            pinned = pipeline.slots[slot].result._outputs[key].array
+            assert pinned.size >= value.nbytes
+            pinned[: value.nbytes] = value.reshape(-1).view(np.uint8)
+    for slot, (xyxy, scores, labels) in enumerate(made):
+        result = pipeline.collect(slot)
+        found = result.detections
+        # 1280 x 720 into 640 x 480: half, 60 rows below the top.
+        assert np.abs(found.xyxy - (xyxy - [0, 60, 0, 60]) * 2).max() < 1e-3
+        assert np.abs(found.scores - scores).max() < 1e-5
+        assert found.class_ids.tolist() == labels.tolist()
+        assert result.compute_s > 0
+    pipeline.close()
+    assert recorder.kinds() == []
+    assert recorder.mistakes == []
+
+
+def test_each_output_is_copied_within_the_graph(machine):
+    outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(31), *known_boxes())])
+    path, recorder = machine((IMAGE,), tensors_of(outputs))
+    pipeline = open_pipeline(config_for(path, 'detr'))
+    calls = recorder.calls
+    began = calls.index('cudaStreamBeginCapture')
+    ended = calls.index('cudaStreamEndCapture')
+    assert calls[began:ended].count('cudaMemcpyAsync') == len(outputs)
+    pipeline.close()
+
+
+def known_boxes():
+    return known(np.random.default_rng(32))
+
+
+def test_an_image_that_the_kernel_does_not_write_is_refused(machine):
+    outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(33), *known_boxes())])
+    by_row = ('image', (1, NETWORK[1], NETWORK[0], 3), 'FLOAT')
+    path, recorder = machine((by_row,), tensors_of(outputs))
+    with pytest.raises(
+        EngineError, match=r'made\.engine.*\(1, 3, height, width\).*inputs-as-nchw'
+    ):
+        open_pipeline(config_for(path, 'detr'))
+    assert recorder.kinds() == []
+
+
+def test_an_engine_whose_outputs_turn_out_otherwise_is_refused(machine):
+    outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(34), *known_boxes())])
+    path, _ = machine((IMAGE,), tensors_of(outputs))
+    # Five names make six logits with softmax, five with sigmoid.
+    with pytest.raises(EngineError, match='activation sigmoid'):
+        open_pipeline(config_for(path, 'rtdetr'))
+
+
+def test_cells_are_counted_before_a_kernel_is_compiled_for_them(machine):
+    path, recorder = machine((IMAGE,), (('output', (1, 6301, 5 + len(NAMES)), 'FLOAT'),))
+    with pytest.raises(EngineError, match=r'6301 anchors.*on 640 x 480 have 6300 cells'):
+        open_pipeline(config_for(path, 'yolox_raw'))
+    assert recorder.kinds() == []
+
+
+def test_an_engine_by_ultralytics_needs_no_parameter(machine):
+    path, _ = machine((IMAGE,), (('output0', (1, 4 + len(NAMES), 6300), 'FLOAT'),))
+    told = {'task': 'detect', 'stride': 32, 'names': dict(enumerate(NAMES))}
+    front = json.dumps(told).encode()
+    path.write_bytes(len(front).to_bytes(4, 'little') + front + PLAN)
+    pipeline = open_pipeline(DetectorConfig(engine_path=str(path)))
+    assert pipeline.spec.class_names == NAMES
+    assert pipeline.spec.decoder == DECODERS['dense']
+    assert pipeline.spec.preprocessing == Preprocessing(NETWORK)
+    pipeline.close()
+
+
+def test_an_engine_of_open_shapes_is_asked_for_those_of_its_outputs(machine):
+    inputs = (('image', (-1, 3, -1, -1), 'FLOAT'),)
+    profile = tuple((1, 3, side, side) for side in (320, 640, 960))
+    path, _ = machine(inputs, (('output0', (-1, -1, -1), 'FLOAT'),), (profile,))
+    told = {'task': 'detect', 'imgsz': [480, 640], 'names': ['a', 'b', 'c'], 'head': 'Detect'}
+    front = json.dumps(told).encode()
+    path.write_bytes(len(front).to_bytes(4, 'little') + front + PLAN)
+    pipeline = open_pipeline(DetectorConfig(engine_path=str(path)))
+    assert pipeline.spec.decoder == DECODERS['dense']  # for (1, 7, 4), as the stand-in says
+    assert pipeline.spec.preprocessing == Preprocessing(NETWORK)
+    pipeline.close()
+
+
+@pytest.mark.parametrize('name', ['dense', 'onnx_nms_xyxy', 'labels_boxes_scores', 'detr'])
+def test_an_engine_of_a_batch_is_fed_and_read_by_the_host(name, machine):
+    rng = np.random.default_rng(36)
+    made = [known(rng, count) for count in (6, 4, 5)]
+    outputs = batched(name, [OUTPUTS[name](rng, *one) for one in made])
+    beside = tuple((key, (3, *shape[1:]), 'INT64') for key, shape in BESIDE.get(name, ()))
+    image = ('image', (3, *IMAGE[1][1:]), 'FLOAT')
+    path, recorder = machine((image, *beside), tensors_of(outputs))
+    config = config_for(path, name)
+    with pytest.raises(BatchError, match='one image at a time'):
+        open_pipeline(config)
+    assert recorder.kinds() == []
+    pipeline = open_offline(read_model_file(path), config)
+    assert pipeline.spec.batch == 3
+    frames = [grey(), grey(640, 480), grey(64, 48)]
+    pipeline.detect(frames, Thresholds())  # buffers are made by the first run
+    buffers = {key: pinned.array for key, (pinned, _) in pipeline._model._buffers.items()}
+    images = buffers['image'].view(np.float32)[: 9 * NETWORK[0] * NETWORK[1]].reshape(3, 3, -1)
+    told = pipeline.spec.preprocessing
+    for channel, (mean, std) in enumerate(zip(told.mean, told.std, strict=True)):
+        expected = (114 / 255 - mean) / std  # grey, as the padding is but for DETR's
+        assert np.abs(images[:, channel] - expected).max() < 0.05
+    if name == 'labels_boxes_scores':
+        assert buffers['orig_target_sizes'][: 3 * 16].view(np.int64).tolist() == [*NETWORK] * 3
+    for key, value in outputs.items():
+        buffers[key][: value.nbytes] = value.reshape(-1).view(np.uint8)
+    for count in (3, 2):
+        run = pipeline.detect(frames[:count], Thresholds())
+        # 1280 x 720 into 640 x 480: half, 60 rows below the top; as large; a tenth.
+        for found, place, (xyxy, scores, labels) in zip(run, range(count), made, strict=False):
+            shift, factor = [([0, 60] * 2, 2), (0, 1), (0, 0.1)][place]
+            assert np.abs(found.xyxy - (xyxy - shift) * factor).max() < 1e-3
+            assert np.abs(found.scores - scores).max() < 1e-5
+            assert found.class_ids.tolist() == labels.tolist()
+    calls = recorder.calls[:]
+    pipeline.detect(frames, Thresholds())
+    copied = recorder.calls[len(calls) :]
+    assert copied.count('cudaMemcpyAsync') == 1 + len(beside) + len(outputs)
+    assert copied[-1] == 'cudaStreamSynchronize'
+    pipeline.close()
+    assert recorder.kinds() == []
+    assert recorder.mistakes == []
+
+
+@needs_tensorrt
+def test_an_engine_of_a_batch_finds_what_one_image_at_a_time_gives(tmp_path):
+    rng = np.random.default_rng(37)
+    colours = rng.integers(60, 256, (7, 3), np.uint8)
+    frames = [
+        Frame.view(np.tile(rgb, 320 * 240), width=320, height=240, step=960, encoding='rgb8')
+        for rgb in colours
+    ]
+    single = open_pipeline(DetectorConfig(engine_path=str(write_tiny_model(tmp_path / 'a.onnx'))))
+    several = write_tiny_model(tmp_path / 'b.onnx', batch=4)
+    engine = tmp_path / 'b.engine'
+    engine.write_bytes(build_plan(several.read_bytes()))
+    config = DetectorConfig(
+        engine_path=str(engine),
+        model_decoder='dense',
+        model_class_names=single.spec.class_names,
+    )
+    pipeline = open_offline(read_model_file(engine), config)
+    for start in (0, 4):
+        for found, frame in zip(
+            pipeline.detect(frames[start : start + 4], Thresholds()),
+            frames[start : start + 4],
+            strict=True,
+        ):
+            (expected,) = single.detect([frame], Thresholds())
+            assert len(found) == len(expected) >= 2
+            assert found.class_ids.tolist() == expected.class_ids.tolist()
+            assert np.abs(found.xyxy - expected.xyxy).max() < 1e-3
+            assert np.abs(found.scores - expected.scores).max() < 1e-3
+    pipeline.close()
+
+
+@needs_tensorrt
+@pytest.mark.parametrize('use_cuda_graph', [True, False])
+@pytest.mark.parametrize('name', DECODERS)
+def test_an_engine_gives_what_its_onnx_file_gives(name, use_cuda_graph, tmp_path):
+    rng = np.random.default_rng(35)
+    xyxy, scores, labels = known(rng)
+    outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
+    content = network(outputs, beside=BESIDE.get(name, ()))
+    (tmp_path / 'made.onnx').write_bytes(content)
+    (tmp_path / 'made.engine').write_bytes(build_plan(content))
+    found = {}
+    for suffix in ('.onnx', '.engine'):
+        path = tmp_path / f'made{suffix}'
+        pipeline = open_pipeline(config_for(path, name, use_cuda_graph=use_cuda_graph))
+        for slot in range(pipeline.depth):
+            pipeline.enqueue(slot, grey(), Thresholds())
+        found[suffix] = [pipeline.collect(slot).detections for slot in range(pipeline.depth)]
+        pipeline.close()
+    (expected,) = found['.onnx']
+    assert np.abs(expected.xyxy - (xyxy - [0, 60, 0, 60]) * 2).max() < 1e-3
+    for detections in found['.engine']:
+        assert detections.class_ids.tolist() == labels.tolist()
+        assert np.abs(detections.scores - scores).max() < 1e-5
+        assert np.abs(detections.xyxy - expected.xyxy).max() < 1e-3

@@ -1,0 +1,55 @@
+"""The fuzzer's frames through the kernels: what holds is read right, and nothing beyond it.
+
+scripts/sanitize --corpus runs this under compute-sanitizer.
+"""
+
+import numpy as np
+import pytest
+from frame_corpus import corpus
+from gpu_support import needs_gpu
+from test_gpu_kernels import run_letterbox
+from test_gpu_kernels import spec_for
+
+from trt_perception import gpu
+from trt_perception.images.frame import Frame
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.stages.gpu_kernels import FrameKernels
+from trt_perception.stages.host_preprocess import HostPreprocessor
+
+CASES = [case for case in corpus(1800) if not case.faults]
+
+
+def frame_of(case):
+    return Frame.view(
+        case.data,
+        width=case.width,
+        height=case.height,
+        step=case.step,
+        encoding=case.encoding,
+        big_endian=case.big_endian,
+    )
+
+
+def test_there_is_something_to_read():
+    assert len(CASES) > 400
+    assert len({case.encoding for case in CASES}) == 18
+    assert max(case.width for case in CASES) == max(case.height for case in CASES) == 32767
+    assert min(case.width * case.height for case in CASES) == 1
+    assert all(frame_of(case).data.size == len(case.data) for case in CASES)
+
+
+@needs_gpu
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize('antialias', [False, True])
+@pytest.mark.parametrize('resize', ['letterbox', 'stretch'])
+def test_frames_that_hold(resize, antialias):
+    spec = spec_for(Preprocessing((96, 64), resize, antialias=antialias))
+    kernels = FrameKernels(gpu.Device(0), spec, max_detections=300, class_agnostic=False)
+    host = HostPreprocessor(spec.preprocessing)
+    for case in CASES:
+        frame = frame_of(case)
+        expected, _ = host(frame)
+        # Header and pixels lie in a buffer of exactly their size.
+        found = run_letterbox(kernels, spec, frame)
+        assert np.abs(found - expected).max() <= 1 / 255 + 1e-6, case.name
+    kernels.close()

@@ -1,0 +1,223 @@
+"""Two GPUs in one process: whatever is made on one of them is used and freed with it current.
+
+CUDA remembers the current device for each thread. Without a GPU, by a stand-in that remembers it
+likewise, and on which device each thing was made; with two of them, on these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+
+import fake_cuda
+import numpy as np
+import pytest
+from cuda_recorder import RELEASED_BY
+from fake_tensorrt import PLAN
+from fake_tensorrt import FakeTensorRt
+from gpu_support import why_no_gpu
+
+from trt_perception import gpu
+from trt_perception.config import DetectorConfig
+from trt_perception.config import Thresholds
+from trt_perception.errors import CudaError
+from trt_perception.images.frame import Frame
+from trt_perception.model.model_file import read_model_file
+from trt_perception.pipelines.engine_arrays import EngineArrays
+from trt_perception.pipelines.open_pipeline import open_pipeline
+
+GREY = Frame.view(bytes(48 * 64), width=64, height=48, step=64, encoding='mono8')
+_OK = fake_cuda.cudaError_t.cudaSuccess
+
+
+class TwoGpus:
+    """A stand-in for CUDA with two devices.
+
+    Attributes:
+        made: how many things were made on each device.
+        mistakes: (call, device of the thing, current device) where these differ.
+    """
+
+    def __init__(self):
+        self.made = {0: 0, 1: 0}
+        self.mistakes = []
+        self._owners = {}
+        self._thread = threading.local()
+        driver, nvrtc, runtime = fake_cuda.bindings()
+        runtime.cudaGetDeviceCount = lambda: (_OK, 2)
+        runtime.cudaSetDevice = self._set_device
+        self.modules = tuple(_Watched(self, module) for module in (driver, nvrtc, runtime))
+
+    @property
+    def current(self):
+        return getattr(self._thread, 'device', 0)
+
+    def _set_device(self, index):
+        self._thread.device = index
+        return (_OK,)
+
+    def call(self, name, function, arguments):
+        for argument in arguments:
+            owner = self._owners.get(argument) if isinstance(argument, int) else None
+            if owner not in (None, self.current):
+                self.mistakes.append((name, owner, self.current))
+        result = function(*arguments)
+        if name in RELEASED_BY:
+            self._owners[int(result[1])] = self.current
+            self.made[self.current] += 1
+        return result
+
+
+class _Watched:
+    def __init__(self, gpus, module):
+        self._gpus, self._module = gpus, module
+
+    def __getattr__(self, name):
+        value = getattr(self._module, name)
+        if isinstance(value, type) or not callable(value):
+            return value
+        return lambda *arguments: self._gpus.call(name, value, arguments)
+
+
+@pytest.fixture
+def gpus(monkeypatch, tmp_path):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+    gpus = TwoGpus()
+    monkeypatch.setattr(gpu, '_bindings', lambda: gpus.modules)
+    monkeypatch.setitem(sys.modules, 'tensorrt', FakeTensorRt())
+    (tmp_path / 'tiny.engine').write_bytes(PLAN)
+    gpus.engine = tmp_path / 'tiny.engine'
+    return gpus
+
+
+def config(gpus, device):
+    return DetectorConfig(
+        engine_path=str(gpus.engine),
+        device_id=device,
+        pipeline_depth=2,
+        model_resize='letterbox',
+        model_color_order='rgb',
+        model_scale=1 / 255,
+        model_decoder='dense',
+        model_class_names=('red', 'green', 'blue'),
+    )
+
+
+def in_thread(work):
+    """Do something in a thread of its own; raise what it raised."""
+    errors = []
+
+    def run():
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+
+
+def test_the_current_device_is_the_one_that_is_used(gpus):
+    first, second = gpu.Device(0), gpu.Device(1)
+    for device in (first, second, second, first, second, first):
+        device.use()
+        assert gpus.current == device.index
+    # A library, or somebody else's code, sets it behind our back.
+    gpus.modules[2].cudaSetDevice(1)
+    first.use()
+    assert gpus.current == 0
+
+    def elsewhere():
+        second.use()
+        first.use()
+        assert gpus.current == 0
+        second.use()
+        assert gpus.current == 1
+
+    in_thread(elsewhere)
+    assert gpus.current == 0
+
+
+def test_a_device_that_is_not_there_is_refused(gpus):
+    with pytest.raises(CudaError, match=r'below the number of GPUs, 2 \(got 2\)'):
+        gpu.Device(2)
+
+
+def work_with(pipelines):
+    """Let frames of two pipelines overlap in one thread."""
+    for slot in (0, 1):
+        for pipeline in pipelines:
+            pipeline.enqueue(slot, GREY, Thresholds())
+    for slot in (1, 0):
+        for pipeline in pipelines:
+            assert pipeline.done(slot)
+            pipeline.collect(slot)
+
+
+def test_two_pipelines_in_one_thread(gpus):
+    with contextlib.ExitStack() as closing:
+        pipelines = [open_pipeline(config(gpus, device)) for device in (0, 1)]
+        for pipeline in pipelines:
+            closing.callback(pipeline.close)
+        assert min(gpus.made.values()) > 20
+        work_with(pipelines)
+        in_thread(lambda: work_with(pipelines))
+    assert gpus.mistakes == []
+
+
+def test_two_offline_engines_in_one_thread(gpus):
+    engines = [EngineArrays(read_model_file(gpus.engine), device) for device in (0, 1)]
+    image = {'images': np.zeros((1, 3, 48, 64), np.float32)}
+    for engine in (*engines, *engines):
+        engine.run(image)
+    for engine in engines:
+        in_thread(lambda engine=engine: engine.run(image))
+    for engine in engines:
+        engine.close()
+        engine.close()
+    assert gpus.made[0] == gpus.made[1] > 2
+    assert gpus.mistakes == []
+
+
+def _why_not_two():
+    if why_no_gpu():
+        return why_no_gpu()
+    try:
+        gpu.Device(1)
+    except CudaError as error:
+        return f'needs two GPUs: {error}'
+    return ''
+
+
+@pytest.mark.skipif(bool(_why_not_two()), reason=_why_not_two())
+def test_memory_comes_from_the_device_in_use():
+    """On two real GPUs: what is allocated is missing on the one that was made current last."""
+    size = 512 * 2**20
+    devices = gpu.Device(0), gpu.Device(1)
+
+    def free():
+        left = []
+        for device in devices:
+            device.use()
+            left.append(device.memory()[0])
+        return left
+
+    def taken_by(device):
+        before = free()
+        device.use()
+        with gpu.DeviceBuffer(size):
+            return [was - now for was, now in zip(before, free(), strict=True)]
+
+    def check():
+        for device in (*devices, *reversed(devices)):
+            taken = taken_by(device)
+            assert taken[device.index] >= size
+            assert taken[1 - device.index] < size // 2
+
+    check()
+    in_thread(check)

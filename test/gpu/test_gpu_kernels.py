@@ -1,0 +1,326 @@
+"""The kernels against the host's stages: OpenCV's letterbox, NumPy's decoding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gpu_support import from_device
+from gpu_support import needs_gpu
+from gpu_support import to_device
+
+from trt_perception import gpu
+from trt_perception.config import Thresholds
+from trt_perception.images.encode import encode_bgr
+from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.images.frame import Frame
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.manifest import DecoderSpec
+from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.stages.decoders.decode import decode
+from trt_perception.stages.decoders.dense import decode_dense
+from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES
+from trt_perception.stages.gpu_kernels import RESULT_ROW
+from trt_perception.stages.gpu_kernels import FrameKernels
+from trt_perception.stages.host_preprocess import HostPreprocessor
+
+pytestmark = needs_gpu
+
+FORMATS = sorted({pixel_format.name for pixel_format in PIXEL_FORMATS.values()})
+SIZES = [(1280, 720), (1920, 1080), (3840, 2160), (1919, 1079), (64, 48), (7, 5), (4, 300)]
+
+
+def spec_for(preprocessing, classes=80, anchors=8400, decoder=None, dtype='float32'):
+    decoder = decoder or DecoderSpec('dense')
+    rows = classes + (5 if decoder.objectness else 4)
+    shape = (1, anchors, rows) if decoder.transposed else (1, rows, anchors)
+    width, height = preprocessing.input_size
+    return ModelSpec(
+        TensorSpec('images', (1, 3, height, width), preprocessing.dtype),
+        (TensorSpec('output0', shape, dtype),),
+        preprocessing,
+        decoder,
+        tuple(str(index) for index in range(classes)),
+        True,
+    )
+
+
+@pytest.fixture(scope='module')
+def device():
+    return gpu.Device(0)
+
+
+def picture(width, height, seed=0):
+    """Smooth gradients with noise: colours everywhere, and edges for the sampling to get wrong."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[0:height, 0:width].astype(np.float32)
+    bgr = np.stack([255 * x / width, 255 * y / height, 127 + 127 * np.sin(x / 9 + y / 13)], -1)
+    return np.clip(bgr + rng.normal(0, 25, bgr.shape), 0, 255).astype(np.uint8)
+
+
+def frame_of(bgr, encoding, padding=0, big_endian=False):
+    rows = encode_bgr(bgr, encoding)
+    pixel_format = PIXEL_FORMATS[encoding]
+    height = rows.shape[0] * 2 // 3 if pixel_format.chroma_rows else rows.shape[0]
+    width = rows.shape[1] // pixel_format.bytes_per_pixel
+    if big_endian:
+        rows = rows.view('<u2').byteswap().view(np.uint8)
+    padded = np.full((rows.shape[0], rows.shape[1] + padding), 173, np.uint8)
+    padded[:, : rows.shape[1]] = rows
+    return Frame.view(
+        padded.reshape(-1),
+        width=width,
+        height=height,
+        step=padded.shape[1],
+        encoding=encoding,
+        big_endian=big_endian,
+    )
+
+
+def run_letterbox(kernels, spec, frame):
+    geometry = Letterbox.fit(
+        (frame.width, frame.height), spec.preprocessing.input_size, spec.preprocessing.resize
+    )
+    head = np.zeros(kernels.header.size, np.uint8)
+    kernels.header.write(head, frame, geometry, Thresholds())
+    item = 4 if spec.input.dtype == 'float32' else 2
+    # Poisoned, so that an element that nobody writes is seen.
+    poison = np.full(int(np.prod(spec.input.shape)) * item, 0xFF, np.uint8)
+    with (
+        to_device(np.concatenate([head, frame.data])) as source,
+        to_device(poison) as tensor,
+        gpu.Stream() as stream,
+    ):
+        kernels.letterbox(
+            source.pointer, source.pointer + kernels.header.size, tensor.pointer, stream
+        )
+        stream.synchronize()
+        dtype = {'float32': np.float32, 'float16': np.float16, 'bfloat16': np.uint16}[
+            spec.input.dtype
+        ]
+        values = from_device(tensor.pointer, dtype, spec.input.shape)
+    if spec.input.dtype == 'bfloat16':
+        values = (values.astype(np.uint32) << 16).view(np.float32)
+    return values
+
+
+@pytest.mark.parametrize('antialias', [False, True])
+@pytest.mark.parametrize('encoding', FORMATS)
+def test_letterbox_is_within_one_level_of_the_hosts(device, encoding, antialias):
+    spec = spec_for(Preprocessing((640, 640), antialias=antialias))
+    host = HostPreprocessor(spec.preprocessing)
+    kernels = FrameKernels(device, spec, max_detections=300, class_agnostic=False)
+    worst, different = 0.0, 0
+    for width, height in SIZES:
+        for padding in (0, 2, 30):
+            frame = frame_of(picture(width, height), encoding, padding)
+            expected, _ = host(frame)
+            found = run_letterbox(kernels, spec, frame)
+            assert np.isfinite(found).all()
+            worst = max(worst, float(np.abs(found - expected).max()))
+            different += int((found != expected).sum())
+    kernels.close()
+    print(f'{encoding}: {different} values differ, at most by {worst * 255:.3f} / 255')
+    assert worst <= 1 / 255 + 1e-6
+    assert different == 0
+
+
+@pytest.mark.parametrize('antialias', [False, True])
+@pytest.mark.parametrize('encoding', FORMATS)
+def test_small_frames_stay_within_their_bytes(device, encoding, antialias):
+    """Small enough for compute-sanitizer, which scripts/sanitize runs this under."""
+    spec = spec_for(Preprocessing((96, 64), antialias=antialias))
+    kernels = FrameKernels(device, spec, max_detections=300, class_agnostic=False)
+    for width, height in ((64, 48), (7, 5), (4, 30), (300, 200)):
+        frame = frame_of(picture(width, height), encoding, 2)
+        expected, _ = HostPreprocessor(spec.preprocessing)(frame)
+        found = run_letterbox(kernels, spec, frame)
+        np.testing.assert_array_equal(found, expected)
+    kernels.close()
+
+
+@pytest.mark.parametrize(
+    'preprocessing',
+    [
+        Preprocessing((640, 384), resize='stretch'),
+        Preprocessing((320, 416), color_order='bgr', pad_value=0),
+        Preprocessing((224, 224), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+        Preprocessing((641, 479), scale=1.0, pad_value=255),
+        Preprocessing((640, 384), resize='stretch', antialias=True),
+        Preprocessing((320, 416), resize='letterbox_top_left', pad_value=0, antialias=True),
+        Preprocessing((64, 48), color_order='bgr', std=(0.229, 0.224, 0.225), antialias=True),
+    ],
+)
+def test_letterbox_follows_the_preprocessing(device, preprocessing):
+    spec = spec_for(preprocessing)
+    kernels = FrameKernels(device, spec, max_detections=300, class_agnostic=False)
+    frame = frame_of(picture(801, 603), 'bgr8', 5)
+    expected, _ = HostPreprocessor(preprocessing)(frame)
+    found = run_letterbox(kernels, spec, frame)
+    kernels.close()
+    level = preprocessing.scale / min(preprocessing.std)
+    assert np.abs(found - expected).max() <= level * 1.0001
+
+
+@pytest.mark.parametrize(('dtype', 'tolerance'), [('float16', 2.0**-11), ('bfloat16', 2.0**-8)])
+def test_letterbox_rounds_to_the_inputs_type(device, dtype, tolerance):
+    exact = spec_for(Preprocessing((640, 640)))
+    rounded = spec_for(Preprocessing((640, 640), dtype=dtype))
+    frame = frame_of(picture(1280, 720), 'bgr8')
+    values = []
+    for spec in (exact, rounded):
+        kernels = FrameKernels(device, spec, max_detections=300, class_agnostic=False)
+        values.append(run_letterbox(kernels, spec, frame).astype(np.float32))
+        kernels.close()
+    assert np.abs(values[0] - values[1]).max() <= tolerance
+
+
+def test_letterbox_reads_big_endian_16_bit(device):
+    spec = spec_for(Preprocessing((640, 640)))
+    kernels = FrameKernels(device, spec, max_detections=300, class_agnostic=False)
+    bgr = picture(640, 480)
+    little = run_letterbox(kernels, spec, frame_of(bgr, 'mono16'))
+    big = run_letterbox(kernels, spec, frame_of(bgr, 'mono16', big_endian=True))
+    kernels.close()
+    np.testing.assert_array_equal(little, big)
+
+
+def run_decode(kernels, spec, output, geometry, thresholds, times=1):
+    dtype = {'float32': np.float32, 'float16': np.float16}[spec.outputs[0].dtype]
+    frame = frame_of(np.zeros((geometry.source_wh[1], geometry.source_wh[0], 3), np.uint8), 'bgr8')
+    head = np.zeros(kernels.header.size, np.uint8)
+    kernels.header.write(head, frame, geometry, thresholds)
+    results = []
+    with (
+        to_device(head) as header,
+        to_device(output.astype(dtype)) as tensor,
+        to_device(np.zeros(kernels.scratch_bytes, np.uint8)) as scratch,
+        to_device(np.full(kernels.result_bytes, 0xFF, np.uint8)) as result,
+        gpu.Stream() as stream,
+    ):
+        for _ in range(times):
+            kernels.decode(header.pointer, tensor.pointer, scratch.pointer, result.pointer, stream)
+            stream.synchronize()
+            raw = from_device(result.pointer, np.uint8, (kernels.result_bytes,))
+            count = int(raw[:4].view(np.int32)[0])
+            results.append(raw[RESULT_HEAD_BYTES:].view(RESULT_ROW)[:count].copy())
+    return results
+
+
+def random_output(rng, classes, anchors, passing, decoder, special=True):
+    boxes = np.stack(
+        [
+            rng.uniform(-20, 660, anchors),
+            rng.uniform(-20, 660, anchors),
+            rng.uniform(4, 120, anchors),
+            rng.uniform(4, 120, anchors),
+        ]
+    )
+    scores = rng.uniform(0, 0.2, (classes, anchors))
+    chosen = rng.choice(anchors, min(passing, anchors), replace=False)
+    scores[rng.integers(0, classes, len(chosen)), chosen] = rng.uniform(0.26, 1, len(chosen))
+    if special and anchors > 600:
+        scores[0, chosen[:40]] = 0.9  # ties
+        boxes[2, chosen[40:45]] = 0
+        boxes[3, chosen[45:50]] = -5
+        boxes[0, chosen[50:55]] = np.nan
+        boxes[1, chosen[55:60]] = np.inf
+        scores[1, chosen[60:65]] = np.nan
+        scores[2, chosen[65:70]] = np.inf
+    parts = [boxes, *([rng.uniform(0.8, 1, (1, anchors))] if decoder.objectness else []), scores]
+    output = np.concatenate(parts).astype(np.float32)[None]
+    return np.ascontiguousarray(output.transpose(0, 2, 1)) if decoder.transposed else output
+
+
+CASES = [
+    (80, 8400, 0, DecoderSpec('dense')),
+    (80, 8400, 1, DecoderSpec('dense')),
+    (80, 8400, 300, DecoderSpec('dense')),
+    (80, 8400, 1024, DecoderSpec('dense')),
+    (80, 8400, 1500, DecoderSpec('dense')),
+    (80, 8400, 8400, DecoderSpec('dense')),
+    (10, 6300, 900, DecoderSpec('dense')),
+    (1, 33, 33, DecoderSpec('dense')),
+    (365, 2100, 700, DecoderSpec('dense', transposed=True)),
+    (80, 25200, 2000, DecoderSpec('dense', objectness=True, transposed=True)),
+    (3, 1000, 500, DecoderSpec('dense', objectness=True)),
+]
+
+
+@pytest.mark.parametrize('class_agnostic', [False, True])
+@pytest.mark.parametrize(('classes', 'anchors', 'passing', 'decoder'), CASES)
+def test_decoding_equals_the_hosts(device, classes, anchors, passing, decoder, class_agnostic):
+    spec = spec_for(Preprocessing((640, 640)), classes, anchors, decoder)
+    kernels = FrameKernels(device, spec, max_detections=300, class_agnostic=class_agnostic)
+    rng = np.random.default_rng(passing + classes)
+    for size in ((1920, 1080), (333, 777)):
+        geometry = Letterbox.fit(size, (640, 640), 'letterbox')
+        for class_ids in ((), tuple(range(0, classes, 3))):
+            thresholds = Thresholds(0.25, 0.45, class_ids)
+            output = random_output(rng, classes, anchors, passing, decoder)
+            expected = decode_dense(
+                output,
+                decoder,
+                geometry,
+                thresholds,
+                max_detections=300,
+                class_agnostic=class_agnostic,
+            )
+            # Twice: the second run finds what the first left in the scratch memory.
+            for rows in run_decode(kernels, spec, output, geometry, thresholds, times=2):
+                assert len(rows) == len(expected)
+                np.testing.assert_array_equal(rows['class_id'], expected.class_ids)
+                np.testing.assert_allclose(rows['score'], expected.scores, atol=1e-6, rtol=0)
+                np.testing.assert_allclose(rows['xyxy'], expected.xyxy, atol=1e-3, rtol=0)
+    kernels.close()
+
+
+@pytest.mark.parametrize('network_wh', [(640, 640), (200, 120)])  # whole cells and cut ones
+@pytest.mark.parametrize('strides', [(8, 16, 32), (32, 8)])
+def test_decoding_of_cells_equals_the_hosts(device, network_wh, strides):
+    decoder = DecoderSpec('yolox_raw', strides=strides)
+    anchors = sum(-(-network_wh[0] // s) * -(-network_wh[1] // s) for s in strides)
+    form = DecoderSpec('dense', objectness=True, transposed=True)
+    spec = replace(spec_for(Preprocessing(network_wh), 20, anchors, form), decoder=decoder)
+    kernels = FrameKernels(device, spec, max_detections=300, class_agnostic=False)
+    geometry = Letterbox.fit((1280, 720), network_wh, 'letterbox_top_left')
+    output = random_output(np.random.default_rng(4), 20, anchors, 400, form)
+    output[..., :2] = np.random.default_rng(5).uniform(-1, 2, output[..., :2].shape)
+    output[..., 2:4] = np.random.default_rng(6).uniform(-1, 2, output[..., :2].shape)
+    output[0, :9, 2] = [200, -200, np.nan, np.inf, -np.inf, 88, 89, 0, 1]  # e**89 is infinite
+    output[0, :9, 5] = 1
+    (expected,) = decode([output], spec, [geometry], Thresholds(), max_detections=300)
+    assert len(expected) > 50
+    for rows in run_decode(kernels, spec, output, geometry, Thresholds(), times=2):
+        np.testing.assert_array_equal(rows['class_id'], expected.class_ids)
+        np.testing.assert_allclose(rows['score'], expected.scores, atol=1e-6, rtol=0)
+        np.testing.assert_allclose(rows['xyxy'], expected.xyxy, atol=1e-3, rtol=0)
+    kernels.close()
+
+
+def test_decoding_reads_half_precision(device):
+    spec = spec_for(Preprocessing((640, 640)), dtype='float16')
+    kernels = FrameKernels(device, spec, max_detections=300, class_agnostic=False)
+    geometry = Letterbox.fit((1280, 720), (640, 640), 'letterbox')
+    output = random_output(np.random.default_rng(1), 80, 8400, 800, spec.decoder).astype(
+        np.float16
+    )
+    expected = decode_dense(output, spec.decoder, geometry, Thresholds(), max_detections=300)
+    (rows,) = run_decode(kernels, spec, output, geometry, Thresholds())
+    kernels.close()
+    np.testing.assert_array_equal(rows['class_id'], expected.class_ids)
+    np.testing.assert_allclose(rows['xyxy'], expected.xyxy, atol=1e-3, rtol=0)
+
+
+def test_max_detections_bounds_the_rows(device):
+    spec = replace(spec_for(Preprocessing((640, 640))))
+    kernels = FrameKernels(device, spec, max_detections=17, class_agnostic=False)
+    geometry = Letterbox.fit((640, 640), (640, 640), 'letterbox')
+    output = random_output(np.random.default_rng(2), 80, 8400, 900, spec.decoder)
+    expected = decode_dense(output, spec.decoder, geometry, Thresholds(), max_detections=17)
+    (rows,) = run_decode(kernels, spec, output, geometry, Thresholds())
+    kernels.close()
+    np.testing.assert_array_equal(rows['score'], expected.scores)

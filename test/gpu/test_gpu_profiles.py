@@ -1,0 +1,192 @@
+"""Engines of open shapes on a GPU: the right profile is taken, and its numbers are right.
+
+Each engine runs in a process of its own, which a crash within TensorRT ends instead of the tests.
+"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import onnx
+import pytest
+from engine_checks import check_engine
+from engine_checks import check_frame
+from engine_checks import colours
+from gpu_support import build_plan
+from gpu_support import needs_tensorrt
+from gpu_support import why_no_open_shapes
+from gpu_support import why_no_tensorrt
+from patch_model import CLASS_NAMES
+from patch_model import patch_onnx
+from patch_model import write_engine
+
+from trt_perception.config import DetectorConfig
+from trt_perception.errors import EngineError
+from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.pipelines.open_pipeline import open_pipeline
+
+pytestmark = needs_tensorrt
+
+DENSE = DecoderSpec('dense')
+OPEN = (-1, -1)
+needs_open_shapes = pytest.mark.skipif(bool(why_no_open_shapes()), reason=why_no_open_shapes())
+
+
+def shapes(*sizes):
+    """Return a profile from (width, height) of smallest, usual and largest, or of all three."""
+    low, usual, high = sizes * 3 if len(sizes) == 1 else sizes
+    return {'images': tuple((1, 3, height, width) for width, height in (low, usual, high))}
+
+
+@pytest.fixture(scope='module')
+def fixed_plan():
+    """Two profiles of one shape each."""
+    return build_plan(patch_onnx(OPEN, DENSE), profiles=[shapes((64, 48)), shapes((128, 96))])
+
+
+@pytest.fixture(scope='module')
+def open_plan():
+    """Two profiles: 64 to 128 pixels wide, and 128 to 256."""
+    return build_plan(
+        patch_onnx(OPEN, DENSE),
+        profiles=[
+            shapes((64, 48), (64, 48), (128, 96)),
+            shapes((128, 96), (192, 144), (256, 192)),
+        ],
+    )
+
+
+def apart(function, *arguments):
+    """Call a function in a process of its own."""
+    with ProcessPoolExecutor(1, get_context('spawn')) as pool:
+        return pool.submit(function, *arguments).result(timeout=120)
+
+
+def check_profile(path, size):
+    """Hold an engine's numbers to the host's; return which profile each slot has."""
+    pipeline = open_pipeline(DetectorConfig(engine_path=str(path), pipeline_depth=2))
+    try:
+        chosen = [slot.context.native.active_optimization_profile for slot in pipeline.slots]
+        spec = pipeline.spec
+    finally:
+        pipeline.close()
+    width, height = size
+    anchors = (width // 8) * (height // 8)
+    assert spec.input.shape == (1, 3, height, width), spec.input.shape
+    assert spec.outputs[0].shape == (1, 4 + len(CLASS_NAMES), anchors), spec.outputs[0].shape
+    check_engine(path, patch_onnx(OPEN, DENSE))
+    return chosen
+
+
+@pytest.mark.parametrize(('size', 'profile'), [((64, 48), 0), ((128, 96), 1)])
+def test_a_profile_of_one_shape(tmp_path, fixed_plan, size, profile):
+    path = write_engine(tmp_path / 'fixed.engine', fixed_plan, size, DENSE, opened=True)
+    assert apart(check_profile, path, size) == [profile] * 2
+
+
+@needs_open_shapes
+@pytest.mark.parametrize(
+    ('size', 'profile'),
+    [
+        ((64, 48), 0),
+        ((96, 80), 0),
+        ((128, 96), 0),
+        ((136, 96), 1),
+        ((192, 144), 1),
+        ((256, 192), 1),
+    ],
+)
+def test_the_profile_that_holds_the_size_is_taken(tmp_path, open_plan, size, profile):
+    path = write_engine(tmp_path / 'open.engine', open_plan, size, DENSE, opened=True)
+    assert apart(check_profile, path, size) == [profile] * 2
+
+
+def check_other_size(path, size):
+    pipeline = open_pipeline(DetectorConfig(engine_path=str(path), model_input_size=size))
+    try:
+        assert pipeline.spec.preprocessing.input_size == size
+        return check_frame(pipeline, colours(640, 480), patch_onnx(OPEN, DENSE))
+    finally:
+        pipeline.close()
+
+
+def test_the_parameter_chooses_another_size(tmp_path, fixed_plan):
+    path = write_engine(tmp_path / 'fixed.engine', fixed_plan, (64, 48), DENSE, opened=True)
+    assert apart(check_other_size, path, (128, 96)) > 0
+
+
+def refusal(path):
+    """Return why an engine is refused, empty where it is not."""
+    try:
+        open_pipeline(DetectorConfig(engine_path=str(path))).close()
+    except EngineError as error:
+        return str(error)
+    return ''
+
+
+@pytest.mark.skipif(
+    bool(why_no_tensorrt()) or not why_no_open_shapes(), reason='open shapes run here'
+)
+def test_where_open_shapes_do_not_run_they_are_refused_with_what_to_do(tmp_path, open_plan):
+    path = write_engine(tmp_path / 'open.engine', open_plan, (96, 80), DENSE, opened=True)
+    message = apart(refusal, path)
+    print(message)
+    assert 'execute_async_v3 failed' in message
+    assert message.endswith('build_engine --shapes 1x3x80x96')
+
+
+@pytest.mark.parametrize('size', [(56, 48), (264, 192), (64, 104), (256, 64)])
+def test_a_size_that_no_profile_holds_is_refused(tmp_path, open_plan, size):
+    path = write_engine(tmp_path / 'open.engine', open_plan, size, DENSE, opened=True)
+    message = rf'no profile takes \[1, 3, {size[1]}, {size[0]}\]; it has .* to .*, .* to '
+    with pytest.raises(EngineError, match=message):
+        open_pipeline(DetectorConfig(engine_path=str(path)))
+
+
+def check_batch(path, content):
+    pipeline = open_pipeline(
+        DetectorConfig(
+            engine_path=str(path),
+            model_resize='letterbox',
+            model_color_order='rgb',
+            model_scale=1 / 255,
+            model_decoder='dense',
+            model_class_names=CLASS_NAMES,
+        )
+    )
+    try:
+        assert pipeline.spec.input.shape == (1, 3, 48, 64), pipeline.spec.input.shape
+        return check_frame(pipeline, colours(640, 480), content)
+    finally:
+        pipeline.close()
+
+
+@pytest.mark.parametrize('largest', [1, pytest.param(4, marks=needs_open_shapes)])
+def test_an_open_batch_becomes_one(tmp_path, largest):
+    content = patch_onnx((64, 48), DENSE)
+    model = onnx.load_from_string(content)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = 'batch'
+    profile = {'images': ((1, 3, 48, 64), (1, 3, 48, 64), (largest, 3, 48, 64))}
+    path = tmp_path / 'batch.engine'
+    path.write_bytes(build_plan(model.SerializeToString(), profiles=[profile]))
+    assert apart(check_batch, path, content) > 0
+
+
+def check_recognised(path):
+    pipeline = open_pipeline(DetectorConfig(engine_path=str(path)))
+    try:
+        assert not pipeline.spec.has_manifest
+        assert any('output [1, 8, 48]' in sentence for sentence in pipeline.spec.evidence)
+        return check_frame(pipeline, colours(640, 480), patch_onnx(OPEN, DENSE))
+    finally:
+        pipeline.close()
+
+
+def test_an_engine_without_manifest_is_asked_for_its_open_outputs(tmp_path, fixed_plan):
+    told = {'task': 'detect', 'imgsz': [48, 64], 'names': list(CLASS_NAMES), 'head': 'Detect'}
+    front = json.dumps(told).encode()
+    path = tmp_path / 'ultralytics.engine'
+    path.write_bytes(len(front).to_bytes(4, 'little') + front + fixed_plan)
+    assert apart(check_recognised, path) > 0

@@ -1,0 +1,167 @@
+"""Preprocessing with antialiasing, on the host and in the kernel, against PIL itself.
+
+PIL's bilinear resize is what the detectors of Hugging Face are trained and run with. Colours come
+from bgr_image, which test_encodings.py holds to the encodings' definitions.
+"""
+
+import sys
+
+import numpy as np
+import pytest
+from frame_corpus import corpus
+from host_kernels import HostLetterbox
+from host_kernels import needs_compiler
+from PIL import Image
+from PIL import __version__ as pillow_version
+from reference_images import ENCODINGS
+from reference_images import SIZES
+from reference_images import fits
+from reference_images import frame_of
+from reference_images import noise_frame
+from reference_images import placed
+
+from trt_perception.errors import EngineError
+from trt_perception.images.frame import Frame
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.stages.host_preprocess import HostPreprocessor
+from trt_perception.stages.host_preprocess import bgr_image
+
+PILLOW = int(pillow_version.split('.')[0])
+NETWORK = (160, 128)
+LEVELS = {'scale': 1.0, 'antialias': True}
+MODES = ['letterbox', 'letterbox_top_left', 'stretch']
+# Half, a third, a quarter and odd parts of themselves, on one axis and on both; and enlarged.
+SHRINKING = [(320, 256), (480, 384), (640, 512), (640, 128), (160, 512), (1001, 777), (91, 703)]
+
+
+def pil_levels(frame, size_wh, mode, pad_value=114):
+    """Return the network's picture by PIL, uint8 (height, width, 3), RGB."""
+    size, left, top = placed((frame.width, frame.height), size_wh, mode)
+    if mode == 'letterbox_top_left':
+        left = top = 0
+    picture = Image.new('RGB', size_wh, (pad_value,) * 3)
+    source = Image.fromarray(np.ascontiguousarray(bgr_image(frame)[..., ::-1]))
+    resized = source.resize(size, Image.Resampling.BILINEAR)
+    if PILLOW >= 13:  # which chooses the axis that goes first, and then rounds otherwise
+        narrow = source.resize((size[0], frame.height), Image.Resampling.BILINEAR)
+        stepwise = narrow.resize(size, Image.Resampling.BILINEAR)
+        assert np.abs(np.asarray(resized, int) - np.asarray(stepwise, int)).max() <= 1
+        resized = stepwise
+    picture.paste(resized, (left, top))
+    return np.asarray(picture)
+
+
+def triangle(levels, size_wh):
+    """Return the image at another size by the definition, float64, nothing rounded."""
+    for axis, target in ((1, size_wh[0]), (0, size_wh[1])):
+        source = levels.shape[axis]
+        scale = source / target
+        middle = (np.arange(target)[:, None] + 0.5) * scale
+        away = np.abs(np.arange(source)[None, :] + 0.5 - middle) / max(scale, 1)
+        weights = np.maximum(0, 1 - away)
+        weights /= weights.sum(axis=1, keepdims=True)
+        levels = np.moveaxis(np.tensordot(weights, levels, (1, axis)), 0, axis)
+    return levels
+
+
+def frames(encoding, sizes, seed=5):
+    rng = np.random.default_rng(seed)
+    for index, (width, height) in enumerate(sizes):
+        if fits(encoding, width, height):
+            padding, big_endian = (0, 1, 32)[index % 3], bool(index % 2)
+            yield noise_frame(rng, encoding, width, height, padding, big_endian)
+
+
+@pytest.mark.parametrize('encoding', ENCODINGS)
+@pytest.mark.parametrize('mode', MODES)
+def test_the_host_is_pil(encoding, mode):
+    preprocess = HostPreprocessor(Preprocessing(NETWORK, mode, **LEVELS))
+    for frame, _ in frames(encoding, [*SIZES, *SHRINKING]):
+        tensor, _ = preprocess(frame)
+        found = tensor[0].transpose(1, 2, 0)
+        np.testing.assert_array_equal(found, pil_levels(frame, NETWORK, mode))
+
+
+@pytest.mark.parametrize('encoding', ENCODINGS)
+def test_the_host_is_within_one_level_of_the_definition(encoding):
+    # PIL rounds to bytes between its two passes; what making bytes of YUV costs comes on top.
+    limit = 1.7 if ENCODINGS[encoding] in ('uyvy', 'yuyv', 'nv12', 'nv21') else 1.0
+    preprocess = HostPreprocessor(Preprocessing(NETWORK, 'stretch', **LEVELS))
+    for frame, levels in frames(encoding, [*SIZES, *SHRINKING]):
+        tensor, _ = preprocess(frame)
+        off = np.abs(tensor[0].transpose(1, 2, 0) - triangle(levels, NETWORK))
+        assert off.max() <= limit + 1e-9
+
+
+def test_without_it_noise_that_shrinks_is_something_else():
+    frame, _ = noise_frame(np.random.default_rng(1), 'bgr8', 640, 512)
+    plain, _ = HostPreprocessor(Preprocessing(NETWORK, scale=1.0))(frame)
+    assert np.abs(plain[0].transpose(1, 2, 0) - pil_levels(frame, NETWORK, 'stretch')).max() > 37
+
+
+def test_the_fourth_channel_weighs_nothing():
+    rng = np.random.default_rng(2)
+    pixels = rng.integers(0, 256, (99, 101, 4), np.uint8)
+    tensors = []
+    for alpha in (0, 255):
+        pixels[..., 3] = alpha
+        frame = frame_of(pixels.tobytes(), 'rgba8', 101, 99, 404)
+        tensors.append(HostPreprocessor(Preprocessing(NETWORK, **LEVELS))(frame)[0].copy())
+    np.testing.assert_array_equal(*tensors)
+
+
+def test_pillow_is_missed_when_the_model_is_opened(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'PIL', None)
+    HostPreprocessor(Preprocessing(NETWORK))
+    with pytest.raises(EngineError, match=r'needs Pillow .*python3-pil'):
+        HostPreprocessor(Preprocessing(NETWORK, antialias=True))
+
+
+@pytest.fixture(scope='module', params=MODES)
+def kernel(request, tmp_path_factory):
+    preprocessing = Preprocessing(NETWORK, request.param, **LEVELS)
+    return preprocessing, HostLetterbox(preprocessing, tmp_path_factory.mktemp('kernel'))
+
+
+@needs_compiler
+@pytest.mark.parametrize('encoding', ENCODINGS)
+def test_the_kernel_is_pil(kernel, encoding):
+    preprocessing, letterbox = kernel
+    for frame, _ in frames(encoding, [*SIZES, *SHRINKING]):
+        found = letterbox(frame)[0].transpose(1, 2, 0)
+        np.testing.assert_array_equal(found, pil_levels(frame, NETWORK, preprocessing.resize))
+
+
+@needs_compiler
+@pytest.mark.parametrize('antialias', [False, True])
+def test_the_kernel_reads_the_corpus_as_the_host_does(tmp_path, antialias):
+    preprocessing = Preprocessing((96, 64), antialias=antialias)
+    letterbox, host = HostLetterbox(preprocessing, tmp_path), HostPreprocessor(preprocessing)
+    for case in corpus(600):
+        if not case.faults:
+            frame = Frame.view(
+                case.data,
+                width=case.width,
+                height=case.height,
+                step=case.step,
+                encoding=case.encoding,
+                big_endian=case.big_endian,
+            )
+            expected, _ = host(frame)
+            np.testing.assert_array_equal(letterbox(frame), expected, case.name)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    'facts',
+    [
+        {'color_order': 'bgr', 'pad_value': 0},
+        {'mean': (0.485, 0.456, 0.406), 'std': (0.229, 0.224, 0.225)},
+        {'scale': 1.0, 'pad_value': 255, 'resize': 'stretch'},
+    ],
+)
+def test_the_kernel_normalises_as_the_host_does(tmp_path, facts):
+    preprocessing = Preprocessing((101, 79), **facts, antialias=True)
+    frame, _ = noise_frame(np.random.default_rng(3), 'rgb8', 300, 211, 5)
+    expected, _ = HostPreprocessor(preprocessing)(frame)
+    np.testing.assert_array_equal(HostLetterbox(preprocessing, tmp_path)(frame), expected)

@@ -1,0 +1,156 @@
+"""JPEG and PNG: what is asked for is known before it is decoded, and bombs stay closed."""
+
+import io
+import re
+import struct
+import zlib
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from trt_perception.errors import ImageError
+from trt_perception.images import compressed
+from trt_perception.images.compressed import MAX_PIXELS
+from trt_perception.images.compressed import decode_picture
+
+
+def array(content):
+    return np.frombuffer(content, np.uint8)
+
+
+def refusal(content, reason):
+    with pytest.raises(ImageError) as caught:
+        decode_picture(array(content))
+    assert caught.value.reason == reason
+    return str(caught.value)
+
+
+def chunk(kind, content):
+    """Return a PNG chunk."""
+    return (
+        struct.pack('>I', len(content))
+        + kind
+        + content
+        + struct.pack('>I', zlib.crc32(kind + content))
+    )
+
+
+def png(width, height, pixels=b''):
+    """Return a one-bit PNG of any declared size."""
+    header = struct.pack('>IIBBBBB', width, height, 1, 0, 0, 0, 0)
+    return (
+        b'\x89PNG\r\n\x1a\n'
+        + chunk(b'IHDR', header)
+        + chunk(b'IDAT', zlib.compress(pixels, 9))
+        + chunk(b'IEND', b'')
+    )
+
+
+def picture(width=37, height=21):
+    rng = np.random.default_rng(5)
+    return rng.integers(0, 256, (height, width, 3), np.uint8)
+
+
+def by_pillow(kind, **options):
+    """Write a picture by another library than the one that reads it."""
+    file = io.BytesIO()
+    Image.fromarray(picture()[..., ::-1]).save(file, kind, **options)
+    return file.getvalue()
+
+
+WRITTEN = {
+    'png': by_pillow('png'),
+    'png with a resolution': by_pillow('png', dpi=(72, 72)),
+    'baseline jpeg': by_pillow('jpeg', quality=90),
+    'progressive jpeg': by_pillow('jpeg', progressive=True),
+    'jpeg with an ICC profile': by_pillow('jpeg', icc_profile=bytes(range(256)) * 300),
+    'jpeg with EXIF': by_pillow('jpeg', exif=b'Exif\0\0' + b'\xff\xd9\xff\xda' * 50),
+    'jpeg with restart markers': cv2.imencode(
+        '.jpg', picture(), [cv2.IMWRITE_JPEG_RST_INTERVAL, 1]
+    )[1].tobytes(),
+    'jpeg with a comment': by_pillow('jpeg', comment=b'\xff\xc0' * 100),
+    'jpeg and what a driver leaves behind it': by_pillow('jpeg') + bytes(4096),
+    'jpeg with fill bytes': by_pillow('jpeg').replace(b'\xff\xdb', b'\xff\xff\xff\xdb'),
+}
+
+
+@pytest.mark.parametrize('content', WRITTEN.values(), ids=WRITTEN.keys())
+def test_size_and_pixels_are_those_that_opencv_reads(content):
+    expected = cv2.imdecode(array(content), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    assert expected.shape == (21, 37, 3)
+    assert (decode_picture(array(content)) == expected).all()
+
+
+@pytest.mark.parametrize('content', WRITTEN.values(), ids=WRITTEN.keys())
+def test_every_truncation_is_refused(content):
+    end = re.search(rb'\xff\xd9\0*$|IEND\xaeB`\x82$', content)
+    last = end.start() + (2 if content.startswith(b'\xff') else 8)
+    for size in {*range(0, last, 97), last - 1, last - 2}:
+        # EXIF bytes that look like an end may hide it from us, then OpenCV must see it.
+        refusal(content[:size], 'not_decodable')
+
+
+@pytest.mark.parametrize(
+    'content',
+    [cv2.imencode(kind, picture())[1].tobytes() for kind in ('.bmp', '.webp', '.tiff', '.ppm')],
+    ids=['bmp', 'webp', 'tiff', 'ppm'],
+)
+def test_other_formats_never_reach_their_decoders(content, monkeypatch):
+    monkeypatch.setattr(compressed.cv2, 'imdecode', None)
+    first = content[:8].hex(' ')
+    assert f'expected JPEG or PNG (its first bytes are {first})' in refusal(
+        content, 'not_decodable'
+    )
+
+
+def test_bombs_are_refused_before_they_are_decoded(monkeypatch):
+    side = 20_000
+    monkeypatch.setattr(compressed.cv2, 'imdecode', None)
+    bomb = png(side, side, bytes((side // 8 + 1) * side))
+    assert len(bomb) < 100_000
+    assert f'{side}x{side}' in refusal(bomb, 'too_large')
+    refusal(png(2**31 - 1, 2**31 - 1), 'too_large')
+    jpeg = bytearray(by_pillow('jpeg'))
+    at = jpeg.index(b'\xff\xc0')
+    jpeg[at + 5 : at + 9] = struct.pack('>HH', 65500, 65500)
+    assert '65500x65500' in refusal(bytes(jpeg), 'too_large')
+
+
+def test_the_largest_allowed_is_given_to_the_decoder(monkeypatch):
+    asked = []
+    monkeypatch.setattr(compressed.cv2, 'imdecode', lambda *_: asked.append(1))
+    refusal(png(2**14, 2**13), 'not_decodable')
+    refusal(png(2**14, 2**13 + 1), 'too_large')
+    assert MAX_PIXELS == 2**14 * 2**13
+    assert len(asked) == 1
+
+
+def test_a_jpeg_of_a_thousand_scans(monkeypatch):
+    monkeypatch.setattr(compressed.cv2, 'imdecode', None)
+    jpeg = by_pillow('jpeg', progressive=True)
+    at = jpeg.rindex(b'\xff\xda')
+    assert '64 scans' in refusal(jpeg[:at] + jpeg[at:-2] * 1000 + jpeg[-2:], 'too_large')
+
+
+def test_endless_fill_bytes_end():
+    refusal(b'\xff\xd8' + b'\xff' * 50_000_000, 'not_decodable')
+
+
+def test_pixels_of_another_size_than_the_header_says(monkeypatch):
+    monkeypatch.setattr(compressed.cv2, 'imdecode', lambda *_: picture(9, 9))
+    assert 'got 9x9' in refusal(by_pillow('png'), 'not_decodable')
+
+
+def test_what_opencv_raises_is_an_image_error(monkeypatch):
+    def raising(*_):
+        raise cv2.error('out of memory')
+
+    monkeypatch.setattr(compressed.cv2, 'imdecode', raising)
+    assert 'out of memory' in refusal(by_pillow('png'), 'not_decodable')
+
+
+@pytest.mark.parametrize('size_wh', [(0, 5), (5, 0), (0, 0)])
+def test_no_pixels(size_wh):
+    refusal(png(*size_wh), 'not_decodable')

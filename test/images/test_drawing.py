@@ -1,0 +1,112 @@
+"""Drawing: boxes where the detections say, a readable label, nothing else touched."""
+
+import numpy as np
+import pytest
+
+from trt_perception.detections import Detections
+from trt_perception.images.drawing import draw_detections
+
+NAMES = ['cat', 'dog', 'a name that is much longer than its box is wide', 'Zwölf 十二']
+
+
+def drawn(rows, size=(320, 240), background=0):
+    """Return the picture and where it changed, for rows of box, score and class."""
+    picture = np.full((size[1], size[0], 3), background, np.uint8)
+    detections = Detections(
+        np.array([row[0] for row in rows], np.float32).reshape(-1, 4),
+        np.array([row[1] for row in rows], np.float32),
+        np.array([row[2] for row in rows], np.int32),
+    )
+    draw_detections(picture, detections, NAMES)
+    return picture, (picture != background).any(axis=2)
+
+
+def test_no_detections_change_nothing():
+    picture, changed = drawn([])
+    assert not changed.any()
+    assert picture.shape == (240, 320, 3)
+
+
+def test_the_outline_is_where_the_box_is():
+    picture, changed = drawn([([60.4, 100.2, 200.3, 180.6], 0.5, 0)])
+    outline = [
+        picture[100, 60:201],
+        picture[181, 60:201],
+        picture[100:182, 60],
+        picture[100:182, 200],
+    ]
+    colors = {tuple(pixel) for line in outline for pixel in line.tolist()}
+    assert len(colors) == 1
+    assert colors != {(0, 0, 0)}
+    # The inside is seen, and nothing but the label above is drawn outside.
+    assert not changed[102:180, 62:199].any()
+    assert not changed[183:].any()
+    assert not changed[:, :59].any()
+    assert not changed[:, 202:].any()
+    assert changed[80:99, 60:80].any()
+    assert not changed[:75].any()
+
+
+@pytest.mark.parametrize('box', [[60, 0, 200, 100], [60, 3, 200, 100]])
+def test_the_label_stands_inside_where_the_picture_ends(box):
+    _, changed = drawn([(box, 0.5, 0)])
+    top = box[1]
+    assert changed[top + 2 : top + 12, 62:90].any()
+    assert not changed[top + 2 : 98, 150:198].any()
+
+
+def test_the_label_says_class_and_score():
+    def label(score, class_id):
+        # Its text is dark, all else is white or a bright colour (a sum of at least 433).
+        picture, _ = drawn([([60, 100, 200, 180], score, class_id)], background=255)
+        return picture[70:99].sum(axis=2) < 300
+
+    assert label(0.5, 0).sum() > 20
+    assert np.array_equal(label(0.5, 0), label(0.504, 0))  # two decimals
+    assert not np.array_equal(label(0.5, 0), label(0.51, 0))
+    assert not np.array_equal(label(0.5, 0), label(0.5, 1))
+
+
+def test_neighbouring_classes_have_different_bright_colours():
+    names = [str(number) for number in range(12)]
+    colors = []
+    for class_id in range(12):
+        picture = np.zeros((100, 100, 3), np.uint8)
+        box = Detections(
+            np.array([[10, 50, 90, 90]], np.float32),
+            np.array([0.5], np.float32),
+            np.array([class_id], np.int32),
+        )
+        draw_detections(picture, box, names)
+        colors.append(picture[90, 50].astype(int))
+        assert max(colors[-1]) == 255
+    for index, color in enumerate(colors):
+        for other in colors[:index]:
+            assert np.abs(color - other).max() > 20
+
+
+def test_later_classes_lie_over_earlier_ones_and_all_are_drawn():
+    _, changed = drawn([([10 + 30 * i, 100, 30 + 30 * i, 120], 0.9, 0) for i in range(9)])
+    for index in range(9):
+        assert changed[120, 10 + 30 * index : 30 + 30 * index].all()
+
+
+@pytest.mark.parametrize('size', [(1, 1), (3, 2), (40, 30), (4000, 20)])
+@pytest.mark.parametrize('class_id', range(len(NAMES)))
+def test_any_picture_and_name_can_be_drawn_on(size, class_id):
+    width, height = size
+    picture, _ = drawn([([0, 0, width, height], 1.0, class_id)], size)
+    assert picture.shape == (height, width, 3)
+
+
+def test_lines_and_label_grow_with_the_picture():
+    widths, heights = [], []
+    for side in (320, 1280, 3840):
+        box = [0.2 * side, 0.4 * side, 0.8 * side, 0.6 * side]
+        _, changed = drawn([(box, 0.5, 0)], (side, side))
+        widths.append(changed[round(0.5 * side), : side // 2].sum())
+        label = changed[: round(0.4 * side) - widths[-1], round(0.2 * side) + 2 * widths[-1]]
+        heights.append(label.sum())
+    assert widths == sorted(set(widths))
+    assert heights == sorted(set(heights))
+    assert heights[0] > 8

@@ -1,0 +1,234 @@
+"""Frame: a view of checked bytes, for every encoding, or an ImageError with its reason."""
+
+import array
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+from reference_images import BYTES_PER_PIXEL
+from reference_images import ENCODINGS
+from reference_images import byte_rows
+from reference_images import fits
+from reference_images import row_bytes
+
+from trt_perception.errors import ImageError
+from trt_perception.errors import TrtPerceptionError
+from trt_perception.images.frame import MAX_BYTES
+from trt_perception.images.frame import MAX_SIDE
+from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.images.frame import Frame
+
+
+def view(data=bytes(12), width=2, height=2, step=6, encoding='bgr8', **more):
+    return Frame.view(data, width=width, height=height, step=step, encoding=encoding, **more)
+
+
+def test_the_encodings_are_those_of_the_design():
+    assert {name: entry.name for name, entry in PIXEL_FORMATS.items()} == ENCODINGS
+
+
+def test_the_table_cannot_be_changed():
+    with pytest.raises(TypeError):
+        PIXEL_FORMATS['mine'] = PIXEL_FORMATS['bgr8']
+
+
+@pytest.mark.parametrize('encoding', ENCODINGS)
+@pytest.mark.parametrize('padding', [0, 1, 5, 64])
+@pytest.mark.parametrize('size_wh', [(4, 4), (6, 8), (640, 480)])
+def test_every_encoding_is_accepted_with_any_stride(encoding, padding, size_wh):
+    width, height = size_wh
+    used = row_bytes(encoding, width)
+    rows = np.arange(byte_rows(encoding, height) * (used + padding)).astype(np.uint8)
+    frame = view(rows, width, height, used + padding, encoding)
+    assert (frame.width, frame.height, frame.step) == (width, height, used + padding)
+    assert frame.format.name == ENCODINGS[encoding]
+    plane = frame.plane()
+    assert plane.shape == (byte_rows(encoding, height), used)
+    assert np.array_equal(plane, rows.reshape(-1, used + padding)[:, :used])
+    assert np.shares_memory(plane, rows)
+
+
+@pytest.mark.parametrize('encoding', ENCODINGS)
+def test_smallest_image_of_every_encoding(encoding):
+    side = next(side for side in (1, 2, 3) if fits(encoding, side, side))
+    size = byte_rows(encoding, side) * row_bytes(encoding, side)
+    frame = view(bytes(size), side, side, row_bytes(encoding, side), encoding)
+    assert frame.data.size == size
+    if side > 1:
+        with pytest.raises(ImageError):
+            view(bytes(64), side - 1, side - 1, row_bytes(encoding, side - 1), encoding)
+
+
+def test_largest_image():
+    assert view(bytes(32767), 32767, 1, 32767, 'mono8').width == 32767
+    assert view(bytes(32767), 1, 32767, 1, 'mono8').height == 32767
+    for width, height in ((32768, 1), (1, 32768)):
+        with pytest.raises(ImageError, match='1 to 32767'):
+            view(bytes(32768), width, height, width, 'mono8')
+
+
+OWNERS = {
+    'bytes': bytes,
+    'bytearray': bytearray,
+    'array.array': lambda raw: array.array('B', raw),
+    'memoryview': memoryview,
+    'read-only memoryview': lambda raw: memoryview(bytearray(raw)).toreadonly(),
+    'ndarray': lambda raw: np.array(list(raw), np.uint8),
+    'ndarray of rows': lambda raw: np.array(list(raw), np.uint8).reshape(2, 6),
+    'array.array of 16 bits': lambda raw: array.array('H', raw),
+}
+
+
+@pytest.mark.parametrize('make', OWNERS.values(), ids=OWNERS.keys())
+def test_any_owner_of_bytes_is_viewed_and_not_copied(make):
+    owner = make(bytes(range(12)))
+    frame = view(owner)
+    assert frame.data.tolist() == list(range(12))
+    assert np.shares_memory(frame.data, np.frombuffer(owner, np.uint8))
+
+
+def test_a_change_of_the_owner_is_seen_and_read_only_memory_stays_so():
+    owner = array.array('B', bytes(12))
+    frame = view(owner)
+    owner[7] = 99
+    assert frame.data[7] == 99
+    assert not view(bytes(12)).data.flags.writeable
+
+
+def test_byte_order_is_kept():
+    assert view(bytes(2), 1, 1, 2, 'mono16', big_endian=True).big_endian
+    assert not view(bytes(2), 1, 1, 2, 'mono16').big_endian
+
+
+# What is wrong, the reason it is counted under, and what the message must name.
+REFUSED = {
+    'no encoding': ({'encoding': ''}, 'unknown_encoding', ["''", 'bgr8', 'nv21']),
+    'unknown encoding': ({'encoding': '32FC1'}, 'unknown_encoding', ["'32FC1'", 'bgr8', 'mono16']),
+    'encodings have a case': ({'encoding': 'BGR8'}, 'unknown_encoding', ["'BGR8'"]),
+    'no bytes': ({'data': b''}, 'bad_length', ['12 bytes', 'got 0']),
+    'no width': ({'width': 0}, 'bad_size', ['0x2', f'1 to {MAX_SIDE}']),
+    'no height': ({'height': 0}, 'bad_size', ['2x0']),
+    'negative width': ({'width': -2}, 'bad_size', ['-2x2']),
+    'negative height': ({'height': -2}, 'bad_size', ['2x-2']),
+    'too wide': ({'width': MAX_SIDE + 1, 'step': 10**6}, 'bad_size', [f'{MAX_SIDE + 1}x2']),
+    'too high': ({'height': 2**32 - 1}, 'bad_size', ['2x4294967295']),
+    'step 0': ({'step': 0}, 'bad_step', ['at least 6', 'got 0']),
+    'negative step': ({'step': -6}, 'bad_step', ['got -6']),
+    'step one too small': ({'step': 5}, 'bad_step', ['at least 6', 'got 5', '2-pixel-wide bgr8']),
+    'one byte too few': ({'data': bytes(11)}, 'bad_length', ['12 bytes', 'got 11', 'step 6']),
+    'one byte too many': ({'data': bytes(13)}, 'bad_length', ['12 bytes', 'got 13', '2x2']),
+    'last row without its padding': (
+        {'data': bytes(14), 'step': 8},
+        'bad_length',
+        ['16 bytes', 'got 14'],
+    ),
+    'huge step': ({'step': 2**32 - 1}, 'bad_length', [str(2 * (2**32 - 1))]),
+    'nv12 without chroma': (
+        {'data': bytes(4), 'step': 2, 'encoding': 'nv12'},
+        'bad_length',
+        ['6 bytes', 'got 4'],
+    ),
+    'mono16 counts two bytes': ({'step': 3, 'encoding': 'mono16'}, 'bad_step', ['at least 4']),
+    'bayer without neighbours': (
+        {'data': bytes(8), 'width': 4, 'step': 4, 'encoding': 'bayer_rggb8'},
+        'bad_size',
+        ['4x2', '3 to'],
+    ),
+}
+
+
+@pytest.mark.parametrize(('change', 'reason', 'words'), REFUSED.values(), ids=REFUSED.keys())
+def test_refusals_name_reason_expected_and_found(change, reason, words):
+    with pytest.raises(ImageError) as caught:
+        view(**change)
+    assert caught.value.reason == reason
+    assert isinstance(caught.value, TrtPerceptionError)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_more_bytes_than_any_camera_sends():
+    data = np.zeros(MAX_BYTES + 1, np.uint8)  # nobody touches them, so they take no memory
+    assert view(data[:MAX_BYTES], 2, 1, MAX_BYTES).step == MAX_BYTES
+    with pytest.raises(ImageError, match=f'{MAX_BYTES} bytes .got {MAX_BYTES + 1}') as caught:
+        view(data, 2, 1, MAX_BYTES + 1)
+    assert caught.value.reason == 'too_large'
+
+
+@pytest.mark.parametrize(
+    ('encodings', 'size_wh', 'sides'),
+    [
+        (['uyvy', 'yuyv', 'yuv422', 'yuv422_yuy2'], (3, 2), 'width'),
+        (['uyvy', 'yuyv', 'yuv422', 'yuv422_yuy2'], (1, 1), 'width'),
+        (['nv12', 'nv21'], (3, 2), 'width and height'),
+        (['nv12', 'nv21'], (2, 3), 'width and height'),
+        (['nv12', 'nv21'], (1, 1), 'width and height'),
+    ],
+)
+def test_odd_sizes_are_refused_where_chroma_is_shared(encodings, size_wh, sides):
+    width, height = size_wh
+    for encoding in encodings:
+        step = row_bytes(encoding, width)
+        data = bytes(step * byte_rows(encoding, height))
+        with pytest.raises(ImageError, match=f'even {sides}, .*got {width}x{height}') as caught:
+            view(data, width, height, step, encoding)
+        assert caught.value.reason == 'odd_size'
+
+
+@pytest.mark.parametrize('encoding', ['uyvy', 'yuyv', 'yuv422', 'yuv422_yuy2'])
+def test_packed_yuv_takes_odd_heights(encoding):
+    assert view(bytes(12), 2, 3, 4, encoding).height == 3
+
+
+REASONS = {'unknown_encoding', 'bad_size', 'odd_size', 'bad_step', 'bad_length'}
+integers = st.one_of(st.integers(-2, 9), st.integers(0, 2**32 - 1), st.integers(-(2**63), 2**63))
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.binary(max_size=200),
+    integers,
+    integers,
+    integers,
+    st.one_of(st.sampled_from(sorted(ENCODINGS)), st.text(max_size=12)),
+    st.booleans(),
+)
+def test_arbitrary_descriptions_are_valid_or_refused(data, width, height, step, encoding, big):
+    reason = ''
+    try:
+        frame = view(data, width, height, step, encoding, big_endian=big)
+    except ImageError as error:
+        reason = error.reason
+    if reason:
+        assert reason in REASONS
+        return
+    assert fits(encoding, width, height)
+    assert len(data) == step * byte_rows(encoding, height)
+    assert frame.plane().shape == (byte_rows(encoding, height), row_bytes(encoding, width))
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.sampled_from(sorted(ENCODINGS)),
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.integers(0, 20),
+    st.integers(-1, 1),
+)
+def test_a_true_description_is_accepted_and_one_byte_more_or_less_is_not(
+    encoding, width, height, padding, error
+):
+    step = row_bytes(encoding, width) + padding
+    data = bytes(max(0, step * byte_rows(encoding, height) + error))
+    if error == 0 and fits(encoding, width, height):
+        assert view(data, width, height, step, encoding).data.size == len(data)
+    else:
+        with pytest.raises(ImageError):
+            view(data, width, height, step, encoding)
+
+
+def test_bytes_per_pixel_of_the_table():
+    for name, entry in PIXEL_FORMATS.items():
+        assert entry.bytes_per_pixel == BYTES_PER_PIXEL.get(ENCODINGS[name], 1)

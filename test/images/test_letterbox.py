@@ -1,0 +1,161 @@
+"""Letterbox: where an image lands in the network's input, by exact arithmetic, and back."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+from reference_images import placed
+
+from trt_perception.images.letterbox import Letterbox
+
+sides = st.one_of(st.integers(1, 64), st.integers(1, 4096), st.sampled_from([1, 32767]))
+sizes = st.tuples(sides, sides)
+modes = st.sampled_from(['letterbox', 'stretch'])
+
+
+def boxes(*rows):
+    return np.array(rows, np.float32).reshape(-1, 4)
+
+
+# source, network, resized, left, top
+TABLE = [
+    ((640, 640), (640, 640), (640, 640), 0, 0),
+    ((1920, 1080), (640, 640), (640, 360), 0, 140),
+    ((1080, 1920), (640, 640), (360, 640), 140, 0),
+    ((640, 480), (640, 640), (640, 480), 0, 80),
+    ((320, 240), (640, 640), (640, 480), 0, 80),  # small images grow
+    ((640, 479), (640, 640), (640, 479), 0, 80),  # 161 rows of padding: 80 above, 81 below
+    ((479, 640), (640, 640), (479, 640), 80, 0),
+    ((1919, 1079), (640, 640), (640, 360), 0, 140),  # 359.85
+    ((800, 2), (4, 4), (4, 1), 0, 1),  # 0.01 rows become one
+    ((2, 800), (4, 4), (1, 4), 1, 0),
+    ((4, 1), (2, 2), (2, 1), 0, 0),  # exactly half a pixel is rounded up
+    ((32767, 1), (640, 640), (640, 1), 0, 319),
+    ((1, 32767), (640, 640), (1, 640), 319, 0),
+    ((1, 1), (1, 1), (1, 1), 0, 0),
+    ((1280, 720), (640, 384), (640, 360), 0, 12),  # rectangular inputs
+]
+
+
+@pytest.mark.parametrize(('source', 'network', 'resized', 'left', 'top'), TABLE)
+def test_table(source, network, resized, left, top):
+    fitted = Letterbox.fit(source, network, 'letterbox')
+    assert fitted == Letterbox(source, network, resized, left, top)
+
+
+@settings(deadline=None, max_examples=300)
+@given(sizes, sizes, modes)
+def test_agrees_with_exact_arithmetic(source, network, mode):
+    fitted = Letterbox.fit(source, network, mode)
+    resized, left, top = placed(source, network, mode)
+    assert (fitted.resized_wh, fitted.pad_left, fitted.pad_top) == (resized, left, top)
+
+
+@settings(deadline=None, max_examples=300)
+@given(sizes, sizes)
+def test_fills_one_side_keeps_the_shape_and_centres(source, network):
+    fitted = Letterbox.fit(source, network, 'letterbox')
+    width, height = fitted.resized_wh
+    assert width == network[0] or height == network[1]
+    assert 1 <= width <= network[0]
+    assert 1 <= height <= network[1]
+    # Each side is within half a pixel of the common scale, unless a pixel is the least there is.
+    scale = min(Fraction(network[0], source[0]), Fraction(network[1], source[1]))
+    for side, resized in zip(source, (width, height), strict=True):
+        assert resized == 1 or abs(resized - side * scale) <= Fraction(1, 2)
+    # Symmetric; an odd pixel of padding goes right and below.
+    assert network[0] - width - fitted.pad_left - fitted.pad_left in (0, 1)
+    assert network[1] - height - fitted.pad_top - fitted.pad_top in (0, 1)
+
+
+@given(sizes, sizes)
+@settings(deadline=None, max_examples=50)
+def test_top_left_is_the_same_size_without_padding_before_it(source, network):
+    centred = Letterbox.fit(source, network, 'letterbox')
+    expected = Letterbox(source, network, centred.resized_wh, 0, 0)
+    assert Letterbox.fit(source, network, 'letterbox_top_left') == expected
+
+
+def test_top_left_by_hand():
+    fitted = Letterbox.fit((1920, 1080), (640, 640), 'letterbox_top_left')
+    assert fitted == Letterbox((1920, 1080), (640, 640), (640, 360), 0, 0)
+    boxes = np.float32([[0, 0, 640, 360], [10, 20, 30, 40], [0, 360, 640, 640]])
+    expected = [[0, 0, 1920, 1080], [30, 60, 90, 120], [0, 1080, 1920, 1080]]
+    assert fitted.to_source(boxes).tolist() == expected
+
+
+@given(sizes, sizes)
+@settings(deadline=None, max_examples=50)
+def test_stretch_fills_the_input(source, network):
+    assert Letterbox.fit(source, network, 'stretch') == Letterbox(source, network, network, 0, 0)
+
+
+@settings(deadline=None, max_examples=300)
+@given(sizes, sizes, modes, st.data())
+def test_to_source_inverts_the_forward_mapping(source, network, mode, data):
+    fitted = Letterbox.fit(source, network, mode)
+    share = st.fractions(0, 1, max_denominator=1000)
+    point = data.draw(st.tuples(share, share, share, share))
+    origin = [side * part for side, part in zip(source * 2, point, strict=True)]
+    # Half-pixel centres: a source coordinate x lands on x * resized / source + padding.
+    (width, height), left, top = placed(source, network, mode)
+    forward = [
+        origin[axis] * Fraction((width, height)[axis % 2], source[axis % 2])
+        + (left, top)[axis % 2]
+        for axis in range(4)
+    ]
+    back = fitted.to_source(boxes([float(value) for value in forward]))[0]
+    assert back.dtype == np.float32
+    # float32 holds a network coordinate to 2**-24 of its size, and the ratio magnifies that.
+    for axis in range(4):
+        ratio = source[axis % 2] / (width, height)[axis % 2]
+        tolerance = 2**-22 * (network[axis % 2] * ratio + source[axis % 2])
+        assert abs(float(back[axis]) - float(origin[axis])) <= tolerance
+
+
+def test_no_boxes():
+    fitted = Letterbox.fit((1920, 1080), (640, 640), 'letterbox')
+    mapped = fitted.to_source(boxes())
+    assert mapped.shape == (0, 4)
+    assert mapped.dtype == np.float32
+
+
+def test_corners_of_the_image_return_exactly():
+    for source, network, resized, left, top in TABLE:
+        fitted = Letterbox.fit(source, network, 'letterbox')
+        whole = boxes([left, top, left + resized[0], top + resized[1]])
+        assert fitted.to_source(whole).tolist() == [[0, 0, *map(float, source)]]
+
+
+@pytest.mark.parametrize(
+    ('box', 'expected'),
+    [
+        ((0, 0, 640, 640), (0, 0, 1920, 1080)),  # padding is cut off
+        ((-50, 100, 700, 320), (0, 0, 1920, 540)),
+        ((-100, -100, -10, -10), (0, 0, 0, 0)),  # wholly outside: no area is left
+        ((650, 600, 700, 640), (1920, 1080, 1920, 1080)),
+        ((160, 230, 320, 320), (480, 270, 960, 540)),  # inside: unchanged by clipping
+        ((-3e38, -3e38, 3e38, 3e38), (0, 0, 1920, 1080)),
+    ],
+)
+@pytest.mark.filterwarnings('ignore:overflow')
+def test_boxes_are_clipped_to_the_image(box, expected):
+    fitted = Letterbox.fit((1920, 1080), (640, 640), 'letterbox')
+    assert fitted.to_source(boxes(box))[0].tolist() == list(map(float, expected))
+
+
+@settings(deadline=None, max_examples=200)
+@given(sizes, sizes, modes, st.lists(st.floats(-1e6, 1e6, width=32), min_size=4, max_size=4))
+def test_nothing_leaves_the_image(source, network, mode, box):
+    mapped = Letterbox.fit(source, network, mode).to_source(boxes(box))[0]
+    assert (mapped >= 0).all()
+    assert (mapped <= np.array(source * 2)).all()
+
+
+def test_the_argument_is_left_alone():
+    box = boxes([-5, -5, 700, 700])
+    Letterbox.fit((100, 50), (64, 64), 'letterbox').to_source(box)
+    assert box.tolist() == [[-5, -5, 700, 700]]

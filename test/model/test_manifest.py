@@ -1,0 +1,365 @@
+"""The manifest reader: every key is needed, of one type, in range; nothing else is accepted."""
+
+import copy
+import json
+
+import pytest
+from support_models import DIGEST
+from support_models import MANIFEST
+from support_models import changed
+from support_models import manifest
+
+from trt_perception.errors import EngineError
+from trt_perception.errors import ManifestError
+from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.decoder_spec import FAMILIES
+from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.manifest import FileIdentity
+from trt_perception.model.manifest import Manifest
+from trt_perception.model.manifest import manifest_path
+from trt_perception.model.manifest import parse_manifest
+from trt_perception.model.manifest_writer import manifest_text
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.tensors import TensorSpec
+
+
+def parse(content):
+    text = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return parse_manifest(text, 'x.json')
+
+
+def refusal(content):
+    with pytest.raises(ManifestError) as caught:
+        parse(content)
+    assert str(caught.value).startswith('x.json: ')
+    assert len(str(caught.value)) < 700
+    return str(caught.value)
+
+
+def without(path):
+    content = copy.deepcopy(MANIFEST)
+    place = content
+    for key in path[:-1]:
+        place = place[key]
+    del place[path[-1]]
+    return content
+
+
+def test_a_whole_manifest_is_read_as_written():
+    assert parse(MANIFEST) == Manifest(
+        onnx=FileIdentity('tiny.onnx', DIGEST, 7),
+        engine=FileIdentity('tiny.engine', DIGEST, 9),
+        inputs=(TensorSpec('images', (1, 3, 48, 64), 'float32'),),
+        outputs=(TensorSpec('output0', (1, 6, -1), 'float32'),),
+        preprocessing=Preprocessing(
+            input_size=(64, 48),
+            resize='letterbox',
+            pad_value=114,
+            color_order='rgb',
+            scale=0.00392156862745098,
+            mean=(0.0, 0.5, 0.0),
+            std=(1.0, 1.0, 0.25),
+            layout='nchw',
+            dtype='float32',
+        ),
+        decoder=DecoderSpec('dense', objectness=False, transposed=False),
+        class_names=('cat', 'dog'),
+        notes={'trained_on': 'nothing'},
+    )
+
+
+def test_it_stands_beside_the_model(tmp_path):
+    assert manifest_path(tmp_path / 'digits.onnx') == tmp_path / 'digits.onnx.json'
+    assert manifest_path(tmp_path / 'a.b.engine') == tmp_path / 'a.b.engine.json'
+
+
+@pytest.mark.parametrize('key', ['onnx', 'engine', 'notes'])
+@pytest.mark.parametrize('how', ['absent', 'null'])
+def test_what_may_be_left_out(key, how):
+    read = parse(without([key]) if how == 'absent' else manifest(**{key: None}))
+    assert not getattr(read, key)
+
+
+@pytest.mark.parametrize('decoder', DECODERS.values(), ids=DECODERS.keys())
+def test_every_decoder(decoder):
+    content = manifest(decoder=decoder.as_dict())
+    assert parse(content).decoder == decoder
+
+
+EVERY_FAMILY = [
+    DecoderSpec('dense', objectness=True),
+    DecoderSpec('yolox_raw', strides=(8, 16, 32)),
+    DecoderSpec('yolox_raw', strides=(1,)),
+    DecoderSpec('yolox_raw', strides=(2, 3, 4, 5, 6, 7, 8, 1024)),
+    DecoderSpec('end_to_end'),
+    DecoderSpec('efficient_nms'),
+    DecoderSpec('onnx_nms', box_format='yxyx'),
+    DecoderSpec('rtdetr_ultralytics'),
+    DecoderSpec('rtdetr_end_to_end'),
+    DecoderSpec('detr', activation='softmax'),
+    DecoderSpec('labels_boxes_scores'),
+    DecoderSpec('torchvision'),
+    DecoderSpec('tensorflow'),
+]
+
+
+@pytest.mark.parametrize('decoder', EVERY_FAMILY, ids=str)
+def test_a_family_has_its_own_constants_and_no_others(decoder):
+    content = decoder.as_dict()
+    assert parse(manifest(decoder=content)).decoder == decoder
+    for key in content:
+        left = {name: value for name, value in content.items() if name != key}
+        assert f"'{key}' is missing" in refusal(manifest(decoder=left))
+    foreign = {'objectness': False, 'strides': [8], 'activation': 'sigmoid', 'box_format': 'xyxy'}
+    for key in foreign.keys() - content.keys():
+        message = refusal(manifest(decoder={**content, key: foreign[key]}))
+        assert f'unknown key "{key}"' in message
+
+
+def test_the_families_above_are_all():
+    assert {decoder.family for decoder in EVERY_FAMILY} == set(FAMILIES)
+    assert {decoder.family for decoder in DECODERS.values()} <= set(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ('decoder', 'words'),
+    [
+        ({'family': 'yolox_raw', 'strides': []}, '1 to 8 whole numbers'),
+        ({'family': 'yolox_raw', 'strides': [8, 0]}, 'from 1 to 1024 (got [8, 0])'),
+        ({'family': 'yolox_raw', 'strides': [8, 1025]}, 'from 1 to 1024 (got [8, 1025])'),
+        ({'family': 'yolox_raw', 'strides': [8, True]}, 'whole numbers'),
+        ({'family': 'yolox_raw', 'strides': [8.0]}, 'whole numbers'),
+        ({'family': 'yolox_raw', 'strides': [8] * 9}, '1 to 8'),
+        ({'family': 'detr', 'activation': 'relu'}, 'sigmoid, softmax'),
+        ({'family': 'onnx_nms', 'box_format': 'xywh'}, 'xyxy, yxyx, cxcywh'),
+    ],
+    ids=str,
+)
+def test_constants_are_in_range(decoder, words):
+    message = refusal(manifest(decoder=decoder))
+    assert words in message
+    assert place_in(message, ('decoder',))
+
+
+SECTIONS = {
+    (): [key for key in MANIFEST if key not in ('onnx', 'engine', 'notes')],
+    ('onnx',): list(MANIFEST['onnx']),
+    ('engine',): list(MANIFEST['engine']),
+    ('inputs', 0): list(MANIFEST['inputs'][0]),
+    ('outputs', 0): list(MANIFEST['outputs'][0]),
+    ('preprocessing',): list(MANIFEST['preprocessing']),
+    ('decoder',): list(MANIFEST['decoder']),
+}
+NEEDED = [(*section, key) for section, keys in SECTIONS.items() for key in keys]
+
+
+def place_in(message, section):
+    """Whether a message names the section: "x.json: inputs[0]: ..."."""
+    shown = ''.join(f'[{key}]' if isinstance(key, int) else f'{key}' for key in section)
+    return message.startswith(f'x.json: {shown}: ' if shown else 'x.json: ')
+
+
+@pytest.mark.parametrize('path', NEEDED, ids=str)
+def test_every_other_key_is_needed(path):
+    message = refusal(without(path))
+    assert f"'{path[-1]}' is missing" in message
+    assert place_in(message, path[:-1])
+
+
+@pytest.mark.parametrize('section', SECTIONS, ids=str)
+def test_an_unknown_key_is_refused_everywhere(section):
+    message = refusal(changed((*section, 'extra'), 1))
+    assert 'unknown key "extra"' in message
+    assert place_in(message, section)
+
+
+WRONG = {
+    'integer': ['1', 1.5, True, None, [], {}, 1.0, float('nan')],
+    'number': ['1', True, None, [], {}, float('nan'), float('inf'), -float('inf'), 10**400],
+    'string': [1, 1.5, True, None, [], {}, ['cat']],
+    'boolean': [0, 1, 'true', None, [], {}],
+    'list': ['cat', 1, True, None, {}],
+    'object': ['cat', 1, True, [], [1]],
+}
+KINDS = {
+    ('schema',): 'integer',
+    ('onnx',): 'object',
+    ('onnx', 'file'): 'string',
+    ('onnx', 'sha256'): 'string',
+    ('onnx', 'size_bytes'): 'integer',
+    ('engine',): 'object',
+    ('engine', 'file'): 'string',
+    ('engine', 'sha256'): 'string',
+    ('engine', 'size_bytes'): 'integer',
+    ('inputs',): 'list',
+    ('inputs', 0): 'object',
+    ('inputs', 0, 'name'): 'string',
+    ('inputs', 0, 'shape'): 'list',
+    ('inputs', 0, 'shape', 1): 'integer',
+    ('inputs', 0, 'dtype'): 'string',
+    ('outputs',): 'list',
+    ('outputs', 0): 'object',
+    ('outputs', 0, 'name'): 'string',
+    ('outputs', 0, 'shape'): 'list',
+    ('outputs', 0, 'dtype'): 'string',
+    ('preprocessing',): 'object',
+    ('preprocessing', 'input_size'): 'list',
+    ('preprocessing', 'input_size', 0): 'number',
+    ('preprocessing', 'resize'): 'string',
+    ('preprocessing', 'pad_value'): 'integer',
+    ('preprocessing', 'color_order'): 'string',
+    ('preprocessing', 'scale'): 'number',
+    ('preprocessing', 'mean'): 'list',
+    ('preprocessing', 'mean', 2): 'number',
+    ('preprocessing', 'std'): 'list',
+    ('preprocessing', 'std', 0): 'number',
+    ('preprocessing', 'layout'): 'string',
+    ('preprocessing', 'dtype'): 'string',
+    ('decoder',): 'object',
+    ('decoder', 'family'): 'string',
+    ('decoder', 'objectness'): 'boolean',
+    ('decoder', 'transposed'): 'boolean',
+    ('class_names',): 'list',
+    ('class_names', 1): 'string',
+    ('notes',): 'object',
+    ('notes', 'trained_on'): 'string',
+}
+
+
+def test_the_table_of_types_is_complete():
+    assert {path for path in NEEDED if path not in KINDS} == set()
+
+
+@pytest.mark.parametrize('path', KINDS, ids=str)
+def test_every_value_has_one_type(path):
+    for value in WRONG[KINDS[path]]:
+        refusal(changed(path, value))
+
+
+OUT_OF_RANGE = [
+    (['schema'], 0, 'schema 1'),
+    (['schema'], 2, 'expected schema 1 (got 2); rebuild the model with this version'),
+    (['onnx', 'file'], '', 'bare file name'),
+    (['onnx', 'file'], 'models/tiny.onnx', 'bare file name (got "models/tiny.onnx")'),
+    (['onnx', 'file'], '.', 'bare file name'),
+    (['onnx', 'file'], '..', 'bare file name'),
+    (['engine', 'file'], '/tiny.engine', 'bare file name'),
+    (['onnx', 'sha256'], '', '64 lower-case hex digits'),
+    (['onnx', 'sha256'], 'a' * 63, '64 lower-case'),
+    (['onnx', 'sha256'], 'A1' * 32, '64 lower-case'),
+    (['onnx', 'sha256'], 'g' * 64, '64 lower-case'),
+    (['onnx', 'sha256'], 'X' * 64, f'hex digits (got "{56 * "X"}'),
+    (['onnx', 'size_bytes'], 0, 'from 1 to'),
+    (['onnx', 'size_bytes'], -1, 'from 1 to'),
+    (['inputs'], [], '"inputs"'),
+    (['outputs'], [], '"outputs"'),
+    (['inputs', 0, 'shape'], [1, 3, -2, 4], 'vary (got [1, 3, -2, 4])'),
+    (['inputs', 0, 'dtype'], 'float64', 'float32, float16'),
+    (['preprocessing', 'input_size'], [64], '2 numbers'),
+    (['preprocessing', 'input_size'], [64, 48, 3], 'got 3'),
+    (['preprocessing', 'input_size'], [0, 48], 'width, height'),
+    (['preprocessing', 'input_size'], [64, -48], 'width, height'),
+    (['preprocessing', 'input_size'], [64.5, 48], 'whole pixels'),
+    (['preprocessing', 'input_size'], [32768, 48], 'whole pixels'),
+    (['preprocessing', 'resize'], 'crop', 'letterbox, letterbox_top_left, stretch'),
+    (['preprocessing', 'pad_value'], -1, 'from 0 to 255'),
+    (['preprocessing', 'pad_value'], 256, 'from 0 to 255'),
+    (['preprocessing', 'color_order'], 'RGB', 'rgb, bgr'),
+    (['preprocessing', 'scale'], 0, '1e-06 to 1000 (got 0.0)'),
+    (['preprocessing', 'scale'], -1, '1e-06 to 1000'),
+    (['preprocessing', 'scale'], 1e-300, 'got 1e-300'),
+    (['preprocessing', 'mean'], [0, 0, -1e300], 'got -1e+300'),
+    (['preprocessing', 'mean'], [], '3 numbers'),
+    (['preprocessing', 'mean'], [0, 'a', 0], "'mean' must hold finite numbers"),
+    (['preprocessing', 'mean'], [0, 0, 0, 0], 'got 4'),
+    (['preprocessing', 'std'], [1, 0, 1], '1e-06 to 1e+06 (got 0.0)'),
+    (['preprocessing', 'std'], [1e-300, 1, 1], 'got 1e-300'),
+    (['preprocessing', 'std'], [1, 1, -1], 'got -1.0'),
+    (['preprocessing', 'layout'], 'hwc', 'nchw, nhwc'),
+    (['preprocessing', 'dtype'], 'uint8', '"scale" 1'),
+    (['preprocessing', 'dtype'], 'int8', 'float32, float16'),
+    (['decoder', 'family'], 'centernet', '"centernet"'),
+    (['class_names'], [], 'at least one name'),
+    (['class_names'], ['cat', ''], '1 to 256'),
+    (['class_names'], ['x' * 257], f"1 to 256 characters (got '{56 * 'x'}"),
+    (['class_names'], ['cat', 'dog', 'cat'], "'cat' twice"),
+    (['class_names'], ['half \ud800 pair'], 'no control characters (got U+D800'),
+    (['class_names'], ['the last \udfff'], 'U+DFFF'),
+    (['class_names'], ['nul \0 byte'], 'U+0000'),
+    (['class_names'], [str(n) for n in range(65537)], 'got 65537'),
+]
+
+
+@pytest.mark.parametrize(
+    ('path', 'value', 'words'), OUT_OF_RANGE, ids=[f'{row[0]} {row[2]}' for row in OUT_OF_RANGE]
+)
+def test_every_value_is_in_range(path, value, words):
+    assert words in refusal(changed(path, value))
+
+
+@pytest.mark.parametrize(('value', 'expected'), [(True, True), (False, False), (None, False)])
+def test_antialiasing_is_off_where_a_manifest_does_not_know_of_it(value, expected):
+    content = manifest() if value is None else changed(['preprocessing', 'antialias'], value)
+    read = parse(content)
+    assert read.preprocessing.antialias is expected
+    assert parse_manifest(manifest_text(read), 'x.json') == read
+
+
+@pytest.mark.parametrize('value', [None, 0, 1, 'true', []])
+def test_antialiasing_is_true_or_false(value):
+    content = changed(['preprocessing', 'antialias'], value)
+    assert "'antialias' must be true or false" in refusal(content)
+
+
+def test_a_whole_message():
+    assert refusal(changed(['preprocessing', 'resize'], 'crop')) == (
+        "x.json: preprocessing: 'resize' must be one of letterbox, letterbox_top_left, "
+        'stretch (got "crop")'
+    )
+
+
+def test_limits_are_accepted():
+    names = [str(number) for number in range(65535)] + ['é' * 256]
+    assert parse(manifest(class_names=names)).class_names == tuple(names)
+    for value in (0, 255):
+        content = changed(['preprocessing', 'pad_value'], value)
+        assert parse(content).preprocessing.pad_value == value
+    assert parse(changed(['preprocessing', 'input_size'], [1, 32767])).preprocessing
+    assert parse(changed(['preprocessing', 'input_size'], [64.0, 48.0])).preprocessing
+    assert parse(changed(['inputs', 0, 'shape'], [])).inputs[0].shape == ()
+
+
+PLAIN = {'dtype': 'uint8', 'scale': 1, 'mean': [0, 0, 0], 'std': [1, 1, 1]}
+
+
+def preprocessing(**values):
+    return manifest(preprocessing={**MANIFEST['preprocessing'], **values})
+
+
+def test_pixels_as_they_are():
+    read = parse(preprocessing(**PLAIN)).preprocessing
+    assert (read.dtype, read.scale) == ('uint8', 1.0)
+    for key, value in [
+        ('scale', 2),
+        *(('mean', mean) for mean in ([1, 0, 0], [0, 1, 0], [0, 0, 1])),
+        *(('std', std) for std in ([2, 1, 1], [1, 2, 1], [1, 1, 2])),
+    ]:
+        assert '"scale" 1' in refusal(preprocessing(**{**PLAIN, key: value}))
+
+
+def test_channels_keep_their_order():
+    read = parse(preprocessing(mean=[0.1, 0.2, 0.3], std=[0.4, 0.5, 0.6])).preprocessing
+    assert (read.mean, read.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+
+
+def test_a_file_must_be_identified():
+    message = refusal(manifest(onnx=None, engine=None))
+    assert '"onnx"' in message
+    assert '"engine"' in message
+
+
+def test_the_refusal_is_an_engine_error_with_its_cause():
+    assert issubclass(ManifestError, EngineError)
+    with pytest.raises(ManifestError) as caught:
+        parse(b'{')
+    assert isinstance(caught.value.__cause__, ValueError)

@@ -1,0 +1,137 @@
+"""The manifest reader on JSON that is broken, odd, deep or huge: read or refused in words."""
+
+import json
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+from support_models import MANIFEST
+from support_models import changed
+from support_models import manifest
+from support_models import manifest_bytes
+
+from trt_perception.errors import ManifestError
+from trt_perception.model.manifest import MAX_BYTES
+from trt_perception.model.manifest import Manifest
+from trt_perception.model.manifest import parse_manifest
+
+
+def parse(content):
+    text = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return parse_manifest(text, 'x.json')
+
+
+def refusal(content):
+    with pytest.raises(ManifestError) as caught:
+        parse(content)
+    assert str(caught.value).startswith('x.json: ')
+    assert len(str(caught.value)) < 700
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        b'',
+        b' ',
+        b'{',
+        b'{"schema": 1',
+        b'\xff\xfe\xff',
+        b'\x00',
+        b"{'schema': 1}",
+        b'{"schema": 1,}',
+        manifest_bytes() + b'{}',
+        manifest_bytes()[:-1],
+        b'{"schema": 0x1}',
+        b'{"schema": ' + b'9' * 5000 + b'}',
+    ],
+    ids=range(12),
+)
+def test_what_is_no_json(text):
+    refusal(text)
+
+
+@pytest.mark.parametrize('text', [b'1', b'null', b'"schema"', b'[]', b'true'])
+def test_json_that_is_no_object(text):
+    assert 'JSON object' in refusal(text)
+
+
+@pytest.mark.parametrize(
+    ('old', 'new'),
+    [
+        (b'"schema": 1,', b'"schema": 1, "schema": 1,'),
+        (b'"pad_value": 114', b'"pad_value": 0, "pad_value": 114'),
+        (b'"family": "dense"', b'"family": "dense", "family": "dense"'),
+        (b'"trained_on": "nothing"', b'"trained_on": "a", "trained_on": "b"'),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused(old, new):
+    text = manifest_bytes()
+    assert old in text
+    assert 'twice' in refusal(text.replace(old, new))
+
+
+@pytest.mark.parametrize('key', ['file', 'sha256'])
+def test_a_message_stays_short_whatever_the_file_holds(key):
+    assert len(refusal(changed(['onnx', key], 'x/' * 50_000))) < 300
+    assert len(refusal(changed(['preprocessing', 'resize'], 'x' * 100_000))) < 300
+    assert len(refusal(manifest(**{str(number) * 1000: 1 for number in range(1000)}))) < 600
+
+
+def test_json_of_any_depth_is_read_or_refused():
+    # Just within and beyond what Python's own reader can take.
+    for depth in [*range(sys.getrecursionlimit() - 120, sys.getrecursionlimit() + 20), 100_000]:
+        nested = b'[' * depth + b']' * depth
+        refusal(nested)
+        refusal(manifest_bytes(manifest(notes=None))[:-1] + b', "more": ' + nested + b'}')
+        refusal(b'{"schema": ' + nested + b'}')
+
+
+def test_a_huge_manifest_is_refused_unread():
+    text = manifest_bytes()
+    padding = MAX_BYTES - len(text)
+    assert parse(text + b' ' * padding)
+    message = refusal(b'[' * (MAX_BYTES + 1))
+    assert str(MAX_BYTES) in message
+    assert f'got {MAX_BYTES + 1}' in message
+
+
+PLACES = [
+    *([key] for key in MANIFEST),
+    *(['preprocessing', key] for key in MANIFEST['preprocessing']),
+    *(['decoder', key] for key in MANIFEST['decoder']),
+    ['onnx', 'file'],
+    ['onnx', 'sha256'],
+    ['onnx', 'size_bytes'],
+    ['inputs', 0, 'name'],
+    ['inputs', 0, 'shape', 2],
+    ['outputs', 0, 'dtype'],
+    ['class_names', 0],
+    ['notes', 'trained_on'],
+]
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=10,
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.sampled_from(PLACES), json_values)
+def test_any_value_anywhere_is_read_or_refused(path, value):
+    try:
+        read = parse(changed(path, value))
+    except ManifestError:
+        return
+    assert isinstance(read, Manifest)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.binary(max_size=60) | json_values.map(lambda value: json.dumps(value).encode()))
+def test_any_bytes_are_refused(text):
+    refusal(text)

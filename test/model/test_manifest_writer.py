@@ -1,0 +1,288 @@
+"""What is written of a model is read back as the same; the build section is read strictly."""
+
+import argparse
+import copy
+import json
+import shlex
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support_models import manifest
+from support_models import write_model
+
+from trt_perception.errors import ManifestError
+from trt_perception.model.build_record import PICTURES
+from trt_perception.model.build_record import PRECISIONS
+from trt_perception.model.build_record import AccuracyRecord
+from trt_perception.model.build_record import AgreementRecord
+from trt_perception.model.build_record import BuildRecord
+from trt_perception.model.build_record import CalibrationRecord
+from trt_perception.model.build_record import PrecisionRecord
+from trt_perception.model.build_record import ProfileRange
+from trt_perception.model.manifest import parse_manifest
+from trt_perception.model.manifest_writer import manifest_text
+from trt_perception.model.manifest_writer import rebuild_command
+from trt_perception.model.manifest_writer import write_manifest
+from trt_perception.model.model_file import read_model_file
+
+BUILD = {
+    'tensorrt': {'flavour': 'tensorrt_rtx', 'version': '1.7.1.12'},
+    'gpu': {'name': 'NVIDIA RTX A4000', 'compute_capability': '8.6'},
+    'cuda': {'driver': '13.0', 'runtime': '13.5'},
+    'options': {
+        'onnx': 'tiny.onnx',
+        'precision': 'int8',
+        'batch': 2,
+        'scale': 0.5,
+        'refit': True,
+        'keep_fp32': ['/model/*', 'a b'],
+        'mean': [0.5, 1, -2.0],
+    },
+    'profiles': [{'images': {'min': [1, 3, 4, 4], 'opt': [2, 3, 4, 4], 'max': [4, 3, 8, 8]}}],
+    'precision': {'asked': 'int8', 'keep_fp32': ['/model/*'], 'as_built': {'layers': {'Int8': 3}}},
+    'calibration': {
+        'tool': 'onnxruntime',
+        'method': 'entropy',
+        'images': 300,
+        'images_sha256': 'ab' * 32,
+    },
+    'accuracy': {
+        'images': 60,
+        'measure': 'mAP50',
+        'reference': 0.98,
+        'built': 0.97,
+        'runtime': 'TensorRT-RTX 1.7.1',
+    },
+    'agreement': {
+        'f1': 0.93,
+        'reference_detections': 812,
+        'images': 60,
+        'images_of': 'validation',
+        'runtime': 'TensorRT-RTX 1.7.1',
+        'warning': 'only 93.0% agree',
+    },
+}
+
+
+def changed(content, path, value):
+    place = content = copy.deepcopy(content)
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return content
+
+
+def parse(content):
+    return parse_manifest(json.dumps(content).encode(), 'x.json')
+
+
+def test_the_build_section_is_read():
+    build = parse(manifest(build=BUILD)).build
+    assert (build.flavour, build.version) == ('tensorrt_rtx', '1.7.1.12')
+    assert build.gpu == ('NVIDIA RTX A4000', '8.6')
+    assert build.cuda == ('13.0', '13.5')
+    assert build.options['keep_fp32'] == ('/model/*', 'a b')
+    assert build.options['refit'] is True
+    assert build.profiles == ({'images': ProfileRange((1, 3, 4, 4), (2, 3, 4, 4), (4, 3, 8, 8))},)
+    assert build.precision == PrecisionRecord('int8', ('/model/*',), {'Int8': 3})
+    assert build.calibration == CalibrationRecord('onnxruntime', 'entropy', 300, 'ab' * 32)
+    assert build.accuracy == AccuracyRecord(60, 'mAP50', 0.98, 0.97, 'TensorRT-RTX 1.7.1')
+    assert build.agreement == AgreementRecord(
+        0.93, 812, 60, 'validation', 'TensorRT-RTX 1.7.1', 'only 93.0% agree'
+    )
+
+
+def test_a_manifest_of_a_release_that_did_not_compare_is_read():
+    build = {name: value for name, value in BUILD.items() if name != 'agreement'}
+    for content in (build, {**build, 'agreement': None}):
+        assert parse(manifest(build=content)).build.agreement is None
+
+
+@pytest.mark.parametrize('missing', [{}, {'build': None}])
+def test_a_manifest_without_it_stays_valid(missing):
+    assert parse(manifest(**missing)).build is None
+
+
+def test_nobody_has_looked_at_the_layers_yet():
+    content = changed(manifest(build=BUILD), ['build', 'precision', 'as_built'], 'unverified')
+    content = changed(content, ['build', 'gpu'], None)
+    content = changed(content, ['build', 'cuda'], None)
+    read = parse(content)
+    assert read.build.precision.as_built is None
+    assert read.build.gpu is None
+    assert parse_manifest(manifest_text(read), 'again.json') == read
+    assert json.loads(manifest_text(read))['build']['precision']['as_built'] == 'unverified'
+
+
+@pytest.mark.parametrize(
+    ('path', 'value', 'says'),
+    [
+        (['tensorrt', 'flavour'], 'trt', 'tensorrt, tensorrt_rtx'),
+        (['tensorrt', 'version'], 1.7, 'a string'),
+        (['tensorrt', 'more'], 1, 'unknown key "more"'),
+        (['gpu', 'name'], None, "'name'"),
+        (['gpu', 'more'], 1, 'unknown key "more"'),
+        (['cuda', 'driver'], 13, 'a string'),
+        (['options'], [], 'a JSON object'),
+        (['options', '--onnx'], 'x', 'no name of an option'),
+        (['options', 'onnx'], None, 'text, a number'),
+        (['options', 'onnx'], {}, 'text, a number'),
+        (['options', 'mean'], [0, [1]], 'finite numbers'),
+        (['options', 'mean'], [True], 'finite numbers'),
+        (['options', 'scale'], 10**400, 'finite numbers'),
+        (['profiles'], {}, 'a list'),
+        (['profiles', 0, 'images'], [1], 'a JSON object'),
+        (['profiles', 0, 'images', 'min'], [1, 3, 4], 'equal length'),
+        (['profiles', 0, 'images', 'opt'], [9, 3, 4, 4], 'min <= opt <= max'),
+        (['profiles', 0, 'images', 'min'], [0, 3, 4, 4], 'above 0'),
+        (['profiles', 0, 'images', 'more'], 1, 'unknown key "more"'),
+        (['precision', 'asked'], 'int4', 'fp32, tf32'),
+        (['precision', 'keep_fp32'], [1], 'list strings'),
+        (['precision', 'as_built'], 'verified', 'a JSON object'),
+        (['precision', 'as_built'], {}, "'layers' is missing"),
+        (['precision', 'as_built', 'layers', 'Int8'], -1, 'from 0'),
+        (['precision', 'as_built', 'layers', 'Int8'], 1.5, 'a whole number'),
+        (['precision', 'as_built', 'more'], 1, 'unknown key "more"'),
+        (['calibration', 'images'], 0, 'from 1'),
+        (['calibration', 'more'], 1, 'unknown key "more"'),
+        (['accuracy', 'built'], 'good', 'a number'),
+        (['accuracy', 'more'], 1, 'unknown key "more"'),
+        (['agreement', 'f1'], 'good', 'a number or null'),
+        (['agreement', 'f1'], True, 'a number or null'),
+        (['agreement', 'images_of'], 'training', 'validation, calibration, none'),
+        (['agreement', 'reference_detections'], -1, 'from 0'),
+        (['agreement', 'warning'], None, 'a string'),
+        (['agreement', 'more'], 1, 'unknown key "more"'),
+        (['more'], 1, 'unknown key "more"'),
+    ],
+)
+def test_what_is_wrong_in_the_build_section_is_named(path, value, says):
+    content = manifest(build=BUILD)
+    with pytest.raises(ManifestError) as caught:
+        parse(changed(content, ['build', *path], value))
+    assert says in str(caught.value)
+    assert str(caught.value).startswith('x.json: build')
+
+
+@pytest.mark.parametrize('key', ['tensorrt', 'options', 'profiles', 'precision'])
+def test_each_part_is_needed(key):
+    build = {name: value for name, value in BUILD.items() if name != key}
+    with pytest.raises(ManifestError, match=f'build: {key!r} is missing'):
+        parse(manifest(build=build))
+
+
+# No character that acts on a terminal, which a manifest must not hold either.
+TEXT = st.text(st.characters(exclude_categories=('Cs', 'Cc', 'Cf', 'Zl', 'Zp')), max_size=30)
+NAME = st.text(string.ascii_lowercase, min_size=1, max_size=12)
+NUMBER = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+SHARE = st.floats(0, 1)
+
+
+@st.composite
+def ranges(draw):
+    sides = draw(st.lists(st.lists(st.integers(1, 9999), min_size=3, max_size=3), max_size=5))
+    return ProfileRange(*(tuple(sorted(side)[i] for side in sides) for i in range(3)))
+
+
+BUILDS = st.builds(
+    BuildRecord,
+    flavour=st.sampled_from(['tensorrt', 'tensorrt_rtx']),
+    version=TEXT,
+    gpu=st.none() | st.tuples(TEXT, TEXT),
+    cuda=st.none() | st.tuples(TEXT, TEXT),
+    options=st.dictionaries(
+        NAME, TEXT | NUMBER | st.booleans() | st.lists(TEXT | NUMBER).map(tuple), max_size=5
+    ),
+    profiles=st.lists(st.dictionaries(TEXT, ranges(), max_size=2), max_size=3).map(tuple),
+    precision=st.builds(
+        PrecisionRecord,
+        st.sampled_from(PRECISIONS),
+        st.lists(TEXT, max_size=3).map(tuple),
+        st.none() | st.dictionaries(TEXT, st.integers(0, 10**6), max_size=4),
+    ),
+    calibration=st.none() | st.builds(CalibrationRecord, TEXT, TEXT, st.integers(1, 10**6), TEXT),
+    accuracy=st.none() | st.builds(AccuracyRecord, st.integers(1, 99), TEXT, SHARE, SHARE, TEXT),
+    agreement=st.none()
+    | st.builds(
+        AgreementRecord,
+        st.none() | SHARE,
+        st.integers(0, 10**6),
+        st.integers(0, 999),
+        st.sampled_from(PICTURES),
+        TEXT,
+        TEXT,
+    ),
+)
+
+
+@given(build=BUILDS, names=st.lists(TEXT.filter(bool), min_size=2, max_size=2, unique=True))
+def test_what_is_written_is_read_back_as_the_same(build, names):
+    plain = parse(manifest(class_names=names))
+    whole = type(plain)(**{**vars(plain), 'build': build})
+    assert parse_manifest(manifest_text(whole), 'x.json') == whole
+
+
+def test_the_file_is_whole_and_replaced(tmp_path):
+    path = tmp_path / 'tiny.engine.json'
+    path.write_text('old')
+    read = parse(manifest(build=BUILD))
+    write_manifest(path, read)
+    assert parse_manifest(path.read_bytes(), 'x.json') == read
+    assert [entry.name for entry in tmp_path.iterdir()] == ['tiny.engine.json']
+
+
+def arguments_of(command):
+    """Read a command as the shell and the command line of build_engine would."""
+    words = shlex.split(command)
+    assert words[:4] == ['ros2', 'run', 'trt_perception', 'build_engine']
+    parser = argparse.ArgumentParser()
+    for name in ('onnx', 'output', 'precision', 'batch', 'scale'):
+        parser.add_argument(f'--{name}')
+    parser.add_argument('--refit', action=argparse.BooleanOptionalAction)
+    parser.add_argument('--keep-fp32', nargs='+')
+    parser.add_argument('--mean', nargs='+', type=float)
+    return vars(parser.parse_args(words[4:]))
+
+
+def test_the_command_that_makes_an_engine_again(tmp_path):
+    engine = tmp_path / 'my tiny.engine'
+    read = parse(manifest(build=BUILD))
+    given = arguments_of(rebuild_command(read, engine))
+    assert given == {
+        'onnx': 'tiny.onnx',
+        'output': str(engine),
+        'precision': 'int8',
+        'batch': '2',
+        'scale': '0.5',
+        'refit': True,
+        'keep_fp32': ['/model/*', 'a b'],
+        'mean': [0.5, 1.0, -2.0],
+    }
+    (tmp_path / 'tiny.onnx').write_bytes(b'x')
+    assert arguments_of(rebuild_command(read, engine))['onnx'] == str(tmp_path / 'tiny.onnx')
+    off = changed(manifest(build=BUILD), ['build', 'options', 'refit'], False)
+    assert arguments_of(rebuild_command(parse(off), engine))['refit'] is False
+
+
+@pytest.mark.parametrize('read', [None, parse(manifest())])
+def test_without_a_build_section_the_command_says_what_is_known(tmp_path, read):
+    given = arguments_of(rebuild_command(read, tmp_path / 'tiny.engine'))
+    assert given['onnx'] == str(tmp_path / 'tiny.onnx')
+    assert given['output'] == str(tmp_path / 'tiny.engine')
+    assert given['precision'] is None
+
+
+def test_the_messages_of_a_mismatch_hold_the_exact_command(tmp_path):
+    engine = write_model(tmp_path, 'tiny.engine', build=BUILD)
+    command = rebuild_command(read_model_file(engine).manifest, engine)
+    assert '--precision int8' in command
+    engine.write_bytes(b'another')
+    with pytest.raises(ManifestError) as caught:
+        read_model_file(engine)
+    assert str(caught.value).endswith(command)
+    onnx = write_model(tmp_path, 'tiny.onnx')
+    onnx.write_bytes(b'another')
+    with pytest.raises(ManifestError, match=r'docs/manifest\.md says how$'):
+        read_model_file(onnx)

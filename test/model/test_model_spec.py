@@ -1,0 +1,344 @@
+"""Tensors, manifest and parameters brought together: who wins, and what remains unknown."""
+
+import json
+
+import pytest
+from support_models import changed
+from support_models import manifest
+
+from trt_perception.config import DetectorConfig
+from trt_perception.errors import BatchError
+from trt_perception.errors import EngineError
+from trt_perception.errors import ManifestError
+from trt_perception.errors import UnsaidError
+from trt_perception.model.input_layout import constant_inputs
+from trt_perception.model.manifest import DECODERS
+from trt_perception.model.manifest import parse_manifest
+from trt_perception.model.model_spec import resolve_model_spec
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.tensors import TensorSpec
+
+IMAGES = TensorSpec('images', (1, 3, 48, 64), 'float32')
+OUTPUT = TensorSpec('output0', (1, 6, -1), 'float32')
+# What must be said of a model without manifest, once its tensors are known.
+ENOUGH = {
+    'model.resize': 'letterbox',
+    'model.color_order': 'bgr',
+    'model.scale': 1 / 255,
+    'model.decoder': 'dense',
+    'model.class_names': ['cat', 'dog'],
+}
+
+
+def resolve(values=(), described=None, inputs=(IMAGES,), outputs=(OUTPUT,)):
+    content = None if described is None else parse_manifest(json.dumps(described).encode(), 'm')
+    config = DetectorConfig.from_values(dict(values))
+    return resolve_model_spec('tiny.onnx', content, tuple(inputs), tuple(outputs), config.given())
+
+
+def refusal(error=EngineError, **arguments):
+    with pytest.raises(error) as caught:
+        resolve(**arguments)
+    assert type(caught.value) is error
+    assert 'tiny.onnx' in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_manifest_says_everything():
+    spec = resolve(described=manifest())
+    assert spec.input == IMAGES
+    assert spec.outputs == (OUTPUT,)
+    assert spec.preprocessing == Preprocessing(
+        input_size=(64, 48),
+        scale=0.00392156862745098,
+        mean=(0.0, 0.5, 0.0),
+        std=(1.0, 1.0, 0.25),
+    )
+    assert spec.decoder == DECODERS['dense']
+    assert spec.class_names == ('cat', 'dog')
+    assert spec.has_manifest
+
+
+def test_parameters_say_everything():
+    spec = resolve(ENOUGH)
+    assert spec.input == IMAGES
+    assert spec.preprocessing == Preprocessing(input_size=(64, 48), color_order='bgr')
+    assert spec.preprocessing.pad_value == 114
+    assert spec.preprocessing.mean == (0.0, 0.0, 0.0)
+    assert spec.preprocessing.std == (1.0, 1.0, 1.0)
+    assert spec.decoder == DECODERS['dense']
+    assert spec.class_names == ('cat', 'dog')
+    assert not spec.has_manifest
+
+
+OPEN = TensorSpec('images', (1, 3, -1, -1), 'float32')
+# Each parameter, a value, where it shows and as what.
+OVERRIDES = [
+    ('model.resize', 'stretch', 'resize', 'stretch'),
+    ('model.antialias', 1, 'antialias', True),
+    ('model.pad_value', 0, 'pad_value', 0),
+    ('model.pad_value', 255, 'pad_value', 255),
+    ('model.color_order', 'bgr', 'color_order', 'bgr'),
+    ('model.scale', 1.0, 'scale', 1.0),
+    ('model.mean', [0.0, 0.0, 0.0], 'mean', (0.0, 0.0, 0.0)),
+    ('model.mean', [1, 2, 3], 'mean', (1.0, 2.0, 3.0)),
+    ('model.std', [1.0, 1.0, 1.0], 'std', (1.0, 1.0, 1.0)),
+]
+
+
+@pytest.mark.parametrize(('name', 'value', 'field', 'expected'), OVERRIDES)
+def test_a_parameter_wins_over_the_manifest_and_changes_nothing_else(name, value, field, expected):
+    base = vars(resolve(described=manifest()).preprocessing)
+    changed = vars(resolve({name: value}, manifest()).preprocessing)
+    assert changed == {**base, field: expected}
+
+
+def test_antialiasing_can_be_switched_off_again():
+    content = changed(['preprocessing', 'antialias'], True)
+    assert resolve({'model.antialias': -1}, content).preprocessing.antialias is True
+    assert resolve({'model.antialias': 0}, content).preprocessing.antialias is False
+
+
+def test_input_size_wins_over_the_manifest_where_the_tensor_is_open():
+    described = manifest(inputs=[{'name': 'images', 'shape': [1, 3, -1, -1], 'dtype': 'float32'}])
+    assert resolve(described=described, inputs=[OPEN]).input.shape == (1, 3, 48, 64)
+    spec = resolve({'model.input_size': [320, 160]}, described, inputs=[OPEN])
+    assert spec.preprocessing.input_size == (320, 160)
+    assert spec.input.shape == (1, 3, 160, 320)
+
+
+def test_decoder_and_class_names_win_over_the_manifest():
+    values = {'model.decoder': 'dense_objectness', 'model.class_names': ['fox']}
+    spec = resolve(values, manifest())
+    assert spec.decoder == DECODERS['dense_objectness']
+    assert spec.class_names == ('fox',)
+    assert resolve({'model.class_names': ['a', 'b']}, manifest()).class_names == ('a', 'b')
+
+
+# No training goes with these outputs, so everything must be said.
+NOBODYS = [TensorSpec('output0', (1, 100, 6), 'float32')]
+
+
+@pytest.mark.parametrize('missing', ENOUGH)
+def test_each_unknown_is_named(missing):
+    values = {**ENOUGH, 'model.decoder': 'dense_transposed'}
+    del values[missing]
+    message = refusal(UnsaidError, values=values, outputs=NOBODYS)
+    listed = message.split('how to use it: ')[1].split('. Seen')[0].split(', ')
+    assert listed == [missing]
+
+
+def test_all_unknowns_are_listed_at_once_with_what_is_known():
+    message = refusal(UnsaidError, outputs=NOBODYS)
+    for word in (*ENOUGH, 'tiny.onnx.json', 'images float32[1, 3, 48, 64]', 'docs/'):
+        assert word in message
+    assert 'model.input_size' not in message  # the tensor says it
+    assert 'model.input_size' in refusal(UnsaidError, inputs=[OPEN])
+    assert 'model.input_size' in refusal(UnsaidError, values=ENOUGH, inputs=[OPEN])
+
+
+@pytest.mark.parametrize('shape', [(-1, 3, -1, 64), (1, 3, 48, -1), (-1, -1, -1, -1)])
+def test_input_size_as_a_parameter_closes_open_dimensions(shape):
+    tensor = TensorSpec('images', shape, 'float32')
+    assert 'model.input_size' in refusal(UnsaidError, values=ENOUGH, inputs=[tensor])
+    spec = resolve({**ENOUGH, 'model.input_size': [64, 48]}, inputs=[tensor])
+    assert spec.input.shape == (1, 3, 48, 64)
+
+
+def test_half_precision_is_taken_from_the_tensor():
+    half = TensorSpec('images', (1, 3, 48, 64), 'float16')
+    assert resolve(ENOUGH, inputs=[half]).preprocessing.dtype == 'float16'
+
+
+# Each form of input and what a spec makes of it.
+FORMS = [
+    ((1, 3, 48, 64), (1, 3, 48, 64), 'nchw'),
+    ((-1, 3, 48, 64), (1, 3, 48, 64), 'nchw'),
+    ((3, 48, 64), (3, 48, 64), 'nchw'),
+    ((1, 48, 64, 3), (1, 48, 64, 3), 'nhwc'),
+    ((-1, -1, -1, 3), (1, 48, 64, 3), 'nhwc'),
+]
+
+
+@pytest.mark.parametrize(('shape', 'final', 'order'), FORMS, ids=str)
+@pytest.mark.parametrize('dtype', ['float32', 'uint8'])
+def test_forms_of_the_image(shape, final, order, dtype):
+    values = {**ENOUGH, 'model.input_size': [64, 48], 'model.scale': 1.0}
+    spec = resolve(values, inputs=[TensorSpec('images', shape, dtype)])
+    assert spec.input == TensorSpec('images', final, dtype)
+    assert (spec.preprocessing.layout, spec.preprocessing.dtype) == (order, dtype)
+    assert spec.preprocessing.input_size == (64, 48)
+
+
+BESIDE = [
+    TensorSpec('orig_target_sizes', (-1, 2), 'int64'),
+    TensorSpec('sizes', (1, 2), 'int32'),
+    TensorSpec('pixel_mask', (1, -1, -1), 'int64'),
+    TensorSpec('pixel_mask', (-1, 16, 24), 'int64'),
+]
+
+
+@pytest.mark.parametrize('beside', BESIDE, ids=str)
+@pytest.mark.parametrize('first', [False, True])
+def test_inputs_beside_the_image_are_told_the_same_for_every_frame(beside, first):
+    spec = resolve(ENOUGH, inputs=[beside, IMAGES] if first else [IMAGES, beside])
+    assert spec.input == IMAGES
+    (told,) = constant_inputs(spec.beside, (64, 48)).values()
+    assert told.shape == spec.beside[0].shape
+    assert told.dtype == beside.dtype
+    if beside.name == 'pixel_mask':
+        assert told.shape == ((1, 16, 24) if beside.shape[1] == 16 else (1, 48, 64))
+        assert (told == 1).all()
+    else:
+        assert told.tolist() == [[64, 48]]
+
+
+def test_an_unknown_second_input_is_refused():
+    other = TensorSpec('im_shape', (1, 2), 'float32')
+    message = refusal(values=ENOUGH, inputs=[IMAGES, other])
+    assert 'im_shape float32[1, 2]' in message
+    assert 'orig_target_sizes' in message
+
+
+WRONG_INPUTS = {
+    'none': [],
+    'two': [IMAGES, IMAGES],
+    'no dimensions': [TensorSpec('images', (), 'float32')],
+    'three dimensions': [TensorSpec('images', (48, 64, 3), 'float32')],
+    'five dimensions': [TensorSpec('images', (1, 1, 3, 48, 64), 'float32')],
+    'other size, NHWC': [TensorSpec('images', (1, 64, 48, 3), 'float32')],
+    'two channels': [TensorSpec('images', (1, 48, 64, 2), 'float32')],
+    'one channel': [TensorSpec('images', (1, 1, 48, 64), 'float32')],
+    'other size': [TensorSpec('images', (1, 3, 64, 48), 'float32')],
+    'bytes': [TensorSpec('images', (1, 3, 48, 64), 'uint8')],
+    'double': [TensorSpec('images', (1, 3, 48, 64), 'tensor(double)')],
+}
+
+
+@pytest.mark.parametrize('inputs', WRONG_INPUTS.values(), ids=WRONG_INPUTS.keys())
+def test_wrong_inputs(inputs):
+    message = refusal(values={**ENOUGH, 'model.input_size': [64, 48]}, inputs=inputs)
+    for tensor in inputs:
+        assert f'{tensor.name} {tensor.dtype}{list(tensor.shape)}' in message
+    # With a manifest that describes them faithfully as well, where a manifest can.
+    if inputs and not inputs[0].dtype.startswith('tensor'):
+        described = [
+            {'name': tensor.name, 'shape': list(tensor.shape), 'dtype': tensor.dtype}
+            for tensor in inputs
+        ]
+        refusal(described=manifest(inputs=described), inputs=inputs)
+
+
+def test_a_batch_is_refused_in_words():
+    batch = [TensorSpec('images', (8, 3, 48, 64), 'float32')]
+    message = refusal(BatchError, values=ENOUGH, inputs=batch)
+    assert 'images float32[8, 3, 48, 64]' in message
+    assert 'batch 1' in message
+    assert 'input size' not in message
+    message = refusal(values={**ENOUGH, 'model.input_size': [65, 48]})
+    assert 'check the input size' in message
+    assert 'batch' not in message
+    refusal(
+        BatchError,
+        described=manifest(
+            inputs=[{'name': 'images', 'shape': [8, 3, 48, 64], 'dtype': 'float32'}]
+        ),
+        inputs=batch,
+    )
+
+
+def test_the_smallest_input():
+    tensor = TensorSpec('images', (1, 3, 1, 1), 'float32')
+    assert resolve(ENOUGH, inputs=[tensor]).preprocessing.input_size == (1, 1)
+
+
+def test_the_precision_asked_and_found_are_named():
+    message = refusal(values=ENOUGH, inputs=[TensorSpec('images', (1, 3, 48, 64), 'int64')])
+    for word in ('float32', 'float16', 'uint8', 'int64'):
+        assert word in message
+    message = refusal(values=ENOUGH, inputs=[TensorSpec('images', (1, 3, 48, 64), 'uint8')])
+    assert 'pixels as they are' in message
+    assert 'model.scale 1' in message
+    half = TensorSpec('images', (1, 3, 48, 64), 'float16')
+    described = manifest(inputs=[{**vars(half), 'shape': list(half.shape)}])
+    assert 'expected a float32 input' in refusal(described=described, inputs=[half])
+
+
+WRONG_OUTPUTS = {
+    'none': [],
+    'two': [OUTPUT, OUTPUT],
+    'no dimensions': [TensorSpec('output0', (), 'float32')],
+    'two dimensions': [TensorSpec('output0', (6, 100), 'float32')],
+    'four dimensions': [TensorSpec('output0', (1, 6, 10, 10), 'float32')],
+    'one class more': [TensorSpec('output0', (1, 7, 100), 'float32')],
+    'one class less': [TensorSpec('output0', (1, 5, 100), 'float32')],
+    'transposed': [TensorSpec('output0', (1, 100, 6), 'float32')],
+    'batch': [TensorSpec('output0', (8, 6, 100), 'float32')],
+    'whole numbers': [TensorSpec('output0', (1, 6, 100), 'int64')],
+    'truth values': [TensorSpec('output0', (1, 6, 100), 'bool')],
+}
+
+
+@pytest.mark.parametrize('outputs', WRONG_OUTPUTS.values(), ids=WRONG_OUTPUTS.keys())
+def test_wrong_outputs(outputs):
+    message = refusal(values=ENOUGH, outputs=outputs)
+    assert '(1, 6, N)' in message
+    assert '2 classes' in message
+    assert 'dense (objectness false, transposed false)' in message
+    for tensor in outputs:
+        assert f'{tensor.dtype}{list(tensor.shape)}' in message
+
+
+@pytest.mark.parametrize(
+    ('decoder', 'shape'),
+    [
+        ('dense', (1, 6, 100)),
+        ('dense', (-1, -1, -1)),
+        ('dense', (1, 6, -1)),
+        ('dense_transposed', (1, 100, 6)),
+        ('dense_transposed', (1, -1, -1)),
+        ('dense_objectness', (1, 7, 100)),
+        ('dense_objectness_transposed', (1, 100, 7)),
+    ],
+)
+def test_outputs_of_every_decoder(decoder, shape):
+    outputs = [TensorSpec('output0', shape, 'float32')]
+    assert resolve({**ENOUGH, 'model.decoder': decoder}, outputs=outputs).outputs[0].shape == shape
+    if -1 not in shape:
+        wrong = [TensorSpec('output0', shape[::-1], 'float32')]
+        message = refusal(values={**ENOUGH, 'model.decoder': decoder}, outputs=wrong)
+        assert str(shape).replace('100', 'N') in message
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        {'name': 'image'},
+        {'shape': [1, 3, 48, -1]},
+        {'shape': [1, 3, 64, 48]},
+        {'dtype': 'float16'},
+    ],
+)
+def test_a_manifest_of_other_tensors(change):
+    described = {'name': 'images', 'shape': [1, 3, 48, 64], 'dtype': 'float32', **change}
+    message = refusal(ManifestError, described=manifest(inputs=[described]))
+    assert 'images float32[1, 3, 48, 64]' in message
+    assert f'{described["name"]} {described["dtype"]}{described["shape"]}' in message
+    assert 'make both again' in message
+    refusal(ManifestError, described=manifest(inputs=[*manifest()['inputs'], described]))
+
+
+def test_an_engine_may_know_an_output_that_is_open_in_the_manifest():
+    # With profiles of one shape TensorRT-RTX works it out.
+    known = TensorSpec('output0', (1, 6, 100), 'float32')
+    assert resolve(described=manifest(), outputs=[known]).outputs == (known,)
+    for other in ('output1', (1, 6, 100)), ('output0', (1, 7, 100)), ('output0', (1, 6, 100, 1)):
+        refusal(ManifestError, described=manifest(), outputs=[TensorSpec(*other, 'float32')])
+    refusal(ManifestError, described=manifest(), outputs=[known, known])
+
+
+def test_a_manifest_of_other_outputs():
+    described = manifest(outputs=[{'name': 'output0', 'shape': [1, 6, 100], 'dtype': 'float32'}])
+    message = refusal(ManifestError, described=described)
+    assert 'output0 float32[1, 6, 100]' in message
+    assert 'output0 float32[1, 6, -1]' in message

@@ -1,0 +1,150 @@
+"""Names that act on a terminal, or write lines of a log, come through no door.
+
+Nor does a text of megabytes: each is refused in a short sentence.
+"""
+
+import json
+
+import pytest
+from support_models import changed
+from support_models import manifest_bytes
+
+from trt_perception.building.options.sources import load_options
+from trt_perception.building.options.sources import read_class_names
+from trt_perception.config import DetectorConfig
+from trt_perception.errors import TrtPerceptionError
+from trt_perception.evaluation.coco import read_annotations
+from trt_perception.model.manifest import parse_manifest
+from trt_perception.model.recognition.recognise import recognise
+from trt_perception.model.tensors import TensorSpec
+
+# Each would look like a message of the node, or hide one.
+HOSTILE = {
+    'newline': 'cat\n[ERROR] [0] [detector]: the GPU is on fire',
+    'carriage return': 'cat\rdog',
+    'escape': '\x1b[2J\x1b[1;1Hcat',
+    'bell': 'cat\x07',
+    'NUL': 'cat\0',
+    'delete': 'cat\x7f',
+    'CSI in one byte': '\x9b2Jcat',
+    'next line': 'cat\x85dog',
+    'line separator': 'cat\u2028dog',
+    'right to left': 'cat\u202egod',
+    'half a pair': 'cat\ud800',
+    'very long': 'x' * 5_000_000,
+}
+IMAGE = (TensorSpec('images', (1, 3, 640, 640), 'float32'),)
+DENSE = (TensorSpec('output0', (1, 6, 8400), 'float32'),)
+QUERIES = (
+    TensorSpec('logits', (1, 300, 2), 'float32'),
+    TensorSpec('pred_boxes', (1, 300, 4), 'float32'),
+)
+
+
+def by_manifest(name, folder):
+    parse_manifest(manifest_bytes(changed(['class_names', 1], name)), 'x.json')
+
+
+def by_tensor_of_a_manifest(name, folder):
+    parse_manifest(manifest_bytes(changed(['outputs', 0, 'name'], name)), 'x.json')
+
+
+def by_parameter(name, folder):
+    DetectorConfig.from_values({'model.class_names': ['dog', name]})
+
+
+def by_class_filter(name, folder):
+    DetectorConfig.from_values({'class_filter': ['dog', name]})
+
+
+def by_metadata(name, folder):
+    names = repr({0: 'dog', 1: name})
+    recognise('x.onnx', IMAGE, DENSE, {'names': names, 'task': 'detect'}, None)
+
+
+def by_config_json(name, folder):
+    config = {'model_type': 'rt_detr', 'id2label': {'0': 'dog', '1': name}}
+    recognise('x.onnx', IMAGE, QUERIES, {}, config)
+
+
+def by_option(name, folder):
+    load_options(None, {'onnx': 'm.onnx', 'class_names': ['dog', name]})
+
+
+def by_yaml(name, folder):
+    path = folder / 'build.yaml'
+    path.write_text(json.dumps({'onnx': 'm.onnx', 'class_names': ['dog', name]}))
+    load_options(path, {})
+
+
+def by_file_of_names(name, folder):
+    path = folder / 'names.txt'
+    path.write_text(f'dog\n{name}\n', 'utf-8', 'surrogatepass')
+    read_class_names(load_options(None, {'onnx': 'm.onnx', 'class_names_file': str(path)}))
+
+
+def _annotations(folder, name='cat', file_name='a.png'):
+    path = folder / 'truth.json'
+    content = {
+        'images': [{'id': 1, 'file_name': file_name, 'width': 9, 'height': 9}],
+        'categories': [{'id': 1, 'name': name}],
+        'annotations': [{'image_id': 1, 'category_id': 1, 'bbox': [1, 2, 3, 4]}],
+    }
+    path.write_text(json.dumps(content))
+    return read_annotations(path)
+
+
+def by_coco_category(name, folder):
+    _annotations(folder, name=name)
+
+
+def by_coco_file_name(name, folder):
+    _annotations(folder, file_name=name)
+
+
+DOORS = [
+    *(by_manifest, by_tensor_of_a_manifest, by_parameter, by_class_filter, by_metadata),
+    *(by_config_json, by_option, by_yaml, by_file_of_names, by_coco_category, by_coco_file_name),
+]
+
+
+@pytest.mark.parametrize('kind', HOSTILE)
+@pytest.mark.parametrize('door', DOORS, ids=lambda door: door.__name__)
+def test_refused_in_a_short_sentence(door, kind, tmp_path):
+    if (door, kind) == (by_file_of_names, 'newline'):
+        pytest.skip('a new line is a new name there')
+    name = HOSTILE[kind]
+    with pytest.raises(TrtPerceptionError) as caught:
+        door(name, tmp_path)
+    message = str(caught.value)
+    assert len(message) < 1500
+    assert message.isprintable(), message
+
+
+@pytest.mark.parametrize('door', DOORS, ids=lambda door: door.__name__)
+def test_a_good_name_passes(door, tmp_path):
+    door('größer als 自転車', tmp_path)
+
+
+def test_the_number_of_names_is_limited():
+    names = [f'n{number}' for number in range(65537)]
+    for give in (
+        lambda: DetectorConfig.from_values({'model.class_names': names}),
+        lambda: DetectorConfig.from_values({'class_filter': names}),
+        lambda: load_options(None, {'onnx': 'm.onnx', 'class_names': names}),
+        lambda: parse_manifest(manifest_bytes(changed(['class_names'], names)), 'x.json'),
+    ):
+        with pytest.raises(TrtPerceptionError, match='at most 65536') as caught:
+            give()
+        assert len(str(caught.value)) < 300
+
+
+def test_equal_names_in_a_huge_filter_are_fine_and_unknown_ones_are_few_in_the_refusal():
+    config = DetectorConfig.from_values({'class_filter': ['cat'] * 60_000})
+    assert config.thresholds(('dog', 'cat')).class_ids == (1,)
+    config = DetectorConfig.from_values(
+        {'class_filter': ['x' * 200 + str(n) for n in range(9999)]}
+    )
+    with pytest.raises(TrtPerceptionError) as caught:
+        config.thresholds(('dog', 'cat'))
+    assert len(str(caught.value)) < 10_000

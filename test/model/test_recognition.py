@@ -1,0 +1,295 @@
+"""What a model without a manifest is taken for, and what is refused rather than guessed."""
+
+import pytest
+from recognition_support import COCO
+from recognition_support import IMAGES
+from recognition_support import ULTRALYTICS
+from recognition_support import recognised
+from recognition_support import refusal
+from recognition_support import tensors
+
+from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.recognition.facts import literal
+from trt_perception.model.recognition.outputs import anchors_per_cell
+from trt_perception.model.tensors import TensorSpec
+
+YOLOV5 = {'stride': '32', 'names': str(dict(enumerate(COCO)))}
+PLAIN = Preprocessing((640, 640))
+RAW = {'do_rescale': False}
+
+
+def test_an_ultralytics_export_needs_nothing():
+    found = recognised(tensors(output0=(1, 84, 8400)), ULTRALYTICS)
+    assert found.decoder == DECODERS['dense']
+    assert found.class_names == COCO
+    assert found.preprocessing == PLAIN
+    assert any('80 classes' in sentence for sentence in found.evidence)
+    assert any(
+        'output0 [1, 84, 8400] by ultralytics -> dense' in sentence for sentence in found.evidence
+    )
+
+
+def test_open_dimensions_are_closed_by_the_metadata():
+    opened = TensorSpec('images', (-1, 3, -1, -1), 'float32')
+    found = recognised(
+        tensors(output0=(-1, 84, -1)), {**ULTRALYTICS, 'imgsz': '[480, 640]'}, inputs=(opened,)
+    )
+    assert found.decoder == DECODERS['dense']
+    assert found.preprocessing.input_size == (640, 480)
+    assert 'model.input_size' in refusal(tensors(output0=(-1, 84, -1)), YOLOV5, inputs=(opened,))
+
+
+def test_a_yolov5_export_needs_nothing():
+    found = recognised(tensors(output0=(1, 25200, 85)), YOLOV5)
+    assert found.decoder == DECODERS['dense_objectness_transposed']
+    assert found.preprocessing == PLAIN
+
+
+def test_shapes_alone_with_class_names():
+    found = recognised(tensors(output0=(1, 84, 8400)), class_names=COCO)
+    assert found.decoder == DECODERS['dense']
+    assert found.preprocessing == PLAIN
+    found = recognised(tensors(output=(1, 25200, 85)), class_names=COCO)
+    assert found.decoder == DECODERS['dense_objectness_transposed']
+
+
+def test_one_anchor_a_cell_with_objectness_could_be_yolox():
+    message = refusal(tensors(output=(1, 8400, 85)), class_names=COCO)
+    assert 'dense_objectness_transposed' in message
+    assert 'yolox' in message
+    assert 'model.decoder says which' in message
+    found = recognised(tensors(output=(1, 8400, 85)), class_names=COCO, decoder='yolox')
+    assert found.preprocessing.color_order == 'bgr'
+    assert found.preprocessing.scale == 1.0
+
+
+def test_class_names_are_asked_for_with_their_number():
+    message = refusal(tensors(output0=(1, 84, 8400)))
+    assert 'model.class_names' in message
+    assert '80 classes as dense' in message
+
+
+def test_parameters_win():
+    names = [f'other {number}' for number in range(79)]
+    found = recognised(
+        tensors(output0=(1, 84, 8400)),
+        ULTRALYTICS,
+        decoder='dense_objectness',
+        class_names=names,
+        resize='stretch',
+        color_order='bgr',
+        scale=1.0,
+        mean=[1, 2, 3],
+        std=[4, 5, 6],
+        pad_value=0,
+    )
+    assert found.decoder == DECODERS['dense_objectness']
+    assert found.class_names == tuple(names)
+    assert found.preprocessing == Preprocessing(
+        (640, 640), 'stretch', 0, 'bgr', 1.0, (1, 2, 3), (4, 5, 6)
+    )
+
+
+@pytest.mark.parametrize(
+    ('task', 'word'),
+    [
+        ('segment', 'segmentation'),
+        ('pose', 'keypoints'),
+        ('obb', 'angle'),
+        ('classify', 'no box'),
+        ('depth', 'depth estimation'),
+    ],
+)
+def test_other_tasks_are_refused_by_name(task, word):
+    message = refusal(tensors(output0=(1, 84, 8400)), {**ULTRALYTICS, 'task': task})
+    assert task in message
+    assert word in message
+
+
+def test_masks_and_raw_grids_are_refused_by_what_they_are():
+    message = refusal(tensors(output0=(1, 116, 8400), output1=(1, 32, 160, 160)), class_names=COCO)
+    assert 'output1 [1, 32, 160, 160]' in message
+    assert 'segmentation' in message
+    grids = tensors(a=(1, 3, 80, 80, 85), b=(1, 3, 40, 40, 85), c=(1, 3, 20, 20, 85))
+    assert '--grid' in refusal(grids, class_names=COCO)
+
+
+@pytest.mark.parametrize(
+    ('names', 'expected'),
+    [
+        ("{0: 'cat', 1: 'dog'}", ('cat', 'dog')),
+        ("{1: 'dog', 0: 'cat'}", ('cat', 'dog')),
+        ("['cat', 'dog']", ('cat', 'dog')),
+        ("{0: 'N/A', 1: 'N/A'}", ('N/A 0', 'N/A 1')),
+    ],
+)
+def test_names_as_exporters_write_them(names, expected):
+    found = recognised(tensors(output0=(1, 6, 8400)), {**ULTRALYTICS, 'names': names})
+    assert found.class_names == expected
+
+
+@pytest.mark.parametrize(
+    'names',
+    [
+        '',
+        '{',
+        '5',
+        "'cat'",
+        '{}',
+        "{1: 'cat', 2: 'dog'}",
+        "{0: ''}",
+        "{0: ['cat']}",
+        "{0: 'a', 1: 'a', 2: 'a 0'}",
+        "__import__('os').system('true')",
+        '(' * 100_000,
+        '-' * 100_000 + '1',
+        "{0: '" + 'x' * 300 + "'}",
+        '[' + '0,' * 600_000 + ']',
+    ],
+    ids=lambda names: names[:20],
+)
+def test_names_that_are_none_are_asked_for(names):
+    message = refusal(tensors(output0=(1, 6, 8400)), {**ULTRALYTICS, 'names': names})
+    assert 'model.class_names' in message
+    assert len(message) < 3000
+
+
+def test_literals():
+    assert literal("{'a': [1, 2.5, None, True]}") == {'a': [1, 2.5, None, True]}
+    assert literal('open("x")') is None
+
+
+@pytest.mark.parametrize(
+    ('anchors', 'size', 'expected'),
+    [
+        (0, (640, 640), 0),
+        (8400, (640, 640), 1),
+        (25200, (640, 640), 3),
+        (34000, (640, 640), 1),
+        (6000, (640, 480), 1),
+        (300, (640, 640), 0),
+        (8400, None, None),
+        (-1, (640, 640), None),
+        (2101, (320, 320), 0),
+        (2100, (320, 320), 1),
+    ],
+)
+def test_anchors_of_a_cell(anchors, size, expected):
+    assert anchors_per_cell(anchors, size) == expected
+
+
+@pytest.mark.parametrize('size', [(640, 480), (320, 240), (320, 192), (640, 640)])
+def test_as_many_queries_as_a_coarse_grid_has_cells(size):
+    # 300 = 20 * 15 cells of 32 pixels on 640 x 480, of 16 on 320 x 240, of 16 and 32 on 320 x 192.
+    inputs = (TensorSpec('images', (1, 3, *size[::-1]), 'float32'),)
+    known = {**ULTRALYTICS, 'imgsz': str([*size[::-1]])}
+    found = recognised(tensors(output0=(1, 300, 6)), known, inputs=inputs)
+    assert found.decoder == DECODERS['end_to_end']
+    message = refusal(tensors(output0=(1, 300, 6)), inputs=inputs, class_names=list(COCO))
+    assert 'fit end_to_end and rtdetr_end_to_end: model.decoder says which' in message
+
+
+def test_keypoints_of_one_class_behind_final_boxes_are_refused_by_name():
+    message = refusal(tensors(output0=(1, 300, 57)), class_names=['person'])
+    assert '51 more channels than box, score and class' in message
+    assert 'keypoints of pose estimation (17 times 3)' in message
+    assert 'of 53 classes or, with objectness, 52' in message
+
+
+def test_a_coarse_grid_or_queries_is_not_guessed():
+    inputs = (TensorSpec('images', (1, 3, 240, 320), 'float32'),)
+    message = refusal(tensors(output0=(1, 300, 84)), inputs=inputs, class_names=list(COCO))
+    assert 'fit dense_transposed and rtdetr_ultralytics' in message
+
+
+def test_open_dimensions_fit_what_the_exporter_writes():
+    # As Hugging Face's exporter leaves them when all axes are dynamic.
+    outputs = tensors(logits=(-1, -1, -1), pred_boxes=(-1, -1, -1))
+    config = {'model_type': 'rt_detr', 'id2label': {'0': 'a', '1': 'b'}}
+    assert recognised(outputs, config=config).decoder == DECODERS['rtdetr']
+
+
+def test_anchors_tell_rows_from_columns_where_nobody_said_the_classes():
+    message = refusal(tensors(output0=(1, 84, 8400)))
+    assert 'The outputs have 80 classes as dense or 79 classes as dense_objectness.' in message
+    message = refusal(tensors(output0=(1, 8400, 84)))
+    assert 'The outputs fit dense_transposed and dense_objectness_transposed and yolox' in message
+
+
+def test_raw_grids_of_four_dimensions_are_refused_by_name():
+    message = refusal(tensors(a=(1, 85, 80, 80), b=(1, 85, 40, 40)), class_names=list(COCO))
+    assert 'raw grids of a detector head' in message
+
+
+@pytest.mark.parametrize(
+    ('outputs', 'names', 'said'),
+    [
+        (tensors(dets=(1, 300, 4), labels=(1, 300, 91)), COCO, '91 classes as rfdetr'),
+        (tensors(output0=(1, 84, 8400)), (*COCO, 'x'), '80 classes as dense or 79 classes as d'),
+        (
+            tensors(logits=(1, 100, 92), pred_boxes=(1, 100, 4)),
+            COCO,
+            '92 classes as rtdetr or 92 classes as rfdetr or 92 classes as detr_sigmoid or 91 '
+            'classes as detr',
+        ),
+    ],
+)
+def test_another_number_of_class_names_is_told(outputs, names, said):
+    message = refusal(outputs, class_names=list(names))
+    assert f'The outputs have {said}' in message
+    assert 'correct the class names' in message
+    assert 'fit no decoder' not in message
+
+
+@pytest.mark.parametrize(
+    ('processor', 'pad_value'),
+    [
+        ({'do_normalize': False}, 0),
+        ({'do_normalize': True, 'image_mean': [0.5] * 3, 'image_std': [0.5] * 3}, 128),
+        ({'do_normalize': True, 'image_mean': [0.9, 0.5, 1.5], 'image_std': [1] * 3}, 230),
+        ({'do_normalize': True, 'image_mean': [2, 2, 2], 'image_std': [1] * 3}, 255),
+        ({'do_normalize': True, 'image_mean': [7, 8, 9], 'image_std': [1] * 3} | RAW, 8),
+    ],
+)  # fmt: skip
+def test_padding_of_a_processor_is_what_it_normalises_to_zero(processor, pad_value):
+    edges = {'size': {'shortest_edge': 480, 'longest_edge': 640}, **processor}
+    config = {'model_type': 'detr', 'id2label': {'0': 'a', '1': 'b'}, 'preprocessor_config': edges}
+    outputs = tensors(logits=(1, 100, 3), pred_boxes=(1, 100, 4))
+    found = recognised(outputs, config=config).preprocessing
+    assert (found.resize, found.pad_value) == ('letterbox_top_left', pad_value)
+
+
+def test_a_tensors_name_decides_nothing_that_its_shape_contradicts():
+    masked = recognised(tensors(masked_scores=(1, 84, 8400)), class_names=COCO)
+    assert masked.decoder == DECODERS['dense']
+    config = {'model_type': 'rt_detr', 'id2label': dict(enumerate(COCO))}
+    swapped = tensors(pred_boxes=(1, 300, 80), logits=(1, 300, 4))
+    assert recognised(swapped, config=config).decoder == DECODERS['rtdetr']
+    # As RF-DETR's exporter calls its outputs, and yet with one class more.
+    labels = tensors(dets=(1, 300, 4), labels=(1, 300, 81))
+    assert recognised(labels, class_names=COCO).decoder == DECODERS['detr']
+    message = refusal(tensors(boxes=(-1, 4), masks=(-1, 1, 480, 640)), class_names=COCO)
+    assert 'instance segmentation' in message
+
+
+def test_a_mask_of_pixels_is_no_size_that_boxes_are_scaled_to():
+    mask = TensorSpec('pixel_mask', (1, 640, 640), 'int64')
+    outputs = (TensorSpec('labels', (1, 300), 'int64'), *tensors(boxes=(1, 300, 4)))
+    outputs += tensors(scores=(1, 300))
+    assert 'fit no decoder' in refusal(outputs, inputs=(IMAGES, mask), class_names=COCO)
+
+
+def test_boxes_and_scores_of_anchors_are_no_queries():
+    outputs = tensors(boxes=(1, 8400, 4), scores=(1, 8400, 80))  # as YOLO-NAS without its NMS
+    assert 'YOLO-NAS' in refusal(outputs, class_names=COCO)
+    given = recognised(outputs, class_names=COCO, decoder='detr_sigmoid', resize='stretch')
+    assert given.decoder == DECODERS['detr_sigmoid']
+    assert 'detr' in refusal(tensors(boxes=(1, 900, 4), scores=(1, 900, 80)), class_names=COCO)
+
+
+@pytest.mark.parametrize('names', ["{0: 'cat', 1", "{0: 'cat', 2: 'dog'}"])
+def test_names_that_cannot_be_read_are_told(names):
+    message = refusal(tensors(output0=(1, 6, 8400)), {**ULTRALYTICS, 'names': names})
+    assert 'metadata "names" is not read' in message
+    assert 'model.class_names' in message

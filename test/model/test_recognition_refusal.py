@@ -1,0 +1,222 @@
+"""What is asked for where a model does not say it itself: no more than is needed."""
+
+import re
+
+import pytest
+
+from trt_perception.errors import EngineError
+from trt_perception.errors import UnsaidError
+from trt_perception.model.recognition.recognise import Given
+from trt_perception.model.recognition.recognise import recognise
+from trt_perception.model.tensors import TensorSpec
+
+IMAGE = (TensorSpec('images', (1, 3, 640, 640), 'float32'),)
+COCO = tuple(f'class {number}' for number in range(80))
+PREPROCESSING = ['model.resize', 'model.color_order', 'model.scale']
+DETR = {
+    'model_type': 'detr',
+    'id2label': {'0': 'a'},
+    'preprocessor_config': {'size': {'height': 640, 'width': 640}},
+}
+
+
+def ask(shapes, names=(), config=None, inputs=IMAGE, **given):
+    outputs = tuple(
+        TensorSpec(name, shape, 'int32' if name in ('num_dets', 'classes') else 'float32')
+        for name, shape in shapes.items()
+    )
+    said = Given(given, class_names=names)
+    return recognise('x.onnx', inputs, outputs, {}, config, given=said)
+
+
+def asked(message):
+    return re.search(r'how to use it: (.*?)\. Seen', message)[1].split(', ')
+
+
+DENSE = {'output0': (1, 84, 8400)}
+YOLOX = {'output': (1, 8400, 85)}
+PAIR = {'logits': (1, 300, 80), 'pred_boxes': (1, 300, 4)}
+NMS = {'num_dets': (1, 1), 'boxes': (1, 100, 4), 'scores': (1, 100), 'classes': (1, 100)}
+FINAL = {'output0': (1, 300, 6)}
+LABELS = {str(number): name for number, name in enumerate(COCO)}
+
+
+def processor(**values):
+    size = {'size': {'height': 640, 'width': 640}}
+    return {**DETR, 'preprocessor_config': {**size, **values}}
+
+
+SOFTMAX = {'logits': (1, 100, 2), 'pred_boxes': (1, 100, 4)}
+DETR_PROCESSORS = [
+    f'{name}{kind}'
+    for name in ('Detr', 'ConditionalDetr', 'DeformableDetr', 'RTDetr', 'Yolos')
+    for kind in ('FeatureExtractor', 'ImageProcessor', 'ImageProcessorFast', 'ImageProcessorPil')
+]
+
+
+@pytest.mark.parametrize(
+    'values',
+    [
+        {'resample': 2},
+        {'resample': 2, 'image_processor_type': 'OwlViTImageProcessor'},
+        {},
+        {'resample': None, 'image_processor_type': 'DetrImageProcessor'},
+        *({'image_processor_type': name} for name in DETR_PROCESSORS),
+        {'feature_extractor_type': 'DetrFeatureExtractor'},
+    ],
+    ids=str,
+)
+def test_a_bilinear_processor_antialiases(values):
+    found = ask(SOFTMAX, config=processor(**values))
+    assert found.preprocessing.antialias
+    assert any('antialias True' in sentence for sentence in found.evidence)
+
+
+@pytest.mark.parametrize(
+    ('model', 'values', 'antialias'),
+    [
+        ('rf_detr', {'image_processor_type': 'RfDetrImageProcessor', 'resample': 2}, False),
+        ('rf_detr', {'image_processor_type': 'RfDetrImageProcessorFast'}, False),
+        ('rf_detr', {'resample': 2}, False),
+        ('detr', {'image_processor_type': 'RfDetrImageProcessor'}, False),
+        ('rf_detr', {'image_processor_type': 'DetrImageProcessor'}, True),
+        ('rt_detr', {'resample': 2}, True),
+    ],
+)
+def test_only_rf_detrs_processor_resizes_without_antialiasing(model, values, antialias):
+    config = {**processor(**values), 'model_type': model}
+    outputs = {'logits': (1, 100, 1), 'pred_boxes': (1, 100, 4)}
+    if model == 'detr':
+        outputs = SOFTMAX
+    assert ask(outputs, config=config).preprocessing.antialias == antialias
+
+
+@pytest.mark.parametrize(
+    ('values', 'words'),
+    [
+        ({'resample': 0}, '"resample" is 0, nearest;'),
+        ({'resample': 1}, '"resample" is 1, Lanczos;'),
+        ({'resample': 3}, '"resample" is 3, bicubic;'),
+        ({'resample': 4}, '"resample" is 4, box;'),
+        ({'resample': 5}, '"resample" is 5, Hamming;'),
+        ({'resample': 6}, '"resample" is 6;'),
+        ({'resample': True}, '"resample" is true, which is no filter of PIL;'),
+        ({'resample': 2.0}, '"resample" is 2.0, which'),
+        ({'resample': 'bicubic\n\x1b[2J'}, r'"resample" is "bicubic\n\u001b[2J", which'),
+        ({'resample': ['x'] * 999}, '…, which is no filter'),
+        ({'resample': 3, 'size': 800}, '"resample" is 3, bicubic;'),
+        ({'image_processor_type': 'OwlViTImageProcessor'}, '"OwlViTImageProcessor" is unknown;'),
+        ({'image_processor_type': ['x']}, 'has no "resample", and the default of ["x"]'),
+    ],
+    ids=str,
+)
+def test_another_filter_is_refused_until_somebody_accepts_bilinear(values, words):
+    with pytest.raises(UnsaidError) as caught:
+        ask(SOFTMAX, config=processor(**values))
+    message = str(caught.value)
+    assert asked(message) == ['model.antialias']
+    assert f'preprocessor_config.json {words}' in message or words in message
+    assert 'only bilinear sampling (2) is known here' in message
+    assert len(message) < 1200
+    for antialias in (True, False):
+        found = ask(SOFTMAX, config=processor(**values), antialias=antialias)
+        assert found.preprocessing.antialias is antialias
+
+
+def test_a_filter_is_asked_for_beside_everything_else():
+    with pytest.raises(UnsaidError) as caught:
+        ask(SOFTMAX, config={**processor(resample=3), 'id2label': None})
+    assert asked(str(caught.value)) == ['model.class_names', 'model.antialias']
+
+
+@pytest.mark.parametrize(
+    ('shapes', 'shown'),
+    [
+        ({'logits': (1, 300, 80), 'pred_boxes': (1, 300, 4)}, {'decoder': 'rtdetr'}),
+        ({'logits': (1, 100, 81), 'pred_boxes': (1, 100, 4)}, {}),
+    ],
+)
+def test_what_was_trained_on_pictures_of_pil_antialiases_without_any_file(shapes, shown):
+    outputs = tuple(TensorSpec(name, shape, 'float32') for name, shape in shapes.items())
+    given = Given({}, class_names=COCO, **shown)
+    found = recognise('x.onnx', IMAGE, outputs, {}, None, given=given)
+    assert found.preprocessing.antialias
+
+
+@pytest.mark.parametrize(
+    'shapes',
+    [DENSE, {'output0': (1, 300, 84)}, {'dets': (1, 300, 4), 'labels': (1, 300, 80)}],
+)
+def test_what_was_trained_on_pictures_of_opencv_or_on_tensors_does_not(shapes):
+    assert not ask(shapes, COCO).preprocessing.antialias
+
+
+@pytest.mark.parametrize(
+    ('shapes', 'more', 'expected'),
+    [
+        (DENSE, {}, ['model.class_names']),
+        (YOLOX, {'names': COCO}, ['model.decoder']),
+        (YOLOX, {}, ['model.decoder', 'model.class_names']),
+        (PAIR, {'names': COCO}, ['model.decoder']),
+        (FINAL, {'names': COCO}, ['model.decoder']),
+        (NMS, {'names': COCO}, PREPROCESSING),
+        ({'dets': (1, 300, 4), 'labels': (1, 300, 80)}, {}, ['model.class_names']),
+        ({'logits': (1, 100, 81), 'pred_boxes': (1, 100, 4)}, {'config': DETR}, None),
+        # No detr gives that, but the shape could be read.
+        (DENSE, {'config': {**DETR, 'id2label': LABELS}}, ['model.decoder']),
+    ],
+)
+def test_the_smallest_set_is_asked_for(shapes, more, expected):
+    with pytest.raises(UnsaidError) as caught:
+        ask(shapes, **more)
+    assert asked(str(caught.value)) == (expected or ['model.class_names'])
+
+
+def test_the_class_names_of_a_file_beside_it_are_what_is_wrong():
+    with pytest.raises(UnsaidError) as caught:
+        ask({'logits': (1, 100, 81), 'pred_boxes': (1, 100, 4)}, config=DETR)
+    assert '80 classes as detr, not 1: correct the class names' in str(caught.value)
+
+
+def test_each_choice_is_told():
+    with pytest.raises(UnsaidError) as caught:
+        ask(DENSE)
+    message = str(caught.value)
+    assert '80 classes as dense or 79 classes as dense_objectness.' in message
+    assert (
+        'dense_objectness would need model.decoder, model.resize, model.color_order, model.scale'
+        in message
+    )
+    with pytest.raises(UnsaidError) as caught:
+        ask(FINAL)
+    assert 'any number of classes as end_to_end' in str(caught.value)
+    with pytest.raises(UnsaidError) as caught:
+        ask(NMS, COCO)
+    message = str(caught.value)
+    assert 'model.resize: letterbox or letterbox_top_left or stretch.' in message
+    assert 'model.color_order: rgb or bgr.' in message
+    assert 'mostly 1/255 or 1' in message
+    assert 'would need' not in message  # that is asked for already
+
+
+def test_what_is_asked_for_suffices():
+    assert ask(DENSE, COCO).preprocessing.resize == 'letterbox'
+    said = {'resize': 'stretch', 'color_order': 'bgr', 'scale': 1.0}
+    assert ask(NMS, COCO, **said).preprocessing.color_order == 'bgr'
+
+
+@pytest.mark.parametrize('names', [(), COCO])
+def test_what_no_parameter_can_say_is_not_asked_for(names):
+    with pytest.raises(EngineError) as caught:
+        ask({'prob': (1, 1000)}, names)
+    assert type(caught.value) is EngineError
+    assert 'fit no decoder' in str(caught.value)
+    assert 'model.' not in str(caught.value).replace('model.class_names -> 80', '')
+
+
+@pytest.mark.parametrize('shape', [(1, 1, 480, 640), (1, 480, 640, 4), (1, 480, 640)])
+def test_images_without_three_channels_are_refused(shape):
+    with pytest.raises(EngineError) as caught:
+        ask(DENSE, COCO, inputs=(TensorSpec('images', shape, 'float32'),))
+    assert '3 channels' in str(caught.value)
+    assert f'images float32{list(shape)}' in str(caught.value)

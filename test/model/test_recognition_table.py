@@ -1,0 +1,206 @@
+"""The recognition table of docs/decoders.md: one case for each of its rows, in its order."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from docs_pages import DECODERS_PAGE
+from docs_pages import rows
+from docs_pages import section
+
+from trt_perception.errors import EngineError
+from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.recognition.recognise import PREPROCESSING
+from trt_perception.model.recognition.recognise import Given
+from trt_perception.model.recognition.recognise import recognise
+from trt_perception.model.tensors import TensorSpec
+
+NAMES = tuple(f'class {number}' for number in range(80))
+IMAGE = TensorSpec('images', (1, 3, 640, 640), 'float32')
+SIZES = TensorSpec('orig_target_sizes', (1, 2), 'int64')
+ULTRALYTICS = {'task': 'detect', 'stride': '32', 'names': str(list(NAMES))}
+RTDETR = {**ULTRALYTICS, 'description': 'Ultralytics rtdetr-l model trained on coco.yaml'}
+OF_PAIR = {'names': "['class 0', 'class 1']"}
+YOLOV5 = {'stride': '32', 'names': str(list(NAMES))}
+SQUARE = {'size': {'height': 640, 'width': 640}, 'do_normalize': False}
+SAID = {'resize': 'stretch', 'color_order': 'rgb', 'scale': 1.0}
+
+
+def floats(**shapes):
+    return [TensorSpec(name, shape, 'float32') for name, shape in shapes.items()]
+
+
+def whole(kind, **shapes):
+    return [TensorSpec(name, shape, kind) for name, shape in shapes.items()]
+
+
+def huggingface(model, labels=80):
+    return {
+        'model_type': model,
+        'id2label': {str(number): f'class {number}' for number in range(labels)},
+        'preprocessor_config': SQUARE,
+    }
+
+
+SIGMOID_MODELS = [
+    'rt_detr',
+    'rt_detr_v2',
+    'd_fine',
+    'deimv2',
+    'rf_detr',
+    'deformable_detr',
+    'conditional_detr',
+    'dab-detr',
+    'lw_detr',
+]
+SOFTMAX_MODELS = ['detr', 'table-transformer', 'yolos']
+PAIR = floats(logits=(1, 300, 80), pred_boxes=(1, 300, 4))
+SOFTMAX = floats(logits=(1, 100, 81), pred_boxes=(1, 100, 4))
+THREE = [
+    *whole('int64', labels=(1, 300)),
+    *floats(boxes=(1, 300, 4), scores=(1, 300)),
+]
+EFFICIENT = [
+    *whole('int32', num=(1, 1)),
+    *floats(boxes=(1, 100, 4), scores=(1, 100)),
+    *whole('int32', classes=(1, 100)),
+]
+ONNX_NMS = [
+    *floats(boxes=(1, 8400, 4), scores=(1, 80, 8400)),
+    *whole('int64', selected_indices=(-1, 3)),
+]
+TORCHVISION = [*floats(a=(-1, 4), b=(-1,)), *whole('int64', c=(-1,))]
+TENSORFLOW = floats(
+    detection_anchor_indices=(1, 100),
+    detection_boxes=(1, 100, 4),
+    detection_classes=(1, 100),
+    detection_multiclass_scores=(1, 100, 91),
+    detection_scores=(1, 100),
+    num_detections=(1,),
+)
+GRIDS = floats(a=(1, 3, 80, 80, 85), b=(1, 3, 40, 40, 85), c=(1, 3, 20, 20, 85))
+NAMED = {'class_names': NAMES}
+
+# What recognise is given, for each row: metadata, config.json, outputs, and what else. The last
+# cell of the row is the name that is chosen, or words of the error.
+CASES = [
+    {'metadata': ULTRALYTICS, 'outputs': floats(output0=(1, 84, 8400))},
+    {'metadata': {**ULTRALYTICS, 'head': 'Detect'}, 'outputs': floats(output0=(1, 300, 6))},
+    {
+        'metadata': {**ULTRALYTICS, 'end2end': 'True', 'args': '{}'},
+        'outputs': floats(output0=(1, 300, 6)),
+    },
+    {
+        'metadata': {**ULTRALYTICS, 'head': 'RTDETRDecoder'},
+        'outputs': floats(output0=(1, 300, 6)),
+    },
+    {'metadata': RTDETR, 'outputs': floats(output0=(1, 300, 84))},
+    {
+        'metadata': {**RTDETR, **OF_PAIR, 'version': '8.4.46'},
+        'outputs': floats(output0=(1, 300, 6)),
+    },
+    {
+        'metadata': {**RTDETR, **OF_PAIR, 'version': '8.4.47'},
+        'outputs': floats(output0=(1, 300, 6)),
+    },
+    {'metadata': {**RTDETR, **OF_PAIR}, 'outputs': floats(output0=(1, 300, 6))},
+    {'metadata': ULTRALYTICS, 'outputs': floats(output0=(1, 300, 6))},
+    {'metadata': {**ULTRALYTICS, 'task': 'segment'}, 'outputs': floats(output0=(1, 116, 8400))},
+    {'metadata': {**ULTRALYTICS, 'task': 'pose'}, 'outputs': floats(output0=(1, 56, 8400))},
+    {'metadata': {**ULTRALYTICS, 'task': 'obb'}, 'outputs': floats(output0=(1, 85, 8400))},
+    {'metadata': YOLOV5, 'outputs': floats(output0=(1, 25200, 85))},
+    *({'config': huggingface(model), 'outputs': PAIR} for model in SIGMOID_MODELS),
+    *({'config': huggingface(model), 'outputs': SOFTMAX} for model in SOFTMAX_MODELS),
+    {'outputs': floats(output0=(1, 84, 8400))},
+    {**NAMED, 'outputs': floats(output0=(1, 84, 8400))},
+    {**NAMED, 'outputs': floats(output=(1, 25200, 85))},
+    {**NAMED, 'outputs': floats(output=(1, 8400, 85))},
+    {**NAMED, 'outputs': floats(output=(1, 8400, 84))},
+    {**NAMED, 'outputs': floats(output=(1, 85, 8400))},
+    {**NAMED, 'outputs': floats(output=(1, 116, 8400))},
+    {**NAMED, 'outputs': floats(output=(1, 135, 8400))},
+    {**NAMED, 'outputs': floats(output=(1, 300, 57))},
+    {**NAMED, 'outputs': floats(output=(1, 300, 38))},
+    {**NAMED, 'outputs': floats(output=(1, 300, 7))},
+    {**NAMED, 'outputs': floats(output=(1, 300, 6))},
+    {'class_names': NAMES[:2], 'outputs': floats(output=(1, 300, 6))},
+    {**NAMED, 'outputs': floats(output=(1, 300, 84))},
+    {**NAMED, 'outputs': EFFICIENT},
+    {**NAMED, 'outputs': ONNX_NMS},
+    {**NAMED, 'outputs': PAIR},
+    {**NAMED, 'outputs': SOFTMAX},
+    {**NAMED, 'outputs': floats(dets=(1, 300, 4), labels=(1, 300, 80))},
+    {**NAMED, 'outputs': THREE, 'inputs': (IMAGE, SIZES)},
+    {**NAMED, 'outputs': THREE},
+    {**NAMED, 'outputs': TORCHVISION},
+    {**NAMED, 'outputs': TENSORFLOW},
+    {**NAMED, 'outputs': floats(output0=(1, 116, 8400), output1=(1, 32, 160, 160))},
+    {**NAMED, 'outputs': floats(boxes=(1, 8400, 4), scores=(1, 8400, 80))},
+    {**NAMED, 'outputs': GRIDS},
+    {**NAMED, 'outputs': floats(output=(1, 1000))},
+]
+ROWS = rows(section(DECODERS_PAGE, 'What is recognised'))
+
+
+def test_every_row_has_its_case():
+    assert len(CASES) == len(ROWS)
+
+
+def answer(case, preprocessing):
+    return recognise(
+        'x.onnx',
+        case.get('inputs', (IMAGE,)),
+        tuple(case['outputs']),
+        case.get('metadata', {}),
+        case.get('config'),
+        given=Given(preprocessing, class_names=case.get('class_names', ())),
+    )
+
+
+@pytest.mark.parametrize(
+    ('row', 'case'), zip(ROWS, CASES, strict=False), ids=[f'{a}; {b}' for a, b, *_ in ROWS]
+)
+def test_row(row, case):
+    given, seen, chosen, _ = row
+    # The row speaks of these outputs and of that metadata.
+    for tensor in case['outputs']:
+        shape = ', '.join('N' if side == -1 else str(side) for side in tensor.shape)
+        assert f'({shape})' in seen or tensor.name in seen
+    for word in re.findall(r'`([^`]+)`', given):
+        assert word in str(case.get('metadata')) + str(case.get('config')) + 'config.json'
+    names = re.findall(r'`(\w+)`', chosen)
+    if chosen.startswith('`'):
+        (name,) = names
+        found = answer(case, {} if 'must be said' not in chosen else SAID)
+        assert found.decoder == DECODERS[name]
+        assert any(sentence.endswith(f'-> {name}') for sentence in found.evidence)
+        if 'must be said' in chosen:
+            with pytest.raises(EngineError, match=r'model\.resize'):
+                answer(case, {})
+    else:
+        with pytest.raises(EngineError) as caught:
+            answer(case, {})
+        message = str(caught.value)
+        for word in names or [chosen.split(': ')[1]]:
+            assert word in message, message
+
+
+def test_the_preprocessing_of_the_page_is_the_one_in_the_code():
+    told = {
+        name.strip('`'): cells for name, *cells in rows(section(DECODERS_PAGE, 'Preprocessing'))
+    }
+    assert set(told) == set(PREPROCESSING)
+    for name, values in PREPROCESSING.items():
+        whole_values = Preprocessing((1, 1), **values)
+        resize, antialias, padding, colours, scale, mean_std = told[name]
+        assert antialias == ('yes' if whole_values.antialias else 'no')
+        assert (resize, colours) == (whole_values.resize, whole_values.color_order)
+        assert padding == ('' if resize == 'stretch' else str(whole_values.pad_value))
+        assert scale == {1 / 255: '1/255', 1.0: '1'}[whole_values.scale]
+        mean, std = (
+            tuple(float(number) for number in part.split(', '))
+            for part in ('0, 0, 0; 1, 1, 1' if mean_std == '0, 1' else mean_std).split('; ')
+        )
+        assert (mean, std) == (whole_values.mean, whole_values.std)

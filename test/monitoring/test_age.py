@@ -1,0 +1,88 @@
+"""The age of the output: by stamps of the node's own clock, and of no other."""
+
+import pytest
+
+from trt_perception.monitoring.age import AgeOfOutput
+
+S = 10**9
+NOW = 1_700_000_000 * S
+SIMULATED = 120 * S
+
+
+def after(stamps_and_clocks, seconds=2.0):
+    """Return the age, and what is said of it, after images that come over so many seconds."""
+    age = AgeOfOutput()
+    last = len(stamps_and_clocks) - 1
+    for i, (stamp_ns, clock_ns) in enumerate(stamps_and_clocks):
+        age.take(stamp_ns, clock_ns, 50.0 + seconds * i / max(1, last))
+    return age.percentiles_ms(), age.note(50.0 + seconds)
+
+
+def test_before_the_first_image():
+    assert after([]) == (None, '')
+
+
+def test_ages_are_in_milliseconds():
+    ages = [(NOW - i * 10**6, NOW) for i in range(101)]
+    assert after(ages) == ((50.0, 99.0), '')
+
+
+@pytest.mark.parametrize('offset_ns', [S, 0, -S // 10, -599 * S])
+def test_clocks_that_are_synchronised_and_slow_models(offset_ns):
+    percentiles, note = after([(NOW + offset_ns, NOW)] * 3)
+    assert percentiles == pytest.approx((-offset_ns * 1e-6,) * 2)
+    assert note == ''
+
+
+def test_an_image_without_a_stamp_has_no_age_and_is_no_fault():
+    assert after([(0, NOW)] * 3) == (None, '')
+    assert after([(0, 0)] * 3) == (None, '')
+    assert after([(NOW, NOW), (0, NOW)])[0] == (0.0, 0.0)
+    assert after([(5, NOW)] * 9 + [(0, NOW)]) == (None, '')
+
+
+@pytest.mark.parametrize(
+    ('stamp_ns', 'clock_ns', 'words'),
+    [
+        (NOW, 0, 'no clock is published on /clock'),  # use_sim_time, nothing else
+        (SIMULATED, 0, 'no clock is published on /clock'),
+        (NOW, SIMULATED, 'days ahead of'),  # a real camera in a simulation
+        (SIMULATED, NOW, 'days behind'),  # a simulated camera, or one that counts since its start
+        (-5 * S, NOW, 'days behind'),
+        (NOW + 5 * S, NOW, '5 s ahead of'),
+        (NOW - 3 * 86400 * S, NOW, '3 days behind'),  # a recording
+        (NOW - 5400 * S, NOW, '90 minutes behind'),
+        (NOW - 5 * 3600 * S, NOW, '5 hours behind'),
+    ],
+)
+def test_stamps_of_another_clock_have_no_age_and_a_word(stamp_ns, clock_ns, words):
+    percentiles, note = after([(stamp_ns, clock_ns)] * 3)
+    assert percentiles is None
+    assert words in note
+    assert 'use_sim_time' in note
+    # An age that was known is not shown any more either.
+    percentiles, note = after([(NOW, NOW), *[(stamp_ns, clock_ns)] * 3])
+    assert percentiles is None
+
+
+def test_one_slip_is_not_said_and_the_next_image_ends_it():
+    assert after([(NOW, NOW), (5, NOW)], seconds=0.1)[1] == ''
+    percentiles, note = after([(5, NOW)] * 9 + [(NOW, NOW)])
+    assert percentiles == (0.0, 0.0)
+    assert note == ''
+
+
+def test_a_clock_that_begins_later_is_no_fault():
+    age = AgeOfOutput()
+    age.take(SIMULATED, 0, 1.0)
+    assert age.note(1.4) == ''
+    age.take(SIMULATED, SIMULATED, 1.5)
+    assert age.note(9.0) == ''
+    assert age.percentiles_ms() == (0.0, 0.0)
+
+
+def test_the_last_images_count():
+    age = AgeOfOutput(window=2)
+    for milliseconds in (500, 10, 20):
+        age.take(NOW - milliseconds * 10**6, NOW, 0.0)
+    assert age.percentiles_ms() == pytest.approx((15.0, 19.9))

@@ -1,0 +1,121 @@
+"""Counts and stage times, and the one type that all results have."""
+
+import numpy as np
+import pytest
+
+from trt_perception.detections import Detections
+from trt_perception.monitoring.frame_statistics import FrameStatistics
+from trt_perception.monitoring.frame_statistics import FrameTimes
+from trt_perception.monitoring.frame_statistics import StatisticsSnapshot
+
+
+def times(total):
+    return FrameTimes(wait=0.001, copy=0.002, compute=0.003, publish=0.004, total=total)
+
+
+def test_nothing_happened():
+    now = FrameStatistics().snapshot()
+    assert (now.received, now.published, now.failed, now.in_flight) == (0, 0, 0, 0)
+    assert dict(now.dropped) == {}
+    assert dict(now.latency) == {}
+
+
+def test_an_unfilled_snapshot_is_empty():
+    assert StatisticsSnapshot() == FrameStatistics().snapshot()
+
+
+def test_every_frame_ends_in_one_way():
+    statistics = FrameStatistics()
+    for _ in range(9):
+        statistics.receive(1.0)
+    assert statistics.snapshot().in_flight == 9
+    statistics.publish(times(0.01), 2.0)
+    statistics.publish(times(0.01), 2.0)
+    statistics.drop('replaced')
+    statistics.drop('replaced')
+    statistics.drop('bad_step')
+    statistics.fail(1)
+    statistics.fail(0)
+    statistics.fail(2)
+    now = statistics.snapshot()
+    assert (now.received, now.published, now.failed, now.in_flight) == (9, 2, 3, 1)
+    assert dict(now.dropped) == {'replaced': 2, 'bad_step': 1}
+
+
+def test_the_counts_in_words():
+    whole = StatisticsSnapshot(9, 2, {'replaced': 3, 'bad_step': 1}, 1, 2)
+    assert str(whole) == (
+        '9 received = 2 published + 4 dropped (1 bad_step, 3 replaced) + 1 failed + 2 in flight'
+    )
+    assert str(StatisticsSnapshot(1, 1)) == '1 received = 1 published + 0 dropped + 0 failed'
+
+
+def test_a_snapshot_stays_as_it_was():
+    statistics = FrameStatistics()
+    statistics.receive(1.0)
+    statistics.drop('one')
+    before = statistics.snapshot()
+    statistics.receive(1.0)
+    statistics.drop('one')
+    assert (before.received, dict(before.dropped)) == (1, {'one': 1})
+
+
+def test_when_the_last_ones_came():
+    statistics = FrameStatistics()
+    statistics.receive(3.0)
+    statistics.receive(4.5)
+    statistics.publish(times(0.01), 5.25)
+    statistics.drop('one')
+    assert (statistics.snapshot().received_s, statistics.snapshot().published_s) == (4.5, 5.25)
+
+
+def test_percentiles_are_those_of_512_frames_where_nothing_else_is_said():
+    statistics = FrameStatistics()
+    # One frame more or less on either side and the median is no longer between the two.
+    for total in [0.0, *256 * [0.0], *256 * [2.0]]:
+        statistics.publish(times(total), 2.0)
+    assert statistics.snapshot().latency['total'].p50_ms == pytest.approx(1000)
+
+
+def test_percentiles_are_those_of_the_last_frames():
+    statistics = FrameStatistics(window=200)
+    for _ in range(50):
+        statistics.publish(times(100.0), 2.0)  # long ago: they have left the window
+    milliseconds = np.random.default_rng(40).permutation(200) + 1
+    for value in milliseconds:
+        statistics.publish(times(value / 1e3), 2.0)
+    latency = statistics.snapshot().latency
+    assert latency['wait'].p50_ms == pytest.approx(1)
+    assert latency['copy'].p99_ms == pytest.approx(2)
+    assert latency['compute'].p50_ms == pytest.approx(3)
+    assert latency['publish'].p50_ms == pytest.approx(4)
+    # Of 1 ... 200 ms: half are at or below 100, 99 % at or below 198; definitions differ by one.
+    assert 100 <= latency['total'].p50_ms <= 101
+    assert 198 <= latency['total'].p99_ms <= 199
+
+
+def test_no_detections():
+    none = Detections.empty()
+    assert len(none) == 0
+    assert (none.xyxy.shape, none.scores.shape, none.class_ids.shape) == ((0, 4), (0,), (0,))
+    assert (none.xyxy.dtype, none.scores.dtype) == (np.float32, np.float32)
+    assert none.class_ids.dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    ('boxes', 'scores', 'ids'),
+    [
+        ((0, 5), (0,), (0,)),
+        ((0,), (0,), (0,)),
+        ((2, 4), (1,), (2,)),
+        ((2, 4), (2,), (3,)),
+        ((1, 4), (2,), (2,)),
+        ((2, 4), (2, 1), (2,)),
+        ((2, 4), (2,), (2, 1)),
+        ((4, 2), (2,), (2,)),
+    ],
+)
+def test_detections_of_wrong_shapes_cannot_be_made(boxes, scores, ids):
+    scores_and_ids = np.zeros(scores, np.float32), np.zeros(ids, np.int32)
+    with pytest.raises(ValueError, match=r'expected shapes \(n, 4\)'):
+        Detections(np.zeros(boxes, np.float32), *scores_and_ids)

@@ -1,0 +1,546 @@
+"""The rules about silence, by a clock of the test's own."""
+
+import inspect
+import os
+import re
+
+import pytest
+from docs_pages import ROOT
+from docs_pages import codes
+from docs_pages import rows
+from docs_pages import section
+
+from trt_perception.monitoring import watch
+from trt_perception.monitoring.file_watch import FileWatch
+from trt_perception.monitoring.frame_statistics import FrameTimes
+from trt_perception.monitoring.frame_statistics import StatisticsSnapshot
+from trt_perception.monitoring.transport import images_elsewhere
+from trt_perception.monitoring.transport import loss_cure
+from trt_perception.monitoring.watch import PERIOD_S
+from trt_perception.monitoring.watch import Announcer
+from trt_perception.monitoring.watch import Camera
+from trt_perception.monitoring.watch import Finding
+from trt_perception.monitoring.watch import Level
+from trt_perception.monitoring.watch import SilenceWatch
+
+PROMISE_S = 2.0
+CURE = 'the cure'
+
+
+class Life:
+    """An activation whose counts the test moves on; asked twice a second, as the node does."""
+
+    def __init__(self, start_s=100.0, frame_s=0.02, camera=None):
+        self.time_s = start_s
+        self.camera = camera or Camera(publishers=1)
+        self.received = self.published = self.in_flight = self.not_delivered = 0
+        self.dropped = {}
+        self.refusal = self.twins = ''
+        self.notes = ()
+        self.times = ()
+        self.received_s = self.published_s = 0.0
+        self.findings = []
+        self.watch = SilenceWatch(
+            '/image',
+            start_s=start_s,
+            frame_s=frame_s,
+            look=lambda: self.camera,
+            loss_cure=CURE,
+        )
+
+    def step(self, received=0, *, published=None, lost=0, seconds=PERIOD_S, **dropped):
+        """Let one period pass in which so many images came."""
+        self.time_s += seconds
+        before = self.published
+        self.received += received
+        self.published += received - sum(dropped.values()) if published is None else published
+        self.received_s = self.time_s if received else self.received_s
+        self.published_s = self.time_s if self.published > before else self.published_s
+        for reason, count in dropped.items():
+            self.dropped[reason] = self.dropped.get(reason, 0) + count
+        if self.not_delivered is not None:
+            self.not_delivered += lost
+        counts = StatisticsSnapshot(
+            self.received,
+            self.published,
+            dict(self.dropped),
+            0,
+            self.in_flight,
+            self.times,
+            self.received_s,
+            self.published_s,
+        )
+        self.findings.append(
+            self.watch.judge(
+                self.time_s,
+                counts,
+                self.not_delivered,
+                refusal=self.refusal,
+                twins=self.twins,
+                notes=self.notes,
+            )
+        )
+        return self.findings[-1]
+
+    def run(self, seconds, *args, **kwargs):
+        for _ in range(round(seconds / PERIOD_S)):
+            finding = self.step(*args, **kwargs)
+        return finding
+
+    def seconds_until(self, kind, *args, **kwargs):
+        """Go on until something is found; return how long that took from its first moment."""
+        for periods in range(1, 100):
+            if self.step(*args, **kwargs).kind == kind:
+                return periods * PERIOD_S
+        raise AssertionError(f'{kind} never found, but {self.findings[-1]}')
+
+
+def healthy(rate_hz=30, **options):
+    life = Life(**options)
+    life.run(5, round(rate_hz * PERIOD_S))
+    assert life.findings[-1] == Finding(Level.OK, '', f'active, {rate_hz:.1f} Hz')
+    return life
+
+
+def test_a_fresh_activation_waits():
+    assert Life().step() == Finding(Level.OK, '', 'active, waiting for images')
+
+
+@pytest.mark.parametrize(
+    ('camera', 'kind', 'level', 'words'),
+    [
+        (Camera(0), 'no_publisher', Level.WARN, ['nobody publishes on /image', 'image_topic:=']),
+        (Camera(0, elsewhere='look there'), 'no_publisher', Level.WARN, ['look there']),
+        (Camera(1), 'not_arriving', Level.WARN, ['no image has arrived', CURE]),
+        (Camera(1, mismatch='set that'), 'qos_mismatch', Level.ERROR, ['set that']),
+        (Camera(0, mismatch='wrong type'), 'qos_mismatch', Level.ERROR, ['wrong type']),
+    ],
+)
+def test_nothing_ever_came(camera, kind, level, words):
+    life = Life(camera=camera)
+    if kind == 'no_publisher':  # it may be starting, and is found by and by
+        assert {life.step().kind for _ in range(19)} == {''}
+        life.time_s += PERIOD_S
+        assert life.step().kind == kind
+    else:
+        assert life.seconds_until(kind) <= PROMISE_S - PERIOD_S
+    assert life.findings[-1].level == level
+    for word in words:
+        assert word in life.findings[-1].message
+    assert life.run(60).kind == kind
+    assert life.step(15).kind == ''
+
+
+@pytest.mark.parametrize(
+    ('camera', 'kind', 'word'),
+    [
+        (Camera(0), 'camera_gone', 'has been gone for'),
+        (Camera(1), 'stalled', 'stalled'),
+        (Camera(1, mismatch='set that'), 'qos_mismatch', 'set that'),
+    ],
+)
+@pytest.mark.parametrize('rate_hz', [2, 30, 1000])
+def test_images_came_and_come_no_more(camera, kind, word, rate_hz):
+    life = healthy(rate_hz)
+    life.camera = camera
+    # The last image may have come just after a question.
+    assert life.seconds_until(kind) + PERIOD_S <= PROMISE_S
+    assert life.findings[-1].level == Level.ERROR
+    assert word in life.findings[-1].message
+    assert life.step(max(1, round(rate_hz * PERIOD_S))).kind == ''
+
+
+def test_a_camera_that_comes_late_is_given_time():
+    life = Life()
+    for gone, silent, word in (
+        ('no_publisher', 'not_arriving', 'has appeared'),
+        ('camera_gone', 'stalled', 'is back'),  # once images have come
+    ):
+        life.camera = Camera(0)
+        assert life.run(12).kind == gone
+        life.camera = Camera(1)
+        assert life.step().kind == gone
+        assert word in life.findings[-1].message
+        assert life.seconds_until(silent) + PERIOD_S <= PROMISE_S
+        assert 'for 1.0 s' in life.findings[-1].message
+        assert life.step(15).kind == ''
+
+
+def test_the_graph_is_asked_only_while_nothing_arrives():
+    life = healthy()
+    life.watch._look = None  # to call it would raise
+    life.run(5, 15)
+
+
+def test_a_slow_camera_is_left_its_time():
+    life = Life()
+    for _ in range(4):
+        life.step(1)
+        quiet = [life.step().kind for _ in range(9)]  # one image in 5 s
+    assert set(quiet) == {''}
+    assert life.seconds_until('stalled') <= 3 * 5 + PERIOD_S
+    # After a while the camera is judged by what it does now.
+    life.run(3, 15)
+    assert life.seconds_until('stalled') + PERIOD_S <= PROMISE_S
+
+
+def test_a_camera_that_stalls_again_and_again():
+    life = healthy()
+    for pause_s in (2, 20, 200, 20):
+        assert life.seconds_until('stalled') + PERIOD_S <= PROMISE_S
+        life.run(pause_s)
+        life.run(3, 15)
+
+
+def test_a_pipeline_that_hangs():
+    life = healthy()
+    life.in_flight = 1
+    assert life.seconds_until('no_output', 15, published=0, replaced=15) + PERIOD_S <= PROMISE_S
+    assert life.findings[-1].level == Level.ERROR
+    assert 'nothing has come out for' in life.findings[-1].message
+    # Even when the camera has gone meanwhile, this is the worse.
+    life.camera = Camera(0)
+    assert life.run(5).kind == 'no_output'
+    life.camera = Camera(1)
+    life.in_flight = 0
+    assert life.run(3, 15).kind == ''
+
+
+def test_a_hang_on_the_very_first_frame():
+    life = Life()
+    life.in_flight = 1
+    assert life.seconds_until('no_output', 15, published=0, replaced=14) <= PROMISE_S
+
+
+@pytest.mark.parametrize('known_by', ['warm-up', 'frames'])
+def test_a_slow_model_is_left_its_time(known_by):
+    life = Life(frame_s=1.5 if known_by == 'warm-up' else 0.02)
+    if known_by == 'frames':
+        life.times = [FrameTimes(0.0, 0.0, 0.0, 0.0, total=1.5)]
+    life.in_flight = 1
+    kinds = [life.step(1, published=0).kind for _ in range(11)]
+    assert 'no_output' not in kinds
+    assert life.step(1, published=0).kind == 'no_output'
+
+
+def test_frames_always_in_flight_are_no_hang():
+    life = healthy()
+    life.in_flight = 3
+    assert life.run(20, 15).kind == ''
+
+
+def test_every_image_is_bad():
+    life = healthy()
+    life.refusal = 'step is too small'
+    assert life.seconds_until('all_dropped', 15, bad_step=15) + PERIOD_S <= PROMISE_S
+    finding = life.findings[-1]
+    assert finding.level == Level.ERROR
+    assert 'x bad_step' in finding.message
+    assert 'step is too small' in finding.message
+    assert life.run(2.5, 15).kind == ''
+
+
+def test_every_image_is_bad_from_the_start():
+    life = Life()
+    assert life.seconds_until('all_dropped', 15, bad_step=9, odd_size=6) <= PROMISE_S
+    assert '18 x bad_step, 12 x odd_size' in life.findings[-1].message
+
+
+def test_some_images_are_bad():
+    life = healthy()
+    life.refusal = 'step is too small'
+    finding = life.step(15, bad_step=1)
+    assert (finding.kind, finding.level) == ('unreadable', Level.WARN)
+    assert '1 x bad_step' in finding.message
+    assert life.run(2.5, 15).kind == ''
+
+
+def test_one_bad_image_and_then_a_stall():
+    life = healthy()
+    life.step(15, bad_step=1)
+    assert life.seconds_until('stalled') + PERIOD_S <= PROMISE_S
+
+
+@pytest.mark.parametrize(('lost', 'warned'), [(1, False), (2, True), (15, True)])
+def test_images_lost_on_the_way(lost, warned):
+    life = healthy()
+    kinds = {life.step(15, lost=lost).kind for _ in range(4)}
+    assert ('lost_in_transport' in kinds) == warned
+    if warned:
+        assert life.findings[-1].level == Level.WARN
+        assert f'{4 * lost} of {60 + 4 * lost} images' in life.findings[-1].message
+        assert CURE in life.findings[-1].message
+        assert life.run(2.5, 15).kind == ''
+
+
+def test_two_lost_images_are_no_news():
+    life = healthy(2)
+    assert {life.step(1, lost=lost).kind for lost in (1, 1, 0, 0, 0)} == {''}
+
+
+def test_losses_are_unknown_with_several_publishers():
+    life = healthy()
+    life.not_delivered = None
+    assert life.run(3, 15).kind == ''
+
+
+@pytest.mark.parametrize(('replaced', 'warned'), [(1, False), (2, True), (14, True)])
+def test_an_engine_slower_than_the_camera(replaced, warned):
+    life = healthy()
+    kinds = [life.step(15, replaced=replaced).kind for _ in range(4)]
+    assert ('engine_slower' in kinds) == warned
+    if warned:
+        assert life.findings[-1].level == Level.WARN
+        assert 'the camera sends 30.0 Hz' in life.findings[-1].message
+        assert f'the model takes {30 - 2 * replaced:.1f} Hz' in life.findings[-1].message
+        assert life.run(2.5, 15).kind == ''
+
+
+@pytest.mark.parametrize('rate_hz', [10, 30, 200])
+@pytest.mark.parametrize('waited_s', [0.5, 3, 60])
+@pytest.mark.parametrize('share', [0.1, 0.5, 1.0])
+def test_rates_of_a_camera_that_begins_are_right_from_the_first_word(rate_hz, waited_s, share):
+    life = Life(camera=Camera(0))
+    life.run(waited_s)
+    life.camera = Camera(1)
+    images = round(rate_hz * PERIOD_S)
+    # Its first image comes somewhere between two looks.
+    life.step(max(1, round(share * images)), published=1)
+    findings = [life.step(images, published=2, replaced=images - 2) for _ in range(20)]
+    told = [finding for finding in findings if finding.kind == 'engine_slower']
+    assert len(told) >= 17
+    for finding in told:
+        assert (
+            f'the camera sends {rate_hz:.1f} Hz, of which the model takes 4.0 Hz'
+            in finding.message
+        )
+    rated = [finding.message for finding in findings if ' Hz' in finding.message]
+    assert len(rated) == len(told), 'no other rate is said'
+
+
+def test_no_rate_is_said_of_what_comes_unevenly():
+    life = healthy()
+    findings = []
+    for seconds in (0.5, 1.0, 2.0, 0.5, 1.5, 3.0, 0.5, 2.0) * 2:
+        findings.append(life.step(10, published=1, replaced=9))
+        findings += [life.step() for _ in range(round(seconds / PERIOD_S) - 1)]
+    told = [finding.message for finding in findings if finding.kind == 'engine_slower']
+    assert told
+    assert not any(' Hz' in message for message in told)
+    assert all('images come faster than the model takes them' in message for message in told)
+
+
+def test_nothing_else_has_a_rate_before_it_is_known():
+    life = Life()
+    life.step()
+    findings = [life.step(count) for count in (4, 15, 15, 15)]
+    assert [finding.message for finding in findings] == [
+        'active',
+        'active',
+        'active, 30.0 Hz',
+        'active, 30.0 Hz',
+    ]
+    assert healthy().step().message == 'active, 30.0 Hz'
+
+
+def test_losses_of_a_camera_that_is_too_fast_anyway_only_count_for_its_rate():
+    life = healthy()
+    finding = life.run(2, 15, lost=5, replaced=5)
+    assert finding.kind == 'engine_slower'
+    assert 'the camera sends 40.0 Hz, of which the model takes 20.0 Hz: 33%' in finding.message
+
+
+def test_notes_come_last():
+    life = healthy()
+    life.notes = ('the file was replaced', 'the disk is full')
+    finding = life.step(15)
+    assert finding == Finding(Level.WARN, 'note', 'the file was replaced; the disk is full')
+    assert life.step(15, bad_step=1).kind == 'unreadable'
+
+
+# The log.
+
+OK = Finding(Level.OK, '', 'active, 30.0 Hz')
+STALLED = Finding(Level.ERROR, 'stalled', 'no image')
+SLOW = Finding(Level.WARN, 'engine_slower', 'slow')
+
+
+def test_the_log_says_what_is_new_what_lasts_and_what_is_over():
+    announcer = Announcer()
+    assert announcer.tell(OK, 0.0) is None
+    assert announcer.tell(STALLED, 1.0) == (Level.ERROR, 'no image')
+    assert [announcer.tell(STALLED, 1.5 + i) for i in range(29)] == [None] * 29
+    assert announcer.tell(STALLED, 31.0) == (Level.ERROR, 'no image')
+    level, line = announcer.tell(OK, 33.0)
+    assert level == Level.OK
+    assert line == 'recovered after 32.0 s of stalled: active, 30.0 Hz'
+    assert announcer.tell(OK, 33.5) is None
+
+
+def test_the_log_is_not_flooded_by_what_comes_and_goes():
+    announcer = Announcer()
+    lines = [announcer.tell(SLOW if i % 2 else OK, 0.5 * i) for i in range(120)]
+    said = [line for line in lines if line is not None]
+    # 60 s: at most every 10 s the trouble, and after each its end.
+    assert len([line for line in said if line[0] == Level.WARN]) == 6
+    assert len(said) == 12
+
+
+def test_another_trouble_is_said_at_once():
+    announcer = Announcer()
+    assert announcer.tell(SLOW, 0.0) is not None
+    assert announcer.tell(STALLED, 0.5) == (Level.ERROR, 'no image')
+    assert announcer.tell(SLOW, 1.0) is None
+    assert 'of stalled' in announcer.tell(OK, 2.0)[1]
+
+
+def test_the_page_has_every_kind():
+    source = inspect.getsource(watch)
+    kinds = re.findall(r"Level\.(\w+),\s+'(\w+)'", source)
+    assert len(kinds) == 12
+    table = section((ROOT / 'docs' / 'faults.md').read_text('utf-8'), 'Silence')
+    told = [(row[1], codes(row[0])[0]) for row in rows(table)]
+    assert sorted(told) == sorted(kinds)
+    listed = re.findall(r'^    (\w+)  ', watch.__doc__, re.MULTILINE)
+    assert listed == [kind for _, kind in told]
+
+
+# The model's file.
+
+
+def test_a_file_that_stays(tmp_path):
+    path = tmp_path / 'model.onnx'
+    path.write_bytes(b'one')
+    file_watch = FileWatch(str(path))
+    assert file_watch.change() == ''
+    path.read_bytes()
+    assert file_watch.change() == ''
+
+
+def replace(path):
+    other = path.with_suffix('.new')
+    other.write_bytes(b'two')
+    other.replace(path)
+
+
+@pytest.mark.parametrize(
+    ('change', 'words'),
+    [
+        (lambda path: path.unlink(), 'is gone from disk'),
+        (lambda path: path.write_bytes(b'longer'), 'was replaced on disk'),
+        (lambda path: os.utime(path, (1, 1)), 'was replaced on disk'),
+        (replace, 'was replaced on disk'),
+    ],
+)
+def test_a_file_that_changes(tmp_path, change, words):
+    path = tmp_path / 'model.onnx'
+    path.write_bytes(b'one')
+    file_watch = FileWatch(str(path))
+    change(path)
+    assert words in file_watch.change()
+    assert str(path) in file_watch.change()
+
+
+def test_home_is_written_out(monkeypatch, tmp_path):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    assert FileWatch('~/model.onnx').path == str(tmp_path / 'model.onnx')
+    assert FileWatch('').change() == ''
+    assert FileWatch('a\0b').change() == ''
+
+
+# What to do about losses.
+
+
+PROFILES = 'FASTRTPS_DEFAULT_PROFILES_FILE={0} FASTDDS_DEFAULT_PROFILES_FILE={0}'
+
+
+@pytest.mark.parametrize(
+    ('environment', 'words'),
+    [
+        ({}, ['export ' + PROFILES.format('/p.xml'), 'detect.launch.py']),
+        ({'RMW_IMPLEMENTATION': 'rmw_fastrtps_cpp'}, ['=/p.xml']),
+        (
+            {'FASTDDS_DEFAULT_PROFILES_FILE': '/x y.xml'},
+            ['give the camera', 'export ' + PROFILES.format("'/x y.xml'"), 'rmem_max'],
+        ),
+        ({'RMW_IMPLEMENTATION': 'rmw_cyclonedds_cpp'}, ['rmw_cyclonedds_cpp', 'rmem_max']),
+    ],
+)
+def test_the_cure_follows_the_environment(environment, words):
+    cure = loss_cure('/p.xml', 'reliable', environment)
+    for word in words:
+        assert word in cure
+    assert 'offers reliable' not in cure
+    assert 'offers reliable' in loss_cure('/p.xml', 'best_effort', environment)
+
+
+# Other nodes of the same name.
+
+
+def test_nodes_of_one_name_are_said_beside_what_is_no_error():
+    life = Life()
+    life.twins = 'two of one name'
+    life.step(20)
+    assert life.findings[-1] == Finding(Level.WARN, 'same_name', 'two of one name')
+    life.notes = ('a note',)
+    life.step(20)
+    assert life.findings[-1] == Finding(Level.WARN, 'same_name', 'two of one name; a note')
+    life.twins = ''
+    life.step(20)
+    assert life.findings[-1].kind == 'note'
+
+
+def test_an_error_stands_before_nodes_of_one_name():
+    life = Life(camera=Camera(1, mismatch='set that'))
+    life.twins = 'two of one name'
+    life.seconds_until('qos_mismatch')
+    assert life.findings[-1] == Finding(Level.ERROR, 'qos_mismatch', 'set that')
+
+
+# Where images are instead.
+
+RAW, COMPRESSED = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'
+
+
+@pytest.mark.parametrize(
+    ('topics', 'image', 'transport', 'expected'),
+    [
+        ({}, '/image', 'raw', ''),
+        ({'/a': 'std_msgs/msg/String', '/debug_image': RAW}, '/image', 'raw', ''),
+        ({'/debug_image/compressed': COMPRESSED}, '/image', 'raw', ''),
+        ({'/a/compressedDepth': COMPRESSED}, '/image', 'raw', ''),
+        ({'/b': RAW, '/a': RAW}, '/image', 'raw', 'image_topic:=/a'),
+        (
+            {'/image/compressed': COMPRESSED, '/a': RAW},
+            '/image',
+            'raw',
+            'image_transport:=compressed',
+        ),
+        (
+            {'/image': RAW, '/a/compressed': COMPRESSED},
+            '/image',
+            'compressed',
+            'image_transport:=raw',
+        ),
+        (
+            {'/a/compressed': COMPRESSED},
+            *('/image', 'raw', 'image_topic:=/a image_transport:=compressed'),
+        ),
+        ({'/a/compressed': COMPRESSED, '/b': RAW}, '/image', 'raw', 'image_topic:=/b'),
+        ({'/a/compressed': COMPRESSED, '/b': RAW}, '/image', 'compressed', 'image_topic:=/a'),
+        # Both the suffix and the transport were given.
+        (
+            {'/a': RAW, '/b/compressed': COMPRESSED},
+            '/b/compressed',
+            'compressed',
+            'image_topic:=/b',
+        ),
+    ],
+)
+def test_what_to_type_for_images_elsewhere(topics, image, transport, expected):
+    sentence = images_elsewhere(topics, image, transport)
+    assert bool(sentence) == bool(expected)
+    assert sentence.partition(': start with ')[2].partition(' (detect.launch.py)')[0] == expected
+    if 'image_topic:=' in expected:
+        topic = expected.split()[0].removeprefix('image_topic:=')
+        assert f'-r image:={topic} ' in sentence

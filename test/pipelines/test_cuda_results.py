@@ -1,0 +1,53 @@
+"""What the kernels leave in pinned memory, read without a GPU."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from trt_perception.config import Thresholds
+from trt_perception.errors import EngineError
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.pipelines import cuda_results
+from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES
+from trt_perception.stages.gpu_kernels import RESULT_ROW
+
+SAME = Letterbox.fit((640, 640), (640, 640), 'stretch')
+
+
+@pytest.fixture
+def collected(monkeypatch):
+    """Return a function that reads rows as the kernels write them."""
+    kernels = SimpleNamespace(
+        scratch_bytes=64, result_bytes=RESULT_HEAD_BYTES + 8 * RESULT_ROW.itemsize
+    )
+    memory = np.zeros(kernels.result_bytes, np.uint8)
+    pinned = nullcontext(SimpleNamespace(array=memory))
+    scratch = nullcontext(SimpleNamespace(pointer=0, size=64))
+    monkeypatch.setattr(cuda_results, 'PinnedBuffer', lambda size: pinned)
+    monkeypatch.setattr(cuda_results, 'DeviceBuffer', lambda size: scratch)
+    monkeypatch.setattr(cuda_results, 'clear_async', lambda *_: None)
+    result = cuda_results.KernelDecoded(kernels, None)
+
+    def collect(*scores):
+        memory[:4].view(np.int32)[0] = len(scores)
+        rows = memory[RESULT_HEAD_BYTES:].view(RESULT_ROW)
+        rows['score'][: len(scores)] = scores
+        rows['xyxy'][:] = [10, 20, 30, 40]
+        return result.collect(SAME, Thresholds())
+
+    return collect
+
+
+def test_rows_are_copied_out(collected):
+    found = collected(0.9, 0.5)
+    collected(0.1, 0.1)
+    assert found.scores.tolist() == pytest.approx([0.9, 0.5])
+    assert found.xyxy.tolist() == [[10, 20, 30, 40]] * 2
+    assert len(collected()) == 0
+
+
+def test_scores_that_are_no_probabilities_are_refused(collected):
+    with pytest.raises(EngineError, match=r'score of 6\.5.*expected probabilities, 0 to 1'):
+        collected(6.5, 0.9)

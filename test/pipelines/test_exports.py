@@ -1,0 +1,214 @@
+"""Real exports of other libraries against those libraries' own post-processing, as recorded.
+
+test/data/exports/record.py made each folder: the model that the library exported, the files that
+it saved beside it, and what it said of one picture of the network's own size. Weights are random.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trt_perception.config import DetectorConfig
+from trt_perception.config import Thresholds
+from trt_perception.errors import EngineError
+from trt_perception.images.frame import Frame
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.stages.decoders.decode import decode
+
+EXPORTS = Path(__file__).parents[1] / 'data' / 'exports'
+DECODER = {
+    'rt_detr': 'rtdetr',
+    'detr': 'detr',
+    'yolos': 'detr',
+    'deformable_detr': 'detr_sigmoid',
+}
+NAMES = ('N/A 0', 'cat', 'dog', 'N/A 3', 'fox')
+
+
+def expected(family):
+    with np.load(EXPORTS / family / 'expected.npz') as content:
+        return dict(content)
+
+
+def opened(family, tmp_path, **values):
+    """Open a copy that belongs to this user, as a user would: by its path and nothing else."""
+    folder = tmp_path / family
+    shutil.copytree(EXPORTS / family, folder)
+    return open_pipeline(DetectorConfig(engine_path=str(folder / 'model.onnx'), **values))
+
+
+def rows(xyxy, scores, labels, size):
+    """Return what should be found, best first: clipped to the image, empty boxes left out."""
+    xyxy = np.clip(xyxy, 0, np.array([*size, *size]))
+    keep = (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
+    order = [index for index in np.argsort(-scores, kind='stable') if keep[index]]
+    return xyxy[order], scores[order], labels[order]
+
+
+def assert_same(found, xyxy, scores, labels, pixels, probability):
+    """Compare, letting detections of nearly the same score stand in either order."""
+    assert len(found) == len(scores) > 5
+    left = list(range(len(scores)))
+    for box, score, label in zip(found.xyxy, found.scores, found.class_ids, strict=True):
+        distance = [
+            np.abs(box - xyxy[index]).max() + 1e6 * (labels[index] != label) for index in left
+        ]
+        index = left.pop(int(np.argmin(distance)))
+        assert min(distance) < pixels
+        assert abs(score - scores[index]) < probability
+    assert (np.diff(found.scores) <= 0).all()
+
+
+@pytest.mark.parametrize('family', DECODER)
+def test_decoding_equals_the_librarys_own(family, tmp_path):
+    told = expected(family)
+    spec = opened(family, tmp_path).spec
+    size = tuple(int(side) for side in told['target_wh'])
+    assert spec.decoder == DECODERS[DECODER[family]]
+    (found,) = decode(
+        [told['logits'], told['pred_boxes']],
+        spec,
+        [Letterbox.fit(size, (96, 64), 'stretch')],
+        Thresholds(confidence=float(told['threshold'])),
+        max_detections=1000,
+    )
+    wanted = rows(told['xyxy'], told['scores'], told['labels'], size)
+    assert_same(found, *wanted, 1e-3, 1e-6)
+
+
+@pytest.mark.parametrize('family', DECODER)
+def test_the_export_in_the_pipeline_needs_no_parameter(family, tmp_path):
+    told = expected(family)
+    pipeline = opened(family, tmp_path)
+    assert pipeline.spec.class_names == NAMES
+    assert not pipeline.spec.has_manifest
+    height, width = told['image'].shape[:2]
+    frame = Frame.view(told['image'], width=width, height=height, step=3 * width, encoding='rgb8')
+    tensor, _ = pipeline.preprocess([frame])
+    assert np.abs(tensor - told['pixels']).max() < 1e-5
+    pipeline.enqueue(0, frame, Thresholds(confidence=float(told['threshold'])))
+    found = pipeline.collect(0).detections
+    # The library was asked for boxes on an image of another size.
+    xyxy = told['xyxy'] * np.array([width, height] * 2) / np.tile(told['target_wh'], 2)
+    wanted = rows(xyxy, told['scores'], told['labels'], (width, height))
+    # ONNX Runtime and torch add up in another order.
+    assert_same(found, *wanted, 0.05, 1e-3)
+
+
+def test_pictures_of_another_size_become_what_the_library_makes_of_them(tmp_path):
+    pipeline = opened('rt_detr', tmp_path)
+    with np.load(EXPORTS / 'resampling.npz') as content:
+        recorded = dict(content)
+    assert len(recorded) == 12
+    for name, levels in recorded.items():
+        processor, size = name.split()
+        width, height = map(int, size.split('x'))
+        data = random.Random(7).randbytes(width * height * 3)
+        frame = Frame.view(data, width=width, height=height, step=3 * width, encoding='rgb8')
+        ((tensor,), _) = pipeline.preprocess([frame])
+        off = np.abs(tensor.transpose(1, 2, 0) * 255 - levels)
+        # torch's uint8 resize has weights of fewer bits than PIL's. Pillow 13, by which this was
+        # recorded, resizes the axis that shrinks first where the other grows.
+        exact = processor == 'RTDetrImageProcessorPil' and (width > 96) == (height > 64)
+        assert off.max() < (1e-3 if exact else 1.001), name
+
+
+@pytest.mark.parametrize('family', ['detr', 'yolos', 'deformable_detr'])
+def test_what_is_left_is_padded_as_the_library_does(family, tmp_path):
+    """On the right and below, with 0 behind the normalisation; in one grey for all channels."""
+    pipeline = opened(family, tmp_path)
+    image = np.ascontiguousarray(expected(family)['image'][:, :80])
+    frame = Frame.view(image, width=80, height=64, step=240, encoding='rgb8')
+    ((tensor,), _) = pipeline.preprocess([frame])
+    assert np.abs(tensor[..., :80] - expected(family)['pixels'][0, ..., :80]).max() < 1e-5
+    assert np.abs(tensor[..., 80:]).max() < 0.25
+
+
+@pytest.mark.parametrize('family', DECODER)
+def test_the_pictures_pixels_matter(family, tmp_path):
+    """A network whose answers did not depend on the image would prove nothing above."""
+    pipeline = opened(family, tmp_path)
+    image = expected(family)['image']
+    said = []
+    for pixels in (image, 255 - image):
+        tensor, _ = pipeline.preprocess(
+            [Frame.view(pixels, width=96, height=64, step=288, encoding='rgb8')]
+        )
+        said.append(pipeline.infer(tensor)[0].copy())
+    assert np.abs(said[0] - said[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize('family', ['ssd', 'retinanet', 'faster_rcnn'])
+def test_torchvision_in_the_pipeline_needs_only_class_names(family, tmp_path):
+    told = expected(family)
+    pipeline = opened(family, tmp_path, model_class_names=NAMES, max_detections=1000)
+    assert pipeline.spec.decoder == DECODERS['torchvision']
+    height, width = told['image'].shape[:2]
+    thresholds = Thresholds(confidence=float(told['threshold']))
+    seen = []
+    for image in (told['image'], 255 - told['image']):
+        frame = Frame.view(image, width=width, height=height, step=3 * width, encoding='rgb8')
+        pipeline.enqueue(0, frame, thresholds)
+        seen.append(pipeline.collect(0).detections)
+    wanted = rows(told['xyxy'], told['scores'], told['labels'], (width, height))
+    assert_same(seen[0], *wanted, 0.01, 1e-4)
+    assert np.abs(seen[0].scores[:5] - seen[1].scores[:5]).max() > 1e-3  # pixels matter
+
+
+@pytest.mark.parametrize('family', ['ssd', 'faster_rcnn'])
+def test_torchvisions_background_is_told_of_where_class_names_are_missing_or_short(
+    family, tmp_path
+):
+    with pytest.raises(EngineError) as caught:
+        opened(family, tmp_path / 'a')
+    assert 'Label 0 of torchvision is the background' in str(caught.value)
+    assert 'the first of class_names' in str(caught.value)
+    # The background forgotten: the last class has no name.
+    pipeline = opened(family, tmp_path / 'b', model_class_names=NAMES[1:])
+    assert any("the background, is called 'cat'" in each for each in pipeline.spec.evidence)
+    image = expected(family)['image']
+    height, width = image.shape[:2]
+    frame = Frame.view(image, width=width, height=height, step=3 * width, encoding='rgb8')
+    pipeline.enqueue(0, frame, Thresholds(confidence=0.0))
+    with pytest.raises(EngineError) as caught:
+        pipeline.collect(0)
+    for words in ('class 4', 'there are 4 class names', 'Label 0 is the background'):
+        assert words in str(caught.value)
+
+
+def test_without_its_config_sigmoid_or_softmax_and_the_names_are_asked_for(tmp_path):
+    folder = tmp_path / 'lonely'
+    folder.mkdir()
+    shutil.copy(EXPORTS / 'rt_detr' / 'model.onnx', folder)
+    with pytest.raises(EngineError) as caught:
+        open_pipeline(DetectorConfig(engine_path=str(folder / 'model.onnx')))
+    for word in ('model.decoder', 'model.class_names', 'rtdetr', '5 classes', '4 classes as detr'):
+        assert word in str(caught.value)
+
+
+def test_a_config_of_another_program_is_left_alone(tmp_path):
+    folder = tmp_path / 'other'
+    folder.mkdir()
+    shutil.copy(EXPORTS / 'rt_detr' / 'model.onnx', folder)
+    for text in ('{"port": 80}', '[1, 2]', 'port = 80', '{"a": ' * 100_000):
+        (folder / 'config.json').write_text(text)
+        with pytest.raises(EngineError, match=r'model\.class_names'):
+            open_pipeline(DetectorConfig(engine_path=str(folder / 'model.onnx')))
+
+
+def test_the_folder_onnx_has_its_config_above_it(tmp_path):
+    folder = tmp_path / 'repository' / 'onnx'
+    folder.mkdir(parents=True)
+    shutil.copy(EXPORTS / 'yolos' / 'model.onnx', folder)
+    for name in ('config.json', 'preprocessor_config.json'):
+        shutil.copy(EXPORTS / 'yolos' / name, folder.parent)
+    pipeline = open_pipeline(DetectorConfig(engine_path=str(folder / 'model.onnx')))
+    assert pipeline.spec.class_names == NAMES
+    assert pipeline.spec.decoder == DECODERS['detr']

@@ -1,0 +1,125 @@
+"""What Ultralytics' exporter writes, against what its own predictor finds, as recorded.
+
+test/data/exports/record_ultralytics.py recorded metadata, shapes, output and boxes; the network
+between input and output is a constant here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from family_outputs import network
+
+from trt_perception.config import DetectorConfig
+from trt_perception.config import Thresholds
+from trt_perception.errors import EngineError
+from trt_perception.images.frame import Frame
+from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.pipelines.open_pipeline import open_pipeline
+
+EXPORTS = Path(__file__).parents[1] / 'data' / 'exports'
+DECODER = {
+    'ultralytics_rtdetr': 'rtdetr_end_to_end',
+    'ultralytics_rtdetr_one': 'rtdetr_end_to_end',
+    'ultralytics_rtdetr_open': 'rtdetr_end_to_end',
+    'ultralytics_rtdetr_8_4_46': 'rtdetr_ultralytics',
+    'ultralytics_dense': 'dense',
+    'ultralytics_nms': 'end_to_end',
+    'ultralytics_end_to_end': 'end_to_end',
+}
+RTDETR = [family for family in DECODER if 'rtdetr' in family]
+
+
+def recorded(family):
+    with np.load(EXPORTS / family / 'expected.npz') as content:
+        return dict(content)
+
+
+def declare(value, shape):
+    """Leave sides of an input or output of an ONNX file open."""
+    for side, told in zip(value.type.tensor_type.shape.dim, shape, strict=True):
+        if told < 0:
+            side.Clear()
+            side.dim_param = 'open'
+
+
+def written(told, path, metadata=None):
+    """Write a file that declares and gives what the exported one did; return its parameters."""
+    given = dict(told['metadata'].tolist()) if metadata is None else metadata
+    content = network({'output0': told['output']}, told['pixels'].shape, metadata=given)
+    model = onnx.load_model_from_string(content)
+    declare(model.graph.input[0], told['declared_input'])
+    declare(model.graph.output[0], told['declared_output'])
+    path.write_bytes(model.SerializeToString())
+    return {'engine_path': str(path), 'max_detections': 300}
+
+
+def frame_of(image):
+    height, width = image.shape[:2]
+    return Frame.view(image, width=width, height=height, step=3 * width, encoding='bgr8')
+
+
+def assert_same(found, told):
+    """Hold boxes to the predictor's, in either order where scores are equal."""
+    height, width = told['image'].shape[:2]
+    xyxy = np.clip(told['xyxy'], 0, [width, height, width, height])
+    whole = (xyxy[:, 2:] > xyxy[:, :2]).all(axis=1)
+    xyxy, scores, labels = xyxy[whole], told['scores'][whole], told['labels'][whole]
+    assert len(found) == len(scores) > 3
+    order = np.lexsort((*found.xyxy.T, -found.scores))
+    wanted = np.lexsort((*xyxy.T, -scores))
+    assert np.abs(found.scores[order] - scores[wanted]).max() < 1e-6
+    assert np.abs(found.xyxy[order] - xyxy[wanted]).max() < 1e-3
+    assert (found.class_ids[order] == labels[wanted]).all()
+
+
+@pytest.mark.parametrize('family', DECODER)
+def test_boxes_are_those_of_ultralytics_own_predictor(family, tmp_path):
+    told = recorded(family)
+    pipeline = open_pipeline(DetectorConfig(**written(told, tmp_path / 'best.onnx')))
+    assert pipeline.spec.decoder == DECODERS[DECODER[family]]
+    assert not pipeline.spec.has_manifest
+    frame = frame_of(told['image'])
+    tensor, _ = pipeline.preprocess([frame])
+    assert np.abs(tensor - told['pixels']).max() < 1e-6
+    thresholds = Thresholds(confidence=float(told['confidence']), iou=float(told['iou']))
+    pipeline.enqueue(0, frame, thresholds)
+    assert_same(pipeline.collect(0).detections, told)
+
+
+@pytest.mark.parametrize('family', RTDETR)
+def test_centres_in_parts_of_the_input_are_no_corners_in_pixels(family, tmp_path):
+    told = recorded(family)
+    config = DetectorConfig(
+        **written(told, tmp_path / 'best.onnx'),
+        model_decoder='end_to_end',
+        model_class_names=('a', 'b', 'c'),
+        model_resize='stretch',
+        model_color_order='rgb',
+        model_scale=1 / 255,
+    )
+    pipeline = open_pipeline(config)
+    pipeline.enqueue(0, frame_of(told['image']), Thresholds(confidence=0.02))
+    with pytest.raises(EngineError, match=r'end_to_end expects boxes in network pixels'):
+        pipeline.collect(0)
+
+
+def test_class_numbers_are_no_probabilities(tmp_path):
+    """As a manifest of before says, in which two classes were taken for the older layout."""
+    told = recorded('ultralytics_rtdetr')
+    values = written(told, tmp_path / 'best.onnx')
+    pipeline = open_pipeline(DetectorConfig(**values, model_decoder='rtdetr_ultralytics'))
+    pipeline.enqueue(0, frame_of(told['image']), Thresholds(confidence=0.02))
+    with pytest.raises(EngineError, match=r'Set model\.decoder to rtdetr_end_to_end'):
+        pipeline.collect(0)
+
+
+def test_without_metadata_two_classes_are_not_guessed(tmp_path):
+    told = recorded('ultralytics_rtdetr')
+    values = written(told, tmp_path / 'best.onnx', metadata={})
+    with pytest.raises(EngineError) as caught:
+        open_pipeline(DetectorConfig(**values, model_class_names=('cat', 'dog')))
+    assert 'end_to_end and rtdetr_ultralytics and rtdetr_end_to_end' in str(caught.value)

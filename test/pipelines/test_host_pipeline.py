@@ -1,0 +1,260 @@
+"""The CPU pipeline end to end, on ONNX models written here, whose boxes known pixels decide."""
+
+import json
+import sys
+import time
+import weakref
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+from support_models import ANCHORS
+from support_models import HEIGHT
+from support_models import WIDTH
+from support_models import identity
+from support_models import manifest
+from support_models import tiny_onnx
+
+from trt_perception import gpu
+from trt_perception.config import DetectorConfig
+from trt_perception.config import Thresholds
+from trt_perception.detector import warm_up
+from trt_perception.errors import ConfigError
+from trt_perception.errors import EngineError
+from trt_perception.errors import ManifestError
+from trt_perception.errors import TrtPerceptionError
+from trt_perception.images.frame import Frame
+from trt_perception.model.model_file import read_model_file
+from trt_perception.pipelines.host import HostPipeline
+from trt_perception.pipelines.open_pipeline import open_pipeline
+
+PLAIN = {'mean': [0, 0, 0], 'std': [1, 1, 1]}
+ENOUGH = {
+    'model.resize': 'letterbox',
+    'model.color_order': 'rgb',
+    'model.scale': 1 / 255,
+    'model.decoder': 'dense',
+    'model.class_names': ['cat', 'dog'],
+}
+
+
+def write_onnx(folder, content=None, *, described=True, **changes):
+    """Write a model, and its manifest if asked; return its path."""
+    content = tiny_onnx() if content is None else content
+    path = folder / 'tiny.onnx'
+    path.write_bytes(content)
+    if described:
+        facts = manifest(onnx=identity('tiny.onnx', content), engine=None)
+        facts['preprocessing'].update(PLAIN)
+        facts['outputs'][0]['shape'] = [1, 6, 2 * ANCHORS]
+        path.with_name('tiny.onnx.json').write_text(json.dumps({**facts, **changes}))
+    return path
+
+
+def opened(path, **values):
+    values = {name.replace('__', '.'): value for name, value in values.items()}
+    return open_pipeline(DetectorConfig.from_values({'engine_path': str(path), **values}))
+
+
+def picture(anchors, width=WIDTH, height=HEIGHT):
+    """Return a frame of the network's own size whose pixels say these anchors."""
+    rgb = np.zeros((height, width, 3), np.uint8)
+    for (row, column), pixel in anchors.items():
+        rgb[row, column] = pixel
+    return Frame.view(rgb, width=width, height=height, step=3 * width, encoding='rgb8')
+
+
+def detect(pipeline, frame, thresholds=None):
+    assert pipeline.depth == 1
+    pipeline.enqueue(0, frame, thresholds or Thresholds())
+    assert pipeline.done(0) is True
+    began = time.perf_counter()
+    result = pipeline.collect(0)
+    assert 0 < result.compute_s <= time.perf_counter() - began
+    found = result.detections
+    return [
+        ([round(float(side), 2) for side in box], round(float(score), 3), int(class_id))
+        for box, score, class_id in zip(found.xyxy, found.scores, found.class_ids, strict=True)
+    ]
+
+
+CAT = {(0, 1): (102, 51, 204)}  # centre 0.4 * 64, size 0.2 * 64, score 0.8
+CAT_FOUND = ([19.2, 19.2, 32.0, 32.0], 0.8, 0)
+DOG = {(1, 2): (51, 51, 153)}  # centre 12.8, size 12.8, score 0.6
+DOG_FOUND = ([6.4, 6.4, 19.2, 19.2], 0.6, 1)
+
+
+def test_an_empty_picture(tmp_path):
+    assert detect(opened(write_onnx(tmp_path)), picture({})) == []
+
+
+def test_known_pixels_give_known_boxes(tmp_path):
+    pipeline = opened(write_onnx(tmp_path))
+    assert pipeline.spec.has_manifest
+    assert pipeline.spec.class_names == ('cat', 'dog')
+    for anchors, expected in [
+        (CAT, [CAT_FOUND]),
+        (DOG, [DOG_FOUND]),
+        ({}, []),
+        ({**DOG, **CAT}, [CAT_FOUND, DOG_FOUND]),
+    ]:
+        assert detect(pipeline, picture(anchors)) == expected
+
+
+def test_parameters_alone_give_the_same(tmp_path):
+    values = {name.replace('.', '__'): value for name, value in ENOUGH.items()}
+    pipeline = opened(write_onnx(tmp_path, described=False), **values)
+    assert not pipeline.spec.has_manifest
+    assert detect(pipeline, picture({**DOG, **CAT})) == [CAT_FOUND, DOG_FOUND]
+
+
+def test_without_manifest_and_parameters_it_says_which(tmp_path):
+    with pytest.raises(EngineError) as caught:
+        opened(write_onnx(tmp_path, described=False))
+    assert 'model.class_names' in str(caught.value)
+    assert 'output0 float32[1, 6, 8]' in str(caught.value)
+
+
+def test_colour_order_reaches_the_network(tmp_path):
+    pipeline = opened(write_onnx(tmp_path), model__color_order='bgr')
+    # Red and blue have changed places: centre 0.8 * 64, score 0.4.
+    assert detect(pipeline, picture(CAT)) == [([44.8, 44.8, 57.6, 48.0], 0.4, 0)]
+
+
+def test_boxes_return_to_the_pixels_of_a_larger_source(tmp_path):
+    # 128 x 48 source pixels become 64 x 24, 12 rows below the top; stretched, 64 x 48.
+    pipeline = opened(write_onnx(tmp_path), model__resize='stretch')
+    rgb = np.zeros((48, 128, 3), np.uint8)
+    rgb[0, 2:4] = CAT[0, 1]
+    frame = Frame.view(rgb, width=128, height=48, step=384, encoding='rgb8')
+    assert detect(pipeline, frame) == [([38.4, 19.2, 64.0, 32.0], 0.8, 0)]
+    pipeline = opened(write_onnx(tmp_path))
+    # The grey padding is read now: 114 says centre and size 28.6, score 0.447, for both classes.
+    box = ([28.61, 4.61, 85.84, 48.0], 0.447)
+    assert detect(pipeline, frame) == [(*box, 0), (*box, 1)]
+
+
+def test_thresholds_of_each_frame(tmp_path):
+    pipeline = opened(write_onnx(tmp_path))
+    frame = picture({**DOG, **CAT})
+    assert detect(pipeline, frame, Thresholds(confidence=0.7)) == [CAT_FOUND]
+    assert detect(pipeline, frame, Thresholds(class_ids=(1,))) == [DOG_FOUND]
+    assert detect(pipeline, frame) == [CAT_FOUND, DOG_FOUND]
+    weaker = {(0, 2): (102, 51, 102)}  # the cat again, at 0.4
+    frame = picture({**CAT, **weaker})
+    assert detect(pipeline, frame) == [CAT_FOUND]
+    assert len(detect(pipeline, frame, Thresholds(iou=1.0))) == 2
+
+
+def test_parameters_of_the_decoder(tmp_path):
+    same_place = {**CAT, (1, 0): (102, 51, 153)}
+    path = write_onnx(tmp_path)
+    assert len(detect(opened(path), picture(same_place))) == 2
+    assert len(detect(opened(path, class_agnostic_nms=True), picture(same_place))) == 1
+    assert detect(opened(path, max_detections=1), picture({**DOG, **CAT})) == [CAT_FOUND]
+    config = DetectorConfig(engine_path=str(path), class_agnostic_nms=True)
+    pipeline = HostPipeline(read_model_file(path), config, max_candidates=1)
+    assert detect(pipeline, picture({**DOG, **CAT})) == [CAT_FOUND]
+
+
+def test_half_precision_model(tmp_path):
+    content = tiny_onnx(dtype=TensorProto.FLOAT16)
+    path = write_onnx(tmp_path, content, described=False)
+    values = {name.replace('.', '__'): value for name, value in ENOUGH.items()}
+    pipeline = opened(path, **values)
+    assert pipeline.spec.preprocessing.dtype == 'float16'
+    ((box, score, class_id),) = detect(pipeline, picture(CAT))
+    assert box == pytest.approx(CAT_FOUND[0], abs=0.02)
+    assert score == pytest.approx(0.8, abs=1e-3)
+    assert class_id == 0
+
+
+def test_open_dimensions_are_closed_by_the_input_size(tmp_path):
+    content = tiny_onnx(shape=('batch', 3, 'height', 'width'), output_shape=('batch', 'rows', 'n'))
+    path = write_onnx(tmp_path, content, described=False)
+    values = {name.replace('.', '__'): value for name, value in ENOUGH.items()}
+    with pytest.raises(EngineError, match=r'model\.input_size'):
+        opened(path, **values)
+    pipeline = opened(path, model__input_size=[WIDTH, HEIGHT], **values)
+    assert pipeline.spec.input.shape == (1, 3, HEIGHT, WIDTH)
+    assert detect(pipeline, picture(CAT)) == [CAT_FOUND]
+
+
+def test_an_open_output_that_turns_out_otherwise_is_an_engine_error(tmp_path):
+    content = tiny_onnx(output_shape=(1, 'rows', 'n'), hidden_rows=True)
+    path = write_onnx(tmp_path, content, described=False)
+    values = {name.replace('.', '__'): value for name, value in ENOUGH.items()}
+    pipeline = opened(path, **values)
+    assert pipeline.spec.outputs[0].shape[1] == -1
+    assert detect(pipeline, picture(CAT)) == [CAT_FOUND]
+    # Six rows come; one class would make five, three seven.
+    for names in (['cat'], ['cat', 'dog', 'fox']):
+        pipeline = opened(path, **{**values, 'model__class_names': names})
+        with pytest.raises(EngineError, match=r'\(1, [57], N\).*\[1, 6, 8\]'):
+            warm_up(pipeline)
+
+
+@pytest.mark.parametrize('content', [b'x', b'\0' * 1000, tiny_onnx()[:-50], b'<html></html>'])
+@pytest.mark.parametrize('described', [False, True])
+def test_a_file_that_is_no_model(tmp_path, content, described):
+    path = write_onnx(tmp_path, content, described=described)
+    with pytest.raises(EngineError, match=r'tiny\.onnx: is no ONNX model') as caught:
+        opened(path)
+    assert caught.value.__cause__ is not None
+
+
+def test_a_manifest_of_another_model(tmp_path):
+    described = [{'name': 'images', 'shape': [1, 3, 99, 64], 'dtype': 'float32'}]
+    with pytest.raises(ManifestError, match='99'):
+        opened(write_onnx(tmp_path, inputs=described))
+
+
+@pytest.mark.parametrize(
+    ('shape', 'word'), [((1, 1, 48, 64), r'\[1, 1, 48, 64\]'), ((8, 3, 48, 64), 'batch 1')]
+)
+def test_a_model_with_another_input(tmp_path, shape, word):
+    # Never run, so the nodes behind the input do not matter.
+    content = tiny_onnx(shape=shape, output_shape=('b', 6, 'n'))
+    path = write_onnx(tmp_path, content, described=False)
+    values = {name.replace('.', '__'): value for name, value in ENOUGH.items()}
+    with pytest.raises(EngineError, match=word):
+        opened(path, **values)
+
+
+def test_no_path_says_how_to_give_one():
+    with pytest.raises(ConfigError) as caught:
+        open_pipeline(DetectorConfig())
+    assert "'engine_path'" in str(caught.value)
+    assert 'engine_path:=' in str(caught.value)
+
+
+@pytest.mark.parametrize('suffix', ['.engine', '.plan', '.trt'])
+def test_an_engine_goes_to_the_gpu_and_says_what_that_needs(tmp_path, suffix, monkeypatch):
+    path = tmp_path / f'tiny{suffix}'
+    path.write_bytes(b'ptrt')
+    monkeypatch.setitem(sys.modules, 'cuda', None)  # as where it is not installed
+    gpu._bindings.cache_clear()
+    with pytest.raises(TrtPerceptionError, match='pip install'):
+        opened(path)
+
+
+def test_the_runtime_is_told_how_many_threads_and_not_to_spin(tmp_path):
+    options = opened(write_onnx(tmp_path), cpu_threads=3)._model._session.get_session_options()
+    assert options.intra_op_num_threads == 3
+    assert options.inter_op_num_threads == 1
+    assert options.get_session_config_entry('session.intra_op.allow_spinning') == '0'
+
+
+def test_without_onnx_runtime_it_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'onnxruntime', None)
+    with pytest.raises(EngineError, match=r'tiny\.onnx needs ONNX Runtime: .*pip install'):
+        opened(write_onnx(tmp_path))
+
+
+def test_a_closed_pipeline_is_closed_twice(tmp_path):
+    pipeline = opened(write_onnx(tmp_path))
+    detect(pipeline, picture(CAT))
+    model = weakref.ref(pipeline._model)
+    pipeline.close()
+    pipeline.close()
+    assert model() is None  # freed at once

@@ -1,0 +1,80 @@
+"""Whoever installs what package.xml and setup.py name has everything that the package imports."""
+
+import ast
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# Packages that rosdep knows by another name than their import.
+ROSDEP = {
+    'PIL': 'python3-pil',
+    'cv2': 'python3-opencv',
+    'numpy': 'python3-numpy',
+    'tqdm': 'python3-tqdm',
+    'yaml': 'python3-yaml',
+}
+# What rosdep does not have on every platform is an extra of setup.py, by the name pip knows.
+EXTRAS = {
+    'cuda': 'cuda-bindings',
+    'matplotlib': 'matplotlib',
+    'ml_dtypes': 'ml_dtypes',
+    'onnx': 'onnx',
+    'onnxruntime': 'onnxruntime',
+    'onnxslim': 'onnxslim',
+    'pycocotools': 'pycocotools',
+    'pydantic': 'pydantic',
+}
+
+
+def imported():
+    """Return the top-level names that package and launch files import, with one file of each."""
+    found = {}
+    for path in [*(ROOT / 'trt_perception').rglob('*.py'), *(ROOT / 'launch').glob('*.py')]:
+        for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module]
+            elif isinstance(node, ast.Call):
+                called = getattr(node.func, 'attr', getattr(node.func, 'id', ''))
+                if called == 'import_module' and isinstance(node.args[0], ast.Constant):
+                    names = [node.args[0].value]
+            for name in names:
+                found.setdefault(name.split('.')[0], path.relative_to(ROOT))
+    own = {'trt_perception', *sys.stdlib_module_names}
+    return {name: path for name, path in found.items() if name not in own}
+
+
+def package_xml():
+    root = ElementTree.parse(ROOT / 'package.xml').getroot()
+    return {element.text for element in root if element.tag in ('depend', 'exec_depend')}
+
+
+def extras():
+    """Return the packages that setup.py's extras name, without their versions."""
+    for node in ast.walk(ast.parse((ROOT / 'setup.py').read_text(encoding='utf-8'))):
+        if isinstance(node, ast.keyword) and node.arg == 'extras_require':
+            lists = ast.literal_eval(node.value).values()
+            return {
+                entry.split('[')[0].split('<')[0].split('>')[0] for one in lists for entry in one
+            }
+    raise AssertionError('setup.py has no extras_require')
+
+
+@pytest.mark.parametrize(('name', 'path'), imported().items())
+def test_every_import_is_declared(name, path):
+    if name in EXTRAS:
+        assert EXTRAS[name] in extras(), f'{path} imports {name}: name it in setup.py'
+    else:
+        wanted = ROSDEP.get(name, name)
+        assert wanted in package_xml(), f'{path} imports {name}: name {wanted} in package.xml'
+
+
+def test_nothing_is_declared_that_nobody_imports():
+    declared = {ROSDEP.get(name, name) for name in imported()}
+    # The node's transitions are rclpy's, which needs their messages at run time.
+    assert package_xml() - declared <= {'lifecycle_msgs'}

@@ -1,0 +1,401 @@
+"""README and docs name what exists: links, parameters, topics, arguments, executables, figures."""
+
+import ast
+import functools
+import json
+import operator
+import os
+import re
+import statistics
+import subprocess
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+import test_imports
+import yaml
+from docs_pages import ARCHITECTURE
+from docs_pages import BENCHMARKS
+from docs_pages import DECODERS_PAGE
+from docs_pages import MANIFEST
+from docs_pages import PACKAGE
+from docs_pages import PAGES
+from docs_pages import README
+from docs_pages import ROOT
+from docs_pages import SOURCES
+from docs_pages import blocks
+from docs_pages import calls
+from docs_pages import codes
+from docs_pages import executables
+from docs_pages import launch_arguments
+from docs_pages import page_id
+from docs_pages import prose
+from docs_pages import rows
+from docs_pages import section
+
+from trt_perception.config import PARAMETERS
+from trt_perception.config import DetectorConfig
+from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.decoder_spec import FAMILIES
+from trt_perception.model.manifest import parse_manifest
+from trt_perception.model.recognition.recognise import recognise
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.tools import parameter_files
+
+# Links, places, blocks.
+
+
+def anchors(text):
+    """Return the anchors that headings make, as code hosts do."""
+    titles = re.findall(r'^#+ (.+)$', prose(text), re.MULTILINE)
+    return {re.sub(r'[^\w\- ]', '', title.lower()).replace(' ', '-') for title in titles}
+
+
+@pytest.mark.parametrize('page', PAGES, ids=page_id)
+def test_relative_links_resolve(page):
+    text = page.read_text(encoding='utf-8')
+    for target in re.findall(r'\]\(([^)\s]+)\)', prose(text)):
+        if target.startswith(('http://', 'https://')):
+            continue
+        path, _, anchor = target.partition('#')
+        there = page.parent / path if path else page
+        assert there.exists(), target
+        if anchor:
+            assert anchor in anchors(there.read_text(encoding='utf-8')), target
+
+
+def test_every_page_is_linked_from_the_readme():
+    linked = {(ROOT / target).resolve() for target in re.findall(r'\]\(([^)#\s]+)', README)}
+    assert [page for page in PAGES[1:] if page not in linked] == []
+
+
+@pytest.mark.parametrize(
+    'path',
+    [*PAGES, *sorted((ROOT / 'docs').rglob('*.json')), ROOT / 'CHANGELOG.rst'],
+    ids=page_id,
+)
+def test_no_private_places(path):
+    private = r'(?<![\w~.…])/(?:work|root|tmp|home|mnt|Users|private)/\S*'
+    assert re.findall(private, path.read_text(encoding='utf-8')) == []
+
+
+@pytest.mark.parametrize('page', PAGES, ids=page_id)
+def test_code_blocks_parse(page):
+    text = page.read_text(encoding='utf-8')
+    known = {'bash', 'json', 'python', 'text', 'xml', 'yaml'}
+    assert set(re.findall(r'^```(\w+)$', text, re.MULTILINE)) <= known
+    for block in blocks(text, 'yaml'):
+        assert yaml.safe_load(block)
+    for block in blocks(text, 'json'):
+        assert json.loads(block)
+    for block in blocks(text, 'xml'):
+        assert ElementTree.fromstring(block) is not None
+    for block in blocks(text, 'python'):
+        assert ast.parse(block)
+    for block in blocks(text, 'bash'):
+        checked = subprocess.run(['bash', '-n'], input=block, capture_output=True, text=True)
+        assert checked.returncode == 0, checked.stderr
+
+
+def test_pictures_are_small():
+    pictures = [path for path in (ROOT / 'docs' / 'images').iterdir() if path.is_file()]
+    assert pictures
+    assert [path.name for path in pictures if path.stat().st_size > 300_000] == []
+
+
+# Names.
+
+
+def flat(mapping, prefix=''):
+    """Return nested parameters by their dotted names."""
+    found = {}
+    for key, value in mapping.items():
+        nested = isinstance(value, dict)
+        found.update(flat(value, f'{prefix}{key}.') if nested else {f'{prefix}{key}': value})
+    return found
+
+
+@pytest.mark.parametrize('block', blocks(README, 'yaml'))
+def test_parameter_files_in_the_readme_work(block):
+    values = flat(yaml.safe_load(block)['/**']['ros__parameters'])
+    config = DetectorConfig.from_values(values)
+    # An export of three classes by YOLOX: all that is left open is said.
+    image = TensorSpec('images', (1, 3, 640, 640), 'float32')
+    output = TensorSpec('output', (1, 8400, 8), 'float32')
+    found = recognise('x', [image], [output], {}, None, given=config.given())
+    assert found.class_names == ('person', 'forklift', 'pallet')
+
+
+def test_parameter_table_of_the_readme():
+    table = rows(section(README, 'Parameters'))
+    known = {parameter.name: parameter for parameter in PARAMETERS}
+    assert len(table) > 5
+    for cell, default, live, _ in table:
+        name = cell.strip('`')
+        if name == 'model.*':
+            continue
+        assert (live == 'yes') == known[name].live, name
+        value = known[name].default
+        shown = 'empty' if value in ('', ()) else f'{value:g}' if type(value) is float else value
+        assert default.split(':')[0] == str(shown), name
+
+
+@pytest.mark.parametrize('page', PAGES, ids=page_id)
+def test_parameters_that_commands_name(page):
+    text = page.read_text(encoding='utf-8')
+    known = {parameter.name for parameter in PARAMETERS}
+    named = re.findall(r'ros2 param \w+ /\w+ ([\w.]+)', text)
+    named += re.findall(r'(?<!\w)-p ([\w.]+):=', text)
+    named += re.findall(r'`(model\.\w+|image_qos\.\w+|debug_image\.\w+)', text)
+    assert set(named) <= known
+
+
+def test_generated_files_are_up_to_date():
+    generated = 'python -m trt_perception.tools.parameter_files'
+    for name, text in (
+        ('docs/parameters.md', parameter_files.markdown_text()),
+        ('config/detect.yaml', parameter_files.yaml_text()),
+    ):
+        assert (ROOT / name).read_text(encoding='utf-8') == text, f'run {generated}'
+
+
+def test_topics():
+    published = {
+        (node.args[1].value, node.args[0].id)
+        for node in calls('create_publisher')
+        if isinstance(node.args[1], ast.Constant)
+    }
+    resolved = {
+        node.args[0].value
+        for node in calls('resolve_topic_name')
+        if isinstance(node.args[0], ast.Constant)
+    }
+    told = [(codes(cell)[0], cell, kind) for cell, kind, _ in rows(section(README, 'Topics'))]
+    assert {name for name, cell, _ in told if cell.startswith('in ')} == resolved == {'image'}
+    out = {(name, kind.split('/')[1]) for name, cell, kind in told if cell.startswith('out ')}
+    assert out == published
+
+
+def test_encodings():
+    told = section(README, 'Topics').partition('Encodings:')[2].partition(', with')[0]
+    assert sorted(codes(told)) == sorted(PIXEL_FORMATS)
+    assert f'{len(PIXEL_FORMATS)} image encodings' in README
+
+
+def test_launch_arguments():
+    known = launch_arguments('detect.launch.py')
+    scalars = {parameter.name for parameter in PARAMETERS if '[]' not in parameter.kind}
+    told = section(README, 'Launch arguments')
+    listed = codes(told.partition('lists them:')[2].partition('and by its own name every')[0])
+    assert sorted(listed) == sorted(known - scalars)
+    examples = codes(told.partition('that is no list, as')[2].partition('. ')[0])
+    assert examples
+    assert set(examples) <= scalars
+    included = re.findall(r'<arg name="([^"]+)"', told)
+    assert included
+    commands = re.findall(r'ros2 launch trt_perception (\S+)((?: [\w.]+:=\S*)*)', README)
+    assert {name for name, _ in commands} == {'demo.launch.py', 'detect.launch.py'}
+    for name, arguments in commands:
+        assert set(re.findall(r'([\w.]+):=', arguments)) <= known | launch_arguments(name)
+    assert {*included, *re.findall(r'`([\w.]+):=', README)} <= known
+
+
+@pytest.mark.parametrize('page', PAGES, ids=page_id)
+def test_executables_and_scripts(page):
+    text = page.read_text(encoding='utf-8')
+    named = re.findall(r'ros2 run trt_perception (\w+)', text)
+    named += re.findall(r'scripts/run (?:--distro \w+ )?(\w+)', text)
+    assert set(named) - {'NAME'} <= executables()
+    for name in re.findall(r'(?<![\w/])scripts/(\w+)', text):
+        assert os.access(ROOT / 'scripts' / name, os.X_OK), name
+    for module in re.findall(r'python3? -m (trt_perception[\w.]*)', text):
+        assert ROOT.joinpath(*module.split('.')).with_suffix('.py').exists(), module
+
+
+def test_drop_reasons():
+    first = [node.args[0] for name in ('ImageError', 'drop') for node in calls(name)]
+    reasons = {argument.value for argument in first if isinstance(argument, ast.Constant)}
+    for text in (section(ARCHITECTURE, 'Counting'), section(README, 'Troubleshooting')):
+        cells = [cell for cell, _ in rows(text) if 'dropped:' in cell]
+        told = {code.removeprefix('dropped: ') for cell in cells for code in codes(cell)}
+        assert told == reasons
+
+
+# docs/manifest.md and docs/architecture.md.
+
+
+def test_manifest_example_is_the_shipped_one():
+    example, _ = blocks(MANIFEST, 'json')
+    shipped = json.loads((ROOT / 'models' / 'digits.onnx.json').read_text(encoding='utf-8'))
+    told = json.loads(example)
+    assert parse_manifest(example.encode(), 'docs/manifest.md').class_names == tuple('0123456789')
+    assert {**told, 'notes': None} == {**shipped, 'notes': None}
+    keys = {f'preprocessing.{key}' for key in told['preprocessing']}
+    keys |= {f'decoder.{key}' for constants in FAMILIES.values() for key in ('family', *constants)}
+    keys |= {f'….{key}' for key in (*told['onnx'], *told['inputs'][0])}
+    keys |= set(told) - {'preprocessing', 'decoder'} | {'build'}
+    assert {cell.strip('`') for cell, *_ in rows(section(MANIFEST, 'Schema 1'))} == keys
+
+
+def test_manifest_build_section():
+    example, build = (json.loads(block) for block in blocks(MANIFEST, 'json'))
+    whole = json.dumps({**example, 'build': build}).encode()
+    assert parse_manifest(whole, 'docs/manifest.md').build.as_dict() == build
+    told = {cell.strip('`') for cell, *_ in rows(section(MANIFEST, 'Build'))}
+    assert told == {*build, *(f'precision.{key}' for key in build['precision'])} - {'precision'}
+
+
+def test_decoders_are_all_described():
+    told = [(name.strip('`'), constants) for name, constants, *_ in rows(DECODERS_PAGE)]
+    assert told[: len(DECODERS)] == [(name, str(spec)) for name, spec in DECODERS.items()]
+
+
+def test_architecture_has_the_layers_that_are_enforced():
+    told = {layer: codes(modules) for layer, modules, _ in rows(section(ARCHITECTURE, 'Layers'))}
+    assert list(told) == list(test_imports.LAYERS)
+    assert told == test_imports.LAYERS
+
+
+def test_architecture_names_what_exists():
+    defined = {'debug_image'} | {
+        node.name
+        for tree in SOURCES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+    }
+    picture = (ROOT / 'docs' / 'images' / 'frame_path.svg').read_text(encoding='utf-8')
+    words = ' '.join(re.findall(r'<text[^>]*>([^<]+)<', picture))
+    shown = re.findall(r'\b([A-Z][a-z]+[A-Z]\w+|[a-z]+_\w+)\b', words)
+    assert len(shown) > 10
+    assert set(shown) - {'TensorRT'} <= defined
+    for path in re.findall(r'`((?:\w+/)*\w+\.(?:py|cu))`', ARCHITECTURE):
+        assert (PACKAGE / path).exists() or (ROOT / path).exists(), path
+
+
+# Figures and versions.
+
+
+def test_benchmark_figures_are_the_recorded_ones():
+    folder = ROOT / 'docs' / 'benchmarks'
+    frame_path = json.loads((folder / 'frame_path.json').read_text(encoding='utf-8'))
+    assert f'**{frame_path["ratio"]:.2f}**' in BENCHMARKS
+    assert frame_path['ratio'] <= 1.25
+    transport = json.loads((folder / 'transport.json').read_text(encoding='utf-8'))
+    for text in (section(BENCHMARKS, 'Transport'), section(README, 'Large images')):
+        told = {cell: figures for cell, *figures in rows(text)}
+        assert set(told) == set(transport['medians'])
+        for case, row in transport['medians'].items():
+            expected = [f'{100 * row["arrived"]:.0f} %']
+            expected += [f'{row[key]:.1f} ms' for key in ('p50_ms', 'cpu_ms')]
+            assert [cell for cell in told[case] if cell in expected] == expected
+
+
+@pytest.mark.parametrize(
+    ('title', 'files', 'suffix'),
+    [
+        ('The digits in several precisions', ['digits_cpu'], '.onnx'),
+        ('On a GPU', ['digits_gpu', 'digits_gpu_tf32'], ''),
+    ],
+)
+def test_accuracy_figures_are_the_recorded_ones(title, files, suffix):
+    text = (ROOT / 'docs' / 'accuracy.md').read_text(encoding='utf-8')
+    models = {}
+    for file in files:
+        recorded = ROOT / 'docs' / 'accuracy' / f'{file}.json'
+        models |= json.loads(recorded.read_text(encoding='utf-8'))['models']
+    told = {f'digits_{name.strip("`")}{suffix}': row for name, *row in rows(section(text, title))}
+    assert set(told) == set(models)
+    for name, (m_ap, m_ap50, m_ap75, shares, f1) in told.items():
+        metrics, at = models[name]['metrics'], models[name]['at_threshold']
+        assert [m_ap, m_ap50, m_ap75] == [f'{metrics[k]:.3f}' for k in ('mAP', 'mAP50', 'mAP75')]
+        assert shares == f'{at["precision"]:.3f}, {at["recall"]:.3f}'
+        agreement = models[name].get('agreement')
+        assert f1 == (f'{agreement["F1"]:.4f}' if agreement else '')
+
+
+GPU_STEPS = {
+    'engine, graph replay (*E*)': 'engine_graph',
+    'engine, plain enqueue': 'engine_enqueue',
+    'upload of 6.2 MB': 'upload',
+    'letterbox kernel': 'letterbox',
+    'filter and NMS, 300 boxes left': 'decode',
+    'one graph: letterbox, engine, filter, NMS': 'graph',
+    'upload and graph': 'upload_graph',
+}
+
+
+def test_gpu_figures_are_the_recorded_ones():
+    folder = ROOT / 'docs' / 'benchmarks'
+    told = {head: cells for head, *cells in rows((folder / 'gpu.md').read_text(encoding='utf-8'))}
+
+    def recorded(name):
+        path = folder / 'gpu' / f'reference_fp16_{name}.json'
+        return json.loads(path.read_text(encoding='utf-8'))['models'][0]
+
+    runs = [recorded(f'run{number}') for number in range(1, 6)]
+
+    def median(*keys):
+        return statistics.median(functools.reduce(operator.getitem, keys, run) for run in runs)
+
+    for index, depth in enumerate(('1', '2', '3 (default)', '4')):
+        pipeline, ratio = ('pipelines', index), ('ratios', index)
+        assert told[depth] == [
+            f'{median(*pipeline, "frames_per_s"):.0f}',
+            f'{median(*ratio, "throughput_x_engine"):.2f}',
+            f'{median(*ratio, "throughput_over_naive"):.1f}',
+            f'{median(*pipeline, "latency_ms", "p50"):.2f} ms',
+            f'{median(*ratio, "p50_minus_engine_ms"):.2f} ms',
+            f'{median(*ratio, "p99_over_p50"):.2f}',
+            f'{median(*pipeline, "enqueue_ms", "mean"):.2f} ms',
+            f'{median(*pipeline, "device_memory_bytes") / 2**20:.0f} MiB',
+        ]
+    for head, name in GPU_STEPS.items():
+        mean = median('stages', name, 'mean_ms')
+        assert told[head] == [f'{mean:.4f}' if name == 'letterbox' else f'{mean:.3f}'], head
+    encodings = {name: cells for head, cells in told.items() for name in codes(head)}
+    for name, time in recorded('encodings')['encodings'].items():
+        size, upload, letterbox = encodings[name]
+        assert size == f'{time["frame_bytes"] / 1e6:.2f}'
+        assert upload == f'{time["upload_ms"]:.3f}'
+        assert letterbox == f'{time["letterbox_ms"] * 1e3:.1f}'
+
+
+def test_figures_of_antialiasing_are_the_recorded_ones():
+    folder = ROOT / 'docs' / 'benchmarks'
+    told = {head: cells for head, *cells in rows((folder / 'gpu.md').read_text(encoding='utf-8'))}
+    text = (folder / 'gpu' / 'antialias_letterbox.json').read_text(encoding='utf-8')
+    recorded = {(row['size'][1], row['encoding']): row for row in json.loads(text)['letterbox']}
+    for name in ('bgr8', 'mono8', 'mono16', 'nv12', 'bayer_rggb8'):
+        small, large = recorded[1080, name], recorded[2160, name]
+        figures = small['plain'], small['antialias'], large['antialias']
+        assert told[name] == [f'{figure:.1f}' for figure in figures]
+
+
+def test_reliability_figures_are_the_recorded_ones():
+    text = (ROOT / 'docs' / 'reliability.md').read_text(encoding='utf-8')
+    recorded = ROOT / 'docs' / 'reliability' / 'cpu.json'
+    runs = json.loads(recorded.read_text(encoding='utf-8'))['figures']
+    said = [figure for figure in runs['faults'] if figure['promise'].startswith('said: ')]
+    slowest = max(said, key=lambda figure: figure['value'])
+    rest = [figure for figure in runs['faults'] if figure not in said]
+    runs['faults'] = [{**slowest, 'promise': f'slowest diagnostic of {len(said)}'}, *rest]
+    expected = [
+        [
+            name,
+            figure['promise'],
+            *(f'{figure[key]:.3g} {figure["unit"]}'.strip() for key in ('limit', 'value')),
+        ]
+        for name, figures in runs.items()
+        for figure in figures
+    ]
+    assert rows(section(text, 'Long runs')) == expected
+
+
+def test_changelog_has_this_version():
+    changelog = (ROOT / 'CHANGELOG.rst').read_text(encoding='utf-8')
+    version = re.search(r'<version>(.*?)</version>', (ROOT / 'package.xml').read_text())[1]
+    head, rule = changelog.splitlines()[1:3]
+    assert head == 'Changelog for package trt_perception'
+    assert set(rule) == {'^'}
+    released = rf'{re.escape(version)} \(\d{{4}}-\d\d-\d\d\)'
+    assert re.search(rf'^(?:{released}|Forthcoming)\n-+$', changelog, re.MULTILINE)

@@ -1,0 +1,135 @@
+"""docs/building.md says what the code says: options, commands, steps, and the text of errors."""
+
+import ast
+import re
+import shlex
+
+import pytest
+import yaml
+from docs_pages import ROOT
+from docs_pages import SOURCES
+from docs_pages import blocks
+from docs_pages import codes
+from docs_pages import rows
+from docs_pages import section
+
+from trt_perception.building.engine.hints import HINTS
+from trt_perception.building.options.rows import OPTIONS
+from trt_perception.building.options.sources import given_options
+from trt_perception.building.options.sources import load_options
+from trt_perception.building.report import BuildReport
+from trt_perception.model.build_record import PRECISIONS
+from trt_perception.tools import build_engine
+
+PAGE = (ROOT / 'docs' / 'building.md').read_text(encoding='utf-8')
+PAGES = [(ROOT / name).read_text(encoding='utf-8') for name in ('README.md', 'docs/building.md')]
+
+
+def commands(name):
+    lines = [
+        line
+        for page in PAGES
+        for block in blocks(page, 'bash')
+        for line in block.replace('\\\n', ' ').splitlines()
+    ]
+    start = f'ros2 run trt_perception {name} '
+    return [shlex.split(line)[4:] for line in lines if line.startswith(start)]
+
+
+@pytest.mark.parametrize('words', commands('build_engine'), ids=' '.join)
+def test_commands_are_accepted(words, tmp_path):
+    if '--config' in words:
+        words[words.index('--config') + 1] = str(tmp_path / 'build.yaml')
+        (tmp_path / 'build.yaml').write_text(blocks(PAGE, 'yaml')[0])
+    parsed = build_engine._parser().parse_args(words)
+    load_options(parsed.config, given_options(parsed))
+
+
+def test_the_file_of_options_is_accepted(tmp_path):
+    (block,) = blocks(PAGE, 'yaml')
+    path = tmp_path / 'build.yaml'
+    path.write_text(block)
+    assert load_options(path, {}).precision == 'int8'
+    assert len(yaml.safe_load(block)) > 5
+
+
+def test_options_exist():
+    flags = {option.flag for option in OPTIONS} | {'--config', '--help', '--update-manifest'}
+    told = {word for code in codes(PAGE) for word in re.findall(r'--[a-z][a-z0-9-]*', code)}
+    assert told <= flags | {'--times'}
+    assert len(told) > 25
+
+
+def test_packages_are_those_of_the_extra():
+    setup = (ROOT / 'setup.py').read_text(encoding='utf-8')
+    (extra,) = re.findall(r"'build': \[(.*?)\]", setup, re.DOTALL)
+    packages = sorted(re.findall(r"'([^']+)'", extra))
+    message = next(text for text in literals().splitlines() if 'building engines needs' in text)
+    for text in (*PAGES, message):
+        (line,) = re.findall(r'python3 -m pip install (onnx .*)', text)
+        assert sorted(shlex.split(line)) == packages
+
+
+def test_every_precision_is_described():
+    told = [codes(row[0])[0] for row in rows(section(PAGE, 'Which precision'))]
+    assert told == list(PRECISIONS)
+
+
+def test_every_step_is_described():
+    """By the names that the code gives them, and in the order of a real build."""
+    named = {
+        node.args[0].value
+        for path, tree in SOURCES.items()
+        if path.parent.name == 'building'
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and getattr(node.func, 'attr', '') == 'step'
+    }
+    told = [name for row in rows(section(PAGE, 'Build')) for name in row[0].split(', ')]
+    assert set(told) == named
+    (sample,) = blocks(PAGE, 'text')
+    shown = [line.split()[0] for line in sample.splitlines() if not line.startswith(' ')]
+    assert [name for name in shown if name not in told] == []
+    assert [name for name in told if name in shown and name != 'check'] == [
+        name for name in shown if name != 'check'
+    ]
+
+
+def test_the_report_is_described():
+    told = [key for row in rows(section(PAGE, 'Report')) for key in codes(row[0])]
+    assert told == list(BuildReport().as_dict())
+
+
+def literals():
+    """Return the texts within the package, … for what is put in."""
+    found = []
+    for tree in SOURCES.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                parts = [p.value if isinstance(p, ast.Constant) else '…' for p in node.values]
+                found.append(''.join(parts))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return '\n'.join(found)
+
+
+def messages():
+    """Return quoted texts of errors: ours, and TensorRT's."""
+    tables = section(PAGE, 'Troubleshooting').split('\n\n| TensorRT says')
+    ours, theirs = ([row[0] for row in rows(f'\n\n| {part}')] for part in tables)
+    return [[code for cell in cells for code in codes(cell)] for cells in (ours, theirs)]
+
+
+@pytest.mark.parametrize('text', messages()[0])
+def test_our_errors_are_quoted_as_they_are(text):
+    pattern = '[^\n]*'.join(re.escape(part.strip()) for part in text.split('…'))
+    assert re.search(pattern, literals()), text
+
+
+@pytest.mark.parametrize('text', messages()[1])
+def test_tensorrts_errors_are_known_to_the_builder(text):
+    assert any(re.search(hint.pattern, text) for hint in HINTS), text
+
+
+@pytest.mark.parametrize('hint', HINTS, ids=lambda hint: hint.pattern)
+def test_every_known_error_of_tensorrt_is_on_the_page(hint):
+    assert any(re.search(hint.pattern, text) for text in messages()[1])

@@ -1,0 +1,300 @@
+"""The environment itself: ROS 2 talks, vision_msgs is the real one, colcon finds one package."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import difference
+from conftest import touches_ros
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# The type hashes of vision_msgs 4.1.1: equal hashes are what lets two ROS 2 nodes talk.
+TYPE_HASHES = {
+    'Detection2DArray': 'RIHS01_214274120007f4a683866481336b70310268cfa107aebe9d594a6acf75bda968',
+    'LabelInfo': 'RIHS01_3d37df4015cdf660cc851c51897f2acd957e1ca6205ba0a99aebffb9406b0783',
+}
+
+
+def share_of_vision_msgs():
+    index = pytest.importorskip('ament_index_python', reason='ROS 2 is not here')
+    return Path(index.get_package_share_directory('vision_msgs'))
+
+
+@pytest.mark.parametrize('message', sorted(TYPE_HASHES))
+def test_overlay_is_vision_msgs_on_the_wire(message):
+    share = share_of_vision_msgs()
+    if 'Stand-in' not in (share / 'package.xml').read_text():
+        pytest.skip(f"vision_msgs is the distribution's own ({share}), not the overlay")
+    description = json.loads((share / 'msg' / f'{message}.json').read_text())
+    hashes = {entry['type_name']: entry['hash_string'] for entry in description['type_hashes']}
+    assert hashes[f'vision_msgs/msg/{message}'] == TYPE_HASHES[message]
+
+
+LISTENER = """
+import time
+import rclpy
+from rclpy.qos import QoSProfile, DurabilityPolicy
+from vision_msgs.msg import Detection2DArray
+
+rclpy.init()
+node = rclpy.create_node('environment_listener')
+received = []
+qos = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+node.create_subscription(Detection2DArray, 'environment_test', received.append, qos)
+end = time.monotonic() + 40
+while not received and time.monotonic() < end:
+    rclpy.spin_once(node, timeout_sec=0.1)
+print(received[0].detections[0].id if received else 'nothing received')
+"""
+
+
+@pytest.mark.timeout(60)
+def test_message_crosses_from_process_to_process():
+    rclpy = pytest.importorskip('rclpy')
+    from rclpy.qos import DurabilityPolicy
+    from rclpy.qos import QoSProfile
+    from vision_msgs.msg import Detection2D
+    from vision_msgs.msg import Detection2DArray
+
+    context = rclpy.Context()
+    rclpy.init(context=context)
+    try:
+        node = rclpy.create_node('environment_talker', context=context)
+        qos = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+        publisher = node.create_publisher(Detection2DArray, 'environment_test', qos)
+        publisher.publish(Detection2DArray(detections=[Detection2D(id='seen')]))
+        answer = subprocess.run(
+            [sys.executable, '-c', LISTENER], capture_output=True, text=True, timeout=50
+        )
+    finally:
+        rclpy.shutdown(context=context)
+    assert answer.stdout.strip() == 'seen', answer.stderr
+
+
+def test_colcon_finds_this_package_only():
+    # A second vision_msgs in a user's workspace would shadow the one of their distribution.
+    found = subprocess.run(
+        [sys.executable, '-m', 'colcon', '--log-base', os.devnull, 'list', '--names-only'],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.split() == ['trt_perception']
+
+
+def test_package_under_test_is_the_installed_one():
+    import trt_perception
+
+    assert Path(trt_perception.__file__).parent != ROOT / 'trt_perception'
+
+
+def test_started_python_finds_the_installed_package_too():
+    found = subprocess.run(
+        [sys.executable, '-c', 'import trt_perception; print(trt_perception.__file__)'],
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stderr
+    assert Path(found.stdout.strip()).parent != ROOT / 'trt_perception'
+
+
+def test_guard_refuses_to_test_the_sources():
+    environment = {key: value for key, value in os.environ.items() if key != 'PYTHONPATH'}
+    refused = subprocess.run(
+        [
+            sys.executable,
+            '-m',
+            'pytest',
+            '-p',
+            'no:cacheprovider',
+            'test/repository/test_environment.py',
+        ],
+        cwd=ROOT,
+        env={**environment, 'PYTEST_ADDOPTS': '', 'PYTEST_DISABLE_PLUGIN_AUTOLOAD': '1'},
+        capture_output=True,
+        text=True,
+    )
+    assert refused.returncode == 4, refused.stdout
+    assert 'trt_perception is not installed here' in refused.stderr
+
+
+def _edit(package):
+    (package / '__init__.py').write_text('changed')
+
+
+def _delete(package):
+    (package / '__init__.py').unlink()
+
+
+def _add(package):
+    (package / 'deleted_from_the_sources.py').write_text('')
+
+
+@pytest.mark.parametrize(
+    ('change', 'found'),
+    [
+        (lambda package: None, None),
+        (_edit, '__init__.py'),
+        (_delete, '__init__.py'),
+        (_add, 'deleted_from_the_sources.py'),
+    ],
+)
+def test_guard_notices_an_outdated_installation(tmp_path, change, found):
+    package = tmp_path / 'trt_perception'
+    shutil.copytree(ROOT / 'trt_perception', package)
+    change(package)
+    assert difference(package) == (found and Path(found))
+
+
+@pytest.mark.skipif(
+    'TRT_PERCEPTION_IN_TEST' not in os.environ,
+    reason='scripts/run would set an environment up here: only scripts/test has one ready',
+)
+def test_run_refuses_an_unknown_name_and_lists_the_known():
+    refused = subprocess.run(
+        [ROOT / 'scripts' / 'run', '--distro', os.environ['ROS_DISTRO'], 'no_such_executable'],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    assert refused.returncode == 2
+    assert 'no_such_executable' in refused.stderr
+    assert 'detector_node' in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_what_coverage_leaves_out_is_there():
+    text = (ROOT / 'pyproject.toml').read_text()
+    names = re.findall(r"'\*/trt_perception/(\S+\.py)'", text)
+    assert {'gpu.py', 'stages/tensorrt_runtime.py', 'pipelines/cuda_pipeline.py'} <= set(names)
+    assert [name for name in names if not (ROOT / 'trt_perception' / name).is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ('text', 'expected'),
+    [
+        ('', False),
+        ('import numpy', False),
+        ('import rclpy', True),
+        ('from sensor_msgs.msg import Image', True),
+        ('from trt_perception.ros.log import x', True),
+        ("PROGRAM = 'import rclpy'", True),
+        ('from launch_testing import x', True),
+        ('import launch', True),
+        ('import plain', False),
+        ('from plain import x', False),
+        ('import through', True),
+        ('def late():\n    from through import x', True),
+    ],
+)
+def test_files_that_touch_ros(tmp_path, text, expected):
+    for name, content in (
+        ('plain', 'import json'),
+        ('direct', 'import rclpy'),
+        ('through', 'import direct'),
+        ('test_it', text),
+    ):
+        (tmp_path / f'{name}.py').write_text(content)
+    assert touches_ros(tmp_path / 'test_it.py') is expected
+
+
+def test_which_of_our_tests_touch_ros():
+    files = list((ROOT / 'test').rglob('test_*.py'))
+    found = {path.stem for path in files if touches_ros(path)}
+    nodes = {path.stem for path in files if path.stem.startswith('test_node_')}
+    assert nodes | {'test_launch', 'test_messages', 'test_replay_images'} <= found
+    assert not found & {'test_nms', 'test_letterbox', 'test_frame', 'test_manifest'}
+
+
+def test_a_checkout_that_this_user_cannot_write(tmp_path):
+    shutil.copytree(ROOT / 'scripts/lib', tmp_path / 'scripts/lib')
+    script = shutil.copy(ROOT / 'scripts/run', tmp_path / 'scripts/run')
+    lock = tmp_path / '.env/jazzy/lock'
+    lock.mkdir(parents=True)  # what even root cannot write
+    environment = {**os.environ, 'TRT_PERCEPTION_IN_TEST': ''}
+    command = [script, '--distro', 'jazzy', 'doctor']
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert f'cannot write {lock}; the checkout is of user {tmp_path.owner()}' in line
+
+
+def test_drawing_scenes_says_what_it_needs(tmp_path):
+    script = [sys.executable, ROOT / 'training/draw_scenes.py']
+    # Neither numpy nor scikit-image: an interpreter without site packages.
+    ended = subprocess.run([script[0], '-S', '-E', script[1], '--help'], capture_output=True)
+    assert ended.returncode == 0
+    command = [script[0], '-S', '-E', script[1], 'eval', tmp_path / 'scenes']
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert f'pip install -r {ROOT}/training/requirements.txt' in ended.stderr
+    assert 'Traceback' not in ended.stderr
+    assert not (tmp_path / 'scenes').exists()
+
+
+# scripts/env, with a stand-in for what sets up and builds.
+
+STAND_IN = """
+env_select() { echo "selected: '$1' of $#"; }
+env_ready() { :; }
+env_open() { :; }
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    (tmp_path / 'scripts/lib').mkdir(parents=True)
+    (tmp_path / 'scripts/lib/environment.sh').write_text(STAND_IN)
+    shutil.copy(ROOT / 'scripts/env', tmp_path / 'scripts/env')
+    return tmp_path
+
+
+def in_bash(checkout, *command, **variables):
+    environment = {key: os.environ[key] for key in os.environ if key != 'TRT_PERCEPTION_DISTRO'}
+    return subprocess.run(
+        ['bash', '--noprofile', '--norc', *command],
+        cwd=checkout,
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize('arguments', [[], ['kilted'], ['--help'], ['-h', 'x y'], ['nonsense']])
+def test_a_script_that_opens_the_environment_keeps_its_arguments(checkout, arguments):
+    script = checkout / 'mine.sh'
+    script.write_text('set -eu\n. scripts/env\nprintf "<%s>" "$@"\n')
+    ended = in_bash(checkout, script, *arguments)
+    assert ended.returncode == 0, ended.stderr
+    *selected, kept = ended.stdout.splitlines()
+    assert selected == ["selected: '' of 1"] * 2
+    assert kept == ''.join(f'<{argument}>' for argument in arguments or [''])
+
+
+def test_a_variable_names_the_distribution(checkout):
+    line = 'TRT_PERCEPTION_DISTRO=kilted . scripts/env && echo "left: ${TRT_PERCEPTION_DISTRO:-}"'
+    ended = in_bash(checkout, '-c', line)
+    assert ended.stdout.splitlines() == ["selected: 'kilted' of 1"] * 2 + ['left: ']
+
+
+def test_an_argument_in_a_terminal_is_refused_with_what_to_type(checkout):
+    ended = in_bash(checkout, '-i', '-c', '. scripts/env kilted; echo "status $?"')
+    assert ended.stdout.splitlines() == ['status 2']
+    assert 'TRT_PERCEPTION_DISTRO=kilted . scripts/env' in ended.stderr
+
+
+def test_help_of_the_environment(checkout):
+    ended = in_bash(checkout, 'scripts/env', '--help')
+    assert ended.returncode == 0
+    assert 'TRT_PERCEPTION_DISTRO=kilted . scripts/env' in ended.stdout
+    assert 'shellcheck' not in ended.stdout
+    assert in_bash(checkout, 'scripts/env').returncode == 2

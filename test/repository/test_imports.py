@@ -1,0 +1,254 @@
+"""Layers import downwards only, heavy modules load late, public names are what they say."""
+
+import ast
+import functools
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import trt_perception
+
+PACKAGE = Path(trt_perception.__file__).parent
+
+# From top to bottom, as in docs/architecture.md; a module may import its own layer and those
+# below. Entries are modules, or packages with all that is in them, below trt_perception.
+LAYERS = {
+    'shells': ['api', 'commands', 'ros', 'tools'],
+    'offline': ['benchmarking', 'building', 'checks', 'evaluation'],
+    'detector': ['detector'],
+    'pipelines': ['pipelines'],
+    'stages': ['stages'],
+    'parameters': ['config', 'launch_arguments', 'parameter_sections'],
+    'model': ['model'],
+    'parts': ['gpu', 'images', 'monitoring'],
+    'ground': ['detections', 'errors', 'files', 'interruption', 'plain_text'],
+}
+# Side by side: neither imports the other.
+APART = [('ros', 'tools')]
+
+# Who may import what is heavy or not everywhere.
+ONLY = {
+    'onnxruntime': [
+        'stages.onnx_runtime',
+        'building.precision.calibration',
+        'building.graph.onnx_slim',
+        'building.precision.quantise',
+    ],
+    'tensorrt': ['stages.tensorrt_runtime'],
+    'tensorrt_rtx': ['stages.tensorrt_runtime'],
+    'cuda': ['gpu'],
+    'pycocotools': ['evaluation.metrics'],
+}
+# What the extra 'build' brings, by package: it may be loaded when these are imported.
+ONLY_OFFLINE = {
+    'pydantic': ['building'],
+    'onnx': ['building'],
+    'onnxslim': ['building'],
+    'pycocotools': ['evaluation'],
+}
+ROS = ('rclpy', 'rosbag2_py', 'cv_bridge', 'ament_index_python', 'launch', 'launch_ros')
+NEVER = ('torch', 'ultralytics', 'pycuda', 'cupy')
+
+
+def module_name(path):
+    """Return a module's dotted name below the package, '' for the package itself."""
+    parts = list(path.relative_to(PACKAGE).with_suffix('').parts)
+    return '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob('*.py'))}
+
+
+@functools.cache
+def imports(name):
+    """Return the full names that a module imports anywhere, within functions too."""
+    tree = ast.parse(MODULES[name].read_text())
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f'{name}: relative imports hide what they name'
+            # "from package import module" names the module too.
+            found |= {node.module} | {f'{node.module}.{alias.name}' for alias in node.names}
+        if isinstance(node, ast.Call):
+            target = getattr(node.func, 'attr', getattr(node.func, 'id', ''))
+            if target in ('import_module', '__import__'):
+                literal = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+                found |= {value for value in literal if isinstance(value, str)}
+    return found
+
+
+def own_imports(name):
+    """Return the modules of the package that a module imports."""
+    inside = {entry.removeprefix('trt_perception.') for entry in imports(name)}
+    return {entry for entry in inside if entry and entry in MODULES and entry != name}
+
+
+def foreign_imports(name):
+    """Return the top-level names from elsewhere."""
+    return {entry.split('.')[0] for entry in imports(name)} - {'trt_perception'}
+
+
+def is_in(name, entry):
+    return name == entry or name.startswith(entry + '.')
+
+
+def layer(name):
+    """Return the index of a module's layer, 0 at the top."""
+    for index, entries in enumerate(LAYERS.values()):
+        if any(is_in(name, entry) for entry in entries):
+            return index
+    return None
+
+
+def is_ros(top):
+    return top in ROS or top.endswith(('_msgs', '_interfaces')) or top.startswith('rosidl')
+
+
+def test_the_modules_are_found():
+    assert len(MODULES) > 20
+    assert {'', 'images.frame', 'detector', 'stages.decoders.dense', 'ros.detector_node'} <= set(
+        MODULES
+    )
+    assert 'stages.nms' in own_imports('stages.decoders.selection')
+    assert 'onnxruntime' in foreign_imports('stages.onnx_runtime')  # within a function
+    assert 'rclpy' in foreign_imports('ros.detector_node')
+
+
+@pytest.mark.parametrize('name', [name for name in MODULES if name])
+def test_every_module_has_a_layer(name):
+    assert layer(name) is not None, f'put {name} into LAYERS and docs/architecture.md'
+
+
+def test_the_package_itself_loads_nothing():
+    code = (
+        'import sys, trt_perception\n'
+        'print(*(name for name in sys.modules if name.startswith("trt_perception")))\n'
+        'print("numpy" in sys.modules)'
+    )
+    done = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ['trt_perception', 'False']
+
+
+@pytest.mark.parametrize('name', [name for name in MODULES if name])
+def test_imports_go_down(name):
+    upwards = [other for other in own_imports(name) if layer(other) < layer(name)]
+    assert not upwards
+    for pair in APART:
+        for one, other in (pair, pair[::-1]):
+            if is_in(name, one):
+                assert not [entry for entry in own_imports(name) if is_in(entry, other)]
+
+
+def test_no_cycles():
+    waiting = {name: own_imports(name) for name in MODULES}
+    while waiting:
+        free = [name for name, needs in waiting.items() if not needs & set(waiting)]
+        assert free, f'these import each other: {sorted(waiting)}'
+        for name in free:
+            del waiting[name]
+
+
+@pytest.mark.parametrize('name', MODULES)
+def test_only_the_named_modules_import_heavy_ones(name):
+    found = foreign_imports(name)
+    for heavy, allowed in ONLY.items():
+        assert heavy not in found or name in allowed
+    for heavy, packages in ONLY_OFFLINE.items():
+        assert heavy not in found or any(is_in(name, package) for package in packages)
+    if not is_in(name, 'ros'):
+        assert not [top for top in found if is_ros(top)]
+    assert not found & set(NEVER)
+
+
+def test_no_module_shadows_one_from_elsewhere():
+    names = {name.split('.')[-1] for name in MODULES if name}
+    assert not names & {*ONLY, *ONLY_OFFLINE, *ROS, *NEVER, 'numpy', 'cv2'}
+
+
+LOADER = """
+import importlib, sys
+heavy = set(sys.argv[1].split(','))
+for name in sys.argv[2].split(','):
+    importlib.import_module('trt_perception.' + name)
+    loaded = {module.split('.')[0] for module in sys.modules}
+    bad = {top for top in loaded if top in heavy or top.endswith('_msgs')}
+    if bad:
+        sys.exit(f'importing {name} loads {sorted(bad)}')
+print(sys.modules['trt_perception'].__file__)
+"""
+
+
+def load(names, heavy=(*ONLY, *ROS, *NEVER)):
+    return subprocess.run(
+        [sys.executable, '-c', LOADER, ','.join(heavy), ','.join(names)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_importing_loads_nothing_heavy():
+    names = [name for name in MODULES if name and not is_in(name, 'ros')]
+    result = load(names)
+    assert result.returncode == 0, result.stderr
+    assert Path(result.stdout.strip()).parent == PACKAGE
+
+
+def test_the_loader_would_notice():
+    result = load(['images.frame'], heavy=['numpy'])
+    assert result.returncode == 1
+    assert "importing images.frame loads ['numpy']" in result.stderr
+
+
+PUBLIC = [name for name in MODULES if not is_in(name, 'ros')]
+
+
+def is_package(name):
+    return MODULES[name].name == '__init__.py'
+
+
+@pytest.mark.parametrize('name', [name for name in PUBLIC if not is_package(name)])
+def test_all_names_exist_and_none_is_missing(name):
+    module = importlib.import_module(f'trt_perception.{name}')
+    listed = module.__all__
+    assert len(set(listed)) == len(listed)
+    assert [entry for entry in listed if not hasattr(module, entry)] == []
+    assert not [entry for entry in listed if entry.startswith('_')]
+    # What another module of the package takes from here is public here.
+    full = f'trt_perception.{name}'
+    for other in MODULES:
+        for entry in imports(other):
+            taken = entry.removeprefix(full + '.')
+            if entry.startswith(full + '.') and '.' not in taken:
+                assert taken in listed, f'{other} imports {taken}'
+
+
+@pytest.mark.parametrize('name', PUBLIC)
+def test_public_names_are_documented(name):
+    module = importlib.import_module('.'.join(filter(None, ['trt_perception', name])))
+    assert inspect.getdoc(module)
+    bare = []
+    for entry in getattr(module, '__all__', ()):
+        value = getattr(module, entry)
+        if not inspect.isclass(value) and not inspect.isfunction(value):
+            continue
+        # A dataclass writes itself a docstring; that is none.
+        if not value.__doc__ or value.__doc__.startswith(f'{entry}('):
+            bare.append(entry)
+        if inspect.isclass(value):
+            bare += [
+                f'{entry}.{member}'
+                for member, method in vars(value).items()
+                if not member.startswith('_')
+                and isinstance(method, property | staticmethod | classmethod | type(layer))
+                and not getattr(method, '__doc__', None)
+            ]
+    assert not bare

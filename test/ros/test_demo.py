@@ -1,0 +1,47 @@
+"""scripts/demo.py: the whole way over DDS, and what it says of a model with other classes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from ament_index_python.packages import get_package_share_directory
+from tiny_model import write_tiny_model
+
+pytest_plugins = ['graph_fixtures']
+
+ROOT = Path(__file__).resolve().parents[2]
+DIGITS = Path(get_package_share_directory('trt_perception')) / 'models' / 'digits.onnx'
+
+
+def demo(folder, *arguments):
+    ended = subprocess.run(
+        [sys.executable, ROOT / 'scripts' / 'demo.py', '--output', folder, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert 'Traceback' not in ended.stderr
+    return ended, json.loads((folder / 'summary.json').read_text())
+
+
+def test_a_model_with_none_of_the_classes_measures_no_accuracy(tmp_path):
+    model = write_tiny_model(tmp_path / 'tiny.onnx')
+    ended, summary = demo(tmp_path / 'out', '--model', model, '--rate', '60')
+    assert summary['precision'] is None
+    assert summary['recall'] is None
+    assert summary['published'] > 0
+    note = 'the scenes show 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, and the model has none of these'
+    # Before the pictures are sent, and below the table.
+    assert note in ended.stderr
+    assert note in ended.stdout
+    assert 'red, green, blue' in ended.stdout
+    assert ended.stdout.count('  not measured\n') == 2
+
+
+def test_the_digits_model(tmp_path):
+    ended, summary = demo(tmp_path / 'out', '--model', DIGITS)
+    assert 'note:' not in ended.stdout
+    assert summary['precision'] > 0.9
+    assert summary['recall'] > 0

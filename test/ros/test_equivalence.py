@@ -1,0 +1,123 @@
+"""Detections over DDS are those of the core: same count, order and classes, scores, boxes.
+
+The digits model on every demo scene, in a node of its own and in this process.
+"""
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from ament_index_python.packages import get_package_share_directory
+from graph import Detector
+from graph import found_in
+from graph import image_message
+
+from trt_perception.config import DetectorConfig
+from trt_perception.images.frame import Frame
+from trt_perception.pipelines.open_pipeline import open_pipeline
+
+pytest_plugins = ['graph_fixtures']
+
+SHARE = Path(get_package_share_directory('trt_perception'))
+MODEL = SHARE / 'models' / 'digits.onnx'
+SCENES = sorted((SHARE / 'demo' / 'scenes').glob('*.jpg'))
+# Low, so that unsure detections are compared, too.
+THRESHOLD = 0.05
+
+
+@pytest.fixture(scope='module')
+def node(client):
+    parameters = {
+        'engine_path': str(MODEL),
+        'confidence_threshold': THRESHOLD,
+        'autostart': True,
+    }
+    detector = Detector(client, parameters)
+    try:
+        detector.connect()
+        yield detector
+    finally:
+        detector.close()
+
+
+@pytest.fixture(scope='module')
+def core():
+    config = DetectorConfig(engine_path=str(MODEL), confidence_threshold=THRESHOLD)
+    pipeline = open_pipeline(config)
+    yield pipeline, config.thresholds(pipeline.spec.class_names)
+    pipeline.close()
+
+
+def found_by(core, bgr):
+    """Return what the core finds, in the form of graph.found_in."""
+    pipeline, thresholds = core
+    height, width = bgr.shape[:2]
+    frame = Frame.view(
+        bgr.reshape(-1), width=width, height=height, step=3 * width, encoding='bgr8'
+    )
+    pipeline.enqueue(0, frame, thresholds)
+    detections = pipeline.collect(0).detections
+    found = []
+    for (left, top, right, bottom), score, class_id in zip(
+        detections.xyxy.tolist(), detections.scores, detections.class_ids, strict=True
+    ):
+        box = (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
+        found.append((pipeline.spec.class_names[class_id], float(score), box))
+    return found
+
+
+def overlap(first, second):
+    """Return the IoU of two boxes given as centre and size."""
+    (x, y, w, h), (u, v, p, q) = first, second
+    width = min(x + w / 2, u + p / 2) - max(x - w / 2, u - p / 2)
+    height = min(y + h / 2, v + q / 2) - max(y - h / 2, v - q / 2)
+    inside = max(0.0, width) * max(0.0, height)
+    return inside / (w * h + p * q - inside)
+
+
+def test_overlap():
+    assert overlap((5, 5, 10, 10), (5, 5, 10, 10)) == 1.0
+    assert overlap((5, 5, 10, 10), (10, 5, 10, 10)) == pytest.approx(1 / 3)
+    assert overlap((5, 5, 10, 10), (50, 5, 10, 10)) == 0.0
+
+
+def test_all_scenes_are_installed():
+    assert len(SCENES) == 60
+
+
+def assert_equivalent(found, expected):
+    assert [name for name, _, _ in found] == [name for name, _, _ in expected]
+    for (_, score, box), (_, expected_score, expected_box) in zip(found, expected, strict=True):
+        assert abs(score - expected_score) <= 1e-4
+        assert overlap(box, expected_box) >= 0.99
+
+
+def test_every_scene(node, core):
+    count = 0
+    for index, path in enumerate(SCENES):
+        bgr = np.ascontiguousarray(cv2.imread(str(path)))
+        height, width = bgr.shape[:2]
+        image = image_message(
+            bgr.tobytes(), width, height, 'bgr8', step=3 * width, stamp=(index, 0)
+        )
+        answer = node.ask(image)
+        assert answer.header == image.header
+        expected = found_by(core, bgr)
+        assert_equivalent(found_in(answer), expected)
+        count += len(expected)
+    # About five digits in a scene; without any, nothing would have been compared.
+    assert count > 2 * len(SCENES)
+
+
+def test_a_difference_would_be_seen(core):
+    found = found_by(core, np.ascontiguousarray(cv2.imread(str(SCENES[0]))))
+    name, score, (x, y, width, height) = found[0]
+    for changed in (
+        found[1:],
+        [(name, score + 2e-4, (x, y, width, height)), *found[1:]],
+        [(name, score, (x + 0.02 * width, y, width, height)), *found[1:]],
+        [('other', score, (x, y, width, height)), *found[1:]],
+    ):
+        with pytest.raises(AssertionError):
+            assert_equivalent(changed, found)

@@ -1,0 +1,195 @@
+"""The SROS 2 policy against what the nodes really have on the graph, and a run under it."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from programs import DEADLINE_S
+from programs import Program
+from programs import executable
+from rclpy.action.graph import get_action_client_names_and_types_by_node
+from rclpy.action.graph import get_action_server_names_and_types_by_node
+
+pytest_plugins = ['graph_fixtures']
+
+POLICY = Path(__file__).resolve().parents[2] / 'config' / 'sros2_policy.xml'
+KINDS = ('subscribe', 'publish', 'reply', 'request', 'execute', 'call')
+
+
+def allowed(node, namespace):
+    """Return the full names that the policy gives a node, by what it may do with them."""
+    (profile,) = [
+        profile
+        for profile in ElementTree.parse(POLICY).getroot().iter('profile')
+        if profile.get('node') == node
+    ]
+    names = {kind: set() for kind in KINDS}
+    for group in profile:
+        (kind,) = group.keys()
+        assert group.get(kind) == 'ALLOW'
+        for element in group:
+            name = element.text
+            if name.startswith('~/'):
+                name = f'{namespace}/{node}/{name[2:]}'
+            elif not name.startswith('/'):
+                name = f'{namespace}/{name}'
+            assert name not in names[kind], f'{name} stands twice'
+            names[kind].add(name)
+    return names
+
+
+def used(graph, node, namespace):
+    """Return the full names that a node has on the graph."""
+    where = node, namespace
+    actions = [
+        get_action_server_names_and_types_by_node,
+        get_action_client_names_and_types_by_node,
+    ]
+    servers, clients = ({name for name, _ in ask(graph, *where)} for ask in actions)
+    return {
+        'subscribe': {n for n, _ in graph.get_subscriber_names_and_types_by_node(*where)},
+        'publish': {n for n, _ in graph.get_publisher_names_and_types_by_node(*where)},
+        'reply': {n for n, _ in graph.get_service_names_and_types_by_node(*where)},
+        'request': {n for n, _ in graph.get_client_names_and_types_by_node(*where)},
+        'execute': servers,
+        'call': clients,
+    }
+
+
+def everything_used(client, start, node, namespaces):
+    """Return what runs of a node used, in names of one namespace."""
+    found = {kind: set() for kind in KINDS}
+    for namespace, ready in namespaces.items():
+        start(namespace)
+
+        def there(namespace=namespace, ready=ready):
+            known = (node, namespace) in client.node.get_node_names_and_namespaces()
+            return known and ready(used(client.node, node, namespace))
+
+        client.spin_until(there, f'{node} in {namespace}')
+        for kind, names in used(client.node, node, namespace).items():
+            found[kind] |= {name.replace(namespace, '/NAMESPACE') for name in names}
+    return found
+
+
+def test_policy_of_the_detector(client, model, start_detector):
+    settings = {'engine_path': str(model), 'autostart': True}
+    spaces = {
+        f'/policy_{os.getpid()}_raw': {**settings},
+        f'/policy_{os.getpid()}_compressed': {
+            **settings,
+            'image_transport': 'compressed',
+            'use_sim_time': True,
+        },
+    }
+
+    def start(namespace):
+        command = [executable('detector_node'), '--ros-args', '-r', f'__ns:={namespace}']
+        for name, value in spaces[namespace].items():
+            command += ['-p', f'{name}:={json.dumps(value)}']
+        start_detector(start=lambda _: Program(command))
+
+    def ready(names):
+        return any('image' in name for name in names['subscribe']) and len(names['reply']) >= 12
+
+    found = everything_used(client, start, 'detector', dict.fromkeys(spaces, ready))
+    assert found == allowed('detector', '/NAMESPACE')
+
+
+def test_policy_of_replay_images(client, tmp_path):
+    cv2.imwrite(str(tmp_path / 'a.png'), np.zeros((48, 64, 3), np.uint8))
+    programs = []
+
+    def start(namespace):
+        raw = namespace.endswith('raw')
+        command = [executable('replay_images'), tmp_path, '--loop', '--rate', '1']
+        command += ['--encoding', 'bgr8' if raw else 'jpeg', '--ros-args']
+        command += [
+            '-r',
+            f'__ns:={namespace}',
+            '-p',
+            f'use_sim_time:={"true" if raw else "false"}',
+        ]
+        programs.append(Program(command))
+
+    def ready(names):
+        return any('image' in name for name in names['publish']) and len(names['reply']) >= 7
+
+    spaces = [f'/policy_{os.getpid()}_{kind}' for kind in ('replay_raw', 'replay_compressed')]
+    try:
+        found = everything_used(client, start, 'replay_images', dict.fromkeys(spaces, ready))
+    finally:
+        for program in programs:
+            program.close()
+    assert found == allowed('replay_images', '/NAMESPACE')
+
+
+def test_the_policy_is_what_sros2_reads():
+    root = ElementTree.parse(POLICY).getroot()
+    assert (root.tag, root.get('version')) == ('policy', '0.2.0')
+    paths = [enclave.get('path') for enclave in root.iter('enclave')]
+    assert paths == ['/trt_perception/detector', '/trt_perception/camera']
+    assert {profile.get('ns') for profile in root.iter('profile')} == {'/'}
+
+
+def why_no_security():
+    """Return why nodes cannot run in enclaves here, empty where they can."""
+    if importlib.util.find_spec('sros2') is None or shutil.which('ros2') is None:
+        return 'needs sros2 to make keys: sudo apt install ros-$ROS_DISTRO-sros2 (no wheel has it)'
+    return ''
+
+
+@pytest.mark.skipif(bool(why_no_security()), reason=why_no_security())
+def test_a_run_in_enclaves(model, tmp_path):
+    """Detector and camera, each with the rights of the policy and no others."""
+    keys = tmp_path / 'keys'
+    tool = ['ros2', 'security']
+    subprocess.run([*tool, 'create_keystore', keys], check=True, timeout=DEADLINE_S)
+    for name in ('detector', 'camera'):
+        enclave = f'/trt_perception/{name}'
+        subprocess.run([*tool, 'create_enclave', keys, enclave], check=True, timeout=DEADLINE_S)
+        subprocess.run(
+            [*tool, 'create_permission', keys, enclave, POLICY], check=True, timeout=DEADLINE_S
+        )
+    environment = {
+        'ROS_SECURITY_KEYSTORE': str(keys),
+        'ROS_SECURITY_ENABLE': 'true',
+        'ROS_SECURITY_STRATEGY': 'Enforce',
+    }
+    cv2.imwrite(str(tmp_path / 'a.png'), np.zeros((48, 64, 3), np.uint8))
+    detector = Program(
+        [
+            *(executable('detector_node'), '--ros-args', '--enclave', '/trt_perception/detector'),
+            *('-p', f'engine_path:={model}', '-p', 'autostart:=true'),
+        ],
+        environment,
+    )
+    camera = None
+    try:
+        while 'active: waiting for images' not in detector.output:
+            if 'have the security libraries' in detector.output:
+                pytest.skip('this Fast DDS is built without security')
+            assert detector.alive
+            time.sleep(0.05)
+        camera = Program(
+            [
+                *(executable('replay_images'), tmp_path, '--loop', '--wait-for-subscribers', '1'),
+                *('--ros-args', '--enclave', '/trt_perception/camera'),
+            ],
+            environment,
+        )
+        time.sleep(5)
+        detector.send(2)
+        detector.wait_for_output('counts: ')
+    finally:
+        for program in filter(None, (detector, camera)):
+            program.close()
+    assert ' 0 published' not in detector.output.partition('counts: ')[2]

@@ -1,0 +1,420 @@
+"""Every family: outputs made for known boxes give those boxes, in a batch and in a pipeline."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from family_outputs import NAMES
+from family_outputs import NETWORK
+from family_outputs import OUTPUTS
+from family_outputs import batched
+from family_outputs import known
+from family_outputs import network
+from onnx import TensorProto
+
+from trt_perception.config import DetectorConfig
+from trt_perception.config import Thresholds
+from trt_perception.errors import BatchError
+from trt_perception.errors import EngineError
+from trt_perception.images.frame import Frame
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.model_file import read_model_file
+from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.pipelines.open_pipeline import open_offline
+from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.stages.decoders.decode import bfloat16_to_float32
+from trt_perception.stages.decoders.decode import decode
+
+pytestmark = pytest.mark.filterwarnings('error')  # whatever a network says, stderr stays quiet
+
+NAN, INF = float('nan'), float('inf')
+SOURCES = [(1280, 720), (641, 333)]
+NEEDS_NMS = ('dense', 'yolox_raw')
+
+
+def spec_for(name, outputs, names=NAMES):
+    tensors = tuple(
+        TensorSpec(key, tuple(value.shape), str(value.dtype)) for key, value in outputs.items()
+    )
+    if name == 'torchvision':
+        tensors = tensors[:3]
+    return ModelSpec(
+        TensorSpec('image', (1, 3, NETWORK[1], NETWORK[0]), 'float32'),
+        tensors,
+        Preprocessing(NETWORK),
+        DECODERS[name],
+        names,
+        has_manifest=True,
+    )
+
+
+def run(name, outputs, letterboxes, thresholds=None, names=NAMES, **limits):
+    spec = spec_for(name, outputs, names)
+    limits.setdefault('max_detections', 300)
+    thresholds = thresholds or Thresholds()
+    return decode(list(outputs.values()), spec, letterboxes, thresholds, **limits)
+
+
+def to_source(xyxy, letterbox):
+    """Map by the definition: x_network = x_source * resized / source + padding."""
+    scale = np.array(letterbox.source_wh * 2) / np.array(letterbox.resized_wh * 2)
+    pad = np.array([letterbox.pad_left, letterbox.pad_top] * 2)
+    return np.clip((xyxy - pad) * scale, 0, letterbox.source_wh * 2)
+
+
+def assert_found(found, xyxy, scores, labels, pixels=1e-3, probability=1e-5):
+    assert found.class_ids.tolist() == labels.tolist()
+    assert np.abs(found.scores - scores).max() < probability
+    assert np.abs(found.xyxy - xyxy).max() < pixels
+
+
+def test_every_decoder_is_tested():
+    assert list(OUTPUTS) == list(DECODERS)
+
+
+@pytest.mark.parametrize('mode', ['letterbox', 'letterbox_top_left', 'stretch'])
+@pytest.mark.parametrize('name', DECODERS)
+def test_known_boxes_of_a_batch(name, mode):
+    rng = np.random.default_rng(11)
+    letterboxes = [Letterbox.fit(source, NETWORK, mode) for source in SOURCES]
+    made = [known(rng, count) for count in (6, 3)]
+    outputs = batched(name, [OUTPUTS[name](rng, *one) for one in made])
+    found = run(name, outputs, letterboxes)
+    assert len(found) == 2
+    for detections, letterbox, (xyxy, scores, labels) in zip(
+        found, letterboxes, made, strict=True
+    ):
+        assert_found(detections, to_source(xyxy, letterbox), scores, labels)
+
+
+@pytest.mark.parametrize('name', DECODERS)
+def test_nothing_above_the_threshold(name):
+    rng = np.random.default_rng(12)
+    outputs = batched(name, [OUTPUTS[name](rng, *known(rng))])
+    same = Letterbox.fit(NETWORK, NETWORK, 'stretch')
+    (found,) = run(name, outputs, [same], Thresholds(confidence=0.96))
+    assert len(found) == 0
+    assert (found.xyxy.shape, found.xyxy.dtype) == ((0, 4), np.float32)
+    assert (found.scores.dtype, found.class_ids.dtype) == (np.float32, np.int32)
+
+
+#: Outputs of one image without a single row, in the model's order.
+NO_ROWS = {
+    'dense': [(1, 9, 0)],
+    'end_to_end': [(1, 0, 6)],
+    'efficient_nms': [(1, 1), (1, 0, 4), (1, 0), (1, 0)],
+    'onnx_nms_xyxy': [(1, 0, 4), (1, 5, 0), (0, 3)],
+    'rtdetr_ultralytics': [(1, 0, 9)],
+    'rtdetr_end_to_end': [(1, 0, 6)],
+    'detr': [(1, 0, 6), (1, 0, 4)],
+    'labels_boxes_scores': [(1, 0), (1, 0, 4), (1, 0)],
+    'torchvision': [(0, 4), (0,), (0,)],
+}
+
+
+@pytest.mark.parametrize('name', NO_ROWS)
+def test_no_rows_at_all(name):
+    made = OUTPUTS[name](np.random.default_rng(12), *known(np.random.default_rng(12)))
+    outputs = {
+        key: np.zeros(shape, values.dtype if values.dtype.kind == 'i' else np.float32)
+        for (key, values), shape in zip(made.items(), NO_ROWS[name], strict=True)
+    }
+    (found,) = run(name, outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
+    assert (found.xyxy.shape, found.class_ids.dtype) == ((0, 4), np.int32)
+
+
+@pytest.mark.parametrize('name', DECODERS)
+def test_half_precision(name):
+    rng = np.random.default_rng(13)
+    xyxy, scores, labels = known(rng)
+    made = OUTPUTS[name](rng, xyxy, scores, labels)
+    outputs = batched(name, [made], np.float16)
+    same = Letterbox.fit(NETWORK, NETWORK, 'stretch')
+    (found,) = run(name, outputs, [same])
+    # Eleven bits of a coordinate up to 640: half a pixel; of a raw grid's logarithm, more.
+    assert_found(found, xyxy, scores, labels, 0.5, 2e-3)
+
+
+@pytest.mark.parametrize('name', DECODERS)
+def test_limits_and_filters_are_the_same_for_all(name):
+    rng = np.random.default_rng(14)
+    xyxy, scores, labels = known(rng)
+    outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
+    same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
+    (found,) = run(name, outputs, same, max_detections=2)
+    assert_found(found, xyxy[:2], scores[:2], labels[:2])
+    (found,) = run(name, outputs, same, max_candidates=3)
+    assert_found(found, xyxy[:3], scores[:3], labels[:3])
+    (found,) = run(name, outputs, same, Thresholds(confidence=float(scores[3])))
+    assert_found(found, xyxy[:3], scores[:3], labels[:3])
+    keep = labels == labels[0]
+    (found,) = run(name, outputs, same, Thresholds(class_ids=(int(labels[0]),)))
+    assert_found(found, xyxy[keep], scores[keep], labels[keep])
+
+
+@pytest.mark.parametrize('name', DECODERS)
+def test_only_families_that_need_it_suppress(name):
+    rng = np.random.default_rng(15)
+    xyxy, scores, _ = known(rng, 3)
+    xyxy[1], xyxy[2] = xyxy[0] + 1, xyxy[0] + 2  # nearly the same box thrice
+    labels = np.array([1, 1, 2])
+    outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
+    same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
+    kept = [0, 2] if DECODERS[name].family in NEEDS_NMS else [0, 1, 2]
+    (found,) = run(name, outputs, same)
+    assert_found(found, xyxy[kept], scores[kept], labels[kept])
+    kept = [0] if DECODERS[name].family in NEEDS_NMS else [0, 1, 2]
+    (found,) = run(name, outputs, same, class_agnostic=True)
+    assert_found(found, xyxy[kept], scores[kept], labels[kept])
+
+
+@pytest.mark.parametrize('name', DECODERS)
+def test_values_that_are_no_boxes_leave(name):
+    rng = np.random.default_rng(16)
+    good = known(rng)
+    outputs = batched(name, [OUTPUTS[name](rng, *good)])
+    same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
+    for bad in (NAN, INF, -INF):
+        for key, value in outputs.items():
+            if value.dtype.kind != 'f':
+                continue
+            broken = {**outputs, key: np.full_like(value, bad)}
+            (found,) = run(name, broken, same)
+            # A whole output of it leaves nothing, but where an endless size is clipped.
+            assert np.isfinite(found.xyxy).all()
+            assert np.isfinite(found.scores).all()
+            assert ((found.scores > 0.25) & (found.scores <= 1)).all()
+    (found,) = run(name, outputs, same)
+    assert_found(found, *good)
+
+
+@pytest.mark.parametrize(
+    'name',
+    ['dense', 'end_to_end', 'rtdetr_end_to_end', 'efficient_nms', 'torchvision', 'tensorflow'],
+)
+def test_scores_that_are_no_probabilities_are_refused(name):
+    rng = np.random.default_rng(18)
+    xyxy, scores, labels = known(rng)
+    same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
+    outputs = batched(name, [OUTPUTS[name](rng, xyxy, 8 * scores, labels)])
+    with pytest.raises(EngineError, match=r'score of \d.*expected probabilities, 0 to 1'):
+        run(name, outputs, same)
+    # What rounding and quantisation do is none of that.
+    outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores / scores.max() * 1.05, labels)])
+    assert len(run(name, outputs, same)[0]) > 0
+
+
+OF_LABELS = [
+    'end_to_end',
+    'rtdetr_end_to_end',
+    'efficient_nms',
+    'labels_boxes_scores',
+    'torchvision',
+    'tensorflow',
+]
+
+
+@pytest.mark.parametrize('name', OF_LABELS)
+def test_a_class_without_a_name_is_an_error_that_says_what_to_do(name):
+    rng = np.random.default_rng(17)
+    xyxy, scores, labels = known(rng)
+    same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
+    labels[3] = 7
+    outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
+    with pytest.raises(EngineError, match=r'class 7.* 5 class names.*model\.class_names'):
+        run(name, outputs, same)
+    # Below the threshold nobody asks.
+    assert len(run(name, outputs, same, Thresholds(confidence=float(scores[2] - 0.01)))[0]) == 3
+    labels[3] = -1
+    outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
+    with pytest.raises(EngineError, match='class -1'):
+        run(name, outputs, same)
+
+
+PIXELS = [
+    *('end_to_end', 'efficient_nms', 'onnx_nms_xyxy', 'onnx_nms_cxcywh', 'labels_boxes_scores'),
+    'torchvision',
+]
+NORMALISED = ['rtdetr_ultralytics', 'rtdetr_end_to_end', 'rtdetr', 'detr', 'tensorflow']
+
+
+def scaled(name, factor):
+    """Return outputs of known boxes whose coordinates are multiplied by (x, y)."""
+    rng = np.random.default_rng(22)
+    outputs = batched(name, [OUTPUTS[name](rng, *known(rng))])
+    for key, value in outputs.items():
+        if value.ndim > 1 and 'boxes' in key:
+            value *= np.array(factor[::-1] * 2 if name == 'tensorflow' else factor * 2, np.float32)
+        elif key == 'output0':
+            value[..., :4] *= np.array(factor * 2, np.float32)
+    return outputs
+
+
+@pytest.mark.parametrize('name', PIXELS)
+def test_boxes_in_parts_of_the_input_are_refused_where_pixels_are_expected(name):
+    same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
+    with pytest.raises(
+        EngineError, match=r'network pixels \(got .* 0…1\): correct model\.decoder'
+    ):
+        run(name, scaled(name, (1 / NETWORK[0], 1 / NETWORK[1])), same)
+    # One box of pixels is enough: boxes may be as small as they like.
+    outputs = scaled(name, (1 / NETWORK[0], 1 / NETWORK[1]))
+    for key, value in outputs.items():
+        if value.ndim > 1 and ('boxes' in key or key == 'output0'):
+            rows = value.reshape(-1, value.shape[-1])
+            first = int(np.flatnonzero(np.abs(rows[:, :4]).max(axis=1))[0])
+            if name.startswith('onnx_nms'):
+                first = int(outputs['selected_indices'][0, 2])
+            rows[first, :4] = 100, 100, 200, 200
+    assert len(run(name, outputs, same)[0]) > 0
+
+
+@pytest.mark.parametrize('name', NORMALISED)
+def test_boxes_in_pixels_are_refused_where_parts_of_the_input_are_expected(name):
+    same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
+    with pytest.raises(EngineError, match=r'0…1 of the input \(got .* network pixels\): correct'):
+        run(name, scaled(name, NETWORK), same)
+    # A box may reach beyond the input.
+    assert len(run(name, scaled(name, (1.5, 1.5)), same)[0]) > 0
+
+
+@pytest.mark.parametrize('name', [*PIXELS, *NORMALISED])
+def test_where_no_box_is_found_nobody_asks_for_its_unit(name):
+    rng = np.random.default_rng(23)
+    outputs = batched(name, [OUTPUTS[name](rng, *known(rng, 0))])
+    (found,) = run(name, outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
+    assert len(found) == 0
+
+
+@pytest.mark.parametrize('name', ['efficient_nms', 'tensorflow'])
+@pytest.mark.parametrize(('told', 'count'), [(0, 0), (2, 2), (-5, 0), (10**6, 100)])
+def test_the_number_of_boxes_is_kept_within_what_is_there(name, told, count):
+    rng = np.random.default_rng(18)
+    outputs = batched(name, [OUTPUTS[name](rng, *known(rng))])
+    key = next(iter(outputs)) if name == 'efficient_nms' else 'num_detections'
+    outputs[key] = np.full_like(outputs[key], told)
+    boxes = next(key for key in outputs if 'boxes' in key)
+    unit = 1 if name == 'tensorflow' else 480
+    outputs[boxes][:, :, :2], outputs[boxes][:, :, 2:] = 0.1 * unit, 0.9 * unit
+    (found,) = run(name, outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
+    assert len(found) == count
+
+
+def test_a_number_of_boxes_that_is_none_takes_none():
+    outputs = batched(
+        'tensorflow',
+        [OUTPUTS['tensorflow'](np.random.default_rng(18), *known(np.random.default_rng(18)))],
+    )
+    outputs['num_detections'][:] = NAN
+    (found,) = run('tensorflow', outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
+    assert len(found) == 0
+
+
+def test_a_query_of_two_classes_is_two_detections_where_every_class_has_its_sigmoid():
+    logits = np.full((1, 2, 5), -9, np.float32)
+    logits[0, 0, [1, 3]] = 2, 1
+    boxes = np.full((1, 2, 4), 0.5, np.float32)
+    same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
+    (found,) = run('rtdetr', {'logits': logits, 'pred_boxes': boxes}, same)
+    assert found.class_ids.tolist() == [1, 3]
+
+
+def test_a_raw_grid_of_other_strides_says_how_many_cells_it_should_have():
+    output = {'output': np.zeros((1, 100, 10), np.float32)}
+    with pytest.raises(EngineError, match=r'100 anchors.*\[8, 16, 32\] on 640 x 480 have 6300'):
+        run('yolox_raw', output, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
+
+
+def test_indices_of_no_box_are_passed_over():
+    rng = np.random.default_rng(19)
+    made = known(rng)
+    outputs = batched('onnx_nms_xyxy', [OUTPUTS['onnx_nms_xyxy'](rng, *made)])
+    wrong = [[-1, -1, -1], [0, -1, 3], [0, 5, 3], [0, 0, 50], [0, 0, -1], [1, 0, 0]]
+    outputs['selected_indices'] = np.concatenate([outputs['selected_indices'], wrong])
+    (found,) = run('onnx_nms_xyxy', outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
+    assert_found(found, *made)
+
+
+def test_bfloat16():
+    values = np.array([0, 1, -2.5, 1 / 3, 640, 1e30, INF], np.float32)
+    found = bfloat16_to_float32((values.view(np.uint32) >> 16).astype(np.uint16))
+    assert found.dtype == np.float32
+    assert found[:3].tolist() == [0, 1, -2.5]
+    assert np.allclose(found[3:6], values[3:6], rtol=2**-7)
+    assert found[6] == INF
+
+
+# In a pipeline: the image's form, the inputs beside it and the model's own metadata count.
+FORMS = {
+    'torchvision': {'image': (3, NETWORK[1], NETWORK[0])},
+    'tensorflow': {
+        'image': (1, NETWORK[1], NETWORK[0], 3),
+        'image_dtype': TensorProto.UINT8,
+    },
+    'labels_boxes_scores': {'beside': [('orig_target_sizes', (1, 2))]},
+    'detr': {'beside': [('pixel_mask', (1, 64, 64))]},
+}
+
+
+def config_for(path, name):
+    return DetectorConfig(
+        engine_path=str(path),
+        model_decoder=name,
+        model_class_names=NAMES,
+        model_resize='letterbox',
+        model_color_order='rgb',
+        model_scale=1.0 if name == 'tensorflow' else 1 / 255,
+        model_mean=(0.0, 0.0, 0.0),
+        model_std=(1.0, 1.0, 1.0),
+    )
+
+
+def grey(size_wh):
+    width, height = size_wh
+    pixels = np.full(width * height, 114, np.uint8)
+    return Frame.view(pixels, width=width, height=height, step=width, encoding='mono8')
+
+
+@pytest.mark.parametrize('name', DECODERS)
+def test_a_generated_network_in_the_pipeline(name, tmp_path):
+    rng = np.random.default_rng(20)
+    xyxy, scores, labels = known(rng)
+    outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
+    path = tmp_path / 'made.onnx'
+    path.write_bytes(network(outputs, **FORMS.get(name, {})))
+    pipeline = open_pipeline(config_for(path, name))
+    pipeline.enqueue(0, grey(SOURCES[0]), Thresholds())
+    found = pipeline.collect(0).detections
+    letterbox = Letterbox.fit(SOURCES[0], NETWORK, 'letterbox')
+    assert_found(found, to_source(xyxy, letterbox), scores, labels)
+    pipeline.close()
+
+
+@pytest.mark.parametrize('name', [name for name in DECODERS if name != 'torchvision'])
+def test_a_network_of_a_batch_in_the_offline_pipeline(name, tmp_path):
+    """Two images at once and then one, of several sizes; a node refuses the same file."""
+    rng = np.random.default_rng(21)
+    made = [known(rng, count) for count in (6, 3)]
+    outputs = batched(name, [OUTPUTS[name](rng, *one) for one in made])
+    form = {key: value for key, value in FORMS.get(name, {}).items() if key != 'image'}
+    form['beside'] = [(key, (2, *shape[1:])) for key, shape in form.get('beside', ())]
+    by_row = name == 'tensorflow'
+    image = (2, NETWORK[1], NETWORK[0], 3) if by_row else (2, 3, NETWORK[1], NETWORK[0])
+    path = tmp_path / 'made.onnx'
+    path.write_bytes(network(outputs, image=image, **form))
+    config = config_for(path, name)
+    with pytest.raises(BatchError, match=r'made\.onnx.*one image at a time.*got image .*\[2, '):
+        open_pipeline(config)
+    pipeline = open_offline(read_model_file(path), config)
+    assert pipeline.spec.batch == 2
+    frames = [grey(size) for size in SOURCES]
+    letterboxes = [Letterbox.fit(source, NETWORK, 'letterbox') for source in SOURCES]
+    for count in (2, 1):
+        run = pipeline.detect(frames[:count], Thresholds())
+        assert len(run) == count
+        for found, letterbox, one in zip(run, letterboxes, made, strict=False):
+            assert_found(found, to_source(one[0], letterbox), *one[1:])
+    pipeline.close()

@@ -1,0 +1,311 @@
+"""Dense decoding: outputs made for known boxes, and a plain Python reading of DESIGN's steps."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from trt_perception.config import Thresholds
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.manifest import DECODERS
+from trt_perception.stages.decoders.dense import decode_dense
+
+NETWORK = (640, 640)
+SAME = Letterbox.fit(NETWORK, NETWORK, 'letterbox')
+HD = Letterbox.fit((1920, 1080), NETWORK, 'letterbox')  # scale 1/3, 140 rows above
+NAN, INF = math.nan, math.inf
+
+pytestmark = pytest.mark.filterwarnings('error')  # whatever a network says, stderr stays quiet
+
+
+def output(anchors, decoder='dense', dtype=np.float32):
+    """Return the output tensor for anchors of (cx, cy, w, h, [objectness,] class scores...)."""
+    columns = 5 + DECODERS[decoder].objectness
+    table = np.array(anchors, dtype).reshape(-1, len(anchors[0]) if anchors else columns)
+    return (table if DECODERS[decoder].transposed else table.T)[None]
+
+
+def decode(anchors, letterbox=SAME, decoder='dense', dtype=np.float32, **options):
+    live = {key: options.pop(key) for key in ('confidence', 'iou', 'class_ids') if key in options}
+    options.setdefault('max_detections', 300)
+    return decode_dense(
+        output(anchors, decoder, dtype),
+        DECODERS[decoder],
+        letterbox,
+        Thresholds(**live),
+        **options,
+    )
+
+
+def listed(detections):
+    """Return rows of box, score (rounded for comparison) and class."""
+    return [
+        ([round(float(side), 3) for side in box], round(float(score), 4), int(class_id))
+        for box, score, class_id in zip(
+            detections.xyxy, detections.scores, detections.class_ids, strict=True
+        )
+    ]
+
+
+@pytest.mark.parametrize('decoder', DECODERS)
+@pytest.mark.parametrize('dtype', [np.float32, np.float16])
+def test_no_anchors(decoder, dtype):
+    found = decode([], decoder=decoder, dtype=dtype)
+    assert len(found) == 0
+    assert found.xyxy.shape == (0, 4)
+    assert (found.xyxy.dtype, found.scores.dtype) == (np.float32, np.float32)
+    assert found.class_ids.dtype == np.int32
+
+
+def test_nothing_above_the_threshold():
+    assert len(decode([[100, 100, 20, 20, 0.1, 0.2]] * 8)) == 0
+
+
+@pytest.mark.parametrize('decoder', DECODERS)
+def test_known_boxes(decoder):
+    scores = [[0.9, 0.1, 0.0], [0.2, 0.3, 0.8]]
+    boxes = [[320, 320, 100, 50], [60.5, 400.25, 33, 17.5]]
+    middle = [[0.5]] if DECODERS[decoder].objectness else [[]]
+    anchors = [box + middle[0] + score for box, score in zip(boxes, scores, strict=True)]
+    found = decode(anchors, HD, decoder)
+    factor = 0.5 if DECODERS[decoder].objectness else 1
+    assert listed(found) == [
+        ([810, 465, 1110, 615], 0.9 * factor, 0),
+        ([132, 754.5, 231, 807], 0.8 * factor, 2),
+    ]
+    assert (found.xyxy.dtype, found.scores.dtype) == (np.float32, np.float32)
+    assert found.class_ids.dtype == np.int32
+
+
+def test_known_boxes_return_to_a_thousandth_of_a_pixel():
+    # Boxes of the source, written as a detector would see them, on several geometries.
+    rng = np.random.default_rng(30)
+    for source, mode in itertools.product(
+        [(1920, 1080), (640, 480), (53, 37), (37, 900)], ['letterbox', 'stretch']
+    ):
+        letterbox = Letterbox.fit(source, NETWORK, mode)
+        width, height = source
+        for _ in range(20):
+            left, right = np.sort(rng.uniform(0, width, 2))
+            top, bottom = np.sort(rng.uniform(0, height, 2))
+            if right - left < 1 or bottom - top < 1:
+                continue
+            ratio_x, ratio_y = (n / s for n, s in zip(letterbox.resized_wh, source, strict=True))
+            anchor = [
+                (left + right) / 2 * ratio_x + letterbox.pad_left,
+                (top + bottom) / 2 * ratio_y + letterbox.pad_top,
+                (right - left) * ratio_x,
+                (bottom - top) * ratio_y,
+                0.75,
+            ]
+            (box,) = decode([anchor], letterbox).xyxy
+            assert np.abs(box - [left, top, right, bottom]).max() < 1e-3
+
+
+def test_half_precision_output_is_computed_in_single():
+    # 0.25 * 0.7998 in float16 would be 0.19995 rounded to 0.2; float16 has no 949.9375.
+    anchors = [[1000.5, 300, 101.125, 7, 0.25, 0.8]]
+    letterbox = Letterbox.fit((2048, 640), (2048, 640), 'stretch')
+    found = decode(anchors, letterbox, 'dense_objectness', np.float16, confidence=0.1)
+    assert found.scores[0] == np.float32(0.25) * np.float32(np.float16(0.8))
+    assert found.xyxy[0].tolist() == [949.9375, 296.5, 1051.0625, 303.5]
+
+
+def test_best_class_wins_and_the_first_of_equals():
+    assert decode([[50, 50, 9, 9, 0.4, 0.9, 0.8]]).class_ids.tolist() == [1]
+    assert decode([[50, 50, 9, 9, 0.4, 0.9, 0.9]]).class_ids.tolist() == [1]
+    # One detection for each anchor: the second best class is not reported.
+    assert len(decode([[50, 50, 9, 9, 0.95, 0.9, 0.9]])) == 1
+
+
+@pytest.mark.parametrize('threshold', [0.0, 0.25, 0.3, 0.5, 0.999])
+def test_a_score_at_the_threshold_is_not_above_it(threshold):
+    at = np.float32(threshold)
+    above = np.nextafter(at, np.float32(2))
+    found = decode([[50, 50, 9, 9, at], [80, 80, 9, 9, above]], confidence=threshold)
+    assert found.scores.tolist() == [above]
+
+
+def test_objectness_multiplies_before_the_threshold():
+    anchors = [[50, 50, 9, 9, 0.5, 0.6], [80, 80, 9, 9, 0.9, 0.6], [99, 99, 9, 9, 0.0, 1.0]]
+    found = decode(anchors, decoder='dense_objectness', confidence=0.4)
+    assert listed(found) == [([75.5, 75.5, 84.5, 84.5], 0.54, 0)]
+
+
+@pytest.mark.parametrize(
+    'anchor',
+    [
+        [NAN, 50, 9, 9, 0.9],
+        [50, NAN, 9, 9, 0.9],
+        [50, 50, NAN, 9, 0.9],
+        [50, 50, 9, NAN, 0.9],
+        [INF, 50, 9, 9, 0.9],
+        [50, -INF, 9, 9, 0.9],
+        [50, 50, INF, 9, 0.9],
+        [INF, 50, INF, 9, 0.9],
+        [3e38, 50, 3e38, 9, 0.9],  # the corner leaves float32
+        [50, 50, 0, 9, 0.9],
+        [50, 50, 9, 0, 0.9],
+        [50, 50, -9, 9, 0.9],
+        [50, 50, 9, -9, 0.9],
+        [50, 50, -9, -9, 0.9],
+        [1e6, 50, 1e-3, 9, 0.9],  # a side that float32 cannot hold there
+        [50, 50, 9, 9, NAN],
+        [50, 50, 9, 9, INF],
+        [50, 50, 9, 9, -INF],
+        [50, 50, 9, 9, -0.9],
+    ],
+)
+def test_what_is_no_box_or_no_score_leaves_and_disturbs_nothing(anchor):
+    good = [300, 300, 20, 20, 0.5]
+    expected = ([290, 290, 310, 310], 0.5, 0)
+    assert listed(decode([anchor])) == []
+    assert listed(decode([anchor, good, anchor])) == [expected]
+    # It takes no place among the candidates either: removed first.
+    assert listed(decode([anchor, good], max_candidates=1, max_detections=1)) == [expected]
+
+
+def test_objectness_that_is_no_number():
+    good = [300, 300, 20, 20, 0.9, 0.5]
+    for objectness in (NAN, INF, -INF, -1.0, 3e38):
+        bad = [50, 50, 9, 9, objectness, 0.0 if objectness == INF else 2.0]
+        found = decode([bad, good], decoder='dense_objectness')
+        assert 0.45 in [row[1] for row in listed(found)]
+        assert np.isfinite(found.scores).all()
+
+
+def test_a_class_score_that_is_no_number_loses_the_anchor():
+    # NaN is no score to compare with, so no class of the anchor is best.
+    assert listed(decode([[50, 50, 9, 9, 0.9, NAN], [50, 50, 9, 9, NAN, 0.9]])) == []
+
+
+def test_class_filter_comes_after_the_best_class():
+    anchors = [[50, 50, 9, 9, 0.9, 0.8], [90, 90, 9, 9, 0.3, 0.7]]
+    assert decode(anchors).class_ids.tolist() == [0, 1]
+    assert decode(anchors, class_ids=(0,)).class_ids.tolist() == [0]
+    # The first anchor's second best class is not promoted.
+    assert listed(decode(anchors, class_ids=(1,))) == [([85.5, 85.5, 94.5, 94.5], 0.7, 1)]
+    assert len(decode(anchors, class_ids=(5,))) == 0
+
+
+def test_filtered_classes_take_no_candidate_place_and_suppress_nothing():
+    anchors = [[50, 50, 9, 9, 0.9, 0.0], [50, 50, 9, 9, 0.0, 0.8]]
+    found = decode(anchors, class_ids=(1,), max_candidates=1, class_agnostic=True)
+    assert found.class_ids.tolist() == [1]
+
+
+def test_candidates_are_limited_before_suppression_and_detections_after():
+    same = [[50, 50, 20, 20, 0.9 - i / 100] for i in range(4)]
+    other = [[200, 200, 20, 20, 0.5]]
+    assert len(decode(same + other)) == 2
+    assert len(decode(same + other, max_candidates=4)) == 1  # the other did not get in
+    assert len(decode(same + other, max_candidates=5)) == 2
+    assert decode(same + other, max_detections=1).scores.tolist() == [np.float32(0.9)]
+
+
+def test_by_default_1024_candidates_and_classes_apart():
+    anchors = [[10 * (i % 60) + 5, 10 * (i // 60) + 5, 8, 8, 0.5] for i in range(1100)]
+    assert len(decode(anchors, max_detections=2000)) == 1024
+    assert len(decode([[50, 50, 9, 9, 0.9, 0.0], [50, 50, 9, 9, 0.0, 0.8]])) == 2
+
+
+def test_detections_are_limited_before_boxes_outside_the_image_leave():
+    # Above the image, in the letterbox's padding: suppressed or not, it is empty once clipped.
+    outside, inside = [320, 50, 20, 20, 0.9], [320, 320, 20, 20, 0.8]
+    assert len(decode([outside, inside], HD)) == 1
+    assert len(decode([outside, inside], HD, max_detections=1)) == 0
+
+
+def test_boxes_are_clipped_after_suppression():
+    # Clipped to the image they would be equal; before, their IoU is 1/2.
+    anchors = [[0, 320, 100, 100, 0.9], [-50, 320, 200, 100, 0.8]]
+    found = decode(anchors)
+    assert listed(found) == [([0, 270, 50, 370], 0.9, 0)]  # 1/2 > 0.45
+    found = decode(anchors, iou=0.6)
+    assert listed(found) == [([0, 270, 50, 370], 0.9, 0), ([0, 270, 50, 370], 0.8, 0)]
+
+
+def test_equal_scores_keep_the_order_of_the_anchors():
+    anchors = [[50 + 40 * i, 50, 20, 20, 0.7] for i in (3, 1, 2, 0)]
+    assert decode(anchors).xyxy[:, 0].tolist() == [160, 80, 120, 40]
+    assert decode(anchors, max_candidates=2).xyxy[:, 0].tolist() == [160, 80]
+    same = [[50, 50, 20, 20, 0.7, 0.0], [50, 50, 20, 20, 0.0, 0.7]]
+    assert decode(same, class_agnostic=True).class_ids.tolist() == [0]
+
+
+def test_the_output_is_left_alone():
+    tensor = output([[50, 50, 9, 9, 0.9], [NAN, 1, 1, 1, 0.8]])
+    before = tensor.copy()
+    tensor.flags.writeable = False
+    decode_dense(tensor, DECODERS['dense'], SAME, Thresholds(), max_detections=9)
+    assert np.array_equal(tensor, before, equal_nan=True)
+
+
+def plain(anchors, confidence, iou, class_ids, max_candidates, max_detections, agnostic):
+    """DESIGN's steps one by one. Small whole numbers: exact in any precision."""
+    found = []
+    for cx, cy, w, h, *scores in anchors:
+        score = max(scores)
+        class_id = scores.index(score)
+        if score > confidence and (not class_ids or class_id in class_ids) and w > 0 and h > 0:
+            found.append(([cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2], score, class_id))
+    found = sorted(found, key=lambda row: -row[1])[:max_candidates]
+    kept = []
+    for row in found:
+        rivals = [other for other in kept if agnostic or other[2] == row[2]]
+        if not any(overlap(row[0], other[0]) > iou for other in rivals):
+            kept.append(row)
+    result = []
+    for (left, top, right, bottom), score, class_id in kept[:max_detections]:
+        box = [max(0, left), max(0, top), min(64, right), min(64, bottom)]
+        if box[2] > box[0] and box[3] > box[1]:
+            result.append((box, score, class_id))
+    return result
+
+
+def overlap(a, b):
+    width = max(0, min(a[2], b[2]) - max(a[0], b[0]))
+    height = max(0, min(a[3], b[3]) - max(a[1], b[1]))
+    both = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - width * height
+    return width * height / both
+
+
+places = st.integers(-8, 72)
+extents = st.integers(-1, 12).map(lambda size: 4 * size)
+scores = st.integers(0, 8).map(lambda eighths: eighths / 8)
+
+
+@settings(deadline=None, max_examples=400)
+@given(
+    st.lists(st.tuples(places, places, extents, extents, scores, scores), max_size=20),
+    scores,
+    st.sampled_from([0.25, 0.5]),
+    st.sampled_from([(), (0,), (1,)]),
+    st.integers(1, 12),
+    st.integers(1, 6),
+    st.booleans(),
+    st.sampled_from(['dense', 'dense_transposed']),
+    st.sampled_from([np.float32, np.float16]),
+)
+def test_agrees_with_the_steps_of_the_design(
+    anchors, confidence, iou, class_ids, candidates, detections, agnostic, decoder, dtype
+):
+    anchors = [list(anchor) for anchor in anchors]
+    tensor = output(anchors, decoder, dtype) if anchors else np.empty((1, 6, 0), dtype)
+    if not anchors and DECODERS[decoder].transposed:
+        tensor = tensor.transpose(0, 2, 1)
+    found = decode_dense(
+        tensor,
+        DECODERS[decoder],
+        Letterbox.fit((64, 64), (64, 64), 'letterbox'),
+        Thresholds(confidence, iou, class_ids),
+        max_detections=detections,
+        max_candidates=candidates,
+        class_agnostic=agnostic,
+    )
+    expected = plain(anchors, confidence, iou, class_ids, candidates, detections, agnostic)
+    assert listed(found) == [([float(side) for side in box], s, c) for box, s, c in expected]

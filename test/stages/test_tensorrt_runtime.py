@@ -1,0 +1,169 @@
+"""What the runtime asks of TensorRT, shown by stand-ins: profiles, formats, compiled kernels.
+
+That the real one gives right numbers is for test_gpu_engines and test_gpu_profiles to show, on a
+GPU.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+
+import fake_cuda
+import pytest
+from cuda_recorder import Recorder
+from fake_tensorrt import PLAN
+from fake_tensorrt import REASON
+from fake_tensorrt import FakeTensorRt
+from fake_tensorrt import FakeTensorRtRtx
+from fake_tensorrt import Specialization
+from fake_tensorrt import TensorFormat
+
+from trt_perception import gpu
+from trt_perception.config import DetectorConfig
+from trt_perception.errors import EngineError
+from trt_perception.files.cache import cache_folder
+from trt_perception.pipelines.open_pipeline import open_pipeline
+
+DEPTH = 3
+OPEN = {
+    'inputs': (('images', (1, 3, -1, -1), 'FLOAT'),),
+    'outputs': (('output', (1, 7, -1), 'FLOAT'),),
+}
+
+
+def shapes(*sizes):
+    """Return a profile from (width, height) of smallest, usual and largest."""
+    return tuple((1, 3, height, width) for width, height in sizes)
+
+
+RANGES = (shapes((64, 48), (64, 48), (128, 96)), shapes((128, 96), (192, 144), (256, 192)))
+FIXED = (shapes((64, 48), (64, 48), (64, 48)), shapes((128, 96), (128, 96), (128, 96)))
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """Return a function that puts a stand-in for TensorRT in place and opens its engine."""
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+
+    def put(module, size=(64, 48)):
+        recorder = Recorder(fake_cuda.bindings())
+        flavour = 'tensorrt_rtx' if isinstance(module, FakeTensorRtRtx) else 'tensorrt'
+        monkeypatch.setattr(gpu, '_bindings', lambda: recorder.modules)
+        monkeypatch.setitem(sys.modules, flavour, module)
+        path = tmp_path / 'tiny.engine'
+        path.write_bytes((b'ftrt' if flavour == 'tensorrt' else b'vtrt') + PLAN[4:])
+        config = DetectorConfig(
+            engine_path=str(path),
+            pipeline_depth=DEPTH,
+            model_input_size=size,
+            model_resize='letterbox',
+            model_color_order='rgb',
+            model_scale=1 / 255,
+            model_decoder='dense',
+            model_class_names=('red', 'green', 'blue'),
+        )
+        open_pipeline(config).close()
+        return recorder
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ('profiles', 'size', 'expected'),
+    [
+        (FIXED, (64, 48), 0),
+        (FIXED, (128, 96), 1),
+        (RANGES, (64, 48), 0),
+        (RANGES, (128, 96), 0),
+        (RANGES, (136, 96), 1),
+        (RANGES, (256, 192), 1),
+    ],
+)
+def test_the_first_profile_that_holds_the_size_is_set_with_the_shape(
+    machine, profiles, size, expected
+):
+    module = FakeTensorRt(profiles=profiles, **OPEN)
+    machine(module, size)
+    assert module.arguments['set_optimization_profile_async'][0] == expected
+    assert module.arguments['set_input_shape'] == ('images', (1, 3, size[1], size[0]))
+    assert module.calls.count('set_input_shape') == DEPTH
+
+
+def test_a_size_that_no_profile_holds_is_refused_with_their_ranges(machine):
+    with pytest.raises(EngineError) as caught:
+        machine(FakeTensorRt(profiles=RANGES, **OPEN), (264, 192))
+    said = 'no profile takes [1, 3, 192, 264]; it has [1, 3, 48, 64] to [1, 3, 96, 128], '
+    assert said in str(caught.value)
+
+
+def test_profiles_cost_no_warnings_and_the_format_of_each_is_asked(machine, caplog):
+    machine(FakeTensorRt(profiles=FIXED, **OPEN))
+    assert not caplog.records
+    for profile in (0, 1):
+        module = FakeTensorRt(profiles=FIXED, **OPEN)
+        module.formats = {profile: TensorFormat.CHW32}
+        with pytest.raises(EngineError, match='images must have the LINEAR format'):
+            machine(module)
+
+
+def test_an_engine_of_open_shapes_that_does_not_run_says_how_to_build_it(machine):
+    module = FakeTensorRt('execute_async_v3', profiles=RANGES, **OPEN)
+    command = 'build_engine --shapes 1x3x96x136'
+    with pytest.raises(EngineError, match=rf'{re.escape(REASON)}.*shapes open.*{command}$'):
+        machine(module, (136, 96))
+    with pytest.raises(EngineError, match=f'{re.escape(REASON)}$'):
+        machine(FakeTensorRt('execute_async_v3', profiles=FIXED, **OPEN))
+
+
+def test_kernels_for_the_shape_are_there_before_the_graph_is_captured(machine):
+    module = FakeTensorRtRtx()
+    machine(module)
+    config = module.config
+    assert config.dynamic_shapes_kernel_specialization_strategy == Specialization.EAGER
+    assert config.cuda_graph_strategy == module.CudaGraphStrategy.DISABLED
+    assert config.allocation == module.ExecutionContextAllocationStrategy.USER_MANAGED
+
+
+def test_the_second_start_compiles_nothing(machine, caplog):
+    first, second = FakeTensorRtRtx(), FakeTensorRtRtx()
+    machine(first)
+    assert first.compiled == 1  # its contexts share what one of them compiled
+    machine(second)
+    assert second.compiled == 0
+    assert not caplog.records
+
+
+def test_a_runtime_cache_that_does_not_fit_is_made_again(machine, caplog):
+    machine(FakeTensorRtRtx())
+    module = FakeTensorRtRtx(accepts=False)  # a new driver, say
+    machine(module)
+    assert module.compiled == 1
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert 'runtime cache of tiny.engine is not usable' in record.message
+
+
+def test_another_release_has_a_runtime_cache_of_its_own(machine):
+    machine(FakeTensorRtRtx())
+    module = FakeTensorRtRtx()
+    module.__version__ = '1.7.1.116'
+    machine(module)
+    assert module.compiled == 1
+    assert len(list(cache_folder('runtime').iterdir())) == 2
+
+
+@pytest.mark.parametrize('kind', ['kernels', 'runtime'])
+def test_a_damaged_cache_is_made_again_once(machine, caplog, kind):
+    def compilations():
+        module = FakeTensorRtRtx()
+        return machine(module).calls.count('nvrtcCompileProgram'), module.compiled
+
+    assert compilations() == (1, 1)
+    assert compilations() == (0, 0)
+    (path,) = cache_folder(kind).iterdir()
+    path.write_bytes(path.read_bytes()[:-1])
+    assert compilations() == ((1, 0) if kind == 'kernels' else (0, 1))
+    assert f'{path} is damaged' in caplog.text
+    assert compilations() == (0, 0)

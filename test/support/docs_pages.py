@@ -1,0 +1,93 @@
+"""What test_docs.py reads: pages, their code blocks and tables, and the code they speak of."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / 'trt_perception'
+PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').rglob('*.md'))]
+README, ARCHITECTURE, MANIFEST, DECODERS_PAGE, BENCHMARKS = (
+    (ROOT / name).read_text(encoding='utf-8')
+    for name in (
+        'README.md',
+        'docs/architecture.md',
+        'docs/manifest.md',
+        'docs/decoders.md',
+        'docs/benchmarks/cpu.md',
+    )
+)
+SOURCES = {path: ast.parse(path.read_text('utf-8')) for path in sorted(PACKAGE.rglob('*.py'))}
+
+
+def page_id(path):
+    return str(path.relative_to(ROOT))
+
+
+def blocks(text, language):
+    """Return the code blocks of one language."""
+    return re.findall(rf'^```{language}\n(.*?)^```', text, re.DOTALL | re.MULTILINE)
+
+
+def prose(text):
+    """Return a page without its code blocks."""
+    return re.sub(r'^```.*?^```', '', text, flags=re.DOTALL | re.MULTILINE)
+
+
+def section(text, title):
+    """Return what stands below one heading, up to the next of any level."""
+    found = re.search(rf'^#+ {re.escape(title)}\n(.*?)(?=^#+ |\Z)', text, re.DOTALL | re.MULTILINE)
+    assert found, title
+    return found[1]
+
+
+def rows(text):
+    """Return the cells of each table row, heads and rulers left out."""
+    lines = [line for line in text.splitlines() if line.startswith('|')]
+    tables = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]
+    rulers = [index for index, row in enumerate(tables) if set(''.join(row)) <= set('-: ')]
+    skipped = {*rulers, *(index - 1 for index in rulers)}
+    return [row for index, row in enumerate(tables) if index not in skipped]
+
+
+def codes(text):
+    """Return what stands in backticks."""
+    return re.findall(r'`([^`\n]+)`', text)
+
+
+def calls(name):
+    """Return every call of a function or method of that name in the package."""
+    for tree in SOURCES.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and name in (
+                getattr(node.func, 'attr', ''),
+                getattr(node.func, 'id', ''),
+            ):
+                yield node
+
+
+def launch_arguments(name):
+    """Return the names of a launch file's arguments, with those of the one that it includes."""
+    from trt_perception.launch_arguments import launch_arguments as arguments
+
+    tree = ast.parse((ROOT / 'launch' / name).read_text(encoding='utf-8'))
+    named = set(arguments(ROOT))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'DeclareLaunchArgument':
+            named |= {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
+    return named
+
+
+def executables():
+    """Return the console scripts of setup.py."""
+    setup = ast.parse((ROOT / 'setup.py').read_text(encoding='utf-8'))
+    found = [
+        entry.value.split('=')[0].strip()
+        for node in ast.walk(setup)
+        if isinstance(node, ast.Dict)
+        for key, value in zip(node.keys, node.values, strict=True)
+        if getattr(key, 'value', '') == 'console_scripts'
+        for entry in value.elts
+    ]
+    assert 'detector_node' in found
+    return set(found)

@@ -1,0 +1,99 @@
+"""The letterbox kernel compiled for the CPU, so that its arithmetic is tested without a GPU.
+
+The same source that NVRTC gets, with what CUDA brings replaced by a few lines of C++; threads run
+one after the other. What only a GPU shows stays with test_gpu_kernels.py.
+"""
+
+import ctypes
+import shutil
+import subprocess
+from types import SimpleNamespace
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from trt_perception.config import Thresholds
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.stages import gpu_kernels
+
+COMPILER = shutil.which('c++')
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason='needs a C++ compiler, c++')
+
+_BEFORE = """
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#define __device__
+#define __global__
+#define __forceinline__ inline
+using std::abs;
+using std::max;
+using std::min;
+struct Index { int x, y; };
+static Index blockIdx, blockDim, threadIdx;
+template <typename To, typename From> static inline To bits_of(From value) {
+    To result;
+    std::memcpy(&result, &value, sizeof result);
+    return result;
+}
+static inline float __int_as_float(int value) { return bits_of<float>(value); }
+static inline float __uint_as_float(unsigned value) { return bits_of<float>(value); }
+static inline unsigned __float_as_uint(float value) { return bits_of<unsigned>(value); }
+static inline int __float2int_rn(float value) { return (int)std::nearbyint(value); }
+"""
+_AFTER = """
+extern "C" void run(const FrameHeader* frame, const u8* image, INPUT_T* tensor) {
+    blockDim = {1, 1};
+    for (blockIdx.y = 0; blockIdx.y < NET_HEIGHT; ++blockIdx.y)
+        for (blockIdx.x = 0; blockIdx.x < NET_WIDTH; ++blockIdx.x) letterbox(frame, image, tensor);
+}
+"""
+
+
+class HostLetterbox:
+    """The kernel of one preprocessing; call it with a frame."""
+
+    def __init__(self, preprocessing, folder):
+        self._preprocessing = preprocessing
+        width, height = preprocessing.input_size
+        self._shape = (1, 3, height, width)
+        spec = ModelSpec(
+            TensorSpec('images', self._shape, 'float32'),
+            (TensorSpec('output0', (1, 300, 6), 'float32'),),
+            preprocessing,
+            DECODERS['end_to_end'],  # decoded by the host, so that there is one kernel only
+            ('thing',),
+            True,
+        )
+        device = SimpleNamespace(compute_capability=(8, 7))
+        with (
+            mock.patch.object(gpu_kernels, 'compile_kernels') as compiled,
+            mock.patch.object(gpu_kernels, 'Kernels'),
+        ):
+            kernels = gpu_kernels.FrameKernels(
+                device, spec, max_detections=300, class_agnostic=False
+            )
+        self._header = kernels.header
+        source, library = folder / 'kernel.cpp', folder / 'kernel.so'
+        source.write_text(_BEFORE + compiled.call_args.args[0] + _AFTER)
+        flags = ['-std=c++17', '-O2', '-ffp-contract=off', '-shared', '-fPIC']
+        subprocess.run([COMPILER, *flags, str(source), '-o', str(library)], check=True)
+        self._run = ctypes.CDLL(str(library)).run
+        self._run.argtypes = [ctypes.c_void_p] * 3
+
+    def __call__(self, frame):
+        """Return the input tensor, float32 (1, 3, height, width)."""
+        geometry = Letterbox.fit(
+            (frame.width, frame.height), self._preprocessing.input_size, self._preprocessing.resize
+        )
+        header = np.zeros(self._header.size, np.uint8)
+        self._header.write(header, frame, geometry, Thresholds())
+        pixels = np.ascontiguousarray(frame.data)
+        tensor = np.full(self._shape, np.nan, np.float32)
+        self._run(header.ctypes.data, pixels.ctypes.data, tensor.ctypes.data)
+        return tensor

@@ -1,0 +1,278 @@
+"""Picture files, changed where lengths, sizes and markers stand, read in a watched process.
+
+    python picture_fuzz.py SEED COUNT
+
+prints, as JSON, what became of them, and what was wrong: a crash, more memory or time than the
+declared pixels need, another size than declared. Some kilobytes of each format are the start, and
+the reader is asked for all of them: camera frames as well as files.
+"""
+
+import collections
+import contextlib
+import io
+import json
+import os
+import random
+import struct
+import sys
+import tempfile
+import time
+import zlib
+from pathlib import Path
+
+import cv2
+import numpy as np
+from PIL import Image
+from PIL import PngImagePlugin
+
+from trt_perception.errors import ImageError
+from trt_perception.images import compressed
+from trt_perception.images import picture_files
+from trt_perception.images.compressed import decode_picture
+from trt_perception.images.picture_files import read_picture
+
+_BATCH = 200
+_MIB = 2**20
+_NUMBERS = (
+    *(0, 1, 2, 3, 4, 8, 16, 0x7F, 0x80, 0xFF, 0x100, 30_000, 65_500, 0xFFFF, 0x10000),
+    *(2**20, 2**24, 2**27, 100_000_000, 2**29, 2**30, 2**31 - 1, 2**31, 2**32 - 16, 2**32 - 1),
+)
+_CHUNKS = (
+    *(b'tEXt', b'zTXt', b'iTXt', b'iCCP', b'sPLT', b'eXIf', b'acTL', b'fcTL', b'fdAT', b'bKGD'),
+    *(b'tRNS', b'PLTE', b'IDAT', b'IHDR', b'IEND', b'CgBI', b'abcd', b'ABCD'),
+)
+_TAGS = (
+    *(256, 257, 258, 259, 262, 266, 273, 274, 277, 278, 279, 284, 301, 317, 320, 322, 323, 324),
+    *(325, 330, 338, 339, 340, 347, 512, 529, 530, 34675, 32997, 32998, 65000),
+)
+
+
+def pictures():
+    """Return small pictures by their names."""
+    bgr = cv2.GaussianBlur(
+        np.random.default_rng(1).integers(0, 256, (23, 35, 3), np.uint8), (5, 5), 2
+    )
+    rgb = Image.fromarray(bgr)
+    exif = Image.Exif()
+    exif[0x112] = 6
+    texts = PngImagePlugin.PngInfo()
+    texts.add_text('a', 'b' * 50)
+    texts.add_text('z', 'c' * 900, zip=True)
+    more = {'save_all': True, 'append_images': [rgb.rotate(9), rgb.rotate(30)]}
+    by_pillow = {
+        'baseline.jpg': ('JPEG', {'exif': exif, 'icc_profile': bytes(300), 'comment': b'x'}),
+        'progressive.jpg': ('JPEG', {'progressive': True, 'subsampling': 0}),
+        'cmyk.jpg': ('JPEG', {'mode': 'CMYK'}),
+        'texts.png': ('PNG', {'pnginfo': texts, 'exif': exif, 'icc_profile': bytes(400)}),
+        'palette.png': ('PNG', {'mode': 'P', 'transparency': 3}),
+        'animated.png': ('PNG', more),
+        'palette.bmp': ('BMP', {'mode': 'P'}),
+        'plain.tif': ('TIFF', {}),
+        'lzw.tif': ('TIFF', {'compression': 'tiff_lzw', 'big_endian': True}),
+        'palette.tif': ('TIFF', {'compression': 'tiff_adobe_deflate', 'mode': 'P'}),
+        'pages.tif': ('TIFF', {'compression': 'packbits', **more}),
+        'turned.tif': ('TIFF', {'tiffinfo': {274: 6}}),
+        'lossy.webp': ('WEBP', {'quality': 60, 'mode': 'RGBA', 'exif': exif}),
+        'lossless.webp': ('WEBP', {'lossless': True}),
+        'animated.webp': ('WEBP', more),
+    }
+    found = {}
+    for name, (kind, options) in by_pillow.items():
+        file = io.BytesIO()
+        rgb.convert(options.pop('mode', 'RGB')).save(file, kind, **options)
+        found[name] = file.getvalue()
+    by_opencv = {
+        'restarts.jpg': ('.jpg', bgr, (cv2.IMWRITE_JPEG_RST_INTERVAL, 1)),
+        'deep.png': ('.png', bgr.astype(np.uint16) * 257, ()),
+        'plain.bmp': ('.bmp', bgr, ()),
+        'deep.tif': ('.tif', bgr.astype(np.uint16) * 257, ()),
+        'plain.ppm': ('.ppm', bgr, ()),
+        'text.pgm': ('.pgm', bgr[..., 0], (cv2.IMWRITE_PXM_BINARY, 0)),
+    }
+    for name, (kind, picture, options) in by_opencv.items():
+        found[name] = cv2.imencode(kind, picture, options)[1].tobytes()
+    return found
+
+
+def changed(rng, whole):
+    """Return a picture with a few changes."""
+    content = bytearray(rng.choice(list(whole.values())))
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        at = rng.randrange(min(len(content), rng.choice((40, 120, 400, 2**30))))
+        rng.choice((_number, _number, _bits, _cut, _splice, _marker, _chunk, _tag))(
+            rng, content, at, whole
+        )
+        if len(content) < 20:
+            break
+    if content[:4] == b'\x89PNG' and rng.random() < 0.8:
+        _repair(content)
+    return bytes(content)
+
+
+def _number(rng, content, at, _):
+    width = rng.choice((1, 2, 4, 4))
+    value = rng.choice((*_NUMBERS, len(content), len(content) - at, rng.getrandbits(32)))
+    order = rng.choice(('big', 'little'))
+    content[at : at + width] = (value % 256**width).to_bytes(width, order)
+
+
+def _bits(rng, content, at, _):
+    content[at] ^= 1 << rng.randrange(8)
+
+
+def _cut(rng, content, at, _):
+    del content[at : at + rng.choice((1, 2, 4, 12, 50))]
+
+
+def _splice(rng, content, at, whole):
+    other = rng.choice((bytes(content), *whole.values()))
+    start = rng.randrange(len(other))
+    content[at:at] = other[start : start + rng.choice((1, 4, 12, 40, 200))]
+
+
+def _marker(rng, content, at, _):
+    """Put a JPEG's marker in, with a segment or without, most often where another stands."""
+    places = [i for i in range(len(content) - 1) if content[i] == 0xFF and content[i + 1] > 0xBF]
+    at = rng.choice(places) if places and rng.random() < 0.8 else at
+    frame = (
+        struct.pack('>HBHHB', 17, 8, 65500, rng.choice((9, 65500)), 3)
+        + b'\1\x22\0\2\x11\1\3\x11\1'
+    )
+    length = struct.pack('>H', rng.choice((0, 1, 2, 3, 8, 17, 100, 65535)))
+    content[at:at] = b'\xff' * rng.choice((1, 1, 2, 5)) + rng.choice(
+        (
+            bytes([rng.randrange(256)]) + rng.choice((b'', length)),
+            bytes([rng.randrange(0xC0, 0xD0)]) + frame,
+            b'\0\xff' + bytes([rng.choice((0xC0, 0xC2))]) + frame,
+        )
+    )
+
+
+def _chunk(rng, content, at, _):
+    """Put a PNG's chunk in, its length right or not."""
+    kind = rng.choice(_CHUNKS)
+    inside = rng.choice(
+        (
+            *(b'', b'x' * 8, b'a\0b', bytes(26), b'key\0\0' + zlib.compress(bytes(100_000))),
+            struct.pack('>IIIIIHHBB', 0, 65500, 65500, 0, 0, 1, 1, 0, 0),
+        )
+    )
+    size = len(inside) if rng.random() < 0.6 else rng.choice(_NUMBERS)
+    at = rng.choice((8, 33, 33, len(content) - 12, at))
+    content[at:at] = struct.pack('>I', size) + kind + inside + bytes(4)
+
+
+def _repair(content):
+    """Make the checksums of a PNG right again, so that decoders look further."""
+    at = 8
+    while at + 12 <= len(content):
+        end = at + 8 + struct.unpack_from('>I', content, at)[0]
+        if end + 4 > len(content):
+            return
+        struct.pack_into('>I', content, end, zlib.crc32(content[at + 4 : end]))
+        at = end + 4
+
+
+def _tag(rng, content, at, _):
+    """Put an entry into a TIFF's directory, which moves to its end for that."""
+    order = {b'II*\0': '<', b'MM\0*': '>'}.get(bytes(content[:4]))
+    if order is None:
+        return
+    (start,) = struct.unpack_from(f'{order}I', content, 4)
+    if start + 2 > len(content):
+        return
+    (count,) = struct.unpack_from(f'{order}H', content, start)
+    entries = bytes(content[start + 2 : start + 2 + 12 * count])
+    kind, values = rng.choice((1, 3, 4, 4, 5, 9, 16)), rng.choice((0, 1, 1, 1, 2, 4, 2**20, 2**30))
+    entry = struct.pack(f'{order}HHII', rng.choice(_TAGS), kind, values, rng.choice(_NUMBERS))
+    entries = rng.choice((entries + entry, entry + entries))
+    content[4:8] = struct.pack(f'{order}I', len(content))
+    content += struct.pack(f'{order}H', len(entries) // 12) + entries + bytes(4)
+
+
+class Reader:
+    """Reads a picture and tells what was wrong with that."""
+
+    def __init__(self, path):
+        self._path = path
+        self._given = False
+        self._pixels = 0
+        self._imdecode, cv2.imdecode = cv2.imdecode, self._note_given
+        self._checked = compressed.decode_checked
+        compressed.decode_checked = picture_files.decode_checked = self._note_size
+
+    def _note_given(self, content, flags):
+        self._given = True
+        return self._imdecode(content, flags)
+
+    def _note_size(self, content, size_wh, **how):
+        self._pixels = size_wh[0] * size_wh[1]
+        return self._checked(content, size_wh, **how)
+
+    def read(self, content, kind):
+        """Return what became of it, and what was wrong; kind says who reads it."""
+        self._path.write_bytes(content)
+        self._given, self._pixels = False, 0
+        Path('/proc/self/clear_refs').write_text('5')  # forgets the most memory so far
+        before, start, bgr = _memory('VmRSS'), time.perf_counter(), None
+        try:
+            if kind == 2:
+                bgr = decode_picture(np.frombuffer(content, np.uint8))
+            else:
+                bgr = read_picture(self._path, upright=bool(kind))
+            outcome = 'decoded'
+        except ImageError:
+            outcome = 'refused by OpenCV' if self._given else 'refused'
+        seconds, taken = time.perf_counter() - start, _memory('VmHWM') - before
+        wrong = []
+        if taken > 32 * _MIB + 4 * len(content) + 24 * self._pixels:
+            wrong.append(f'{outcome}: {taken} bytes for {self._pixels} pixels')
+        if seconds > 5 + 1e-6 * self._pixels:
+            wrong.append(f'{outcome}: {seconds} s for {self._pixels} pixels')
+        if bgr is not None and bgr.size != 3 * self._pixels:
+            wrong.append(f'{outcome}: {bgr.shape}, not {self._pixels} pixels')
+        return outcome, wrong
+
+
+def _memory(name):
+    for line in Path('/proc/self/status').read_text().splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) * 1024
+    raise LookupError(name)
+
+
+def _batch(contents, path):
+    """Read pictures in a process of its own; return a line of JSON for each that was read."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            reader = Reader(path)
+            for index, content in enumerate(contents):
+                os.write(write, (json.dumps(reader.read(content, index % 3)) + '\n').encode())
+        os._exit(0)
+    os.close(write)
+    with open(read) as pipe:
+        lines = [json.loads(line) for line in pipe]
+    _, status = os.waitpid(child, 0)
+    if len(lines) < len(contents):
+        lines.append([f'ended with {status}', [f'{contents[len(lines)][:2000].hex()}']])
+    return lines
+
+
+def main(seed, count):
+    """Read so many pictures."""
+    cv2.setNumThreads(1)
+    rng, whole = random.Random(seed), pictures()
+    outcomes, wrong = collections.Counter(), []
+    with tempfile.TemporaryDirectory() as folder:
+        while outcomes.total() < count:
+            contents = [changed(rng, whole) for _ in range(_BATCH)]
+            for outcome, found in _batch(contents, Path(folder) / 'picture'):
+                outcomes[outcome] += 1
+                wrong += found
+    print(json.dumps({'outcomes': outcomes, 'wrong': wrong[:5]}))
+
+
+if __name__ == '__main__':
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,180 @@
+"""Images and what they mean, written from the definitions of the encodings.
+
+The oracle of the preprocessing tests: float64, no OpenCV, nothing of the package but Frame.
+"""
+
+from fractions import Fraction
+from math import floor
+
+import numpy as np
+
+from trt_perception.images.frame import Frame
+
+# DESIGN: what host and GPU read by themselves; the canonical name of each.
+ENCODINGS = {
+    'bgr8': 'bgr8',
+    'rgb8': 'rgb8',
+    'bgra8': 'bgra8',
+    'rgba8': 'rgba8',
+    'mono8': 'mono8',
+    'mono16': 'mono16',
+    '8UC1': 'mono8',
+    '8UC3': 'bgr8',
+    'yuv422': 'uyvy',
+    'uyvy': 'uyvy',
+    'yuv422_yuy2': 'yuyv',
+    'yuyv': 'yuyv',
+    'nv12': 'nv12',
+    'nv21': 'nv21',
+    'bayer_rggb8': 'bayer_rggb8',
+    'bayer_bggr8': 'bayer_bggr8',
+    'bayer_gbrg8': 'bayer_gbrg8',
+    'bayer_grbg8': 'bayer_grbg8',
+}
+BYTES_PER_PIXEL = {'bgr8': 3, 'rgb8': 3, 'bgra8': 4, 'rgba8': 4, 'mono16': 2, 'uyvy': 2, 'yuyv': 2}
+SIZES = [(1, 1), (2, 2), (3, 3), (4, 4), (53, 37), (54, 38), (640, 480), (6, 250), (700, 4)]
+YUV = ('uyvy', 'yuyv', 'nv12', 'nv21')
+
+
+def row_bytes(encoding, width):
+    return width * BYTES_PER_PIXEL.get(ENCODINGS[encoding], 1)
+
+
+def byte_rows(encoding, height):
+    return height * 3 // 2 if ENCODINGS[encoding] in ('nv12', 'nv21') else height
+
+
+def fits(encoding, width, height):
+    """Whether an image of this size exists in the encoding."""
+    name = ENCODINGS[encoding]
+    if name.startswith('bayer'):
+        return width >= 3 and height >= 3
+    return not (name in YUV and width % 2) and not (name in ('nv12', 'nv21') and height % 2)
+
+
+def noise(rng, encoding, width, height, padding=0):
+    """Return random bytes of a whole image, its padding random too, and its step."""
+    step = row_bytes(encoding, width) + padding
+    return rng.integers(0, 256, byte_rows(encoding, height) * step, np.uint8), step
+
+
+def frame_of(data, encoding, width, height, step, big_endian=False):
+    return Frame.view(
+        data, width=width, height=height, step=step, encoding=encoding, big_endian=big_endian
+    )
+
+
+def rgb_levels(data, encoding, width, height, step, big_endian=False):
+    """Return what the bytes mean: float64 (height, width, 3), red, green, blue from 0 to 255.
+
+    YUV is not rounded. Everything else consists of whole levels by definition.
+    """
+    name = ENCODINGS[encoding]
+    rows = np.asarray(data).reshape(-1, step)[:, : row_bytes(encoding, width)].astype(np.float64)
+    if name in ('bgr8', 'rgb8', 'bgra8', 'rgba8'):
+        pixels = rows.reshape(height, width, -1)
+        channels = [0, 1, 2] if name.startswith('rgb') else [2, 1, 0]
+        return pixels[..., channels]
+    if name in ('mono8', 'mono16'):
+        gray = rows
+        if name == 'mono16':
+            high, low = (0, 1) if big_endian else (1, 0)
+            gray = np.floor((rows[:, high::2] * 256 + rows[:, low::2]) / 257 + 0.5)
+        return np.stack([gray] * 3, axis=-1)
+    if name in YUV:
+        return _yuv_levels(*_yuv_planes(name, rows, height))
+    return _demosaiced(name, rows)
+
+
+def _yuv_planes(name, rows, height):
+    """Return Y, Cb, Cr for every pixel: a chroma sample serves the pixels it was taken from."""
+    if name in ('nv12', 'nv21'):
+        chroma = np.repeat(rows[height:], 2, axis=0)
+        first, second = (
+            np.repeat(chroma[:, 0::2], 2, axis=1),
+            np.repeat(chroma[:, 1::2], 2, axis=1),
+        )
+        return (rows[:height], first, second) if name == 'nv12' else (rows[:height], second, first)
+    luma, chroma = (1, 0) if name == 'uyvy' else (0, 1)
+    first, second = rows[:, chroma::4], rows[:, chroma + 2 :: 4]
+    return rows[:, luma::2], np.repeat(first, 2, axis=1), np.repeat(second, 2, axis=1)
+
+
+def _yuv_levels(y, cb, cr):
+    """ITU-R BT.601, limited range: E'Y = 0.299 R + 0.587 G + 0.114 B, 219 and 224 steps.
+
+    Foot-room is black: values of Y below 16 count as 16, as OpenCV has it.
+    """
+    luma = (np.maximum(y, 16) - 16) * 255 / 219
+    blue_difference, red_difference = (cb - 128) * 255 / 224, (cr - 128) * 255 / 224
+    red = luma + 2 * (1 - 0.299) * red_difference
+    blue = luma + 2 * (1 - 0.114) * blue_difference
+    green = (luma - 0.299 * red - 0.114 * blue) / 0.587
+    return np.clip(np.stack([red, green, blue], axis=-1), 0, 255)
+
+
+def _demosaiced(name, rows):
+    """Bilinear demosaicing: the mean of the nearest samples of each colour, rounded half up.
+
+    The outermost pixels, which lack neighbours, repeat the pixel next to them inside (OpenCV).
+    """
+    from scipy import ndimage  # late: compute-sanitizer's Python need not have it
+
+    height, width = rows.shape
+    samples = np.zeros((3, height, width))
+    for position, color in enumerate(name.removeprefix('bayer_').removesuffix('8')):
+        place = np.s_[position // 2 :: 2, position % 2 :: 2]
+        samples['rgb'.index(color)][place] = rows[place]
+    dense = np.array([[0, 1, 0], [1, 4, 1], [0, 1, 0]]) / 4  # green: every second pixel
+    sparse = np.array([[1, 2, 1], [2, 4, 2], [1, 2, 1]]) / 4  # red, blue: every fourth
+    kernels = sparse, dense, sparse
+    planes = [
+        ndimage.convolve(*pair, mode='constant') for pair in zip(samples, kernels, strict=True)
+    ]
+    image = np.floor(np.stack(planes, axis=-1) + 0.5)
+    return np.pad(image[1:-1, 1:-1], ((1, 1), (1, 1), (0, 0)), mode='edge')
+
+
+def noise_frame(rng, encoding, width, height, padding=0, big_endian=False):
+    """Return a frame of random bytes and what they mean, as RGB levels."""
+    data, step = noise(rng, encoding, width, height, padding)
+    description = encoding, width, height, step, big_endian
+    return frame_of(data, *description), rgb_levels(data, *description)
+
+
+def resized(levels, size_wh):
+    """Return the image at another size: bilinear, half-pixel centres, edges repeated."""
+    from scipy import ndimage  # late: compute-sanitizer's Python need not have it
+
+    (width, height), (source_height, source_width) = size_wh, levels.shape[:2]
+    y = (np.arange(height) + 0.5) * source_height / height - 0.5
+    x = (np.arange(width) + 0.5) * source_width / width - 0.5
+    grid = np.meshgrid(y, x, indexing='ij')
+    planes = [
+        ndimage.map_coordinates(levels[..., channel], grid, order=1, mode='nearest')
+        for channel in range(levels.shape[2])
+    ]
+    return np.stack(planes, axis=-1)
+
+
+def placed(source_wh, network_wh, mode):
+    """Return size, left and top of an image in the network's input, in exact arithmetic."""
+    if mode == 'stretch':
+        return network_wh, 0, 0
+    scale = min(Fraction(network_wh[axis], source_wh[axis]) for axis in (0, 1))
+    width, height = (max(1, floor(side * scale + Fraction(1, 2))) for side in source_wh)
+    return (width, height), (network_wh[0] - width) // 2, (network_wh[1] - height) // 2
+
+
+def network_levels(levels, network_wh, mode='letterbox', pad_value=114):
+    """Return the network's picture before normalisation: float64 (height, width, 3), RGB."""
+    (width, height), left, top = placed(levels.shape[1::-1], network_wh, mode)
+    picture = np.full((network_wh[1], network_wh[0], 3), float(pad_value))
+    picture[top : top + height, left : left + width] = resized(levels, (width, height))
+    return picture
+
+
+def tensor_from_levels(picture, color_order='rgb', scale=1 / 255, mean=(0, 0, 0), std=(1, 1, 1)):
+    """Return float64 (1, 3, height, width): (x * scale - mean) / std per channel."""
+    channels = picture if color_order == 'rgb' else picture[..., ::-1]
+    return ((channels * scale - np.array(mean)) / np.array(std)).transpose(2, 0, 1)[None]

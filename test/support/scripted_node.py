@@ -1,0 +1,91 @@
+"""A detector_node whose pipeline does what the pictures say: the first byte is an order.
+
+Started by tests in a process of its own; engine_path says how loading goes.
+"""
+
+import sys
+import time
+
+import numpy as np
+
+from trt_perception.detections import Detections
+from trt_perception.interruption import interrupted
+from trt_perception.model.manifest import DECODERS
+from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.pipelines.pipeline import Result
+from trt_perception.ros.detector_node import DetectorNode
+from trt_perception.ros.process import run_node
+
+SLOW = 1
+RAISE_IN_COLLECT = 2
+RAISE_IN_ENQUEUE = 3
+RAISE_IN_PUBLISH = 4
+HELD_THEN_RAISE = 5  # until the pipeline is full or stops, however long that takes
+NEVER = 6
+LASTS_S = {SLOW: 0.05, NEVER: 3600.0}
+
+SPEC = ModelSpec(
+    TensorSpec('images', (1, 3, 48, 64), 'float32'),
+    (TensorSpec('output', (1, 5, 1), 'float32'),),
+    Preprocessing((64, 48)),
+    DECODERS['dense'],
+    ('thing',),
+    has_manifest=True,
+)
+
+
+class ScriptedPipeline:
+    """Overlaps frames as a GPU would; each is done some time after it came."""
+
+    depth = 3
+    spec = SPEC
+
+    def __init__(self, config):
+        if config.engine_path == 'raise while loading':
+            raise RuntimeError('loading broke')
+        self._orders = {}
+        self._broken_warm_up = config.engine_path == 'raise in warm-up'
+        self._endless_warm_up = config.engine_path == 'wait for a signal in warm-up'
+
+    def enqueue(self, slot, frame, thresholds):
+        order = int(frame.data[0])
+        print(f'enqueue {order}', flush=True)
+        if order == RAISE_IN_ENQUEUE:
+            raise RuntimeError('enqueue broke')
+        self._orders[slot] = order, time.monotonic() + LASTS_S.get(order, 0.0)
+
+    def done(self, slot):
+        order, ready = self._orders[slot]
+        return order != HELD_THEN_RAISE and time.monotonic() >= ready
+
+    def collect(self, slot):
+        order, ready = self._orders.pop(slot)
+        if self._broken_warm_up:
+            raise RuntimeError('warm-up broke')
+        while self._endless_warm_up and not interrupted():
+            time.sleep(0.01)
+        if order == NEVER:
+            print(f'collect {order}', flush=True)
+        if order == HELD_THEN_RAISE:
+            time.sleep(0.3)  # one more image comes, and waits
+        while time.monotonic() < ready:
+            time.sleep(0.005)
+        if order in (RAISE_IN_COLLECT, HELD_THEN_RAISE):
+            raise RuntimeError('collect broke')
+        class_ids = [7 if order == RAISE_IN_PUBLISH else 0]  # there is no class 7
+        box = np.array([[1, 2, 3, 4]], np.float32)
+        found = Detections(box, np.array([0.5], np.float32), np.array(class_ids, np.int32))
+        return Result(found, LASTS_S.get(order, 0.001))
+
+    def close(self):
+        print('pipeline closed', flush=True)
+
+
+if __name__ == '__main__':
+    sys.exit(
+        run_node(
+            lambda: DetectorNode(open_pipeline=ScriptedPipeline), DetectorNode.close, sys.argv
+        )
+    )

@@ -1,0 +1,342 @@
+"""The benchmark from its command line, on a model small enough for any machine."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import fake_cuda
+import numpy as np
+import pytest
+from cuda_recorder import Recorder
+from fake_tensorrt import PLAN
+from fake_tensorrt import FakeTensorRt
+from family_outputs import BESIDE
+from family_outputs import NAMES
+from family_outputs import NETWORK
+from family_outputs import OUTPUTS as FAMILY_OUTPUTS
+from family_outputs import batched
+from family_outputs import known
+from family_outputs import network
+from gpu_support import build_plan
+from gpu_support import needs_tensorrt
+from onnx import TensorProto
+from onnx import helper
+from onnx import numpy_helper
+from support_models import write_model
+
+from trt_perception import gpu
+from trt_perception.benchmarking import gpu_steps
+from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.tools import benchmark_engine
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = ['--frames', '6', '--warmup', '1', '--size', '64x48']
+# cx, cy, w, h, score of cat, score of dog for each of five anchors: three pass 0.25, two of them
+# are one object.
+ROWS = np.array(
+    [
+        [20, 21, 44, 5, 60],
+        [24, 24, 24, 5, 40],
+        [16, 16, 12, 4, 4],
+        [16, 16, 12, 4, 4],
+        [0.9, 0.8, 0, 0, 0.1],
+        [0, 0, 0.7, 0.2, 0],
+    ],
+    np.float32,
+)
+
+
+def small_onnx():
+    """Return a model whose boxes do not depend on the image; the scores do, by up to 0.001."""
+    constants = {'rows': ROWS[None], 'little': np.float32(1e-3)}
+    nodes = [
+        helper.make_node('ReduceMean', ['images'], ['mean'], axes=[1, 2, 3], keepdims=0),
+        helper.make_node('Mul', ['mean', 'little'], ['change']),
+        helper.make_node('Add', ['rows', 'change'], ['output0']),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        'small',
+        [helper.make_tensor_value_info('images', TensorProto.FLOAT, [1, 3, 48, 64])],
+        [helper.make_tensor_value_info('output0', TensorProto.FLOAT, [1, 6, 5])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=8)
+    return model.SerializeToString()
+
+
+OUTPUTS = [{'name': 'output0', 'shape': [1, 6, 5], 'dtype': 'float32'}]
+
+
+@pytest.fixture(scope='module')
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('models')
+    return str(write_model(folder, 'small.onnx', small_onnx(), outputs=OUTPUTS))
+
+
+def run(*arguments):
+    """Return the exit code, argparse's own included."""
+    try:
+        return benchmark_engine.main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        return end.code
+
+
+def check_model(report):
+    """Hold one model's figures against each other."""
+    times = [stage['alone_ms'] for stage in report['stages'].values()]
+    times += [
+        pipeline[key]
+        for pipeline in report['pipelines']
+        for key in ('latency_ms', 'busy_latency_ms', 'enqueue_ms', 'collect_ms')
+    ]
+    for spread in filter(None, times):
+        assert 0 < spread['p50'] <= spread['p95'] <= spread['p99'] <= spread['p999']
+        assert spread['p999'] <= spread['max']
+    assert report['candidates'] == [3] * 8
+    for pipeline, ratio in zip(report['pipelines'], report['ratios'], strict=True):
+        assert pipeline['detections'] == 2
+        assert pipeline['unequal'] == 0
+        assert ratio['depth'] == pipeline['depth']
+        expected = pipeline['frames_per_s'] * report['engine_ms'] / 1e3
+        assert ratio['throughput_x_engine'] == pytest.approx(expected)
+
+
+def test_figures_of_one_model(model, tmp_path, capsys):
+    saved = tmp_path / 'result.json'
+    assert run(model, *QUICK, '--json', saved, '--depth', '1,2,3') == 0
+    output, error = capsys.readouterr()
+    report = json.loads(saved.read_text())
+    assert 'small.onnx: onnxruntime' in output
+    assert '3 candidates and 2 detections' in output
+    assert error == '[1/2] small.onnx: steps\n[2/2] small.onnx: depth 1\n'
+    assert report['command'].startswith('benchmark_engine ')
+    assert report['machine']['cores'] >= 1
+    assert report['machine']['gpu'] is None
+    assert report['options']['count'] == 6
+    assert report['pictures'] == ['64x48 bgr8'] * 8
+    assert report['agreement'] == []
+    (first,) = report['models']
+    assert list(first['stages']) == ['preprocess', 'inference', 'decode']
+    assert [pipeline['depth'] for pipeline in first['pipelines']] == [1]  # ONNX Runtime has one
+    assert first['naive'] is None
+    check_model(first)
+
+
+def test_steps_only_measures_no_pipeline(model, tmp_path, capsys):
+    saved = tmp_path / 'result.json'
+    assert run(model, model, *QUICK, '--steps-only', '--encoding', 'all', '--json', saved) == 0
+    report = json.loads(saved.read_text())
+    assert report['options']['depths'] == []
+    assert report['agreement'] == []
+    assert report['pictures'] == ['64x48 bgr8'] * 8
+    for entry in report['models']:
+        assert entry['pipelines'] == entry['ratios'] == []
+        assert list(entry['stages']) == ['preprocess', 'inference', 'decode']
+        assert entry['encodings'] == {}  # an ONNX file has no kernels
+    assert 'latency' not in capsys.readouterr().out
+
+
+@needs_tensorrt
+def test_the_kernel_on_every_encoding(tmp_path, capsys):
+    engine = write_model(tmp_path, 'small.engine', build_plan(small_onnx()), outputs=OUTPUTS)
+    saved = tmp_path / 'result.json'
+    assert run(engine, *QUICK, '--steps-only', '--encoding', 'all', '--json', saved) == 0
+    times = json.loads(saved.read_text())['models'][0]['encodings']
+    assert set(times) == {pixel_format.name for pixel_format in PIXEL_FORMATS.values()}
+    assert times['bgr8']['frame_bytes'] == 64 * 48 * 3
+    assert times['nv12']['frame_bytes'] == 64 * 48 * 3 // 2
+    assert all(0 < time['letterbox_ms'] < 10 for time in times.values())
+    assert 'bayer_rggb8' in capsys.readouterr().out
+
+
+def test_encodings_that_mean_the_same_are_measured_once():
+    assert benchmark_engine._encodings('yuyv,nv12,yuv422_yuy2') == ('yuyv', 'nv12')
+    names = benchmark_engine._encodings('all')
+    assert names[0] == 'bgr8'
+    assert len(names) == len({pixel_format.name for pixel_format in PIXEL_FORMATS.values()})
+
+
+def test_two_models_side_by_side(model, tmp_path, capsys):
+    saved = tmp_path / 'result.json'
+    assert run(model, model, *QUICK, '--encoding', 'nv12', '--json', saved) == 0
+    report = json.loads(saved.read_text())
+    assert len(report['models']) == 2
+    (agreement,) = report['agreement']
+    assert agreement == {
+        'first': 16,
+        'other': 16,
+        'matched_iou_99': 1.0,
+        'matched_iou_50': 1.0,
+        'max_score_difference': 0.0,
+    }
+    assert 'found again by small.onnx: 100.00% of 16 detections' in capsys.readouterr().out
+
+
+FAMILIES = ['yolox', 'end_to_end', 'detr', 'labels_boxes_scores', 'torchvision']
+
+
+def family_arguments(name):
+    """Return what says of a model without a manifest how it is used, and what is measured."""
+    parameters = {
+        'model.decoder': name,
+        'model.class_names': list(NAMES),
+        'model.resize': 'letterbox',
+        'model.color_order': 'rgb',
+        'model.scale': 1 / 255,
+    }
+    return [*QUICK, *(f'--param={key}={value}' for key, value in parameters.items())]
+
+
+@pytest.mark.parametrize('name', FAMILIES)
+def test_models_of_every_family(name, tmp_path):
+    rng = np.random.default_rng(40)
+    outputs = batched(name, [FAMILY_OUTPUTS[name](rng, *known(rng, 6))])
+    path = tmp_path / 'made.onnx'
+    path.write_bytes(network(outputs, beside=BESIDE.get(name, ())))
+    saved = tmp_path / 'result.json'
+    assert run(path, *family_arguments(name), '--json', saved) == 0
+    (report,) = json.loads(saved.read_text())['models']
+    # Whether or not they lie within so small a frame.
+    assert report['candidates'] == [6] * 8
+    assert list(report['stages']) == ['preprocess', 'inference', 'decode']
+
+
+@pytest.mark.parametrize('name', FAMILIES)
+def test_engines_of_every_family_take_each_step(name, tmp_path, monkeypatch):
+    """With stand-ins for CUDA and TensorRT, which do no work."""
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+    monkeypatch.setattr(gpu_steps, '_WARM_UP_S', 0)
+    rng = np.random.default_rng(41)
+    outputs = batched(name, [FAMILY_OUTPUTS[name](rng, *known(rng, 6))])
+    kinds = {'float32': 'FLOAT', 'int64': 'INT64', 'int32': 'INT32'}
+    told = tuple((key, value.shape, kinds[str(value.dtype)]) for key, value in outputs.items())
+    beside = tuple((key, shape, 'INT64') for key, shape in BESIDE.get(name, ()))
+    image = ('image', (1, 3, NETWORK[1], NETWORK[0]), 'FLOAT')
+    recorder = Recorder(fake_cuda.bindings())
+    module = FakeTensorRt(inputs=(image, *beside), outputs=told)
+    monkeypatch.setattr(gpu, '_bindings', lambda: recorder.modules)
+    monkeypatch.setitem(sys.modules, 'tensorrt', module)
+    path = tmp_path / 'made.engine'
+    path.write_bytes(PLAN)
+    saved = tmp_path / 'result.json'
+    assert run(path, *family_arguments(name), '--depth', '1,2', '--json', saved) == 0
+    (report,) = json.loads(saved.read_text())['models']
+    decoding = {'decode'} if name == 'yolox' else {'download', 'host_decode'}
+    engine = {'engine_graph', 'engine_enqueue', 'upload', 'letterbox', 'graph', 'upload_graph'}
+    assert set(report['stages']) == engine | decoding
+    assert [pipeline['depth'] for pipeline in report['pipelines']] == [1, 2]
+    assert set(report['naive']['steps_ms']) == {
+        *('preprocess', 'upload', 'engine', 'download', 'decode')
+    }
+    assert recorder.kinds() == []
+    assert list(module.living) == []
+
+
+@needs_tensorrt
+@pytest.mark.parametrize('name', ['end_to_end', 'labels_boxes_scores'])
+def test_an_engine_whose_outputs_the_host_decodes(name, tmp_path):
+    rng = np.random.default_rng(42)
+    outputs = batched(name, [FAMILY_OUTPUTS[name](rng, *known(rng, 6))])
+    content = network(outputs, beside=BESIDE.get(name, ()))
+    (tmp_path / 'made.onnx').write_bytes(content)
+    (tmp_path / 'made.engine').write_bytes(build_plan(content))
+    models = [tmp_path / 'made.engine', tmp_path / 'made.onnx']
+    saved = tmp_path / 'result.json'
+    given = [*family_arguments(name), '--size', '640x480', '--depth', '1,2']
+    assert run(*models, *given, '--json', saved) == 0
+    report = json.loads(saved.read_text())
+    first = report['models'][0]
+    assert first['candidates'] == [6] * 8
+    assert first['naive_agreement']['first'] == 48
+    assert first['naive_agreement']['matched_iou_99'] == 1
+    assert report['agreement'][0]['matched_iou_99'] == 1
+
+
+@needs_tensorrt
+def test_an_engine_and_the_naive_way(model, tmp_path):
+    plan = build_plan(small_onnx())
+    engine = write_model(tmp_path, 'small.engine', plan, outputs=OUTPUTS)
+    saved = tmp_path / 'result.json'
+    assert run(engine, model, *QUICK, '--depth', '1,3', '--json', saved) == 0
+    report = json.loads(saved.read_text())
+    first = report['models'][0]
+    assert {'engine_enqueue', 'letterbox', 'decode'} <= set(first['stages'])
+    assert [pipeline['depth'] for pipeline in first['pipelines']] == [1, 3]
+    assert list(first['naive']['steps_ms'])[2] == 'engine'
+    assert first['naive_agreement']['matched_iou_99'] == 1.0
+    assert report['agreement'][0]['matched_iou_99'] == 1.0
+    assert report['machine']['gpu']['name']
+    check_model(first)
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['missing.onnx'], 'missing.onnx: cannot be opened'),
+        (['MODEL', 'missing.engine'], 'missing.engine: cannot be opened'),
+        (['model.txt'], 'suffix'),
+        (['MODEL', '--size', '1920'], "as in 1920x1080 (got '1920')"),
+        (['MODEL', '--size', '0x20'], 'each from 1 to 32767'),
+        (['MODEL', '--size', '65x1', '--encoding', 'nv12'], 'at least 2 pixels a side (got 65x1)'),
+        (['MODEL', '--depth', '1;2'], "as in 1,2,3 (got '1;2')"),
+        (['MODEL', '--depth', '1,9'], "'pipeline_depth' must be from 1 to 8"),
+        (['MODEL', '--frames', '0'], 'from 1 on'),
+        (['MODEL', '--param', 'pipeline_depth=2'], 'use --depth'),
+        (['MODEL', '--param', 'model.decoder=yolo99'], "'model.decoder' must be one of"),
+        (['MODEL', '--device', '64'], "'device_id' must be from 0 to 63"),
+        (['MODEL', '--confidence', '2'], "'confidence_threshold' must be from 0 to 1"),
+        (['MODEL', '--encoding', 'jpeg'], "invalid choice: 'jpeg'"),
+        (['MODEL', '--image', 'missing.png'], 'missing.png: does not exist'),
+        (['MODEL', '--json', 'missing/result.json'], 'in a folder that exists'),
+        (['MODEL', '--plot', 'plot.jpeg'], 'expected a .png, .svg or .pdf file'),
+        ([], 'MODEL'),
+    ],
+)
+def test_wrong_usage_is_refused_before_measuring(model, arguments, message, capsys):
+    given = [model if argument == 'MODEL' else argument for argument in arguments]
+    assert run(*given) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_model_that_cannot_run_is_a_failure(tmp_path, capsys):
+    lonely = tmp_path / 'lonely.onnx'
+    lonely.write_bytes(small_onnx())
+    assert run(lonely, *QUICK) == 1
+    assert 'model.decoder' in capsys.readouterr().err
+
+
+def test_interrupt(model, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(benchmark_engine, 'measure_model', interrupted)
+    assert run(model, *QUICK) == 130
+    assert 'interrupted' in capsys.readouterr().err
+
+
+def test_plot(model, tmp_path):
+    pytest.importorskip('matplotlib', reason='plots need matplotlib')
+    path = tmp_path / 'plot.png'
+    assert run(model, model, *QUICK, '--plot', path) == 0
+    assert path.read_bytes().startswith(b'\x89PNG')
+
+
+def test_plot_without_matplotlib(model, monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, 'matplotlib.figure', None)
+    assert run(model, *QUICK, '--plot', tmp_path / 'plot.png') == 2
+    assert 'pip install matplotlib' in capsys.readouterr().err
+
+
+def test_the_reference_model_keeps_its_promise(tmp_path):
+    script = ROOT / 'scripts' / 'benchmarks' / 'reference_model.py'
+    path = tmp_path / 'reference.onnx'
+    command = [sys.executable, script, path, '--precision', 'fp16', '--input-size', '160']
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    # 160 x 160 is 1/16 of 640 x 640: 15 + 3 groups of overlapping boxes; none fits at stride 32.
+    lines = [line for line in result.stdout.splitlines() if ' of 525, ' in line]
+    assert len(lines) == 6
+    assert all(line.endswith(', 18 detections') for line in lines), lines
+    assert run(path, *QUICK) == 0

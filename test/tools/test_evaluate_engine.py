@@ -1,0 +1,339 @@
+"""evaluate_engine from its command line, on the digits and on models that can be computed."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from evaluation_support import by_hand
+from evaluation_support import truth
+from evaluation_support import written
+from gpu_support import build_plan
+from gpu_support import needs_tensorrt
+from support_models import identity
+from tiny_model import CLASS_NAMES
+from tiny_model import expected_detections
+from tiny_model import write_tiny_model
+
+from trt_perception.tools import evaluate_engine
+from trt_perception.tools.model_arguments import detector_config
+
+ROOT = Path(__file__).resolve().parents[2]
+SIZE = (320, 240)
+USUAL = ('--engine', 'MODEL', '--images', 'IMAGES', '--annotations', 'TRUTH')
+
+
+def run(*arguments):
+    """Return the exit code, argparse's own included."""
+    try:
+        return evaluate_engine.main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        return end.code
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Return arguments by name: a model, three pictures and what is to be found in them."""
+    import cv2
+    import numpy as np
+
+    folder = tmp_path / 'images'
+    folder.mkdir()
+    boxes = []
+    for number, rgb in enumerate([(255, 0, 0), (0, 255, 128), (0, 0, 0)]):
+        picture = np.full((SIZE[1], SIZE[0], 3), rgb[::-1], np.uint8)
+        cv2.imwrite(str(folder / f'{number:03d}.png'), picture)
+        for name, _, (x, y, width, height) in expected_detections(rgb, SIZE):
+            boxes.append((number, name, (x - width / 2, y - height / 2, width, height)))
+    content = truth(boxes, images=3, categories=CLASS_NAMES)
+    model = write_tiny_model(tmp_path / 'tiny.onnx')
+    return {
+        'model': model,
+        'images': folder,
+        'truth': written(tmp_path, content),
+        'content': content,
+        'folder': tmp_path,
+    }
+
+
+def usual(place, *more):
+    return run(
+        '--engine', place['model'], '--images', place['images'], '--annotations', place['truth'],
+        *more,
+    )  # fmt: skip
+
+
+def test_a_model_that_finds_everything(place, capsys):
+    folder = place['folder']
+    more = ['--json', folder / 'r.json', '--results', folder / 'results']
+    assert usual(place, *more, '--worst', folder / 'worst') == 0
+    output, error = capsys.readouterr()
+    assert error == ''  # no progress bar without a terminal
+    assert '3 pictures, 4 objects, truth.json' in output
+    assert 'tiny.onnx: no picture has a mistake' in output
+    report = json.loads((folder / 'r.json').read_text())
+    assert report['command'].startswith('evaluate_engine --engine')
+    (model,) = report['models'].values()
+    assert model['metrics']['mAP'] == pytest.approx(1)
+    assert model['at_threshold']['precision'] == model['at_threshold']['recall'] == 1
+    assert model['detections'] == 4
+    assert 0 < model['latency_ms']['p50'] <= model['latency_ms']['p99']
+    rows = json.loads((folder / 'results' / 'tiny.onnx.results.json').read_text())
+    for annotation in place['content']['annotations']:
+        annotation['id'] += 1  # by hand, an object with the id 0 is never found
+    written(folder, place['content'])
+    stats = by_hand(folder, rows)
+    assert model['metrics']['mAP'] == pytest.approx(stats[0], abs=1e-12)
+
+
+def test_a_tilde_is_the_home_folder(place, monkeypatch):
+    monkeypatch.setenv('HOME', str(place['folder']))
+    more = ['--json=~/r.json', '--results=~/results']
+    assert usual(place, *more, '--annotations=~/truth.json', '--images=~/images') == 0
+    assert (place['folder'] / 'r.json').is_file()
+    assert (place['folder'] / 'results').is_dir()
+
+
+def test_two_models_side_by_side(place, capsys):
+    (place['folder'] / 'other').mkdir()
+    other = write_tiny_model(place['folder'] / 'other' / 'tiny.onnx')
+    saved = place['folder'] / 'r.json'
+    more = ['--engine', other, '--json', saved, '--confidence', '0.6']
+    assert usual(place, *more) == 0
+    output = capsys.readouterr().out
+    report = json.loads(saved.read_text())
+    assert list(report['models']) == [str(place['model']), str(other)]
+    second = report['models'][str(other)]
+    assert second['difference'] == {'mAP': 0, 'mAP50': 0, 'mAP75': 0}
+    assert second['agreement']['F1'] == 1
+    # blue is 0.5 in one picture: below the threshold, but not below mAP's.
+    assert second['metrics']['mAP'] == pytest.approx(1)
+    assert second['at_threshold']['recall'] == 3 / 4
+    assert '  difference' in output
+    assert f'against {place["model"]}' in output
+
+
+def test_a_model_of_a_batch_beside_one_of_single_pictures(place, capsys):
+    several = write_tiny_model(place['folder'] / 'several.onnx', batch=2)
+    report = place['folder'] / 'r.json'
+    assert usual(place, '--engine', several, '--json', report) == 0
+    assert 'several.onnx, 2 at once' in capsys.readouterr().out
+    models = json.loads(report.read_text())['models']
+    sums = json.loads(report.read_text())['sha256']
+    assert sums['several.onnx'] == identity('', several.read_bytes())['sha256']
+    assert [models[name]['batch'] for name in ('tiny.onnx', 'several.onnx')] == [1, 2]
+    assert models['several.onnx']['metrics'] == models['tiny.onnx']['metrics']
+    assert models['several.onnx']['agreement']['F1'] == 1
+
+
+def test_models_that_call_their_classes_differently_share_a_class_map(place, capsys):
+    other = write_tiny_model(place['folder'] / 'other.onnx')
+    path = other.with_name('other.onnx.json')
+    described = json.loads(path.read_text())
+    path.write_text(json.dumps({**described, 'class_names': ['Rot', 'green', 'blue']}))
+    assert usual(place, '--engine', other) == 1
+    assert 'the class names of other.onnx and the categories of' in capsys.readouterr().err
+    class_map, report = place['folder'] / 'map.json', place['folder'] / 'r.json'
+    class_map.write_text('{"Rot": "red"}')
+    more = ['--engine', other, '--class-map', class_map, '--json', report]
+    assert usual(place, *more) == 0
+    models = json.loads(report.read_text())['models']
+    assert models['other.onnx']['metrics'] == models['tiny.onnx']['metrics']
+    class_map.write_text('{"Rot": "red", "rouge": "red"}')
+    assert usual(place, *more) == 1
+    assert "no class of tiny.onnx: 'rouge'" in capsys.readouterr().err
+
+
+def test_two_models_without_annotations(place, capsys):
+    (place['folder'] / 'other').mkdir()
+    other = write_tiny_model(place['folder'] / 'other' / 'second.onnx')
+    assert run('--engine', place['model'], other, '--images', place['images']) == 0
+    output = capsys.readouterr().out
+    assert '3 pictures without annotations' in output
+    assert re.search(r'^second.onnx +1\.0000 +1\.0000 +4 +4 +4 ', output, re.MULTILINE)
+    assert 'mAP' not in output
+
+
+def test_the_digits_in_words_and_pictures(tmp_path, capsys):
+    pytest.importorskip('matplotlib', reason='plots need matplotlib')
+    images = tmp_path / 'images'
+    images.mkdir()
+    for path in sorted(ROOT.glob('demo/scenes/*.jpg'))[30:40]:
+        (images / path.name).symlink_to(path)
+    arguments = ['--engine', ROOT / 'models' / 'digits.onnx', '--images', images]
+    arguments += ['--annotations', ROOT / 'demo' / 'truth.json']
+    assert run(*arguments) == 2
+    assert '50 of the 60 images' in capsys.readouterr().err
+    arguments += [
+        '--allow-missing',
+        '--plot',
+        tmp_path / 'plot.png',
+        '--worst',
+        tmp_path / 'worst',
+    ]
+    arguments += ['--json', tmp_path / 'report.json']
+    assert run(*arguments, '--worst-count', '2') == 0
+    output, error = capsys.readouterr()
+    assert 'saved 2 pictures with mistakes' in output
+    assert 'annotated images without a file, left out (50): ' in error
+    assert len(json.loads((tmp_path / 'report.json').read_text())['missing_images']) == 50
+    assert (tmp_path / 'plot.png').read_bytes().startswith(b'\x89PNG')
+    names = {path.name[:2] for path in (tmp_path / 'worst' / 'digits.onnx').iterdir()}
+    assert names == {'01', '02', 'mo', 'pi'}  # montage and list
+
+
+def test_classes_that_do_not_match(place, capsys):
+    for category in place['content']['categories']:
+        category['name'] = category['name'].upper()
+    written(place['folder'], place['content'])
+    assert usual(place) == 1
+    error = capsys.readouterr().err
+    assert "'red' (nearest: 'RED')" in error
+    assert 'class map' in error
+    pairs = {name: name.upper() for name in CLASS_NAMES}
+    given = written(place['folder'], pairs, 'map.json')
+    assert usual(place, '--class-map', given) == 0
+    assert 'mAP' in capsys.readouterr().out
+    written(place['folder'], {**pairs, 'blue': None}, 'map.json')
+    assert usual(place, '--class-map', given) == 1
+    assert "annotated categories without a class (1 of 3): 'BLUE'" in capsys.readouterr().err
+    assert usual(place, '--class-map', given, '--allow-subset') == 0
+    output, error = capsys.readouterr()
+    assert '3 pictures, 3 objects' in output
+    assert 'classes that are not judged: blue' in error
+    assert 'categories left out: BLUE' in error
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (
+            ['--engine', 'gone.onnx', '--images', 'IMAGES', '--annotations', 'TRUTH'],
+            'gone.onnx: c',
+        ),
+        (
+            ['--engine', 'MODEL', '--images', 'gone', '--annotations', 'TRUTH'],
+            'gone: expected a f',
+        ),
+        (
+            ['--engine', 'MODEL', '--images', 'IMAGES', '--annotations', 'gone'],
+            'gone: cannot be r',
+        ),
+        (['--engine', 'MODEL', '--images', 'IMAGES'], 'there is nothing to compare it with'),
+        (['MODEL'], '--engine'),
+        (
+            ['--engine', 'MODEL', 'b.onnx', '--images', 'IMAGES', '--plot', 'a.png'],
+            '--plot needs --',
+        ),
+        (['--engine', 'MODEL', 'MODEL', '--images', 'IMAGES'], 'named twice'),
+        (['USUAL', '--plot', 'a.jpg'], 'expected a .png, .svg or .pdf file'),
+        (['USUAL', '--json', 'gone/a.json'], 'in a folder that exists'),
+        (['USUAL', '--worst', 'gone/a'], 'expected a folder to write, in one that exists'),
+        (['USUAL', '--json', '/proc/a.json'], '/proc/a.json: cannot be written: no file can be'),
+        (['USUAL', '--plot', '/proc/a.png'], '/proc/a.png: cannot be written: no file can be'),
+        (['USUAL', '--worst', '/proc/a'], '/proc/a: cannot be written: no file can be made in'),
+        (['USUAL', '--results', '/proc'], '/proc: cannot be written: no file can be made in /pr'),
+        (['USUAL', '--json', ''], "expected a path (got '')"),
+        (['USUAL', '--json', '~nobody-here/a'], '--json: ~nobody-here/a: '),
+        (['USUAL', '--class-map', 'gone.json'], 'gone.json: cannot be read'),
+        (['USUAL', '--confidence', '2'], "'confidence_threshold' must be from 0 to 1"),
+        (['USUAL', '--max-detections', '0'], 'from 1 on'),
+        (['USUAL', '--param', 'decoder=dense'], '--param decoder=dense: expected NAME=VALUE'),
+        (['USUAL', '--param', 'model.std'], 'expected NAME=VALUE'),
+        (['USUAL', '--param', 'model.std=[1'], "line 1: expected ',' or ']'"),
+        (['USUAL', '--param', 'model.std=[1, 1]'], "'model.std' must be empty or have 3 values"),
+        (['USUAL', '--param', 'model.scale=1e-3x'], "must be a double (got '1e-3x')"),
+        (['USUAL', '--param', 'iou_threshold=0.5'], 'use --iou'),
+    ],
+)
+def test_wrong_usage_is_refused_before_any_work(place, arguments, message, capsys):
+    if arguments[0] == 'USUAL':
+        arguments = [*USUAL, *arguments[1:]]
+    words = {'MODEL': place['model'], 'IMAGES': place['images'], 'TRUTH': place['truth']}
+    assert run(*[words.get(argument, argument) for argument in arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_numbers_as_python_writes_them():
+    values = ['model.scale=1e-3', 'model.std=[1e-2, 2, 3E1]']
+    options = evaluate_engine._parser().parse_args(
+        [*USUAL, *(f'--param={value}' for value in values)]
+    )
+    config = detector_config(options, 'a.onnx')
+    assert (config.model_scale, config.model_std) == (0.001, (0.01, 2.0, 30.0))
+
+
+def test_annotations_of_other_pictures(place, capsys):
+    for image in place['content']['images']:
+        image['file_name'] = 'x' + image['file_name']
+    written(place['folder'], place['content'])
+    assert usual(place, '--allow-missing') == 2
+    assert 'none of the 3 images' in capsys.readouterr().err
+
+
+def test_a_picture_that_cannot_be_read(place, capsys):
+    (place['images'] / '001.png').write_bytes(b'no picture')
+    assert usual(place) == 1
+    assert '001.png: cannot be decoded' in capsys.readouterr().err
+
+
+def test_a_picture_of_another_size(place, capsys):
+    for image in place['content']['images']:
+        image['width'] += 1
+    written(place['folder'], place['content'])
+    assert usual(place) == 1
+    assert 'expected 321x240 pixels, as annotated (got 320x240)' in capsys.readouterr().err
+
+
+def test_a_second_model_that_cannot_be_used_shows_before_the_first_runs(
+    place, monkeypatch, capsys
+):
+    monkeypatch.setattr(evaluate_engine, 'evaluate_model', lambda *_, **__: pytest.fail('ran'))
+    for name in ('other.engine', 'other.onnx'):
+        other = place['folder'] / name
+        other.write_bytes(b'ftrt' + bytes(200))
+        assert usual(place, '--engine', other) == 1
+        assert 'engine' in capsys.readouterr().err
+
+
+def test_interrupt(place, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evaluate_engine, 'evaluate_model', interrupted)
+    assert usual(place) == 130
+    assert 'interrupted' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('name', ['pycocotools.cocoeval', 'matplotlib.figure'])
+def test_without_a_package(place, name, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, name, None)
+    package = name.partition('.')[0]
+    more = ['--plot', place['folder'] / 'a.png'] if package == 'matplotlib' else []
+    assert usual(place, *more) in (1, 2)
+    assert f'pip install {package}' in capsys.readouterr().err
+
+
+@needs_tensorrt
+def test_an_engine_equals_its_onnx(place):
+    content = place['model'].read_bytes()
+    engine = place['folder'] / 'tiny.engine'
+    plan = build_plan(content)
+    engine.write_bytes(plan)
+    manifest = json.loads((place['folder'] / 'tiny.onnx.json').read_text())
+    del manifest['onnx']
+    manifest['engine'] = identity(engine.name, plan)
+    engine.with_name('tiny.engine.json').write_text(json.dumps(manifest))
+    saved = place['folder'] / 'r.json'
+    assert usual(place, '--engine', engine, '--json', saved) == 0
+    other = json.loads(saved.read_text())['models']['tiny.engine']
+    assert other['metrics']['mAP'] == pytest.approx(1)
+    assert other['agreement']['F1'] == 1
+
+
+def test_no_pictures_at_all(place, capsys):
+    for path in place['images'].iterdir():
+        path.unlink()
+    assert usual(place) == 2
+    assert 'found none' in capsys.readouterr().err

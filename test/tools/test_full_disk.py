@@ -1,0 +1,253 @@
+"""Tools whose disk is full say what was saved and what was not, and leave no halves behind.
+
+A limit on the size of files does what a full disk does; standard output goes to /dev/full.
+"""
+
+import errno
+import io
+import json
+import os
+import resource
+import select
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from evaluation_support import truth
+from evaluation_support import written
+from faults import PLAN
+from programs import executable
+from support_models import write_model
+from test_benchmark_engine import OUTPUTS
+from test_benchmark_engine import small_onnx
+from tiny_model import CLASS_NAMES
+from tiny_model import expected_detections
+from tiny_model import write_tiny_model
+
+from trt_perception.errors import WriteError
+from trt_perception.files.atomic_files import write_together
+from trt_perception.tools import standard_streams
+
+
+def run(tool, *arguments, full=False, limit=None):
+    """Run a tool with standard output on a full disk, or with files of so many bytes at most."""
+
+    def no_large_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    with open('/dev/full' if full else os.devnull, 'w') as target:
+        ended = subprocess.run(
+            [executable(tool), *map(str, arguments)],
+            stdout=target if full else subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            preexec_fn=no_large_files if limit else None,
+        )
+    assert 'Traceback' not in ended.stderr
+    assert 'Exception ignored' not in ended.stderr
+    return ended
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Return arguments of each tool by its name, and the files that it shall write."""
+    import cv2
+    import numpy as np
+
+    images = tmp_path / 'images'
+    images.mkdir()
+    boxes = []
+    for number, rgb in enumerate([(255, 0, 0), (0, 255, 128)]):
+        picture = np.full((240, 320, 3), rgb[::-1], np.uint8)
+        cv2.imwrite(str(images / f'{number:03d}.png'), picture)
+        for name, _, (x, y, width, height) in expected_detections(rgb, (320, 240)):
+            boxes.append((number, name, (x - width / 2, y - height / 2, width, height)))
+    labels = written(tmp_path, truth(boxes, images=2, categories=CLASS_NAMES))
+    model = write_tiny_model(tmp_path / 'tiny.onnx')
+    small = write_model(tmp_path, 'small.onnx', small_onnx(), outputs=OUTPUTS)
+    engine = write_model(tmp_path, 'tiny.engine', PLAN)
+    out = tmp_path / 'out'
+    out.mkdir()
+    json_file = out / 'r.json'
+    quick = ['--frames', '2', '--warmup', '0', '--size', '64x48']
+    scene = ['--engine', model, '--images', images, '--annotations', labels]
+    return {
+        'benchmark_engine': ([small, *quick, '--json', json_file], [json_file]),
+        'evaluate_engine': (
+            [*scene, '--json', json_file, '--results', out / 'results'],
+            [json_file, out / 'results' / 'tiny.onnx.results.json'],
+        ),
+        'inspect_engine': ([engine, '--no-gpu', '--json', json_file], [json_file]),
+        'detect_images': (
+            ['--engine', model, '--source', images, '--no-pictures', '--output', out / 'found'],
+            [out / 'found' / f'{name}.json' for name in ('detections', 'results', 'summary')],
+        ),
+    }
+
+
+TOOLS = ['benchmark_engine', 'evaluate_engine', 'inspect_engine', 'detect_images']
+
+
+@pytest.mark.parametrize('tool', TOOLS)
+def test_files_that_cannot_be_written(tool, place, tmp_path):
+    arguments, files = place[tool]
+    for path in files[:1]:
+        path.parent.mkdir(exist_ok=True)
+    ended = run(tool, *arguments, limit=64)
+    assert ended.returncode == 1
+    for path in files:
+        assert f'{tool}: not saved: {path}: cannot be written: File too large' in ended.stderr
+        assert f'saved {path}' not in ended.stdout
+    assert ended.stdout.strip()  # what it found is told all the same
+    left = [path for path in (tmp_path / 'out').rglob('*') if path.is_file()]
+    assert left == []
+
+
+@pytest.mark.parametrize('tool', TOOLS)
+def test_standard_output_that_cannot_be_written(tool, place):
+    arguments, files = place[tool]
+    ended = run(tool, *arguments, full=True)
+    assert ended.returncode == 1
+    said = f'{tool}: standard output is not complete: No space left on device'
+    assert ended.stderr.splitlines()[-1] == said
+    for path in files:
+        json.loads(path.read_text())
+
+
+def test_what_fits_is_written(place):
+    arguments, (report, results) = place['evaluate_engine']
+    ended = run('evaluate_engine', *arguments, limit=1000)
+    assert ended.returncode == 1
+    assert f'evaluate_engine: not saved: {report}' in ended.stderr
+    assert f'saved {results}' in ended.stdout
+    assert not report.exists()
+    assert len(json.loads(results.read_text())) > 0
+
+
+def test_doctor_on_a_full_disk(tmp_path):
+    model = write_tiny_model(tmp_path / 'tiny.onnx')
+    for more in ([], ['--json']):
+        ended = run('doctor', model, '--seconds', '0', *more, full=True)
+        assert ended.returncode == 1
+        assert 'doctor: standard output is not complete: No space left' in ended.stderr
+
+
+def test_a_report_beside_an_engine_that_cannot_be_written(tmp_path, monkeypatch, capsys):
+    from trt_perception.tools import build_engine
+
+    def full(files):
+        raise WriteError(f'{next(iter(files))}: cannot be written: No space left on device')
+
+    monkeypatch.setattr(build_engine, 'write_together', full)
+    assert not build_engine._saved(tmp_path / 'r.json', b'{}')
+    said = capsys.readouterr().err
+    assert 'build_engine: the report was not saved: ' in said
+    assert 'No space left' in said
+
+
+def test_a_reader_that_has_enough_is_no_fault(place):
+    arguments, _ = place['inspect_engine']
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        [executable('inspect_engine'), *map(str, arguments)],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (0, '')
+
+
+def test_standard_output_may_be_closed(place):
+    arguments, files = place['inspect_engine']
+    words = ' '.join(map(str, [executable('inspect_engine'), *arguments]))
+    ended = subprocess.run(
+        ['bash', '-c', f'{words} >&- 2>&-'], capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 0
+    json.loads(files[0].read_text())
+
+
+# What is no file. Nothing here names a device of this machine, which a mistake would replace.
+
+
+def test_a_pipe_is_not_replaced(tmp_path):
+    pipe = tmp_path / 'pipe'
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_together({pipe: b'[1, 2]', tmp_path / 'file': b'y'})
+    assert os.read(reader, 100) == b'[1, 2]'
+    os.close(reader)
+    assert pipe.is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['file', 'pipe']
+
+
+def test_a_device_that_is_full_is_said_and_everything_else_taken_back(tmp_path):
+    full = tmp_path / 'full'
+    try:
+        os.mknod(full, 0o666 | stat.S_IFCHR, os.makedev(1, 7))
+        full.open('wb').close()
+    except OSError as error:
+        pytest.skip(f'needs the right to make devices: {error}')
+    with pytest.raises(WriteError, match='/full: cannot be written: No space left'):
+        write_together({tmp_path / 'file': b'y', full: b'x'})
+    assert list(tmp_path.iterdir()) == [full]
+    assert full.is_char_device()
+
+
+def test_standard_output_is_no_file_whatever_it_leads_to():
+    from trt_perception.files.atomic_files import _is_special
+
+    assert _is_special(Path('/dev/stdout'))
+    assert _is_special(Path('/dev/null'))
+    assert not _is_special(Path('/dev/shm'))
+
+
+@pytest.mark.parametrize('tool', ['benchmark_engine', 'evaluate_engine', 'inspect_engine'])
+def test_results_into_a_pipe(tool, place, tmp_path):
+    arguments, _ = place[tool]
+    pipe = tmp_path / 'pipe'
+    os.mkfifo(pipe)
+    where = [(pipe if str(word).endswith('r.json') else word) for word in arguments]
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    parts = []
+    with subprocess.Popen(
+        [executable(tool), *map(str, where)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        while process.poll() is None:
+            if select.select([reader], [], [], 0.05)[0]:
+                parts.append(os.read(reader, 65536))
+    parts.append(os.read(reader, 65536))
+    os.close(reader)
+    assert process.returncode == 0
+    assert pipe.is_fifo()
+    json.loads(b''.join(parts))
+
+
+class Broken(io.StringIO):
+    def __init__(self, number):
+        super().__init__()
+        self.number = number
+
+    def write(self, text):
+        raise OSError(self.number, os.strerror(self.number))
+
+    def fileno(self):
+        raise OSError('no descriptor')
+
+
+@pytest.mark.parametrize(
+    ('number', 'said'), [(errno.ENOSPC, 'No space left on device'), (errno.EPIPE, '')]
+)
+def test_streams_that_break(monkeypatch, number, said):
+    monkeypatch.setattr(sys, 'stdout', Broken(number))
+    with standard_streams.guarded_streams() as output:
+        print('this is lost', flush=True)
+        print('and this')
+    assert standard_streams.lost(output) == said
+    assert isinstance(sys.stdout, Broken)

@@ -1,0 +1,354 @@
+"""inspect_engine: without a GPU on real plans of TensorRT-RTX, with one on engines built there."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from gpu_support import needs_tensorrt
+from gpu_support import why_no_gpu
+
+from trt_perception.building.engine.build import build_plan
+from trt_perception.building.engine.inspection_report import EngineReport
+from trt_perception.building.engine.inspection_report import plan_targets
+from trt_perception.building.engine.inspection_report import read_report
+from trt_perception.building.engine.inspection_report import report_text
+from trt_perception.building.engine.inspector import EngineFacts
+from trt_perception.building.engine.inspector import LayerTime
+from trt_perception.building.engine.inspector import inspect_engine
+from trt_perception.building.engine.inspector import time_layers
+from trt_perception.building.engine.layers import LayerInfo
+from trt_perception.building.engine.layers import check_precision
+from trt_perception.building.engine.layers import layer_precisions
+from trt_perception.building.engine.release import find_tensorrt
+from trt_perception.building.options.sources import load_options
+from trt_perception.building.precision.convert import convert_precision
+from trt_perception.errors import EngineError
+from trt_perception.model.build_record import AccuracyRecord
+from trt_perception.model.build_record import BuildRecord
+from trt_perception.model.build_record import CalibrationRecord
+from trt_perception.model.build_record import PrecisionRecord
+from trt_perception.model.manifest import FileIdentity
+from trt_perception.model.manifest import parse_manifest
+from trt_perception.model.manifest_writer import write_manifest
+from trt_perception.model.model_file import read_model_file
+from trt_perception.stages.tensorrt_runtime import read_plan_header
+from trt_perception.tools.inspect_engine import main
+from trt_perception.tools.inspect_engine import update_manifest
+
+ROOT = Path(__file__).parents[2]
+DIGITS = ROOT / 'models' / 'digits.onnx'
+PRECISION = PrecisionRecord('fp16')
+BUILD = BuildRecord('tensorrt_rtx', '1.7.1.116', None, None, {}, (), PRECISION)
+
+
+def write_engine(path, content, build=BUILD):
+    """Write an engine with the digits' manifest, made its own."""
+    path.write_bytes(content)
+    manifest = parse_manifest(DIGITS.with_name('digits.onnx.json').read_bytes(), 'digits')
+    identity = FileIdentity(path.name, hashlib.sha256(content).hexdigest(), len(content))
+    manifest = dataclasses.replace(manifest, engine=identity, build=build)
+    write_manifest(path.with_name(path.name + '.json'), manifest)
+    return path
+
+
+def plan(version=(1, 7, 1, 116), targets=0, magic=b'vtrt'):
+    return magic + bytes(20) + bytes(version) + bytes(4) + bytes([targets]) + bytes(67)
+
+
+@pytest.fixture
+def engine(tmp_path):
+    return write_engine(tmp_path / 'digits.engine', plan(targets=12))
+
+
+def facts(kind='fp16', verbosity='detailed'):
+    layers = tuple(LayerInfo(f'conv{i}', 'correlation', (kind,), (kind,)) for i in range(3))
+    manifest = parse_manifest(DIGITS.with_name('digits.onnx.json').read_bytes(), 'digits')
+    return EngineFacts(
+        inputs=manifest.inputs,
+        outputs=manifest.outputs,
+        profiles=({'images': ((1, 3, 8, 8), (1, 3, 16, 16), (2, 3, 32, 32))},),
+        context_bytes=(3 * 1024 * 1024,),
+        weight_bytes=None,
+        verbosity=verbosity,
+        refittable=False,
+        extra_streams=2,
+        layers=layers if verbosity == 'detailed' else (),
+        load_s=0.5,
+    )
+
+
+def report(path, **given):
+    return dataclasses.replace(read_report(read_model_file(path)), **given)
+
+
+def test_file_header_and_manifest_are_shown_without_a_gpu(engine, capsys):
+    assert main([str(engine), '--no-gpu']) == 0
+    text = capsys.readouterr().out
+    for part in (
+        'tensorrt_rtx 1.7.1.116',
+        'compute capability 8.6, 8.9',
+        '1x3x480x640 float32',
+        'fp16 asked, as built: unverified',
+        'a machine without a GPU',
+        '640x480 letterbox',
+        'not loaded: --no-gpu',
+    ):
+        assert part in text
+
+
+def test_calibration_and_accuracy_are_shown(tmp_path, capsys):
+    build = dataclasses.replace(
+        BUILD,
+        calibration=CalibrationRecord('onnxruntime', 'minmax', 300, 'c' * 64),
+        accuracy=AccuracyRecord(60, 'mAP50', 0.9607, 0.9613, 'tensorrt 10.3'),
+    )
+    path = write_engine(tmp_path / 'digits.engine', plan(), build)
+    assert main([str(path), '--no-gpu']) == 0
+    text = capsys.readouterr().out
+    assert 'onnxruntime, minmax, 300 images' in text
+    assert 'mAP50 0.9613, original 0.9607, on 60 images, through tensorrt 10.3' in text
+
+
+def test_json_holds_the_same(engine, capsys):
+    assert main([str(engine), '--no-gpu', '--json', '-']) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content['sha256'] == hashlib.sha256(engine.read_bytes()).hexdigest()
+    assert content['built_by'] == {'flavour': 'tensorrt_rtx', 'version': '1.7.1.116'}
+    assert content['targets'] == ['8.6', '8.9']
+    assert content['manifest']['build']['precision']['as_built'] == 'unverified'
+    assert content['engine'] is None
+
+
+def test_json_goes_into_a_file(engine, tmp_path, capsys, monkeypatch):
+    target = tmp_path / 'report.json'
+    monkeypatch.setenv('HOME', str(tmp_path))
+    assert main([str(engine), '--no-gpu', '--json', '~/report.json']) == 0
+    assert json.loads(target.read_text())['file'] == str(engine)
+    assert 'built by' in capsys.readouterr().out
+
+
+def test_an_engine_without_manifest(tmp_path, capsys):
+    path = tmp_path / 'a.plan'
+    path.write_bytes(plan((10, 3, 0, 26), magic=b'ftrt'))
+    assert main([str(path), '--no-gpu']) == 0
+    text = capsys.readouterr().out
+    assert 'tensorrt 10.3.0.26' in text
+    assert 'manifest: none' in text
+    assert 'built for' not in text
+
+
+@pytest.mark.parametrize(
+    ('name', 'content', 'reason'),
+    [
+        ('a.engine', b'no plan at all' * 10, 'got 140 bytes, the first are 6e 6f 20 70'),
+        ('a.engine', b'vtrt', 'is no TensorRT plan'),
+        ('a.onnx', b'x', 'expected an engine (got an ONNX model)'),
+        ('a.bin', b'x', 'suffix'),
+    ],
+)
+def test_what_is_no_engine_is_refused(tmp_path, capsys, name, content, reason):
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert main([str(path)]) == 1
+    assert reason in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there(tmp_path, capsys):
+    assert main([str(tmp_path / 'none.engine')]) == 1
+    assert 'No such file' in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there_for_json(engine, tmp_path, capsys):
+    assert main([str(engine), '--no-gpu', '--json', str(tmp_path / 'no' / 'a.json')]) == 2
+    assert 'expected a file to write, in a folder that exists' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('option', [('--update-manifest',), ('--times', '5')])
+def test_what_needs_the_engine_loaded_is_no_use_without_a_gpu(capsys, option):
+    with pytest.raises(SystemExit) as caught:
+        main(['x.engine', '--no-gpu', *option])
+    assert caught.value.code == 2
+    assert f'{option[0]} must load the engine: leave out --no-gpu' in capsys.readouterr().err
+
+
+def test_wrong_usage(engine):
+    with pytest.raises(SystemExit) as caught:
+        main([str(engine), '--times', 'many'])
+    assert caught.value.code == 2
+
+
+@pytest.mark.skipif(not why_no_gpu(), reason='there is a GPU')
+def test_without_a_gpu_what_needs_one_says_so(engine, capsys):
+    assert main([str(engine)]) == 0
+    assert 'not loaded: ' in capsys.readouterr().out
+    before = engine.with_name('digits.engine.json').read_bytes()
+    assert main([str(engine), '--update-manifest']) == 1
+    assert 'must load the engine' in capsys.readouterr().err
+    assert engine.with_name('digits.engine.json').read_bytes() == before
+    assert main([str(engine), '--times', '3']) == 1
+
+
+def test_it_runs_without_the_extra_build():
+    code = (
+        'import sys; sys.modules["pydantic"] = sys.modules["onnx"] = None; '
+        'from trt_perception.tools.inspect_engine import main; sys.exit(main(["--help"]))'
+    )
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert 'examples:' in done.stdout
+
+
+def test_the_table_of_layers_has_the_slowest_first(engine):
+    found = facts()
+    times = (LayerTime(found.layers[2], 0.3, 0.75), LayerTime(found.layers[0], 0.1, 0.25))
+    lines = report_text(report(engine, facts=found, times=times), layers=1).splitlines()
+    table = lines[lines.index('layers, slowest first; 0.400 ms together') :]
+    assert table[2].split()[:4] == ['0.3000', '75.0%', 'fp16', 'correlation']
+    assert table[3] == '… and 1 more (--layers 2)'
+    assert 'images 1x3x8x8 : 1x3x16x16 : 2x3x32x32' in '\n'.join(lines)
+    assert '3.0 MiB for a context' in '\n'.join(lines)
+
+
+def test_the_manifest_gets_the_precision_as_built(engine):
+    assert update_manifest(report(engine, facts=facts())) == {'fp16': 3}
+    again = read_model_file(engine).manifest
+    assert again.build.precision == dataclasses.replace(PRECISION, as_built={'fp16': 3})
+    before = report(engine).model.manifest
+    assert before == again
+
+
+def test_the_manifest_beside_what_a_link_points_to(engine, tmp_path):
+    link = tmp_path / 'links' / 'current.engine'
+    link.parent.mkdir()
+    link.symlink_to(engine)
+    update_manifest(report(link, facts=facts()))
+    assert read_model_file(engine).manifest.build.precision.as_built == {'fp16': 3}
+    assert list(link.parent.iterdir()) == [link]
+
+
+def test_fp16_asked_and_fp32_got_is_written_and_is_an_error(engine):
+    with pytest.raises(EngineError, match='expected fp16'):
+        update_manifest(report(engine, facts=facts('fp32')))
+    assert read_model_file(engine).manifest.build.precision.as_built == {'fp32': 3}
+
+
+def test_an_engine_that_tells_no_types_changes_nothing(engine):
+    with pytest.raises(EngineError, match='--profiling-verbosity detailed'):
+        update_manifest(report(engine, facts=facts(verbosity='none')))
+    assert read_model_file(engine).manifest.build.precision.as_built is None
+
+
+def test_only_manifests_of_build_engine_are_completed(tmp_path):
+    path = write_engine(tmp_path / 'a.engine', plan(), build=None)
+    with pytest.raises(EngineError, match='only completes'):
+        update_manifest(report(path, facts=facts()))
+
+
+def test_targets_are_read_from_plans_of_tensorrt_rtx():
+    for targets in (['7.5'], ['8.0', '8.9'], ['12.0']):
+        bits = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16}
+        content = plan(targets=sum(bits[target] for target in targets))
+        assert plan_targets(content, read_plan_header(content, 'a')) == tuple(targets)
+    content = plan(targets=255, magic=b'ftrt')
+    assert plan_targets(content, read_plan_header(content, 'a')) == ()
+
+
+# --- on a GPU ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope='module')
+def built(tmp_path_factory):
+    """Return the digits' engines in FP32 and FP16, built here, and one that tells nothing."""
+    from trt_perception.gpu import Device
+
+    folder = tmp_path_factory.mktemp('engines')
+    single = DIGITS.read_bytes()
+    model = onnx.load_model_from_string(single)
+    half = convert_precision(model, 'fp16', strongly_typed=True).model.SerializeToString()
+    tensorrt = find_tensorrt('auto')
+    paths = {}
+    for name, content, verbosity in (
+        ('fp32', single, 'detailed'),
+        ('fp16', half, 'detailed'),
+        ('mute', half, 'none'),
+    ):
+        given = {'onnx': str(DIGITS), 'precision': 'fp32' if name == 'fp32' else 'fp16'}
+        options = load_options(None, {**given, 'profiling_verbosity': verbosity})
+        made = build_plan(content, options, tensorrt)
+        record = BuildRecord(made.flavour, made.version, None, None, {}, (), PRECISION)
+        paths[name] = write_engine(folder / f'{name}.engine', made.content, record)
+    device = Device(0)
+    device.use()
+    return device, paths
+
+
+def convolutions():
+    return {node.name for node in onnx.load(DIGITS).graph.node if node.op_type == 'Conv'}
+
+
+@needs_tensorrt
+@pytest.mark.parametrize('name', ['fp32', 'fp16'])
+def test_a_real_engine_tells_its_types(built, name):
+    device, paths = built
+    found = inspect_engine(read_model_file(paths[name]), device)
+    assert max(layer_precisions(found.layers), key=layer_precisions(found.layers).get) == name
+    check = check_precision(found.layers, name, convolutions())
+    assert (check.share, check.counted) == (1.0, 50)
+    assert check_precision(found.layers, name).counted >= 40
+    assert found.verbosity == 'detailed'
+    assert found.context_bytes[0] > 0
+    assert found.inputs[0].shape == (1, 3, 480, 640)
+
+
+@needs_tensorrt
+def test_fp32_is_found_where_fp16_was_asked(built):
+    device, paths = built
+    model = read_model_file(paths['fp32'])
+    with pytest.raises(EngineError, match='expected fp16'):
+        update_manifest(
+            EngineReport(
+                model, read_plan_header(model.content, 'x'), (), inspect_engine(model, device)
+            )
+        )
+
+
+@needs_tensorrt
+def test_a_mute_engine_tells_tensors_and_no_layers(built):
+    device, paths = built
+    found = inspect_engine(read_model_file(paths['mute']), device)
+    assert (found.layers, found.verbosity) == ((), 'none')
+    assert found.outputs[0].shape == (1, 14, 6000)
+
+
+@needs_tensorrt
+def test_layers_are_timed(built):
+    device, paths = built
+    model = read_model_file(paths['fp16'])
+    seen = []
+    times = time_layers(model, device, runs=5, progress=lambda *step: seen.append(step))
+    assert seen[-1] == (5, 5)
+    assert [row.ms for row in times] == sorted((row.ms for row in times), reverse=True)
+    assert sum(row.share for row in times) == pytest.approx(1)
+    layers = {layer.name for layer in inspect_engine(model, device).layers}
+    assert {row.layer.name for row in times} <= layers
+
+
+@needs_tensorrt
+def test_the_tool_on_a_gpu(built, tmp_path, capsys):
+    _, paths = built
+    target = tmp_path / 'report.json'
+    arguments = [str(paths['fp16']), '--times', '3', '--json', str(target), '--update-manifest']
+    assert main(arguments) == 0
+    text = capsys.readouterr().out
+    assert 'slowest first' in text
+    content = json.loads(target.read_text())
+    assert content['engine']['precision']['fp16'] > 40
+    assert len(content['layer_times']) == len(content['engine']['layers'])
+    assert read_model_file(paths['fp16']).manifest.build.precision.as_built['fp16'] > 40

@@ -1,0 +1,1 @@
+"""Measuring models and their steps: what benchmark_engine does."""

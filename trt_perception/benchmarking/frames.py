@@ -1,0 +1,101 @@
+"""Frames for measuring: pictures of any source, encoded as a camera sends them."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Final
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.errors import ConfigError
+from trt_perception.images.encode import encode_bgr
+from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.images.frame import Frame
+from trt_perception.images.image_source import ImageSource
+
+__all__ = ['DEFAULT_SIZE', 'load_frames', 'shipped_scenes', 'synthetic_image']
+
+DEFAULT_SIZE: Final = (1920, 1080)
+
+
+def shipped_scenes() -> str:
+    """Return the folder of the demo's scenes, photographs with digits; '' where there is none."""
+    package = Path(__file__).parents[1]
+    # In a checkout beside the package, else where colcon installs data.
+    places = [package.parent, *(prefix / 'share' / package.name for prefix in package.parents)]
+    folders = (place / 'demo' / 'scenes' for place in places)
+    return next((str(folder) for folder in folders if folder.is_dir()), '')
+
+
+def synthetic_image(size_wh: tuple[int, int], seed: int) -> npt.NDArray[np.uint8]:
+    """Make a picture of gradients, blobs of all sizes and a little sensor noise.
+
+    Returns:
+        uint8 (height, width, 3), BGR; the same for the same arguments.
+    """
+    width, height = size_wh
+    rng = np.random.default_rng(seed)
+    ramp = np.linspace(0, 1, width, dtype=np.float32) + np.linspace(0, 1, height)[:, None]
+    image = ramp[..., None].astype(np.float32) * rng.uniform(20, 90, 3).astype(np.float32) + 30
+    for cells in (3, 8, 24, 96):
+        coarse = rng.standard_normal((cells, cells, 3)).astype(np.float32)
+        blobs = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
+        image += 60 / np.sqrt(cells) * blobs
+    image += 4 * rng.standard_normal((height, width, 3), np.float32)
+    return np.clip(image, 0, 255).astype(np.uint8)
+
+
+def load_frames(
+    source: str, size_wh: tuple[int, int] | None, encoding: str, count: int
+) -> list[Frame]:
+    """Return frames in ordinary host memory, each with an array of its own.
+
+    Args:
+        source: picture, video, folder or pattern; its first ``count`` pictures are taken, over
+            again where it has fewer. Empty: the demo's scenes, in which there is something to
+            find; synthetic pictures, all different, where they are not installed.
+        size_wh: every picture is resized to it; None leaves those of a source as they are, and
+            makes the others DEFAULT_SIZE.
+        encoding: a name of PIXEL_FORMATS.
+        count: how many frames.
+
+    Raises:
+        ConfigError: the source cannot be read, or a picture is too small for the encoding.
+    """
+    if not source:
+        source, size_wh = shipped_scenes(), size_wh or DEFAULT_SIZE
+    if source:
+        pictures = [image for _, image in itertools.islice(ImageSource(source), count)]
+    else:
+        pictures = [synthetic_image(size_wh or DEFAULT_SIZE, seed) for seed in range(count)]
+    if size_wh is not None:
+        pictures = [_resized(picture, size_wh) for picture in pictures]
+    return [_frame(pictures[index % len(pictures)], encoding) for index in range(count)]
+
+
+def _resized(bgr: npt.NDArray[np.uint8], size_wh: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    if (bgr.shape[1], bgr.shape[0]) == size_wh:
+        return bgr
+    return cv2.resize(bgr, size_wh, interpolation=cv2.INTER_AREA).astype(np.uint8, copy=False)
+
+
+def _frame(bgr: npt.NDArray[np.uint8], encoding: str) -> Frame:
+    pixel_format = PIXEL_FORMATS[encoding]
+    smallest = max(pixel_format.min_side, 2 if pixel_format.even_width else 1)
+    if min(bgr.shape[:2]) < smallest:
+        raise ConfigError(
+            f'a {encoding} image must measure at least {smallest} pixels a side (got '
+            f'{bgr.shape[1]}x{bgr.shape[0]})'
+        )
+    encoded = encode_bgr(bgr, encoding)
+    rows, step = encoded.shape
+    return Frame.view(
+        encoded.reshape(-1).copy(),
+        width=step // pixel_format.bytes_per_pixel,
+        height=rows * 2 // 3 if pixel_format.chroma_rows else rows,
+        step=step,
+        encoding=encoding,
+    )

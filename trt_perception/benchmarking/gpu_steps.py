@@ -1,0 +1,200 @@
+"""Measuring an engine on the GPU: alone and step by step.
+
+Everything runs on the stream and the buffers of a pipeline's slot. Times on the device come
+from CUDA events; short steps are captured many times into one CUDA graph, because one launch from
+Python takes longer than they do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Final
+
+from trt_perception.benchmarking.measure import EncodingTime
+from trt_perception.benchmarking.measure import Spread
+from trt_perception.benchmarking.measure import StageTime
+from trt_perception.benchmarking.pace import Pace
+from trt_perception.config import Thresholds
+from trt_perception.gpu import Event
+from trt_perception.gpu import Graph
+from trt_perception.gpu import Stream
+from trt_perception.images.frame import Frame
+from trt_perception.pipelines.cuda_results import KernelDecoded
+from trt_perception.pipelines.cuda_slot import CudaSlot
+
+__all__ = ['measure_encodings', 'measure_steps', 'run_frame']
+
+# How often a short step stands in one graph.
+_REPEAT: Final = 20
+_MOST_ON_HOST: Final = 1000
+# Launches between two looks at the clock.
+_BATCH: Final = 16
+# The GPU raises its clocks only after some work.
+_WARM_UP_S: Final = 0.3
+
+
+def measure_steps(
+    slot: CudaSlot, frame: Frame, thresholds: Thresholds, pace: Pace
+) -> dict[str, StageTime]:
+    """Time each step on one frame.
+
+    Args:
+        slot: nothing queued on its stream, without a graph of its own.
+        frame: all steps see this one.
+        thresholds: for the decoding step.
+        pace: says how often the engine is launched; the others are measured over about as many.
+
+    Returns:
+        ``engine_graph`` and ``engine_enqueue``: the engine alone, from a CUDA graph and queued
+        call by call; ``upload``, ``letterbox``, ``decode`` (or ``download`` and ``host_decode``,
+        where the host decodes): from CUDA graphs; ``graph``: all but the upload in one graph;
+        ``upload_graph``: all. What does not exist here is left out: the upload where the GPU
+        shares the host's memory, the engine in a graph where TensorRT does not allow it, and
+        what had not begun when the pace was stopped; the engine is never.
+    """
+    # Fills every buffer, so that each step finds what it works on.
+    run_frame(slot, frame, thresholds)
+    times: dict[str, StageTime] = {}
+
+    def measure(name: str, work: Callable[[], None], repeat: int = 1) -> None:
+        if not (times and pace.stopped):
+            times[name] = _replay(slot.stream, work, repeat, pace, name)
+
+    capturable = slot.context.capturable(slot.stream)
+    if capturable:
+        measure('engine_graph', slot.infer)
+    if not (times and pace.stopped):
+        times['engine_enqueue'] = StageTime(
+            _back_to_back(slot.stream, slot.infer, pace.count, pace) * 1e3,
+            _one_by_one(slot.stream, slot.infer, pace, 'engine_enqueue'),
+        )
+    if not slot.device.integrated:
+        measure('upload', slot.upload, _REPEAT)
+    measure('letterbox', slot.letterbox, _REPEAT)
+    if isinstance(slot.result, KernelDecoded):
+        measure('decode', slot.decode, _REPEAT)
+    else:
+        measure('download', slot.decode, _REPEAT)
+        if not pace.stopped:
+            times['host_decode'] = _on_host(slot, pace)
+    if capturable:
+        measure('graph', slot.run)
+
+        def whole() -> None:
+            slot.upload()
+            slot.run()
+
+        measure('upload_graph', whole)
+    return times
+
+
+def run_frame(slot: CudaSlot, frame: Frame, thresholds: Thresholds) -> int:
+    """Run a frame step by step; return how many boxes were above the threshold before NMS."""
+    slot.stage(frame, thresholds)
+    slot.upload()
+    slot.run()
+    slot.stream.synchronize()
+    return slot.candidates()
+
+
+def measure_encodings(
+    slot: CudaSlot,
+    frames: Sequence[Frame],
+    thresholds: Thresholds,
+    pace: Pace,
+) -> dict[str, EncodingTime]:
+    """Time on frames of several encodings what depends on it, from CUDA graphs.
+
+    Args:
+        slot: nothing queued on its stream, without a graph of its own.
+        frames: one of each encoding.
+        thresholds: written into the frames' headers.
+        pace: says how often each step runs, about.
+
+    Returns:
+        Times by the encoding's name, in the order of the frames; fewer where it was stopped.
+    """
+    times: dict[str, EncodingTime] = {}
+    for frame in frames:
+        if pace.stopped:
+            break
+        slot.stage(frame, thresholds)
+        slot.upload()
+        upload = None
+        if not slot.device.integrated:
+            upload = _replay(slot.stream, slot.upload, _REPEAT, pace, 'upload').mean_ms
+        letterbox = _replay(slot.stream, slot.letterbox, _REPEAT, pace, 'letterbox').mean_ms
+        times[frame.format.name] = EncodingTime(frame.data.size, upload, letterbox)
+    return times
+
+
+def _replay(
+    stream: Stream, work: Callable[[], None], repeat: int, pace: Pace, name: str
+) -> StageTime:
+    """Time work that is captured several times into one graph; alone only if it is there once."""
+
+    def record() -> None:
+        for _ in range(repeat):
+            work()
+
+    with Graph(stream, record) as graph:
+        launch = lambda: graph.launch(stream)  # noqa: E731
+        launches = max(10, pace.count // repeat)
+        mean = _back_to_back(stream, launch, launches, pace) / repeat * 1e3
+        return StageTime(mean, _one_by_one(stream, launch, pace, name) if repeat == 1 else None)
+
+
+def _on_host(slot: CudaSlot, pace: Pace) -> StageTime:
+    """Time the decoding of the outputs that the last frame left in pinned memory."""
+    seconds: list[float] = []
+    pace.begin('host_decode', min(pace.count, _MOST_ON_HOST))
+    while pace.more(len(seconds)):
+        start = time.perf_counter()
+        slot.result.collect(*slot.taken)
+        seconds.append(time.perf_counter() - start)
+    spread = Spread.of_seconds(seconds)
+    return StageTime(spread.mean, spread)
+
+
+def _back_to_back(stream: Stream, launch: Callable[[], None], most: int, pace: Pace) -> float:
+    """Return seconds for each of many launches, none of which waits for the host."""
+    count = pace.fitting(_warm_up(stream, launch, pace), most)
+    with Event() as started, Event() as ended:
+        started.record(stream)
+        for _ in range(count):
+            launch()
+        ended.record(stream)
+        ended.synchronize()
+        return float(ended.seconds_since(started)) / count
+
+
+def _one_by_one(stream: Stream, launch: Callable[[], None], pace: Pace, name: str) -> Spread:
+    """Time launches on an idle device, from before the launch to its end."""
+    _warm_up(stream, launch, pace)
+    seconds: list[float] = []
+    pace.begin(name)
+    with Event() as started, Event() as ended:
+        while pace.more(len(seconds)):
+            started.record(stream)
+            launch()
+            ended.record(stream)
+            ended.synchronize()
+            seconds.append(ended.seconds_since(started))
+    return Spread.of_seconds(seconds)
+
+
+def _warm_up(stream: Stream, launch: Callable[[], None], pace: Pace) -> float:
+    """Return seconds of a launch, as the last ones took."""
+    end = time.perf_counter() + _WARM_UP_S
+    done, seconds = 0, 0.0
+    pace.begin_warm_up()
+    while pace.more(done, 0) or time.perf_counter() < end:
+        start = time.perf_counter()
+        for _ in range(_BATCH):
+            launch()
+        stream.synchronize()
+        done += _BATCH
+        seconds = (time.perf_counter() - start) / _BATCH
+    return seconds

@@ -1,0 +1,72 @@
+"""Measuring an ONNX model on the CPU, step by step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from trt_perception.benchmarking.measure import Spread
+from trt_perception.benchmarking.measure import StageTime
+from trt_perception.benchmarking.pace import Pace
+from trt_perception.config import Thresholds
+from trt_perception.images.frame import Frame
+from trt_perception.pipelines.host import HostPipeline
+from trt_perception.stages.decoders.decode import count_candidates
+
+__all__ = ['measure_host_steps']
+
+
+def measure_host_steps(
+    pipeline: HostPipeline,
+    frames: Sequence[Frame],
+    thresholds: Thresholds,
+    pace: Pace,
+) -> tuple[dict[str, StageTime], list[int]]:
+    """Time preprocessing, inference and decoding, one after the other, frame by frame.
+
+    Args:
+        pipeline: nothing in flight.
+        frames: taken in turn.
+        thresholds: for all frames.
+        pace: says when it ends; before it each frame is run once at least.
+
+    Returns:
+        ``preprocess``, ``inference`` and ``decode``; and for each frame how many boxes were above
+        the threshold before NMS.
+
+    Raises:
+        EngineError: the model's outputs are not what its decoder reads.
+    """
+    candidates: list[int] = []
+
+    def run(index: int) -> tuple[float, ...]:
+        frame = frames[index % len(frames)]
+        before = time.perf_counter()
+        tensor, letterboxes = pipeline.preprocess([frame])
+        preprocessed = time.perf_counter()
+        outputs = pipeline.infer(tensor)
+        inferred = time.perf_counter()
+        pipeline.decode(outputs, letterboxes, thresholds)
+        decoded = time.perf_counter()
+        if len(candidates) < len(frames):
+            candidates.append(count_candidates(outputs, pipeline.spec, thresholds))
+        return before, preprocessed, inferred, decoded
+
+    done = 0
+    pace.begin_warm_up(len(frames))
+    while pace.more(done, 0 if pace.stopped else len(frames)):
+        run(done)
+        done += 1
+    marks: list[tuple[float, ...]] = []
+    pace.begin('step by step')
+    while pace.more(len(marks)):
+        marks.append(run(len(marks)))
+    times = np.diff(np.array(marks), axis=1).T
+    names = ('preprocess', 'inference', 'decode')
+    spreads = [Spread.of_seconds(row.tolist()) for row in times]
+    stages = {
+        name: StageTime(spread.mean, spread) for name, spread in zip(names, spreads, strict=True)
+    }
+    return stages, candidates

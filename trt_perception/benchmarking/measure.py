@@ -1,0 +1,314 @@
+"""Measuring a pipeline, whatever it runs on: latency, throughput, time of the host, agreement.
+
+The pipeline is used as the detector uses it: a frame goes into a free slot as soon as there is
+one, the oldest slot is collected. Nothing else waits or synchronises.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.benchmarking.pace import Pace
+from trt_perception.config import Thresholds
+from trt_perception.detections import Detections
+from trt_perception.images.frame import Frame
+from trt_perception.pipelines.pipeline import Pipeline
+
+__all__ = [
+    'Agreement',
+    'EncodingTime',
+    'PipelineReport',
+    'Spread',
+    'StageTime',
+    'compare_detections',
+    'detect_all',
+    'measure_pipeline',
+]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How a time is distributed, in milliseconds; ``p999`` is the 99.9th percentile.
+
+    ``count`` is the number of values.
+    """
+
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+    p999: float
+    max: float
+    count: int
+
+    @classmethod
+    def of_seconds(cls, seconds: Sequence[float]) -> Spread:
+        """Describe at least one value, given in seconds."""
+        values = np.array(seconds) * 1e3
+        p50, p95, p99, p999, most = map(float, np.percentile(values, (50, 95, 99, 99.9, 100)))
+        return cls(float(values.mean()), p50, p95, p99, p999, most, len(values))
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """Time of one step.
+
+    Attributes:
+        mean_ms: each right behind the other, total time over their number.
+        alone_ms: one at a time, None where that says nothing.
+    """
+
+    mean_ms: float
+    alone_ms: Spread | None = None
+
+
+@dataclass(frozen=True)
+class EncodingTime:
+    """What depends on a frame's encoding, on the device.
+
+    Attributes:
+        frame_bytes: of the pixels.
+        upload_ms: header and pixels, None where the device reads them in place.
+        letterbox_ms: the letterbox kernel.
+    """
+
+    frame_bytes: int
+    upload_ms: float | None
+    letterbox_ms: float
+
+
+@dataclass(frozen=True)
+class PipelineReport:
+    """A whole pipeline at one depth.
+
+    Attributes:
+        depth: frames in flight.
+        latency_ms: from the call that takes a frame to its detections, the pipeline idle before.
+        frames_per_s: with frames always waiting.
+        busy_latency_ms: as ``latency_ms``, with frames always waiting.
+        enqueue_ms: time of the calling thread for taking a frame, with frames always waiting.
+        collect_ms: likewise for collecting, waiting included.
+        cpu_ms: CPU time of all threads for a frame, with frames always waiting.
+        detections: boxes of a frame, on average.
+        unequal: frames whose detections differ in any bit from those of the same picture run
+            first.
+        load_s: time to open the pipeline.
+        device_memory_bytes: what it takes on the GPU, None on the CPU.
+    """
+
+    depth: int
+    latency_ms: Spread
+    frames_per_s: float
+    busy_latency_ms: Spread
+    enqueue_ms: Spread
+    collect_ms: Spread
+    cpu_ms: float
+    detections: float
+    unequal: int
+    load_s: float
+    device_memory_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far the detections of one model are found again in those of another.
+
+    Attributes:
+        first: number of detections of the first.
+        other: number of detections of the other.
+        matched_iou_99: share of the first's with a partner of its class at IoU >= 0.99; None where
+            the first has none.
+        matched_iou_50: the same at IoU >= 0.5.
+        max_score_difference: between partners at IoU >= 0.5.
+    """
+
+    first: int
+    other: int
+    matched_iou_99: float | None
+    matched_iou_50: float | None
+    max_score_difference: float
+
+
+def measure_pipeline(
+    pipeline: Pipeline,
+    frames: Sequence[Frame],
+    thresholds: Thresholds,
+    expected: Sequence[Detections],
+    pace: Pace,
+    *,
+    load_s: float,
+    device_memory_bytes: int | None = None,
+) -> PipelineReport:
+    """Measure one frame at a time, then with frames always waiting.
+
+    Args:
+        pipeline: nothing in flight.
+        frames: taken in turn.
+        thresholds: for all frames.
+        expected: of each frame, as ``detect_all`` returns them.
+        pace: says when each of the two runs ends, and the warm-up before it.
+        load_s: passed on.
+        device_memory_bytes: passed on.
+    """
+    pace.begin_warm_up()
+    _run_one_by_one(pipeline, frames, thresholds, pace, least=0)
+    pace.begin('one at a time')
+    latencies, alone = _run_one_by_one(pipeline, frames, thresholds, pace)
+    pace.begin_warm_up()
+    _run_saturated(pipeline, frames, thresholds, pace, least=0)
+    pace.begin('frames always waiting')
+    busy = _run_saturated(pipeline, frames, thresholds, pace)
+    count = len(busy.results)
+    unequal = sum(
+        not _equal(found, expected[index % len(frames)])
+        for results in (alone, busy.results)
+        for index, found in enumerate(results)
+    )
+    return PipelineReport(
+        depth=pipeline.depth,
+        latency_ms=Spread.of_seconds(latencies),
+        frames_per_s=count / busy.wall_s,
+        busy_latency_ms=Spread.of_seconds(busy.latency_s),
+        enqueue_ms=Spread.of_seconds(busy.enqueue_s),
+        collect_ms=Spread.of_seconds(busy.collect_s),
+        cpu_ms=busy.cpu_s / count * 1e3,
+        detections=float(np.mean([len(found) for found in expected])),
+        unequal=unequal,
+        load_s=load_s,
+        device_memory_bytes=device_memory_bytes,
+    )
+
+
+def detect_all(
+    pipeline: Pipeline, frames: Sequence[Frame], thresholds: Thresholds, pace: Pace
+) -> list[Detections]:
+    """Return each frame's detections, run one after the other; fewer where it was stopped."""
+    pace.begin('each picture once', len(frames))
+    found: list[Detections] = []
+    while pace.more(len(found), len(frames)) and not pace.stopped:
+        pipeline.enqueue(0, frames[len(found)], thresholds)
+        found.append(pipeline.collect(0).detections)
+    return found
+
+
+def _run_one_by_one(
+    pipeline: Pipeline,
+    frames: Sequence[Frame],
+    thresholds: Thresholds,
+    pace: Pace,
+    least: int = 1,
+) -> tuple[list[float], list[Detections]]:
+    """Return the latencies in seconds and the detections, in the frames' order."""
+    latencies: list[float] = []
+    results: list[Detections] = []
+    while pace.more(len(results), least):
+        index = len(results)
+        frame, slot = frames[index % len(frames)], index % pipeline.depth
+        start = time.perf_counter()
+        pipeline.enqueue(slot, frame, thresholds)
+        result = pipeline.collect(slot)
+        latencies.append(time.perf_counter() - start)
+        results.append(result.detections)
+    return latencies, results
+
+
+@dataclass
+class _Saturated:
+    """What a run with frames always waiting gave; seconds, in the frames' order."""
+
+    wall_s: float
+    cpu_s: float
+    latency_s: list[float]
+    enqueue_s: list[float]
+    collect_s: list[float]
+    results: list[Detections]
+
+
+def _run_saturated(
+    pipeline: Pipeline,
+    frames: Sequence[Frame],
+    thresholds: Thresholds,
+    pace: Pace,
+    least: int = 1,
+) -> _Saturated:
+    """Enqueue whenever a slot is free, else collect the oldest, as trt_perception.detector."""
+    run = _Saturated(0.0, 0.0, [], [], [], [])
+    free = deque(range(pipeline.depth))
+    flying: deque[tuple[int, float]] = deque()
+    submitted = 0
+    cpu = time.process_time()
+    start = time.perf_counter()
+    more = True
+    while True:
+        more = more and pace.more(submitted, least)
+        before = time.perf_counter()
+        if free and more:
+            pipeline.enqueue(free[0], frames[submitted % len(frames)], thresholds)
+            flying.append((free.popleft(), before))
+            submitted += 1
+            run.enqueue_s.append(time.perf_counter() - before)
+        elif not flying:
+            break
+        else:
+            slot, taken = flying.popleft()
+            result = pipeline.collect(slot)
+            free.append(slot)
+            now = time.perf_counter()
+            run.collect_s.append(now - before)
+            run.latency_s.append(now - taken)
+            run.results.append(result.detections)
+    run.wall_s = time.perf_counter() - start
+    run.cpu_s = time.process_time() - cpu
+    return run
+
+
+def _equal(one: Detections, other: Detections) -> bool:
+    return (
+        np.array_equal(one.xyxy, other.xyxy)
+        and np.array_equal(one.scores, other.scores)
+        and np.array_equal(one.class_ids, other.class_ids)
+    )
+
+
+def compare_detections(first: Sequence[Detections], other: Sequence[Detections]) -> Agreement:
+    """Match detections of the same frames, best scores first, each partner once.
+
+    Args:
+        first: one entry for each frame.
+        other: likewise.
+    """
+    overlaps, differences = [], []
+    for one, two in zip(first, other, strict=True):
+        iou = _iou(one.xyxy, two.xyxy)
+        iou[one.class_ids[:, None] != two.class_ids] = 0
+        for index in range(len(one)):
+            partner = int(iou[index].argmax()) if len(two) else -1
+            overlap = float(iou[index, partner]) if len(two) else 0.0
+            overlaps.append(overlap)
+            if overlap >= 0.5:
+                differences.append(abs(float(one.scores[index]) - float(two.scores[partner])))
+                iou[:, partner] = 0
+    values = np.array(overlaps)
+    return Agreement(
+        first=len(overlaps),
+        other=sum(map(len, other)),
+        matched_iou_99=float((values >= 0.99).mean()) if overlaps else None,
+        matched_iou_50=float((values >= 0.5).mean()) if overlaps else None,
+        max_score_difference=max(differences, default=0.0),
+    )
+
+
+def _iou(one: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """Return intersection over union of all pairs: float64 (n, m) from (n, 4) and (m, 4)."""
+    a, b = one[:, None].astype(np.float64), other[None].astype(np.float64)
+    size = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
+    intersection = np.maximum(size, 0).prod(axis=-1)
+    areas = (a[..., 2:] - a[..., :2]).prod(axis=-1) + (b[..., 2:] - b[..., :2]).prod(axis=-1)
+    overlap: npt.NDArray[np.float64] = intersection / (areas - intersection)
+    return overlap

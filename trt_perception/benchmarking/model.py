@@ -1,0 +1,294 @@
+"""One model measured whole: alone, step by step, in the pipeline, and the naive way."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import replace
+
+from trt_perception.benchmarking.gpu_steps import measure_encodings
+from trt_perception.benchmarking.gpu_steps import measure_steps
+from trt_perception.benchmarking.gpu_steps import run_frame
+from trt_perception.benchmarking.host import measure_host_steps
+from trt_perception.benchmarking.measure import Agreement
+from trt_perception.benchmarking.measure import EncodingTime
+from trt_perception.benchmarking.measure import PipelineReport
+from trt_perception.benchmarking.measure import StageTime
+from trt_perception.benchmarking.measure import compare_detections
+from trt_perception.benchmarking.measure import detect_all
+from trt_perception.benchmarking.measure import measure_pipeline
+from trt_perception.benchmarking.naive import NaiveReport
+from trt_perception.benchmarking.naive import measure_naive
+from trt_perception.benchmarking.pace import Pace
+from trt_perception.config import DetectorConfig
+from trt_perception.detections import Detections
+from trt_perception.gpu import Device
+from trt_perception.images.frame import Frame
+from trt_perception.model.model_file import ModelFile
+from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.pipelines.cuda_pipeline import CudaPipeline
+from trt_perception.pipelines.host import HostPipeline
+from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.stages.onnx_runtime import CPU
+
+__all__ = ['BenchmarkOptions', 'ModelReport', 'Ratios', 'measure_model']
+
+
+@dataclass(frozen=True)
+class BenchmarkOptions:
+    """What is measured.
+
+    Attributes:
+        depths: frames in flight, one measurement each; on the CPU there is always one. Empty: no
+            pipeline is measured.
+        count: frames of each measurement.
+        warmup: frames before each that do not count.
+        seconds: most time of each measurement, None where only the frames count.
+        naive: measure the naive way too, where the model is an engine.
+        provider: ONNX Runtime's, for ONNX files.
+        parameters: of the node that would run the models.
+    """
+
+    depths: tuple[int, ...] = (1, 2, 3, 4)
+    count: int = 1000
+    warmup: int = 100
+    seconds: float | None = None
+    naive: bool = True
+    provider: str = CPU
+    parameters: DetectorConfig = field(default_factory=DetectorConfig)
+
+    def config(self, model: ModelFile, depth: int) -> DetectorConfig:
+        """Return the parameters of a node that would run the model.
+
+        Raises:
+            ConfigError: a value is out of its range.
+        """
+        return replace(self.parameters, engine_path=str(model.path), pipeline_depth=depth)
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """What the times say when they are held against each other.
+
+    Attributes:
+        depth: of the pipeline.
+        throughput_x_engine: frames/s times the engine's own time: 1 where the engine never waits.
+        p50_minus_engine_ms: what a frame takes beyond the engine's own time.
+        p99_over_p50: of the latency.
+        throughput_over_naive: of frames/s.
+        naive_over_latency: of the median latencies.
+    """
+
+    depth: int
+    throughput_x_engine: float
+    p50_minus_engine_ms: float
+    p99_over_p50: float
+    throughput_over_naive: float | None
+    naive_over_latency: float | None
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """All figures of one model.
+
+    Attributes:
+        file: its name.
+        sha256: of its bytes.
+        runtime: module and version that run it.
+        input: the input tensor.
+        output: the first output tensor.
+        engine_ms: the network alone, for each of many right behind each other; from a CUDA graph
+            where there is one.
+        stages: single steps, by name.
+        encodings: an engine's steps that depend on the encoding, by its name; empty where one
+            encoding was asked for.
+        candidates: boxes above the confidence threshold before NMS, for each picture.
+        pipelines: one entry for each depth.
+        naive: None where it was not asked for or cannot be.
+        naive_agreement: the pipeline's detections found again the naive way.
+        ratios: one entry for each depth.
+    """
+
+    file: str
+    sha256: str
+    runtime: str
+    input: TensorSpec
+    output: TensorSpec
+    engine_ms: float
+    stages: dict[str, StageTime]
+    encodings: dict[str, EncodingTime]
+    candidates: tuple[int, ...]
+    pipelines: tuple[PipelineReport, ...]
+    naive: NaiveReport | None
+    naive_agreement: Agreement | None
+    ratios: tuple[Ratios, ...]
+
+
+@dataclass
+class _Alone:
+    """What is measured without a pipeline."""
+
+    spec: ModelSpec
+    runtime: str
+    stages: dict[str, StageTime]
+    candidates: list[int]
+    encodings: dict[str, EncodingTime] = field(default_factory=dict)
+    naive: NaiveReport | None = None
+    naive_detections: Sequence[Detections] = ()
+
+
+def measure_model(
+    model: ModelFile,
+    frames: Sequence[Frame],
+    options: BenchmarkOptions,
+    pace: Pace,
+    encodings: Sequence[Frame] = (),
+) -> tuple[ModelReport, list[Detections]] | None:
+    """Measure everything of one model, or as much as was begun before the pace was stopped.
+
+    Args:
+        model: an engine or ONNX file.
+        frames: taken in turn.
+        options: what is measured.
+        pace: says when each measurement ends.
+        encodings: a frame of each encoding to be compared, for engines.
+
+    Returns:
+        The figures, and the detections of each frame, none where no pipeline was measured; None
+        where nothing was.
+
+    Raises:
+        EngineError: the model cannot be run.
+        CudaError: a CUDA call failed.
+    """
+    if model.is_onnx:
+        alone = _on_host(model, frames, options, pace)
+    else:
+        alone = _on_gpu(model, frames, options, pace, encodings)
+    if alone is None:
+        return None
+    pipelines, detections = [], list[Detections]()
+    for depth in options.depths[:1] and (1,) if model.is_onnx else options.depths:
+        measured = _in_pipeline(model, frames, options, depth, pace)
+        if measured is None:
+            break
+        pipelines.append(measured[0])
+        detections = measured[1]
+    stages = alone.stages
+    engine = stages.get('engine_graph') or stages.get('engine_enqueue') or stages['inference']
+    report = ModelReport(
+        file=model.path.name,
+        sha256=model.sha256,
+        runtime=f'{alone.runtime} {sys.modules[alone.runtime].__version__}',
+        input=alone.spec.input,
+        output=alone.spec.outputs[0],
+        engine_ms=engine.mean_ms,
+        stages=stages,
+        encodings=alone.encodings,
+        candidates=tuple(alone.candidates),
+        pipelines=tuple(pipelines),
+        naive=alone.naive,
+        naive_agreement=compare_detections(detections, alone.naive_detections)
+        if alone.naive and detections
+        else None,
+        ratios=tuple(_ratios(pipeline, engine.mean_ms, alone.naive) for pipeline in pipelines),
+    )
+    return report, detections
+
+
+def _on_gpu(
+    model: ModelFile,
+    frames: Sequence[Frame],
+    options: BenchmarkOptions,
+    pace: Pace,
+    encodings: Sequence[Frame],
+) -> _Alone | None:
+    pace.step(f'{model.path.name}: engine and steps')
+    config = replace(options.config(model, 1), use_cuda_graph=False)
+    with closing(CudaPipeline(model, config)) as pipeline:
+        if pace.stopped:
+            return None
+        slot, spec = pipeline.slots[0], pipeline.spec
+        thresholds = config.thresholds(spec.class_names)
+        stages = measure_steps(slot, frames[0], thresholds, pace)
+        candidates = [run_frame(slot, frame, thresholds) for frame in frames]
+        times = measure_encodings(slot, encodings, thresholds, pace)
+        alone = _Alone(spec, pipeline.runtime, stages, candidates, times)
+        possible = 'bfloat16' not in {t.dtype for t in (spec.input, *spec.outputs)}
+        if options.naive and possible and not pace.stopped:
+            pace.step(f'{model.path.name}: the naive way')
+            alone.naive, alone.naive_detections = measure_naive(
+                slot, spec, frames, thresholds, config, pace
+            )
+    return alone
+
+
+def _on_host(
+    model: ModelFile, frames: Sequence[Frame], options: BenchmarkOptions, pace: Pace
+) -> _Alone | None:
+    pace.step(f'{model.path.name}: steps')
+    config = options.config(model, 1)
+    with closing(HostPipeline(model, config, provider=options.provider)) as pipeline:
+        if pace.stopped:
+            return None
+        thresholds = config.thresholds(pipeline.spec.class_names)
+        stages, candidates = measure_host_steps(pipeline, frames, thresholds, pace)
+        return _Alone(pipeline.spec, 'onnxruntime', stages, candidates)
+
+
+def _in_pipeline(
+    model: ModelFile, frames: Sequence[Frame], options: BenchmarkOptions, depth: int, pace: Pace
+) -> tuple[PipelineReport, list[Detections]] | None:
+    """Measure at one depth; None where the pace was stopped before it could begin."""
+    if pace.stopped:
+        return None
+    pace.step(f'{model.path.name}: depth {depth}')
+    config = options.config(model, depth)
+    device = None if model.is_onnx else Device(config.device_id)
+    free = device.memory()[0] if device else 0
+    start = time.perf_counter()
+    pipeline: Pipeline = (
+        HostPipeline(model, config, provider=options.provider)
+        if model.is_onnx
+        else CudaPipeline(model, config)
+    )
+    load_s = time.perf_counter() - start
+    try:
+        thresholds = config.thresholds(pipeline.spec.class_names)
+        largest = max(frames, key=lambda frame: frame.data.size)
+        for slot in range(pipeline.depth):  # each grows once
+            pipeline.enqueue(slot, largest, thresholds)
+            pipeline.collect(slot)
+        detections = detect_all(pipeline, frames, thresholds, pace)
+        if len(detections) < len(frames):
+            return None
+        used = free - device.memory()[0] if device else None
+        report = measure_pipeline(
+            pipeline,
+            frames,
+            thresholds,
+            detections,
+            pace,
+            load_s=load_s,
+            device_memory_bytes=used,
+        )
+    finally:
+        pipeline.close()
+    return report, detections
+
+
+def _ratios(report: PipelineReport, engine_ms: float, naive: NaiveReport | None) -> Ratios:
+    latency = report.latency_ms
+    return Ratios(
+        depth=report.depth,
+        throughput_x_engine=report.frames_per_s * engine_ms / 1e3,
+        p50_minus_engine_ms=latency.p50 - engine_ms,
+        p99_over_p50=latency.p99 / latency.p50,
+        throughput_over_naive=report.frames_per_s / naive.frames_per_s if naive else None,
+        naive_over_latency=naive.latency_ms.p50 / latency.p50 if naive else None,
+    )

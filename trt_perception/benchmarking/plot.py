@@ -1,0 +1,72 @@
+"""Benchmark results as a picture: steps, latency and throughput of each model side by side."""
+
+from __future__ import annotations
+
+import importlib
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trt_perception.benchmarking.model import ModelReport
+from trt_perception.files.atomic_files import write_together
+
+__all__ = ['plot_reports']
+
+
+def plot_reports(reports: Sequence[ModelReport], path: Path) -> None:
+    """Draw one row of three diagrams for each model.
+
+    Args:
+        reports: at least one.
+        path: picture to write, as ``arguments.check_plot`` wants it; whole or not at all.
+
+    Raises:
+        WriteError: it cannot be written.
+    """
+    size = (14, 3.6 * len(reports))
+    figure: Any = importlib.import_module('matplotlib.figure').Figure(size, layout='constrained')
+    axes = figure.subplots(len(reports), 3, squeeze=False)
+    for row, report in zip(axes, reports, strict=True):
+        _plot_steps(row[0], report)
+        _plot_latency(row[1], report)
+        _plot_throughput(row[2], report)
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix.removeprefix('.'))
+    write_together({path: content.getvalue()})
+
+
+def _plot_steps(axes: Any, report: ModelReport) -> None:
+    names = list(report.stages)[::-1]
+    bars = axes.barh(names, [report.stages[name].mean_ms for name in names], color='tab:blue')
+    axes.bar_label(bars, fmt='%.3f', padding=2)
+    axes.set_title(report.file)
+    axes.set_xlabel('ms, mean')
+    axes.margins(x=0.15)
+
+
+def _plot_latency(axes: Any, report: ModelReport) -> None:
+    """Median with a whisker to the 99th percentile; nothing else in flight."""
+    spreads = {f'depth {p.depth}': p.latency_ms for p in report.pipelines}
+    if report.naive:
+        spreads['naive'] = report.naive.latency_ms
+    p50 = [spread.p50 for spread in spreads.values()]
+    above = [spread.p99 - spread.p50 for spread in spreads.values()]
+    bars = axes.bar(list(spreads), p50, yerr=([0] * len(p50), above), capsize=4)
+    axes.bar_label(bars, labels=[f'{value:.2f}' for value in p50], padding=2)
+    axes.axhline(report.engine_ms, color='black', linestyle=':', label='engine alone')
+    axes.set_ylabel('latency, ms: p50, whisker to p99')
+    axes.margins(y=0.15)
+    axes.legend()
+
+
+def _plot_throughput(axes: Any, report: ModelReport) -> None:
+    rates = {f'depth {p.depth}': p.frames_per_s for p in report.pipelines}
+    if report.naive:
+        rates['naive'] = report.naive.frames_per_s
+    bars = axes.bar(list(rates), list(rates.values()), color='tab:green')
+    axes.bar_label(bars, fmt='%.0f')
+    axes.axhline(1e3 / report.engine_ms, color='black', linestyle=':', label='1 / engine alone')
+    axes.set_ylabel('frames/s, frames always waiting')
+    axes.margins(y=0.15)
+    axes.legend()

@@ -1,0 +1,230 @@
+"""What a benchmark found, as tables for people, and on which machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+from typing import Final
+
+import cv2
+import numpy as np
+
+from trt_perception.benchmarking.measure import Agreement
+from trt_perception.benchmarking.measure import Spread
+from trt_perception.benchmarking.model import ModelReport
+from trt_perception.gpu import Device
+from trt_perception.gpu import versions
+
+__all__ = ['agreement_text', 'machine_facts', 'model_text']
+
+_STAGES: Final = {
+    'engine_graph': 'engine, CUDA graph',
+    'engine_enqueue': 'engine, enqueue',
+    'upload': 'upload',
+    'letterbox': 'letterbox kernel',
+    'decode': 'filter and NMS',
+    'download': 'download of the outputs',
+    'host_decode': 'decoding on the host',
+    'graph': 'whole graph',
+    'upload_graph': 'upload and whole graph',
+}
+_MIB: Final = 1024 * 1024
+
+
+def machine_facts(device_id: int | None) -> dict[str, Any]:
+    """Return what the figures depend on; what is not known here is None.
+
+    Args:
+        device_id: the CUDA device that was used, None where none was.
+    """
+    return {
+        'processor': _line('/proc/cpuinfo', 'model name') or platform.machine(),
+        'cores': len(os.sched_getaffinity(0)),
+        'board': _line('/proc/device-tree/model'),
+        'system': platform.platform(),
+        'gpu': None if device_id is None else _gpu_facts(device_id),
+        'python': platform.python_version(),
+        'numpy': np.__version__,
+        'opencv': cv2.__version__,
+        'opencv_threads': cv2.getNumThreads(),
+        # Whichever of them has run a model.
+        **{
+            name: getattr(sys.modules.get(name), '__version__', None)
+            for name in ('onnxruntime', 'tensorrt', 'tensorrt_rtx')
+        },
+    }
+
+
+def _gpu_facts(device_id: int) -> dict[str, Any]:
+    device = Device(device_id)
+    return {
+        'name': device.name,
+        'compute_capability': '.'.join(map(str, device.compute_capability)),
+        'integrated': device.integrated,
+        'memory_bytes': device.memory()[1],
+        'driver': _line('/proc/driver/nvidia/version', 'NVRM version'),
+        'cuda_bindings': _version('cuda-bindings'),
+        'cuda': versions(),
+    }
+
+
+def _line(path: str, key: str = '') -> str | None:
+    """Return the value of the first line that starts with a key, of any line without one."""
+    try:
+        text = Path(path).read_text(encoding='utf-8', errors='replace')
+    except OSError:
+        return None
+    lines = (line for line in text.replace('\0', '').splitlines() if line.startswith(key))
+    line = next(lines, None)
+    return ' '.join(line.removeprefix(key).lstrip(' \t:').split()) if line else None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def model_text(report: ModelReport) -> str:
+    """Return all tables of one model."""
+    tensors = ', '.join(
+        f'{tensor.name} {tensor.dtype}{list(tensor.shape)}'
+        for tensor in (report.input, report.output)
+    )
+    detections = ''
+    if report.pipelines:
+        detections = f' and {report.pipelines[0].detections:.4g} detections'
+    low, high = min(report.candidates), max(report.candidates)
+    passed = f'{low}' if low == high else f'{low} to {high}'
+    head = f'{report.file}: {report.runtime}; {tensors}\n{passed} candidates{detections} a frame\n'
+    parts = [head, _stage_table(report)]
+    if report.encodings:
+        parts.append(_encoding_table(report))
+    if report.pipelines:
+        parts += [_pipeline_table(report), _ratio_table(report)]
+    if report.naive_agreement is not None:
+        parts.append(f'found again the naive way: {agreement_text(report.naive_agreement)}\n')
+    if high == 0:
+        parts.append(
+            'no frame has a box above the threshold: decoding and NMS were timed with nothing to '
+            'do; give pictures in which the model finds something (--image)\n'
+        )
+    unequal = sum(pipeline.unequal for pipeline in report.pipelines)
+    if unequal:
+        parts.append(f'{unequal} frames gave other detections than the same picture before\n')
+    return '\n'.join(parts)
+
+
+def agreement_text(agreement: Agreement) -> str:
+    """Return one sentence without its end."""
+    if agreement.matched_iou_99 is None or agreement.matched_iou_50 is None:
+        return f'no detections to look for among {agreement.other}'
+    return (
+        f'{agreement.matched_iou_99:.2%} of {agreement.first} detections at IoU 0.99, '
+        f'{agreement.matched_iou_50:.2%} at 0.5, scores within '
+        f'{agreement.max_score_difference:.4f} (there: {agreement.other})'
+    )
+
+
+def _stage_table(report: ModelReport) -> str:
+    rows = [['step, ms', 'mean', 'p50 alone', 'p99 alone']]
+    for name, stage in report.stages.items():
+        alone = stage.alone_ms
+        rows.append(
+            [
+                _STAGES.get(name, name) if 'engine_enqueue' in report.stages else name,
+                _ms(stage.mean_ms),
+                _ms(alone.p50 if alone else None),
+                _ms(alone.p99 if alone else None),
+            ]
+        )
+    for name, mean in report.naive.steps_ms.items() if report.naive else ():
+        rows.append([f'naive {name}', _ms(mean), '', ''])
+    return _table(rows)
+
+
+def _encoding_table(report: ModelReport) -> str:
+    rows = [['encoding, ms', 'MB', 'upload', 'letterbox kernel']]
+    for name, time in report.encodings.items():
+        megabytes = f'{time.frame_bytes / 1e6:.2f}'
+        rows.append([name, megabytes, _ms(time.upload_ms), _ms(time.letterbox_ms)])
+    return _table(rows)
+
+
+def _pipeline_table(report: ModelReport) -> str:
+    heads = 'latency p50', 'p95', 'p99', 'p99.9', 'frames/s', 'enqueue', 'collect', 'CPU'
+    rows = [['pipeline, ms', *heads, 'GPU MiB', 'load s', 'frames']]
+    for pipeline in report.pipelines:
+        times = pipeline.latency_ms
+        memory = pipeline.device_memory_bytes
+        rows.append(
+            [
+                f'depth {pipeline.depth}',
+                *map(_ms, (times.p50, times.p95, times.p99, times.p999)),
+                f'{pipeline.frames_per_s:.1f}',
+                _ms(pipeline.enqueue_ms.p50),
+                _ms(pipeline.collect_ms.p50),
+                _ms(pipeline.cpu_ms),
+                '' if memory is None else f'{memory / _MIB:.0f}',
+                f'{pipeline.load_s:.1f}',
+                _frames(times, pipeline.busy_latency_ms),
+            ]
+        )
+    if report.naive:
+        times = report.naive.latency_ms
+        rows.append(
+            [
+                'naive',
+                *map(_ms, (times.p50, times.p95, times.p99, times.p999)),
+                f'{report.naive.frames_per_s:.1f}',
+                '',
+                '',
+                _ms(report.naive.cpu_ms),
+                '',
+                '',
+                _frames(times),
+            ]
+        )
+    return _table(rows)
+
+
+def _frames(*spreads: Spread) -> str:
+    """Return of how many frames the figures are, one number where all are alike."""
+    return ', '.join(str(count) for count in dict.fromkeys(each.count for each in spreads))
+
+
+def _ratio_table(report: ModelReport) -> str:
+    heads = 'frames/s x engine', 'p50 - engine, ms', 'p99 / p50'
+    naive = ('frames/s / naive', 'naive p50 / p50') if report.naive else ()
+    rows = [[f'engine {report.engine_ms:.3f} ms', *heads, *naive]]
+    for ratio in report.ratios:
+        row = [
+            f'depth {ratio.depth}',
+            f'{ratio.throughput_x_engine:.3f}',
+            _ms(ratio.p50_minus_engine_ms),
+            f'{ratio.p99_over_p50:.3f}',
+        ]
+        if ratio.throughput_over_naive is not None and ratio.naive_over_latency is not None:
+            row += [f'{ratio.throughput_over_naive:.1f}', f'{ratio.naive_over_latency:.1f}']
+        rows.append(row)
+    return _table(rows)
+
+
+def _ms(value: float | None) -> str:
+    return '' if value is None else f'{value:.4f}' if abs(value) < 0.1 else f'{value:.3f}'
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as lines: the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *others in rows:
+        cells = [f'{cell:>{width}}' for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append('  '.join([f'{first:<{widths[0]}}', *cells]).rstrip())
+    return '\n'.join(lines) + '\n'

@@ -1,0 +1,1 @@
+"""TensorRT: network, builder settings, calibrator, the build, inspection of the engine."""

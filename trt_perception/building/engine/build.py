@@ -1,0 +1,266 @@
+"""Building a plan: ONNX bytes and options in, the plan's bytes and what is known of them out.
+
+Serves ``tensorrt`` 10.3 to 11.x and ``tensorrt_rtx``. Only TensorRT-RTX builds without a GPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import threading
+import time
+from collections.abc import Collection
+from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.building.engine.calibrator import CalibrationFeed
+from trt_perception.building.engine.calibrator import attach_calibrator
+from trt_perception.building.engine.capabilities import check_release
+from trt_perception.building.engine.capabilities import remarks
+from trt_perception.building.engine.config import TimingCache
+from trt_perception.building.engine.config import configure
+from trt_perception.building.engine.config import load_plugins
+from trt_perception.building.engine.hints import explain
+from trt_perception.building.engine.network import add_profiles
+from trt_perception.building.engine.network import keep_in_fp32
+from trt_perception.building.engine.network import parse_onnx
+from trt_perception.building.engine.network import tensor_specs
+from trt_perception.building.engine.progress import Progress
+from trt_perception.building.engine.progress import make_monitor
+from trt_perception.building.engine.progress import run_watched
+from trt_perception.building.engine.release import Gpu
+from trt_perception.building.engine.release import TensorRt
+from trt_perception.building.engine.release import uses_strong_typing
+from trt_perception.building.options.build_options import BuildOptions
+from trt_perception.building.options.values import ShapeProfile
+from trt_perception.errors import ConfigError
+from trt_perception.errors import EngineError
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.stages.tensorrt_log import TensorRtLog
+from trt_perception.stages.tensorrt_runtime import read_plan_header
+
+__all__ = ['BuiltPlan', 'build_plan']
+
+_LOG: Final = logging.getLogger(__name__)
+_SHOWN: Final = 5
+
+
+@dataclass(frozen=True)
+class BuiltPlan:
+    """A plan and what is known of it.
+
+    Attributes:
+        content: the plan's bytes.
+        flavour: ``tensorrt`` or ``tensorrt_rtx``.
+        version: of the TensorRT that built it, as its module gives it.
+        gpu: of the machine that built it, None where it has none.
+        inputs: -1 for a side that may vary.
+        outputs: likewise.
+        profiles: shapes of the image input, none where its sides are fixed.
+        strongly_typed: the model's types decided each layer's precision.
+        flags: names of TensorRT's builder flags that were set.
+        layers: in TensorRT's network before it was optimised.
+        held_in_fp32: layers that a weakly typed build was held to FP32.
+        seconds: the build took, parsing included.
+        timing_cache: where it was kept, empty where nowhere.
+        calibration_cache: whether TensorRT's own calibration was reused, empty without one.
+        warnings: TensorRT's, each once.
+        remarks: sentences for the user.
+    """
+
+    content: bytes
+    flavour: str
+    version: str
+    gpu: Gpu | None
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    profiles: tuple[ShapeProfile, ...]
+    strongly_typed: bool
+    flags: tuple[str, ...]
+    layers: int
+    held_in_fp32: int
+    seconds: float
+    timing_cache: str
+    calibration_cache: str
+    warnings: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+
+def build_plan(
+    onnx_bytes: bytes,
+    options: BuildOptions,
+    tensorrt: TensorRt,
+    *,
+    fp32_nodes: Collection[str] = (),
+    calibration: CalibrationFeed | None = None,
+    progress: Progress = lambda *_: None,
+) -> BuiltPlan:
+    """Build a plan.
+
+    Args:
+        onnx_bytes: the model, weights within, its types as ``uses_strong_typing`` wants them.
+        options: what is wanted.
+        tensorrt: who builds, from find_tensorrt.
+        fp32_nodes: ONNX nodes to hold to FP32 where the network is weakly typed; a strongly typed
+            model says so itself.
+        calibration: for TensorRT's own calibration, which ``calibration_tool`` asks for.
+        progress: told ten times a second, in this thread, how far TensorRT is.
+
+    Raises:
+        EngineError: TensorRT, its release or this machine cannot build it; the message holds what
+            TensorRT said and what to do.
+        ConfigError: a calibration image or a file named by the options cannot be used.
+        KeyboardInterrupt: Ctrl-C; TensorRT has stopped by then.
+    """
+    check_release(tensorrt, options)
+    implicit = options.precision == 'int8' and options.calibration_tool == 'tensorrt'
+    if implicit != (calibration is not None):
+        raise ConfigError(
+            'images for TensorRT to calibrate with belong to --precision int8 with '
+            '--calibration-tool tensorrt, and to nothing else'
+        )
+    stop = threading.Event()
+    monitor = make_monitor(tensorrt.module, stop)
+    said = TensorRtLog(tensorrt.module, quiet=True, verbose=options.verbose)
+
+    def work() -> BuiltPlan:
+        feed = None if calibration is None else _stoppable(calibration, stop)
+        return _build(onnx_bytes, options, tensorrt, fp32_nodes, feed, said, monitor, stop)
+
+    def watch() -> None:
+        phase, done, total = monitor.position()
+        if phase:
+            progress(phase, done, total)
+
+    return run_watched(work, stop, watch=watch)
+
+
+def _build(
+    onnx_bytes: bytes,
+    options: BuildOptions,
+    tensorrt: TensorRt,
+    fp32_nodes: Collection[str],
+    calibration: CalibrationFeed | None,
+    said: TensorRtLog,
+    monitor: Any,
+    stop: threading.Event,
+) -> BuiltPlan:
+    start = time.perf_counter()
+    strongly_typed = uses_strong_typing(tensorrt, options)
+    builder, network = _network(tensorrt, said, strongly_typed=strongly_typed)
+    load_plugins(tensorrt, builder, said, options.plugins)
+    parse_onnx(tensorrt, network, said, onnx_bytes, options.onnx.name)
+    inputs, outputs = tensor_specs(network)
+    config = builder.create_builder_config()
+    flags = configure(tensorrt, builder, config, options, strongly_typed=strongly_typed)
+    held = 0
+    if not strongly_typed and fp32_nodes:
+        held = keep_in_fp32(tensorrt, network, fp32_nodes)
+        config.set_flag(tensorrt.find('BuilderFlag.OBEY_PRECISION_CONSTRAINTS'))
+        flags = (*flags, 'OBEY_PRECISION_CONSTRAINTS')
+    profiles = add_profiles(builder, config, inputs, options)
+    times = TimingCache(tensorrt, options)
+    notes = [times.attach(config)]
+    config.progress_monitor = monitor
+    calibrator = None
+    if calibration is not None:
+        calibrator = attach_calibrator(
+            tensorrt, builder, config, calibration, options.calibration_method, failed=stop.set
+        )
+    try:
+        plan = builder.build_serialized_network(network, config)
+    finally:
+        if calibrator is not None:
+            calibrator.close()
+            if calibrator.error is not None:  # whatever became of the build
+                raise calibrator.error
+    no_range = '' if calibrator is None else _without_range(calibrator.without_range)
+    if plan is None:
+        raise EngineError('\n'.join(filter(None, (_failure(tensorrt, options, said), no_range))))
+    content = bytes(plan)
+    notes.append(times.save(config))
+    header = read_plan_header(content, options.engine_path().name)
+    if header.module != tensorrt.flavour:
+        raise EngineError(f'{tensorrt.label} wrote a plan that is for {header.module}')
+    return BuiltPlan(
+        content=content,
+        flavour=tensorrt.flavour,
+        version=tensorrt.version,
+        gpu=tensorrt.gpu,
+        inputs=inputs,
+        outputs=outputs,
+        profiles=profiles,
+        strongly_typed=strongly_typed,
+        flags=flags,
+        layers=network.num_layers,
+        held_in_fp32=held,
+        seconds=time.perf_counter() - start,
+        timing_cache=times.used,
+        calibration_cache='' if calibrator is None else calibrator.cache,
+        warnings=(*said.warnings, *filter(None, notes)),
+        remarks=(
+            *remarks(tensorrt, options, os.environ.get('NVIDIA_TF32_OVERRIDE')),
+            *filter(None, [no_range]),
+        ),
+    )
+
+
+def _without_range(tensors: Sequence[str]) -> str:
+    """Return a sentence on tensors that TensorRT's own calibration has no range for."""
+    if not tensors:
+        return ''
+    more = f' and {len(tensors) - _SHOWN} more' if len(tensors) > _SHOWN else ''
+    return (
+        f"TensorRT's calibration found no range for {', '.join(tensors[:_SHOWN])}{more}: they are "
+        'always 0 on these images, and TensorRT may build no engine or a poor one. Calibrate with '
+        'images in which they are not, or use --calibration-tool onnxruntime, which leaves the '
+        'layers that read them in float'
+    )
+
+
+def _stoppable(feed: CalibrationFeed, stop: threading.Event) -> CalibrationFeed:
+    """Return the feed, ending with an error once ``stop`` is set: half the ranges are none."""
+
+    def batches() -> Iterator[npt.NDArray[np.float32]]:
+        for batch in feed.batches():
+            if stop.is_set():
+                raise EngineError('the calibration was stopped')
+            yield batch
+
+    return dataclasses.replace(feed, batches=batches)
+
+
+def _network(tensorrt: TensorRt, said: TensorRtLog, *, strongly_typed: bool) -> tuple[Any, Any]:
+    """Return a builder and an empty network."""
+    trt = tensorrt.module
+    try:
+        builder = trt.Builder(said.logger)
+        flag = int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+        network = builder.create_network(1 << flag if strongly_typed else 0)
+    except Exception as error:  # bindings raise TypeError where C++ gives a null pointer
+        raise EngineError(_no_builder(tensorrt, said)) from error
+    if network is None:
+        raise EngineError(_no_builder(tensorrt, said))
+    return builder, network
+
+
+def _no_builder(tensorrt: TensorRt, said: TensorRtLog) -> str:
+    return (
+        f'{tensorrt.label} cannot make a builder; it needs a GPU and its driver, TensorRT-RTX '
+        f'needs neither (--runtime tensorrt_rtx). It said: {said.last_errors()}'
+    )
+
+
+def _failure(tensorrt: TensorRt, options: BuildOptions, said: TensorRtLog) -> str:
+    hint = explain(said.errors)
+    heard = ' '.join(said.last_errors().split())
+    lines = [f'{options.onnx.name}: {tensorrt.label} built no engine']
+    lines += [hint] if hint else []
+    return '\n'.join([*lines, f'it said: {heard}'])

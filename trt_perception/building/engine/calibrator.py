@@ -1,0 +1,223 @@
+"""TensorRT's own INT8 calibration, which 11.0 removed: only a DLA of JetPack 6 still needs it.
+
+The model stays without Q/DQ nodes; TensorRT runs it on batches and chooses ranges by itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import re
+import struct
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.building.engine.release import TensorRt
+from trt_perception.errors import ConfigError
+from trt_perception.errors import WriteError
+from trt_perception.files.atomic_files import write_together
+from trt_perception.files.regular_files import read_regular
+from trt_perception.gpu import DeviceBuffer
+from trt_perception.gpu import PinnedBuffer
+from trt_perception.gpu import Stream
+from trt_perception.gpu import copy_async
+
+__all__ = ['CLASSES', 'CalibrationFeed', 'attach_calibrator', 'tensors_without_range']
+
+#: TensorRT's class by method.
+CLASSES: Final = {'entropy': 'IInt8EntropyCalibrator2', 'minmax': 'IInt8MinMaxCalibrator'}
+_LEAST_SCALE: Final = 2.0**-126  # the reciprocal of a smaller one is infinite
+_CACHE_LIMIT: Final = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class CalibrationFeed:
+    """What TensorRT calibrates with.
+
+    Attributes:
+        name: of the image input.
+        shape: of each batch, (N, 3, H, W).
+        batches: makes the batches anew: float32, preprocessed as at run time.
+        identity: text that changes with model, images and preprocessing.
+        cache_dir: where TensorRT's ranges are kept, None for nowhere.
+        constants: what the inputs beside the image are told with each batch, by name.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    batches: Callable[[], Iterator[npt.NDArray[np.float32]]]
+    identity: str
+    cache_dir: Path | None = None
+    constants: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+
+
+def attach_calibrator(
+    tensorrt: TensorRt,
+    builder: Any,
+    config: Any,
+    feed: CalibrationFeed,
+    method: str,
+    *,
+    failed: Callable[[], object] = lambda: None,
+) -> Any:
+    """Let TensorRT calibrate during the build.
+
+    Args:
+        tensorrt: that builds, at most 10.x.
+        builder: TensorRT's.
+        config: TensorRT's; FP16 and INT8 are set.
+        feed: what to calibrate with.
+        method: ``entropy`` or ``minmax``; a DLA takes entropy only.
+        failed: called once something went wrong within it, so that the build ends early.
+
+    Returns:
+        the calibrator: ``error`` is what went wrong within it or None, and whoever builds must
+        raise it; ``cache`` says in a sentence whether ranges were reused, ``without_range`` names
+        tensors for which TensorRT found none, ``close`` frees its memory.
+    """
+    calibrator = _calibrator(tensorrt, feed, method, failed)
+    config.int8_calibrator = calibrator
+    profile = builder.create_optimization_profile()
+    shapes = {feed.name: feed.shape, **{key: v.shape for key, v in feed.constants.items()}}
+    for name, shape in shapes.items():
+        profile.set_shape(name, shape, shape, shape)
+    config.set_calibration_profile(profile)
+    return calibrator
+
+
+def _cache_file(tensorrt: TensorRt, feed: CalibrationFeed, method: str) -> Path | None:
+    """Return where the ranges stand; they belong to one model, release and set of batches."""
+    if feed.cache_dir is None:
+        return None
+    parts = (feed.identity, feed.shape, method, tensorrt.version)
+    digest = hashlib.sha256(repr(parts).encode()).hexdigest()
+    return feed.cache_dir / f'{digest}.tensorrt'
+
+
+def _kept(callback: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep what a callback raises, because it must not cross TensorRT's C++; answer None then."""
+
+    @functools.wraps(callback)
+    def safe(calibrator: Any, *arguments: Any) -> Any:
+        if calibrator.error is not None:
+            return None
+        try:
+            return callback(calibrator, *arguments)
+        except BaseException as error:
+            calibrator.fail(error)
+            return None
+
+    return safe
+
+
+def _calibrator(
+    tensorrt: TensorRt, feed: CalibrationFeed, method: str, failed: Callable[[], object]
+) -> Any:
+    """Return an object of TensorRT's class."""
+    path = _cache_file(tensorrt, feed, method)
+    base: Any = tensorrt.find(CLASSES[method])
+
+    class Calibrator(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            base.__init__(self)
+            self.error: BaseException | None = None
+            self.cache = 'off' if path is None else f'computed: no cache {path}'
+            self.without_range: tuple[str, ...] = ()
+            self._batches = feed.batches()
+            self._device: dict[str, DeviceBuffer] = {}
+
+        def get_batch_size(self) -> int:
+            return feed.shape[0]
+
+        def fail(self, error: BaseException) -> None:
+            self.error = error
+            failed()
+
+        @_kept
+        def get_batch(self, names: list[str]) -> list[int] | None:
+            batch = next(self._batches, None)
+            if batch is None:
+                return None
+            if batch.shape != feed.shape:
+                raise ConfigError(f'expected batches of {feed.shape} (got {batch.shape})')
+            given = {**feed.constants, feed.name: batch.astype(np.float32, copy=False)}
+            if unknown := set(names) - set(given):
+                raise ConfigError(f'nothing is known of the inputs {", ".join(unknown)}')
+            return [self._upload(name, given[name]) for name in names]
+
+        @_kept
+        def read_calibration_cache(self) -> bytes | None:
+            content = _read(path)
+            if content is None or tensors_without_range(content):
+                return None
+            self.cache = f'reused: {path}'
+            return content
+
+        @_kept
+        def write_calibration_cache(self, cache: Any) -> None:
+            self.without_range = tensors_without_range(bytes(cache))
+            if path is None:
+                return
+            if self.without_range:
+                self.cache += '; not kept: tensors without a range'
+                return
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                write_together({path: bytes(cache)})
+            except (WriteError, OSError) as error:  # it costs time, and no engine
+                self.cache += f'; not kept: {error}'
+
+        def close(self) -> None:
+            for buffer in self._device.values():
+                buffer.close()
+            self._device = {}
+
+        def _upload(self, name: str, values: npt.NDArray[Any]) -> int:
+            if name not in self._device:
+                self._device[name] = DeviceBuffer(values.nbytes)
+            pointer = self._device[name].pointer
+            with PinnedBuffer(values.nbytes) as pinned, Stream() as stream:
+                pinned.array[: values.nbytes] = np.ascontiguousarray(values).view(np.uint8).ravel()
+                copy_async(pointer, pinned.pointer, values.nbytes, stream)
+                stream.synchronize()
+            return pointer
+
+    return Calibrator()
+
+
+def tensors_without_range(table: bytes) -> tuple[str, ...]:
+    """Return the tensors of TensorRT's calibration cache whose scale is none it can use.
+
+    Args:
+        table: as TensorRT writes it: a line about itself, then ``tensor: scale``, the scale as the
+            eight hexadecimal digits of a float32. Other lines are left alone.
+    """
+    found = []
+    for line in table.decode('utf-8', 'replace').splitlines()[1:]:
+        name, _, digits = line.rpartition(': ')
+        if not re.fullmatch(r'[0-9a-f]{1,8}', digits):
+            continue
+        (scale,) = struct.unpack('>f', bytes.fromhex(digits.rjust(8, '0')))
+        if not _LEAST_SCALE <= scale < math.inf:
+            found.append(name)
+    return tuple(found)
+
+
+def _read(path: Path | None) -> bytes | None:
+    """Return the ranges kept, None where there are none that can be read."""
+    if path is None:
+        return None
+    try:
+        return read_regular(path, _CACHE_LIMIT) or None
+    except OSError:
+        return None

@@ -1,0 +1,187 @@
+"""What a TensorRT release, or this machine, cannot do: refused with its reason before building."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from trt_perception.building.engine.release import TensorRt
+from trt_perception.building.engine.release import uses_strong_typing
+from trt_perception.building.options.build_options import BuildOptions
+from trt_perception.errors import EngineError
+
+__all__ = ['check_release', 'not_by_onnx_runtime', 'remarks', 'target_names']
+
+# The first TensorRT-RTX that builds convolutions with Q/DQ nodes; measured.
+_RTX_INT8: Final = (1, 7)
+# Compute capabilities from which on GPUs have the arithmetic.
+_NEEDS: Final = {'tf32': (8, 0), 'bf16': (8, 0), 'fp8': (8, 9)}
+# Why ONNX Runtime on a CPU says nothing of an engine's accuracy.
+_NOT_BY_ONNX_RUNTIME: Final = {
+    'fp32': 'would compare FP32 with itself',
+    'tf32': 'would compare FP32 with itself',
+    'bf16': 'has no bf16 on CPUs',
+}
+_FLAGS: Final = {'fp16': 'FP16', 'bf16': 'BF16', 'int8': 'INT8'}
+
+
+def check_release(tensorrt: TensorRt, options: BuildOptions) -> None:
+    """Refuse what cannot work with this release on this machine.
+
+    Raises:
+        EngineError: one sentence for each option that cannot be had.
+    """
+    refused = [
+        *_refused_by_release(tensorrt, options),
+        *(_refused_by_rtx(tensorrt, options) if tensorrt.is_rtx else ()),
+        *_refused_by_gpu(tensorrt, options),
+    ]
+    if refused:
+        raise EngineError('\n'.join(f'{tensorrt.label}: {sentence}' for sentence in refused))
+
+
+def _refused_by_release(tensorrt: TensorRt, options: BuildOptions) -> Iterable[str]:
+    level = options.hardware_compatibility.upper()
+    if level != 'NONE' and tensorrt.find(f'HardwareCompatibilityLevel.{level}') is None:
+        yield (
+            f'--hardware-compatibility {options.hardware_compatibility} does not exist in this '
+            'release; same_compute_capability came with 10.12'
+        )
+    implicit = options.precision == 'int8' and options.calibration_tool == 'tensorrt'
+    if implicit and tensorrt.find('IBuilderConfig.int8_calibrator') is None:
+        yield (
+            '--calibration-tool tensorrt: TensorRT 11.0 and TensorRT-RTX have no calibrators of '
+            'their own; use --calibration-tool onnxruntime'
+        )
+    elif implicit and options.calibration_method == 'percentile':
+        yield (
+            '--calibration-method percentile: TensorRT itself calibrates by entropy or minmax; '
+            'use one of them, or --calibration-tool onnxruntime'
+        )
+    elif implicit and options.dla_core is not None and options.calibration_method != 'entropy':
+        yield (
+            f'--calibration-method {options.calibration_method}: a DLA takes ranges from '
+            "TensorRT's entropy calibrator only; give --calibration-method entropy"
+        )
+    if options.compute_capabilities and not tensorrt.is_rtx:
+        yield (
+            '--compute-capabilities are for TensorRT-RTX; TensorRT builds for the GPU it runs on; '
+            'leave them out, or use --runtime tensorrt_rtx or --hardware-compatibility'
+        )
+    flag = _FLAGS.get(options.precision)
+    if (
+        flag is not None
+        and not uses_strong_typing(tensorrt, options)
+        and tensorrt.find(f'BuilderFlag.{flag}') is None
+    ):
+        yield f'--precision {options.precision} does not exist in this release'
+
+
+def _refused_by_rtx(tensorrt: TensorRt, options: BuildOptions) -> Iterable[str]:
+    if options.hardware_compatibility != 'none':
+        yield (
+            '--hardware-compatibility is ignored by TensorRT-RTX; its engines run on all GPUs '
+            'named by --compute-capabilities'
+        )
+    if options.version_compatible:
+        yield '--version-compatible: engines of TensorRT-RTX run with the release that built them'
+    if options.timing_cache not in ('auto', 'off'):
+        yield '--timing-cache: TensorRT-RTX measures no kernels when it builds; leave it out'
+    if options.dla_core is not None:
+        yield '--dla-core: TensorRT-RTX runs on GPUs only; a DLA needs TensorRT of JetPack'
+    if options.precision == 'int8' and tensorrt.release < _RTX_INT8:
+        yield (
+            '--precision int8: TensorRT-RTX 1.4 to 1.6 cannot build quantised convolutions; use '
+            '1.7 or newer, or fp16'
+        )
+    if options.refit and tensorrt.gpu is None:
+        yield '--refit: TensorRT-RTX builds refittable engines only where there is a GPU'
+    unknown = [
+        capability
+        for capability, name in zip(
+            options.compute_capabilities, target_names(options), strict=True
+        )
+        if tensorrt.find(f'ComputeCapability.{name}') is None
+    ]
+    if unknown:
+        yield (
+            f'--compute-capabilities {" ".join(unknown)}: this release builds for '
+            f'{", ".join(_targets(tensorrt))}'
+        )
+
+
+def _refused_by_gpu(tensorrt: TensorRt, options: BuildOptions) -> Iterable[str]:
+    """Say which targets lack the arithmetic; those that nobody named are TensorRT's business."""
+    targets = options.compute_capabilities
+    if not targets and tensorrt.gpu is not None:
+        targets = (tensorrt.gpu.compute_capability,)
+    needed = _NEEDS.get(options.precision)
+    lacking = [t for t in targets if needed and tuple(map(int, t.split('.'))) < needed]
+    if needed and lacking:
+        yield (
+            f'--precision {options.precision} needs compute capability '
+            f'{needed[0]}.{needed[1]} or newer (got {", ".join(lacking)}); use fp16'
+        )
+    unlike = not_by_onnx_runtime(options.precision)
+    if unlike and options.validate_images and tensorrt.gpu is None:
+        yield (
+            f'--validate: there is no GPU here, and ONNX Runtime, which would stand in for it, '
+            f'{unlike}; build without --validate, and measure on the target with evaluate_engine'
+        )
+
+
+def not_by_onnx_runtime(precision: str) -> str:
+    """Return why ONNX Runtime tells nothing of an engine of this precision, empty if it does."""
+    return _NOT_BY_ONNX_RUNTIME.get(precision, '')
+
+
+def _targets(tensorrt: TensorRt) -> list[str]:
+    names = [name for name in dir(tensorrt.find('ComputeCapability')) if name.startswith('SM')]
+    numbers = sorted(int(name.removeprefix('SM')) for name in names)
+    return [f'{number // 10}.{number % 10}' for number in numbers]
+
+
+def target_names(options: BuildOptions) -> list[str]:
+    """Return the names in TensorRT-RTX of the GPUs to build for, as in ``SM86``."""
+    return ['SM' + capability.replace('.', '') for capability in options.compute_capabilities]
+
+
+def remarks(tensorrt: TensorRt, options: BuildOptions, tf32_override: str | None) -> list[str]:
+    """Return what the user should know of an engine built so; sentences for the report.
+
+    Args:
+        tensorrt: that builds.
+        options: what is built.
+        tf32_override: the environment variable NVIDIA_TF32_OVERRIDE, None where it is not set.
+    """
+    found = []
+    if tensorrt.is_rtx and options.precision == 'fp32' and tf32_override != '0':
+        found.append(
+            'TensorRT-RTX ignores the switch for TF32 (measured with 1.4): on GPUs that have it, '
+            'FP32 convolutions multiply with 10 bits of mantissa. For full FP32 set '
+            'NVIDIA_TF32_OVERRIDE=0, when building and whenever the engine runs'
+        )
+    if tensorrt.is_rtx and tf32_override == '0':
+        found.append(
+            'built with NVIDIA_TF32_OVERRIDE=0: TensorRT-RTX loads the engine only where that is '
+            'set too'
+        )
+    if options.precision == 'int8' and tensorrt.is_rtx:
+        found.append(
+            'INT8 with TensorRT-RTX is experimental: it builds, but may compute in higher '
+            'precision; compare its speed with fp16'
+        )
+    if options.precision == 'int8' and not tensorrt.is_rtx:
+        found.append('INT8 is not always faster than FP16: compare with benchmark_engine')
+    if (
+        (options.dla_core is not None and options.precision == 'int8')
+        and options.calibration_tool != 'tensorrt'
+        and tensorrt.release < (11, 0)
+    ):
+        found.append(
+            'up to TensorRT 10 a DLA takes INT8 ranges from TensorRT alone, and layers with Q/DQ '
+            'nodes go to the GPU: --calibration-tool tensorrt'
+        )
+    if options.plugins:
+        found.append('the engine needs the same plugin libraries wherever it runs')
+    return found

@@ -1,0 +1,259 @@
+"""What is known of an engine, as text for people and as JSON.
+
+File, header and manifest are read without TensorRT and without a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from dataclasses import dataclass
+from typing import Any
+from typing import Final
+
+from trt_perception.building.engine.inspector import EngineFacts
+from trt_perception.building.engine.inspector import LayerTime
+from trt_perception.building.engine.layers import layer_precisions
+from trt_perception.errors import EngineError
+from trt_perception.model.build_record import AgreementRecord
+from trt_perception.model.manifest import Manifest
+from trt_perception.model.model_file import ModelFile
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.stages.tensorrt_runtime import PlanHeader
+from trt_perception.stages.tensorrt_runtime import read_plan_header
+
+__all__ = ['EngineReport', 'plan_targets', 'read_report', 'report_text']
+
+_MIB: Final = 1024 * 1024
+# A bit for each compute capability in byte 32 of a TensorRT-RTX plan. Not documented; seen in
+# plans of 1.4 and 1.7 that were built for one at a time.
+_TARGET_BITS: Final = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16}
+_TARGETS_AT: Final = 32
+
+
+@dataclass(frozen=True)
+class EngineReport:
+    """All that was found out about an engine.
+
+    Attributes:
+        model: the file, read and checked.
+        header: which TensorRT built it.
+        targets: GPUs it was built for, empty where the plan does not tell.
+        facts: what it tells once loaded; None without a GPU.
+        why_no_facts: why there are none, empty where there are.
+        times: of its layers, slowest first; empty where they were not measured.
+    """
+
+    model: ModelFile
+    header: PlanHeader
+    targets: tuple[str, ...]
+    facts: EngineFacts | None = None
+    why_no_facts: str = ''
+    times: tuple[LayerTime, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it in values that JSON has."""
+        facts = None
+        if self.facts is not None:
+            facts = asdict(self.facts)
+            facts['precision'] = layer_precisions(self.facts.layers)
+            for entry, layer in zip(facts['layers'], self.facts.layers, strict=True):
+                entry['precision'] = layer.precision
+        manifest = self.model.manifest
+        return {
+            'file': str(self.model.path),
+            'sha256': self.model.sha256,
+            'size_bytes': len(self.model.content),
+            'built_by': {
+                'flavour': self.header.module,
+                'version': '.'.join(map(str, self.header.version)),
+            },
+            'targets': list(self.targets),
+            'manifest': None if manifest is None else _manifest_dict(manifest),
+            'engine': facts,
+            'why_no_engine': self.why_no_facts or None,
+            'layer_times': [
+                {'name': row.layer.name, 'ms': row.ms, 'share': row.share} for row in self.times
+            ],
+        }
+
+
+def read_report(model: ModelFile) -> EngineReport:
+    """Return what file and manifest tell.
+
+    Raises:
+        EngineError: it is no engine.
+    """
+    if model.is_onnx:
+        raise EngineError(
+            f'{model.path}: expected an engine (got an ONNX model); build one: ros2 run '
+            f'trt_perception build_engine --onnx {model.path}'
+        )
+    header = read_plan_header(model.content, model.path.name)
+    return EngineReport(model, header, plan_targets(model.content, header))
+
+
+def plan_targets(content: bytes, header: PlanHeader) -> tuple[str, ...]:
+    """Return the compute capabilities that a plan of TensorRT-RTX names, () for another's."""
+    if header.module != 'tensorrt_rtx':
+        return ()
+    bits = content[_TARGETS_AT]
+    return tuple(target for target, bit in _TARGET_BITS.items() if bits & bit)
+
+
+def _manifest_dict(manifest: Manifest) -> dict[str, Any]:
+    return {
+        'onnx': manifest.onnx and asdict(manifest.onnx),
+        'preprocessing': asdict(manifest.preprocessing),
+        'decoder': manifest.decoder.as_dict(),
+        'class_names': list(manifest.class_names),
+        'notes': dict(manifest.notes),
+        'build': manifest.build and manifest.build.as_dict(),
+    }
+
+
+def report_text(report: EngineReport, *, layers: int) -> str:
+    """Return the report for people.
+
+    Args:
+        report: what was found.
+        layers: the most rows in the table of layers.
+    """
+    model, header = report.model, report.header
+    version = '.'.join(map(str, header.version))
+    rows = [
+        ('file', str(model.path)),
+        ('size', f'{len(model.content) / _MIB:.1f} MiB'),
+        ('sha256', model.sha256),
+        ('built by', f'{header.module} {version}'),
+    ]
+    if report.targets:
+        rows.append(('built for', f'compute capability {", ".join(report.targets)}'))
+    parts = [_rows(rows), _manifest_text(model.manifest)]
+    if report.facts is None:
+        parts.append(f'not loaded: {report.why_no_facts}')
+    else:
+        parts += [_facts_text(report.facts), _layers_text(report, layers)]
+    return '\n\n'.join(parts)
+
+
+def _rows(rows: Sequence[tuple[str, str]]) -> str:
+    width = max(len(name) for name, _ in rows)
+    return '\n'.join(f'{name:<{width}}  {value}' for name, value in rows)
+
+
+def _manifest_text(manifest: Manifest | None) -> str:
+    if manifest is None:
+        return 'manifest: none beside the file; build_engine writes one'
+    image = manifest.preprocessing
+    names = manifest.class_names
+    rows = [
+        *((f'input {tensor.name}', _tensor_text(tensor)) for tensor in manifest.inputs),
+        *((f'output {tensor.name}', _tensor_text(tensor)) for tensor in manifest.outputs),
+        (
+            'image',
+            f'{image.input_size[0]}x{image.input_size[1]} {image.resize}, '
+            f'{"antialiased, " if image.antialias else ""}'
+            f'{image.color_order}, scale {image.scale:.6g}, mean {list(image.mean)}, std '
+            f'{list(image.std)}',
+        ),
+        ('decoder', manifest.decoder.family),
+        ('classes', f'{len(names)}: {", ".join(names[:8])}{" …" if len(names) > 8 else ""}'),
+    ]
+    if manifest.onnx is not None:
+        rows.insert(0, ('from', f'{manifest.onnx.file}, sha256 {manifest.onnx.sha256[:16]}…'))
+    build = manifest.build
+    if build is not None:
+        built = build.precision.as_built
+        if build.calibration is not None:
+            used = build.calibration
+            rows.append(('calibration', f'{used.tool}, {used.method}, {used.images} images'))
+        if build.accuracy is not None:
+            found = build.accuracy
+            rows.append(
+                (
+                    'accuracy',
+                    f'{found.measure} {found.built:.4f}, original {found.reference:.4f}, on '
+                    f'{found.images} images, through {found.runtime}',
+                )
+            )
+        if build.agreement is not None:
+            rows.append(('agreement', _agreement_text(build.agreement)))
+            if build.agreement.warning:
+                rows.append(('warning', build.agreement.warning))
+        rows += [
+            ('built on', build.gpu[0] if build.gpu else 'a machine without a GPU'),
+            (
+                'precision',
+                f'{build.precision.asked} asked, as built: '
+                + (
+                    'unverified (--update-manifest on the target)'
+                    if built is None
+                    else _counts_text(built)
+                ),
+            ),
+        ]
+    return 'manifest\n' + _rows(rows)
+
+
+def _agreement_text(found: AgreementRecord) -> str:
+    if found.f1 is None:
+        return 'not measured'
+    return (
+        f'{found.f1:.1%} of the detections agree with the original, which has '
+        f'{found.reference_detections} on {found.images} {found.images_of} images, through '
+        f'{found.runtime}'
+    )
+
+
+def _tensor_text(tensor: TensorSpec) -> str:
+    return f'{"x".join("?" if side < 0 else str(side) for side in tensor.shape)} {tensor.dtype}'
+
+
+def _counts_text(counts: Any) -> str:
+    return ', '.join(f'{count} layers {kind}' for kind, count in counts.items()) or 'not told'
+
+
+def _facts_text(facts: EngineFacts) -> str:
+    rows = [
+        *((f'input {tensor.name}', _tensor_text(tensor)) for tensor in facts.inputs),
+        *((f'output {tensor.name}', _tensor_text(tensor)) for tensor in facts.outputs),
+    ]
+    for index, profile in enumerate(facts.profiles):
+        for name, shapes in profile.items():
+            text = ' : '.join('x'.join(map(str, shape)) for shape in shapes)
+            rows.append((f'profile {index}', f'{name} {text}'))
+    memory = ', '.join(f'{size / _MIB:.1f} MiB' for size in facts.context_bytes)
+    rows.append(('memory', f'{memory} for a context, by profile'))
+    if facts.weight_bytes is not None:
+        rows.append(('weights', f'{facts.weight_bytes / _MIB:.1f} MiB'))
+    rows += [
+        ('verbosity', facts.verbosity),
+        ('refittable', 'yes' if facts.refittable else 'no'),
+        ('extra streams', str(facts.extra_streams)),
+        ('load', f'{facts.load_s * 1000:.0f} ms'),
+        ('layers', f'{len(facts.layers)}; {_counts_text(layer_precisions(facts.layers))}'),
+    ]
+    return 'engine\n' + _rows(rows)
+
+
+def _layers_text(report: EngineReport, most: int) -> str:
+    assert report.facts is not None
+    if not report.facts.layers and not report.times:
+        return 'layers: the engine was built with --profiling-verbosity none and tells nothing'
+    timed = {row.layer.name: row for row in report.times}
+    order = [row.layer for row in report.times] or list(report.facts.layers)
+    lines = [f'{"ms":>8} {"share":>6}  {"type":<5} {"kind":<16} layer (tactic) <- ONNX nodes']
+    for layer in order[:most]:
+        row = timed.get(layer.name)
+        times = f'{row.ms:8.4f} {row.share:6.1%}' if row else f'{"":8} {"":6}'
+        tactic = f' ({layer.tactic})' if layer.tactic else ''
+        nodes = f' <- {", ".join(layer.nodes)}' if layer.nodes else ''
+        lines.append(
+            f'{times}  {layer.precision:<5} {layer.kind[:16]:<16} {layer.name}{tactic}{nodes}'
+        )
+    if len(order) > most:
+        lines.append(f'… and {len(order) - most} more (--layers {len(order)})')
+    whole = sum(row.ms for row in report.times)
+    title = f'layers, slowest first; {whole:.3f} ms together' if report.times else 'layers'
+    return '\n'.join([title, *lines])

@@ -1,0 +1,201 @@
+"""From ONNX bytes to TensorRT's network: parsing, tensors, profiles, layers that stay in FP32."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+from typing import Final
+
+from trt_perception.building.engine.hints import explain
+from trt_perception.building.engine.release import TensorRt
+from trt_perception.building.options.build_options import BuildOptions
+from trt_perception.building.options.values import ShapeProfile
+from trt_perception.errors import EngineError
+from trt_perception.model.input_layout import shapes_beside
+from trt_perception.model.input_layout import split_inputs
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.stages.tensorrt_log import TensorRtLog
+
+__all__ = ['add_profiles', 'keep_in_fp32', 'parse_onnx', 'resolve_profiles', 'tensor_specs']
+
+_DTYPES: Final = {'FLOAT': 'float32', 'HALF': 'float16', 'BF16': 'bfloat16'}
+_SHOWN: Final = 20
+# How TensorRT and TensorRT-RTX 1.4 say that they have no such operator, with another error code.
+_UNKNOWN: Final = re.compile(r'Plugin not found|Op type \S+ is not supported')
+
+
+def parse_onnx(
+    tensorrt: TensorRt, network: Any, said: TensorRtLog, content: bytes, name: str
+) -> None:
+    """Fill the network.
+
+    Args:
+        tensorrt: that builds.
+        network: empty.
+        said: what TensorRT says.
+        content: the ONNX model, weights within.
+        name: of the file, for messages.
+
+    Raises:
+        EngineError: the model is damaged, or TensorRT cannot take it; all operators that it does
+            not support are listed, with where they are.
+    """
+    parser = tensorrt.module.OnnxParser(network, said.logger)
+    # Not supports_model_v2: it logs all errors again, and on releases that were tried it names
+    # whole subgraphs, supported nodes among them.
+    if not parser.parse(content):
+        errors = [parser.get_error(i) for i in range(parser.num_errors)]
+        raise EngineError(_parse_message(tensorrt, errors, said, name))
+    if network.num_inputs == 0 or network.num_outputs == 0:
+        raise EngineError(
+            f'{name}: expected an ONNX model with inputs and outputs (got {network.num_inputs} '
+            f'inputs, {network.num_outputs} outputs in {len(content)} bytes)'
+        )
+
+
+def _parse_message(tensorrt: TensorRt, errors: list[Any], said: TensorRtLog, name: str) -> str:
+    unsupported: dict[str, list[str]] = {}
+    others = []
+    for error in errors:
+        node, operator = str(error.node_name()), str(error.node_operator())
+        text = ' '.join(str(error.desc()).split())
+        if not operator:
+            others.append(text)
+        elif error.code().name.startswith('UNSUPPORTED_NODE') or _UNKNOWN.search(text):
+            # TensorRT says "false" where a sentence should stand.
+            reason = '' if text in ('false', '') or _UNKNOWN.search(text) else f' ({text})'
+            unsupported.setdefault(operator, []).append(f'{node or "unnamed node"}{reason}')
+        else:
+            others.append(f'node {node} ({operator}): {text}')
+    lines = [f'{name}: {tensorrt.label} cannot take this model']
+    if unsupported:
+        found = '; '.join(
+            f'{operator} at {", ".join(nodes[:_SHOWN])}'
+            + (f' and {len(nodes) - _SHOWN} more' if len(nodes) > _SHOWN else '')
+            for operator, nodes in unsupported.items()
+        )
+        lines.append(
+            f'unsupported operators: {found}; export the model without them, or load their '
+            'plugin library with --plugins'
+        )
+    lines += others[:_SHOWN] or ([] if unsupported else list(said.errors)[-3:])
+    hint = '' if unsupported else explain([*others, *said.errors])
+    return '\n'.join([*lines, hint] if hint else lines)
+
+
+def tensor_specs(network: Any) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Return inputs and outputs of a network; -1 for a side that is open."""
+    inputs = [network.get_input(i) for i in range(network.num_inputs)]
+    outputs = [network.get_output(i) for i in range(network.num_outputs)]
+    return tuple(map(_spec, inputs)), tuple(map(_spec, outputs))
+
+
+def _spec(tensor: Any) -> TensorSpec:
+    kind = tensor.dtype.name
+    return TensorSpec(
+        str(tensor.name),
+        tuple(int(side) for side in tensor.shape),
+        _DTYPES.get(kind, kind.lower()),
+    )
+
+
+def resolve_profiles(image: TensorSpec, options: BuildOptions) -> tuple[ShapeProfile, ...]:
+    """Return the profiles for an image input, none where all its sides are fixed.
+
+    Raises:
+        EngineError: sides are open and the options do not say what they are, or the options
+            contradict sides that are fixed.
+    """
+    allowed = 'x'.join('?' if side < 0 else str(side) for side in image.shape)
+    given = options.shapes or _from_sizes(image, options, allowed)
+    for ranges in given:
+        for shape in (ranges.min, ranges.opt, ranges.max):
+            if len(shape) != len(image.shape) or any(
+                side not in (-1, wanted) for side, wanted in zip(image.shape, shape, strict=True)
+            ):
+                any_number = ', where ? may be any number' if '?' in allowed else ' only'
+                raise EngineError(
+                    f'input {image.name!r} takes {allowed}{any_number} (got '
+                    f'{"x".join(map(str, shape))}); other shapes need another ONNX export'
+                )
+    return given if -1 in image.shape else ()
+
+
+def _from_sizes(
+    image: TensorSpec, options: BuildOptions, allowed: str
+) -> tuple[ShapeProfile, ...]:
+    """Make the one shape that batch and input size ask for, as far as they are given."""
+    wanted = list(image.shape)
+    if len(wanted) == 4:
+        if options.batch is not None:
+            wanted[0] = options.batch
+        if options.input_size is not None:
+            wanted[3], wanted[2] = options.input_size
+    if -1 in wanted:
+        batch_only = wanted.index(-1) == 0 and wanted.count(-1) == 1
+        raise EngineError(
+            f'input {image.name!r} leaves sides open ({allowed}): give '
+            + (
+                '--batch 1, or --shapes min:opt:max'
+                if batch_only
+                else '--shapes, as in 1x3x640x640 or 1x3x320x320:1x3x640x640:1x3x1280x1280'
+            )
+        )
+    return (ShapeProfile(tuple(wanted), tuple(wanted), tuple(wanted)),)
+
+
+def add_profiles(
+    builder: Any, config: Any, inputs: tuple[TensorSpec, ...], options: BuildOptions
+) -> tuple[ShapeProfile, ...]:
+    """Add the profiles of the image input to the configuration; return them.
+
+    Open sides of the inputs beside it follow the image's.
+
+    Raises:
+        EngineError: as resolve_profiles and split_inputs.
+    """
+    image, beside = split_inputs(options.onnx.name, inputs)
+    profiles = resolve_profiles(image, options)
+    open_beside = [tensor for tensor in beside if -1 in tensor.shape]
+    wanted_for = profiles or ((ShapeProfile(*(image.shape,) * 3),) if open_beside else ())
+    for wanted in wanted_for:
+        profile = builder.create_optimization_profile()
+        profile.set_shape(image.name, wanted.min, wanted.opt, wanted.max)
+        sizes = [
+            shapes_beside(replace(image, shape=shape), beside)
+            for shape in (wanted.min, wanted.opt, wanted.max)
+        ]
+        for tensor in open_beside:
+            profile.set_shape(tensor.name, *(size[tensor.name] for size in sizes))
+        if config.add_optimization_profile(profile) < 0:
+            raise EngineError(f'TensorRT refuses the shapes {wanted} of input {image.name!r}')
+    return profiles
+
+
+def keep_in_fp32(tensorrt: TensorRt, network: Any, nodes: Collection[str]) -> int:
+    """Hold the layers made from these ONNX nodes to FP32, in a weakly typed network.
+
+    A layer that computes no floating-point numbers stays as it is.
+
+    Returns:
+        how many layers were held.
+    """
+    trt = tensorrt.module
+    floats = (trt.DataType.FLOAT, trt.DataType.HALF)
+    held = 0
+    for index in range(network.num_layers):
+        layer = network.get_layer(index)
+        # One node can become several layers; only the metadata names the node then.
+        origin = re.match(r'\[ONNX Layer: (.*?)\]', str(layer.metadata))
+        if (origin[1] if origin else layer.name) not in nodes:
+            continue
+        outputs = [i for i in range(layer.num_outputs) if layer.get_output(i).dtype in floats]
+        if not outputs or layer.type == trt.LayerType.CONSTANT:
+            continue
+        layer.precision = trt.DataType.FLOAT
+        for i in outputs:
+            layer.set_output_type(i, trt.DataType.FLOAT)
+        held += 1
+    return held

@@ -1,0 +1,1 @@
+"""ONNX graphs: reading, simplifying, rewriting and checking them."""

@@ -1,0 +1,40 @@
+"""Bring a model to a newer version of ONNX's operators."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import version_converter
+
+from trt_perception.building.graph.graph_index import opset
+from trt_perception.errors import EngineError
+
+__all__ = ['upgraded']
+
+
+def upgraded(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+    """Return a copy at this opset or, where it is newer already, at its own.
+
+    Raises:
+        EngineError: ONNX's converter cannot do it.
+    """
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    have = opset(model)
+    if have >= version:
+        return copied
+    try:
+        # The converter drops what it does not know: metadata and opsets of other domains.
+        converted = version_converter.convert_version(copied, version)
+        onnx.checker.check_model(converted)
+    except Exception as error:  # ConvertError, RuntimeError, ValidationError …: whatever it meets
+        raise EngineError(
+            f'the model uses ONNX opset {have}, this needs {version}, and ONNX cannot convert it: '
+            f'export it again with opset {version} ({error})'
+        ) from error
+    if not converted.metadata_props:
+        converted.metadata_props.extend(model.metadata_props)
+    domains = {entry.domain for entry in converted.opset_import}
+    converted.opset_import.extend(
+        entry for entry in model.opset_import if entry.domain not in domains | {'ai.onnx'}
+    )
+    return converted

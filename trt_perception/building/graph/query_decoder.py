@@ -1,0 +1,153 @@
+"""The part of a transformer detector that others saw lose accuracy in FP16: its decoder.
+
+DETR, RT-DETR, D-FINE and their kin refine a fixed number of queries. Reference points and sampling
+places are coordinates, and FP16 has steps of 2**-11 just below 1: half a pixel at 1000. What is
+reported is a tenth of AP, with TensorRT, for RT-DETR and D-FINE. Found is the decoder by shapes,
+because its tensors have the number of queries as a side and no others do.
+"""
+
+from __future__ import annotations
+
+import glob
+import shlex
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from typing import Final
+
+import onnx
+
+from trt_perception.building.graph.graph_index import GraphIndex
+from trt_perception.building.graph.graph_index import match_nodes
+from trt_perception.building.graph.mac_count import infer_shapes
+from trt_perception.building.graph.mac_count import layer_work
+
+__all__ = ['QUERY_FAMILIES', 'QueryDecoder', 'find_query_decoder']
+
+#: Families of outputs with a row for each query.
+QUERY_FAMILIES: Final = ('detr', 'labels_boxes_scores', 'rtdetr_end_to_end', 'rtdetr_ultralytics')
+# Of the nodes below a name, so many stand for all: what else a decoder has may stay with it.
+_MOST_OF: Final = 0.7
+_SHOWN: Final = 3
+
+
+@dataclass(frozen=True)
+class QueryDecoder:
+    """A decoder of queries.
+
+    Attributes:
+        nodes: their names, in graph order.
+        patterns: what --keep-fp32 takes to keep them, few where names have levels.
+        share: of the model's multiplications that the patterns match, 0…1.
+    """
+
+    nodes: tuple[str, ...]
+    patterns: tuple[str, ...]
+    share: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as the report has it."""
+        return {
+            'nodes': len(self.nodes),
+            'share_of_multiplications': self.share,
+            'keep_fp32': list(self.patterns),
+        }
+
+    def advice(self, precision: str) -> str:
+        """Return what is known of such models in 16 bits, and what to do; for the report."""
+        options = (
+            '--keep-fp32' if precision in ('fp16', 'bf16') else '--keep-fp32 and --keep-float'
+        )
+        shown = [name for name in self.patterns if name.endswith('*')][:_SHOWN]
+        if len(self.patterns) <= _SHOWN:
+            shown = list(self.patterns)
+        named = ' '.join(filter(None, (options, shlex.join(shown))))
+        if left := len(self.patterns) - len(shown):
+            named += (
+                f' {"and" if shown else "with"} the {left}{" other" if shown else ""} names that '
+                'the report of --json lists under optimization: query_decoder'
+            )
+        return (
+            f'detectors with queries lose accuracy where their decoder computes in {precision}: '
+            'for RT-DETR and D-FINE in FP16 others report a tenth of AP. Measure it on a GPU '
+            f'(--validate), or keep the {len(self.nodes)} nodes of the decoder, '
+            f'{self.share:.1%} of the multiplications, in FP32: {named}'
+        )
+
+    def is_kept(self, kept: Collection[str]) -> bool:
+        """Return whether so many of its nodes stay in FP32 that nothing need be said."""
+        return len(set(self.nodes) & set(kept)) >= _MOST_OF * len(self.nodes)
+
+
+def find_query_decoder(
+    model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]
+) -> QueryDecoder | None:
+    """Return the decoder of a model whose outputs have a row for each query, None without one.
+
+    Args:
+        model: its nodes named.
+        shapes: of its inputs.
+    """
+    graph = infer_shapes(model, shapes).graph
+    sides = {
+        entry.name: [side.dim_value for side in entry.type.tensor_type.shape.dim]
+        for entry in (*graph.value_info, *graph.output)
+    }
+    rows = {sides[output.name][1] for output in graph.output if len(sides[output.name]) > 1}
+    if len(rows) != 1 or not (queries := rows.pop()):
+        return None
+    nodes = _upstream(graph, {n for n, shape in sides.items() if queries in shape})
+    if not nodes:
+        return None
+    patterns = _patterns(nodes, [node.name for node in graph.node if node.op_type != 'Constant'])
+    kept = set(match_nodes(model, patterns))
+    work = layer_work(model, shapes)
+    share = sum(one.macs for one in work if one.node in kept) / max(1, sum(o.macs for o in work))
+    return QueryDecoder(nodes, patterns, share)
+
+
+def _upstream(graph: onnx.GraphProto, tensors: Collection[str]) -> tuple[str, ...]:
+    """Return the nodes that lead to the outputs by these tensors alone.
+
+    A feature map may have as many columns as there are queries, but between it and the decoder lie
+    tensors that have not.
+    """
+    index = GraphIndex(graph)
+    waiting = [output.name for output in graph.output]
+    seen: set[str] = set()
+    while waiting:
+        node = index.producer.get(waiting.pop())
+        if node is None or node.name in seen or node.op_type == 'Constant':
+            continue
+        if any(name in tensors for name in node.output):
+            seen.add(node.name)
+            waiting += node.input
+    return tuple(node.name for node in graph.node if node.name in seen)
+
+
+def _patterns(wanted: Collection[str], names: Sequence[str], prefix: str = '') -> tuple[str, ...]:
+    """Return few patterns that match the wanted names, and few others, in their order.
+
+    Args:
+        wanted: names, some of ``names``.
+        names: all that begin with the prefix.
+        prefix: whole levels of names, with the / at their end.
+    """
+    below: dict[str, list[str]] = {}
+    for name in names:
+        head, separator, _ = name[len(prefix) :].partition('/')
+        below.setdefault(f'{prefix}{head}{separator}', []).append(name)
+    found: list[str] = []
+    for start, members in below.items():
+        hits = [name for name in members if name in wanted]
+        if not hits:
+            continue
+        if len(members) > 1 and start.strip('/') and len(hits) >= _MOST_OF * len(members):
+            found.append(f'{glob.escape(start)}*')
+        elif members == [start]:
+            found.append(start)
+        else:
+            found += _patterns(wanted, members, start)
+    return tuple(found)

@@ -1,0 +1,126 @@
+"""The options of build_engine as rows: for --help, for messages, for the docs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+from typing import Any
+from typing import Final
+from typing import Literal
+from typing import get_args
+from typing import get_origin
+
+from trt_perception.building.options.build_options import BuildOptions
+
+__all__ = ['OPTIONS', 'Option', 'expected']
+
+
+@dataclass(frozen=True)
+class Option:
+    """One row of the table.
+
+    Attributes:
+        name: in YAML; on the command line ``--name`` with dashes.
+        field: name of the field in BuildOptions.
+        group: one of GROUPS.
+        kind: ``bool``, ``int``, ``float``, ``text``, ``path``.
+        default: the value where none is given; None where it must be given or has a meaning that
+            the description tells.
+        description: one or two sentences for people.
+        is_list: several values may be given.
+        count: how many a list must have, 0 for any number.
+        required: it must be given.
+        unit: of the value, may be empty.
+        metavar: placeholder in --help.
+        minimum: smallest value, None where there is no limit.
+        maximum: largest value, None where there is no limit.
+        choices: the values that are allowed, empty where any is.
+        words: values of a path that are no path.
+    """
+
+    name: str
+    field: str
+    group: str
+    kind: Literal['bool', 'int', 'float', 'text', 'path']
+    default: Any
+    description: str
+    is_list: bool = False
+    count: int = 0
+    required: bool = False
+    unit: str = ''
+    metavar: str = ''
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+
+    @property
+    def flag(self) -> str:
+        """Its name on the command line."""
+        return '--' + self.name.replace('_', '-')
+
+
+def _kind(annotation: Any) -> tuple[Any, bool]:
+    """Return the type of one value, and whether several may be given."""
+    if get_origin(annotation) is tuple:
+        return get_args(annotation)[0], True
+    if type(None) in get_args(annotation):
+        return _kind(next(kind for kind in get_args(annotation) if kind is not type(None)))
+    if get_origin(annotation) is Annotated:
+        return _kind(get_args(annotation)[0])
+    return annotation, False
+
+
+def _rows() -> tuple[Option, ...]:
+    rows = []
+    for field, info in BuildOptions.model_fields.items():
+        extra = info.json_schema_extra
+        facts: dict[str, Any] = dict(extra) if isinstance(extra, dict) else {}
+        value, is_list = _kind(info.annotation)
+        if field == 'input_size':  # one word on the command line, WxH
+            value, is_list = str, False
+        if get_origin(value) is Literal:
+            facts['choices'] = get_args(value)
+        is_path = facts.pop('is_path', False) or value is Path
+        kinds: dict[Any, Any] = {bool: 'bool', int: 'int', float: 'float'}
+        rows.append(
+            Option(
+                name=info.alias or field,
+                field=field,
+                kind='path' if is_path else kinds.get(value, 'text'),
+                is_list=is_list,
+                default=None if info.is_required() else info.default,
+                required=info.is_required(),
+                description=info.description or '',
+                **facts,
+            )
+        )
+    return tuple(rows)
+
+
+#: The table, in the order of BuildOptions.
+OPTIONS: Final = _rows()
+
+
+def expected(row: Option) -> str:
+    """Return what an option takes, in words."""
+    if row.choices:
+        return 'one of ' + ', '.join(row.choices)
+    names = {
+        'bool': 'true or false',
+        'int': 'a whole number',
+        'float': 'a number',
+        'text': 'text',
+        'path': 'the name of a file or folder',
+    }
+    text = names[row.kind]
+    if row.minimum is not None or row.maximum is not None:
+        low = -math.inf if row.minimum is None else row.minimum
+        high = math.inf if row.maximum is None else row.maximum
+        text += f' from {low:.12g} to {high:.12g}'
+    text += f' {row.unit}' if row.unit else ''
+    if row.is_list:
+        return f'a list{f" of {row.count}" if row.count else ""}, each {text}'
+    return text

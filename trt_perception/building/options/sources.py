@@ -1,0 +1,239 @@
+"""Where options come from: build.yaml and the command line, which wins.
+
+Guarantees: nothing in build.yaml is ignored; every wrong key is named, with its line, in one
+sentence of its own. Paths in build.yaml are relative to build.yaml and stay inside its folder,
+after links are resolved, because such a file travels with models; those of the command line are
+relative to the working folder and may lead anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from typing import Final
+
+import pydantic
+
+from trt_perception.building.options.build_options import BuildOptions
+from trt_perception.building.options.rows import OPTIONS
+from trt_perception.building.options.rows import Option
+from trt_perception.building.options.rows import expected
+from trt_perception.errors import ConfigError
+from trt_perception.files.regular_files import read_regular
+from trt_perception.files.yaml_text import MAX_BYTES
+from trt_perception.files.yaml_text import read_yaml
+from trt_perception.plain_text import MAX_CLASSES
+from trt_perception.plain_text import nearest
+from trt_perception.plain_text import shown
+
+__all__ = ['add_arguments', 'given_options', 'help_text', 'load_options', 'read_class_names']
+
+_MAX_NAMES_BYTES: Final = 4 * 1024 * 1024
+_MOST_VALUES: Final = 1024
+_ROWS: Final = {option.name: option for option in OPTIONS}
+
+
+def load_options(config: Path | None, given: Mapping[str, Any]) -> BuildOptions:
+    """Return the options of a YAML file and of the command line together.
+
+    Args:
+        config: build.yaml, None without one.
+        given: by name in YAML; these win.
+
+    Raises:
+        ConfigError: the file cannot be read, or an option is unknown or has a wrong value; one
+            line for each.
+    """
+    lines: dict[str, int] = {}
+    values: dict[str, Any] = {}
+    if config is not None:
+        values, lines = _read_yaml(config, given)
+    merged = {**values, **given}
+    try:
+        return BuildOptions.model_validate(merged)
+    except pydantic.ValidationError as error:
+        sentences = [
+            f'{_origin(name, config, lines, given)}{sentence}'
+            for name, sentence in _sentences(error, given)
+        ]
+        raise ConfigError('\n'.join(sentences)) from error
+
+
+def _origin(
+    name: str, config: Path | None, lines: Mapping[str, int], given: Mapping[str, Any]
+) -> str:
+    if config is None or name in given or name not in lines:
+        return ''
+    return f'{config}, line {lines[name]}: '
+
+
+def _sentences(
+    error: pydantic.ValidationError, given: Collection[str] = ()
+) -> list[tuple[str, str]]:
+    """Return (option, one sentence) for each wrong value; the option is '' for combinations.
+
+    Those that are ``given`` on the command line are called as there.
+    """
+    rows = {key: row for row in OPTIONS for key in (row.name, row.field)}
+    found: dict[str, str] = {}
+    for entry in error.errors(include_url=False):
+        key = str(entry['loc'][0]) if entry['loc'] else ''
+        row = rows.get(key)
+        name = row.name if row else key
+        if name not in found:  # of a list, the first wrong item
+            called = row.flag if row and name in given else shown(name) if name else ''
+            found[name] = _sentence(name, called, row, entry)
+    return list(found.items())
+
+
+def _sentence(name: str, called: str, row: Option | None, entry: Any) -> str:
+    if entry['type'] == 'value_error':
+        reason = str(entry['ctx']['error'])
+        return f'{called}: {reason}' if name else reason
+    if row is None:
+        near = nearest(name.replace('-', '_'), _ROWS)
+        return f'{called} is no option' + (f"; did you mean '{near[0]}'?" if near else '')
+    if entry['type'] == 'missing' and len(entry['loc']) == 1:
+        return f'{called} is missing ({row.flag}): {row.description}'
+    if entry['type'] == 'missing':  # one of a fixed number
+        count = len(entry['input'])
+        return f'{called} must be {expected(row)} (got {count} value{"s" * (count != 1)})'
+    return f'{called} must be {expected(row)} (got {shown(entry["input"], 80)})'
+
+
+def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return values and line numbers by name, without those that are given elsewhere."""
+    content, lines = read_yaml(_read_text(path, MAX_BYTES), str(path))
+    if content is None:
+        return {}, {}
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f'{path}: expected one "option: value" on each line (got {type(content).__name__})'
+        )
+    if len(content) > 2 * len(OPTIONS):
+        raise ConfigError(f'{path}: there are {len(OPTIONS)} options (got {len(content)} keys)')
+    names = {
+        str(key).replace('-', '_') if isinstance(key, str) else str(key): key for key in content
+    }
+    if len(names) < len(content):
+        raise ConfigError(f'{path}: the same option stands there with - and with _')
+    lines = {name.replace('-', '_'): line for name, line in lines.items()}
+    values: dict[str, Any] = {}
+    outside: list[str] = []
+    for name, key in names.items():
+        if name not in given:
+            try:
+                values[name] = _beside(path, name, _not_too_many(name, content[key]))
+            except ConfigError as error:
+                outside.append(f'{path}, line {lines[name]}: {error}')
+    if outside:
+        raise ConfigError('\n'.join(outside))
+    return values, lines
+
+
+def _not_too_many(name: str, value: Any) -> Any:
+    most = MAX_CLASSES if name == 'class_names' else _MOST_VALUES
+    if isinstance(value, list) and len(value) > most:
+        raise ConfigError(f'{shown(name)} may have at most {most} values (got {len(value)})')
+    return value
+
+
+def _beside(config: Path, name: str, value: Any) -> Any:
+    """Make paths relative to the file that names them; ConfigError where they leave its folder."""
+    row = _ROWS.get(name)
+    if row is None or row.kind != 'path' or value in row.words:
+        return value
+    if isinstance(value, list):
+        return [_beside(config, name, item) for item in value]
+    if not isinstance(value, str) or not value:
+        return value
+    path = config.parent / value
+    try:
+        home, place = config.parent.resolve(), (config.parent / Path(value).expanduser()).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # links in a ring, NUL, nobody's home
+        raise ConfigError(f"'{name}' cannot be {value!r}: {error}") from error
+    if not place.is_relative_to(home):
+        where = '' if Path(value) == place else f', which is {place}'
+        raise ConfigError(
+            f"'{name}' must stay in the folder of this file (got {value}{where}): a place "
+            f'elsewhere is named on the command line, {row.flag} {value}'
+        )
+    return str(path)
+
+
+def _read_text(path: Path, limit: int) -> str:
+    try:
+        return read_regular(path, limit).decode('utf-8-sig')
+    except OSError as error:
+        raise ConfigError(f'{path}: cannot be read: {error.strerror}') from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f'{path}: is not text in UTF-8: {error}') from error
+
+
+def read_class_names(options: BuildOptions) -> tuple[str, ...]:
+    """Return the class names that the options give, empty where they give none.
+
+    Raises:
+        ConfigError: the file of names cannot be read, or its names cannot be.
+    """
+    path = options.class_names_file
+    if path is None:
+        return options.class_names
+    lines = _read_text(path, _MAX_NAMES_BYTES).split('\n')
+    names = [line.removesuffix('\r').strip(' \t') for line in lines]
+    while names and not names[-1]:
+        names.pop()
+    if not 1 <= len(names) <= MAX_CLASSES or '' in names:
+        raise ConfigError(
+            f'{path}: expected 1 to {MAX_CLASSES} class names, one on each line (got {len(names)} '
+            f'lines{", one of them empty" if "" in names else ""})'
+        )
+    try:
+        checked = BuildOptions.model_validate({'onnx': options.onnx, 'class_names': names})
+    except pydantic.ValidationError as error:
+        raise ConfigError(f'{path}: {_sentences(error)[0][1]}') from error
+    return checked.class_names
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add every option to a command line, by group; those not given stay unset."""
+    titles = dict.fromkeys(option.group for option in OPTIONS)
+    groups = {name: parser.add_argument_group(name) for name in titles}
+    for option in OPTIONS:
+        facts: dict[str, Any] = {'help': help_text(option), 'default': argparse.SUPPRESS}
+        if option.kind == 'bool':
+            facts['action'] = argparse.BooleanOptionalAction
+        else:
+            facts['type'] = {'int': _number(int), 'float': _number(float)}.get(option.kind, str)
+            facts['metavar'] = option.metavar or '|'.join(option.choices) or None
+            facts['nargs'] = '+' if option.is_list else None
+        groups[option.group].add_argument(option.flag, dest=option.name, **facts)
+
+
+def help_text(option: Option) -> str:
+    """Return description, unit, range, choices and default in one line."""
+    facts = []
+    if option.choices and option.metavar:
+        facts.append('one of ' + ', '.join(option.choices))
+    if option.minimum is not None and option.maximum is not None:
+        facts.append(f'{option.minimum:.12g} to {option.maximum:.12g} {option.unit}'.strip())
+    if option.default not in (None, (), False):
+        facts.append(f'default: {option.default}')
+    text = option.description + (f' ({"; ".join(facts)})' if facts else '')
+    return text.replace('%', '%%')
+
+
+def _number(kind: type[int] | type[float]) -> Any:
+    def number(text: str) -> int | float:
+        return kind(text)
+
+    number.__name__ = 'whole number' if kind is int else 'number'
+    return number
+
+
+def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what the command line gave, by option name, for load_options."""
+    return {name: value for name, value in vars(arguments).items() if name in _ROWS}

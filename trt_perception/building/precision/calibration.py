@@ -1,0 +1,186 @@
+"""Run a model on calibration images and take the ranges of its tensors.
+
+Images go through HostPreprocessor, the code that feeds the model at run time. One image is in work
+at a time: what is kept of it are histograms (calibration_ranges), so that memory depends on the
+model and not on the number of images.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from trt_perception.building.graph.onnx_model import input_specs
+from trt_perception.building.precision.calibration_images import ImageSet
+from trt_perception.building.precision.calibration_images import read_image
+from trt_perception.building.precision.calibration_ranges import Magnitudes
+from trt_perception.errors import EngineError
+from trt_perception.images.picture_files import frame_of
+from trt_perception.model.input_layout import closed_image
+from trt_perception.model.input_layout import constant_inputs
+from trt_perception.model.input_layout import image_size
+from trt_perception.model.input_layout import split_inputs
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.stages.host_preprocess import HostPreprocessor
+
+__all__ = [
+    *('Statistics', 'calibration_inputs', 'collect_magnitudes', 'input_shapes', 'open_session'),
+]
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What all images together showed: by tensor its magnitudes; and the time it took."""
+
+    magnitudes: Mapping[str, Magnitudes]
+    seconds: float
+
+
+def calibration_inputs(
+    model: onnx.ModelProto, preprocessing: Preprocessing
+) -> tuple[TensorSpec, dict[str, npt.NDArray[Any]]]:
+    """Return what a model is calibrated with, in the shapes it has then.
+
+    Args:
+        model: the model.
+        preprocessing: how images become its input.
+
+    Returns:
+        the image, and by name what the inputs beside it are told.
+
+    Raises:
+        EngineError: the model has no single image, takes it in another type than float32, or is
+            fixed to another size than preprocessing makes.
+    """
+    image, beside = split_inputs('the model', input_specs(model))
+    size = preprocessing.input_size
+    if image.dtype != 'float32':
+        raise EngineError(
+            f'calibration expects the input {image.name!r} to be float32 (got {image.dtype}); '
+            'export the model in FP32'
+        )
+    closed = closed_image(image, size)
+    if image_size(closed) != size:
+        raise EngineError(
+            f'the model takes {image.name!r} as '
+            f'{"x".join(str(side) if side > 0 else "?" for side in image.shape)}, preprocessing '
+            f"makes it {size[0]} wide and {size[1]} high; set the input size to the model's"
+        )
+    batch = closed.shape[0] if len(closed.shape) == 4 else 1
+    return closed, constant_inputs(beside, size, batch)
+
+
+def input_shapes(
+    model: onnx.ModelProto, preprocessing: Preprocessing
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the inputs that a model is calibrated with, the image's first.
+
+    Raises:
+        EngineError: as calibration_inputs.
+    """
+    image, constants = calibration_inputs(model, preprocessing)
+    return {image.name: image.shape, **{key: value.shape for key, value in constants.items()}}
+
+
+def collect_magnitudes(
+    model: onnx.ModelProto,
+    tensors: Sequence[str],
+    preprocessing: Preprocessing,
+    images: ImageSet,
+    *,
+    progress: Callable[[str, int, int], None],
+) -> Statistics:
+    """Run a model on all images and count the magnitudes of some of its tensors.
+
+    Args:
+        model: in float32.
+        tensors: which; the input may be among them.
+        preprocessing: as at run time; the tensor is float32 whatever its dtype says.
+        images: the choice.
+        progress: called with a step's name, how many are done, and of how many.
+
+    Raises:
+        ConfigError: an image cannot be decoded.
+        EngineError: the model does not run, or a tensor holds NaN or infinity.
+    """
+    start = time.perf_counter()
+    image, constants = calibration_inputs(model, preprocessing)
+    name = image.name
+    session = open_session(_with_outputs(model, [tensor for tensor in tensors if tensor != name]))
+    outputs = [tensor for tensor in tensors if tensor != name]
+    preprocess = HostPreprocessor(_in_float32(preprocessing))
+    found = {tensor: Magnitudes() for tensor in tensors}
+    for done, path in enumerate(images.paths):
+        progress('calibrating', done, len(images.paths))
+        tensor, _ = preprocess(frame_of(read_image(path)))
+        several = len(image.shape) == 4 and image.shape[0] > 1
+        feed = np.repeat(tensor, image.shape[0], axis=0) if several else tensor
+        try:
+            values = session.run(outputs, {name: feed.reshape(image.shape), **constants})
+        except Exception as error:  # ONNX Runtime has a class for each of its status codes
+            raise EngineError(f'the model fails on {path}: {error}') from error
+        for key, value in zip([name, *outputs], [tensor, *values], strict=True):
+            if key in found:
+                _count(found[key], value, key, str(path))
+    progress('calibrating', len(images.paths), len(images.paths))
+    return Statistics(found, time.perf_counter() - start)
+
+
+def _count(
+    magnitudes: Magnitudes, value: npt.NDArray[np.floating], tensor: str, path: str
+) -> None:
+    try:
+        magnitudes.add(value)
+    except ValueError as error:
+        raise EngineError(
+            f'the tensor {tensor!r} holds {error} for {path}; a model that overflows in FP32 '
+            'cannot be quantised: check its export and the preprocessing'
+        ) from error
+
+
+def _in_float32(preprocessing: Preprocessing) -> Preprocessing:
+    fields = {**vars(preprocessing), 'dtype': 'float32'}
+    return Preprocessing(**fields)
+
+
+def _with_outputs(model: onnx.ModelProto, tensors: Sequence[str]) -> onnx.ModelProto:
+    """Return a copy that hands out these tensors and nothing else, so that no memory is wasted."""
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    del copied.graph.output[:]
+    for name in tensors:
+        copied.graph.output.append(
+            onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+        )
+    if not tensors:
+        copied.graph.output.extend(model.graph.output)
+    return copied
+
+
+def open_session(model: onnx.ModelProto) -> Any:
+    """Return ONNX Runtime's session of a model on the CPU.
+
+    Raises:
+        EngineError: ONNX Runtime cannot load it.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # as in stages.onnx_runtime
+    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    try:
+        return onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=['CPUExecutionProvider']
+        )
+    except Exception as error:  # see above
+        raise EngineError(f'ONNX Runtime cannot load the model: {error}') from error

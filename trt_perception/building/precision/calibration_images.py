@@ -1,0 +1,268 @@
+"""Choose the images that a model is calibrated with, and say which they were.
+
+Guarantees: the same files, limit and seed give the same choice on every machine; a file that
+cannot be decoded whole is an error that names it, never left out silently.
+Non-guarantee: that the images look like what the robot sees; nobody but the user knows that.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import random
+import re
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import asdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from typing import Final
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.errors import ConfigError
+from trt_perception.errors import ImageError
+from trt_perception.files.regular_files import read_regular
+from trt_perception.images.image_source import IMAGE_SUFFIXES
+from trt_perception.images.picture_files import MAX_BYTES
+from trt_perception.images.picture_files import read_picture
+
+__all__ = ['ImageSet', 'check_images', 'find_files', 'read_image', 'select_images']
+
+#: With fewer, a range is what a few scenes happened to show: refused.
+FEWEST: Final = 8
+#: Below this a warning; docs/calibration.md shows what more images change.
+FEW: Final = 100
+
+_MOST_FOUND: Final = 1_000_000
+_LIST_SUFFIXES: Final = ('.txt', '.lst', '.list')
+_THUMBNAIL: Final = (32, 32)
+# In grey levels, of 255: noise and JPEG change less than this between two takes of one scene.
+_ALIKE: Final = 2.0
+_FLAT: Final = 2.0
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Which images were chosen, in the order they are used.
+
+    Attributes:
+        source: what the user named.
+        paths: the chosen files.
+        found: how many images there were to choose from.
+        limit: how many were wanted at most.
+        seed: of the choice.
+        sha256: over the contents of the chosen files, in order; not over their names.
+    """
+
+    source: str
+    paths: tuple[Path, ...]
+    found: int
+    limit: int
+    seed: int
+    sha256: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what the report and the manifest say; no single paths."""
+        content = asdict(self)
+        content['used'] = len(content.pop('paths'))
+        return content
+
+
+def select_images(source: str | Path, limit: int = 300, seed: int = 0) -> ImageSet:
+    """Find images and choose at most ``limit`` of them.
+
+    Args:
+        source: a folder, read with all its subfolders (hidden ones left out); a glob pattern, in
+            which ``**`` stands for any subfolders; a text file with one path a line, relative to
+            the file, ``#`` before a comment; or one image.
+        limit: how many to use at most.
+        seed: where there are more, which are drawn. Files are sorted naturally (img2 before
+            img10) before and after drawing.
+
+    Raises:
+        ConfigError: the limit is no positive number, or nothing is found, or a listed file is
+            missing, too large, or not readable.
+    """
+    if limit < 1:
+        raise ConfigError(f'the number of calibration images must be at least 1 (got {limit})')
+    found = find_files(source)
+    chosen = found
+    if len(found) > limit:
+        chosen = sorted(random.Random(seed).sample(found, limit), key=_natural)
+    digest = hashlib.sha256()
+    for path in chosen:
+        digest.update(hashlib.sha256(_content(path)).digest())
+    return ImageSet(str(source), tuple(chosen), len(found), limit, seed, digest.hexdigest())
+
+
+def find_files(source: str | Path) -> list[Path]:
+    """Return all image files that a source stands for, sorted naturally; see select_images."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        candidates: Iterator[Path] = _below(path)
+    elif path.is_file() and path.suffix.lower() in _LIST_SUFFIXES:
+        return sorted(_listed(path), key=_natural)
+    elif path.is_file():
+        candidates = iter([path])
+    elif glob.has_magic(str(path)):
+        candidates = map(Path, glob.iglob(str(path), recursive=True))
+    else:
+        raise ConfigError(
+            f'{source}: no such file or folder; expected a folder of images, a glob pattern in '
+            f'quotes, or a text file ({", ".join(_LIST_SUFFIXES)}) with one path a line'
+        )
+    images: list[Path] = []
+    others = 0
+    for candidate in candidates:
+        if candidate.suffix.lower() in IMAGE_SUFFIXES and candidate.is_file():
+            images.append(candidate)
+        else:
+            others += 1
+        if len(images) > _MOST_FOUND:
+            raise ConfigError(
+                f'{source}: more than {_MOST_FOUND} images; name a narrower folder or pattern'
+            )
+    if not images:
+        raise ConfigError(
+            f'{source}: expected images ({", ".join(IMAGE_SUFFIXES)}), found none among {others} '
+            'other entries'
+        )
+    return sorted(images, key=_natural)
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for path in folder.rglob('*'):
+        hidden = any(part.startswith('.') for part in path.relative_to(folder).parts)
+        if not hidden and not path.is_dir():
+            yield path
+
+
+def _listed(path: Path) -> list[Path]:
+    try:
+        lines = _content(path).decode('utf-8').splitlines()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f'{path}: a list of images must be UTF-8 text: {error}') from error
+    found: list[Path] = []
+    for number, line in enumerate(lines, 1):
+        name = line.strip()
+        if not name or name.startswith('#'):
+            continue
+        file = path.parent / Path(name).expanduser()
+        if not file.is_file():
+            raise ConfigError(f'{path}, line {number}: no such file: {file}')
+        found.append(file)
+    if not found:
+        raise ConfigError(f'{path}: the list names no image; expected one path a line')
+    return list(dict.fromkeys(found))
+
+
+def _natural(path: Path) -> tuple[list[tuple[int, int, str]], str]:
+    """Sort numbers in names by value; the last part decides between ``1`` and ``01``."""
+    parts = re.findall(r'[0-9]+|[^0-9]+', str(path))
+    return [(0, int(p), '') if p.isdecimal() else (1, 0, p) for p in parts], str(path)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_regular(path, MAX_BYTES)
+    except OSError as error:
+        raise ConfigError(f'{path}: cannot be read: {error.strerror}') from error
+
+
+def read_image(path: Path) -> npt.NDArray[np.uint8]:
+    """Decode one file: uint8 (height, width, 3), BGR; turned as its EXIF data say.
+
+    Raises:
+        ConfigError: it is no image, it ends before the image does, or it is too large.
+    """
+    try:
+        return read_picture(path)
+    except ImageError as error:
+        raise ConfigError(f'{error}; remove or replace it') from error
+
+
+def check_images(
+    images: ImageSet,
+    input_size: tuple[int, int],
+    *,
+    progress: Callable[[str, int, int], None],
+) -> tuple[str, ...]:
+    """Look at every chosen image before hours are spent on them.
+
+    Args:
+        images: the choice.
+        input_size: width and height of the network's input.
+        progress: called with a step's name, how many are done, and of how many.
+
+    Returns:
+        Warnings, one sentence each.
+
+    Raises:
+        ConfigError: fewer than 8 images; one cannot be decoded; all are alike or without content.
+    """
+    count = len(images.paths)
+    if count < FEWEST:
+        raise ConfigError(
+            f'{images.source}: calibration needs at least {FEWEST} images, better {FEW} or more '
+            f'(got {count} of {images.found}, --calibration-count {images.limit}): ranges taken '
+            'from fewer fit those images only'
+        )
+    thumbnails, digests, small = [], [], 0
+    for done, path in enumerate(images.paths):
+        progress('checking images', done, count)
+        bgr = read_image(path)
+        height, width = bgr.shape[:2]
+        small += width < input_size[0] / 2 and height < input_size[1] / 2
+        digests.append(hashlib.sha256(bgr.tobytes()).digest())
+        thumbnails.append(cv2.resize(bgr, _THUMBNAIL, interpolation=cv2.INTER_AREA))
+    progress('checking images', count, count)
+    stack = np.stack(thumbnails).astype(np.float32)
+    _refuse_useless(images, stack, len(set(digests)))
+    return tuple(_warnings(stack, len(set(digests)), small, input_size))
+
+
+def _refuse_useless(images: ImageSet, stack: npt.NDArray[np.float32], different: int) -> None:
+    count = len(stack)
+    if different == 1:
+        raise ConfigError(f'{images.source}: all {count} images are the same picture')
+    spread = float(stack.std(axis=0).mean())
+    if spread < _ALIKE:
+        raise ConfigError(
+            f'{images.source}: all {count} images are alike: their pixels differ by '
+            f'{spread:.1f} of 255 grey levels on average, expected at least {_ALIKE}; use images '
+            'of different scenes'
+        )
+    if (_detail(stack) < _FLAT).all():
+        raise ConfigError(f'{images.source}: all {count} images are of one colour each')
+
+
+def _detail(stack: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return how much each image's pixels differ within it, in grey levels."""
+    detail: npt.NDArray[np.float32] = stack.std(axis=(1, 2)).mean(axis=-1)
+    return detail
+
+
+def _warnings(
+    stack: npt.NDArray[np.float32],
+    different: int,
+    small: int,
+    input_size: Sequence[int],
+) -> Iterator[str]:
+    count = len(stack)
+    if count < FEW:
+        yield f'{count} images are few: {FEW} to 500 are usual'
+    if different < count:
+        yield f'{count - different} of {count} images are copies of others'
+    flat = int((_detail(stack) < _FLAT).sum())
+    if flat:
+        yield f'{flat} of {count} images are of one colour'
+    if small:
+        yield (
+            f'{small} of {count} images are less than half as large as the network input '
+            f'({input_size[0]}x{input_size[1]}): thumbnails have other ranges than camera images'
+        )

@@ -1,0 +1,245 @@
+"""Give a model the precision that an engine shall have.
+
+A strongly typed TensorRT (10.12 and above, 11, RTX) computes in the types of the graph, so the
+graph is rewritten. A weakly typed one (TensorRT up to 10.11) chooses by itself within the flags it
+is given: the graph stays float32, and ``kept`` names the layers to hold in float32.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import asdict
+from dataclasses import dataclass
+from typing import Any
+from typing import Final
+from typing import Literal
+
+import onnx
+from onnx import TensorProto
+
+from trt_perception.building.graph.graph_index import GraphIndex
+from trt_perception.building.graph.graph_index import match_nodes
+from trt_perception.building.graph.graph_index import name_nodes
+from trt_perception.building.graph.half_precision import narrowed
+from trt_perception.building.graph.heads import find_head
+from trt_perception.building.graph.mac_count import infer_shapes
+from trt_perception.building.graph.mac_count import layer_work
+from trt_perception.building.graph.mac_count import shares
+from trt_perception.building.graph.opsets import upgraded
+from trt_perception.building.graph.quantise_check import check_quantised
+from trt_perception.building.graph.quantise_check import is_quantised
+from trt_perception.building.precision.quantise_scales import fit_scales
+from trt_perception.errors import ConfigError
+from trt_perception.errors import EngineError
+
+__all__ = ['Converted', 'PrecisionReport', 'convert_precision']
+
+_Precision = Literal['fp32', 'tf32', 'fp16', 'bf16', 'int8', 'fp8']
+_QUANTISED: Final = ('int8', 'fp8')
+# FP16 scales exist from opset 19 on, convolutions in BF16 from 22 on.
+_OPSET: Final[Mapping[str, int]] = {'int8': 19, 'fp8': 19, 'bf16': 22}
+_NAMES: Final[Mapping[int, str]] = {
+    TensorProto.FLOAT: 'fp32',
+    TensorProto.FLOAT16: 'fp16',
+    TensorProto.BFLOAT16: 'bf16',
+}
+
+
+@dataclass(frozen=True)
+class PrecisionReport:
+    """What a model's nodes compute in.
+
+    Attributes:
+        asked: the precision.
+        strongly_typed: whether the graph says it; otherwise TensorRT decides, and what follows is
+            the graph before it does.
+        nodes: how many nodes compute in each type; those without floating-point numbers count as
+            ``other``.
+        macs: share of all multiply-accumulates of the layers by precision, 0…1.
+        kept: by node, why it stays in FP32 though less was asked for.
+        casts: how many Cast nodes were added.
+        notes: what else is worth knowing, one sentence each.
+    """
+
+    asked: str
+    strongly_typed: bool
+    nodes: Mapping[str, int]
+    macs: Mapping[str, float]
+    kept: Mapping[str, str]
+    casts: int
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as JSON has it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A model in the precision that was asked for, and what became of it."""
+
+    model: onnx.ModelProto
+    report: PrecisionReport
+
+
+def convert_precision(
+    model: onnx.ModelProto,
+    precision: _Precision,
+    *,
+    keep_fp32: Sequence[str] = (),
+    strongly_typed: bool,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Converted:
+    """Rewrite a model for an engine of some precision.
+
+    In FP16 and BF16 the decoding stays in FP32 (float16 has steps of half a pixel at 640), in BF16
+    the output layers too. Inputs and outputs of the graph keep their types.
+
+    Args:
+        model: float32, or with Q/DQ nodes for ``int8`` and ``fp8``; not changed.
+        precision: what to compute in. In ``int8`` and ``fp8`` what is not quantised becomes FP16.
+        keep_fp32: patterns of node names that stay in FP32.
+        strongly_typed: whether the graph's types will be obeyed; if not, it keeps its types.
+        input_shapes: by input, dimensions to count work with where the model leaves them open.
+
+    Raises:
+        ConfigError: a pattern matches no node.
+        EngineError: the model has the wrong precision to start from, or cannot be converted.
+    """
+    source = onnx.ModelProto()
+    source.CopyFrom(model)
+    name_nodes(source)
+    if precision in _QUANTISED:
+        fit_scales(source)
+    asked = match_nodes(source, keep_fp32)
+    found = {layer.precision for layer in layer_work(source, input_shapes)} - {'unknown'}
+    _check_start(source, precision, found)
+    if found & {'fp16', 'bf16'}:
+        return _as_exported(source, precision, keep_fp32, strongly_typed, found, input_shapes)
+    kept: dict[str, str] = {}
+    if precision not in ('fp32', 'tf32'):
+        kept = _reasons(source, precision, asked)
+    if not strongly_typed or precision in ('fp32', 'tf32'):
+        return Converted(
+            source, _report(source, precision, strongly_typed, kept, input_shapes=input_shapes)
+        )
+    if precision in _OPSET:
+        source = upgraded(source, _OPSET[precision])
+        name_nodes(source)
+    done = narrowed(source, 'bf16' if precision == 'bf16' else 'fp16', kept)
+    check_quantised(done.model)
+    try:
+        onnx.checker.check_model(done.model)
+    except onnx.checker.ValidationError as error:
+        raise EngineError(
+            f'the model is not valid any more after conversion to {precision}: {error}; use '
+            'fp32, or keep the node that is named in FP32'
+        ) from error
+    report = _report(
+        done.model, precision, True, done.kept, done.casts, done.notes, input_shapes=input_shapes
+    )
+    if not report.macs.get(precision) and report.macs:
+        raise EngineError(
+            f'asked for {precision}, but no layer would compute in it: all are kept in FP32; '
+            'narrow the patterns that keep layers in FP32'
+        )
+    return Converted(done.model, report)
+
+
+def _check_start(model: onnx.ModelProto, precision: str, found: set[str]) -> None:
+    if precision in _QUANTISED:
+        if precision not in found:
+            has = ', '.join(sorted(found)) or 'no layers'
+            raise EngineError(
+                f'{precision} needs a model with {precision} Q/DQ nodes (found {has}); give '
+                'calibration images, or export a quantised model'
+            )
+        check_quantised(model)
+    elif is_quantised(model):
+        kinds = ', '.join(sorted(found & set(_QUANTISED))) or 'Q/DQ nodes'
+        raise EngineError(
+            f'the model is quantised ({kinds}), so it cannot be built as {precision}; ask for '
+            'its own precision, or export it without Q/DQ'
+        )
+    elif precision in ('fp32', 'tf32') and found & {'fp16', 'bf16'}:
+        raise EngineError(
+            f'asked for {precision}, but the model was exported in '
+            f'{", ".join(sorted(found))}: what rounding took does not come back; export it in FP32'
+        )
+
+
+def _as_exported(
+    model: onnx.ModelProto,
+    precision: str,
+    keep_fp32: Sequence[str],
+    strongly_typed: bool,
+    found: set[str],
+    input_shapes: Mapping[str, Sequence[int]] | None,
+) -> Converted:
+    """Take a model as it is that is in half precision already."""
+    want = 'bf16' if precision == 'bf16' else 'fp16'
+    if want not in found:
+        raise EngineError(
+            f'asked for {precision}, but the model was exported in {", ".join(sorted(found))}; '
+            'export it in FP32 and let this tool convert it'
+        )
+    if keep_fp32:
+        raise ConfigError(
+            f'layers cannot be kept in FP32, because the model was exported in {want}; export it '
+            'in FP32'
+        )
+    notes = [f'the model was exported in {want} and stays as it is']
+    report = _report(model, precision, strongly_typed, {}, notes=notes, input_shapes=input_shapes)
+    return Converted(model, report)
+
+
+def _reasons(model: onnx.ModelProto, precision: str, asked: Sequence[str]) -> dict[str, str]:
+    """Return which nodes stay in FP32, and why."""
+    head = find_head(model, {layer.node: layer.macs for layer in layer_work(model)})
+    kept = dict.fromkeys((*head.decoding, *head.fixed), 'decoding of the outputs')
+    if head.strict:
+        kept = {}
+    if precision == 'bf16':
+        kept |= dict.fromkeys(head.layers, 'output layer: its results need more than 8 bits')
+    return kept | dict.fromkeys(asked, 'asked for')
+
+
+def _report(
+    model: onnx.ModelProto,
+    precision: str,
+    strongly_typed: bool,
+    kept: Mapping[str, str],
+    casts: int = 0,
+    notes: Sequence[str] = (),
+    *,
+    input_shapes: Mapping[str, Sequence[int]] | None,
+) -> PrecisionReport:
+    work = layer_work(model, input_shapes)
+    return PrecisionReport(
+        asked=precision,
+        strongly_typed=strongly_typed,
+        nodes=_node_types(model, {layer.node: layer.precision for layer in work}),
+        macs=shares(work),
+        kept=dict(kept),
+        casts=casts,
+        notes=tuple(notes),
+    )
+
+
+def _node_types(model: onnx.ModelProto, layers: Mapping[str, str]) -> dict[str, int]:
+    """Count nodes by what they compute in: a layer's precision, else the type of its results."""
+    graph = infer_shapes(model).graph
+    index = GraphIndex(graph)
+    types = {
+        entry.name: entry.type.tensor_type.elem_type
+        for entry in (*graph.value_info, *graph.output)
+    }
+    counted: Counter[str] = Counter()
+    for node in graph.node:
+        kinds = [_NAMES.get(types.get(name, 0), 'other') for name in node.output if name]
+        if node.op_type == 'Constant' or index.is_constant(node.output[0]):
+            continue
+        counted[layers.get(node.name, kinds[0] if kinds else 'other')] += 1
+    return dict(counted)

@@ -1,0 +1,300 @@
+"""Quantise a model with images: explicit Q/DQ that TensorRT accepts, INT8 or FP8.
+
+ONNX Runtime's quantiser writes the Q/DQ nodes; which layers, with which ranges, is decided here.
+Symmetric, weights per output channel, activations per tensor, biases in float: anything else
+TensorRT's parser refuses. Only what a layer *reads* is quantised: behind a convolution stands
+its activation, and TensorRT fuses both when nothing stands between them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import asdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from typing import Literal
+
+import numpy as np
+import onnx
+
+from trt_perception.building.graph.graph_index import GraphIndex
+from trt_perception.building.graph.graph_index import match_nodes
+from trt_perception.building.graph.graph_index import name_nodes
+from trt_perception.building.graph.heads import find_head
+from trt_perception.building.graph.mac_count import infer_shapes
+from trt_perception.building.graph.mac_count import layer_work
+from trt_perception.building.graph.mac_count import shares
+from trt_perception.building.graph.opsets import upgraded
+from trt_perception.building.graph.quantise_check import check_quantised
+from trt_perception.building.graph.quantise_check import is_quantised
+from trt_perception.building.precision.calibration import collect_magnitudes
+from trt_perception.building.precision.calibration import input_shapes
+from trt_perception.building.precision.calibration_cache import CacheKey
+from trt_perception.building.precision.calibration_cache import read_ranges
+from trt_perception.building.precision.calibration_cache import write_ranges
+from trt_perception.building.precision.calibration_images import ImageSet
+from trt_perception.building.precision.calibration_images import check_images
+from trt_perception.building.precision.calibration_ranges import Method
+from trt_perception.building.precision.quantise_fp8 import to_fp8
+from trt_perception.building.precision.quantise_scales import check_weights
+from trt_perception.building.precision.quantise_scales import fit_scales
+from trt_perception.building.precision.quantise_scales import float_layers
+from trt_perception.errors import ConfigError
+from trt_perception.errors import EngineError
+from trt_perception.model.preprocessing import Preprocessing
+
+__all__ = ['QuantisationReport', 'Quantised', 'quantise']
+
+# From opset 19 on a scale may have the type of the rest of the network, and FP8 exists.
+_OPSET = 19
+_FP16_LARGEST = 65504.0
+_SHOWN = 4
+_SETTINGS = {
+    'ActivationSymmetric': True,
+    'WeightSymmetric': True,
+    'QuantizeBias': False,
+}
+
+
+@dataclass(frozen=True)
+class QuantisationReport:
+    """How a model was quantised.
+
+    Attributes:
+        tool: what wrote the Q/DQ nodes, with its version.
+        target: ``int8`` or ``fp8``.
+        method: how ranges were cut.
+        images: how many, of how many, the seed, and the hash over their contents.
+        cache: ``off``, ``reused``, or why ranges were computed.
+        layers: how many layers with weights the model has.
+        quantised: how many of them are quantised.
+        macs: share of all multiply-accumulates by precision, 0…1.
+        kept: by node, why it stays in float.
+        warnings: about images and ranges, one sentence each.
+        seconds: wall time of all.
+    """
+
+    tool: str
+    target: str
+    method: str
+    images: Mapping[str, Any]
+    cache: str
+    layers: int
+    quantised: int
+    macs: Mapping[str, float]
+    kept: Mapping[str, str]
+    warnings: tuple[str, ...]
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as JSON has it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """A model with Q/DQ nodes, the rest in float32, and how it was made."""
+
+    model: onnx.ModelProto
+    report: QuantisationReport
+
+
+def _silent(_step: str, _done: int, _count: int) -> None:
+    """Say nothing."""
+
+
+def quantise(
+    model: onnx.ModelProto,
+    preprocessing: Preprocessing,
+    images: ImageSet,
+    *,
+    method: Method = 'minmax',
+    target: Literal['int8', 'fp8'] = 'int8',
+    keep_float: Sequence[str] = (),
+    keep_head: bool = True,
+    cache_dir: Path | None = None,
+    progress: Callable[[str, int, int], None] = _silent,
+) -> Quantised:
+    """Quantise the layers of a float32 model, but for the bare output layers of its head.
+
+    Args:
+        model: float32, not changed.
+        preprocessing: as at run time.
+        images: what to calibrate with.
+        method: how ranges are cut, see calibration_ranges.
+        target: INT8, or FP8 (E4M3).
+        keep_float: patterns of node names that stay in float too.
+        keep_head: False quantises the head's output layers too, to see what that costs.
+        cache_dir: where ranges are kept, None for nowhere.
+        progress: called with a step's name, how many are done, and of how many.
+
+    Returns:
+        The model at opset 19 or above, in FP32 between the Q/DQ nodes, and the report.
+
+    Raises:
+        ConfigError: the images cannot serve, or a pattern matches no node.
+        EngineError: the model cannot be quantised: not float32, quantised already, does not run.
+    """
+    start = time.perf_counter()
+    if is_quantised(model):
+        raise EngineError(
+            'the model is quantised already (it has QuantizeLinear nodes); build it without '
+            'calibration images'
+        )
+    source = upgraded(model, _OPSET)
+    name_nodes(source)
+    shape = input_shapes(source, preprocessing)
+    kept = _kept(source, keep_float, shape, keep_head)
+    index = GraphIndex(source.graph)
+    chosen = [n for n in source.graph.node if index.is_layer(n) and n.name not in kept]
+    if not chosen:
+        raise EngineError(
+            'no layer is left to quantise: the model has none with constant weights, or all are '
+            'kept in float'
+        )
+    warnings = check_images(images, preprocessing.input_size, progress=progress)
+    check_weights(chosen, index)
+    ranges, cache = _ranges(source, chosen, preprocessing, images, method, cache_dir, progress)
+    idle = float_layers(chosen, ranges, index)
+    if len(idle) == len(chosen):
+        raise EngineError(
+            f'no layer can be quantised: {_listed(idle)}; check that the '
+            'images show something, and that --scale, --mean and --std are those of the training'
+        )
+    progress('quantising', 0, 1)
+    result = _insert(source, [n.name for n in chosen if n.name not in idle], ranges)
+    if target == 'fp8':
+        result = to_fp8(result, source)
+    fit_scales(result)
+    check_quantised(result)
+    onnx.checker.check_model(result)
+    progress('quantising', 1, 1)
+    work = layer_work(result, shape)
+    report = QuantisationReport(
+        tool=_tool(),
+        target=target,
+        method=method,
+        images=images.as_dict(),
+        cache=cache,
+        layers=sum(index.is_layer(node) for node in source.graph.node),
+        quantised=sum(layer.precision == target for layer in work),
+        macs=shares(work),
+        kept={**kept, **idle},
+        warnings=(*warnings, *_about_ranges(ranges, idle)),
+        seconds=time.perf_counter() - start,
+    )
+    return Quantised(result, report)
+
+
+def _ranges(
+    source: onnx.ModelProto,
+    layers: Sequence[onnx.NodeProto],
+    preprocessing: Preprocessing,
+    images: ImageSet,
+    method: Method,
+    cache_dir: Path | None,
+    progress: Callable[[str, int, int], None],
+) -> tuple[dict[str, float], str]:
+    """Return the range of each tensor that the layers read, and where they came from."""
+    tensors = list(dict.fromkeys(node.input[0] for node in layers))
+    key = CacheKey.of(source, images, preprocessing, method)
+    ranges, cache = read_ranges(cache_dir, key, tensors)
+    if ranges is None:
+        found = collect_magnitudes(source, tensors, preprocessing, images, progress=progress)
+        ranges = {name: m.threshold(method) for name, m in found.magnitudes.items()}
+        cache += write_ranges(cache_dir, key, ranges)
+    return ranges, cache
+
+
+def _listed(found: Mapping[str, str]) -> str:
+    shown = '; '.join(f'{name}: {reason}' for name, reason in list(found.items())[:_SHOWN])
+    return shown + (f'; and {len(found) - _SHOWN} more' if len(found) > _SHOWN else '')
+
+
+def _kept(
+    model: onnx.ModelProto,
+    patterns: Sequence[str],
+    shape: Mapping[str, Sequence[int]],
+    keep_head: bool,
+) -> dict[str, str]:
+    """Return which layers stay in float, and why."""
+    work = layer_work(model, shape)
+    if any(layer.precision != 'fp32' for layer in work):
+        kinds = ', '.join(sorted({layer.precision for layer in work}))
+        raise EngineError(f'only an FP32 model can be quantised (found layers in {kinds})')
+    head = find_head(model, {layer.node: layer.macs for layer in work})
+    kept = dict.fromkeys(head.layers if keep_head else (), 'output layer of the head')
+    kept |= dict.fromkeys(head.fixed, 'part of the decoding')
+    layers = {layer.node for layer in work}
+    asked = [name for name in match_nodes(model, patterns) if name in layers]
+    if patterns and not asked:
+        raise ConfigError(
+            f'{", ".join(map(repr, patterns))}: matches no layer that could be quantised, only '
+            'nodes without weights, which stay in float anyway'
+        )
+    return dict.fromkeys(asked, 'asked for') | kept
+
+
+def _about_ranges(ranges: Mapping[str, float], idle: Mapping[str, str]) -> Iterator[str]:
+    """Yield what the user should know of tensors that are nearly 0, or too large for FP16."""
+    if idle:
+        yield (
+            f'these layers stay in float: {_listed(idle)}. If the camera sees things that '
+            'these images do not show, calibrate with images of them too'
+        )
+    large = [name for name, top in ranges.items() if top > _FP16_LARGEST]
+    if large:
+        more = f' and {len(large) - _SHOWN} more' if len(large) > _SHOWN else ''
+        yield (
+            f'{", ".join(large[:_SHOWN])}{more} exceed {_FP16_LARGEST:.0f}, the most that FP16 '
+            'holds, in which the engine computes what is not quantised: keep the nodes that make '
+            'them in FP32 (--keep-fp32)'
+        )
+
+
+def _insert(
+    model: onnx.ModelProto, nodes: Sequence[str], ranges: Mapping[str, float]
+) -> onnx.ModelProto:
+    """Let ONNX Runtime write Q/DQ nodes at the data and the weights of these layers."""
+    from onnxruntime import quantization
+    from onnxruntime.quantization import calibrate
+
+    wanted = set(nodes)
+    chosen = [node for node in model.graph.node if node.name in wanted]
+    tops = {node.input[0]: np.float32(ranges[node.input[0]]) for node in chosen}
+    limits = {name: (-top, top) for name, top in tops.items()}
+    kinds = sorted({node.op_type for node in chosen})
+    quantizer = quantization.QDQQuantizer(
+        model=infer_shapes(model),
+        per_channel=True,
+        reduce_range=False,
+        weight_qType=quantization.QuantType.QInt8,
+        activation_qType=quantization.QuantType.QInt8,
+        tensors_range=calibrate.TensorsData(quantization.CalibrationMethod.MinMax, limits),
+        nodes_to_quantize=list(nodes),
+        nodes_to_exclude=[],
+        op_types_to_quantize=kinds,
+        extra_options={**_SETTINGS, 'OpTypesToExcludeOutputQuantization': kinds},
+    )
+    log = logging.getLogger()
+    level = log.level
+    log.setLevel(logging.ERROR)  # it reports to the root logger what is meant here
+    try:
+        quantizer.quantize_model()
+        quantizer.model.topological_sort()
+    finally:
+        log.setLevel(level)
+    result: onnx.ModelProto = quantizer.model.model
+    return result
+
+
+def _tool() -> str:
+    import onnxruntime
+
+    return f'onnxruntime {onnxruntime.__version__}'

@@ -1,0 +1,82 @@
+"""Turn a model quantised to INT8 into one quantised to FP8 (E4M3).
+
+The layers and ranges stay; the largest magnitude is 448 instead of 127. TensorRT runs FP8
+convolutions on compute capability 8.9 and above.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import numpy_helper
+
+from trt_perception.building.graph.graph_index import GraphIndex
+from trt_perception.errors import EngineError
+
+__all__ = ['to_fp8']
+
+_LARGEST: Final = 448.0  # of E4M3
+_INT8: Final = 127.0
+_SUFFIX: Final = '_quantized'  # that ONNX Runtime's quantiser gives to stored weights
+
+
+def to_fp8(quantised: onnx.ModelProto, source: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the FP8 model.
+
+    Args:
+        quantised: what ONNX Runtime's quantiser made, symmetric INT8.
+        source: the float32 model it was made from; weights are rounded once, from these.
+    """
+    result = onnx.ModelProto()
+    result.CopyFrom(quantised)
+    index = GraphIndex(result.graph)
+    original = GraphIndex(source.graph)
+    scales: set[str] = set()
+    zeros: set[str] = set()
+    weights: dict[str, onnx.NodeProto] = {}
+    for node in result.graph.node:
+        if node.op_type in ('QuantizeLinear', 'DequantizeLinear'):
+            scales.add(node.input[1])
+            zeros.add(node.input[2])
+            if node.input[0] in index.initializers:
+                weights[node.input[0]] = node
+    for tensor in result.graph.initializer:
+        if tensor.name in scales:
+            wide = numpy_helper.to_array(tensor)
+            narrow = (wide * (_INT8 / _LARGEST)).astype(wide.dtype)
+            tensor.CopyFrom(numpy_helper.from_array(narrow, tensor.name))
+        elif tensor.name in zeros:
+            zero = np.zeros(tuple(tensor.dims), ml_dtypes.float8_e4m3fn)
+            tensor.CopyFrom(numpy_helper.from_array(zero, tensor.name))
+    for tensor in result.graph.initializer:
+        if tensor.name in weights:
+            exact = original.constant(tensor.name.removesuffix(_SUFFIX))
+            if exact is None:
+                raise EngineError(f'the weights {tensor.name!r} have no original to be FP8 from')
+            scale = _along_axis(weights[tensor.name], GraphIndex(result.graph), exact.ndim)
+            narrow = (exact.astype(np.float32) / scale).clip(-_LARGEST, _LARGEST)
+            stored = narrow.astype(ml_dtypes.float8_e4m3fn)
+            tensor.CopyFrom(numpy_helper.from_array(stored, tensor.name))
+    for entry in result.graph.value_info:
+        if entry.type.tensor_type.elem_type == onnx.TensorProto.INT8:
+            entry.type.tensor_type.elem_type = onnx.TensorProto.FLOAT8E4M3FN
+    return result
+
+
+def _along_axis(
+    node: onnx.NodeProto, index: GraphIndex, dimensions: int
+) -> npt.NDArray[np.float32]:
+    """Return a weight's scale, shaped so that it divides the weight."""
+    constant = index.constant(node.input[1])
+    assert constant is not None
+    scale = constant.astype(np.float32)
+    if not scale.ndim:
+        return scale
+    axis = next((a.i for a in node.attribute if a.name == 'axis'), 1)
+    shape = [1] * dimensions
+    shape[axis] = scale.size
+    return scale.reshape(shape)

@@ -1,0 +1,141 @@
+"""Quantise with NVIDIA ModelOpt instead of ONNX Runtime, where somebody installed it.
+
+Not run by us: it brings PyTorch and CUDA wheels, 6.4 GB. Written after ModelOpt's documentation of
+``modelopt.onnx.quantization.quantize``; what comes out goes through the same check as our own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from collections.abc import Callable
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from trt_perception.building.graph.graph_index import match_nodes
+from trt_perception.building.graph.graph_index import name_nodes
+from trt_perception.building.graph.heads import find_head
+from trt_perception.building.graph.mac_count import layer_work
+from trt_perception.building.graph.quantise_check import check_quantised
+from trt_perception.building.precision.calibration import calibration_inputs
+from trt_perception.building.precision.calibration import input_shapes
+from trt_perception.building.precision.calibration_images import ImageSet
+from trt_perception.building.precision.calibration_images import check_images
+from trt_perception.building.precision.calibration_images import read_image
+from trt_perception.building.precision.quantise_scales import fit_scales
+from trt_perception.building.precision.quantise_scales import without_unusable
+from trt_perception.errors import ConfigError
+from trt_perception.errors import EngineError
+from trt_perception.images.picture_files import frame_of
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.stages.host_preprocess import HostPreprocessor
+
+__all__ = ['quantise_with_modelopt']
+
+_METHODS = {'entropy': 'entropy', 'minmax': 'max'}
+_MODULE = 'modelopt.onnx.quantization'
+
+
+def quantise_with_modelopt(
+    model: onnx.ModelProto,
+    preprocessing: Preprocessing,
+    images: ImageSet,
+    *,
+    method: Literal['entropy', 'minmax'] = 'minmax',
+    target: Literal['int8', 'fp8'] = 'int8',
+    keep_float: Sequence[str] = (),
+    progress: Callable[[str, int, int], None],
+) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """Return the model with Q/DQ nodes that ModelOpt placed, the rest in float32, and warnings.
+
+    All tensors of all images are held in memory, as ModelOpt's interface wants it.
+
+    Args:
+        model: float32, not changed.
+        preprocessing: as at run time.
+        images: what to calibrate with.
+        method: ModelOpt has ``entropy`` and ``minmax`` (its ``max``).
+        target: INT8 or FP8.
+        keep_float: patterns of node names that stay in float, beside the head's output layers.
+        progress: called with a step's name, how many are done, and of how many.
+
+    Raises:
+        ConfigError: ModelOpt is not installed, or the method or images cannot serve.
+        EngineError: ModelOpt fails, or TensorRT would refuse what it made.
+    """
+    if method not in _METHODS:
+        raise ConfigError(f'ModelOpt calibrates by {" or ".join(_METHODS)} (got {method!r})')
+    tool = _modelopt()
+    source = onnx.ModelProto()
+    source.CopyFrom(model)
+    name_nodes(source)
+    image, constants = calibration_inputs(source, preprocessing)
+    work = layer_work(source, input_shapes(source, preprocessing))
+    head = find_head(source, {layer.node: layer.macs for layer in work})
+    kept = [*head.layers, *head.fixed, *match_nodes(source, keep_float)]
+    warnings = check_images(images, preprocessing.input_size, progress=progress)
+    tensors = _tensors(preprocessing, images, progress)
+    data = {
+        image.name: tensors,
+        # Told the same for each image; ModelOpt splits all of them along the first axis.
+        **{key: np.repeat(value, len(tensors), axis=0) for key, value in constants.items()},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        before, after = Path(folder) / 'model.onnx', Path(folder) / 'quantised.onnx'
+        onnx.save(source, before)
+        progress('quantising', 0, 1)
+        try:
+            tool.quantize(
+                onnx_path=str(before),
+                output_path=str(after),
+                quantize_mode=target,
+                calibration_method=_METHODS[method],
+                calibration_data=data,
+                calibration_eps=['cpu'],
+                nodes_to_exclude=kept,
+                high_precision_dtype='fp32',
+            )
+            result: onnx.ModelProto = onnx.load(after)
+        except Exception as error:  # whatever ModelOpt and what it stands on may raise
+            raise EngineError(f'ModelOpt cannot quantise the model: {error}') from error
+    progress('quantising', 1, 1)
+    name_nodes(result)
+    fit_scales(result)
+    result, idle = without_unusable(result)
+    if idle:
+        named = ', '.join(f'{layer} (reads {tensor})' for layer, tensor in idle.items())
+        warnings += (f'these layers stay in float, because ModelOpt found no range: {named}',)
+    check_quantised(result)
+    return result, warnings
+
+
+def _modelopt() -> Any:
+    try:
+        return importlib.import_module(_MODULE)
+    except ImportError as error:
+        raise ConfigError(
+            'the calibration tool modelopt needs NVIDIA ModelOpt, which is not installed (6.4 GB '
+            "with PyTorch): python3 -m pip install 'nvidia-modelopt[onnx]', in an environment of "
+            'its own; or use the calibration tool onnxruntime'
+        ) from error
+
+
+def _tensors(
+    preprocessing: Preprocessing,
+    images: ImageSet,
+    progress: Callable[[str, int, int], None],
+) -> npt.NDArray[np.float32]:
+    """Return all images preprocessed: float32 (images, 3, height, width)."""
+    preprocess = HostPreprocessor(Preprocessing(**{**vars(preprocessing), 'dtype': 'float32'}))
+    tensors = []
+    for done, path in enumerate(images.paths):
+        progress('reading images', done, len(images.paths))
+        tensors.append(preprocess(frame_of(read_image(path)))[0].copy())
+    data: npt.NDArray[np.float32] = np.concatenate(tensors).astype(np.float32, copy=False)
+    return data

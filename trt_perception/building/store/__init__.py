@@ -1,0 +1,1 @@
+"""Engines built before: found again by what they were made of."""

@@ -1,0 +1,219 @@
+"""A folder of finished engines: an unchanged build is taken from it.
+
+An entry is a folder named by its key, with the engine, its manifest, the report, and their hashes.
+Guarantees: an entry is there whole or not at all; one whose hashes do not fit is not used.
+Non-guarantee: as with any engine, whoever may write into the folder decides what code runs; so a
+folder that others may write into is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from typing import Final
+
+from trt_perception.building.engine.release import TensorRt
+from trt_perception.building.options.build_options import BuildOptions
+from trt_perception.errors import ConfigError
+from trt_perception.files.json_section import parse_json
+from trt_perception.files.regular_files import read_regular
+
+__all__ = ['BUILDER_REVISION', 'EngineStore', 'StoreEntry', 'StoredEngine', 'store_key']
+
+#: Part of every key: raise it when the same options make another engine than before.
+BUILDER_REVISION: Final = 2
+_LOG: Final = logging.getLogger(__name__)
+_ENTRY: Final = 'entry.json'
+_FILES: Final = {'engine': 'model.engine', 'manifest': 'manifest.json', 'report': 'report.json'}
+_LIMITS: Final = {'engine': 16 * 1024**3, 'manifest': 4 * 1024**2, 'report': 16 * 1024**2}
+_DAY_S: Final = 24 * 3600
+# Where results go, and where intermediate ones are kept: neither changes the engine.
+_IRRELEVANT: Final = {
+    *('onnx', 'output', 'json', 'store', 'store_keep_days', 'verbose', 'qdq_onnx'),
+    *('timing_cache', 'calibration_cache'),
+}
+
+
+@dataclass(frozen=True)
+class StoredEngine:
+    """An engine from the store.
+
+    Attributes:
+        engine: the plan's bytes.
+        manifest: as it was written then; it names the files of that build.
+        report: of that build, JSON.
+    """
+
+    engine: bytes
+    manifest: bytes
+    report: bytes
+
+
+@dataclass(frozen=True)
+class StoreEntry:
+    """What is kept.
+
+    Attributes:
+        key: of the entry.
+        about: model, precision, GPU, TensorRT, for people.
+        size_bytes: of the engine.
+        used_s: when it was last made or taken, seconds since 1970.
+    """
+
+    key: str
+    about: str
+    size_bytes: int
+    used_s: float
+
+
+def store_key(
+    onnx_sha256: str, options: BuildOptions, tensorrt: TensorRt, contents: Mapping[str, str]
+) -> str:
+    """Return what a build depends on, as 64 hex digits.
+
+    Args:
+        onnx_sha256: of the model with its external weights.
+        options: those that change the engine or its manifest count.
+        tensorrt: that would build.
+        contents: SHA-256 of whatever else is read, by a name: images, labels, class names,
+            plugins.
+    """
+    relevant = {k: v for k, v in options.as_dict().items() if k not in _IRRELEVANT}
+    gpu = tensorrt.gpu
+    facts = {
+        'revision': BUILDER_REVISION,
+        'onnx': [options.onnx.name, onnx_sha256],
+        'options': relevant,
+        'tensorrt': [tensorrt.flavour, tensorrt.version],
+        'gpu': None if gpu is None else [gpu.name, gpu.compute_capability, gpu.cuda],
+        'tf32_override': os.environ.get('NVIDIA_TF32_OVERRIDE'),
+        'contents': dict(sorted(contents.items())),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+class EngineStore:
+    """The store in one folder.
+
+    Args:
+        folder: made where it is not there.
+
+    Raises:
+        ConfigError: it cannot be made, or others may write into it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+            status = folder.stat()
+        except OSError as error:
+            raise ConfigError(f'--store {folder}: {error.strerror}') from error
+        if status.st_uid not in (0, os.geteuid()) or status.st_mode & stat.S_IWOTH:
+            raise ConfigError(
+                f'--store {folder}: must be owned by root or by this user, and not writable by '
+                f'everybody, because engines from it run as code (got owner {status.st_uid}, '
+                f'{stat.filemode(status.st_mode)}); chmod o-w {folder}, or use another folder'
+            )
+
+    def find(self, key: str) -> StoredEngine | None:
+        """Return an entry that is whole; None, with a warning for a damaged one, otherwise."""
+        folder = self._folder / key
+        if not folder.exists():
+            return None
+        try:
+            hashes = _read_entry(folder)['sha256']
+            contents = {name: _read(folder, name) for name in _FILES}
+            for name, content in contents.items():
+                if hashlib.sha256(content).hexdigest() != hashes[name]:
+                    raise ValueError(f'{_FILES[name]} is not the file that was stored')
+            os.utime(folder / _ENTRY)  # last used
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            _LOG.warning('the stored engine %s is damaged and is made again: %s', folder, error)
+            return None
+        return StoredEngine(**contents)
+
+    def put(self, key: str, stored: StoredEngine, about: str) -> None:
+        """Keep an engine; one that is there already is replaced.
+
+        Raises:
+            ConfigError: it cannot be written; nothing is left behind.
+        """
+        contents = {name: getattr(stored, name) for name in _FILES}
+        entry = {
+            'about': about,
+            'sha256': {n: hashlib.sha256(content).hexdigest() for n, content in contents.items()},
+            'size_bytes': len(stored.engine),
+        }
+        temporary: Path | None = None
+        try:
+            temporary = Path(tempfile.mkdtemp(dir=self._folder, prefix='.'))
+            temporary.chmod(0o755)
+            for name, content in contents.items():
+                _write(temporary / _FILES[name], content)
+            _write(temporary / _ENTRY, json.dumps(entry, indent=2).encode())
+            old = self._folder / key
+            if old.exists():
+                shutil.rmtree(old)
+            # Whoever was faster has made the same.
+            with contextlib.suppress(FileExistsError):
+                temporary.rename(old)
+        except OSError as error:
+            raise ConfigError(
+                f'--store {self._folder}: cannot be written: {error.strerror or error}'
+            ) from error
+        finally:
+            if temporary is not None:
+                shutil.rmtree(temporary, ignore_errors=True)
+
+    def entries(self) -> tuple[StoreEntry, ...]:
+        """Return what is kept, last used first; damaged entries have an empty ``about``."""
+        found = []
+        for folder in self._folder.iterdir():
+            if len(folder.name) != 64 or not folder.is_dir():
+                continue
+            try:
+                entry = _read_entry(folder)
+                about, size = str(entry['about']), int(entry['size_bytes'])
+                used = (folder / _ENTRY).stat().st_mtime
+            except (OSError, ValueError, KeyError, TypeError):
+                about, size, used = '', 0, 0.0
+            found.append(StoreEntry(folder.name, about, size, used))
+        return tuple(sorted(found, key=lambda entry: entry.used_s, reverse=True))
+
+    def prune(self, days: int) -> tuple[StoreEntry, ...]:
+        """Remove what was not used for so many days, and what is damaged; return it."""
+        oldest = time.time() - days * _DAY_S
+        old = tuple(entry for entry in self.entries() if entry.used_s < oldest)
+        for entry in old:
+            shutil.rmtree(self._folder / entry.key, ignore_errors=True)
+        return old
+
+
+def _read_entry(folder: Path) -> dict[str, Any]:
+    entry = parse_json(read_regular(folder / _ENTRY, 1024 * 1024))
+    if not isinstance(entry, dict):
+        raise TypeError(f'{_ENTRY} is no object')
+    return entry
+
+
+def _read(folder: Path, name: str) -> bytes:
+    return read_regular(folder / _FILES[name], _LIMITS[name])
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open('wb') as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,88 @@
+"""Reading files that somebody else may have written, after checking what was really opened.
+
+Guarantees: the bytes that are returned come from a regular file (after links are resolved) that
+root or this user owns and that not everybody may write.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+from typing import Final
+
+from trt_perception.errors import EngineError
+from trt_perception.files.regular_files import open_regular
+
+__all__ = ['MODEL_MAX_BYTES', 'open_checked', 'read_checked', 'read_opened']
+
+MODEL_MAX_BYTES: Final = 16 * 1024**3
+
+
+def read_checked(path: Path, limit: int = MODEL_MAX_BYTES) -> tuple[bytes, Path]:
+    """Return a file's bytes and its resolved path, after checking what was really opened.
+
+    Raises:
+        EngineError: it is missing, no regular file, too large, open to others, or changes while
+            it is read.
+    """
+    file, size, resolved = open_checked(path, limit)
+    with file:
+        return read_opened(file, size, path), resolved
+
+
+def open_checked(path: Path, limit: int) -> tuple[BinaryIO, int, Path]:
+    """Open a file and check what was opened; return its size and resolved path, too.
+
+    Raises:
+        EngineError: it is missing, no regular file, too large, or open to others.
+    """
+    try:
+        resolved = path.resolve(strict=True)
+        file, status = open_regular(resolved)
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a NUL in the name
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise EngineError(f'{path}: cannot be opened: {reason}') from error
+    try:
+        # Where it really lies: a folder on the way may have become a link meanwhile.
+        resolved = Path(os.path.realpath(f'/proc/self/fd/{file.fileno()}'))
+        _check_owner_and_mode(status, resolved)
+        if not 0 < status.st_size <= limit:
+            raise EngineError(f'{path}: expected 1 to {limit} bytes (got {status.st_size})')
+    except BaseException:
+        file.close()
+        raise
+    return file, status.st_size, resolved
+
+
+def read_opened(file: BinaryIO, size: int, path: Path) -> bytes:
+    """Read no more than the size that was checked: somebody may be writing meanwhile.
+
+    Raises:
+        EngineError: it cannot be read, or has another size by now.
+    """
+    try:
+        content = file.read(size)
+        more = file.read(1)
+    except OSError as error:
+        raise EngineError(f'{path}: cannot be read: {error.strerror}') from error
+    if len(content) != size or more:
+        raise EngineError(
+            f'{path}: expected {size} bytes (got {"more" if more else len(content)}): somebody '
+            'writes it just now; try again when it is complete'
+        )
+    return content
+
+
+def _check_owner_and_mode(status: os.stat_result, path: Path) -> None:
+    if status.st_uid not in (0, os.geteuid()):
+        raise EngineError(
+            f'{path}: must be owned by root or by this user, because loading it runs what it says '
+            f'(owner has uid {status.st_uid}); copy it: cp {path} ~/'
+        )
+    if status.st_mode & stat.S_IWOTH:
+        raise EngineError(
+            f'{path}: must not be writable by everybody, because loading it runs what it says; '
+            f'chmod o-w {path}'
+        )

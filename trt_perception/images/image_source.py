@@ -1,0 +1,132 @@
+"""Pictures from a folder, a glob pattern, a picture file or a video file, one after the other."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.errors import ConfigError
+from trt_perception.errors import ImageError
+from trt_perception.images.compressed import check_size
+from trt_perception.images.picture_files import read_picture
+
+__all__ = ['IMAGE_SUFFIXES', 'VIDEO_SUFFIXES', 'ImageSource', 'find_images']
+
+IMAGE_SUFFIXES: Final = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.ppm', '.pgm')
+VIDEO_SUFFIXES: Final = ('.mp4', '.avi', '.mkv', '.mov', '.webm', '.mpg', '.mpeg', '.m4v')
+
+_EXPECTED: Final = (
+    f'a folder, pattern or file of pictures ({", ".join(IMAGE_SUFFIXES)}) or a video '
+    f'({", ".join(VIDEO_SUFFIXES)})'
+)
+
+
+def find_images(source: str) -> list[Path]:
+    """Return the picture files that a folder, a pattern or a file stands for, sorted by name.
+
+    Raises:
+        ConfigError: there is none; the message says whether the place or the pictures are missing.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        found = list(path.iterdir())
+        what = 'this folder holds'
+    elif path.is_file():
+        found, what = [path], 'its suffix says that it is'
+    else:
+        found = [Path(name) for name in glob.glob(str(path), recursive=True)]
+        if not found:
+            missing = 'no file matches' if glob.has_magic(source) else 'does not exist'
+            raise ConfigError(f'{source}: {missing}; expected {_EXPECTED}')
+        what = 'this pattern finds'
+    images = sorted(file for file in found if file.suffix.lower() in IMAGE_SUFFIXES)
+    if not images:
+        others = '' if path.is_file() else f' ({len(found)} other files)'
+        raise ConfigError(f'{source}: {what} no picture{others}; expected {_EXPECTED}')
+    return images
+
+
+@dataclass(frozen=True)
+class ImageSource:
+    """All pictures of one source.
+
+    Attributes:
+        source: folder, glob pattern, picture file or video file.
+        unreadable: told of each picture that cannot be decoded, which is then left out; None
+            makes it an error.
+    """
+
+    source: str
+    unreadable: Callable[[str], None] | None = None
+
+    def __post_init__(self) -> None:
+        if not self._is_video:
+            find_images(self.source)
+
+    @property
+    def _is_video(self) -> bool:
+        path = Path(self.source).expanduser()
+        return path.is_file() and path.suffix.lower() in VIDEO_SUFFIXES
+
+    def __iter__(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
+        """Yield a name and the picture: uint8 (height, width, 3), BGR.
+
+        Raises:
+            ConfigError: a file cannot be decoded.
+        """
+        if self._is_video:
+            yield from self._video()
+            return
+        for path in find_images(self.source):
+            try:
+                bgr = read_picture(path)
+            except ImageError as error:
+                if self.unreadable is None:
+                    raise ConfigError(str(error)) from error
+                self.unreadable(str(error))
+                continue
+            yield path.name, bgr
+
+    def _video(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
+        path = Path(self.source).expanduser()
+        video = cv2.VideoCapture(str(path))
+        try:
+            size_wh = _declared_size(video, path)
+            index = 0
+            while True:
+                more, bgr = video.read()
+                if not more:
+                    break
+                height, width = bgr.shape[:2]
+                if size_wh not in ((width, height), (height, width)):  # a phone's lies on its side
+                    raise ConfigError(
+                        f'{path}: frame {index} measures {width}x{height}, the file says '
+                        f'{size_wh[0]}x{size_wh[1]}: it is damaged'
+                    )
+                yield f'{path.name}#{index:06d}', bgr.astype(np.uint8, copy=False)
+                index += 1
+        finally:
+            video.release()
+        if not index:
+            raise ConfigError(f'{path}: cannot be decoded as a video')
+
+
+def _declared_size(video: cv2.VideoCapture, path: Path) -> tuple[int, int]:
+    """Return a video's width and height; nothing was decoded yet."""
+    if not video.isOpened():
+        raise ConfigError(f'{path}: cannot be decoded as a video')
+    width = int(video.get(cv2.CAP_PROP_FRAME_WIDTH))
+    height = int(video.get(cv2.CAP_PROP_FRAME_HEIGHT))
+    try:
+        check_size(width, height)
+    except ImageError as error:
+        raise ConfigError(f'{path}: {error}') from error
+    return width, height

@@ -1,0 +1,80 @@
+"""Picture files to pixels; what a file declares is checked before memory is taken for it.
+
+Guarantees: a file of a few kilobytes cannot ask for gigabytes, whatever its name says; JPEG and
+PNG that end too early are refused, never returned half grey; only formats listed here reach their
+decoders. Non-guarantee: that pixels are what was photographed; nobody can tell.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.errors import ImageError
+from trt_perception.images.compressed import decode_checked
+from trt_perception.images.compressed import decode_picture
+from trt_perception.images.frame import Frame
+from trt_perception.images.picture_headers import declared_size
+
+__all__ = ['MAX_BYTES', 'frame_of', 'read_picture']
+
+#: As much as the largest picture has without compression, roughly.
+MAX_BYTES: Final = 512 * 1024 * 1024
+
+_TIFF_STARTS: Final = (b'II*\0', b'MM\0*')
+
+
+def read_picture(path: Path, *, upright: bool = True) -> npt.NDArray[np.uint8]:
+    """Decode a picture file.
+
+    Args:
+        path: the file.
+        upright: turn the picture as its EXIF data say; else pixels are where the file has them.
+
+    Returns:
+        uint8 (height, width, 3), BGR.
+
+    Raises:
+        ImageError: ``not_decodable`` or ``too_large``; the message names the file.
+    """
+    content = _content(path)
+    try:
+        if not content.size:
+            raise ImageError('not_decodable', 'it is empty')
+        size_wh = declared_size(content)
+        if size_wh is None:
+            return decode_picture(content, upright=upright)
+        # OpenCV turns a TIFF as its tag says, whether it is asked to or not.
+        turned = content[:4].tobytes() in _TIFF_STARTS
+        return decode_checked(content, size_wh, upright=upright, turned=turned or upright)
+    except ImageError as error:
+        message = f'{path}: cannot be decoded as a picture: {error}'
+        raise ImageError(error.reason, message) from error
+
+
+def frame_of(bgr: npt.NDArray[np.uint8]) -> Frame:
+    """Return a decoded picture, uint8 (height, width, 3), BGR, as a camera's frame."""
+    height, width = bgr.shape[:2]
+    pixels = np.ascontiguousarray(bgr).reshape(-1)
+    return Frame.view(pixels, width=width, height=height, step=3 * width, encoding='bgr8')
+
+
+def _content(path: Path) -> npt.NDArray[np.uint8]:
+    try:
+        # Non-blocking, so that a FIFO is refused instead of waited for.
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), 'rb') as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+                raise ImageError(
+                    'too_large',
+                    f'{path}: expected a file of at most {MAX_BYTES} bytes (got '
+                    f'{stat.filemode(status.st_mode)}, {status.st_size} bytes)',
+                )
+            return np.frombuffer(file.read(status.st_size), np.uint8)
+    except OSError as error:
+        raise ImageError('not_decodable', f'{path}: cannot be read: {error.strerror}') from error

@@ -1,0 +1,180 @@
+"""Opening an engine or ONNX file once, safely, with the manifest beside it.
+
+Guarantees: the bytes returned are the bytes that were checked; they come from a regular file
+    (after links are resolved)
+that root or this user owns and that not everybody may write; where a manifest stands beside it,
+size and SHA-256 are its. Non-guarantee: whoever may write the file may write its manifest too;
+neither is signed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+from typing import Final
+
+from trt_perception.errors import EngineError
+from trt_perception.errors import ManifestError
+from trt_perception.files.checked_files import MODEL_MAX_BYTES
+from trt_perception.files.checked_files import open_checked
+from trt_perception.files.checked_files import read_checked
+from trt_perception.files.checked_files import read_opened
+from trt_perception.files.json_section import nests_deeper
+from trt_perception.files.json_section import parse_json
+from trt_perception.model.manifest import MAX_BYTES as MANIFEST_MAX_BYTES
+from trt_perception.model.manifest import FileIdentity
+from trt_perception.model.manifest import Manifest
+from trt_perception.model.manifest import manifest_path
+from trt_perception.model.manifest import parse_manifest
+from trt_perception.model.manifest_writer import rebuild_command
+
+__all__ = [
+    *('ENGINE_SUFFIXES', 'ONNX_SUFFIX'),
+    *('ModelFile', 'read_model_file'),
+]
+
+_LOG: Final = logging.getLogger(__name__)
+ONNX_SUFFIX: Final = '.onnx'
+ENGINE_SUFFIXES: Final = ('.engine', '.plan', '.trt')
+#: What a plan starts with: TensorRT's, TensorRT-RTX's.
+_PLAN_MAGICS: Final = (b'ftrt', b'vtrt')
+# Of a config.json: others write it out again, and go as deep as it does.
+_MOST_NESTED: Final = 32
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A model's bytes and what is known of them.
+
+    Attributes:
+        path: the file as it was named.
+        content: its bytes.
+        sha256: of those bytes, lower-case hex.
+        manifest: the manifest beside it, None where there is none.
+        config: content of a Hugging Face config.json beside a model without manifest, with that
+            of preprocessor_config.json under that key; None where there is none.
+        metadata: what Ultralytics' exporter writes before an engine's plan, texts by key; ONNX
+            files hold theirs inside. ``content`` is the plan alone.
+    """
+
+    path: Path
+    content: bytes
+    sha256: str
+    manifest: Manifest | None
+    config: Mapping[str, Any] | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_onnx(self) -> bool:
+        """Whether the suffix says ONNX; otherwise it is a TensorRT engine."""
+        return self.path.suffix == ONNX_SUFFIX
+
+
+def read_model_file(path: str | Path) -> ModelFile:
+    """Read an engine or ONNX file and its manifest, and check one against the other.
+
+    Raises:
+        EngineError: the file is missing, unreadable, of unknown kind, or open to others.
+        ManifestError: the manifest is malformed or speaks of other bytes.
+    """
+    if not str(path):
+        raise EngineError("expected the path of an engine or ONNX file (got '')")
+    try:
+        asked = Path(path).expanduser()
+    except RuntimeError as error:
+        raise EngineError(f'{path}: {error}') from error
+    if asked.suffix not in (ONNX_SUFFIX, *ENGINE_SUFFIXES):
+        known = ', '.join((ONNX_SUFFIX, *ENGINE_SUFFIXES))
+        raise EngineError(
+            f'{asked}: the suffix must say what the file is, one of {known} (got {asked.suffix!r})'
+        )
+    file, size, resolved = open_checked(asked, MODEL_MAX_BYTES)
+    with file:
+        # Beside the path that was given, else beside the file that it links to. A link that
+        # leads nowhere stands there too, and is refused below.
+        places = manifest_path(asked), manifest_path(resolved)
+        beside = next((place for place in places if os.path.lexists(place)), None)
+        if beside is None:
+            content = read_opened(file, size, asked)
+            digest = hashlib.sha256(content).hexdigest()
+            config = _sibling_config(asked, resolved)
+            content, metadata = _split_engine(content)
+            return ModelFile(asked, content, digest, None, config, metadata)
+        manifest = parse_manifest(read_checked(beside, MANIFEST_MAX_BYTES)[0], str(beside))
+        kind = 'onnx' if asked.suffix == ONNX_SUFFIX else 'engine'
+        identity = manifest.onnx if kind == 'onnx' else manifest.engine
+        if identity is None:
+            raise ManifestError(f'{beside}: has no "{kind}" entry for {asked.name}')
+        if identity.size_bytes != size:  # before gigabytes are read that nobody vouches for
+            raise _other_file(manifest, identity, asked, beside, f'{size} bytes')
+        content = read_opened(file, size, asked)
+    digest = hashlib.sha256(content).hexdigest()
+    if identity.sha256 != digest:
+        found = f'{size} bytes, {digest[:16]}…'
+        raise _other_file(manifest, identity, asked, beside, found)
+    content, metadata = _split_engine(content)
+    return ModelFile(asked, content, digest, manifest, None, metadata)
+
+
+def _split_engine(content: bytes) -> tuple[bytes, dict[str, str]]:
+    """Return the plan, and the metadata that Ultralytics' exporter writes in front of it.
+
+    Four bytes hold the length, lowest first, of a JSON object; the plan follows. Whatever looks
+    otherwise is left as it is.
+    """
+    end = 4 + int.from_bytes(content[:4], 'little')
+    # No ONNX file holds a plan.
+    if not 4 < end <= MANIFEST_MAX_BYTES or content[end : end + 4] not in _PLAN_MAGICS:
+        return content, {}
+    try:
+        told = parse_json(content[4:end])
+        if not isinstance(told, dict):
+            return content, {}
+        # As its ONNX files say it: every value as a Python literal, texts as they are.
+        return content[end:], {
+            key: value if isinstance(value, str) else repr(value) for key, value in told.items()
+        }
+    except (ValueError, RecursionError):
+        return content, {}
+
+
+def _sibling_config(asked: Path, resolved: Path) -> dict[str, Any] | None:
+    """Return what Hugging Face's files beside the model say, or in its parent of ``onnx/``."""
+    folders = [asked.parent, resolved.parent]
+    folders += [folder.parent for folder in folders if folder.name == 'onnx']
+    for folder in dict.fromkeys(folders):
+        config = _json_object(folder / 'config.json')
+        # Other programs call their files so too.
+        if config is not None and ('id2label' in config or 'model_type' in config):
+            processor = _json_object(folder / 'preprocessor_config.json')
+            return {**config, 'preprocessor_config': processor or {}}
+    return None
+
+
+def _json_object(path: Path) -> dict[str, Any] | None:
+    if not os.path.lexists(path):
+        return None
+    try:
+        content = parse_json(read_checked(path, MANIFEST_MAX_BYTES)[0])
+        if nests_deeper(content, _MOST_NESTED):
+            raise ValueError('lists or objects are nested too deep')
+    except ValueError as error:
+        _LOG.warning('%s is not read: no JSON: %s', path, error)
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _other_file(
+    manifest: Manifest, identity: FileIdentity, path: Path, beside: Path, found: str
+) -> ManifestError:
+    return ManifestError(
+        f'{path} is not the file that {beside.name} describes: expected {identity.size_bytes} '
+        f'bytes with SHA-256 {identity.sha256[:16]}… (got {found}); copy model and manifest '
+        f'together, or make both again: {rebuild_command(manifest, path)}'
+    )

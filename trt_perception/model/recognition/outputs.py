@@ -1,0 +1,207 @@
+"""Which decoders the outputs' names and shapes fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from trt_perception.errors import EngineError
+from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.output_layout import assign_outputs
+from trt_perception.model.recognition.facts import Facts
+from trt_perception.model.tensors import TensorSpec
+
+__all__ = ['Candidate', 'anchors_per_cell', 'candidates']
+
+# Detectors of boxes have grids of such strides, some of them two or four.
+_STRIDE_SETS: Final = (
+    (8, 16, 32),
+    (8, 16, 32, 64),
+    (4, 8, 16, 32),
+    (4, 8, 16),
+    (8, 16),
+    (16, 32),
+    (8,),
+    (16,),
+)
+# Queries and final boxes are no more than that; as few rows may be a coarse grid too.
+_MOST_QUERIES: Final = 1000
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A decoder that fits, and why.
+
+    Attributes:
+        decoder: a name of DECODERS.
+        sentence: what was seen -> what was chosen.
+    """
+
+    decoder: str
+    sentence: str
+
+
+def anchors_per_cell(anchors: int, input_size: tuple[int, int] | None) -> int | None:
+    """Return how many anchors a cell has in grids whose cells sum up to all anchors.
+
+    Returns:
+        1 (YOLOv8, YOLOX), 3 (YOLOv5, 7), 0 where no grids explain the number, None where the
+        number or the size of the input is open.
+    """
+    if input_size is None or anchors < 0:
+        return None
+    width, height = input_size
+    for per_cell in (1, 3):
+        for strides in _STRIDE_SETS:
+            cells = sum(-(-width // stride) * -(-height // stride) for stride in strides)
+            if anchors == per_cell * cells:
+                return per_cell
+    return 0
+
+
+def candidates(
+    name: str,
+    input_size: tuple[int, int] | None,
+    outputs: tuple[TensorSpec, ...],
+    classes: int | None,
+    facts: Facts,
+    has_target_size: bool,
+) -> list[Candidate]:
+    """Return the decoders that fit: one where there is no doubt.
+
+    Args:
+        name: the model's file name, for messages.
+        input_size: width and height, None where open.
+        outputs: as the runtime reports them.
+        classes: how many class names there are, None where nobody said.
+        facts: what metadata and config.json say.
+        has_target_size: there is a second input that is told a size.
+
+    Raises:
+        EngineError: the outputs are those of something else than a detector of boxes.
+    """
+    _refuse_others(name, outputs)
+    for open_fits in (False, True):  # an open dimension could be anything: only if nothing else
+        fitting = [
+            decoder
+            for decoder, spec in DECODERS.items()
+            if assign_outputs(spec, outputs, classes, open_fits=open_fits) is not None
+        ]
+        excluded = [] if has_target_size else ['labels_boxes_scores']
+        excluded += ['rtdetr_ultralytics'] if _most_rows(outputs) > _MOST_QUERIES else []
+        fitting = [decoder for decoder in fitting if decoder not in excluded]
+        left = _written(fitting, outputs, facts)
+        if not facts.written and len(outputs) == 1 and len(outputs[0].shape) == 3:
+            left = _by_anchors(left, outputs[0].shape, input_size)
+        if left:
+            break
+    if not facts.written:
+        _refuse_anchors(name, outputs, left)
+    if classes is not None and left in ([], ['dense_objectness']):
+        _refuse_extra_channels(name, outputs, classes)
+    why = f' by {facts.exporter}' if facts.written else ''
+    return [Candidate(decoder, f'{_listed(outputs)}{why} -> {decoder}') for decoder in left]
+
+
+def _written(fitting: list[str], outputs: tuple[TensorSpec, ...], facts: Facts) -> list[str]:
+    """Return those that the exporter writes, of what fits."""
+    sets = facts.written
+    if not sets and {tensor.name for tensor in outputs} == {'dets', 'labels'}:
+        sets = (('rfdetr',), tuple(DECODERS))  # names that only its exporter gives
+    for written in sets:
+        if left := [decoder for decoder in fitting if decoder in written]:
+            return left
+    return [] if sets else fitting
+
+
+def _refuse_others(name: str, outputs: tuple[TensorSpec, ...]) -> None:
+    """Refuse what has more or other outputs than boxes, and say what it is."""
+    masks = tuple(tensor for tensor in outputs if len(tensor.shape) == 4)
+    if masks and any(0 < len(tensor.shape) < 4 for tensor in outputs):
+        raise EngineError(
+            f'{name}: {_listed(masks)} beside the boxes is instance '
+            'segmentation; expected a detector of boxes: export one'
+        )
+    if outputs and all(len(tensor.shape) in (4, 5) for tensor in outputs):
+        raise EngineError(
+            f'{name}: {_listed(outputs)} are the raw grids of a detector head; expected them '
+            'decoded and joined, as (1, N, 5 + C): export with that inside (YOLOv7: --grid)'
+        )
+
+
+def _refuse_anchors(name: str, outputs: tuple[TensorSpec, ...], fitting: list[str]) -> None:
+    """Refuse boxes and scores of anchors, whose shapes fit a transformer's but for the number."""
+    most = _most_rows(outputs)
+    if most > _MOST_QUERIES and {DECODERS[decoder].family for decoder in fitting} == {'detr'}:
+        raise EngineError(
+            f'{name}: {_listed(outputs)} are {most} boxes and their scores, as YOLO-NAS gives '
+            'them without its NMS, which is not read; transformers have up to '
+            f'{_MOST_QUERIES}. Export it with its NMS inside; if these are queries, set '
+            f'model.decoder to one of {", ".join(fitting)}'
+        )
+
+
+def _most_rows(outputs: tuple[TensorSpec, ...]) -> int:
+    return max((tensor.shape[1] for tensor in outputs if len(tensor.shape) == 3), default=0)
+
+
+def _refuse_extra_channels(name: str, outputs: tuple[TensorSpec, ...], classes: int) -> None:
+    """Refuse what has more channels than boxes and classes, and say what they look like."""
+    if len(outputs) != 1 or len(outputs[0].shape) != 3 or min(outputs[0].shape[1:]) < 0:
+        return
+    _, rows, columns = outputs[0].shape
+    has, could = [], []
+    if 6 < columns < rows <= _MOST_QUERIES and (looks := _looks_like(columns - 6)):
+        has.append(f'{columns - 6} more channels than box, score and class')
+        could += looks
+    extra = min(rows, columns) - 4 - classes
+    if extra > 0:
+        has.append(f'{extra} more channels than 4 of a box and {classes} classes')
+        could += _looks_like(extra)
+        could += ['objectness: then set model.decoder to dense_objectness'] if extra == 1 else []
+        fewer = classes + extra - 1
+        could.append(
+            f'of {fewer + 1} classes or, with objectness, {fewer}: then correct the class names'
+        )
+    if has:
+        raise EngineError(
+            f'{name}: {_listed(outputs)} has {", or ".join(has)}; they may be '
+            f'{", or ".join(could)}. Expected a detector of boxes'
+        )
+
+
+def _looks_like(extra: int) -> list[str]:
+    """Return what so many channels more than a detector has are in other networks."""
+    kinds = {1: 'the angle of oriented boxes', 32: 'mask coefficients of instance segmentation'}
+    if extra % 3 == 0:
+        kinds[extra] = f'keypoints of pose estimation ({extra // 3} times 3)'
+    return [f'{kinds[extra]}, which is not read'] if extra in kinds else []
+
+
+def _by_anchors(
+    fitting: list[str], shape: tuple[int, ...], input_size: tuple[int, int] | None
+) -> list[str]:
+    """Leave out what the number of anchors excludes, read along the last or the middle axis.
+
+    A dense output has one row for each anchor of each cell, anything else has not.
+    """
+    first, last = anchors_per_cell(shape[2], input_size), anchors_per_cell(shape[1], input_size)
+    excluded: set[str] = set()
+    if first and not last:
+        excluded |= {*_ROWS_LAST, *_NO_ANCHORS}
+    if last and not first:
+        excluded |= {*_ROWS_FIRST}
+        excluded |= {*_NO_ANCHORS} if shape[1] > _MOST_QUERIES else set()
+        excluded |= {'yolox', 'yolox_raw'} if last == 3 else set()
+    if last == 0:
+        excluded |= set(_ROWS_LAST)
+    return [name for name in fitting if name not in excluded]
+
+
+_ROWS_FIRST: Final = ('dense', 'dense_objectness')
+_ROWS_LAST: Final = ('dense_transposed', 'dense_objectness_transposed', 'yolox', 'yolox_raw')
+_NO_ANCHORS: Final = ('end_to_end', 'rtdetr_ultralytics', 'rtdetr_end_to_end')
+
+
+def _listed(outputs: tuple[TensorSpec, ...]) -> str:
+    return ', '.join(f'{tensor.name} {list(tensor.shape)}' for tensor in outputs)

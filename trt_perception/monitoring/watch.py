@@ -1,0 +1,384 @@
+"""Silence is a fault: what the counts of an active node say, in one sentence with its cure.
+
+``SilenceWatch`` is asked twice a second and answers with one Finding, the worst that holds.
+``Announcer`` decides which of them are worth a line in the log. Both take the time as a number, so
+that they can be tested without waiting.
+
+What is found, worst first:
+    no_output          a frame went in and does not come out: the pipeline hangs
+    qos_mismatch       a camera publishes, but its QoS or type keeps its images from us
+    camera_gone        there were images, and now nobody publishes any more
+    no_publisher       nobody has published yet
+    not_arriving       somebody publishes, and no image has ever arrived
+    stalled            there were images, the camera is still there, and none comes any more
+    all_dropped        images arrive and every one is unreadable
+    same_name          other nodes have this one's name; what else holds is said with it
+    engine_slower      the camera is faster than the model, whether or not more are lost before
+    lost_in_transport  some images never reach the node
+    unreadable         some images cannot be read
+    note               something else that somebody should look at
+Within two seconds, for cameras of 2 Hz and more; a slower one is missed after three of its
+periods. A camera that has not been there yet is waited for some seconds longer: node and camera
+are often started together, and to find each other takes time, too.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from trt_perception.monitoring.frame_statistics import StatisticsSnapshot
+from trt_perception.monitoring.rates import EvenRate
+from trt_perception.monitoring.transport import how_to_start
+
+__all__ = ['PERIOD_S', 'Announcer', 'Camera', 'Finding', 'Level', 'SilenceWatch']
+
+#: How often the watch wants to be asked.
+PERIOD_S: Final = 0.5
+# Two periods, less what a busy machine makes one of them shorter.
+_SILENCE_S: Final = 2 * PERIOD_S - 0.1
+# A camera takes seconds to start on a small machine, and three more to be found where the first
+# words of the two miss each other.
+_START_S: Final = 10.0
+# Shares of the last two seconds. Below this many images a share says nothing.
+_WINDOW_S: Final = 2.0
+_SHARE: Final = 0.1
+_AT_LEAST: Final = 3
+# A frame may take this many times as long as usual, and a camera this many of its periods.
+_LATE_FRAME: Final = 4.0
+_LATE_CAMERA: Final = 3.0
+# These are how newest-wins works; every other reason is an image that nobody can read.
+_ON_PURPOSE: Final = ('replaced', 'inactive')
+
+
+class Level(IntEnum):
+    """As in diagnostic_msgs."""
+
+    OK = 0
+    WARN = 1
+    ERROR = 2
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What holds at one moment.
+
+    Attributes:
+        level: how bad it is.
+        kind: a short name, empty where nothing is wrong.
+        message: what is seen and what to do.
+    """
+
+    level: Level
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Camera:
+    """What the graph knows of the topic's publishers.
+
+    Attributes:
+        publishers: of the right type, whatever their QoS.
+        mismatch: why one of them does not reach us, and the setting to change; empty: all do.
+        elsewhere: where images are published instead and how to take them; empty: nowhere.
+    """
+
+    publishers: int = 0
+    mismatch: str = ''
+    elsewhere: str = ''
+
+
+@dataclass(frozen=True)
+class _Moment:
+    time_s: float
+    received: int
+    published: int
+    dropped: Mapping[str, int]
+    not_delivered: int | None
+
+    @property
+    def finished(self) -> int:
+        return self.published + sum(
+            count for reason, count in self.dropped.items() if reason not in _ON_PURPOSE
+        )
+
+
+class SilenceWatch:
+    """Judges one activation.
+
+    Args:
+        topic: of the images.
+        start_s: time of the activation, of any clock that only goes forward.
+        frame_s: seconds that one frame takes, as the warm-up showed.
+        look: looks the topic up in the graph; asked only while nothing arrives.
+        loss_cure: what to do about images that the transport loses.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        start_s: float,
+        frame_s: float = 0.0,
+        look: Callable[[], Camera] = Camera,
+        loss_cure: str = '',
+    ) -> None:
+        self._topic = topic
+        self._frame_s = frame_s
+        self._look = look
+        self._loss_cure = loss_cure
+        self._start_s = start_s
+        self._moments = deque([_Moment(start_s, 0, 0, {}, 0)])
+        self._sent, self._done = EvenRate(), EvenRate()
+        # Since when the camera is faster than the model.
+        self._slower_s: float | None = None
+        self._received_s = start_s
+        # When the graph was last seen without a camera: one that appears later has its time, too.
+        self._alone_s = start_s
+        # The median of the last ones: one long pause must not make the next one look usual.
+        self._periods: deque[float] = deque(maxlen=5)
+        # The last time at which a frame was finished or none was in flight.
+        self._moved_s = start_s
+        self._last_published = self._moments[0]
+
+    def judge(
+        self,
+        time_s: float,
+        counts: StatisticsSnapshot,
+        not_delivered: int | None = 0,
+        *,
+        refusal: str = '',
+        twins: str = '',
+        notes: Sequence[str] = (),
+    ) -> Finding:
+        """Return the worst that holds.
+
+        Args:
+            time_s: now.
+            counts: since the activation.
+            not_delivered: images that never reached the node, None where that is unknown.
+            refusal: why the last unreadable image was refused.
+            twins: that other nodes have this one's name, '' where none has.
+            notes: sentences about other things that somebody should look at.
+        """
+        now = _Moment(time_s, counts.received, counts.published, counts.dropped, not_delivered)
+        self._follow(now, counts)
+        found = (
+            self._no_output(now, counts)
+            or self._no_images(now)
+            or self._all_dropped(now, refusal)
+            or self._slower(now)
+            or self._lost(now)
+            or self._unreadable(now, refusal)
+            or (Finding(Level.WARN, 'note', '; '.join(notes)) if notes else None)
+            or self._well(now)
+        )
+        if not twins or found.level == Level.ERROR:
+            return found
+        beside = [found.message] if found.kind else []
+        return Finding(Level.WARN, 'same_name', '; '.join([twins, *beside]))
+
+    def _follow(self, now: _Moment, counts: StatisticsSnapshot) -> None:
+        last = self._moments[-1]
+        if now.received > last.received:
+            if last.received:
+                came = now.received - last.received
+                self._periods.append((now.time_s - self._received_s) / came)
+            self._received_s = now.time_s
+        if not counts.in_flight or now.finished > last.finished:
+            self._moved_s = now.time_s
+        if now.published > last.published:
+            self._last_published = now
+        if now.not_delivered is None:
+            self._sent.forget()
+        elif now.received > last.received:
+            self._sent.look(now.received + now.not_delivered, counts.received_s)
+        self._done.look(now.published, counts.published_s)
+        self._moments.append(now)
+        while len(self._moments) > 2 and now.time_s - self._moments[1].time_s >= _WINDOW_S - 0.1:
+            self._moments.popleft()
+
+    @property
+    def _patience_s(self) -> float:
+        """How long no image is nothing to worry about."""
+        usual_s = statistics.median(self._periods) if self._periods else 0.0
+        return max(_SILENCE_S, _LATE_CAMERA * usual_s)
+
+    def _no_output(self, now: _Moment, counts: StatisticsSnapshot) -> Finding | None:
+        waited_s = now.time_s - self._moved_s
+        if waited_s < _SILENCE_S:
+            return None
+        frame_s = counts.latency['total'].p50_ms * 1e-3 if counts.latency else self._frame_s
+        if waited_s < _LATE_FRAME * frame_s:
+            return None
+        return Finding(
+            Level.ERROR,
+            'no_output',
+            f'images arrive on {self._topic}, but nothing has come out for {waited_s:.1f} s: the '
+            'pipeline does not finish its frame; if that lasts, end the node (Ctrl-C twice) and '
+            'try the model alone: ros2 run trt_perception benchmark_engine',
+        )
+
+    def _no_images(self, now: _Moment) -> Finding | None:
+        silent_s = now.time_s - self._received_s
+        if silent_s < self._patience_s:
+            return None
+        camera = self._look()
+        if camera.mismatch:
+            return Finding(Level.ERROR, 'qos_mismatch', camera.mismatch)
+        if not camera.publishers:
+            self._alone_s = now.time_s
+            if not now.received and now.time_s - self._start_s < _START_S:
+                return None
+            return self._nobody(now, silent_s, camera)
+        silent_s = min(silent_s, now.time_s - self._alone_s)
+        if silent_s < self._patience_s:  # it has just appeared
+            return self._nobody(now, silent_s, camera)
+        if now.received:
+            return Finding(
+                Level.ERROR,
+                'stalled',
+                f'no image on {self._topic} for {silent_s:.1f} s, though its camera is still '
+                'there: the camera has stalled; look at its driver',
+            )
+        return Finding(
+            Level.WARN,
+            'not_arriving',
+            f'a camera is there on {self._topic}, but no image has arrived for {silent_s:.1f} s: '
+            f'either it sends none, or the transport loses them: {self._loss_cure}',
+        )
+
+    def _nobody(self, now: _Moment, silent_s: float, camera: Camera) -> Finding:
+        """Return that there is no camera, or one that has not had the time to send yet."""
+        instead = (
+            camera.elsewhere or f'start the camera, or the node with {how_to_start("/its/topic")}'
+        )
+        if now.received:
+            gone = f'has been gone for {silent_s:.1f} s; {instead}'
+            state = 'is back, and no image yet' if camera.publishers else gone
+            return Finding(Level.ERROR, 'camera_gone', f'the camera on {self._topic} {state}')
+        alone = f'nobody publishes on {self._topic}; {instead}'
+        appeared = f'a camera has appeared on {self._topic}, and no image yet'
+        return Finding(Level.WARN, 'no_publisher', appeared if camera.publishers else alone)
+
+    def _all_dropped(self, now: _Moment, refusal: str) -> Finding | None:
+        seconds = now.time_s - self._last_published.time_s
+        bad = _unreadable(self._last_published, now)
+        if not bad or seconds < self._patience_s:
+            return None
+        return Finding(
+            Level.ERROR,
+            'all_dropped',
+            f'every image of the last {seconds:.1f} s was dropped: {_reasons(bad)}; '
+            f'the last one: {refusal}',
+        )
+
+    def _slower(self, now: _Moment) -> Finding | None:
+        then = self._moments[0]
+        replaced = now.dropped.get('replaced', 0) - then.dropped.get('replaced', 0)
+        received = now.received - then.received
+        if replaced < _AT_LEAST or replaced <= _SHARE * received:
+            self._slower_s = None
+            return None
+        self._slower_s = now.time_s if self._slower_s is None else self._slower_s
+        sent_hz, done_hz = self._sent.hz(), self._done.hz()
+        if sent_hz is not None and done_hz is not None:
+            seen = f'the camera sends {sent_hz:.1f} Hz, of which the model takes {done_hz:.1f} Hz'
+        elif now.time_s - self._slower_s >= _SILENCE_S:  # nor will it be known soon
+            seen = 'images come faster than the model takes them'
+        else:
+            return None
+        return Finding(
+            Level.WARN,
+            'engine_slower',
+            f'{seen}: {replaced / received:.0%} of the images give way to newer ones; lower the '
+            'rate of the camera, or take a faster engine, to have every image processed',
+        )
+
+    def _lost(self, now: _Moment) -> Finding | None:
+        then = self._moments[0]
+        lost = _lost_between(then, now)
+        sent = (lost or 0) + now.received - then.received
+        if lost is None or lost < _AT_LEAST or lost <= _SHARE * sent:
+            return None
+        return Finding(
+            Level.WARN,
+            'lost_in_transport',
+            f'{lost} of {sent} images were sent and never reached the node: {self._loss_cure}; '
+            'if they come in bursts, raise image_qos.depth',
+        )
+
+    def _unreadable(self, now: _Moment, refusal: str) -> Finding | None:
+        bad = _unreadable(self._moments[0], now)
+        if not bad:
+            return None
+        message = f'some images cannot be read: {_reasons(bad)}; the last one: {refusal}'
+        return Finding(Level.WARN, 'unreadable', message)
+
+    def _well(self, now: _Moment) -> Finding:
+        if not now.received:
+            return Finding(Level.OK, '', 'active, waiting for images')
+        rate_hz = self._done.hz()
+        return Finding(Level.OK, '', 'active' if rate_hz is None else f'active, {rate_hz:.1f} Hz')
+
+
+def _lost_between(then: _Moment, now: _Moment) -> int | None:
+    if now.not_delivered is None or then.not_delivered is None:
+        return None
+    return now.not_delivered - then.not_delivered
+
+
+def _unreadable(then: _Moment, now: _Moment) -> dict[str, int]:
+    """Return how many images could not be read in between, by reason."""
+    counts = {
+        reason: count - then.dropped.get(reason, 0)
+        for reason, count in now.dropped.items()
+        if reason not in _ON_PURPOSE
+    }
+    return {reason: count for reason, count in counts.items() if count}
+
+
+def _reasons(counts: Mapping[str, int]) -> str:
+    return ', '.join(f'{count} x {reason}' for reason, count in sorted(counts.items()))
+
+
+class Announcer:
+    """Turns findings into lines of a log: what is new, what lasts, and that it is over.
+
+    Args:
+        repeat_s: what lasts is said again after this time.
+        quiet_s: what comes and goes is not said again before.
+    """
+
+    def __init__(self, repeat_s: float = 30.0, quiet_s: float = 10.0) -> None:
+        self._repeat_s = repeat_s
+        self._quiet_s = quiet_s
+        self._last_kind = ''
+        self._said_s: dict[str, float] = {}
+        # The kind and start of the trouble that was said and is not over.
+        self._trouble: tuple[str, float] | None = None
+
+    def tell(self, finding: Finding, time_s: float) -> tuple[Level, str] | None:
+        """Return the line to log now, None for none."""
+        fresh = finding.kind != self._last_kind
+        self._last_kind = finding.kind
+        if not finding.kind:
+            if self._trouble is None:
+                return None
+            (kind, since_s), self._trouble = self._trouble, None
+            seconds = time_s - since_s
+            return Level.OK, f'recovered after {seconds:.1f} s of {kind}: {finding.message}'
+        since_said_s = time_s - self._said_s.get(finding.kind, float('-inf'))
+        if since_said_s < (self._quiet_s if fresh else self._repeat_s):
+            return None
+        self._said_s[finding.kind] = time_s
+        if self._trouble is None or self._trouble[0] != finding.kind:
+            self._trouble = finding.kind, time_s
+        return finding.level, finding.message

@@ -1,0 +1,95 @@
+"""What command lines share: numbers, paths, and files that shall be written."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from trt_perception.errors import ConfigError
+
+__all__ = [
+    *('at_least', 'check_output_file', 'check_output_folder', 'check_plot'),
+    'user_path',
+]
+
+
+def at_least(lowest: int) -> Callable[[str], int]:
+    """Return a reader of whole numbers for argparse."""
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < lowest:
+            raise argparse.ArgumentTypeError(
+                f'expected a whole number from {lowest} on (got {text!r})'
+            )
+        return int(text)
+
+    return number
+
+
+def user_path(text: str) -> Path:
+    """Read a path for argparse; ``~`` is the home folder where no shell saw to it."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a path (got '')")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise argparse.ArgumentTypeError(f'{text}: {error}') from error
+
+
+def check_output_file(path: Path | None) -> None:
+    """Find out before the work whether a file can stand there.
+
+    Raises:
+        ConfigError: its folder does not exist or takes no files, or it is one.
+    """
+    if path is None:
+        return
+    if not path.parent.is_dir() or path.is_dir():
+        raise ConfigError(f'{path}: expected a file to write, in a folder that exists')
+    if path.exists() and not path.is_file():  # a terminal, a pipe
+        return
+    _check_writable(path, path.parent)
+
+
+def check_output_folder(path: Path | None) -> None:
+    """Find out before the work whether files can be written into a folder; it may be missing.
+
+    Raises:
+        ConfigError: the folder that it is in does not exist, it is a file, or takes no files.
+    """
+    if path is None:
+        return
+    if not path.parent.is_dir() or (path.exists() and not path.is_dir()):
+        raise ConfigError(f'{path}: expected a folder to write, in one that exists')
+    _check_writable(path, path if path.is_dir() else path.parent)
+
+
+def _check_writable(path: Path, folder: Path) -> None:
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f'{path}: cannot be written: no file can be made in {folder.absolute()} '
+            f'({error.strerror}): choose another place, or make that folder writable'
+        ) from error
+
+
+def check_plot(path: Path) -> None:
+    """Find out before the work whether a plot can be drawn.
+
+    Raises:
+        ConfigError: the suffix is none of .png, .svg and .pdf, or matplotlib is not installed.
+    """
+    if path.suffix not in ('.png', '.svg', '.pdf'):
+        raise ConfigError(f'--plot {path}: expected a .png, .svg or .pdf file')
+    try:
+        importlib.import_module('matplotlib.figure')
+    except ImportError as error:
+        raise ConfigError(
+            f'--plot needs matplotlib ({error}): python3 -m pip install matplotlib, or sudo apt '
+            'install python3-matplotlib'
+        ) from error
