@@ -17,7 +17,7 @@ from typing import Final
 
 from trt_perception.errors import EngineError
 from trt_perception.files.json_section import found
-from trt_perception.literals import read_literal
+from trt_perception.files.literals import read_literal
 from trt_perception.model.manifest import number_fault
 from trt_perception.plain_text import name_fault
 from trt_perception.plain_text import names_fault

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from trt_perception.literals import MAX_LENGTH
-from trt_perception.literals import read_literal
+from trt_perception.files.literals import MAX_LENGTH
+from trt_perception.files.literals import read_literal
 
 PLAIN = st.one_of(
     st.text(max_size=8),
@@ -116,7 +116,7 @@ HOSTILE = {
 }
 PROGRAM = """
 import resource, sys
-from trt_perception.literals import read_literal
+from trt_perception.files.literals import read_literal
 text = sys.stdin.read()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
