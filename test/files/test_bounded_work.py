@@ -38,7 +38,6 @@ from trt_perception.evaluation.images import match_images
 from trt_perception.model.recognition.recognise import recognise
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.ros.detector_node import DetectorNode
-from trt_perception.ros.services import answer_always
 
 MOST = 65536
 NAMES = tuple(f'class number {number}' for number in range(MOST))
@@ -196,6 +195,8 @@ def test_a_node_of_65536_classes_answers_changes_of_parameters(node):
 
 
 def test_a_request_that_names_one_parameter_a_thousand_times(node):
+    from trt_perception.ros.services import answer_always
+
     answer_always(node, lambda service, error: None)
     services = {service.srv_type: service.callback for service in node.services}
     value = Parameter('confidence_threshold', value=0.5).to_parameter_msg()

@@ -27,7 +27,6 @@ from trt_perception.errors import ConfigError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.evaluation.classes import read_class_map
 from trt_perception.evaluation.coco import read_annotations
-from trt_perception.files.json_section import parse_json
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.model_file import read_model_file
 from trt_perception.model.recognition.recognise import recognise
@@ -266,6 +265,8 @@ def test_words_of_a_refused_yaml(tmp_path, text, words):
     ids=range(9),
 )
 def test_words_of_a_refused_json(text, words):
+    from trt_perception.files.json_section import parse_json
+
     with pytest.raises(ValueError, match=f'^{re.escape(words)}$'):
         parse_json(text)
 
