@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import rclpy
+from rclpy.exceptions import ParameterException
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
@@ -73,7 +74,7 @@ def _run_until(
         return wrong_usage(str(error))
     try:
         node = make_node()
-    except ConfigError as error:
+    except (ConfigError, ParameterException) as error:  # ours; of the parameters that rclpy has
         rclpy.shutdown()
         return wrong_usage(str(error))
     executor = GuardedExecutor(node)
