@@ -26,7 +26,7 @@ from trt_perception.model.manifest import DECODERS
 from trt_perception.model.manifest import number_fault
 from trt_perception.model.preprocessing import COLOR_ORDERS
 from trt_perception.model.preprocessing import RESIZE_MODES
-from trt_perception.model.recognition.recognise import Given
+from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.plain_text import MAX_CLASSES
 from trt_perception.plain_text import MAX_PATH_LENGTH
 from trt_perception.plain_text import names_fault
@@ -293,7 +293,7 @@ class DetectorConfig:
             }
         )
 
-    def given(self) -> Given:
+    def given(self) -> ModelOverrides:
         """Take the ``model.*`` parameters, without those left at their default."""
         values: dict[str, Any] = {
             'input_size': self.model_input_size,
@@ -308,7 +308,7 @@ class DetectorConfig:
             values['pad_value'] = self.model_pad_value
         if self.model_antialias >= 0:
             values['antialias'] = bool(self.model_antialias)
-        return Given(values, self.model_decoder, self.model_class_names)
+        return ModelOverrides(values, self.model_decoder, self.model_class_names)
 
     def resolved_cpu_threads(self) -> int:
         """Return the number of threads for ONNX Runtime, at least 1."""

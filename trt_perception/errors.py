@@ -25,8 +25,8 @@ __all__ = [
     'ImageError',
     'InterruptionError',
     'ManifestError',
+    'MissingModelInfoError',
     'TrtPerceptionError',
-    'UnsaidError',
     'WriteError',
 ]
 
@@ -51,7 +51,7 @@ class BatchError(EngineError):
     """Raised when a model takes several images at once where they come one by one."""
 
 
-class UnsaidError(EngineError):
+class MissingModelInfoError(EngineError):
     """Raised when nothing says how to feed or read a model, and parameters could."""
 
 

@@ -23,8 +23,8 @@ from trt_perception.benchmarking.frames import shipped_scenes
 from trt_perception.benchmarking.measure import detect_all
 from trt_perception.benchmarking.measure import measure_pipeline
 from trt_perception.benchmarking.model import BenchmarkOptions
+from trt_perception.benchmarking.pace import BenchmarkProgress
 from trt_perception.benchmarking.pace import Pace
-from trt_perception.benchmarking.pace import Progress
 from trt_perception.benchmarking.pace import stopped_by_interrupt
 from trt_perception.config import Thresholds
 from trt_perception.tools.benchmark_engine import benchmark_models
@@ -90,7 +90,7 @@ def test_runs_of_a_known_time(clock):
 
 
 def test_lines_say_how_far_it_has_come(clock, capsys):
-    with Progress(2) as progress:
+    with BenchmarkProgress(2) as progress:
         pace = Pace(100, progress=progress)
         pace.step('model: steps')
         pace.begin('one at a time')

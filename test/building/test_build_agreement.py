@@ -26,7 +26,7 @@ from trt_perception.building import validation
 from trt_perception.building.accuracy_gate import opened
 from trt_perception.building.agreement_gate import compare_until_sure
 from trt_perception.building.engine import capabilities
-from trt_perception.building.engine.verify import Latency
+from trt_perception.building.engine.verify import EngineLatency
 from trt_perception.building.engine.verify import Verified
 from trt_perception.building.graph.graph_index import match_nodes
 from trt_perception.building.graph.graph_index import name_nodes
@@ -385,11 +385,11 @@ def test_ctrl_c_while_they_are_compared_leaves_nothing(tmp_path, number):
 
 def gpu_that_runs(monkeypatch, model):
     """Stand in for a GPU: engines run, and find what an ONNX file finds."""
-    seen = Verified((), {}, 1024, Latency(1.0, 1.0))
+    seen = Verified((), {}, 1024, EngineLatency(1.0, 1.0))
     monkeypatch.setattr(engine_steps, 'runs_here', lambda *_: '')
     monkeypatch.setattr(engine_steps, 'verify_engine', lambda *_: seen)
     monkeypatch.setattr(engine_steps, 'Device', lambda _: None)
-    monkeypatch.setattr(engine_steps, 'measure_latency', lambda *_: Latency(2.0, 2.0))
+    monkeypatch.setattr(engine_steps, 'measure_latency', lambda *_: EngineLatency(2.0, 2.0))
     monkeypatch.setattr(capabilities, '_NOT_BY_ONNX_RUNTIME', {})
     engines = []
 

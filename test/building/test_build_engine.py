@@ -412,16 +412,18 @@ def verified(monkeypatch, int8_ms, fp16_ms):
     from trt_perception.building import engine_steps
     from trt_perception.building import validation
     from trt_perception.building.engine.layers import LayerInfo
-    from trt_perception.building.engine.verify import Latency
+    from trt_perception.building.engine.verify import EngineLatency
     from trt_perception.building.engine.verify import Verified
 
     kinds = ['int8'] * 5 + ['fp16'] * 2
     layers = tuple(LayerInfo(f'l{i}', inputs=(kind,)) for i, kind in enumerate(kinds))
-    seen = Verified(layers, {'head': 'fp16'}, 1024, Latency(int8_ms, int8_ms))
+    seen = Verified(layers, {'head': 'fp16'}, 1024, EngineLatency(int8_ms, int8_ms))
     monkeypatch.setattr(engine_steps, 'runs_here', lambda *_: '')
     monkeypatch.setattr(engine_steps, 'verify_engine', lambda *_: seen)
     monkeypatch.setattr(engine_steps, 'Device', lambda _: None)
-    monkeypatch.setattr(engine_steps, 'measure_latency', lambda *_: Latency(fp16_ms, fp16_ms))
+    monkeypatch.setattr(
+        engine_steps, 'measure_latency', lambda *_: EngineLatency(fp16_ms, fp16_ms)
+    )
     real = accuracy_gate.opened
     originals = []
 

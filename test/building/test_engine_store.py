@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from trt_perception.building.engine.release import Gpu
+from trt_perception.building.engine.release import BuildGpu
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.sources import load_options
 from trt_perception.building.store import engine_store as store_module
@@ -20,7 +20,7 @@ from trt_perception.building.store.engine_store import StoredEngine
 from trt_perception.building.store.engine_store import store_key
 from trt_perception.errors import ConfigError
 
-ORIN = Gpu('Orin', '8.7', {'driver': '12.6', 'runtime': '12.6'})
+ORIN = BuildGpu('Orin', '8.7', {'driver': '12.6', 'runtime': '12.6'})
 TENSORRT = TensorRt(None, 'tensorrt', '10.3.0.26', ORIN)
 STORED = StoredEngine(b'plan' * 100, b'{}', b'{"status": "done"}')
 KEY = 'a' * 64

@@ -267,7 +267,7 @@ def test_calibration_shows_the_model_what_the_pipeline_does(tmp_path):
     path = tmp_path / 'net.onnx'
     onnx.save_model(model, path)
     pipeline = open_pipeline(DetectorConfig(engine_path=str(path), model_class_names=CLASSES))
-    assert pipeline.spec.beside[0].name == 'orig_target_sizes'
+    assert pipeline.spec.auxiliary_inputs[0].name == 'orig_target_sizes'
     assert found['final'].largest > 20
 
 

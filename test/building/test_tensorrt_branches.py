@@ -20,7 +20,7 @@ from trt_perception.building.engine import calibrator
 from trt_perception.building.engine import release as tensorrt_release
 from trt_perception.building.engine.build import build_plan
 from trt_perception.building.engine.calibrator import CalibrationFeed
-from trt_perception.building.engine.release import Gpu
+from trt_perception.building.engine.release import BuildGpu
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.engine.release import find_tensorrt
 from trt_perception.building.options.sources import load_options
@@ -37,7 +37,7 @@ STRONG |= {'11.0.0.114': '11.0', '11.4.0.106': '11.4'}
 RTX = {'1.4.0.76': 'RTX 1.4', '1.7.1.116': 'RTX 1.7'}
 ALL = {**WEAK, **STRONG, **RTX}
 RELEASES = {**ALL, '1.6.0.1': 'RTX 1.6'}
-ORIN = Gpu('Orin', '8.7', {'driver': '12.6', 'runtime': '12.6'})
+ORIN = BuildGpu('Orin', '8.7', {'driver': '12.6', 'runtime': '12.6'})
 
 
 @pytest.fixture(autouse=True)
@@ -348,7 +348,7 @@ def test_the_timing_cache_is_kept_from_build_to_build(version):
     times = f'times of {module.release}'.encode()
     assert module.called('IBuilderConfig.create_timing_cache') == [(b'',), (times,)]
     # Another GPU has times of its own.
-    other = TensorRt(module, module.flavour, version, Gpu('Other', '8.7', ORIN.cuda))
+    other = TensorRt(module, module.flavour, version, BuildGpu('Other', '8.7', ORIN.cuda))
     build(other)
     assert module.called('IBuilderConfig.create_timing_cache')[-1] == (b'',)
 

@@ -8,7 +8,7 @@ import pytest
 from support_models import write_model
 
 from trt_perception.checks import software
-from trt_perception.checks.cameras import Camera
+from trt_perception.checks.cameras import CameraReport
 from trt_perception.checks.cameras import check_cameras
 from trt_perception.checks.finding import LEVELS
 from trt_perception.checks.finding import Finding
@@ -19,11 +19,11 @@ from trt_perception.checks.machine import check_machine
 from trt_perception.checks.model import check_model
 from trt_perception.checks.shell import check_shell
 from trt_perception.checks.shell import read_profile
-from trt_perception.checks.software import Gpu
+from trt_perception.checks.software import InstalledGpu
 from trt_perception.checks.software import Module
 from trt_perception.errors import CudaError
 from trt_perception.errors import EngineError
-from trt_perception.errors import UnsaidError
+from trt_perception.errors import MissingModelInfoError
 
 PROFILE = (
     '<dds xmlns="http://www.eprosima.com"><segment_size>{size}</segment_size>'
@@ -307,7 +307,7 @@ def gpu(*, engine=True, modules=None, versions=None, device=None, compiler=None)
 def test_a_good_gpu():
     findings, found = gpu()
     assert {finding.level for finding in findings.values()} == {'green'}
-    assert found == [Gpu('Card', (8, 7))]
+    assert found == [InstalledGpu('Card', (8, 7))]
     assert 'CUDA 13.0, runtime 12.9' in findings['CUDA'].found
 
 
@@ -342,7 +342,7 @@ def test_tensorrt():
 
 PLAN = b'vtrt' + bytes(20) + bytes([1, 7, 1, 116]) + bytes(100)
 RTX = {**ALL, 'tensorrt_rtx': Module('1.7.1.116')}
-CARD = Gpu('Card', (8, 7))
+CARD = InstalledGpu('Card', (8, 7))
 BUILD = {
     'tensorrt': {'flavour': 'tensorrt_rtx', 'version': '1.7.1.116'},
     'gpu': {'name': 'Card', 'compute_capability': '8.7'},
@@ -397,7 +397,7 @@ def test_no_manifest(tmp_path):
     assert findings['trial run'].level == 'green'
 
     def unsaid():
-        raise UnsaidError('say model.scale. Seen: inputs; outputs. Set them')
+        raise MissingModelInfoError('say model.scale. Seen: inputs; outputs. Set them')
 
     finding = model(path, trial=unsaid)['trial run']
     assert finding.level == 'red'
@@ -458,7 +458,7 @@ def camera(topic='/image', **changes):
         'description': '1920x1080 bgr8',
         'encoding': 'bgr8',
     }
-    return Camera(topic, **{**facts, **changes})
+    return CameraReport(topic, **{**facts, **changes})
 
 
 def cameras(*heard, wanted='', segment=2**26):

@@ -14,7 +14,7 @@ from trt_perception.evaluation.classes import ClassMap
 from trt_perception.evaluation.coco import TrueBox
 from trt_perception.evaluation.metrics import ClassMetrics
 from trt_perception.evaluation.metrics import Metrics
-from trt_perception.evaluation.mistakes import judge
+from trt_perception.evaluation.mistakes import match_detections
 from trt_perception.evaluation.mistakes import sum_up
 from trt_perception.evaluation.pictures import COLORS
 from trt_perception.evaluation.pictures import draw_mistakes
@@ -55,7 +55,7 @@ def true(category, xywh=BOX, crowd=False):
     ],
 )
 def test_judge(detections, truth, right, wrong, false, missed):
-    mistakes = judge(found(*detections), truth, MAP)
+    mistakes = match_detections(found(*detections), truth, MAP)
     assert list(mistakes.right) == right
     assert list(mistakes.wrong_class) == wrong
     assert list(mistakes.false) == false
@@ -67,19 +67,21 @@ def test_judge(detections, truth, right, wrong, false, missed):
 def test_within_a_crowd_nothing_is_a_mistake():
     crowd = true(CAT, (0, 0, 300, 200), crowd=True)
     detections = found(('cat', 0.9, BOX), ('cat', 0.8, NEAR), ('dog', 0.7, ELSEWHERE))
-    mistakes = judge(detections, [crowd], MAP)
+    mistakes = match_detections(detections, [crowd], MAP)
     assert mistakes.ignored == (0, 1)
     assert mistakes.false == (2,)  # a crowd of cats
     assert mistakes.missed == ()
     # Half of its area must be inside.
     for left, expected in ((250, (0,)), (260, ())):
-        mistakes = judge(found(('cat', 0.9, (left, 0, 100, 100))), [crowd], MAP)
+        mistakes = match_detections(found(('cat', 0.9, (left, 0, 100, 100))), [crowd], MAP)
         assert mistakes.ignored == expected
 
 
 def test_what_is_not_judged_and_not_measured():
     only_dogs = ClassMap((None, DOG), {DOG: 'dog'}, ('cat',), ('cat',))
-    mistakes = judge(found(('cat', 0.9, BOX), ('dog', 0.8, BOX)), [true(CAT)], only_dogs)
+    mistakes = match_detections(
+        found(('cat', 0.9, BOX), ('dog', 0.8, BOX)), [true(CAT)], only_dogs
+    )
     assert (mistakes.ignored, mistakes.false, mistakes.missed) == ((0,), (1,), ())
 
 
@@ -90,7 +92,7 @@ def test_counts():
         (found(('cat', 0.9, BOX), ('cat', 0.8, ELSEWHERE)), [true(DOG)]),
         (found(('cat', 0.9, BOX)), [true(CAT)]),
     ]
-    mistakes = sum_up([(judge(*case, MAP), *case) for case in cases], MAP)
+    mistakes = sum_up([(match_detections(*case, MAP), *case) for case in cases], MAP)
     assert mistakes.confusions == (('cat', 'dog', 2), ('dog', 'cat', 1))
     assert mistakes.precision == 1 / 5
     assert mistakes.recall == 1 / 5
@@ -113,7 +115,7 @@ def test_each_kind_of_mistake_has_its_colour():
     }
     for kind, (rows, truth) in cases.items():
         detections = found(*rows)
-        mistakes = judge(detections, truth, MAP)
+        mistakes = match_detections(detections, truth, MAP)
         drawn = draw_mistakes(grey, mistakes, detections, truth, CLASSES, MAP.categories)
         height = grey.shape[0]
         assert drawn.shape[0] > height  # the legend
@@ -127,7 +129,7 @@ def test_each_kind_of_mistake_has_its_colour():
 def test_any_size_is_drawn_in_a_size_to_look_at(size):
     detections = found(('cat', 0.9, (0, 0, *size)))
     picture = np.zeros((size[1], size[0], 3), np.uint8)
-    mistakes = judge(detections, [], MAP)
+    mistakes = match_detections(detections, [], MAP)
     drawn = draw_mistakes(picture, mistakes, detections, [], CLASSES, MAP.categories)
     assert max(drawn.shape[:2]) <= 1280 + 28
     assert has(drawn, COLORS['false'])
@@ -142,7 +144,7 @@ def test_the_worst_come_first(tmp_path):
         [('cat', 0.9, BOX)],
     ]
     entries = [
-        (path, judge(found(*row), [], MAP), found(*row), [])
+        (path, match_detections(found(*row), [], MAP), found(*row), [])
         for path, row in zip(paths, rows, strict=True)
     ]
     written = write_worst(tmp_path / 'a' / 'b', entries, CLASSES, MAP.categories, 2)

@@ -10,7 +10,7 @@ from trt_perception.config import DetectorConfig
 from trt_perception.errors import BatchError
 from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
-from trt_perception.errors import UnsaidError
+from trt_perception.errors import MissingModelInfoError
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.manifest import DECODERS
 from trt_perception.model.manifest import parse_manifest
@@ -123,24 +123,24 @@ NOBODYS = [TensorSpec('output0', (1, 100, 6), 'float32')]
 def test_each_unknown_is_named(missing):
     values = {**ENOUGH, 'model.decoder': 'dense_transposed'}
     del values[missing]
-    message = refusal(UnsaidError, values=values, outputs=NOBODYS)
+    message = refusal(MissingModelInfoError, values=values, outputs=NOBODYS)
     listed = message.split('how to use it: ')[1].split('. Seen')[0].split(', ')
     assert listed == [missing]
 
 
 def test_all_unknowns_are_listed_at_once_with_what_is_known():
-    message = refusal(UnsaidError, outputs=NOBODYS)
+    message = refusal(MissingModelInfoError, outputs=NOBODYS)
     for word in (*ENOUGH, 'tiny.onnx.json', 'images float32[1, 3, 48, 64]', 'docs/'):
         assert word in message
     assert 'model.input_size' not in message  # the tensor says it
-    assert 'model.input_size' in refusal(UnsaidError, inputs=[OPEN])
-    assert 'model.input_size' in refusal(UnsaidError, values=ENOUGH, inputs=[OPEN])
+    assert 'model.input_size' in refusal(MissingModelInfoError, inputs=[OPEN])
+    assert 'model.input_size' in refusal(MissingModelInfoError, values=ENOUGH, inputs=[OPEN])
 
 
 @pytest.mark.parametrize('shape', [(-1, 3, -1, 64), (1, 3, 48, -1), (-1, -1, -1, -1)])
 def test_input_size_as_a_parameter_closes_open_dimensions(shape):
     tensor = TensorSpec('images', shape, 'float32')
-    assert 'model.input_size' in refusal(UnsaidError, values=ENOUGH, inputs=[tensor])
+    assert 'model.input_size' in refusal(MissingModelInfoError, values=ENOUGH, inputs=[tensor])
     spec = resolve({**ENOUGH, 'model.input_size': [64, 48]}, inputs=[tensor])
     assert spec.input.shape == (1, 3, 48, 64)
 
@@ -183,8 +183,8 @@ BESIDE = [
 def test_inputs_beside_the_image_are_told_the_same_for_every_frame(beside, first):
     spec = resolve(ENOUGH, inputs=[beside, IMAGES] if first else [IMAGES, beside])
     assert spec.input == IMAGES
-    (told,) = constant_inputs(spec.beside, (64, 48)).values()
-    assert told.shape == spec.beside[0].shape
+    (told,) = constant_inputs(spec.auxiliary_inputs, (64, 48)).values()
+    assert told.shape == spec.auxiliary_inputs[0].shape
     assert told.dtype == beside.dtype
     if beside.name == 'pixel_mask':
         assert told.shape == ((1, 16, 24) if beside.shape[1] == 16 else (1, 48, 64))

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from trt_perception.errors import EngineError
-from trt_perception.errors import UnsaidError
-from trt_perception.model.recognition.recognise import Given
+from trt_perception.errors import MissingModelInfoError
+from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.recognition.recognise import recognise
 from trt_perception.model.tensors import TensorSpec
 
@@ -25,7 +25,7 @@ def ask(shapes, names=(), config=None, inputs=IMAGE, **given):
         TensorSpec(name, shape, 'int32' if name in ('num_dets', 'classes') else 'float32')
         for name, shape in shapes.items()
     )
-    said = Given(given, class_names=names)
+    said = ModelOverrides(given, class_names=names)
     return recognise('x.onnx', inputs, outputs, {}, config, given=said)
 
 
@@ -111,7 +111,7 @@ def test_only_rf_detrs_processor_resizes_without_antialiasing(model, values, ant
     ids=str,
 )
 def test_another_filter_is_refused_until_somebody_accepts_bilinear(values, words):
-    with pytest.raises(UnsaidError) as caught:
+    with pytest.raises(MissingModelInfoError) as caught:
         ask(SOFTMAX, config=processor(**values))
     message = str(caught.value)
     assert asked(message) == ['model.antialias']
@@ -124,7 +124,7 @@ def test_another_filter_is_refused_until_somebody_accepts_bilinear(values, words
 
 
 def test_a_filter_is_asked_for_beside_everything_else():
-    with pytest.raises(UnsaidError) as caught:
+    with pytest.raises(MissingModelInfoError) as caught:
         ask(SOFTMAX, config={**processor(resample=3), 'id2label': None})
     assert asked(str(caught.value)) == ['model.class_names', 'model.antialias']
 
@@ -138,7 +138,7 @@ def test_a_filter_is_asked_for_beside_everything_else():
 )
 def test_what_was_trained_on_pictures_of_pil_antialiases_without_any_file(shapes, shown):
     outputs = tuple(TensorSpec(name, shape, 'float32') for name, shape in shapes.items())
-    given = Given({}, class_names=COCO, **shown)
+    given = ModelOverrides({}, class_names=COCO, **shown)
     found = recognise('x.onnx', IMAGE, outputs, {}, None, given=given)
     assert found.preprocessing.antialias
 
@@ -167,19 +167,19 @@ def test_what_was_trained_on_pictures_of_opencv_or_on_tensors_does_not(shapes):
     ],
 )
 def test_the_smallest_set_is_asked_for(shapes, more, expected):
-    with pytest.raises(UnsaidError) as caught:
+    with pytest.raises(MissingModelInfoError) as caught:
         ask(shapes, **more)
     assert asked(str(caught.value)) == (expected or ['model.class_names'])
 
 
 def test_the_class_names_of_a_file_beside_it_are_what_is_wrong():
-    with pytest.raises(UnsaidError) as caught:
+    with pytest.raises(MissingModelInfoError) as caught:
         ask({'logits': (1, 100, 81), 'pred_boxes': (1, 100, 4)}, config=DETR)
     assert '80 classes as detr, not 1: correct the class names' in str(caught.value)
 
 
 def test_each_choice_is_told():
-    with pytest.raises(UnsaidError) as caught:
+    with pytest.raises(MissingModelInfoError) as caught:
         ask(DENSE)
     message = str(caught.value)
     assert '80 classes as dense or 79 classes as dense_objectness.' in message
@@ -187,10 +187,10 @@ def test_each_choice_is_told():
         'dense_objectness would need model.decoder, model.resize, model.color_order, model.scale'
         in message
     )
-    with pytest.raises(UnsaidError) as caught:
+    with pytest.raises(MissingModelInfoError) as caught:
         ask(FINAL)
     assert 'any number of classes as end_to_end' in str(caught.value)
-    with pytest.raises(UnsaidError) as caught:
+    with pytest.raises(MissingModelInfoError) as caught:
         ask(NMS, COCO)
     message = str(caught.value)
     assert 'model.resize: letterbox or letterbox_top_left or stretch.' in message

@@ -13,7 +13,7 @@ from trt_perception.errors import EngineError
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.recognition.recognise import PREPROCESSING
-from trt_perception.model.recognition.recognise import Given
+from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.recognition.recognise import recognise
 from trt_perception.model.tensors import TensorSpec
 
@@ -155,7 +155,7 @@ def answer(case, preprocessing):
         tuple(case['outputs']),
         case.get('metadata', {}),
         case.get('config'),
-        given=Given(preprocessing, class_names=case.get('class_names', ())),
+        given=ModelOverrides(preprocessing, class_names=case.get('class_names', ())),
     )
 
 

@@ -18,9 +18,9 @@ from trt_perception.monitoring.transport import images_elsewhere
 from trt_perception.monitoring.transport import loss_cure
 from trt_perception.monitoring.watch import PERIOD_S
 from trt_perception.monitoring.watch import Announcer
-from trt_perception.monitoring.watch import Camera
-from trt_perception.monitoring.watch import Finding
+from trt_perception.monitoring.watch import CameraState
 from trt_perception.monitoring.watch import Level
+from trt_perception.monitoring.watch import Problem
 from trt_perception.monitoring.watch import SilenceWatch
 
 PROMISE_S = 2.0
@@ -32,7 +32,7 @@ class Life:
 
     def __init__(self, start_s=100.0, frame_s=0.02, camera=None):
         self.time_s = start_s
-        self.camera = camera or Camera(publishers=1)
+        self.camera = camera or CameraState(publishers=1)
         self.received = self.published = self.in_flight = self.not_delivered = 0
         self.dropped = {}
         self.refusal = self.twins = ''
@@ -98,22 +98,27 @@ class Life:
 def healthy(rate_hz=30, **options):
     life = Life(**options)
     life.run(5, round(rate_hz * PERIOD_S))
-    assert life.findings[-1] == Finding(Level.OK, '', f'active, {rate_hz:.1f} Hz')
+    assert life.findings[-1] == Problem(Level.OK, '', f'active, {rate_hz:.1f} Hz')
     return life
 
 
 def test_a_fresh_activation_waits():
-    assert Life().step() == Finding(Level.OK, '', 'active, waiting for images')
+    assert Life().step() == Problem(Level.OK, '', 'active, waiting for images')
 
 
 @pytest.mark.parametrize(
     ('camera', 'kind', 'level', 'words'),
     [
-        (Camera(0), 'no_publisher', Level.WARN, ['nobody publishes on /image', 'image_topic:=']),
-        (Camera(0, elsewhere='look there'), 'no_publisher', Level.WARN, ['look there']),
-        (Camera(1), 'not_arriving', Level.WARN, ['no image has arrived', CURE]),
-        (Camera(1, mismatch='set that'), 'qos_mismatch', Level.ERROR, ['set that']),
-        (Camera(0, mismatch='wrong type'), 'qos_mismatch', Level.ERROR, ['wrong type']),
+        (
+            CameraState(0),
+            'no_publisher',
+            Level.WARN,
+            ['nobody publishes on /image', 'image_topic:='],
+        ),
+        (CameraState(0, elsewhere='look there'), 'no_publisher', Level.WARN, ['look there']),
+        (CameraState(1), 'not_arriving', Level.WARN, ['no image has arrived', CURE]),
+        (CameraState(1, mismatch='set that'), 'qos_mismatch', Level.ERROR, ['set that']),
+        (CameraState(0, mismatch='wrong type'), 'qos_mismatch', Level.ERROR, ['wrong type']),
     ],
 )
 def test_nothing_ever_came(camera, kind, level, words):
@@ -134,9 +139,9 @@ def test_nothing_ever_came(camera, kind, level, words):
 @pytest.mark.parametrize(
     ('camera', 'kind', 'word'),
     [
-        (Camera(0), 'camera_gone', 'has been gone for'),
-        (Camera(1), 'stalled', 'stalled'),
-        (Camera(1, mismatch='set that'), 'qos_mismatch', 'set that'),
+        (CameraState(0), 'camera_gone', 'has been gone for'),
+        (CameraState(1), 'stalled', 'stalled'),
+        (CameraState(1, mismatch='set that'), 'qos_mismatch', 'set that'),
     ],
 )
 @pytest.mark.parametrize('rate_hz', [2, 30, 1000])
@@ -156,9 +161,9 @@ def test_a_camera_that_comes_late_is_given_time():
         ('no_publisher', 'not_arriving', 'has appeared'),
         ('camera_gone', 'stalled', 'is back'),  # once images have come
     ):
-        life.camera = Camera(0)
+        life.camera = CameraState(0)
         assert life.run(12).kind == gone
-        life.camera = Camera(1)
+        life.camera = CameraState(1)
         assert life.step().kind == gone
         assert word in life.findings[-1].message
         assert life.seconds_until(silent) + PERIOD_S <= PROMISE_S
@@ -199,9 +204,9 @@ def test_a_pipeline_that_hangs():
     assert life.findings[-1].level == Level.ERROR
     assert 'nothing has come out for' in life.findings[-1].message
     # Even when the camera has gone meanwhile, this is the worse.
-    life.camera = Camera(0)
+    life.camera = CameraState(0)
     assert life.run(5).kind == 'no_output'
-    life.camera = Camera(1)
+    life.camera = CameraState(1)
     life.in_flight = 0
     assert life.run(3, 15).kind == ''
 
@@ -300,9 +305,9 @@ def test_an_engine_slower_than_the_camera(replaced, warned):
 @pytest.mark.parametrize('waited_s', [0.5, 3, 60])
 @pytest.mark.parametrize('share', [0.1, 0.5, 1.0])
 def test_rates_of_a_camera_that_begins_are_right_from_the_first_word(rate_hz, waited_s, share):
-    life = Life(camera=Camera(0))
+    life = Life(camera=CameraState(0))
     life.run(waited_s)
-    life.camera = Camera(1)
+    life.camera = CameraState(1)
     images = round(rate_hz * PERIOD_S)
     # Its first image comes somewhere between two looks.
     life.step(max(1, round(share * images)), published=1)
@@ -354,15 +359,15 @@ def test_notes_come_last():
     life = healthy()
     life.notes = ('the file was replaced', 'the disk is full')
     finding = life.step(15)
-    assert finding == Finding(Level.WARN, 'note', 'the file was replaced; the disk is full')
+    assert finding == Problem(Level.WARN, 'note', 'the file was replaced; the disk is full')
     assert life.step(15, bad_step=1).kind == 'unreadable'
 
 
 # The log.
 
-OK = Finding(Level.OK, '', 'active, 30.0 Hz')
-STALLED = Finding(Level.ERROR, 'stalled', 'no image')
-SLOW = Finding(Level.WARN, 'engine_slower', 'slow')
+OK = Problem(Level.OK, '', 'active, 30.0 Hz')
+STALLED = Problem(Level.ERROR, 'stalled', 'no image')
+SLOW = Problem(Level.WARN, 'engine_slower', 'slow')
 
 
 def test_the_log_says_what_is_new_what_lasts_and_what_is_over():
@@ -481,20 +486,20 @@ def test_nodes_of_one_name_are_said_beside_what_is_no_error():
     life = Life()
     life.twins = 'two of one name'
     life.step(20)
-    assert life.findings[-1] == Finding(Level.WARN, 'same_name', 'two of one name')
+    assert life.findings[-1] == Problem(Level.WARN, 'same_name', 'two of one name')
     life.notes = ('a note',)
     life.step(20)
-    assert life.findings[-1] == Finding(Level.WARN, 'same_name', 'two of one name; a note')
+    assert life.findings[-1] == Problem(Level.WARN, 'same_name', 'two of one name; a note')
     life.twins = ''
     life.step(20)
     assert life.findings[-1].kind == 'note'
 
 
 def test_an_error_stands_before_nodes_of_one_name():
-    life = Life(camera=Camera(1, mismatch='set that'))
+    life = Life(camera=CameraState(1, mismatch='set that'))
     life.twins = 'two of one name'
     life.seconds_until('qos_mismatch')
-    assert life.findings[-1] == Finding(Level.ERROR, 'qos_mismatch', 'set that')
+    assert life.findings[-1] == Problem(Level.ERROR, 'qos_mismatch', 'set that')
 
 
 # Where images are instead.

@@ -6,8 +6,8 @@ from rclpy.time import Time
 
 from trt_perception.monitoring.frame_statistics import FrameTimes
 from trt_perception.monitoring.frame_statistics import StatisticsSnapshot
-from trt_perception.monitoring.watch import Finding
 from trt_perception.monitoring.watch import Level
+from trt_perception.monitoring.watch import Problem
 from trt_perception.ros.diagnostics import Health
 from trt_perception.ros.diagnostics import diagnostics_message
 
@@ -30,14 +30,14 @@ def status_of(**facts):
         ({'state': 'unconfigured'}, OK, 'unconfigured'),
         ({'state': 'inactive'}, OK, 'inactive'),
         ({'state': 'finalized'}, OK, 'finalized'),
-        ({'state': 'active', 'finding': Finding(Level.OK, '', '5.0 Hz')}, OK, '5.0 Hz'),
-        ({'state': 'active', 'finding': Finding(Level.WARN, 'x', 'slow')}, WARN, 'slow'),
-        ({'state': 'active', 'finding': Finding(Level.ERROR, 'x', 'gone')}, ERROR, 'gone'),
+        ({'state': 'active', 'finding': Problem(Level.OK, '', '5.0 Hz')}, OK, '5.0 Hz'),
+        ({'state': 'active', 'finding': Problem(Level.WARN, 'x', 'slow')}, WARN, 'slow'),
+        ({'state': 'active', 'finding': Problem(Level.ERROR, 'x', 'gone')}, ERROR, 'gone'),
         ({'state': 'unconfigured', 'error': 'no such file'}, ERROR, 'no such file'),
         (
             {
                 'state': 'active',
-                'finding': Finding(Level.WARN, 'x', 'slow'),
+                'finding': Problem(Level.WARN, 'x', 'slow'),
                 'error': 'what happened',
             },
             ERROR,

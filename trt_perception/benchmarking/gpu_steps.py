@@ -152,7 +152,7 @@ def _on_host(slot: CudaSlot, pace: Pace) -> StageTime:
     pace.begin('host_decode', min(pace.count, _MOST_ON_HOST))
     while pace.more(len(seconds)):
         start = time.perf_counter()
-        slot.result.collect(*slot.taken)
+        slot.result.collect(*slot.letterbox_and_thresholds)
         seconds.append(time.perf_counter() - start)
     spread = Spread.of_seconds(seconds)
     return StageTime(spread.mean, spread)

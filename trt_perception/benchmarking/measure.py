@@ -21,7 +21,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.pipelines.pipeline import Pipeline
 
 __all__ = [
-    'Agreement',
+    'BoxAgreement',
     'EncodingTime',
     'PipelineReport',
     'Spread',
@@ -116,7 +116,7 @@ class PipelineReport:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class BoxAgreement:
     """How far the detections of one model are found again in those of another.
 
     Attributes:
@@ -276,7 +276,7 @@ def _equal(one: Detections, other: Detections) -> bool:
     )
 
 
-def compare_detections(first: Sequence[Detections], other: Sequence[Detections]) -> Agreement:
+def compare_detections(first: Sequence[Detections], other: Sequence[Detections]) -> BoxAgreement:
     """Match detections of the same frames, best scores first, each partner once.
 
     Args:
@@ -295,7 +295,7 @@ def compare_detections(first: Sequence[Detections], other: Sequence[Detections])
                 differences.append(abs(float(one.scores[index]) - float(two.scores[partner])))
                 iou[:, partner] = 0
     values = np.array(overlaps)
-    return Agreement(
+    return BoxAgreement(
         first=len(overlaps),
         other=sum(map(len, other)),
         matched_iou_99=float((values >= 0.99).mean()) if overlaps else None,

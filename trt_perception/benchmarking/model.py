@@ -14,7 +14,7 @@ from trt_perception.benchmarking.gpu_steps import measure_encodings
 from trt_perception.benchmarking.gpu_steps import measure_steps
 from trt_perception.benchmarking.gpu_steps import run_frame
 from trt_perception.benchmarking.host import measure_host_steps
-from trt_perception.benchmarking.measure import Agreement
+from trt_perception.benchmarking.measure import BoxAgreement
 from trt_perception.benchmarking.measure import EncodingTime
 from trt_perception.benchmarking.measure import PipelineReport
 from trt_perception.benchmarking.measure import StageTime
@@ -125,7 +125,7 @@ class ModelReport:
     candidates: tuple[int, ...]
     pipelines: tuple[PipelineReport, ...]
     naive: NaiveReport | None
-    naive_agreement: Agreement | None
+    naive_agreement: BoxAgreement | None
     ratios: tuple[Ratios, ...]
 
 

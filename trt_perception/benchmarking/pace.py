@@ -18,7 +18,7 @@ from typing import Final
 
 from tqdm import tqdm
 
-__all__ = ['Pace', 'Progress', 'stopped_by_interrupt']
+__all__ = ['BenchmarkProgress', 'Pace', 'stopped_by_interrupt']
 
 # Of the time of a measurement, what its warm-up may take at most.
 _WARM_UP_SHARE: Final = 0.2
@@ -27,7 +27,7 @@ _TERMINAL_S: Final = 0.5
 _LINE_S: Final = 10.0
 
 
-class Progress:
+class BenchmarkProgress:
     """Says on standard error what is measured: a bar on a terminal, else lines.
 
     Args:
@@ -45,7 +45,7 @@ class Progress:
         self._every = _LINE_S if self._bar is None else _TERMINAL_S
         self._next = 0.0
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> BenchmarkProgress:
         return self
 
     def __exit__(
@@ -104,7 +104,7 @@ class Pace:
         count: int,
         warmup: int = 0,
         seconds: float | None = None,
-        progress: Progress | None = None,
+        progress: BenchmarkProgress | None = None,
     ) -> None:
         self.count = count
         self.warmup = warmup

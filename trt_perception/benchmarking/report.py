@@ -14,7 +14,7 @@ from typing import Final
 import cv2
 import numpy as np
 
-from trt_perception.benchmarking.measure import Agreement
+from trt_perception.benchmarking.measure import BoxAgreement
 from trt_perception.benchmarking.measure import Spread
 from trt_perception.benchmarking.model import ModelReport
 from trt_perception.gpu import Device
@@ -121,7 +121,7 @@ def model_text(report: ModelReport) -> str:
     return '\n'.join(parts)
 
 
-def agreement_text(agreement: Agreement) -> str:
+def agreement_text(agreement: BoxAgreement) -> str:
     """Return one sentence without its end."""
     if agreement.matched_iou_99 is None or agreement.matched_iou_50 is None:
         return f'no detections to look for among {agreement.other}'

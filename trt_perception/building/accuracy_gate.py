@@ -14,7 +14,7 @@ import onnx
 from trt_perception.building.engine_manifest import described
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.precision.calibration_images import find_files
-from trt_perception.building.report import Progress
+from trt_perception.building.report import StepProgress
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
@@ -111,7 +111,7 @@ def measure_accuracy(
     reference: ModelFile,
     built: ModelFile,
     runtime: str,
-    progress: Progress,
+    progress: StepProgress,
     original: str = 'FP32',
 ) -> Accuracy:
     """Run the original and what was built over the images of --validate.

@@ -15,7 +15,7 @@ from typing import Any
 from typing import Final
 
 from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.building.report import Progress
+from trt_perception.building.report import StepProgress
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.errors import EngineError
@@ -94,7 +94,7 @@ def compare_until_sure(
     reference: Pipeline,
     built: Pipeline,
     images: Sequence[Path],
-    progress: Progress,
+    progress: StepProgress,
     original: str,
 ) -> tuple[Agreement, list[Path]]:
     """Compare two models on some images, drawn by chance and always the same.
@@ -137,7 +137,7 @@ def compare_until_sure(
     return compare_runs(found, run.detections, reference.spec.class_names), used
 
 
-def _told(progress: Progress, step: str, before: int, total: int, done: int, _: int) -> None:
+def _told(progress: StepProgress, step: str, before: int, total: int, done: int, _: int) -> None:
     progress(step, before + done, total)
 
 

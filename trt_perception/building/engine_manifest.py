@@ -25,7 +25,7 @@ from trt_perception.model.model_file import ModelFile
 from trt_perception.model.recognition.recognise import Recognised
 from trt_perception.model.tensors import TensorSpec
 
-__all__ = ['Verdicts', 'described', 'engine_manifest', 'identity', 'recorded_options']
+__all__ = ['BuildResults', 'described', 'engine_manifest', 'identity', 'recorded_options']
 
 #: Where things are put, not what is built.
 NOT_RECORDED: Final = (
@@ -35,7 +35,7 @@ NOT_RECORDED: Final = (
 
 
 @dataclass(frozen=True)
-class Verdicts:
+class BuildResults:
     """What was found out about an engine after, or while, it was built; None: nobody looked."""
 
     layers: Mapping[str, int] | None = None
@@ -68,7 +68,7 @@ def engine_manifest(
     options: BuildOptions,
     plan: BuiltPlan,
     image: str,
-    verdicts: Verdicts,
+    verdicts: BuildResults,
 ) -> Manifest:
     """Return the manifest of an engine.
 

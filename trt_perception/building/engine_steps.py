@@ -19,7 +19,7 @@ from trt_perception.building.engine.verify import Verified
 from trt_perception.building.engine.verify import measure_latency
 from trt_perception.building.engine.verify import runs_here
 from trt_perception.building.engine.verify import verify_engine
-from trt_perception.building.engine_manifest import Verdicts
+from trt_perception.building.engine_manifest import BuildResults
 from trt_perception.building.engine_manifest import described
 from trt_perception.building.engine_manifest import engine_manifest
 from trt_perception.building.engine_manifest import identity
@@ -29,7 +29,7 @@ from trt_perception.building.graph.quantise_check import is_quantised
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.output_files import write_models
 from trt_perception.building.precision.convert import convert_precision
-from trt_perception.building.precision.prepare_precision import Precise
+from trt_perception.building.precision.prepare_precision import ConvertedModel
 from trt_perception.building.prepare import check_readable
 from trt_perception.building.prepare import image_input
 from trt_perception.building.report import Context
@@ -50,7 +50,7 @@ def build(
     context: Context,
     source: OnnxSource,
     recognised: Recognised,
-    precise: Precise,
+    precise: ConvertedModel,
     tensorrt: TensorRt,
 ) -> BuiltPlan:
     """Let TensorRT build, and hold what it built to how it will be read."""
@@ -83,7 +83,7 @@ def describe(
     source: OnnxSource,
     recognised: Recognised,
     plan: BuiltPlan,
-    verdicts: Verdicts,
+    verdicts: BuildResults,
 ) -> ModelFile:
     """Return the engine with its manifest, nothing written yet."""
     image = image_input(source).name
@@ -96,7 +96,7 @@ def verify(
     context: Context,
     engine: ModelFile,
     plan: BuiltPlan,
-    precise: Precise,
+    precise: ConvertedModel,
     shapes: dict[str, tuple[int, ...]],
 ) -> Verified | None:
     """Load the engine where a GPU is, and hold it to the precision that was asked."""
@@ -181,7 +181,7 @@ def compare(
 
 
 def quantised_model(
-    options: BuildOptions, source: OnnxSource, precise: Precise, recognised: Recognised
+    options: BuildOptions, source: OnnxSource, precise: ConvertedModel, recognised: Recognised
 ) -> ModelFile | None:
     """Return the model with Q/DQ nodes and its manifest, None where it is not wanted."""
     if options.qdq_onnx is None:

@@ -24,7 +24,7 @@ from trt_perception.building.graph.query_decoder import QUERY_FAMILIES
 from trt_perception.building.graph.query_decoder import QueryDecoder
 from trt_perception.building.graph.query_decoder import find_query_decoder
 from trt_perception.building.precision.calibration_images import ImageSet
-from trt_perception.building.precision.prepare_precision import Precise
+from trt_perception.building.precision.prepare_precision import ConvertedModel
 from trt_perception.building.precision.prepare_precision import make_precise
 from trt_perception.building.prepare import check_readable
 from trt_perception.building.prepare import outputs_at
@@ -149,7 +149,7 @@ def precision(
     recognised: Recognised,
     tensorrt: TensorRt,
     shapes: Mapping[str, tuple[int, ...]],
-) -> Precise:
+) -> ConvertedModel:
     """Calibrate and convert."""
     with context.report.step('precision', context.progress) as step:
         precise = make_precise(

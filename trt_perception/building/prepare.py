@@ -25,7 +25,7 @@ from trt_perception.model.input_layout import image_size
 from trt_perception.model.input_layout import shapes_beside
 from trt_perception.model.input_layout import split_inputs
 from trt_perception.model.model_spec import resolve_model_spec
-from trt_perception.model.recognition.recognise import Given
+from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.recognition.recognise import Recognised
 from trt_perception.model.recognition.recognise import recognise
 from trt_perception.model.tensors import INPUT_DTYPES
@@ -156,7 +156,7 @@ def recognise_source(
     )
 
 
-def _sources(manifest: str, options: BuildOptions, given: Given) -> tuple[str, ...]:
+def _sources(manifest: str, options: BuildOptions, given: ModelOverrides) -> tuple[str, ...]:
     """Tell what came from the options and what from the manifest, a sentence each."""
     fields = ('resize', 'antialias', 'pad_value', 'color_order', 'scale', 'mean', 'std')
     flags = [
@@ -198,7 +198,7 @@ def check_readable(
     name = source.file.path.name
     manifest = described(source.file, recognised, inputs, outputs).manifest
     try:
-        resolve_model_spec(name, manifest, inputs, outputs, Given(), any_batch=True)
+        resolve_model_spec(name, manifest, inputs, outputs, ModelOverrides(), any_batch=True)
     except EngineError as error:
         raise EngineError(_as_options(str(error))) from error
 
@@ -210,7 +210,7 @@ def _as_options(message: str) -> str:
     return re.sub(r'\bmodel\.([a-z_]+)', lambda found: '--' + found[1].replace('_', '-'), text)
 
 
-def _given(options: BuildOptions, image: TensorSpec) -> Given:
+def _given(options: BuildOptions, image: TensorSpec) -> ModelOverrides:
     values: dict[str, Any] = {
         'input_size': image_size(image),
         'resize': options.resize,
@@ -222,4 +222,4 @@ def _given(options: BuildOptions, image: TensorSpec) -> Given:
         'std': options.std,
     }
     values = {key: value for key, value in values.items() if value is not None}
-    return Given(values, options.decoder or '', read_class_names(options))
+    return ModelOverrides(values, options.decoder or '', read_class_names(options))

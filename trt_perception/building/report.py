@@ -17,10 +17,10 @@ from typing import Literal
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.errors import TrtPerceptionError
 
-__all__ = ['BuildReport', 'Context', 'Progress', 'Step', 'step_line']
+__all__ = ['BuildReport', 'Context', 'Step', 'StepProgress', 'step_line']
 
 #: Told what is being done, and how much of it: done, of how many.
-Progress = Callable[[str, int, int], None]
+StepProgress = Callable[[str, int, int], None]
 
 Status = Literal['done', 'skipped', 'failed', 'interrupted']
 
@@ -81,7 +81,7 @@ class BuildReport:
     listener: Callable[[Step], None] | None = field(default=None, repr=False)
 
     @contextlib.contextmanager
-    def step(self, name: str, progress: Progress) -> Iterator[Step]:
+    def step(self, name: str, progress: StepProgress) -> Iterator[Step]:
         """Time a step and keep how it ended; what it raises goes on."""
         step = Step(name)
         self.steps.append(step)
@@ -145,7 +145,7 @@ class Context:
     """What every step has: the options, whom to tell how far it is, and the report."""
 
     options: BuildOptions
-    progress: Progress
+    progress: StepProgress
     report: BuildReport
 
 

@@ -11,7 +11,7 @@ from trt_perception.building import engine_steps
 from trt_perception.building import model_steps
 from trt_perception.building.engine.config import plugin_files
 from trt_perception.building.engine.release import TensorRt
-from trt_perception.building.engine_manifest import Verdicts
+from trt_perception.building.engine_manifest import BuildResults
 from trt_perception.building.graph.onnx_model import OnnxSource
 from trt_perception.building.graph.quantise_check import is_quantised
 from trt_perception.building.options.build_options import BuildOptions
@@ -22,7 +22,7 @@ from trt_perception.building.precision.prepare_precision import choose_images
 from trt_perception.building.precision.prepare_precision import unused_options
 from trt_perception.building.report import BuildReport
 from trt_perception.building.report import Context
-from trt_perception.building.report import Progress
+from trt_perception.building.report import StepProgress
 from trt_perception.building.store.reuse import StorePlace
 from trt_perception.building.validation import Candidate
 from trt_perception.building.validation import validate
@@ -39,7 +39,7 @@ def _silent(_step: str, _done: int, _total: int) -> None:
 def build(
     options: BuildOptions,
     *,
-    progress: Progress = _silent,
+    progress: StepProgress = _silent,
     report: BuildReport | None = None,
 ) -> BuildReport:
     """Build an engine.
@@ -122,13 +122,13 @@ def _make(
     precise = model_steps.precision(context, slimmed, images, recognised, tensorrt, shapes)
     queries = model_steps.queries(context, slimmed, recognised, shapes)
     plan = engine_steps.build(context, source, recognised, precise, tensorrt)
-    calibrated = Verdicts(calibration=precise.calibration)
+    calibrated = BuildResults(calibration=precise.calibration)
     engine = engine_steps.describe(context, source, recognised, plan, calibrated)
     verified = engine_steps.verify(context, engine, plan, precise, shapes)
     engine_steps.compare(context, slimmed, tensorrt, verified, shapes)
     built = Candidate(source, recognised, precise, engine, verified is not None, queries)
     accuracy, agreement = validate(context, built, images)
-    verdicts = Verdicts(
+    verdicts = BuildResults(
         verified.precisions if verified else None, precise.calibration, accuracy, agreement
     )
     return (

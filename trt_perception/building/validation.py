@@ -24,7 +24,7 @@ from trt_perception.building.graph.onnx_model import OnnxSource
 from trt_perception.building.graph.quantise_check import is_quantised
 from trt_perception.building.graph.query_decoder import QueryDecoder
 from trt_perception.building.precision.calibration_images import ImageSet
-from trt_perception.building.precision.prepare_precision import Precise
+from trt_perception.building.precision.prepare_precision import ConvertedModel
 from trt_perception.building.report import Context
 from trt_perception.errors import EngineError
 from trt_perception.evaluation.agreement import Agreement
@@ -51,7 +51,7 @@ class Candidate:
 
     source: OnnxSource
     recognised: Recognised
-    precise: Precise
+    precise: ConvertedModel
     engine: ModelFile
     runs: bool
     queries: QueryDecoder | None

@@ -11,7 +11,7 @@ from trt_perception.checks.finding import Finding
 from trt_perception.checks.finding import Level
 from trt_perception.monitoring.transport import how_to_start
 
-__all__ = ['Camera', 'check_cameras']
+__all__ = ['CameraReport', 'check_cameras']
 
 _AREA: Final = 'cameras'
 # As many images lost in a hundred are a transport's fault, not a start's.
@@ -21,7 +21,7 @@ _LARGE_BYTES: Final = 100_000
 
 
 @dataclass(frozen=True)
-class Camera:
+class CameraReport:
     """One topic of images.
 
     Attributes:
@@ -50,7 +50,7 @@ class Camera:
 
 
 def check_cameras(
-    cameras: Sequence[Camera],
+    cameras: Sequence[CameraReport],
     *,
     wanted: str,
     segment_bytes: int,
@@ -90,7 +90,7 @@ def check_cameras(
             yield Finding(_AREA, camera.topic, level, found, problem[1])
 
 
-def _facts(camera: Camera) -> str:
+def _facts(camera: CameraReport) -> str:
     rate = f'{camera.received} images in {camera.seconds:.0f} s'
     if camera.rate_hz is not None:
         rate = f'{camera.rate_hz:.1f} Hz'
@@ -100,7 +100,7 @@ def _facts(camera: Camera) -> str:
 
 
 def _problem(
-    camera: Camera,
+    camera: CameraReport,
     names: Sequence[str],
     segment_bytes: int,
     profile_fix: str,

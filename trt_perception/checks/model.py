@@ -10,7 +10,7 @@ from typing import Final
 
 from trt_perception.checks.finding import Finding
 from trt_perception.checks.finding import split_fix
-from trt_perception.checks.software import Gpu
+from trt_perception.checks.software import InstalledGpu
 from trt_perception.checks.software import Module
 
 __all__ = ['check_model', 'is_onnx']
@@ -27,7 +27,7 @@ def is_onnx(path: str) -> bool:
 def check_model(
     path: str,
     modules: Mapping[str, Module],
-    gpu: Gpu | None,
+    gpu: InstalledGpu | None,
     *,
     trial: Callable[[], str],
 ) -> Iterator[Finding]:
@@ -40,8 +40,8 @@ def check_model(
         trial: opens the model as *configure* does, runs it once and says what it found.
     """
     # Late: NumPy, which they need, may be what is broken.
+    from trt_perception.errors import MissingModelInfoError
     from trt_perception.errors import TrtPerceptionError
-    from trt_perception.errors import UnsaidError
     from trt_perception.model.model_file import read_model_file
 
     try:
@@ -66,7 +66,7 @@ def check_model(
     if fits and (model.is_onnx or gpu is not None):
         try:
             yield Finding(_AREA, 'trial run', 'green', trial())
-        except UnsaidError as error:
+        except MissingModelInfoError as error:
             fix = 'give doctor the parameters of the node (--params-file, --param), or set them'
             yield Finding(_AREA, 'trial run', 'red', str(error), fix)
         except TrtPerceptionError as error:
@@ -87,7 +87,9 @@ def _agreement(build: Any) -> Iterator[Finding]:
         yield Finding(_AREA, 'accuracy', 'green', found)
 
 
-def _plan(model: Any, modules: Mapping[str, Module], gpu: Gpu | None) -> Iterator[Finding]:
+def _plan(
+    model: Any, modules: Mapping[str, Module], gpu: InstalledGpu | None
+) -> Iterator[Finding]:
     """Compare what built an engine with what is here."""
     from trt_perception.errors import EngineError
     from trt_perception.model.manifest_writer import rebuild_command

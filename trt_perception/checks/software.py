@@ -23,7 +23,7 @@ from trt_perception.checks.finding import Level
 from trt_perception.checks.finding import split_fix
 from trt_perception.errors import CudaError
 
-__all__ = ['MODULES', 'Gpu', 'Module', 'check_gpu', 'check_packages', 'import_modules']
+__all__ = ['MODULES', 'InstalledGpu', 'Module', 'check_gpu', 'check_packages', 'import_modules']
 
 MODULES: Final = (
     'numpy',
@@ -71,7 +71,7 @@ class Module:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class InstalledGpu:
     """The GPU that would be used, as far as it can be reached.
 
     Attributes:
@@ -175,7 +175,7 @@ def check_gpu(
     versions: Callable[[], Mapping[str, str]],
     device: Callable[[], Any],
     compile_kernels: Callable[[tuple[int, int]], object],
-    found: list[Gpu],
+    found: list[InstalledGpu],
 ) -> Iterator[Finding]:
     """Check driver, CUDA, NVRTC and TensorRT.
 
@@ -215,14 +215,16 @@ def _versions_text(versions: Mapping[str, str]) -> str:
     return f'driver for CUDA {versions["driver"]}, runtime {versions["runtime"]}'
 
 
-def _device_text(device: Any, found: list[Gpu]) -> str:
-    gpu = Gpu(device.name, device.compute_capability)
+def _device_text(device: Any, found: list[InstalledGpu]) -> str:
+    gpu = InstalledGpu(device.name, device.compute_capability)
     found.append(gpu)
     capability = '.'.join(map(str, gpu.compute_capability))
     return f'{gpu.name}, compute capability {capability}'
 
 
-def _compiled(compile_kernels: Callable[[tuple[int, int]], object], found: list[Gpu]) -> str:
+def _compiled(
+    compile_kernels: Callable[[tuple[int, int]], object], found: list[InstalledGpu]
+) -> str:
     compile_kernels(found[0].compute_capability)
     return 'compiles for this GPU'
 

@@ -24,9 +24,9 @@ from trt_perception.evaluation.coco import coco_rows
 from trt_perception.evaluation.dataset import Dataset
 from trt_perception.evaluation.metrics import Metrics
 from trt_perception.evaluation.metrics import measure
+from trt_perception.evaluation.mistakes import ImageErrors
 from trt_perception.evaluation.mistakes import Mistakes
-from trt_perception.evaluation.mistakes import PictureMistakes
-from trt_perception.evaluation.mistakes import judge
+from trt_perception.evaluation.mistakes import match_detections
 from trt_perception.evaluation.mistakes import sum_up
 from trt_perception.evaluation.run import CONFIDENCE
 from trt_perception.evaluation.run import Latency
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 #: Told the step, and how many of how many pictures are done.
-Progress = Callable[[str, int, int], None]
+ModelProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class ModelAccuracy:
     latency: Latency
     detections: Sequence[Detections] = field(repr=False)
     metrics: Metrics | None
-    judged: Sequence[PictureMistakes] = field(repr=False)
+    judged: Sequence[ImageErrors] = field(repr=False)
     mistakes: Mistakes | None
     rows: Sequence[Mapping[str, Any]] = field(repr=False)
 
@@ -165,7 +165,7 @@ def compare_models(
     images: Sequence[Path],
     annotations: Path | None = None,
     *,
-    progress: Progress,
+    progress: ModelProgress,
     thresholds: Thresholds = Thresholds(),  # noqa: B008  frozen
     class_map: Mapping[str, str | None] | None = None,
     reference_name: str = 'reference',
@@ -219,7 +219,7 @@ def evaluate_model(
     dataset: Dataset,
     classes: ClassMap | None,
     *,
-    progress: Progress,
+    progress: ModelProgress,
     thresholds: Thresholds = Thresholds(),  # noqa: B008  frozen
 ) -> ModelAccuracy:
     """Run one model over a data set and measure it.
@@ -253,7 +253,7 @@ def evaluate_model(
     ]
     ids = {image.id for image in dataset.images}
     truths = [dataset.truth(image) for image in dataset.images]
-    judged = [judge(*pair, classes) for pair in zip(sure, truths, strict=True)]
+    judged = [match_detections(*pair, classes) for pair in zip(sure, truths, strict=True)]
     return ModelAccuracy(
         name,
         pipeline.spec.class_names,

@@ -19,13 +19,13 @@ from trt_perception.evaluation.agreement import match_by_iou
 from trt_perception.evaluation.classes import ClassMap
 from trt_perception.evaluation.coco import TrueBox
 
-__all__ = ['Mistakes', 'PictureMistakes', 'judge', 'sum_up']
+__all__ = ['ImageErrors', 'Mistakes', 'match_detections', 'sum_up']
 
 _MIN_IOU = 0.5
 
 
 @dataclass(frozen=True)
-class PictureMistakes:
+class ImageErrors:
     """Detections of one picture held against the truth; indices into either.
 
     Attributes:
@@ -93,7 +93,9 @@ class Mistakes:
         }
 
 
-def judge(found: Detections, truth: Sequence[TrueBox], classes: ClassMap) -> PictureMistakes:
+def match_detections(
+    found: Detections, truth: Sequence[TrueBox], classes: ClassMap
+) -> ImageErrors:
     """Hold the detections of one picture against its objects.
 
     As COCO does at IoU 0.50: from the best score to the worst each detection takes the object of
@@ -130,7 +132,7 @@ def judge(found: Detections, truth: Sequence[TrueBox], classes: ClassMap) -> Pic
     wrong = match_by_iou(np.where(same, 0.0, left), _MIN_IOU)
     for index, partner in wrong:
         waiting[index] = free[partner] = False
-    return PictureMistakes(
+    return ImageErrors(
         tuple(right),
         tuple(wrong),
         tuple(int(index) for index in np.flatnonzero(waiting)),
@@ -140,7 +142,7 @@ def judge(found: Detections, truth: Sequence[TrueBox], classes: ClassMap) -> Pic
 
 
 def sum_up(
-    pictures: Sequence[tuple[PictureMistakes, Detections, Sequence[TrueBox]]], classes: ClassMap
+    pictures: Sequence[tuple[ImageErrors, Detections, Sequence[TrueBox]]], classes: ClassMap
 ) -> Mistakes:
     """Count over pictures.
 

@@ -17,7 +17,7 @@ from trt_perception.detections import Detections
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco import TrueBox
 from trt_perception.evaluation.images import read_image
-from trt_perception.evaluation.mistakes import PictureMistakes
+from trt_perception.evaluation.mistakes import ImageErrors
 from trt_perception.files.atomic_files import make_folder
 from trt_perception.files.atomic_files import write_json
 from trt_perception.files.atomic_files import write_together
@@ -48,7 +48,7 @@ _FONT: Final = cv2.FONT_HERSHEY_SIMPLEX
 
 def draw_mistakes(
     bgr: _Picture,
-    mistakes: PictureMistakes,
+    mistakes: ImageErrors,
     found: Detections,
     truth: Sequence[TrueBox],
     class_names: Sequence[str],
@@ -93,7 +93,7 @@ def draw_mistakes(
 
 def write_worst(
     folder: Path,
-    pictures: Sequence[tuple[Path, PictureMistakes, Detections, Sequence[TrueBox]]],
+    pictures: Sequence[tuple[Path, ImageErrors, Detections, Sequence[TrueBox]]],
     class_names: Sequence[str],
     categories: Mapping[int, str],
     count: int,

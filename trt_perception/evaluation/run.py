@@ -50,7 +50,7 @@ _DECODED_AHEAD: Final = 4
 _DECODERS: Final = 2
 
 #: Told how many of how many pictures are done.
-Progress = Callable[[int, int], None]
+ImageProgress = Callable[[int, int], None]
 _Picture = npt.NDArray[np.uint8]
 _Item = TypeVar('_Item')
 
@@ -129,7 +129,7 @@ def detect_images(
     pipeline: Pipeline,
     images: Sequence[tuple[Path, tuple[int, int] | None]],
     thresholds: Thresholds,
-    progress: Progress,
+    progress: ImageProgress,
 ) -> Run:
     """Run a model over picture files, one after the other.
 

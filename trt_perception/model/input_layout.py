@@ -42,8 +42,8 @@ def split_inputs(
         EngineError: there is no single image of three channels, or an input that nothing is known
             about.
     """
-    beside = tuple(tensor for tensor in inputs if _is_beside(tensor))
-    images = [tensor for tensor in inputs if tensor not in beside]
+    auxiliary_inputs = tuple(tensor for tensor in inputs if _is_beside(tensor))
+    images = [tensor for tensor in inputs if tensor not in auxiliary_inputs]
     if len(images) != 1 or len(images[0].shape) not in (3, 4):
         listed = ', '.join(f'{each.name} {each.dtype}{list(each.shape)}' for each in inputs)
         raise EngineError(
@@ -61,7 +61,7 @@ def split_inputs(
             f'width, 3) (got {image.name} {image.dtype}{list(image.shape)}); export the detector '
             'for colour images'
         )
-    return image, beside
+    return image, auxiliary_inputs
 
 
 def _is_beside(tensor: TensorSpec) -> bool:
@@ -97,18 +97,18 @@ def closed_image(tensor: TensorSpec, network_wh: tuple[int, int]) -> TensorSpec:
     return replace(tensor, shape=shape)
 
 
-def has_size_input(beside: Sequence[TensorSpec]) -> bool:
+def has_size_input(auxiliary_inputs: Sequence[TensorSpec]) -> bool:
     """Whether one of the inputs beside the image is told the size that boxes are scaled to."""
-    return any(len(tensor.shape) == 2 for tensor in beside)
+    return any(len(tensor.shape) == 2 for tensor in auxiliary_inputs)
 
 
 def constant_inputs(
-    beside: Sequence[TensorSpec], network_wh: tuple[int, int], batch: int = 1
+    auxiliary_inputs: Sequence[TensorSpec], network_wh: tuple[int, int], batch: int = 1
 ) -> dict[str, npt.NDArray[Any]]:
     """Return what the inputs beside the image are told, by name; open sides are closed."""
     width, height = network_wh
     constants: dict[str, npt.NDArray[Any]] = {}
-    for tensor in beside:
+    for tensor in auxiliary_inputs:
         dtype = np.dtype(tensor.dtype)
         if len(tensor.shape) == 2:
             constants[tensor.name] = np.array([[width, height]] * batch, dtype)
@@ -121,9 +121,13 @@ def constant_inputs(
     return constants
 
 
-def shapes_beside(image: TensorSpec, beside: Sequence[TensorSpec]) -> dict[str, tuple[int, ...]]:
+def shapes_beside(
+    image: TensorSpec, auxiliary_inputs: Sequence[TensorSpec]
+) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the inputs beside an image without open sides, by name."""
     size = image_size(image)
     assert size is not None
     batch = image.shape[0] if len(image.shape) == 4 else 1
-    return {name: value.shape for name, value in constant_inputs(beside, size, batch).items()}
+    return {
+        name: value.shape for name, value in constant_inputs(auxiliary_inputs, size, batch).items()
+    }

@@ -29,7 +29,7 @@ from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.output_layout import layout
 from trt_perception.model.output_layout import layout_text
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.recognition.recognise import Given
+from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.recognition.recognise import Recognised
 from trt_perception.model.recognition.recognise import RunOnce
 from trt_perception.model.recognition.recognise import recognise
@@ -54,7 +54,7 @@ class ModelSpec:
         class_names: in the network's order.
         has_manifest: False where the model itself and parameters say what a manifest would.
         evidence: without a manifest: what was seen -> what was chosen, a sentence each.
-        beside: the inputs beside the image, without open dimensions.
+        auxiliary_inputs: the inputs beside the image, without open dimensions.
     """
 
     input: TensorSpec
@@ -64,7 +64,7 @@ class ModelSpec:
     class_names: tuple[str, ...]
     has_manifest: bool
     evidence: tuple[str, ...] = ()
-    beside: tuple[TensorSpec, ...] = ()
+    auxiliary_inputs: tuple[TensorSpec, ...] = ()
 
     @property
     def batch(self) -> int:
@@ -85,7 +85,7 @@ def resolve_model_spec(
     manifest: Manifest | None,
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
-    given: Given,
+    given: ModelOverrides,
     *,
     metadata: Mapping[str, str] | None = None,
     model_config: Mapping[str, Any] | None = None,
@@ -114,7 +114,7 @@ def resolve_model_spec(
         again = rebuild_command(manifest, Path(name))
         _check_tensors(name, 'input', manifest.inputs, inputs, again)
         _check_tensors(name, 'output', _known(manifest.outputs, outputs), outputs, again)
-    image, beside = split_inputs(name, inputs)
+    image, auxiliary_inputs = split_inputs(name, inputs)
     if manifest is not None:
         known = Recognised(
             DECODERS[given.decoder] if given.decoder else manifest.decoder,
@@ -130,7 +130,7 @@ def resolve_model_spec(
             _LOG.info('%s: %s', name, sentence)
     resolved = _image_input(name, image, known.preprocessing, any_batch=any_batch)
     batch = resolved.shape[0] if len(resolved.shape) == 4 else 1
-    constants = constant_inputs(beside, known.preprocessing.input_size, batch)
+    constants = constant_inputs(auxiliary_inputs, known.preprocessing.input_size, batch)
     spec = ModelSpec(
         resolved,
         outputs,
@@ -139,10 +139,10 @@ def resolve_model_spec(
         known.class_names,
         manifest is not None,
         known.evidence,
-        tuple(replace(tensor, shape=constants[tensor.name].shape) for tensor in beside),
+        tuple(replace(tensor, shape=constants[tensor.name].shape) for tensor in auxiliary_inputs),
     )
     _check_outputs(name, spec.decoder, outputs, len(spec.class_names), batch)
-    if spec.decoder.family == 'labels_boxes_scores' and not has_size_input(spec.beside):
+    if spec.decoder.family == 'labels_boxes_scores' and not has_size_input(spec.auxiliary_inputs):
         raise EngineError(
             f'{name}: the boxes of {spec.decoder} are in units of a second input '
             f'orig_target_sizes (got {_listed(inputs)}); export the detector with it'

@@ -37,7 +37,7 @@ from trt_perception.monitoring.frame_statistics import StatisticsSnapshot
 from trt_perception.monitoring.rates import EvenRate
 from trt_perception.monitoring.transport import how_to_start
 
-__all__ = ['PERIOD_S', 'Announcer', 'Camera', 'Finding', 'Level', 'SilenceWatch']
+__all__ = ['PERIOD_S', 'Announcer', 'CameraState', 'Level', 'Problem', 'SilenceWatch']
 
 #: How often the watch wants to be asked.
 PERIOD_S: Final = 0.5
@@ -66,7 +66,7 @@ class Level(IntEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class Problem:
     """What holds at one moment.
 
     Attributes:
@@ -81,7 +81,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Camera:
+class CameraState:
     """What the graph knows of the topic's publishers.
 
     Attributes:
@@ -127,7 +127,7 @@ class SilenceWatch:
         *,
         start_s: float,
         frame_s: float = 0.0,
-        look: Callable[[], Camera] = Camera,
+        look: Callable[[], CameraState] = CameraState,
         loss_cure: str = '',
     ) -> None:
         self._topic = topic
@@ -157,7 +157,7 @@ class SilenceWatch:
         refusal: str = '',
         twins: str = '',
         notes: Sequence[str] = (),
-    ) -> Finding:
+    ) -> Problem:
         """Return the worst that holds.
 
         Args:
@@ -177,13 +177,13 @@ class SilenceWatch:
             or self._slower(now)
             or self._lost(now)
             or self._unreadable(now, refusal)
-            or (Finding(Level.WARN, 'note', '; '.join(notes)) if notes else None)
+            or (Problem(Level.WARN, 'note', '; '.join(notes)) if notes else None)
             or self._well(now)
         )
         if not twins or found.level == Level.ERROR:
             return found
         beside = [found.message] if found.kind else []
-        return Finding(Level.WARN, 'same_name', '; '.join([twins, *beside]))
+        return Problem(Level.WARN, 'same_name', '; '.join([twins, *beside]))
 
     def _follow(self, now: _Moment, counts: StatisticsSnapshot) -> None:
         last = self._moments[-1]
@@ -211,14 +211,14 @@ class SilenceWatch:
         usual_s = statistics.median(self._periods) if self._periods else 0.0
         return max(_SILENCE_S, _LATE_CAMERA * usual_s)
 
-    def _no_output(self, now: _Moment, counts: StatisticsSnapshot) -> Finding | None:
+    def _no_output(self, now: _Moment, counts: StatisticsSnapshot) -> Problem | None:
         waited_s = now.time_s - self._moved_s
         if waited_s < _SILENCE_S:
             return None
         frame_s = counts.latency['total'].p50_ms * 1e-3 if counts.latency else self._frame_s
         if waited_s < _LATE_FRAME * frame_s:
             return None
-        return Finding(
+        return Problem(
             Level.ERROR,
             'no_output',
             f'images arrive on {self._topic}, but nothing has come out for {waited_s:.1f} s: the '
@@ -226,13 +226,13 @@ class SilenceWatch:
             'try the model alone: ros2 run trt_perception benchmark_engine',
         )
 
-    def _no_images(self, now: _Moment) -> Finding | None:
+    def _no_images(self, now: _Moment) -> Problem | None:
         silent_s = now.time_s - self._received_s
         if silent_s < self._patience_s:
             return None
         camera = self._look()
         if camera.mismatch:
-            return Finding(Level.ERROR, 'qos_mismatch', camera.mismatch)
+            return Problem(Level.ERROR, 'qos_mismatch', camera.mismatch)
         if not camera.publishers:
             self._alone_s = now.time_s
             if not now.received and now.time_s - self._start_s < _START_S:
@@ -242,20 +242,20 @@ class SilenceWatch:
         if silent_s < self._patience_s:  # it has just appeared
             return self._nobody(now, silent_s, camera)
         if now.received:
-            return Finding(
+            return Problem(
                 Level.ERROR,
                 'stalled',
                 f'no image on {self._topic} for {silent_s:.1f} s, though its camera is still '
                 'there: the camera has stalled; look at its driver',
             )
-        return Finding(
+        return Problem(
             Level.WARN,
             'not_arriving',
             f'a camera is there on {self._topic}, but no image has arrived for {silent_s:.1f} s: '
             f'either it sends none, or the transport loses them: {self._loss_cure}',
         )
 
-    def _nobody(self, now: _Moment, silent_s: float, camera: Camera) -> Finding:
+    def _nobody(self, now: _Moment, silent_s: float, camera: CameraState) -> Problem:
         """Return that there is no camera, or one that has not had the time to send yet."""
         instead = (
             camera.elsewhere or f'start the camera, or the node with {how_to_start("/its/topic")}'
@@ -263,24 +263,24 @@ class SilenceWatch:
         if now.received:
             gone = f'has been gone for {silent_s:.1f} s; {instead}'
             state = 'is back, and no image yet' if camera.publishers else gone
-            return Finding(Level.ERROR, 'camera_gone', f'the camera on {self._topic} {state}')
+            return Problem(Level.ERROR, 'camera_gone', f'the camera on {self._topic} {state}')
         alone = f'nobody publishes on {self._topic}; {instead}'
         appeared = f'a camera has appeared on {self._topic}, and no image yet'
-        return Finding(Level.WARN, 'no_publisher', appeared if camera.publishers else alone)
+        return Problem(Level.WARN, 'no_publisher', appeared if camera.publishers else alone)
 
-    def _all_dropped(self, now: _Moment, refusal: str) -> Finding | None:
+    def _all_dropped(self, now: _Moment, refusal: str) -> Problem | None:
         seconds = now.time_s - self._last_published.time_s
         bad = _unreadable(self._last_published, now)
         if not bad or seconds < self._patience_s:
             return None
-        return Finding(
+        return Problem(
             Level.ERROR,
             'all_dropped',
             f'every image of the last {seconds:.1f} s was dropped: {_reasons(bad)}; '
             f'the last one: {refusal}',
         )
 
-    def _slower(self, now: _Moment) -> Finding | None:
+    def _slower(self, now: _Moment) -> Problem | None:
         then = self._moments[0]
         replaced = now.dropped.get('replaced', 0) - then.dropped.get('replaced', 0)
         received = now.received - then.received
@@ -295,38 +295,38 @@ class SilenceWatch:
             seen = 'images come faster than the model takes them'
         else:
             return None
-        return Finding(
+        return Problem(
             Level.WARN,
             'engine_slower',
             f'{seen}: {replaced / received:.0%} of the images give way to newer ones; lower the '
             'rate of the camera, or take a faster engine, to have every image processed',
         )
 
-    def _lost(self, now: _Moment) -> Finding | None:
+    def _lost(self, now: _Moment) -> Problem | None:
         then = self._moments[0]
         lost = _lost_between(then, now)
         sent = (lost or 0) + now.received - then.received
         if lost is None or lost < _AT_LEAST or lost <= _SHARE * sent:
             return None
-        return Finding(
+        return Problem(
             Level.WARN,
             'lost_in_transport',
             f'{lost} of {sent} images were sent and never reached the node: {self._loss_cure}; '
             'if they come in bursts, raise image_qos.depth',
         )
 
-    def _unreadable(self, now: _Moment, refusal: str) -> Finding | None:
+    def _unreadable(self, now: _Moment, refusal: str) -> Problem | None:
         bad = _unreadable(self._moments[0], now)
         if not bad:
             return None
         message = f'some images cannot be read: {_reasons(bad)}; the last one: {refusal}'
-        return Finding(Level.WARN, 'unreadable', message)
+        return Problem(Level.WARN, 'unreadable', message)
 
-    def _well(self, now: _Moment) -> Finding:
+    def _well(self, now: _Moment) -> Problem:
         if not now.received:
-            return Finding(Level.OK, '', 'active, waiting for images')
+            return Problem(Level.OK, '', 'active, waiting for images')
         rate_hz = self._done.hz()
-        return Finding(Level.OK, '', 'active' if rate_hz is None else f'active, {rate_hz:.1f} Hz')
+        return Problem(Level.OK, '', 'active' if rate_hz is None else f'active, {rate_hz:.1f} Hz')
 
 
 def _lost_between(then: _Moment, now: _Moment) -> int | None:
@@ -365,7 +365,7 @@ class Announcer:
         # The kind and start of the trouble that was said and is not over.
         self._trouble: tuple[str, float] | None = None
 
-    def tell(self, finding: Finding, time_s: float) -> tuple[Level, str] | None:
+    def tell(self, finding: Problem, time_s: float) -> tuple[Level, str] | None:
         """Return the line to log now, None for none."""
         fresh = finding.kind != self._last_kind
         self._last_kind = finding.kind

@@ -93,7 +93,7 @@ class CudaPipeline:
             contexts = []
             for stream in streams:
                 check_interruption()
-                contexts.append(engine.create_context(spec.input, stream, spec.beside))
+                contexts.append(engine.create_context(spec.input, stream, spec.auxiliary_inputs))
                 self._closing.callback(contexts[-1].close)
             # A dynamic engine's outputs have their final shapes only now.
             self.spec = replace(spec, outputs=contexts[0].outputs)
@@ -149,8 +149,8 @@ def _output_shapes(
 ) -> list[tuple[int, ...]]:
     """Return the shapes that outputs have for inputs of these; the engine need not run for it."""
     closed = [replace(tensor, shape=tensors[tensor.name].shape) for tensor in engine.inputs]
-    image, beside = split_inputs(name, closed)
-    context = engine.create_context(image, stream, beside)
+    image, auxiliary_inputs = split_inputs(name, closed)
+    context = engine.create_context(image, stream, auxiliary_inputs)
     try:
         return [tensor.shape for tensor in context.outputs]
     finally:

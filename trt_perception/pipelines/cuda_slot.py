@@ -107,13 +107,13 @@ class CudaSlot:
             # A core that spins while a Jetson's engine runs is one that nobody else has there.
             self._started: Event = own(Event())
             self.finished: Event = own(Event(blocking=device.integrated))
-            tensors = (spec.input, *spec.beside, *spec.outputs)
+            tensors = (spec.input, *spec.auxiliary_inputs, *spec.outputs)
             buffers = {each.name: own(DeviceBuffer(tensor_bytes(each))) for each in tensors}
             addresses = {name: buffer.pointer for name, buffer in buffers.items()}
             context.bind(addresses)
             self.input = addresses[spec.input.name]
             self.outputs = {tensor.name: addresses[tensor.name] for tensor in spec.outputs}
-            constants = constant_inputs(spec.beside, spec.preprocessing.input_size)
+            constants = constant_inputs(spec.auxiliary_inputs, spec.preprocessing.input_size)
             for name, values in constants.items():
                 _upload_once(values, addresses[name], stream)
             self.result: SlotResult = (
@@ -157,13 +157,13 @@ class CudaSlot:
         """Wait for the GPU and return the boxes."""
         self.finished.synchronize()
         began = time.perf_counter()
-        detections = self.result.collect(*self.taken)
+        detections = self.result.collect(*self.letterbox_and_thresholds)
         on_host = time.perf_counter() - began
         return Result(detections, self.finished.seconds_since(self._started) + on_host)
 
     def candidates(self) -> int:
         """Return how many boxes of the frame that was collected last were above the threshold."""
-        return self.result.candidates(*self.taken)
+        return self.result.candidates(*self.letterbox_and_thresholds)
 
     def stage(self, frame: Frame, thresholds: Thresholds, copy: Copy = _copy) -> None:
         """Copy header and pixels to pinned memory; a larger frame than before makes room first."""
@@ -175,7 +175,7 @@ class CudaSlot:
             (frame.width, frame.height), preprocessing.input_size, preprocessing.resize
         )
         header.write(self._staging.array, frame, letterbox, thresholds)
-        self.taken = letterbox, thresholds
+        self.letterbox_and_thresholds = letterbox, thresholds
         copy(self._staging.array[header.size :], frame.data)
 
     def upload(self) -> None:

@@ -94,8 +94,11 @@ class EngineArrays:
         self._closing.close()
 
     def _prepare(self, tensors: Mapping[str, npt.NDArray[Any]]) -> TensorRtContext:
-        image, beside = split_inputs(self._name, self.inputs)
-        closed = [replace(tensor, shape=tensors[tensor.name].shape) for tensor in (image, *beside)]
+        image, auxiliary_inputs = split_inputs(self._name, self.inputs)
+        closed = [
+            replace(tensor, shape=tensors[tensor.name].shape)
+            for tensor in (image, *auxiliary_inputs)
+        ]
         context = self._engine.create_context(closed[0], self._stream, closed[1:])
         self._closing.callback(context.close)
         for tensor in (*closed, *context.outputs):

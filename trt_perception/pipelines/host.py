@@ -82,7 +82,7 @@ class HostPipeline:
             run=self._output_shapes,
         )
         self._constants = constant_inputs(
-            self.spec.beside, self.spec.preprocessing.input_size, self.spec.batch
+            self.spec.auxiliary_inputs, self.spec.preprocessing.input_size, self.spec.batch
         )
         self._preprocessor = HostPreprocessor(self.spec.preprocessing, self.spec.batch)
         self._config = config

@@ -11,8 +11,8 @@ from diagnostic_msgs.msg import KeyValue
 from rclpy.time import Time
 
 from trt_perception.monitoring.frame_statistics import StatisticsSnapshot
-from trt_perception.monitoring.watch import Finding
 from trt_perception.monitoring.watch import Level
+from trt_perception.monitoring.watch import Problem
 from trt_perception.plain_text import plain
 
 __all__ = ['Health', 'diagnostics_message']
@@ -52,7 +52,7 @@ class Health:
     not_delivered: int | None = 0
     age_ms: tuple[float, float] | None = None
     reliability: str = ''
-    finding: Finding | None = None
+    finding: Problem | None = None
 
 
 def diagnostics_message(name: str, now: Time, health: Health) -> DiagnosticArray:

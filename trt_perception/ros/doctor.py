@@ -28,7 +28,7 @@ from trt_perception.checks.model import is_onnx
 from trt_perception.checks.shell import DEFAULT_SEGMENT_BYTES
 from trt_perception.checks.shell import check_shell
 from trt_perception.checks.shell import read_profile
-from trt_perception.checks.software import Gpu
+from trt_perception.checks.software import InstalledGpu
 from trt_perception.checks.software import check_gpu
 from trt_perception.checks.software import check_packages
 from trt_perception.checks.software import import_modules
@@ -112,7 +112,7 @@ def run_checks(options: argparse.Namespace, say: Callable[[str], None]) -> Itera
     yield from guarded(
         'Python and packages', 'packages', lambda: check_packages(modules, onnx_wanted=onnx)
     )
-    gpus: list[Gpu] = []
+    gpus: list[InstalledGpu] = []
     yield from guarded(
         'GPU',
         'GPU',

@@ -26,7 +26,7 @@ from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
 
-from trt_perception.checks.cameras import Camera
+from trt_perception.checks.cameras import CameraReport
 from trt_perception.checks.cameras import check_cameras
 from trt_perception.checks.finding import Finding
 from trt_perception.checks.finding import Level
@@ -137,7 +137,7 @@ class _Ear:
             raw=True,
         )
 
-    def camera(self) -> Camera:
+    def camera(self) -> CameraReport:
         """Say what was heard."""
         reliability = self._reliability()
         description = encoding = ''
@@ -147,7 +147,7 @@ class _Ear:
             encoding = plain(message.format if compressed else message.encoding, 64)
             size = '' if compressed else f'{message.width}x{message.height} '
             description = f'{size}{encoding}'
-        return Camera(
+        return CameraReport(
             self._topic,
             compressed,
             reliability,

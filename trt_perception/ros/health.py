@@ -24,8 +24,8 @@ from trt_perception.monitoring.frame_statistics import StatisticsSnapshot
 from trt_perception.monitoring.transport import loss_cure
 from trt_perception.monitoring.watch import PERIOD_S
 from trt_perception.monitoring.watch import Announcer
-from trt_perception.monitoring.watch import Finding
 from trt_perception.monitoring.watch import Level
+from trt_perception.monitoring.watch import Problem
 from trt_perception.monitoring.watch import SilenceWatch
 from trt_perception.plain_text import plain
 from trt_perception.ros.diagnostics import Health
@@ -74,7 +74,7 @@ class NodeHealth:
         self._watch_timer: Timer | None = None
         self._watch = SilenceWatch('', start_s=0.0)
         self._announcer = Announcer()
-        self._finding: Finding | None = None
+        self._finding: Problem | None = None
         self._refusal = ''
         self._age = AgeOfOutput()
         # Time, received and published of the last messages, for rates.
@@ -112,7 +112,7 @@ class NodeHealth:
             ),
         )
         self._announcer = Announcer()
-        self._finding = Finding(Level.OK, '', 'active, waiting for images')
+        self._finding = Problem(Level.OK, '', 'active, waiting for images')
         self._watch_timer = steady_timer(self._node, PERIOD_S, self._check)
 
     def settle(self, counts: StatisticsSnapshot, not_delivered: int | None) -> None:
@@ -142,7 +142,7 @@ class NodeHealth:
             return
         now = time.monotonic()
         if image_input.restore():
-            finding = Finding(
+            finding = Problem(
                 Level.ERROR,
                 'subscription_lost',
                 f'the subscription to {image_input.topic} was lost; subscribed again',

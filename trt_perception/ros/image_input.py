@@ -23,7 +23,7 @@ from trt_perception.config import DetectorConfig
 from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.monitoring.transport import how_to_start
 from trt_perception.monitoring.transport import images_elsewhere
-from trt_perception.monitoring.watch import Camera
+from trt_perception.monitoring.watch import CameraState
 from trt_perception.ros.log import log_text
 
 __all__ = ['ImageInput']
@@ -74,10 +74,10 @@ class ImageInput:
         """What is asked of the camera now."""
         return 'reliable' if self._reliable else 'best_effort'
 
-    def look(self) -> Camera:
+    def look(self) -> CameraState:
         """Return what the graph knows of the cameras on the topic; for when nothing arrives."""
         if self._subscription is None:
-            return Camera()
+            return CameraState()
         wanted = _type_name(self._subscription.msg_type)
         publishers, mismatch = 0, ''
         for info in self._node.get_publishers_info_by_topic(self.topic):
@@ -89,7 +89,7 @@ class ImageInput:
                 continue
             publishers += 1
             mismatch = self._mismatch(info) or mismatch
-        return Camera(publishers, mismatch, '' if publishers else self._elsewhere())
+        return CameraState(publishers, mismatch, '' if publishers else self._elsewhere())
 
     def restore(self) -> bool:
         """Subscribe again where the subscription is lost; tell whether it was."""

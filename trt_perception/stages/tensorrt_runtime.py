@@ -125,14 +125,14 @@ class TensorRtEngine:
             raise
 
     def create_context(
-        self, image: TensorSpec, stream: Stream, beside: Sequence[TensorSpec] = ()
+        self, image: TensorSpec, stream: Stream, auxiliary_inputs: Sequence[TensorSpec] = ()
     ) -> TensorRtContext:
         """Return a context for one input shape, set once; it owns its memory.
 
         Args:
             image: the input with its final shape.
             stream: profile and shapes are set in its order.
-            beside: the other inputs, likewise.
+            auxiliary_inputs: the other inputs, likewise.
 
         Raises:
             EngineError: no profile holds the shape, or an output's shape depends on the data.
@@ -149,7 +149,7 @@ class TensorRtEngine:
                 'set_optimization_profile_async',
             )
             stream.synchronize()  # the shapes are of the new profile
-            for tensor in (image, *beside):
+            for tensor in (image, *auxiliary_inputs):
                 self._check(context.set_input_shape(tensor.name, tensor.shape), 'set_input_shape')
             memory = DeviceBuffer(max(256, self._engine.device_memory_size_v2))
             context.set_device_memory(memory.pointer, memory.size)

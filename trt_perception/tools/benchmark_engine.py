@@ -17,13 +17,13 @@ from typing import Any
 from typing import Final
 
 from trt_perception.benchmarking.frames import load_frames
-from trt_perception.benchmarking.measure import Agreement
+from trt_perception.benchmarking.measure import BoxAgreement
 from trt_perception.benchmarking.measure import compare_detections
 from trt_perception.benchmarking.model import BenchmarkOptions
 from trt_perception.benchmarking.model import ModelReport
 from trt_perception.benchmarking.model import measure_model
+from trt_perception.benchmarking.pace import BenchmarkProgress
 from trt_perception.benchmarking.pace import Pace
-from trt_perception.benchmarking.pace import Progress
 from trt_perception.benchmarking.pace import stopped_by_interrupt
 from trt_perception.benchmarking.plot import plot_reports
 from trt_perception.benchmarking.report import agreement_text
@@ -92,7 +92,7 @@ class BenchmarkReport:
     options: BenchmarkOptions
     pictures: tuple[str, ...]
     models: tuple[ModelReport, ...]
-    agreement: tuple[Agreement | None, ...]
+    agreement: tuple[BoxAgreement | None, ...]
     partial: bool
 
 
@@ -214,7 +214,7 @@ def _measure(
         1 + bool(options.depths) if m.is_onnx else 1 + options.naive + len(options.depths)
         for m in models
     )
-    with Progress(steps) as progress:
+    with BenchmarkProgress(steps) as progress:
         pace = Pace(options.count, options.warmup, options.seconds, progress)
 
         def finished(report: ModelReport) -> None:

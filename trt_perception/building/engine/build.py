@@ -32,10 +32,10 @@ from trt_perception.building.engine.network import add_profiles
 from trt_perception.building.engine.network import keep_in_fp32
 from trt_perception.building.engine.network import parse_onnx
 from trt_perception.building.engine.network import tensor_specs
-from trt_perception.building.engine.progress import Progress
+from trt_perception.building.engine.progress import EngineProgress
 from trt_perception.building.engine.progress import make_monitor
 from trt_perception.building.engine.progress import run_watched
-from trt_perception.building.engine.release import Gpu
+from trt_perception.building.engine.release import BuildGpu
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.engine.release import uses_strong_typing
 from trt_perception.building.options.build_options import BuildOptions
@@ -78,7 +78,7 @@ class BuiltPlan:
     content: bytes
     flavour: str
     version: str
-    gpu: Gpu | None
+    gpu: BuildGpu | None
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     profiles: tuple[ShapeProfile, ...]
@@ -100,7 +100,7 @@ def build_plan(
     *,
     fp32_nodes: Collection[str] = (),
     calibration: CalibrationFeed | None = None,
-    progress: Progress = lambda *_: None,
+    progress: EngineProgress = lambda *_: None,
 ) -> BuiltPlan:
     """Build a plan.
 

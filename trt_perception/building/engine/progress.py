@@ -13,10 +13,10 @@ from typing import Any
 from typing import Final
 from typing import TypeVar
 
-__all__ = ['Progress', 'make_monitor', 'run_watched']
+__all__ = ['EngineProgress', 'make_monitor', 'run_watched']
 
 #: Told what is done now, how many steps of it are done, and of how many.
-Progress = Callable[[str, int, int], None]
+EngineProgress = Callable[[str, int, int], None]
 _POLL_S: Final = 0.1
 _FINE: Final = 1000
 _Result = TypeVar('_Result')

@@ -20,7 +20,7 @@ from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.errors import CudaError
 from trt_perception.errors import EngineError
 
-__all__ = ['Gpu', 'TensorRt', 'find_gpu', 'find_tensorrt', 'uses_strong_typing']
+__all__ = ['BuildGpu', 'TensorRt', 'find_gpu', 'find_tensorrt', 'uses_strong_typing']
 
 #: There with every NVIDIA driver on Linux, but on a Jetson, which has no TensorRT-RTX either.
 _DRIVER: Final = Path('/dev/nvidiactl')
@@ -33,7 +33,7 @@ _FIRST_STRONG: Final = (10, 12)
 
 
 @dataclass(frozen=True)
-class Gpu:
+class BuildGpu:
     """The GPU of this machine.
 
     Attributes:
@@ -62,7 +62,7 @@ class TensorRt:
     module: Any
     flavour: str
     version: str
-    gpu: Gpu | None
+    gpu: BuildGpu | None
     why_no_gpu: str = ''
 
     @property
@@ -147,12 +147,12 @@ def _signals_later() -> Iterator[None]:
             signal.raise_signal(came[0])
 
 
-def find_gpu() -> tuple[Gpu | None, str]:
+def find_gpu() -> tuple[BuildGpu | None, str]:
     """Return the first GPU; None, and why, where there is none or nothing to ask with."""
     try:
         device = gpu.Device(0)
         major, minor = device.compute_capability
-        return Gpu(device.name, f'{major}.{minor}', gpu.versions()), ''
+        return BuildGpu(device.name, f'{major}.{minor}', gpu.versions()), ''
     except CudaError as error:
         return None, str(error)
 

@@ -27,7 +27,7 @@ from trt_perception.gpu import Event
 from trt_perception.gpu import Graph
 from trt_perception.model.model_file import ModelFile
 
-__all__ = ['Latency', 'Verified', 'measure_latency', 'runs_here', 'verify_engine']
+__all__ = ['EngineLatency', 'Verified', 'measure_latency', 'runs_here', 'verify_engine']
 
 _RUNS: Final = 200
 # The GPU raises its clocks only after some work.
@@ -35,7 +35,7 @@ _WARM_UP_S: Final = 0.3
 
 
 @dataclass(frozen=True)
-class Latency:
+class EngineLatency:
     """Time of the network alone on the GPU, in milliseconds, one image at a time."""
 
     p50: float
@@ -61,7 +61,7 @@ class Verified:
     layers: tuple[LayerInfo, ...]
     others: Mapping[str, str]
     context_bytes: int
-    latency: Latency
+    latency: EngineLatency
 
     @property
     def precisions(self) -> dict[str, int]:
@@ -137,7 +137,7 @@ def verify_engine(
     )
 
 
-def measure_latency(model: ModelFile, device: Device, shape: tuple[int, ...]) -> Latency:
+def measure_latency(model: ModelFile, device: Device, shape: tuple[int, ...]) -> EngineLatency:
     """Time an engine alone, on zeros, by a CUDA graph as in the node, where it can be captured.
 
     Args:
@@ -173,4 +173,4 @@ def measure_latency(model: ModelFile, device: Device, shape: tuple[int, ...]) ->
                 seconds.append(end.seconds_since(start))
         engine.save_runtime_cache()  # the node's first start on this machine is its second
         p50, p99 = (float(value) for value in np.percentile(seconds, (50, 99)))
-        return Latency(p50 * 1e3, p99 * 1e3)
+        return EngineLatency(p50 * 1e3, p99 * 1e3)

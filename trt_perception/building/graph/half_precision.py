@@ -26,7 +26,7 @@ from trt_perception.building.graph.graph_index import GraphIndex
 from trt_perception.building.graph.graph_index import opset
 from trt_perception.building.graph.mac_count import infer_shapes
 
-__all__ = ['HALF_TYPES', 'Narrowed', 'narrowed']
+__all__ = ['HALF_TYPES', 'HalfPrecisionModel', 'narrowed']
 
 #: By the name of a precision: ONNX's type, NumPy's type, and what its tensors' names end with.
 HALF_TYPES: Final[Mapping[str, tuple[int, npt.DTypeLike, str]]] = {
@@ -43,7 +43,7 @@ _TYPED_BY_ATTRIBUTE: Final = frozenset(
 
 
 @dataclass
-class Narrowed:
+class HalfPrecisionModel:
     """A rewritten model.
 
     Attributes:
@@ -59,7 +59,9 @@ class Narrowed:
     casts: int = 0
 
 
-def narrowed(model: onnx.ModelProto, precision: str, keep: Mapping[str, str]) -> Narrowed:
+def narrowed(
+    model: onnx.ModelProto, precision: str, keep: Mapping[str, str]
+) -> HalfPrecisionModel:
     """Return a model whose nodes compute in FP16 or BF16.
 
     Args:
@@ -106,7 +108,7 @@ class _Rewriting:
         self.graph = model.graph
         self.index = GraphIndex(model.graph)
         self.opset = opset(model)
-        self.result = Narrowed(model)
+        self.result = HalfPrecisionModel(model)
         inferred = infer_shapes(model).graph
         self.types = {
             entry.name: entry.type.tensor_type.elem_type
@@ -117,7 +119,7 @@ class _Rewriting:
     def is_float(self, name: str) -> bool:
         return self.types.get(name) == TensorProto.FLOAT
 
-    def run(self) -> Narrowed:
+    def run(self) -> HalfPrecisionModel:
         self._decide()
         want_narrow: set[str] = set()
         want_wide = {entry.name for entry in self.graph.output}

@@ -29,7 +29,7 @@ from trt_perception.building.precision.convert import convert_precision
 from trt_perception.building.precision.quantise import QuantisationReport
 from trt_perception.building.precision.quantise import quantise
 from trt_perception.building.precision.quantise_modelopt import quantise_with_modelopt
-from trt_perception.building.report import Progress
+from trt_perception.building.report import StepProgress
 from trt_perception.errors import ConfigError
 from trt_perception.files.cache import cache_folder
 from trt_perception.images.picture_files import frame_of
@@ -39,7 +39,7 @@ from trt_perception.model.input_layout import split_inputs
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
-__all__ = ['Precise', 'choose_images', 'make_precise', 'unused_options']
+__all__ = ['ConvertedModel', 'choose_images', 'make_precise', 'unused_options']
 
 _QUANTISED = ('int8', 'fp8')
 #: Options that only count where this package calibrates.
@@ -50,7 +50,7 @@ _CALIBRATION = (
 
 
 @dataclass(frozen=True)
-class Precise:
+class ConvertedModel:
     """A model in the precision that was asked for.
 
     Attributes:
@@ -132,8 +132,8 @@ def make_precise(
     preprocessing: Preprocessing,
     tensorrt: TensorRt,
     shapes: Mapping[str, tuple[int, ...]],
-    progress: Progress,
-) -> Precise:
+    progress: StepProgress,
+) -> ConvertedModel:
     """Quantise and convert.
 
     Args:
@@ -193,7 +193,7 @@ def make_precise(
     details: dict[str, Any] = {'conversion': report.as_dict()}
     if quantised is not None:
         details['calibration'] = quantised.as_dict()
-    return Precise(
+    return ConvertedModel(
         model=converted.model,
         stand_in=model if is_quantised(model) else converted.model,
         fp32_nodes=() if strongly_typed else tuple(report.kept),

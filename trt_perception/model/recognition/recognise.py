@@ -35,12 +35,12 @@ from trt_perception.model.recognition.facts import facts_of
 from trt_perception.model.recognition.outputs import Candidate
 from trt_perception.model.recognition.outputs import candidates
 from trt_perception.model.recognition.refusal import NEEDED
-from trt_perception.model.recognition.refusal import Unsaid
-from trt_perception.model.recognition.refusal import refuse_unsaid
+from trt_perception.model.recognition.refusal import MissingModelInfo
+from trt_perception.model.recognition.refusal import refuse_missing_info
 from trt_perception.model.tensors import INPUT_DTYPES
 from trt_perception.model.tensors import TensorSpec
 
-__all__ = ['PREPROCESSING', 'Given', 'Recognised', 'RunOnce', 'recognise']
+__all__ = ['PREPROCESSING', 'ModelOverrides', 'Recognised', 'RunOnce', 'recognise']
 
 #: Runs a model on its inputs, by name, and returns the shapes of its outputs, in their order.
 RunOnce = Callable[[Mapping[str, npt.NDArray[Any]]], Sequence[tuple[int, ...]]]
@@ -84,7 +84,7 @@ PREPROCESSING: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 @dataclass(frozen=True)
-class Given:
+class ModelOverrides:
     """What the user said; it wins over everything that a model shows.
 
     Attributes:
@@ -122,7 +122,7 @@ def recognise(
     metadata: Mapping[str, str],
     config: Mapping[str, Any] | None,
     *,
-    given: Given | None = None,
+    given: ModelOverrides | None = None,
     run: RunOnce | None = None,
 ) -> Recognised:
     """Tell how to feed and read a model, or which parameters would.
@@ -141,7 +141,7 @@ def recognise(
         EngineError: the model is no detector of boxes, or no parameter would make it readable, or
             it does not run.
     """
-    given = given or Given()
+    given = given or ModelOverrides()
     facts = facts_of(name, metadata, config)
     evidence = list(facts.evidence)
     image, beside = split_inputs(name, inputs)
@@ -177,7 +177,7 @@ def recognise(
     values.update(given.preprocessing)
     if size is not None:
         values['input_size'] = size
-    unsaid = Unsaid(
+    unsaid = MissingModelInfo(
         fitting=tuple(names),
         with_other_names=tuple(others),
         class_names=len(class_names),
@@ -185,7 +185,7 @@ def recognise(
         trained=tuple(DECODERS) if trained else tuple(PREPROCESSING),
         resampling='' if 'antialias' in given.preprocessing else facts.resampling,
     )
-    refuse_unsaid(name, inputs, outputs, evidence, unsaid)
+    refuse_missing_info(name, inputs, outputs, evidence, unsaid)
     if chosen == 'torchvision':
         evidence.append(f'torchvision -> label 0, the background, is called {class_names[0]!r}')
     layout = 'nhwc' if image_shape(image) == 'nhwc' else 'nchw'

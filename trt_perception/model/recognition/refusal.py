@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trt_perception.errors import EngineError
-from trt_perception.errors import UnsaidError
+from trt_perception.errors import MissingModelInfoError
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.input_layout import has_size_input
 from trt_perception.model.input_layout import split_inputs
@@ -17,7 +17,7 @@ from trt_perception.model.preprocessing import COLOR_ORDERS
 from trt_perception.model.preprocessing import RESIZE_MODES
 from trt_perception.model.tensors import TensorSpec
 
-__all__ = ['NEEDED', 'Unsaid', 'refuse_unsaid']
+__all__ = ['NEEDED', 'MissingModelInfo', 'refuse_missing_info']
 
 #: Fields of Preprocessing that have no default.
 NEEDED: Final = ('input_size', 'resize', 'color_order', 'scale')
@@ -30,7 +30,7 @@ _CHOICES: Final = {
 
 
 @dataclass(frozen=True)
-class Unsaid:
+class MissingModelInfo:
     """What is known of a model, and what is not.
 
     Attributes:
@@ -50,12 +50,12 @@ class Unsaid:
     resampling: str = ''
 
 
-def refuse_unsaid(
+def refuse_missing_info(
     name: str,
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
     evidence: Sequence[str],
-    unsaid: Unsaid,
+    unsaid: MissingModelInfo,
 ) -> None:
     """Return where all is known; else list what is not, and what it can be.
 
@@ -111,7 +111,7 @@ def refuse_unsaid(
             f'model.{key}' for key in ('decoder', *NEEDED[1:]) if f'model.{key}' not in unknown
         ]
         choices.append(f'{" and ".join(lacking)} would need {", ".join(more)} too.')
-    raise UnsaidError(
+    raise MissingModelInfoError(
         f'{name} has no manifest beside it ({name}.json), so these parameters must say how to use '
         f'it: {", ".join(unknown)}. Seen: {"; ".join(seen)}. {" ".join(choices)} '
         'Set them (docs/parameters.md, docs/decoders.md), or write a manifest (docs/manifest.md)'
