@@ -5,14 +5,15 @@
     ├── EngineError     an engine or ONNX file cannot be used
     │   ├── ManifestError   its manifest is missing something, malformed or contradicts the file
     │   ├── BatchError      it takes several images at once, and one is all there is
-    │   └── UnsaidError     nothing says how to feed or read it; parameters could
+    │   └── MissingModelInfoError   nothing says how to feed or read it; parameters could
     ├── CudaError       a CUDA call failed
     ├── ImageError      one image cannot be read; carries the reason it is counted under
     ├── InterruptionError   the process was asked to end in the middle of something long
     └── WriteError      a file cannot be written: no room, no permission
 
-Each message says what was expected, what was found and what to do. An error of a lower layer is
-always attached as the cause.
+An error holds what was found, what was expected and what to do as fields. ``str`` makes a sentence
+of them; who needs a part takes the field and never reads the sentence. An error of a lower layer
+is always attached as the cause.
 """
 
 from __future__ import annotations
@@ -32,7 +33,35 @@ __all__ = [
 
 
 class TrtPerceptionError(Exception):
-    """Base of all errors that this package raises on purpose."""
+    """Base of all errors that this package raises on purpose.
+
+    Attributes:
+        subject: what the error is about: a file, a parameter, a call. Where nothing else is given
+            it is the whole sentence.
+        found: what is there.
+        expected: what should be there; empty where ``found`` says it all.
+        fix: what to do, as an instruction; empty where nobody can do anything.
+    """
+
+    def __init__(
+        self, subject: str, found: str = '', *, expected: str = '', fix: str = ''
+    ) -> None:
+        super().__init__(subject, found, expected, fix)
+        self.subject = subject
+        self.found = found
+        self.expected = expected
+        self.fix = fix
+
+    @property
+    def statement(self) -> str:
+        """What is wrong, without what to do."""
+        if self.expected:
+            got = f' (got {self.found})' if self.found else ''
+            return f'{self.subject}: expected {self.expected}{got}'
+        return f'{self.subject}: {self.found}' if self.found else self.subject
+
+    def __str__(self) -> str:
+        return f'{self.statement}; {self.fix}' if self.fix else self.statement
 
 
 class ConfigError(TrtPerceptionError):
@@ -59,11 +88,23 @@ class CudaError(TrtPerceptionError):
     """Raised when a CUDA call fails.
 
     Attributes:
+        status: name of CUDA's status, such as ``cudaErrorMemoryAllocation``; empty where the error
+            is none of CUDA's own.
         sticky: the GPU context is lost; nothing in this process can use the GPU any more.
     """
 
-    def __init__(self, message: str, *, sticky: bool = False) -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        subject: str,
+        found: str = '',
+        *,
+        expected: str = '',
+        fix: str = '',
+        status: str = '',
+        sticky: bool = False,
+    ) -> None:
+        super().__init__(subject, found, expected=expected, fix=fix)
+        self.status = status
         self.sticky = sticky
 
 
@@ -75,8 +116,10 @@ class ImageError(TrtPerceptionError):
             ``bad_length`` …).
     """
 
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
+    def __init__(
+        self, reason: str, subject: str, found: str = '', *, expected: str = '', fix: str = ''
+    ) -> None:
+        super().__init__(subject, found, expected=expected, fix=fix)
         self.reason = reason
 
 

@@ -137,7 +137,7 @@ def recognise(
         run: runs the model; asked for the shapes that the file leaves open.
 
     Raises:
-        UnsaidError: something remains unknown that parameters could say.
+        MissingModelInfoError: something remains unknown that parameters could say.
         EngineError: the model is no detector of boxes, or no parameter would make it readable, or
             it does not run.
     """

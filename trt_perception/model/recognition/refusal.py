@@ -67,7 +67,7 @@ def refuse_missing_info(
         unsaid: what was not.
 
     Raises:
-        UnsaidError: the parameters in its message could say the rest.
+        MissingModelInfoError: the parameters in its message could say the rest.
         EngineError: none could: no decoder reads such outputs.
     """
     seen = [f'inputs: {_listed(inputs)}', f'outputs: {_listed(outputs)}', *evidence]

@@ -1,0 +1,34 @@
+"""Errors are data: fields, and one sentence made of them."""
+
+import pytest
+
+from trt_perception.errors import CudaError
+from trt_perception.errors import EngineError
+from trt_perception.errors import ImageError
+
+
+@pytest.mark.parametrize(
+    ('error', 'sentence', 'statement'),
+    [
+        (EngineError('it is broken'), 'it is broken', 'it is broken'),
+        (EngineError('x.onnx', 'is empty'), 'x.onnx: is empty', 'x.onnx: is empty'),
+        (
+            EngineError('x.onnx', '3 bytes', expected='an ONNX file', fix='export it again'),
+            'x.onnx: expected an ONNX file (got 3 bytes); export it again',
+            'x.onnx: expected an ONNX file (got 3 bytes)',
+        ),
+        (EngineError('x', expected='y'), 'x: expected y', 'x: expected y'),
+        (EngineError('x', 'is z', fix='do w; then v'), 'x: is z; do w; then v', 'x: is z'),
+    ],
+)
+def test_sentence_and_statement(error, sentence, statement):
+    assert str(error) == sentence
+    assert error.statement == statement
+
+
+def test_fields_of_their_own():
+    image = ImageError('bad_step', 'step', '3', expected='at least 6 bytes')
+    assert (image.reason, str(image)) == ('bad_step', 'step: expected at least 6 bytes (got 3)')
+    lost = CudaError('cudaFree', 'failed', status='cudaErrorIllegalAddress', sticky=True)
+    assert (lost.status, lost.sticky) == ('cudaErrorIllegalAddress', True)
+    assert not CudaError('cudaFree').sticky
