@@ -102,7 +102,7 @@ class _Signals:
     """The signals that end the process, from now until the interpreter's end.
 
     The first asks for the end. One that follows within a second is the same once more; a later one
-    ends a process that hangs at once, as people expect who press Ctrl-C twice.
+    ends a process that hangs at once, as people expect who press Ctrl-C again.
 
     Python runs handlers in the main thread only, which sits in the middleware's wait. So a byte is
     written to a pipe by whichever thread the signal hits; blocking signals and sigwait would miss
