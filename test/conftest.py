@@ -11,6 +11,7 @@ import ast
 import fcntl
 import functools
 import importlib.util
+import logging
 import os
 import re
 import signal
@@ -154,6 +155,15 @@ def touches_ros(path):
     folders = path.parent, SUPPORT
     helpers = [folder / f'{name}.py' for name in names for folder in folders]
     return any(touches_ros(helper) for helper in helpers if helper.is_file())
+
+
+@pytest.fixture(autouse=True)
+def _own_log_level():
+    """Leave the package's logger as it was: a node in this process sets it for good."""
+    logger = logging.getLogger('trt_perception')
+    level, handlers, propagate = logger.level, logger.handlers[:], logger.propagate
+    yield
+    logger.level, logger.handlers[:], logger.propagate = level, handlers, propagate
 
 
 @pytest.fixture(autouse=True, scope='session')

@@ -70,6 +70,8 @@ def _run(module: str, interrupted: int = 130) -> int:
     if catches:  # else a shell in the background ignores it
         # Nothing has begun that must be ended in order.
         signal.signal(signal.SIGINT, lambda *_: os._exit(interrupted))
+    # OpenCV looks at it when it is first imported: a second wall behind our own checks.
+    os.environ.setdefault('OPENCV_IO_MAX_IMAGE_PIXELS', str(_MAX_PIXELS))
     main = importlib.import_module(module).main
     try:
         with guarded_streams() as output:

@@ -183,7 +183,7 @@ def test_a_file_for_another_node(tmp_path):
     findings = run(faults.tiny(tmp_path), '--params-file', file)
     assert reds(findings) == []
     (unused,) = [e for e in findings if e['area'] == 'parameters' and e['level'] == 'yellow']
-    assert 'its sections are for /rear/detector' in unused['found']
+    assert 'but for /rear/detector' in unused['found']
     there = run(tmp_path / 'tiny.onnx', '--params-file', file, '--node', '/rear/detector')
     assert len(reds(there)) == 1
 

@@ -209,7 +209,7 @@ def test_another_node_of_the_same_name(client, adjustable):
         assert_said(adjustable, WARN, f'2 nodes are called {name}:')
         adjustable.program.wait_for_line('2 nodes .*namespace:=.*nobody publishes')
         ended = subprocess.run(
-            [executable('doctor'), '--seconds', '1', '--json'],
+            [executable('doctor'), '--seconds', '5', '--json'],
             capture_output=True,
             text=True,
             timeout=DEADLINE_S,

@@ -53,13 +53,13 @@ def main():
     published, first, last = 0, 0.0, 0.0
     publish = FrameStatistics.publish
 
-    def record(self, times):
+    def record(self, times, time_s):
         nonlocal published, first, last
         published, last = published + 1, time.monotonic()
         first = first or last
         if published > START_UP:
             ages[min(int(times.total / BIN_S), len(ages) - 1)] += 1
-        publish(self, times)
+        publish(self, times, time_s)
 
     FrameStatistics.publish = record
     code = run_node(lambda: DetectorNode(open_pipeline=Pipeline), DetectorNode.close, sys.argv)
