@@ -208,6 +208,8 @@ def test_the_decoders_on_offer_are_those_there_are():
         ({'model.input_size': [0, 48]}, ["'model.input_size'", 'got [0, 48]']),
         ({'model.input_size': [64, -1]}, ['got [64, -1]']),
         ({'model.input_size': [64, 32768]}, ['1 to 32767', 'got [64, 32768]']),
+        ({'model.input_size': [8192, 8193]}, ['at most 67108864', 'got [8192, 8193]']),
+        ({'model.input_size': [32767, 32767]}, ['got [32767, 32767]']),
         ({'model.mean': [0.5]}, ["'model.mean'", '3 values', 'got 1']),
         ({'model.mean': [0.0, math.nan, 0.0]}, ["'model.mean'", 'must be from', 'nan']),
         ({'model.mean': [0.0, 0.0, -math.inf]}, ['must be from', '-inf']),
@@ -236,7 +238,7 @@ def test_other_rules(values, words):
 
 
 def test_arrays_of_the_right_length_are_accepted():
-    for size in ([], [1, 1], [640, 480], [32767, 32767]):
+    for size in ([], [1, 1], [640, 480], [8192, 8192], [1, 32767]):
         config = DetectorConfig.from_values({'model.input_size': size})
         assert config.model_input_size == tuple(size)
     config = DetectorConfig.from_values({'model.mean': [-1, 0, 1], 'model.std': [0.1, 1, 100]})

@@ -26,6 +26,7 @@ from trt_perception.model.manifest import DECODERS
 from trt_perception.model.manifest import number_fault
 from trt_perception.model.preprocessing import COLOR_ORDERS
 from trt_perception.model.preprocessing import RESIZE_MODES
+from trt_perception.model.preprocessing import size_fault
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.plain_text import MAX_CLASSES
 from trt_perception.plain_text import MAX_PATH_LENGTH
@@ -252,11 +253,8 @@ class DetectorConfig:
                 raise ConfigError(
                     f"parameter '{name}' must be empty or have {count} values (got {len(value)})"
                 )
-        if any(not 1 <= side <= 32767 for side in self.model_input_size):
-            raise ConfigError(
-                "parameter 'model.input_size' must be [width, height], each from 1 to 32767 "
-                f'pixels (got {list(self.model_input_size)})'
-            )
+        if self.model_input_size and (fault := size_fault(self.model_input_size)):
+            raise ConfigError(f"parameter 'model.input_size' {fault}")
         for name, fault in (
             ('class_filter', _names_fault(self.class_filter, distinct=False)),
             ('model.class_names', _names_fault(self.model_class_names)),

@@ -261,6 +261,7 @@ OUT_OF_RANGE = [
     (['preprocessing', 'input_size'], [64, -48], 'width, height'),
     (['preprocessing', 'input_size'], [64.5, 48], 'whole pixels'),
     (['preprocessing', 'input_size'], [32768, 48], 'whole pixels'),
+    (['preprocessing', 'input_size'], [32767, 32767], 'at most 67108864 pixels'),
     (['preprocessing', 'resize'], 'crop', 'letterbox, letterbox_top_left, stretch'),
     (['preprocessing', 'pad_value'], -1, 'from 0 to 255'),
     (['preprocessing', 'pad_value'], 256, 'from 0 to 255'),

@@ -35,6 +35,7 @@ from trt_perception.model.preprocessing import COLOR_ORDERS
 from trt_perception.model.preprocessing import LAYOUTS
 from trt_perception.model.preprocessing import RESIZE_MODES
 from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.preprocessing import size_fault
 from trt_perception.model.tensors import INPUT_DTYPES
 from trt_perception.model.tensors import TENSOR_DTYPES
 from trt_perception.model.tensors import TensorSpec
@@ -190,10 +191,8 @@ def _preprocessing(section: JsonSection) -> Preprocessing:
         return [section.finite(value, key) for value in values]
 
     size = numbers('input_size', 2)
-    if any(side != int(side) or not 1 <= side <= 32767 for side in size):
-        raise ManifestError(
-            f'{section.where}: "input_size" must be [width, height] in whole pixels (got {size})'
-        )
+    if fault := size_fault(size):
+        raise ManifestError(f'{section.where}: "input_size" {fault}')
     std = numbers('std', 3)
     mean = numbers('mean', 3)
     scale = section.number('scale')

@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from trt_perception.images.letterbox import ResizeMode
+from trt_perception.plain_text import shown
 
-__all__ = ['COLOR_ORDERS', 'LAYOUTS', 'RESIZE_MODES', 'Preprocessing']
+__all__ = ['COLOR_ORDERS', 'LAYOUTS', 'RESIZE_MODES', 'Preprocessing', 'size_fault']
 
 RESIZE_MODES: Final[tuple[ResizeMode, ...]] = ('letterbox', 'letterbox_top_left', 'stretch')
 COLOR_ORDERS: Final = ('rgb', 'bgr')
 LAYOUTS: Final = ('nchw', 'nhwc')
+
+_LONGEST_SIDE: Final = 32767
+# 0.8 GB as float32: whoever asks for more has mistaken a number, and would lose the process to it.
+_MOST_PIXELS: Final = 2**26
+
+
+def size_fault(size: Sequence[float]) -> str:
+    """Return what keeps numbers from being width and height of an input, as in 'must be …'.
+
+    Args:
+        size: in pixels.
+
+    Returns:
+        '' where nothing does.
+    """
+    whole = len(size) == 2 and all(
+        side == int(side) and 1 <= side <= _LONGEST_SIDE for side in size
+    )
+    if whole and size[0] * size[1] <= _MOST_PIXELS:
+        return ''
+    return (
+        f'must be [width, height] in whole pixels, each from 1 to {_LONGEST_SIDE}, and at most '
+        f'{_MOST_PIXELS} pixels together (got {shown(list(size))})'
+    )
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from trt_perception.errors import EngineError
 from trt_perception.files.json_section import found
 from trt_perception.files.literals import read_literal
 from trt_perception.model.manifest import number_fault
+from trt_perception.model.preprocessing import size_fault
 from trt_perception.plain_text import name_fault
 from trt_perception.plain_text import names_fault
 
@@ -282,8 +283,8 @@ def _numbers(key: str, value: object, count: int = 1) -> tuple[float, ...]:
 def _is_size(value: object) -> bool:
     return (
         isinstance(value, list | tuple)
-        and len(value) == 2
-        and all(type(side) is int and 1 <= side <= 32767 for side in value)
+        and all(type(side) is int for side in value)
+        and not size_fault(value)
     )
 
 
