@@ -18,6 +18,9 @@ is always attached as the cause.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from collections.abc import Sequence
+
 __all__ = [
     'BatchError',
     'ConfigError',
@@ -81,7 +84,25 @@ class BatchError(EngineError):
 
 
 class MissingModelInfoError(EngineError):
-    """Raised when nothing says how to feed or read a model, and parameters could."""
+    """Raised when nothing says how to feed or read a model, and parameters could.
+
+    Attributes:
+        missing: what is unknown: names of parameters without ``model.``, each with its choices.
+        seen: what the model shows, one sentence each.
+    """
+
+    def __init__(
+        self,
+        subject: str,
+        found: str,
+        *,
+        fix: str,
+        missing: Mapping[str, str],
+        seen: Sequence[str],
+    ) -> None:
+        super().__init__(subject, found, fix=fix)
+        self.missing = dict(missing)
+        self.seen = tuple(seen)
 
 
 class CudaError(TrtPerceptionError):

@@ -144,11 +144,11 @@ def test_more_than_one_image_input(tmp_path, refused):
 
 
 def test_outputs_that_nobody_can_read(tmp_path, refused):
-    path = write_detector(tmp_path)
+    path = write_detector(tmp_path).rename(tmp_path / 'model.onnx')
     message = refused('--onnx', path)
-    assert 'these options must say' in message
-    assert '--class-names' in message
-    assert 'model.' not in message
+    assert 'model.onnx: there is no manifest (model.onnx.json)' in message
+    assert 'these are unknown: --class-names' in message
+    assert 'model.' not in message.replace('model.onnx', '')
     assert 'parameter' not in message
 
 
@@ -161,8 +161,8 @@ def test_what_the_loader_would_refuse_is_not_built(tmp_path, refused, monkeypatc
     qdq += ('--qdq-onnx', tmp_path / 'q.onnx')
     for more in ((), qdq):
         message = refused(*given, *more, '--class-names', 'a', 'b', 'c')
-        assert 'with 3 classes the decoder dense' in message
-        assert '(got output0 float32[1, 14, 6000]); check class names and decoder' in message
+        assert 'as the decoder dense (objectness false, transposed false) reads' in message
+        assert 'with 3 classes (got output0 float32[1, 14, 6000])' in message
         assert 'the decoder dense' in refused(*given, *more, '--decoder', 'yolox')
         assert 'the decoder detr' in refused(*given, *more, '--decoder', 'detr')
     assert parsed == []

@@ -397,11 +397,14 @@ def test_no_manifest(tmp_path):
     assert findings['trial run'].level == 'green'
 
     def unsaid():
-        raise MissingModelInfoError('say model.scale. Seen: inputs; outputs. Set them')
+        missing = {'scale': 'a number; mostly 1/255'}
+        raise MissingModelInfoError(
+            'x', 'say model.scale; seen', fix='set it', missing=missing, seen=['inputs']
+        )
 
     finding = model(path, trial=unsaid)['trial run']
     assert finding.level == 'red'
-    assert finding.found == 'say model.scale. Seen: inputs; outputs. Set them'
+    assert finding.found == 'x: say model.scale; seen'
     assert '--params-file, --param' in finding.fix
 
 

@@ -58,7 +58,7 @@ def test_one_anchor_a_cell_with_objectness_could_be_yolox():
     message = refusal(tensors(output=(1, 8400, 85)), class_names=COCO)
     assert 'dense_objectness_transposed' in message
     assert 'yolox' in message
-    assert 'model.decoder says which' in message
+    assert 'model.decoder: the outputs fit dense_objectness_transposed and yolox' in message
     found = recognised(tensors(output=(1, 8400, 85)), class_names=COCO, decoder='yolox')
     assert found.preprocessing.color_order == 'bgr'
     assert found.preprocessing.scale == 1.0
@@ -187,7 +187,7 @@ def test_as_many_queries_as_a_coarse_grid_has_cells(size):
     found = recognised(tensors(output0=(1, 300, 6)), known, inputs=inputs)
     assert found.decoder == DECODERS['end_to_end']
     message = refusal(tensors(output0=(1, 300, 6)), inputs=inputs, class_names=list(COCO))
-    assert 'fit end_to_end and rtdetr_end_to_end: model.decoder says which' in message
+    assert 'model.decoder: the outputs fit end_to_end and rtdetr_end_to_end' in message
 
 
 def test_keypoints_of_one_class_behind_final_boxes_are_refused_by_name():
@@ -212,9 +212,9 @@ def test_open_dimensions_fit_what_the_exporter_writes():
 
 def test_anchors_tell_rows_from_columns_where_nobody_said_the_classes():
     message = refusal(tensors(output0=(1, 84, 8400)))
-    assert 'The outputs have 80 classes as dense or 79 classes as dense_objectness.' in message
+    assert 'the outputs have 80 classes as dense or 79 classes as dense_objectness.' in message
     message = refusal(tensors(output0=(1, 8400, 84)))
-    assert 'The outputs fit dense_transposed and dense_objectness_transposed and yolox' in message
+    assert 'the outputs fit dense_transposed and dense_objectness_transposed and yolox' in message
 
 
 def test_raw_grids_of_four_dimensions_are_refused_by_name():
@@ -237,7 +237,7 @@ def test_raw_grids_of_four_dimensions_are_refused_by_name():
 )
 def test_another_number_of_class_names_is_told(outputs, names, said):
     message = refusal(outputs, class_names=list(names))
-    assert f'The outputs have {said}' in message
+    assert f'the outputs have {said}' in message
     assert 'correct the class names' in message
     assert 'fit no decoder' not in message
 

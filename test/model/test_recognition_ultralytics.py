@@ -111,7 +111,7 @@ def test_as_many_rows_as_anchors_are_no_queries():
 @pytest.mark.parametrize('version', ['', 'main', '8.4', '8.x.1', '9' * 5000])
 def test_six_columns_of_a_release_that_is_not_said_are_not_guessed(version):
     message = refusal(tensors(**SIX), {**written(RTDETR_NAME, version=version), **PAIR})
-    assert 'fit rtdetr_ultralytics and rtdetr_end_to_end: model.decoder says which' in message
+    assert 'model.decoder: the outputs fit rtdetr_ultralytics and rtdetr_end_to_end' in message
 
 
 def test_six_columns_of_a_model_without_a_name_are_not_guessed():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,7 +17,6 @@ from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.options.sources import read_class_names
 from trt_perception.building.options.values import ShapeProfile
 from trt_perception.building.precision.calibration import open_session
-from trt_perception.errors import EngineError
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.input_layout import image_size
@@ -136,18 +134,14 @@ def recognise_source(
     given = _given(options, image)
     manifest = source.file.manifest
     if manifest is None:
-        try:
-            recognised = recognise(
-                source.file.path.name,
-                (image, *beside),
-                outputs,
-                source.metadata,
-                source.file.config,
-                given=given,
-            )
-        except EngineError as error:
-            raise EngineError(_as_options(str(error))) from error
-        return replace(recognised, evidence=tuple(map(_as_options, recognised.evidence)))
+        return recognise(
+            source.file.path.name,
+            (image, *beside),
+            outputs,
+            source.metadata,
+            source.file.config,
+            given=given,
+        )
     return Recognised(
         DECODERS[given.decoder] if given.decoder else manifest.decoder,
         replace(manifest.preprocessing, **given.preprocessing),
@@ -159,9 +153,7 @@ def recognise_source(
 def _sources(manifest: str, options: BuildOptions, given: ModelOverrides) -> tuple[str, ...]:
     """Tell what came from the options and what from the manifest, a sentence each."""
     fields = ('resize', 'antialias', 'pad_value', 'color_order', 'scale', 'mean', 'std')
-    flags = [
-        f'--{name}'.replace('_', '-') for name in fields if getattr(options, name) is not None
-    ]
+    flags = [_flag(name) for name in fields if getattr(options, name) is not None]
     evidence = [f'{", ".join(flags)} -> preprocessing'] if flags else []
     rest = 'the rest of the preprocessing' if flags else 'preprocessing'
     if given.decoder:
@@ -197,17 +189,13 @@ def check_readable(
         return  # operators of others: only the engine will tell
     name = source.file.path.name
     manifest = described(source.file, recognised, inputs, outputs).manifest
-    try:
-        resolve_model_spec(name, manifest, inputs, outputs, ModelOverrides(), any_batch=True)
-    except EngineError as error:
-        raise EngineError(_as_options(str(error))) from error
+    given = ModelOverrides(written=_flag)
+    resolve_model_spec(name, manifest, inputs, outputs, given, any_batch=True)
 
 
-def _as_options(message: str) -> str:
-    """Say what the node calls parameters in the words of the command line."""
-    text = message.replace('these parameters must say', 'these options must say')
-    text = re.sub(r'Set them \([^)]*\)', 'Give them', text)
-    return re.sub(r'\bmodel\.([a-z_]+)', lambda found: '--' + found[1].replace('_', '-'), text)
+def _flag(name: str) -> str:
+    """Return the option that says what the node's parameter ``model.NAME`` does."""
+    return '--' + name.replace('_', '-')
 
 
 def _given(options: BuildOptions, image: TensorSpec) -> ModelOverrides:
@@ -222,4 +210,4 @@ def _given(options: BuildOptions, image: TensorSpec) -> ModelOverrides:
         'std': options.std,
     }
     values = {key: value for key, value in values.items() if value is not None}
-    return ModelOverrides(values, options.decoder or '', read_class_names(options))
+    return ModelOverrides(values, options.decoder or '', read_class_names(options), _flag)

@@ -68,7 +68,7 @@ def check_model(
             yield Finding(_AREA, 'trial run', 'green', trial())
         except MissingModelInfoError as error:
             fix = 'give doctor the parameters of the node (--params-file, --param), or set them'
-            yield Finding(_AREA, 'trial run', 'red', str(error), fix)
+            yield Finding(_AREA, 'trial run', 'red', error.statement, fix)
         except TrtPerceptionError as error:
             yield _refused('trial run', error)
 

@@ -1,4 +1,4 @@
-"""What a model wants and gives: tensors, manifest and parameters brought together.
+"""Model inputs and outputs: tensors, manifest and parameters brought together.
 
 A parameter wins over the manifest; the tensors must agree with both. Without a manifest the model
 itself is asked (model.recognition). What nothing says is an error that lists the parameters to
@@ -8,6 +8,7 @@ set: nothing about a model is ever guessed.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace
@@ -128,7 +129,7 @@ def resolve_model_spec(
         )
         for sentence in known.evidence:
             _LOG.info('%s: %s', name, sentence)
-    resolved = _image_input(name, image, known.preprocessing, any_batch=any_batch)
+    resolved = _image_input(name, image, known.preprocessing, given.written, any_batch=any_batch)
     batch = resolved.shape[0] if len(resolved.shape) == 4 else 1
     constants = constant_inputs(auxiliary_inputs, known.preprocessing.input_size, batch)
     spec = ModelSpec(
@@ -144,8 +145,11 @@ def resolve_model_spec(
     _check_outputs(name, spec.decoder, outputs, len(spec.class_names), batch)
     if spec.decoder.family == 'labels_boxes_scores' and not has_size_input(spec.auxiliary_inputs):
         raise EngineError(
-            f'{name}: the boxes of {spec.decoder} are in units of a second input '
-            f'orig_target_sizes (got {_listed(inputs)}); export the detector with it'
+            name,
+            _listed(inputs),
+            expected=f'a second input orig_target_sizes, in whose units the boxes of '
+            f'{spec.decoder} are',
+            fix='export the detector with it',
         )
     return spec
 
@@ -177,8 +181,9 @@ def _check_tensors(
 ) -> None:
     if described != found:
         raise ManifestError(
-            f'{name}: the manifest describes {role}s {_listed(described)}, the model has '
-            f'{_listed(found)}; they do not belong together: make both again: {again}'
+            name,
+            f'the manifest describes {role}s {_listed(described)}, the model has {_listed(found)}',
+            fix=f'make both again, they do not belong together: {again}',
         )
 
 
@@ -190,7 +195,12 @@ def _listed(tensors: tuple[TensorSpec, ...]) -> str:
 
 
 def _image_input(
-    name: str, image: TensorSpec, preprocessing: Preprocessing, *, any_batch: bool
+    name: str,
+    image: TensorSpec,
+    preprocessing: Preprocessing,
+    written: Callable[[str], str],
+    *,
+    any_batch: bool,
 ) -> TensorSpec:
     """Return the image input with its final shape, held to the preprocessing."""
     width, height = preprocessing.input_size
@@ -202,31 +212,36 @@ def _image_input(
         wanted = (batch, 3, height, width)[-len(image.shape) :]
     if several and not any_batch:
         raise BatchError(
-            f'{name}: expected a model that takes one image at a time, {list(wanted)} (got '
-            f'{_listed((image,))}); export it with batch 1. Only evaluate_engine and '
-            'detect_images run batches'
+            name,
+            _listed((image,)),
+            expected=f'a model that takes one image at a time, {list(wanted)}',
+            fix='export it with batch 1: only evaluate_engine and detect_images run batches',
         )
     found = _listed((image,))
     if len(image.shape) != len(wanted) or any(
         side not in (-1, want) for side, want in zip(image.shape, wanted, strict=True)
     ):
         raise EngineError(
-            f'{name}: input must take {list(wanted)} (got {found}); check the input size'
+            name, found, expected=f'an input of {list(wanted)}', fix='check the input size'
         )
     if image.dtype not in INPUT_DTYPES:
         raise EngineError(
-            f'{name}: expected an input of {" or ".join(INPUT_DTYPES)} (got {found}); export the '
-            'detector with one'
+            name,
+            found,
+            expected=f'an input of {" or ".join(INPUT_DTYPES)}',
+            fix='export the detector with one',
         )
     if image.dtype != preprocessing.dtype:
         raise EngineError(
-            f'{name}: expected a {preprocessing.dtype} input, as its manifest says (got {found})'
+            name, found, expected=f'a {preprocessing.dtype} input, as its manifest says'
         )
     plain = preprocessing.scale, preprocessing.mean, preprocessing.std
     if image.dtype == 'uint8' and plain != (1, (0, 0, 0), (1, 1, 1)):
         raise EngineError(
-            f'{name}: {found} takes pixels as they are; expected model.scale 1, model.mean 0 and '
-            f'model.std 1 (got {plain})'
+            name,
+            ', '.join(map(str, plain)),
+            expected=f'{written("scale")} 1, {written("mean")} 0 and {written("std")} 1, because '
+            f'{found} takes pixels as they are',
         )
     return replace(image, shape=wanted)
 
@@ -242,7 +257,9 @@ def _check_outputs(
         for role, index in zip(roles, assigned, strict=True)
     ):
         raise EngineError(
-            f'{name}: with {classes} classes the decoder {decoder} expects '
-            f'{layout_text(decoder, classes, batch)} (got {_listed(outputs)}); check class '
-            'names and decoder'
+            name,
+            _listed(outputs),
+            expected=f'{layout_text(decoder, classes, batch)}, as the decoder {decoder} reads '
+            f'with {classes} classes',
+            fix='check class names and decoder',
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,6 +67,7 @@ def candidates(
     classes: int | None,
     facts: Facts,
     has_target_size: bool,
+    written: Callable[[str], str],
 ) -> list[Candidate]:
     """Return the decoders that fit: one where there is no doubt.
 
@@ -75,7 +77,8 @@ def candidates(
         outputs: as the runtime reports them.
         classes: how many class names there are, None where nobody said.
         facts: what metadata and config.json say.
-        has_target_size: there is a second input that is told a size.
+        has_target_size: there is a second input that takes a size.
+        written: makes of a parameter's name, without ``model.``, what the user must write.
 
     Raises:
         EngineError: the outputs are those of something else than a detector of boxes.
@@ -96,9 +99,9 @@ def candidates(
         if left:
             break
     if not facts.written:
-        _refuse_anchors(name, outputs, left)
+        _refuse_anchors(name, outputs, left, written)
     if classes is not None and left in ([], ['dense_objectness']):
-        _refuse_extra_channels(name, outputs, classes)
+        _refuse_extra_channels(name, outputs, classes, written)
     why = f' by {facts.exporter}' if facts.written else ''
     return [Candidate(decoder, f'{_listed(outputs)}{why} -> {decoder}') for decoder in left]
 
@@ -119,25 +122,36 @@ def _refuse_others(name: str, outputs: tuple[TensorSpec, ...]) -> None:
     masks = tuple(tensor for tensor in outputs if len(tensor.shape) == 4)
     if masks and any(0 < len(tensor.shape) < 4 for tensor in outputs):
         raise EngineError(
-            f'{name}: {_listed(masks)} beside the boxes is instance '
-            'segmentation; expected a detector of boxes: export one'
+            name,
+            f'{_listed(masks)} next to the boxes, as of instance segmentation',
+            expected='a detector of boxes',
+            fix='export one',
         )
     if outputs and all(len(tensor.shape) in (4, 5) for tensor in outputs):
         raise EngineError(
-            f'{name}: {_listed(outputs)} are the raw grids of a detector head; expected them '
-            'decoded and joined, as (1, N, 5 + C): export with that inside (YOLOv7: --grid)'
+            name,
+            f'the raw grids of a detector head: {_listed(outputs)}',
+            expected='outputs decoded and joined, as (1, N, 5 + C)',
+            fix='export with that inside (YOLOv7: --grid)',
         )
 
 
-def _refuse_anchors(name: str, outputs: tuple[TensorSpec, ...], fitting: list[str]) -> None:
+def _refuse_anchors(
+    name: str,
+    outputs: tuple[TensorSpec, ...],
+    fitting: list[str],
+    written: Callable[[str], str],
+) -> None:
     """Refuse boxes and scores of anchors, whose shapes fit a transformer's but for the number."""
     most = _most_rows(outputs)
     if most > _MOST_QUERIES and {DECODERS[decoder].family for decoder in fitting} == {'detr'}:
         raise EngineError(
-            f'{name}: {_listed(outputs)} are {most} boxes and their scores, as YOLO-NAS gives '
-            'them without its NMS, which is not read; transformers have up to '
-            f'{_MOST_QUERIES}. Export it with its NMS inside; if these are queries, set '
-            f'model.decoder to one of {", ".join(fitting)}'
+            name,
+            f'{_listed(outputs)} are {most} boxes and their scores, as YOLO-NAS outputs them '
+            'without its NMS, which is not supported; transformers have up to '
+            f'{_MOST_QUERIES}',
+            fix='export it with its NMS inside; if these are queries, set '
+            f'{written("decoder")} to one of {", ".join(fitting)}',
         )
 
 
@@ -145,7 +159,12 @@ def _most_rows(outputs: tuple[TensorSpec, ...]) -> int:
     return max((tensor.shape[1] for tensor in outputs if len(tensor.shape) == 3), default=0)
 
 
-def _refuse_extra_channels(name: str, outputs: tuple[TensorSpec, ...], classes: int) -> None:
+def _refuse_extra_channels(
+    name: str,
+    outputs: tuple[TensorSpec, ...],
+    classes: int,
+    written: Callable[[str], str],
+) -> None:
     """Refuse what has more channels than boxes and classes, and say what they look like."""
     if len(outputs) != 1 or len(outputs[0].shape) != 3 or min(outputs[0].shape[1:]) < 0:
         return
@@ -158,15 +177,17 @@ def _refuse_extra_channels(name: str, outputs: tuple[TensorSpec, ...], classes: 
     if extra > 0:
         has.append(f'{extra} more channels than 4 of a box and {classes} classes')
         could += _looks_like(extra)
-        could += ['objectness: then set model.decoder to dense_objectness'] if extra == 1 else []
+        if extra == 1:
+            could.append(f'objectness: then set {written("decoder")} to dense_objectness')
         fewer = classes + extra - 1
         could.append(
             f'of {fewer + 1} classes or, with objectness, {fewer}: then correct the class names'
         )
     if has:
         raise EngineError(
-            f'{name}: {_listed(outputs)} has {", or ".join(has)}; they may be '
-            f'{", or ".join(could)}. Expected a detector of boxes'
+            name,
+            f'{_listed(outputs)} has {", or ".join(has)}; they may be {", or ".join(could)}',
+            expected='a detector of boxes',
         )
 
 

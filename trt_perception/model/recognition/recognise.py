@@ -91,11 +91,14 @@ class ModelOverrides:
         preprocessing: fields of Preprocessing.
         decoder: a name of DECODERS, or empty.
         class_names: in the network's order, or empty.
+        written: makes of a parameter's name, without ``model.``, what the user writes, for
+            messages.
     """
 
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     decoder: str = ''
     class_names: tuple[str, ...] = ()
+    written: Callable[[str], str] = 'model.{}'.format
 
 
 @dataclass(frozen=True)
@@ -147,19 +150,21 @@ def recognise(
     image, beside = split_inputs(name, inputs)
     if given.class_names:
         class_names = given.class_names
-        evidence.append(f'model.class_names -> {len(class_names)} classes')
+        evidence.append(f'{given.written("class_names")} -> {len(class_names)} classes')
     else:
         class_names = facts.class_names
     size = given.preprocessing.get('input_size') or image_size(image) or facts.input_size
     names = [given.decoder]
     others: list[str] = []
     if given.decoder:
-        evidence.append(f'model.decoder -> {given.decoder}')
+        evidence.append(f'{given.written("decoder")} -> {given.decoder}')
     else:
         if run is not None and size is not None and _leaves_open(outputs):
             outputs = _run_once(run, closed_image(image, size), beside, size, outputs)
         sized = has_size_input(beside)
-        found, others = _fitting(name, size, tuple(outputs), class_names, facts, sized)
+        found, others = _fitting(
+            name, size, tuple(outputs), class_names, facts, sized, given.written
+        )
         if facts.exporter in ('ultralytics', 'yolov5') and not given.class_names:
             others = []  # names within the file itself are the model's own
         names = [candidate.decoder for candidate in found]
@@ -185,7 +190,7 @@ def recognise(
         trained=tuple(DECODERS) if trained else tuple(PREPROCESSING),
         resampling='' if 'antialias' in given.preprocessing else facts.resampling,
     )
-    refuse_missing_info(name, inputs, outputs, evidence, unsaid)
+    refuse_missing_info(name, inputs, outputs, evidence, unsaid, given.written)
     if chosen == 'torchvision':
         evidence.append(f'torchvision -> label 0, the background, is called {class_names[0]!r}')
     layout = 'nhwc' if image_shape(image) == 'nhwc' else 'nchw'
@@ -228,10 +233,12 @@ def _fitting(
     class_names: Sequence[str],
     facts: Facts,
     has_target_size: bool,
+    written: Callable[[str], str],
 ) -> tuple[list[Candidate], list[str]]:
     """Return the decoders that fit; where none does, what would with other class names."""
-    found = candidates(name, size, outputs, len(class_names) or None, facts, has_target_size)
+    count = len(class_names) or None
+    found = candidates(name, size, outputs, count, facts, has_target_size, written)
     if found or not class_names:
         return found, []
-    others = candidates(name, size, outputs, None, facts, has_target_size)
+    others = candidates(name, size, outputs, None, facts, has_target_size, written)
     return [], [candidate.decoder for candidate in others]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,10 +23,10 @@ __all__ = ['NEEDED', 'MissingModelInfo', 'refuse_missing_info']
 #: Fields of Preprocessing that have no default.
 NEEDED: Final = ('input_size', 'resize', 'color_order', 'scale')
 _CHOICES: Final = {
-    'model.input_size': 'width and height in pixels',
-    'model.resize': ' or '.join(RESIZE_MODES),
-    'model.color_order': ' or '.join(COLOR_ORDERS),
-    'model.scale': 'what pixels of 0 to 255 are multiplied with in training, mostly 1/255 or 1',
+    'input_size': 'width and height in pixels',
+    'resize': ' or '.join(RESIZE_MODES),
+    'color_order': ' or '.join(COLOR_ORDERS),
+    'scale': 'what pixels of 0 to 255 are multiplied with in training, mostly 1/255 or 1',
 }
 
 
@@ -56,6 +57,7 @@ def refuse_missing_info(
     outputs: Sequence[TensorSpec],
     evidence: Sequence[str],
     unsaid: MissingModelInfo,
+    written: Callable[[str], str],
 ) -> None:
     """Return where all is known; else list what is not, and what it can be.
 
@@ -65,9 +67,10 @@ def refuse_missing_info(
         outputs: likewise.
         evidence: what was found.
         unsaid: what was not.
+        written: makes of a parameter's name, without ``model.``, what the user must write.
 
     Raises:
-        MissingModelInfoError: the parameters in its message could say the rest.
+        MissingModelInfoError: the parameters that it lists could say the rest.
         EngineError: none could: no decoder reads such outputs.
     """
     seen = [f'inputs: {_listed(inputs)}', f'outputs: {_listed(outputs)}', *evidence]
@@ -76,45 +79,41 @@ def refuse_missing_info(
     fits = fits or by_shape
     if not fits:
         raise EngineError(
-            f'{name}: the outputs fit no decoder; known: {", ".join(DECODERS)}. Seen: '
-            f'{"; ".join(seen)}. Export a detector with outputs that docs/decoders.md lists'
+            name,
+            f'the outputs fit no decoder. Seen: {"; ".join(seen)}',
+            fix='export a detector with outputs that docs/decoders.md lists',
         )
     counts = _class_counts(fits, outputs)
     # Of several, some may bring their preprocessing: then only the choice of another asks for it.
     lacking = [fit for fit in fits if fit not in unsaid.trained]
     asked = unsaid.missing if len(lacking) == len(fits) else set(unsaid.missing) & {'input_size'}
-    unknown = [f'model.{key}' for key in NEEDED if key in asked]
-    # Where each needs another number of class names, these tell the decoder too.
+    missing = {key: _CHOICES[key] for key in NEEDED if key in asked}
+    # Where each needs another number of class names, these determine the decoder too.
     told_apart = not unsaid.class_names or unsaid.with_other_names
     shared = len(set(counts.values())) < len(counts)
     if by_shape or (len(fits) > 1 and (shared or not told_apart)):
-        unknown.append('model.decoder')
+        missing['decoder'] = f'the outputs fit {" and ".join(fits)}'
     if not unsaid.class_names or unsaid.with_other_names:
-        unknown.append('model.class_names')
+        missing['class_names'] = _classes(counts, unsaid.class_names)
     if unsaid.resampling:
-        unknown.append('model.antialias')
-    if not unknown:
-        return
-    choices = [f'{key}: {text}.' for key, text in _CHOICES.items() if key in unknown]
-    if unsaid.resampling:
-        choices.append(
-            f'{unsaid.resampling}; only bilinear sampling (2) is known here. To use it all the '
-            'same, model.antialias says whether with antialiasing, as PIL always has it, or '
-            'without; then measure the accuracy.'
+        missing['antialias'] = (
+            f'{unsaid.resampling}; only bilinear sampling (2) is supported. To use it all the '
+            'same, say whether with antialiasing, as PIL always has it, or without; then measure '
+            'the accuracy'
         )
-    if 'model.decoder' in unknown:
-        choices.append(f'The outputs fit {" and ".join(fits)}: model.decoder says which.')
-    if 'model.class_names' in unknown:
-        choices.append(_classes(counts, unsaid.class_names))
+    if not missing:
+        return
+    choices = [f'{written(key)}: {text}' for key, text in missing.items()]
     if 0 < len(lacking) < len(fits):
-        more = [
-            f'model.{key}' for key in ('decoder', *NEEDED[1:]) if f'model.{key}' not in unknown
-        ]
-        choices.append(f'{" and ".join(lacking)} would need {", ".join(more)} too.')
+        more = [written(key) for key in ('decoder', *NEEDED[1:]) if key not in missing]
+        choices.append(f'{" and ".join(lacking)} would need {", ".join(more)} too')
     raise MissingModelInfoError(
-        f'{name} has no manifest beside it ({name}.json), so these parameters must say how to use '
-        f'it: {", ".join(unknown)}. Seen: {"; ".join(seen)}. {" ".join(choices)} '
-        'Set them (docs/parameters.md, docs/decoders.md), or write a manifest (docs/manifest.md)'
+        name,
+        f'there is no manifest ({name}.json), and these are unknown: '
+        f'{", ".join(map(written, missing))}. Seen: {"; ".join(seen)}. {". ".join(choices)}',
+        fix='set them (docs/decoders.md), or write a manifest (docs/manifest.md)',
+        missing=missing,
+        seen=seen,
     )
 
 
@@ -138,11 +137,11 @@ def _classes(counts: Mapping[str, int | None], given: int) -> str:
     )
     wrong = f', not {given}: correct the class names' if given else ''
     first = (
-        ' Label 0 of torchvision is the background: it has a name too, the first of class_names.'
+        '. Label 0 of torchvision is the background: it has a name too, the first one'
         if 'torchvision' in counts
         else ''
     )
-    return f'The outputs have {listed}{wrong}.{first}'
+    return f'the outputs have {listed}{wrong}{first}'
 
 
 def _class_counts(names: Sequence[str], outputs: Sequence[TensorSpec]) -> dict[str, int | None]:
