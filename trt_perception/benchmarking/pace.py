@@ -172,7 +172,7 @@ def stopped_by_interrupt(pace: Pace) -> Iterator[None]:
     half done.
     """
     before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler:  # a shell in the background ignores it
+    if before in (signal.SIG_IGN, None):  # a shell in the background ignores it
         yield
         return
 
