@@ -41,7 +41,7 @@ class Guarded:
     def guard(self):
         """Begin to spin; what was created before is guarded."""
         self.executor = GuardedExecutor(self.node)
-        self.log = self.executor._logger = Recorder()
+        self.log = self.executor.logger = Recorder()
 
     def spin_until(self, condition, client=None):
         for _ in range(2000):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rclpy.lifecycle import LifecycleNode
@@ -9,7 +10,7 @@ from rclpy.lifecycle import LifecycleNode
 from trt_perception.plain_text import shown
 from trt_perception.ros.log import log_text
 
-__all__ = ['answer_invalid_transitions']
+__all__ = ['answer_invalid_transitions', 'with_info']
 
 
 def answer_invalid_transitions(node: LifecycleNode) -> None:
@@ -35,3 +36,11 @@ def answer_invalid_transitions(node: LifecycleNode) -> None:
             return response
 
     service.callback = answer
+
+
+def with_info(callback: Callable[[Any, dict[str, int]], None]) -> Callable[..., None]:
+    """Return a subscription's callback that takes the message and its info.
+
+    Both distributions call it so; only Kilted's types say that they do.
+    """
+    return callback

@@ -35,6 +35,7 @@ from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.monitoring.rates import EvenRate
 from trt_perception.plain_text import plain
+from trt_perception.ros.compatibility import with_info
 from trt_perception.ros.same_name import nodes_of_one_name
 
 __all__ = ['check_graph', 'main']
@@ -68,12 +69,11 @@ def check_graph(image_topic: str, seconds: float, segment_bytes: int) -> list[Fi
         executor = SingleThreadedExecutor(context=context)
         executor.add_node(node)
         statuses: dict[str, Any] = {}
-        node.create_subscription(
-            DiagnosticArray,
-            '/diagnostics',
-            lambda message: statuses.update({s.name: s for s in message.status}),
-            QoSProfile(depth=10),
-        )
+
+        def hear(message: DiagnosticArray) -> None:
+            statuses.update({status.name: status for status in message.status})
+
+        node.create_subscription(DiagnosticArray, '/diagnostics', hear, QoSProfile(depth=10))
         wanted = node.resolve_topic_name(image_topic) if image_topic else ''
         ears = _listen(node, executor, wanted, seconds)
         cameras = [ear.camera() for ear in ears.values()]
@@ -127,7 +127,7 @@ class _Ear:
         node.create_subscription(
             self._kind,
             topic,
-            self._hear,
+            with_info(self._hear),
             QoSProfile(
                 depth=10,
                 reliability=QoSReliabilityPolicy.RELIABLE

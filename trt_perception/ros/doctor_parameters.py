@@ -46,7 +46,10 @@ def read_parameters(name: str, arguments: list[str]) -> dict[str, Any]:
             start_parameter_services=False,
         )
         parameters = NodeParameters(
-            node, configured=lambda: False, check=lambda _: None, apply=lambda _: None
+            node,
+            configured=lambda: False,
+            check=lambda _: None,
+            apply=lambda _before, _after: None,
         )
     except ConfigError as error:
         return {'values': {}, 'mistakes': str(error).splitlines(), 'unused': []}

@@ -36,11 +36,14 @@ class GuardedExecutor(SingleThreadedExecutor):
 
     Args:
         node: has all its services; each answers from now on, also where its handler raises.
+
+    Attributes:
+        logger: the node's.
     """
 
     def __init__(self, node: Node) -> None:
         super().__init__(context=node.context)
-        self._logger = node.get_logger()
+        self.logger = node.get_logger()
         self._logged: dict[tuple[Any, ...], float] = {}
         answer_always(node, self._report)
         self.add_node(node)
@@ -92,7 +95,7 @@ class GuardedExecutor(SingleThreadedExecutor):
             self._logged[kind] = now
             trace = ''.join(traceback.format_exception(error))
             said = f'{what} raised {type(error).__name__}; the node goes on\n{trace[-_LONGEST:]}'
-            self._logger.error(log_text(said))
+            self.logger.error(log_text(said))
 
 
 def _name(entity: Any) -> str:

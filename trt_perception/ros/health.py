@@ -13,6 +13,7 @@ from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.duration import Duration
 from rclpy.lifecycle import LifecycleNode
+from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
 from rclpy.timer import Timer
 
@@ -68,7 +69,8 @@ class NodeHealth:
         self.engine: FileWatch | None = None
         self._soon = node.create_guard_condition(self.publish)
         # Made by the first configure and kept, so that a failed one is heard of.
-        self._publisher = self._timer = None
+        self._publisher: Publisher | None = None
+        self._timer: Timer | None = None
         # Made by watch, freed by settle.
         self._active: tuple[Detector[Any], ImageInput] | None = None
         self._watch_timer: Timer | None = None
@@ -90,9 +92,8 @@ class NodeHealth:
                 DiagnosticArray, '/diagnostics', QoSProfile(depth=10), event_callbacks=NO_EVENTS
             )
         timer = steady_timer(self._node, period_s, self.publish)
-        self._node.destroy_timer(
-            self._timer
-        )  # only now: where the new one cannot be made it stays
+        if self._timer is not None:  # only now: where the new one cannot be made it stays
+            self._node.destroy_timer(self._timer)
         self._timer = timer
 
     def watch(self, detector: Detector[Any], image_input: ImageInput, frame_s: float) -> None:

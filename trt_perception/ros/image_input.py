@@ -24,6 +24,7 @@ from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.monitoring.transport import how_to_start
 from trt_perception.monitoring.transport import images_elsewhere
 from trt_perception.monitoring.watch import CameraState
+from trt_perception.ros.compatibility import with_info
 from trt_perception.ros.log import log_text
 
 __all__ = ['ImageInput']
@@ -111,7 +112,7 @@ class ImageInput:
         return self._node.create_subscription(
             CompressedImage if compressed else Image,
             topic,
-            self._on_message,
+            with_info(self._on_message),
             QoSProfile(
                 history=QoSHistoryPolicy.KEEP_LAST,
                 depth=self._config.image_qos_depth,
@@ -197,5 +198,5 @@ class ImageInput:
         return images_elsewhere(topics, image, self._config.image_transport)
 
 
-def _type_name(kind: type) -> str:
+def _type_name(kind: Any) -> str:
     return f'sensor_msgs/msg/{kind.__name__}'

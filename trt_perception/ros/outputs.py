@@ -68,6 +68,7 @@ class DetectorOutputs:
 
     def publish_label_info(self, confidence_threshold: float) -> None:
         """Publish the class names and the threshold, for whoever comes now or later."""
+        assert self._label_info is not None
         stamp = self._node.get_clock().now().to_msg()
         self._label_info.publish(self._serialize_labels(stamp, confidence_threshold))
 

@@ -79,23 +79,19 @@ def _run_until(
         return wrong_usage(str(error))
     executor = GuardedExecutor(node)
     signals.wake = node.create_guard_condition(lambda: None).trigger
-    node.get_logger().info('node up')
+    executor.logger.info('node up')
     while not signals.asked.is_set() and not finished(node) and node.context.ok():
         executor.spin_once()
-    node.get_logger().info('ending')
+    executor.logger.info('ending')
     executor.remove_node(node)
-    exit_code = _closed(node, close_node)
+    try:
+        exit_code = close_node(node)
+    except Exception:
+        executor.logger.error(log_text(f'while closing: {traceback.format_exc()}'))
+        exit_code = 1
     executor.shutdown()
     rclpy.try_shutdown()
     return exit_code
-
-
-def _closed(node: NodeType, close_node: Callable[[NodeType], int]) -> int:
-    try:
-        return close_node(node)
-    except Exception:
-        node.get_logger().error(log_text(f'while closing: {traceback.format_exc()}'))
-        return 1
 
 
 class _Signals:

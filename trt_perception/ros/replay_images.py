@@ -19,7 +19,7 @@ import numpy.typing as npt
 from rclpy.duration import Duration
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
-from rclpy.qos import QoSReliabilityPolicy
+from rclpy.qos import ReliabilityPolicy
 from rclpy.utilities import remove_ros_args
 from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
@@ -87,7 +87,7 @@ class ReplayImages(Node):
         self._started = 0.0
         self._last_notice = time.monotonic()
         compressed = options.encoding in _COMPRESSED
-        reliability = QoSReliabilityPolicy[options.reliability.upper()]
+        reliability = ReliabilityPolicy[options.reliability.upper()]
         self._publisher = self.create_publisher(
             CompressedImage if compressed else Image,
             self.resolve_topic_name('image') + ('/compressed' if compressed else ''),

@@ -59,7 +59,8 @@ def _answering(
 
 def _refusal(service: Service, request: Any, reason: str) -> Any:
     """Return an answer that says no: what stands in an empty one, and a reason where one fits."""
-    response = service.srv_type.Response()
+    kind: Any = service.srv_type  # rclpy's type of it does not name the classes within
+    response = kind.Response()
     refused = SetParametersResult(successful=False, reason=plain(reason, _LONGEST_REASON))
     if service.srv_type is SetParameters:
         response.results = [refused] * len(request.parameters)
