@@ -18,6 +18,7 @@ from trt_perception.building.engine.inspector import time_layers
 from trt_perception.building.engine.verify import verify_engine
 from trt_perception.building.options.sources import load_options
 from trt_perception.errors import EngineError
+from trt_perception.gpu import bindings
 from trt_perception.model.model_file import ModelFile
 
 RECORDED = json.loads((Path(__file__).parents[1] / 'data' / 'inspector_rtx.json').read_text())
@@ -78,7 +79,7 @@ class Module(FakeTensorRtRtx):
 def engine(monkeypatch, tmp_path):
     """Return a function that puts the stand-ins in place; all they made is released in the end."""
     recorder = Recorder(fake_cuda.bindings())
-    monkeypatch.setattr(gpu, '_bindings', lambda: recorder.modules)
+    monkeypatch.setattr(bindings, 'load_bindings', lambda: recorder.modules)
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
     monkeypatch.setattr('trt_perception.building.engine.verify._WARM_UP_S', 0)
     modules = []

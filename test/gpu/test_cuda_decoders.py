@@ -22,11 +22,11 @@ from gpu_support import build_plan
 from gpu_support import needs_tensorrt
 from tiny_model import write_tiny_model
 
-from trt_perception import gpu
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.errors import BatchError
 from trt_perception.errors import EngineError
+from trt_perception.gpu import bindings
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_file import read_model_file
@@ -67,7 +67,7 @@ def machine(monkeypatch, tmp_path):
     def put(inputs, outputs, profiles=()):
         recorder = Recorder(fake_cuda.bindings())
         module = FakeTensorRt('', inputs=inputs, outputs=outputs, profiles=profiles)
-        monkeypatch.setattr(gpu, '_bindings', lambda: recorder.modules)
+        monkeypatch.setattr(bindings, 'load_bindings', lambda: recorder.modules)
         monkeypatch.setitem(sys.modules, 'tensorrt', module)
         path = tmp_path / 'made.engine'
         path.write_bytes(PLAN)

@@ -27,6 +27,7 @@ from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.errors import CudaError
 from trt_perception.errors import EngineError
+from trt_perception.gpu import bindings
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.pipelines import cuda_slot
@@ -56,8 +57,8 @@ def path(plan, tmp_path):
 @pytest.fixture
 def watched(monkeypatch):
     """The recorder of all CUDA calls from here on; there must be nothing left in the end."""
-    recorder = Recorder(gpu._bindings())
-    monkeypatch.setattr(gpu, '_bindings', lambda: recorder.modules)
+    recorder = Recorder(bindings.load_bindings())
+    monkeypatch.setattr(bindings, 'load_bindings', lambda: recorder.modules)
     yield recorder
     assert recorder.kinds() == []
     assert recorder.mistakes == []

@@ -22,13 +22,13 @@ from fake_tensorrt import REASON
 from fake_tensorrt import REFUSALS
 from fake_tensorrt import FakeTensorRt
 
-from trt_perception import gpu
 from trt_perception import interruption
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.errors import CudaError
 from trt_perception.errors import EngineError
 from trt_perception.errors import InterruptionError
+from trt_perception.gpu import bindings
 from trt_perception.images.frame import Frame
 from trt_perception.pipelines.open_pipeline import open_pipeline
 
@@ -43,7 +43,7 @@ def machine(monkeypatch, tmp_path):
     def put(refuses='', tensors=None, **cuda):
         recorder = Recorder(fake_cuda.bindings(**cuda))
         tensorrt = FakeTensorRt(refuses, **(tensors or {}))
-        monkeypatch.setattr(gpu, '_bindings', lambda: recorder.modules)
+        monkeypatch.setattr(bindings, 'load_bindings', lambda: recorder.modules)
         monkeypatch.setitem(sys.modules, 'tensorrt', tensorrt)
         return recorder, tensorrt
 
@@ -375,7 +375,9 @@ def test_a_kernel_that_does_not_compile_shows_the_compilers_log(machine, config)
 
 def test_a_compiler_that_does_not_know_the_gpu_says_so(machine, config):
     machine(log=b'nvrtc: error: invalid value for --gpu-architecture (-arch)\n')
-    with pytest.raises(CudaError, match=r'sm_87: .*\n.*\nthis NVRTC does not know the GPU'):
+    with pytest.raises(
+        CudaError, match=r'sm_87: .*\n.*; install NVRTC of another .* knows this GPU'
+    ):
         open_pipeline(config)
 
 
@@ -398,9 +400,9 @@ def test_a_missing_compiler_says_what_to_install(machine, config):
 @pytest.mark.parametrize(
     ('status', 'driver', 'message'),
     [
-        ('cudaErrorInsufficientDriver', 0, 'no NVIDIA driver was found: install'),
+        ('cudaErrorInsufficientDriver', 0, 'no NVIDIA driver was found; install'),
         ('cudaErrorInsufficientDriver', 12060, r'up to 12\.6, this cuda-bindings needs 13\.0'),
-        ('cudaErrorNoDevice', 13000, 'nvidia-smi and at CUDA_VISIBLE_DEVICES'),
+        ('cudaErrorNoDevice', 13000, 'shows no GPU; check nvidia-smi and CUDA_VISIBLE_DEVICES'),
     ],
 )
 def test_a_missing_or_old_driver_says_what_to_install(machine, config, status, driver, message):

@@ -15,7 +15,6 @@ from support_models import identity
 from support_models import manifest
 from support_models import tiny_onnx
 
-from trt_perception import gpu
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.detector import warm_up
@@ -23,6 +22,7 @@ from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
 from trt_perception.errors import TrtPerceptionError
+from trt_perception.gpu import bindings
 from trt_perception.images.frame import Frame
 from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.host import HostPipeline
@@ -233,7 +233,7 @@ def test_an_engine_goes_to_the_gpu_and_says_what_that_needs(tmp_path, suffix, mo
     path = tmp_path / f'tiny{suffix}'
     path.write_bytes(b'ptrt')
     monkeypatch.setitem(sys.modules, 'cuda', None)  # as where it is not installed
-    gpu._bindings.cache_clear()
+    bindings.load_bindings.cache_clear()
     with pytest.raises(TrtPerceptionError, match='pip install'):
         opened(path)
 

@@ -15,40 +15,44 @@ import trt_perception
 
 TABLE = json.loads((Path(__file__).parents[1] / 'data' / 'cuda_api.json').read_text())
 EVERYWHERE = set(TABLE['names']['1' * len(TABLE['releases'])])
-SOURCE = Path(trt_perception.__file__).parent / 'gpu.py'
-CALLS = {'_call': 'runtime', '_driver_call': 'driver', '_nvrtc_call': 'nvrtc'}
+SOURCES = sorted((Path(trt_perception.__file__).parent / 'gpu').glob('*.py'))
+CALLS = {'call': 'runtime', 'driver_call': 'driver', 'nvrtc_call': 'nvrtc'}
 MODULES = ('driver', 'nvrtc', 'runtime')
-# What stands behind a variable's name in the source.
-OBJECTS = {'attribute': ['runtime', 'cudaDeviceAttr']}
 
 
 def chain(node):
-    """Return the parts of a.b.c, empty for anything else."""
+    """Return the parts of a().b.c, empty for anything else."""
     parts = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
         node = node.value
-    return [*([node.id] if isinstance(node, ast.Name) else []), *reversed(parts)]
+    module = getattr(node.func, 'id', '') if isinstance(node, ast.Call) else ''
+    return [module, *reversed(parts)] if module in MODULES else []
+
+
+def nodes():
+    """Return every node of the sources' syntax trees."""
+    for source in SOURCES:
+        yield from ast.walk(ast.parse(source.read_text()))
 
 
 def used_names():
-    """Return each name that the source takes from the bindings, with its module."""
+    """Return each name that the sources take from the bindings, with its module."""
     found = set()
-    for node in ast.walk(ast.parse(SOURCE.read_text())):
+    for node in nodes():
         if isinstance(node, ast.Call) and getattr(node.func, 'id', '') in CALLS:
             name = node.args[0]
             if isinstance(name, ast.Constant):
                 found.add(f'{CALLS[node.func.id]}.{name.value}')
         parts = chain(node)
-        parts = OBJECTS.get(parts[0], parts[:1]) + parts[1:] if parts else []
-        if len(parts) > 1 and parts[0] in MODULES:
+        if len(parts) > 1:
             found.add('.'.join(parts))
     return found
 
 
 def sticky_names():
-    """Return the statuses that the source spells out, with their enumeration."""
-    for node in ast.walk(ast.parse(SOURCE.read_text())):
+    """Return the statuses that the sources spell out, with their enumeration."""
+    for node in nodes():
         if isinstance(node, ast.AnnAssign) and getattr(node.target, 'id', '') == '_STICKY':
             names = ast.literal_eval(node.value)
             break

@@ -40,7 +40,7 @@ ONLY = {
     ],
     'tensorrt': ['stages.tensorrt_runtime'],
     'tensorrt_rtx': ['stages.tensorrt_runtime'],
-    'cuda': ['gpu'],
+    'cuda': ['gpu.bindings'],
     'pycocotools': ['evaluation.metrics'],
 }
 # What the extra 'build' brings, by package: it may be loaded when these are imported.

@@ -20,10 +20,10 @@ from fake_tensorrt import FakeTensorRtRtx
 from fake_tensorrt import Specialization
 from fake_tensorrt import TensorFormat
 
-from trt_perception import gpu
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import EngineError
 from trt_perception.files.cache import cache_folder
+from trt_perception.gpu import bindings
 from trt_perception.pipelines.open_pipeline import open_pipeline
 
 DEPTH = 3
@@ -50,7 +50,7 @@ def machine(monkeypatch, tmp_path):
     def put(module, size=(64, 48)):
         recorder = Recorder(fake_cuda.bindings())
         flavour = 'tensorrt_rtx' if isinstance(module, FakeTensorRtRtx) else 'tensorrt'
-        monkeypatch.setattr(gpu, '_bindings', lambda: recorder.modules)
+        monkeypatch.setattr(bindings, 'load_bindings', lambda: recorder.modules)
         monkeypatch.setitem(sys.modules, flavour, module)
         path = tmp_path / 'tiny.engine'
         path.write_bytes((b'ftrt' if flavour == 'tensorrt' else b'vtrt') + PLAN[4:])

@@ -16,9 +16,9 @@ from types import SimpleNamespace
 import fake_cuda
 from fake_tensorrt import FakeTensorRt
 
-from trt_perception import gpu
 from trt_perception.detector import Detector
 from trt_perception.files import cache
+from trt_perception.gpu import bindings
 from trt_perception.pipelines import host
 from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.detector_node import main
@@ -105,7 +105,7 @@ def cuda(driver, nvrtc, runtime):
 def install():
     """Put every fault in its place."""
     if sys.argv[2] == 'stand-in':
-        bindings = cuda(*fake_cuda.bindings())
+        modules = cuda(*fake_cuda.bindings())
         tensorrt = FakeTensorRt()
         real_answer = tensorrt.answer
 
@@ -116,8 +116,8 @@ def install():
         tensorrt.answer = answer
         sys.modules.update(tensorrt=tensorrt, tensorrt_rtx=None)
     else:
-        bindings = cuda(*gpu._bindings())
-    gpu._bindings = lambda: bindings
+        modules = cuda(*bindings.load_bindings())
+    bindings.load_bindings = lambda: modules
 
     real_context = TensorRtEngine._new_context
 

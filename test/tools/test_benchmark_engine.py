@@ -25,8 +25,8 @@ from onnx import helper
 from onnx import numpy_helper
 from support_models import write_model
 
-from trt_perception import gpu
 from trt_perception.benchmarking import gpu_steps
+from trt_perception.gpu import bindings
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.tools import benchmark_engine
 
@@ -216,7 +216,7 @@ def test_engines_of_every_family_take_each_step(name, tmp_path, monkeypatch):
     image = ('image', (1, 3, NETWORK[1], NETWORK[0]), 'FLOAT')
     recorder = Recorder(fake_cuda.bindings())
     module = FakeTensorRt(inputs=(image, *beside), outputs=told)
-    monkeypatch.setattr(gpu, '_bindings', lambda: recorder.modules)
+    monkeypatch.setattr(bindings, 'load_bindings', lambda: recorder.modules)
     monkeypatch.setitem(sys.modules, 'tensorrt', module)
     path = tmp_path / 'made.engine'
     path.write_bytes(PLAN)

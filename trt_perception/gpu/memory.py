@@ -1,0 +1,95 @@
+"""Memory of the device and page-locked memory of the host, and copies between them."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.errors import CudaError
+from trt_perception.gpu.bindings import Owner
+from trt_perception.gpu.bindings import call
+from trt_perception.gpu.bindings import runtime
+from trt_perception.gpu.streams import Stream
+
+__all__ = ['DeviceBuffer', 'PinnedBuffer', 'clear_async', 'copy_async']
+
+
+class DeviceBuffer(Owner):
+    """Device memory; ``pointer`` is its address, ``size`` its bytes."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.pointer = 0
+        try:
+            self.pointer = int(call('cudaMalloc', max(1, size)))
+        except CudaError as error:
+            raise _out_of_memory(error, size, 'GPU memory') from error
+
+    def close(self) -> None:
+        """Free the memory."""
+        if self.pointer:
+            pointer, self.pointer = self.pointer, 0
+            call('cudaFree', pointer)
+
+
+class PinnedBuffer(Owner):
+    """Page-locked host memory that the device can copy from at full speed, or read where it lies.
+
+    Attributes:
+        array: uint8 (size,), valid until ``close``.
+        pointer: address on the host.
+        device_pointer: address on the device of the same bytes.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        try:
+            self.pointer = int(call('cudaHostAlloc', max(1, size), runtime().cudaHostAllocMapped))
+        except CudaError as error:
+            raise _out_of_memory(error, size, 'page-locked host memory') from error
+        try:
+            self.device_pointer = int(call('cudaHostGetDevicePointer', self.pointer, 0))
+        except BaseException:
+            self.close()
+            raise
+        raw = (ctypes.c_uint8 * size).from_address(self.pointer)
+        self.array: npt.NDArray[np.uint8] = np.ctypeslib.as_array(raw)
+
+    def close(self) -> None:
+        """Free the memory; ``array`` must not be used any more."""
+        if self.pointer:
+            pointer, self.pointer = self.pointer, 0
+            self.array = np.empty(0, np.uint8)
+            call('cudaFreeHost', pointer)
+
+
+def _out_of_memory(error: CudaError, size: int, kind: str) -> CudaError:
+    """Return an error that says how much was asked for, and what to do."""
+    if error.status != 'cudaErrorMemoryAllocation':
+        return error
+    return CudaError(
+        f'{size / 2**20:.1f} MiB of {kind}',
+        f'could not be allocated ({error.statement})',
+        fix='end other programs that use the GPU (nvidia-smi lists them), or reduce the parameter '
+        "'pipeline_depth'",
+        status=error.status,
+    )
+
+
+def copy_async(destination: int, source: int, size: int, stream: Stream) -> None:
+    """Copy between any two addresses, in the stream's order; the host side must be pinned."""
+    call(
+        'cudaMemcpyAsync',
+        destination,
+        source,
+        size,
+        runtime().cudaMemcpyKind.cudaMemcpyDefault,
+        stream.handle,
+    )
+
+
+def clear_async(pointer: int, size: int, stream: Stream) -> None:
+    """Set bytes to zero, in the stream's order."""
+    call('cudaMemsetAsync', pointer, 0, size, stream.handle)
