@@ -317,9 +317,11 @@ def test_a_good_gpu():
     [('versions', 'CUDA', 'device'), ('device', 'device', 'NVRTC'), ('compiler', 'NVRTC', '')],
 )
 def test_what_cuda_lacks(engine, level, step, name, later):
-    findings, _ = gpu(engine=engine, **{step: CudaError('it is missing; install it')})
+    findings, _ = gpu(
+        engine=engine, **{step: CudaError('it', 'is missing; really', fix='install it')}
+    )
     assert findings[name].level == level
-    assert findings[name].found == 'it is missing'
+    assert findings[name].found == 'it: is missing; really'
     assert findings[name].fix.startswith('install it')
     assert later not in findings
     assert 'tensorrt' in findings  # is looked for all the same
@@ -436,12 +438,12 @@ def test_gpus_of_elsewhere(tmp_path):
 
 def test_a_trial_that_fails(tmp_path):
     def fail():
-        raise EngineError('it has two inputs; give it one')
+        raise EngineError('it', 'has two inputs; one is read', fix='give it one')
 
     finding = model(engine(tmp_path), trial=fail)['trial run']
     assert (finding.level, finding.found, finding.fix) == (
         'red',
-        'it has two inputs',
+        'it: has two inputs; one is read',
         'give it one',
     )
 

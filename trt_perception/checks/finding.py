@@ -1,6 +1,6 @@
-"""What a check says: green, yellow or red, what was found and what to do.
+"""What a check reports: green, yellow or red, what was found and what to do.
 
-Guarantee: whatever is not green says how to mend it.
+Guarantee: whatever is not green says how to repair it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Literal
 
 from trt_perception.plain_text import plain
 
-__all__ = ['LEVELS', 'Finding', 'Level', 'as_json', 'guarded', 'split_fix', 'texts']
+__all__ = ['LEVELS', 'Finding', 'Level', 'as_json', 'guarded', 'texts']
 
 Level = Literal['green', 'yellow', 'red']
 #: From good to bad. Yellow: it works, but not as well as it could, or not for everything.
@@ -30,7 +30,7 @@ class Finding:
     """One result of one check.
 
     Attributes:
-        area: the heading it stands under.
+        area: the heading it is printed under.
         name: what was checked.
         level: green, yellow or red.
         found: what is there.
@@ -57,14 +57,8 @@ def guarded(area: str, name: str, check: Callable[[], Iterable[Finding]]) -> Ite
             name,
             'red',
             f'cannot be checked: {type(error).__name__}: {error}',
-            'mend what the message names, then run doctor again',
+            'repair what the message names, then run doctor again',
         )
-
-
-def split_fix(message: str, fallback: str) -> tuple[str, str]:
-    """Split one of the package's error messages into what was found and what to do."""
-    found, mark, fix = message.partition('; ')
-    return (found, fix) if mark else (message, fallback)
 
 
 def as_json(findings: Sequence[Finding], *, interrupted: bool = False) -> str:

@@ -9,9 +9,11 @@ from typing import Any
 from typing import Final
 
 from trt_perception.checks.finding import Finding
-from trt_perception.checks.finding import split_fix
 from trt_perception.checks.software import InstalledGpu
 from trt_perception.checks.software import Module
+from trt_perception.errors import EngineError
+from trt_perception.errors import MissingModelInfoError
+from trt_perception.errors import TrtPerceptionError
 
 __all__ = ['check_model', 'is_onnx']
 
@@ -40,8 +42,6 @@ def check_model(
         trial: opens the model as *configure* does, runs it once and says what it found.
     """
     # Late: NumPy, which they need, may be what is broken.
-    from trt_perception.errors import MissingModelInfoError
-    from trt_perception.errors import TrtPerceptionError
     from trt_perception.model.model_file import read_model_file
 
     try:
@@ -91,7 +91,6 @@ def _plan(
     model: Any, modules: Mapping[str, Module], gpu: InstalledGpu | None
 ) -> Iterator[Finding]:
     """Compare what built an engine with what is here."""
-    from trt_perception.errors import EngineError
     from trt_perception.model.manifest_writer import rebuild_command
     from trt_perception.stages.tensorrt_runtime import read_plan_header
 
@@ -132,11 +131,10 @@ def _plan(
         yield Finding(_AREA, 'GPU of the engine', 'green', gpu.name)
 
 
-def _refused(name: str, error: Exception) -> Finding:
-    cure = (
+def _refused(name: str, error: TrtPerceptionError) -> Finding:
+    fix = error.fix or (
         'name an ONNX file, or an engine that build_engine made, that this user may read'
         if name == 'file'
         else 'export the model again, or set the parameters that the message names'
     )
-    found, fix = split_fix(str(error), cure)
-    return Finding(_AREA, name, 'red', found, fix)
+    return Finding(_AREA, name, 'red', error.statement, fix)

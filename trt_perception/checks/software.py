@@ -20,7 +20,6 @@ from typing import Final
 
 from trt_perception.checks.finding import Finding
 from trt_perception.checks.finding import Level
-from trt_perception.checks.finding import split_fix
 from trt_perception.errors import CudaError
 
 __all__ = ['MODULES', 'InstalledGpu', 'Module', 'check_gpu', 'check_packages', 'import_modules']
@@ -205,10 +204,8 @@ def _tried(name: str, step: Callable[[], str], bad: Level) -> Finding:
     try:
         return Finding(_GPU_AREA, name, 'green', step())
     except CudaError as error:
-        found, fix = split_fix(
-            str(error), 'install or repair the NVIDIA driver: nvidia-smi must work'
-        )
-        return Finding(_GPU_AREA, name, bad, found, f'{fix} ({_WITHOUT})')
+        fix = error.fix or 'install or repair the NVIDIA driver: nvidia-smi must work'
+        return Finding(_GPU_AREA, name, bad, error.statement, f'{fix} ({_WITHOUT})')
 
 
 def _versions_text(versions: Mapping[str, str]) -> str:

@@ -83,6 +83,7 @@ def _check_owner_and_mode(status: os.stat_result, path: Path) -> None:
         )
     if status.st_mode & stat.S_IWOTH:
         raise EngineError(
-            f'{path}: must not be writable by everybody, because loading it runs what it says; '
-            f'chmod o-w {path}'
+            str(path),
+            'must not be writable by everybody, because loading it runs what it says',
+            fix=f'chmod o-w {path}',
         )

@@ -174,7 +174,9 @@ def _other_file(
     manifest: Manifest, identity: FileIdentity, path: Path, beside: Path, found: str
 ) -> ManifestError:
     return ManifestError(
-        f'{path} is not the file that {beside.name} describes: expected {identity.size_bytes} '
-        f'bytes with SHA-256 {identity.sha256[:16]}… (got {found}); copy model and manifest '
-        f'together, or make both again: {rebuild_command(manifest, path)}'
+        f'{path} is not the file that {beside.name} describes',
+        found,
+        expected=f'{identity.size_bytes} bytes with SHA-256 {identity.sha256[:16]}…',
+        fix='copy model and manifest together, or make both again: '
+        + rebuild_command(manifest, path),
     )
