@@ -17,11 +17,13 @@ from docs_pages import ARCHITECTURE
 from docs_pages import BENCHMARKS
 from docs_pages import DECODERS_PAGE
 from docs_pages import MANIFEST
+from docs_pages import OPERATION
 from docs_pages import PACKAGE
 from docs_pages import PAGES
 from docs_pages import README
 from docs_pages import ROOT
 from docs_pages import SOURCES
+from docs_pages import TRANSPORT
 from docs_pages import blocks
 from docs_pages import calls
 from docs_pages import codes
@@ -185,19 +187,20 @@ def test_encodings():
 def test_launch_arguments():
     known = launch_arguments('detect.launch.py')
     scalars = {parameter.name for parameter in PARAMETERS if '[]' not in parameter.kind}
-    told = section(README, 'Launch arguments')
+    told = section(OPERATION, 'Launch arguments')
     listed = codes(told.partition('lists them:')[2].partition('and by its own name every')[0])
     assert sorted(listed) == sorted(known - scalars)
-    examples = codes(told.partition('that is no list, as')[2].partition('. ')[0])
+    examples = codes(told.partition('for example')[2].partition('. ')[0])
     assert examples
     assert set(examples) <= scalars
-    included = re.findall(r'<arg name="([^"]+)"', told)
+    included = re.findall(r'<arg name="([^"]+)"', section(OPERATION, 'Several cameras'))
     assert included
-    commands = re.findall(r'ros2 launch trt_perception (\S+)((?: [\w.]+:=\S*)*)', README)
+    pages = README + OPERATION + TRANSPORT
+    commands = re.findall(r'ros2 launch trt_perception (\S+)((?: [\w.]+:=\S*)*)', pages)
     assert {name for name, _ in commands} == {'demo.launch.py', 'detect.launch.py'}
     for name, arguments in commands:
         assert set(re.findall(r'([\w.]+):=', arguments)) <= known | launch_arguments(name)
-    assert {*included, *re.findall(r'`([\w.]+):=', README)} <= known
+    assert {*included, *re.findall(r'`([\w.]+):=', pages)} <= known
 
 
 @pytest.mark.parametrize('page', PAGES, ids=page_id)
@@ -215,7 +218,7 @@ def test_executables_and_scripts(page):
 def test_drop_reasons():
     first = [node.args[0] for name in ('ImageError', 'drop') for node in calls(name)]
     reasons = {argument.value for argument in first if isinstance(argument, ast.Constant)}
-    for text in (section(ARCHITECTURE, 'Counting'), section(README, 'Troubleshooting')):
+    for text in (section(ARCHITECTURE, 'Counting'), section(OPERATION, 'Troubleshooting')):
         cells = [cell for cell, _ in rows(text) if 'dropped:' in cell]
         told = {code.removeprefix('dropped: ') for cell in cells for code in codes(cell)}
         assert told == reasons
@@ -281,7 +284,7 @@ def test_benchmark_figures_are_the_recorded_ones():
     assert f'**{frame_path["ratio"]:.2f}**' in BENCHMARKS
     assert frame_path['ratio'] <= 1.25
     transport = json.loads((folder / 'transport.json').read_text(encoding='utf-8'))
-    for text in (section(BENCHMARKS, 'Transport'), section(README, 'Large images')):
+    for text in (section(BENCHMARKS, 'Transport'), TRANSPORT):
         told = {cell: figures for cell, *figures in rows(text)}
         assert set(told) == set(transport['medians'])
         for case, row in transport['medians'].items():

@@ -521,9 +521,11 @@ def test_a_group_that_forwards_nothing_ends_the_clash(start_foreign):
 
 
 @needs_launch
-def test_the_example_of_the_readme_includes_it(start_detector, model, tmp_path):
-    readme = (Path(__file__).resolve().parents[2] / 'README.md').read_text(encoding='utf-8')
-    [example] = re.findall(r'^```xml\n(.*?)^```', readme, re.DOTALL | re.MULTILINE)
+def test_the_example_of_the_page_includes_it(start_detector, model, tmp_path):
+    page = Path(__file__).resolve().parents[2] / 'docs' / 'operation.md'
+    [example] = re.findall(
+        r'^```xml\n(.*?)^```', page.read_text(encoding='utf-8'), re.DOTALL | re.MULTILINE
+    )
 
     def start(namespace):
         file = tmp_path / 'robot.launch.xml'

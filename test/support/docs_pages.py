@@ -7,10 +7,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / 'trt_perception'
 PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').rglob('*.md'))]
-README, ARCHITECTURE, MANIFEST, DECODERS_PAGE, BENCHMARKS = (
+README, OPERATION, TRANSPORT, ARCHITECTURE, MANIFEST, DECODERS_PAGE, BENCHMARKS = (
     (ROOT / name).read_text(encoding='utf-8')
     for name in (
         'README.md',
+        'docs/operation.md',
+        'docs/transport.md',
         'docs/architecture.md',
         'docs/manifest.md',
         'docs/decoders.md',

@@ -196,7 +196,7 @@ def _detectors(statuses: Iterable[Any]) -> list[Finding]:
             fix = (
                 ''
                 if level == 'green'
-                else 'see its log and the Troubleshooting table in README.md'
+                else 'see its log and the troubleshooting table in docs/operation.md'
             )
             findings.append(Finding('detectors', status.name, level, status.message, fix))
     return findings
