@@ -93,6 +93,7 @@ if 'PYTEST_XDIST_WORKER' in os.environ or not os.environ.get('ROS_DOMAIN_ID'):
 def pytest_configure(config):
     """Stop before the first test where the installed package is missing or out of date."""
     config.addinivalue_line('markers', 'timeout(seconds): used where pytest-timeout is installed')
+    config.addinivalue_line('markers', 'engine_build: builds engines; --quick leaves it out')
     package = installed_package()
     changed = difference(package)
     if changed:
@@ -100,6 +101,13 @@ def pytest_configure(config):
             f'the installed trt_perception differs from the sources in {changed} ({package}): '
             f'{BUILD_FIRST}'
         )
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption('--quick'):
+        builds = [item for item in items if item.get_closest_marker('engine_build')]
+        config.hook.pytest_deselected(items=builds)
+        items[:] = [item for item in items if item not in set(builds)]
 
 
 def pytest_collection_finish():

@@ -52,7 +52,10 @@ SCENES = ROOT / 'demo' / 'scenes'
 EXPORTS = ROOT / 'test' / 'data' / 'exports'
 CALIBRATION = ROOT / 'test' / 'data' / 'calibration'
 INT8 = ('--precision', 'int8', '--calibration-images', CALIBRATION)
-pytestmark = pytest.mark.skipif(not why_no_gpu(), reason='there is a GPU: test_gpu_build_engine')
+pytestmark = [
+    pytest.mark.engine_build,
+    pytest.mark.skipif(not why_no_gpu(), reason='there is a GPU: test_gpu_build_engine'),
+]
 
 
 @pytest.fixture(autouse=True)

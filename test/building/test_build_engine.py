@@ -35,6 +35,7 @@ from trt_perception.model.model_file import read_model_file
 from trt_perception.stages.tensorrt_runtime import read_plan_header
 
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
+pytestmark = pytest.mark.engine_build
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / 'models' / 'digits.onnx'
 SCENES = ROOT / 'demo' / 'scenes'

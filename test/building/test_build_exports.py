@@ -23,6 +23,7 @@ from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.tensors import TensorSpec
 
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
+pytestmark = pytest.mark.engine_build
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ from onnx import numpy_helper
 from trt_perception.model.model_file import read_model_file
 
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
+pytestmark = pytest.mark.engine_build
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / 'models' / 'digits.onnx'
 CALIBRATION = ROOT / 'test' / 'data' / 'calibration'

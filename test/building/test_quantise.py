@@ -73,6 +73,7 @@ def opened(folder, name, model):
     return open_for_evaluation(read_model_file(path), DetectorConfig(engine_path=str(path)))
 
 
+@pytest.mark.engine_build
 def test_int8_finds_what_fp32_finds_on_held_out_scenes(tmp_path, digits, quantised_digits):
     # What a strongly typed engine is built from: INT8, the rest FP16, the decoding FP32.
     # ONNX Runtime 1.23 truncates in QuantizeLinear of FP16, so that type is emulated.
@@ -120,6 +121,7 @@ def test_nine_tenths_of_the_work_are_quantised(quantised_digits):
     assert {name.rsplit('/', 2)[1] for name in left} == {'box.2', 'classes.2'}
 
 
+@pytest.mark.engine_build
 @pytest.mark.parametrize(
     ('target', 'capabilities'), [('int8', ['86', '89']), ('fp8', ['89', '120'])]
 )

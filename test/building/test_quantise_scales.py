@@ -255,6 +255,7 @@ def test_weights_that_are_no_numbers_are_named(images, value):
         assert f"weights '{node.input[1]}' of '{node.name}'" in str(error.value)
 
 
+@pytest.mark.engine_build
 @settings(max_examples=12, deadline=None)
 @given(st.lists(st.floats(-46, 3), min_size=1, max_size=32), st.sampled_from(TARGETS))
 def test_weights_of_any_size_make_an_engine(images, exponents, target):

@@ -27,9 +27,12 @@ from trt_perception.stages.tensorrt_runtime import read_plan_header
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / 'models' / 'digits.onnx'
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec('tensorrt_rtx') is None, reason='needs tensorrt_rtx'
-)
+pytestmark = [
+    pytest.mark.engine_build,
+    pytest.mark.skipif(
+        importlib.util.find_spec('tensorrt_rtx') is None, reason='needs tensorrt_rtx'
+    ),
+]
 # Undocumented: the plan's byte 32 has a bit for each GPU it was built for.
 TARGET_BITS = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16}
 
