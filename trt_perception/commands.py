@@ -42,7 +42,7 @@ def detect_images() -> int:
 
 def detector_node() -> int:
     """Run detector_node; return its exit code."""
-    return _run('trt_perception.ros.detector_node', interrupted=0)
+    return _run('trt_perception.ros.detector_program', interrupted=0)
 
 
 def doctor() -> int:

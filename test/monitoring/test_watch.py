@@ -1,7 +1,6 @@
 """The rules about silence, by a clock of the test's own."""
 
 import inspect
-import os
 import re
 
 import pytest
@@ -11,16 +10,12 @@ from docs_pages import rows
 from docs_pages import section
 
 from trt_perception.monitoring import watch
-from trt_perception.monitoring.file_watch import FileWatch
 from trt_perception.monitoring.frame_statistics import FrameTimes
 from trt_perception.monitoring.frame_statistics import StatisticsSnapshot
-from trt_perception.monitoring.transport import images_elsewhere
-from trt_perception.monitoring.transport import loss_cure
+from trt_perception.monitoring.problem import Level
+from trt_perception.monitoring.problem import Problem
 from trt_perception.monitoring.watch import PERIOD_S
-from trt_perception.monitoring.watch import Announcer
 from trt_perception.monitoring.watch import CameraState
-from trt_perception.monitoring.watch import Level
-from trt_perception.monitoring.watch import Problem
 from trt_perception.monitoring.watch import SilenceWatch
 
 PROMISE_S = 2.0
@@ -363,42 +358,6 @@ def test_notes_come_last():
     assert life.step(15, bad_step=1).kind == 'unreadable'
 
 
-# The log.
-
-OK = Problem(Level.OK, '', 'active, 30.0 Hz')
-STALLED = Problem(Level.ERROR, 'stalled', 'no image')
-SLOW = Problem(Level.WARN, 'engine_slower', 'slow')
-
-
-def test_the_log_says_what_is_new_what_lasts_and_what_is_over():
-    announcer = Announcer()
-    assert announcer.tell(OK, 0.0) is None
-    assert announcer.tell(STALLED, 1.0) == (Level.ERROR, 'no image')
-    assert [announcer.tell(STALLED, 1.5 + i) for i in range(29)] == [None] * 29
-    assert announcer.tell(STALLED, 31.0) == (Level.ERROR, 'no image')
-    level, line = announcer.tell(OK, 33.0)
-    assert level == Level.OK
-    assert line == 'recovered after 32.0 s of stalled: active, 30.0 Hz'
-    assert announcer.tell(OK, 33.5) is None
-
-
-def test_the_log_is_not_flooded_by_what_comes_and_goes():
-    announcer = Announcer()
-    lines = [announcer.tell(SLOW if i % 2 else OK, 0.5 * i) for i in range(120)]
-    said = [line for line in lines if line is not None]
-    # 60 s: at most every 10 s the trouble, and after each its end.
-    assert len([line for line in said if line[0] == Level.WARN]) == 6
-    assert len(said) == 12
-
-
-def test_another_trouble_is_said_at_once():
-    announcer = Announcer()
-    assert announcer.tell(SLOW, 0.0) is not None
-    assert announcer.tell(STALLED, 0.5) == (Level.ERROR, 'no image')
-    assert announcer.tell(SLOW, 1.0) is None
-    assert 'of stalled' in announcer.tell(OK, 2.0)[1]
-
-
 def test_the_page_has_every_kind():
     source = inspect.getsource(watch)
     kinds = re.findall(r"Level\.(\w+),\s+'(\w+)'", source)
@@ -408,75 +367,6 @@ def test_the_page_has_every_kind():
     assert sorted(told) == sorted(kinds)
     listed = re.findall(r'^    (\w+)  ', watch.__doc__, re.MULTILINE)
     assert listed == [kind for _, kind in told]
-
-
-# The model's file.
-
-
-def test_a_file_that_stays(tmp_path):
-    path = tmp_path / 'model.onnx'
-    path.write_bytes(b'one')
-    file_watch = FileWatch(str(path))
-    assert file_watch.change() == ''
-    path.read_bytes()
-    assert file_watch.change() == ''
-
-
-def replace(path):
-    other = path.with_suffix('.new')
-    other.write_bytes(b'two')
-    other.replace(path)
-
-
-@pytest.mark.parametrize(
-    ('change', 'words'),
-    [
-        (lambda path: path.unlink(), 'is gone from disk'),
-        (lambda path: path.write_bytes(b'longer'), 'was replaced on disk'),
-        (lambda path: os.utime(path, (1, 1)), 'was replaced on disk'),
-        (replace, 'was replaced on disk'),
-    ],
-)
-def test_a_file_that_changes(tmp_path, change, words):
-    path = tmp_path / 'model.onnx'
-    path.write_bytes(b'one')
-    file_watch = FileWatch(str(path))
-    change(path)
-    assert words in file_watch.change()
-    assert str(path) in file_watch.change()
-
-
-def test_home_is_written_out(monkeypatch, tmp_path):
-    monkeypatch.setenv('HOME', str(tmp_path))
-    assert FileWatch('~/model.onnx').path == str(tmp_path / 'model.onnx')
-    assert FileWatch('').change() == ''
-    assert FileWatch('a\0b').change() == ''
-
-
-# What to do about losses.
-
-
-PROFILES = 'FASTRTPS_DEFAULT_PROFILES_FILE={0} FASTDDS_DEFAULT_PROFILES_FILE={0}'
-
-
-@pytest.mark.parametrize(
-    ('environment', 'words'),
-    [
-        ({}, ['export ' + PROFILES.format('/p.xml'), 'detect.launch.py']),
-        ({'RMW_IMPLEMENTATION': 'rmw_fastrtps_cpp'}, ['=/p.xml']),
-        (
-            {'FASTDDS_DEFAULT_PROFILES_FILE': '/x y.xml'},
-            ['give the camera', 'export ' + PROFILES.format("'/x y.xml'"), 'rmem_max'],
-        ),
-        ({'RMW_IMPLEMENTATION': 'rmw_cyclonedds_cpp'}, ['rmw_cyclonedds_cpp', 'rmem_max']),
-    ],
-)
-def test_the_cure_follows_the_environment(environment, words):
-    cure = loss_cure('/p.xml', 'reliable', environment)
-    for word in words:
-        assert word in cure
-    assert 'offers reliable' not in cure
-    assert 'offers reliable' in loss_cure('/p.xml', 'best_effort', environment)
 
 
 # Other nodes of the same name.
@@ -500,52 +390,3 @@ def test_an_error_stands_before_nodes_of_one_name():
     life.twins = 'two of one name'
     life.seconds_until('qos_mismatch')
     assert life.findings[-1] == Problem(Level.ERROR, 'qos_mismatch', 'set that')
-
-
-# Where images are instead.
-
-RAW, COMPRESSED = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'
-
-
-@pytest.mark.parametrize(
-    ('topics', 'image', 'transport', 'expected'),
-    [
-        ({}, '/image', 'raw', ''),
-        ({'/a': 'std_msgs/msg/String', '/debug_image': RAW}, '/image', 'raw', ''),
-        ({'/debug_image/compressed': COMPRESSED}, '/image', 'raw', ''),
-        ({'/a/compressedDepth': COMPRESSED}, '/image', 'raw', ''),
-        ({'/b': RAW, '/a': RAW}, '/image', 'raw', 'image_topic:=/a'),
-        (
-            {'/image/compressed': COMPRESSED, '/a': RAW},
-            '/image',
-            'raw',
-            'image_transport:=compressed',
-        ),
-        (
-            {'/image': RAW, '/a/compressed': COMPRESSED},
-            '/image',
-            'compressed',
-            'image_transport:=raw',
-        ),
-        (
-            {'/a/compressed': COMPRESSED},
-            *('/image', 'raw', 'image_topic:=/a image_transport:=compressed'),
-        ),
-        ({'/a/compressed': COMPRESSED, '/b': RAW}, '/image', 'raw', 'image_topic:=/b'),
-        ({'/a/compressed': COMPRESSED, '/b': RAW}, '/image', 'compressed', 'image_topic:=/a'),
-        # Both the suffix and the transport were given.
-        (
-            {'/a': RAW, '/b/compressed': COMPRESSED},
-            '/b/compressed',
-            'compressed',
-            'image_topic:=/b',
-        ),
-    ],
-)
-def test_what_to_type_for_images_elsewhere(topics, image, transport, expected):
-    sentence = images_elsewhere(topics, image, transport)
-    assert bool(sentence) == bool(expected)
-    assert sentence.partition(': start with ')[2].partition(' (detect.launch.py)')[0] == expected
-    if 'image_topic:=' in expected:
-        topic = expected.split()[0].removeprefix('image_topic:=')
-        assert f'-r image:={topic} ' in sentence

@@ -6,8 +6,8 @@ from rclpy.time import Time
 
 from trt_perception.monitoring.frame_statistics import FrameTimes
 from trt_perception.monitoring.frame_statistics import StatisticsSnapshot
-from trt_perception.monitoring.watch import Level
-from trt_perception.monitoring.watch import Problem
+from trt_perception.monitoring.problem import Level
+from trt_perception.monitoring.problem import Problem
 from trt_perception.ros.diagnostics import Health
 from trt_perception.ros.diagnostics import diagnostics_message
 

@@ -21,7 +21,7 @@ from trt_perception.files import cache
 from trt_perception.gpu import bindings
 from trt_perception.pipelines import host
 from trt_perception.ros.detector_node import DetectorNode
-from trt_perception.ros.detector_node import main
+from trt_perception.ros.detector_program import main
 from trt_perception.ros.health import NodeHealth
 from trt_perception.ros.outputs import DetectorOutputs
 from trt_perception.stages.onnx_runtime import OnnxModel

@@ -20,7 +20,7 @@ from trt_perception.model.tensors import TensorSpec
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Result
-from trt_perception.ros.detector_node import main
+from trt_perception.ros.detector_program import main
 
 FRAMES = 45  # 4.5 s: discovery may take one period of 3 s
 

@@ -1,8 +1,7 @@
 """Silence is a fault: what the counts of an active node say, in one sentence with its cure.
 
-``SilenceWatch`` is asked twice a second and answers with one Finding, the worst that holds.
-``Announcer`` decides which of them are worth a line in the log. Both take the time as a number, so
-that they can be tested without waiting.
+``SilenceWatch`` is asked twice a second and answers with one ``Problem``, the worst that holds. It
+takes the time as a number, so that it can be tested without waiting.
 
 What is found, worst first:
     no_output          a frame went in and does not come out: the pipeline hangs
@@ -30,14 +29,15 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final
 
 from trt_perception.monitoring.frame_statistics import StatisticsSnapshot
+from trt_perception.monitoring.problem import Level
+from trt_perception.monitoring.problem import Problem
 from trt_perception.monitoring.rates import EvenRate
 from trt_perception.monitoring.transport import how_to_start
 
-__all__ = ['PERIOD_S', 'Announcer', 'CameraState', 'Level', 'Problem', 'SilenceWatch']
+__all__ = ['PERIOD_S', 'CameraState', 'SilenceWatch']
 
 #: How often the watch wants to be asked.
 PERIOD_S: Final = 0.5
@@ -55,29 +55,6 @@ _LATE_FRAME: Final = 4.0
 _LATE_CAMERA: Final = 3.0
 # These are how newest-wins works; every other reason is an image that nobody can read.
 _ON_PURPOSE: Final = ('replaced', 'inactive')
-
-
-class Level(IntEnum):
-    """As in diagnostic_msgs."""
-
-    OK = 0
-    WARN = 1
-    ERROR = 2
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What holds at one moment.
-
-    Attributes:
-        level: how bad it is.
-        kind: a short name, empty where nothing is wrong.
-        message: what is seen and what to do.
-    """
-
-    level: Level
-    kind: str
-    message: str
 
 
 @dataclass(frozen=True)
@@ -347,38 +324,3 @@ def _unreadable(then: _Moment, now: _Moment) -> dict[str, int]:
 
 def _reasons(counts: Mapping[str, int]) -> str:
     return ', '.join(f'{count} x {reason}' for reason, count in sorted(counts.items()))
-
-
-class Announcer:
-    """Turns findings into lines of a log: what is new, what lasts, and that it is over.
-
-    Args:
-        repeat_s: what lasts is said again after this time.
-        quiet_s: what comes and goes is not said again before.
-    """
-
-    def __init__(self, repeat_s: float = 30.0, quiet_s: float = 10.0) -> None:
-        self._repeat_s = repeat_s
-        self._quiet_s = quiet_s
-        self._last_kind = ''
-        self._said_s: dict[str, float] = {}
-        # The kind and start of the trouble that was said and is not over.
-        self._trouble: tuple[str, float] | None = None
-
-    def tell(self, finding: Problem, time_s: float) -> tuple[Level, str] | None:
-        """Return the line to log now, None for none."""
-        fresh = finding.kind != self._last_kind
-        self._last_kind = finding.kind
-        if not finding.kind:
-            if self._trouble is None:
-                return None
-            (kind, since_s), self._trouble = self._trouble, None
-            seconds = time_s - since_s
-            return Level.OK, f'recovered after {seconds:.1f} s of {kind}: {finding.message}'
-        since_said_s = time_s - self._said_s.get(finding.kind, float('-inf'))
-        if since_said_s < (self._quiet_s if fresh else self._repeat_s):
-            return None
-        self._said_s[finding.kind] = time_s
-        if self._trouble is None or self._trouble[0] != finding.kind:
-            self._trouble = finding.kind, time_s
-        return finding.level, finding.message

@@ -7,10 +7,7 @@ detector's worker does the rest.
 
 from __future__ import annotations
 
-import argparse
 import functools
-import os
-import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +18,6 @@ from rclpy.lifecycle import LifecycleNode
 from rclpy.lifecycle import LifecycleState
 from rclpy.lifecycle import TransitionCallbackReturn
 from rclpy.parameter import Parameter
-from rclpy.utilities import remove_ros_args
 
 from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
@@ -33,7 +29,6 @@ from trt_perception.errors import TrtPerceptionError
 from trt_perception.images.frame import Frame
 from trt_perception.interruption import interrupted
 from trt_perception.monitoring.file_watch import FileWatch
-from trt_perception.parameter_sections import unused_parameters
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.plain_text import plain
@@ -46,28 +41,18 @@ from trt_perception.ros.messages import frame_from_compressed
 from trt_perception.ros.messages import frame_from_image
 from trt_perception.ros.outputs import DetectorOutputs
 from trt_perception.ros.parameters import NodeParameters
-from trt_perception.ros.process import run_node
-from trt_perception.ros.process import wrong_usage
 from trt_perception.ros.timers import steady_timer
 
-__all__ = ['DetectorNode', 'main']
+__all__ = ['EXIT_GPU_LOST', 'DetectorNode']
 
 #: Exit code of a process whose GPU context is lost.
 EXIT_GPU_LOST: Final = 1
-
-_EXAMPLES: Final = """\
-Everything is a parameter (docs/parameters.md), given behind --ros-args:
-  detector_node --ros-args -p engine_path:=model.onnx -p autostart:=true
-  detector_node --ros-args --params-file my.yaml -r image:=/front/image_raw
-
-exit codes: 0 ended by a signal, 1 the GPU was lost, 2 wrong parameters or usage
-"""
 
 _Transition = Callable[['DetectorNode', LifecycleState], TransitionCallbackReturn]
 
 
 def _logged(
-    on_failure: TransitionCallbackReturn, undo: str = ''
+    on_failure: TransitionCallbackReturn, undo: Callable[[DetectorNode], object] | None = None
 ) -> Callable[[_Transition], _Transition]:
     """Report what a transition raises, which rclpy does not; undo it, return ``on_failure``."""
 
@@ -78,8 +63,8 @@ def _logged(
                 return transition(self, state)
             except Exception as error:
                 self._failed(transition.__name__, error)
-            if undo:
-                getattr(self, undo)()
+            if undo is not None:
+                undo(self)
             self._health.publish_soon()
             return on_failure
 
@@ -142,7 +127,7 @@ class DetectorNode(LifecycleNode):
 
     # Transitions, in the order of a life.
 
-    @_logged(on_failure=TransitionCallbackReturn.FAILURE, undo='_release')
+    @_logged(on_failure=TransitionCallbackReturn.FAILURE, undo=lambda node: node._release())
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Load the model and create the publishers. FAILURE leaves the node unconfigured."""
         self._forget_fault()
@@ -163,7 +148,7 @@ class DetectorNode(LifecycleNode):
         )
         return super().on_configure(state)
 
-    @_logged(on_failure=TransitionCallbackReturn.FAILURE, undo='_stop')
+    @_logged(on_failure=TransitionCallbackReturn.FAILURE, undo=lambda node: node._stop())
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start the worker and subscribe. FAILURE leaves the node inactive."""
         assert self._pipeline is not None
@@ -205,7 +190,7 @@ class DetectorNode(LifecycleNode):
         self.get_logger().info('cleaned up')
         return super().on_cleanup(state)
 
-    @_logged(on_failure=TransitionCallbackReturn.FAILURE, undo='_release')
+    @_logged(on_failure=TransitionCallbackReturn.FAILURE, undo=lambda node: node._release())
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Free everything; the node ends finalized, after a FAILURE too."""
         well = self._release()
@@ -290,7 +275,8 @@ class DetectorNode(LifecycleNode):
             self.get_logger().info(f'{what} {error}')
         elif isinstance(error, TrtPerceptionError):
             self.report(str(error))
-            self._fault = error if getattr(error, 'sticky', False) else self._fault
+            if isinstance(error, CudaError) and error.sticky:
+                self._fault = error
         else:
             trace = ''.join(traceback.format_exception(error))
             self.report(f'{what} failed: {type(error).__name__}: {error}', trace)
@@ -362,44 +348,3 @@ class DetectorNode(LifecycleNode):
             self._detector.set_thresholds(config.thresholds(self._pipeline.spec.class_names))
         if config.confidence_threshold != before.confidence_threshold:
             self._outputs.publish_label_info(config.confidence_threshold)
-
-
-def main(
-    args: list[str] | None = None,
-    *,
-    open_pipeline: Callable[[DetectorConfig], Pipeline] = open_pipeline,
-) -> int:
-    """Run the node until a signal comes; return the exit code."""
-    command_line = sys.argv if args is None else args
-    try:
-        own = remove_ros_args(command_line)[1:]
-    except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
-        return wrong_usage(str(error))
-    _parser().parse_args(own)
-
-    def make_node() -> DetectorNode:
-        node = DetectorNode(open_pipeline=open_pipeline)
-        for sentence in unused_parameters(command_line, node.get_fully_qualified_name()):
-            node.get_logger().warning(log_text(sentence))
-        return node
-
-    code = run_node(
-        make_node,
-        DetectorNode.close,
-        command_line,
-        finished=lambda node: node.gpu_lost,
-    )
-    if code == EXIT_GPU_LOST:
-        # Without the interpreter's end: TensorRT's destructors would meet a dead context.
-        os._exit(code)
-    return code
-
-
-def _parser() -> argparse.ArgumentParser:
-    """Return a parser for what is not ROS's: help, and a refusal of all the rest."""
-    return argparse.ArgumentParser(
-        prog='detector_node',
-        description='The lifecycle node: camera images in, vision_msgs detections out.',
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )

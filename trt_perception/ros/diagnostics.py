@@ -11,8 +11,8 @@ from diagnostic_msgs.msg import KeyValue
 from rclpy.time import Time
 
 from trt_perception.monitoring.frame_statistics import StatisticsSnapshot
-from trt_perception.monitoring.watch import Level
-from trt_perception.monitoring.watch import Problem
+from trt_perception.monitoring.problem import Level
+from trt_perception.monitoring.problem import Problem
 from trt_perception.plain_text import plain
 
 __all__ = ['Health', 'diagnostics_message']

@@ -20,13 +20,13 @@ from rclpy.timer import Timer
 from trt_perception.detector import Detector
 from trt_perception.errors import ImageError
 from trt_perception.monitoring.age import AgeOfOutput
+from trt_perception.monitoring.announcer import Announcer
 from trt_perception.monitoring.file_watch import FileWatch
 from trt_perception.monitoring.frame_statistics import StatisticsSnapshot
+from trt_perception.monitoring.problem import Level
+from trt_perception.monitoring.problem import Problem
 from trt_perception.monitoring.transport import loss_cure
 from trt_perception.monitoring.watch import PERIOD_S
-from trt_perception.monitoring.watch import Announcer
-from trt_perception.monitoring.watch import Level
-from trt_perception.monitoring.watch import Problem
 from trt_perception.monitoring.watch import SilenceWatch
 from trt_perception.plain_text import plain
 from trt_perception.ros.diagnostics import Health
@@ -157,7 +157,7 @@ class NodeHealth:
                 twins=same_name(self._node),
                 notes=self._notes(now),
             )
-        line = self._announcer.tell(finding, now)
+        line = self._announcer.line(finding, now)
         if line is not None:
             self._say(*line)
         changed = self._finding is None or finding.kind != self._finding.kind

@@ -1,0 +1,38 @@
+"""Which problems are logged, and when."""
+
+from trt_perception.monitoring.announcer import Announcer
+from trt_perception.monitoring.problem import Level
+from trt_perception.monitoring.problem import Problem
+
+OK = Problem(Level.OK, '', 'active, 30.0 Hz')
+STALLED = Problem(Level.ERROR, 'stalled', 'no image')
+SLOW = Problem(Level.WARN, 'engine_slower', 'slow')
+
+
+def test_the_log_says_what_is_new_what_lasts_and_what_is_over():
+    announcer = Announcer()
+    assert announcer.line(OK, 0.0) is None
+    assert announcer.line(STALLED, 1.0) == (Level.ERROR, 'no image')
+    assert [announcer.line(STALLED, 1.5 + i) for i in range(29)] == [None] * 29
+    assert announcer.line(STALLED, 31.0) == (Level.ERROR, 'no image')
+    level, line = announcer.line(OK, 33.0)
+    assert level == Level.OK
+    assert line == 'recovered after 32.0 s of stalled: active, 30.0 Hz'
+    assert announcer.line(OK, 33.5) is None
+
+
+def test_the_log_is_not_flooded_by_what_comes_and_goes():
+    announcer = Announcer()
+    lines = [announcer.line(SLOW if i % 2 else OK, 0.5 * i) for i in range(120)]
+    said = [line for line in lines if line is not None]
+    # 60 s: at most every 10 s the trouble, and after each its end.
+    assert len([line for line in said if line[0] == Level.WARN]) == 6
+    assert len(said) == 12
+
+
+def test_another_trouble_is_said_at_once():
+    announcer = Announcer()
+    assert announcer.line(SLOW, 0.0) is not None
+    assert announcer.line(STALLED, 0.5) == (Level.ERROR, 'no image')
+    assert announcer.line(SLOW, 1.0) is None
+    assert 'of stalled' in announcer.line(OK, 2.0)[1]

@@ -1,0 +1,47 @@
+"""A model file that is replaced or removed while it is loaded."""
+
+import os
+
+import pytest
+
+from trt_perception.monitoring.file_watch import FileWatch
+
+
+def test_a_file_that_stays(tmp_path):
+    path = tmp_path / 'model.onnx'
+    path.write_bytes(b'one')
+    file_watch = FileWatch(str(path))
+    assert file_watch.change() == ''
+    path.read_bytes()
+    assert file_watch.change() == ''
+
+
+def replace(path):
+    other = path.with_suffix('.new')
+    other.write_bytes(b'two')
+    other.replace(path)
+
+
+@pytest.mark.parametrize(
+    ('change', 'words'),
+    [
+        (lambda path: path.unlink(), 'is gone from disk'),
+        (lambda path: path.write_bytes(b'longer'), 'was replaced on disk'),
+        (lambda path: os.utime(path, (1, 1)), 'was replaced on disk'),
+        (replace, 'was replaced on disk'),
+    ],
+)
+def test_a_file_that_changes(tmp_path, change, words):
+    path = tmp_path / 'model.onnx'
+    path.write_bytes(b'one')
+    file_watch = FileWatch(str(path))
+    change(path)
+    assert words in file_watch.change()
+    assert str(path) in file_watch.change()
+
+
+def test_home_is_written_out(monkeypatch, tmp_path):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    assert FileWatch('~/model.onnx').path == str(tmp_path / 'model.onnx')
+    assert FileWatch('').change() == ''
+    assert FileWatch('a\0b').change() == ''

@@ -1,0 +1,75 @@
+"""What to do about images that are lost, or published elsewhere."""
+
+import pytest
+
+from trt_perception.monitoring.transport import images_elsewhere
+from trt_perception.monitoring.transport import loss_cure
+
+PROFILES = 'FASTRTPS_DEFAULT_PROFILES_FILE={0} FASTDDS_DEFAULT_PROFILES_FILE={0}'
+
+
+@pytest.mark.parametrize(
+    ('environment', 'words'),
+    [
+        ({}, ['export ' + PROFILES.format('/p.xml'), 'detect.launch.py']),
+        ({'RMW_IMPLEMENTATION': 'rmw_fastrtps_cpp'}, ['=/p.xml']),
+        (
+            {'FASTDDS_DEFAULT_PROFILES_FILE': '/x y.xml'},
+            ['give the camera', 'export ' + PROFILES.format("'/x y.xml'"), 'rmem_max'],
+        ),
+        ({'RMW_IMPLEMENTATION': 'rmw_cyclonedds_cpp'}, ['rmw_cyclonedds_cpp', 'rmem_max']),
+    ],
+)
+def test_the_cure_follows_the_environment(environment, words):
+    cure = loss_cure('/p.xml', 'reliable', environment)
+    for word in words:
+        assert word in cure
+    assert 'offers reliable' not in cure
+    assert 'offers reliable' in loss_cure('/p.xml', 'best_effort', environment)
+
+
+RAW, COMPRESSED = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'
+
+
+@pytest.mark.parametrize(
+    ('topics', 'image', 'transport', 'expected'),
+    [
+        ({}, '/image', 'raw', ''),
+        ({'/a': 'std_msgs/msg/String', '/debug_image': RAW}, '/image', 'raw', ''),
+        ({'/debug_image/compressed': COMPRESSED}, '/image', 'raw', ''),
+        ({'/a/compressedDepth': COMPRESSED}, '/image', 'raw', ''),
+        ({'/b': RAW, '/a': RAW}, '/image', 'raw', 'image_topic:=/a'),
+        (
+            {'/image/compressed': COMPRESSED, '/a': RAW},
+            '/image',
+            'raw',
+            'image_transport:=compressed',
+        ),
+        (
+            {'/image': RAW, '/a/compressed': COMPRESSED},
+            '/image',
+            'compressed',
+            'image_transport:=raw',
+        ),
+        (
+            {'/a/compressed': COMPRESSED},
+            *('/image', 'raw', 'image_topic:=/a image_transport:=compressed'),
+        ),
+        ({'/a/compressed': COMPRESSED, '/b': RAW}, '/image', 'raw', 'image_topic:=/b'),
+        ({'/a/compressed': COMPRESSED, '/b': RAW}, '/image', 'compressed', 'image_topic:=/a'),
+        # Both the suffix and the transport were given.
+        (
+            {'/a': RAW, '/b/compressed': COMPRESSED},
+            '/b/compressed',
+            'compressed',
+            'image_topic:=/b',
+        ),
+    ],
+)
+def test_what_to_type_for_images_elsewhere(topics, image, transport, expected):
+    sentence = images_elsewhere(topics, image, transport)
+    assert bool(sentence) == bool(expected)
+    assert sentence.partition(': start with ')[2].partition(' (detect.launch.py)')[0] == expected
+    if 'image_topic:=' in expected:
+        topic = expected.split()[0].removeprefix('image_topic:=')
+        assert f'-r image:={topic} ' in sentence

@@ -1,0 +1,43 @@
+"""Which of the watch's problems are worth a line in the log."""
+
+from __future__ import annotations
+
+from trt_perception.monitoring.problem import Level
+from trt_perception.monitoring.problem import Problem
+
+__all__ = ['Announcer']
+
+
+class Announcer:
+    """Turns problems into lines of a log: what is new, what lasts, and that it is over.
+
+    Args:
+        repeat_s: what lasts is said again after this time.
+        quiet_s: what comes and goes is not said again before.
+    """
+
+    def __init__(self, repeat_s: float = 30.0, quiet_s: float = 10.0) -> None:
+        self._repeat_s = repeat_s
+        self._quiet_s = quiet_s
+        self._last_kind = ''
+        self._logged_s: dict[str, float] = {}
+        # Kind and start of the problem that was logged and is not over.
+        self._current: tuple[str, float] | None = None
+
+    def line(self, problem: Problem, time_s: float) -> tuple[Level, str] | None:
+        """Return the line to log now, None for none."""
+        fresh = problem.kind != self._last_kind
+        self._last_kind = problem.kind
+        if not problem.kind:
+            if self._current is None:
+                return None
+            (kind, since_s), self._current = self._current, None
+            seconds = time_s - since_s
+            return Level.OK, f'recovered after {seconds:.1f} s of {kind}: {problem.message}'
+        since_logged_s = time_s - self._logged_s.get(problem.kind, float('-inf'))
+        if since_logged_s < (self._quiet_s if fresh else self._repeat_s):
+            return None
+        self._logged_s[problem.kind] = time_s
+        if self._current is None or self._current[0] != problem.kind:
+            self._current = problem.kind, time_s
+        return problem.level, problem.message
