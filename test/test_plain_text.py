@@ -11,6 +11,7 @@ from trt_perception.plain_text import MAX_CLASSES
 from trt_perception.plain_text import name_fault
 from trt_perception.plain_text import names_fault
 from trt_perception.plain_text import nearest
+from trt_perception.plain_text import one_line
 from trt_perception.plain_text import plain
 from trt_perception.plain_text import shown
 
@@ -109,3 +110,9 @@ def test_the_nearest_word():
 def test_what_ends_a_line_for_python_acts():
     ends = {chr(code) for code in range(0x110000) if len(f'a{chr(code)}b'.splitlines()) > 1}
     assert ends <= set(ACTING)
+
+
+def test_one_line():
+    assert one_line(ValueError('a\n  b\t c')) == 'a b c'
+    assert one_line(ValueError('x' * 900), 200) == 'x' * 200
+    assert one_line(MemoryError()) == 'MemoryError'

@@ -2,6 +2,7 @@
 
     TrtPerceptionError
     ├── ConfigError     a parameter or option has a value that cannot work
+    │   └── ValuesError     several have
     ├── EngineError     an engine or ONNX file cannot be used
     │   ├── ManifestError   its manifest is missing something, malformed or contradicts the file
     │   ├── BatchError      it takes several images at once, and one is all there is
@@ -31,6 +32,7 @@ __all__ = [
     'ManifestError',
     'MissingModelInfoError',
     'TrtPerceptionError',
+    'ValuesError',
     'WriteError',
 ]
 
@@ -69,6 +71,18 @@ class TrtPerceptionError(Exception):
 
 class ConfigError(TrtPerceptionError):
     """Raised when a parameter or option has a value that cannot work."""
+
+
+class ValuesError(ConfigError):
+    """Raised when parameters have values that cannot work, after all of them were checked.
+
+    Attributes:
+        mistakes: one sentence for each.
+    """
+
+    def __init__(self, mistakes: Sequence[str]) -> None:
+        super().__init__('\n'.join(mistakes))
+        self.mistakes = tuple(mistakes)
 
 
 class EngineError(TrtPerceptionError):

@@ -20,6 +20,7 @@ from trt_perception.config import PARAMETERS
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Parameter
 from trt_perception.errors import ConfigError
+from trt_perception.errors import ValuesError
 from trt_perception.plain_text import nearest
 from trt_perception.plain_text import shown
 
@@ -96,7 +97,7 @@ def parameter_values(values: Mapping[str, str]) -> dict[str, Any]:
         values: of the launch arguments, as text; empty where nothing was given.
 
     Raises:
-        ConfigError: values are of the wrong type or out of range, one line for each.
+        ValuesError: values are of the wrong type or out of range, one line for each.
     """
     given: dict[str, Any] = {}
     mistakes = []
@@ -111,7 +112,7 @@ def parameter_values(values: Mapping[str, str]) -> dict[str, Any]:
         except ConfigError as error:
             mistakes.append(str(error))
     if mistakes:
-        raise ConfigError('\n'.join(mistakes))
+        raise ValuesError(mistakes)
     return given
 
 

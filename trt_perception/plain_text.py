@@ -18,7 +18,7 @@ from typing import Final
 
 __all__ = [
     *('MAX_CLASSES', 'MAX_NAME_LENGTH', 'MAX_PATH_LENGTH'),
-    *('name_fault', 'names_fault', 'nearest', 'plain', 'shown'),
+    *('name_fault', 'names_fault', 'nearest', 'one_line', 'plain', 'shown'),
 ]
 
 #: A class id of label_info has 16 bits.
@@ -126,3 +126,9 @@ def plain(text: object, longest: int | None = 8000) -> str:
     if not part.isprintable():
         part = _ACTING_IN_LINES.sub(lambda found: repr(found[0])[1:-1], part)
     return part if len(part) >= len(whole) else f'{part}… ({len(whole)} characters)'
+
+
+def one_line(said: object, longest: int = 400) -> str:
+    """Return what a library says on several lines as one line, short enough for a message."""
+    text = ' '.join(str(said).split())
+    return text[:longest] or type(said).__name__

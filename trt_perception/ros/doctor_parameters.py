@@ -16,7 +16,7 @@ from rclpy.node import Node
 
 from trt_perception.config import PARAMETERS
 from trt_perception.config import DetectorConfig
-from trt_perception.errors import ConfigError
+from trt_perception.errors import ValuesError
 from trt_perception.parameter_sections import unused_parameters
 from trt_perception.ros.parameters import NodeParameters
 
@@ -51,8 +51,8 @@ def read_parameters(name: str, arguments: list[str]) -> dict[str, Any]:
             check=lambda _: None,
             apply=lambda _before, _after: None,
         )
-    except ConfigError as error:
-        return {'values': {}, 'mistakes': str(error).splitlines(), 'unused': []}
+    except ValuesError as error:
+        return {'values': {}, 'mistakes': list(error.mistakes), 'unused': []}
     except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
         return {'values': {}, 'mistakes': [str(error)], 'unused': []}
     default = DetectorConfig()

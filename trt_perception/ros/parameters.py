@@ -20,6 +20,7 @@ from trt_perception.config import DetectorConfig
 from trt_perception.config import Parameter
 from trt_perception.config import parameter_value
 from trt_perception.errors import ConfigError
+from trt_perception.errors import ValuesError
 from trt_perception.plain_text import nearest
 from trt_perception.plain_text import shown
 
@@ -158,7 +159,7 @@ def _overrides(node: Node) -> dict[str, Any]:
             text = _meant_as_text(_ROWS.get(name), override.value)
             mistakes.append(f'{error}; for text: {text}' if text else str(error))
     if mistakes:
-        raise ConfigError('\n'.join(mistakes))
+        raise ValuesError(mistakes)
     return values
 
 

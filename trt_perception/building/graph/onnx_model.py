@@ -29,6 +29,7 @@ from trt_perception.files.checked_files import read_checked
 from trt_perception.model.model_file import ModelFile
 from trt_perception.model.model_file import read_model_file
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.plain_text import one_line
 from trt_perception.stages.onnx_external import external_weights
 
 __all__ = [
@@ -265,9 +266,8 @@ def check_model(source: OnnxSource) -> tuple[str, ...]:
     try:
         onnx.checker.check_model(source.model)
     except onnx.checker.ValidationError as error:
-        reason = ' '.join(str(error).split())
         raise EngineError(
-            f'{name}: breaks the rules of ONNX: {reason[:400]}; export it again'
+            f'{name}: breaks the rules of ONNX: {one_line(error)}; export it again'
         ) from error
     return ()
 

@@ -15,6 +15,7 @@ import onnx
 
 from trt_perception.building.graph.graph_index import name_nodes
 from trt_perception.errors import EngineError
+from trt_perception.plain_text import one_line
 
 __all__ = ['Slimmed', 'random_inputs', 'slim']
 
@@ -64,12 +65,14 @@ def slim(model: onnx.ModelProto, inputs: _Tensors) -> Slimmed:
     try:
         expected = _run(model, inputs)
     except Exception as error:
-        return _left(model, f'ONNX Runtime cannot run the model to compare: {_short(error)}')
+        return _left(
+            model, f'ONNX Runtime cannot run the model to compare: {one_line(error, 200)}'
+        )
     try:
         slimmed = _slim(model)
         got = _run(slimmed, inputs)
     except Exception as error:
-        return _left(model, f'onnxslim cannot slim it: {_short(error)}')
+        return _left(model, f'onnxslim cannot slim it: {one_line(error, 200)}')
     if got.keys() != expected.keys():
         return _left(model, 'the slimmed graph has other outputs')
     difference = max(_difference(expected[name], got[name]) for name in expected)
@@ -166,7 +169,3 @@ def random_inputs(
             else random.integers(0, 2, shape).astype(dtype)
         )
     return tensors
-
-
-def _short(error: Exception) -> str:
-    return ' '.join(str(error).split())[:200] or type(error).__name__

@@ -1,0 +1,247 @@
+"""Errors are data: nobody splits, searches, matches or slices the text of one.
+
+What a caller needs of an error is a field of it. The text is for people: it may be formatted into
+another text, and shown. Held here as far as the flow of data within one function shows it.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import trt_perception
+
+PACKAGE = Path(trt_perception.__file__).parent
+
+# Where the text of an error is still examined, and why. Remove a line with what it names: a line
+# that names nothing fails.
+REMAINING = {
+    'gpu.py: _out_of_memory': 'asks for the name of the status',
+}
+
+#: What holds sentences, of errors of this package and of others.
+TEXTS = {
+    *('args', 'expected', 'fix', 'found', 'message', 'msg', 'problem'),
+    *('statement', 'strerror', 'subject'),
+}
+#: What makes another text of a text.
+MAKERS = {
+    *('casefold', 'decode', 'encode', 'expandtabs', 'format', 'join', 'lower', 'lstrip'),
+    *('rstrip', 'strip', 'title', 'upper'),
+}
+EXAMINERS = {
+    *('count', 'endswith', 'find', 'index', 'partition', 'removeprefix', 'removesuffix'),
+    *('replace', 'rfind', 'rindex', 'rpartition', 'rsplit', 'split', 'splitlines', 'startswith'),
+    'translate',
+}
+#: Of expressions, on the module re and on compiled ones, with the text as an argument.
+PATTERNS = {'findall', 'finditer', 'fullmatch', 'match', 'search', 'split', 'sub', 'subn'}
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+class Flow:
+    """Which names of one function are errors, and which are texts of them."""
+
+    def __init__(self, function):
+        self.nodes = list(nodes_within(function))
+        self.errors = {node.name for node in self.nodes if isinstance(node, ast.ExceptHandler)}
+        self.errors |= set(parameters_of_errors(function))
+        self.texts = set()
+        known = -1
+        while known != len(self.errors) + len(self.texts):
+            known = len(self.errors) + len(self.texts)
+            for node in self.nodes:
+                self._assign(node)
+
+    def _assign(self, node):
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.NamedExpr):
+            targets = [node.target]
+        else:
+            return
+        pairs = [(target, node.value) for target in targets]
+        for target, value in list(pairs):
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                pairs += zip(target.elts, value.elts, strict=False)
+        for target, value in pairs:
+            if isinstance(target, ast.Name):
+                self.errors |= {target.id} if self.is_error(value) else set()
+                self.texts |= {target.id} if self.is_text(value) else set()
+
+    def is_error(self, node):
+        if isinstance(node, ast.IfExp):
+            return self.is_error(node.body) or self.is_error(node.orelse)
+        return isinstance(node, ast.Name) and node.id in self.errors
+
+    def is_text(self, node):
+        """Tell an expression that is the text of an error, or a text with that in it."""
+        if isinstance(node, ast.Name):
+            return node.id in self.texts
+        if isinstance(node, ast.Attribute):
+            return node.attr in TEXTS and self.is_error(node.value)
+        if isinstance(node, ast.Call):
+            return self._call_is_text(node)
+        if isinstance(node, ast.FormattedValue | ast.NamedExpr | ast.Starred):
+            return self._is_either(node.value)
+        parts = {
+            ast.JoinedStr: lambda: node.values,
+            ast.BinOp: lambda: [node.left, node.right],
+            ast.BoolOp: lambda: node.values,
+            ast.IfExp: lambda: [node.body, node.orelse],
+        }
+        if type(node) not in parts:
+            return False
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            right = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
+            return any(map(self._is_either, [node.left, *right]))
+        return any(map(self.is_text, parts[type(node)]()))
+
+    def _call_is_text(self, node):
+        if isinstance(node.func, ast.Name):
+            return node.func.id in ('str', 'repr', 'format') and any(
+                map(self._is_either, node.args)
+            )
+        if not isinstance(node.func, ast.Attribute) or node.func.attr not in MAKERS:
+            return False
+        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        inner = [e for arg in given for e in getattr(arg, 'elts', [arg])]
+        return self.is_text(node.func.value) or any(map(self._is_either, inner))
+
+    def _is_either(self, node):
+        return self.is_error(node) or self.is_text(node)
+
+    def examinations(self):
+        """Yield the nodes that look into a text."""
+        for node in self.nodes:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                name = node.func.attr
+                given = [*node.args, *(keyword.value for keyword in node.keywords)]
+                if (name in EXAMINERS and self.is_text(node.func.value)) or (
+                    name in PATTERNS and any(map(self.is_text, given))
+                ):
+                    yield node
+            elif isinstance(node, ast.Subscript):
+                if self.is_text(node.value):
+                    yield node
+            elif isinstance(node, ast.Compare):
+                nothing = all(isinstance(op, ast.Is | ast.IsNot) for op in node.ops)
+                if not nothing and any(map(self.is_text, [node.left, *node.comparators])):
+                    yield node
+            elif isinstance(node, ast.For | ast.comprehension):
+                if self.is_text(node.iter):
+                    yield node.iter
+            elif isinstance(node, ast.Match) and self.is_text(node.subject):
+                yield node.subject
+
+
+def nodes_within(function):
+    """Yield the nodes of a function without those of functions within it."""
+    waiting = list(ast.iter_child_nodes(function))
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, FUNCTIONS):
+            waiting += ast.iter_child_nodes(node)
+
+
+def parameters_of_errors(function):
+    """Yield the parameters whose annotation names an error."""
+    if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+        return
+    own = function.args
+    for argument in (*own.posonlyargs, *own.args, *own.kwonlyargs):
+        words = ast.unparse(argument.annotation) if argument.annotation else ''
+        if words.endswith(('Error', 'Exception')):
+            yield argument.arg
+
+
+def examined(source):
+    """Return where a module looks into the text of an error: functions, with what they do."""
+    tree = ast.parse(source)
+    functions = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)]
+    return [
+        (getattr(function, 'name', '<module>'), ast.unparse(node))
+        for function in (tree, *functions)
+        for node in Flow(function).examinations()
+    ]
+
+
+def test_nobody_looks_into_the_text_of_an_error():
+    found = {
+        f'{path.relative_to(PACKAGE)}: {name}': expression
+        for path in sorted(PACKAGE.rglob('*.py'))
+        for name, expression in examined(path.read_text(encoding='utf-8'))
+    }
+    new = {place: what for place, what in found.items() if place not in REMAINING}
+    assert not new, 'give the error a field for it'
+    assert REMAINING.keys() == found.keys(), 'mended: take the line out of REMAINING'
+
+
+@pytest.mark.parametrize(
+    'use',
+    [
+        "str(error).split('; ')",
+        "str(error).partition(' Set them ')[0]",
+        "f'{error}'.startswith('x')",
+        "('x: %s' % error).find('x')",
+        "'{}: {}'.format('x', error).removeprefix('x')",
+        "re.search('x', str(error))",
+        "re.sub('model.', '--', f'{name}: {error}')",
+        'PATTERN.fullmatch(str(error))',
+        'str(error)[:200]',
+        'error.args[0]',
+        "'memory' in str(error)",
+        "'memory' not in error.found",
+        "error.statement == 'x'",
+        "error.strerror.lower().endswith('x')",
+        "' '.join([name, str(error)]).split()",
+        '[line for line in str(error).splitlines()]',
+        '[letter for letter in str(error)]',
+        "(str(error) or 'x')[0]",
+    ],
+)
+def test_each_way_to_look_is_seen(use):
+    assert examined(f'def f():\n    try:\n        g()\n    except E as error:\n        {use}\n')
+
+
+@pytest.mark.parametrize(
+    'body',
+    [
+        "text = str(error)\n        if 'x' in text: pass",
+        'first, second = str(error), 1\n        first[0]',
+        "failure = error\n    text = 'x: ' + str(failure)\n    g(text.split(':'))",
+        "if (text := f'{error}').startswith('x'): pass",
+        'text: str = str(error)\n        for word in text.split(): pass',
+        "match str(error):\n            case 'x': pass",
+    ],
+)
+def test_the_text_is_followed_through_names(body):
+    assert examined(f'def f():\n    try:\n        g()\n    except E as error:\n        {body}\n')
+
+
+def test_an_error_may_come_as_a_parameter():
+    assert examined("def f(name: str, error: EngineError):\n    return str(error).split('; ')\n")
+
+
+@pytest.mark.parametrize(
+    'use',
+    [
+        'raise ConfigError(path, str(error)) from error',
+        "raise ConfigError(f'{path}: {error}') from error",
+        "print(f'{name}: {error}'.strip())",
+        'log.warning("%s is not read: %s", path, error)',
+        'lines.append(str(error))',
+        "sentence = f'{error.statement}; {error.fix}'",
+        "if error.status == 'cudaErrorMemoryAllocation': pass",
+        'if error.errno in (1, 2): pass',
+        "if 'decoder' in error.missing: pass",
+        'if error.fix: pass',
+        'reason = error.strerror or str(error)',
+        'if other.split() == []: pass',
+    ],
+)
+def test_formatting_and_fields_are_allowed(use):
+    assert not examined(
+        f'def f():\n    try:\n        g()\n    except E as error:\n        {use}\n'
+    )
