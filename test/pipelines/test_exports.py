@@ -169,7 +169,7 @@ def test_torchvisions_background_is_told_of_where_class_names_are_missing_or_sho
     with pytest.raises(EngineError) as caught:
         opened(family, tmp_path / 'a')
     assert 'Label 0 of torchvision is the background' in str(caught.value)
-    assert 'the first of class_names' in str(caught.value)
+    assert 'stands first in the class names' in str(caught.value)
     # The background forgotten: the last class has no name.
     pipeline = opened(family, tmp_path / 'b', model_class_names=NAMES[1:])
     assert any("the background, is called 'cat'" in each for each in pipeline.spec.evidence)

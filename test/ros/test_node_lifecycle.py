@@ -196,7 +196,9 @@ def test_parameters_replace_a_manifest(start_detector, model, tmp_path):
         f'configured: {bare}, 3 classes, dense (objectness false, transposed false); letterbox on '
         '114, bgr x 0.00392157 (as the model itself and the parameters say)'
     )
-    assert '[WARN]' not in detector.program.output
+    # Of the node: the middleware has warnings of its own on some distributions.
+    lines = detector.program.output.splitlines()
+    assert not [line for line in lines if '[WARN]' in line and 'detector]: ' in line]
 
 
 def test_autostart(start_detector, model):

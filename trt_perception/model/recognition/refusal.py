@@ -137,7 +137,7 @@ def _classes(counts: Mapping[str, int | None], given: int) -> str:
     )
     wrong = f', not {given}: correct the class names' if given else ''
     first = (
-        '. Label 0 of torchvision is the background: it has a name too, the first one'
+        '. Label 0 of torchvision is the background and stands first in the class names'
         if 'torchvision' in counts
         else ''
     )
