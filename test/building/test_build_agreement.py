@@ -32,7 +32,7 @@ from trt_perception.building.graph.graph_index import match_nodes
 from trt_perception.building.graph.graph_index import name_nodes
 from trt_perception.building.graph.query_decoder import QUERY_FAMILIES
 from trt_perception.building.graph.query_decoder import find_query_decoder
-from trt_perception.building.precision import prepare_precision
+from trt_perception.building.precision import calibrate
 from trt_perception.checks.model import check_model
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
@@ -82,7 +82,7 @@ def spoil(monkeypatch):
     """Return a function that makes the quantisation cut all data at a share of their range."""
 
     def spoiled(share):
-        real = prepare_precision.quantise
+        real = calibrate.quantise
 
         def quantise(*arguments, **named):
             done = real(*arguments, **named)
@@ -93,7 +93,7 @@ def spoil(monkeypatch):
                 index[name].CopyFrom(numpy_helper.from_array(np.asarray(scale), name))
             return done
 
-        monkeypatch.setattr(prepare_precision, 'quantise', quantise)
+        monkeypatch.setattr(calibrate, 'quantise', quantise)
 
     return spoiled
 

@@ -28,7 +28,7 @@ from programs import Program
 from programs import executable
 
 from trt_perception.building.options.sources import load_options
-from trt_perception.building.precision.prepare_precision import unused_options
+from trt_perception.building.precision.calibrate import unused_options
 from trt_perception.building.store import engine_store
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.model_file import read_model_file

@@ -1,12 +1,9 @@
-"""The steps from a model in its precision to an engine that was looked at and written."""
+"""The steps from a model in its precision to an engine that was loaded and timed."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 from typing import Final
 
 import onnx
@@ -19,29 +16,18 @@ from trt_perception.building.engine.verify import Verified
 from trt_perception.building.engine.verify import measure_latency
 from trt_perception.building.engine.verify import runs_here
 from trt_perception.building.engine.verify import verify_engine
-from trt_perception.building.engine_manifest import BuildResults
-from trt_perception.building.engine_manifest import described
-from trt_perception.building.engine_manifest import engine_manifest
-from trt_perception.building.engine_manifest import identity
 from trt_perception.building.graph.dequantise import dequantised
 from trt_perception.building.graph.onnx_model import OnnxSource
 from trt_perception.building.graph.quantise_check import is_quantised
-from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.building.output_files import write_models
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.building.precision.prepare_precision import ConvertedModel
 from trt_perception.building.prepare import check_readable
-from trt_perception.building.prepare import image_input
 from trt_perception.building.report import Context
 from trt_perception.gpu import Device
-from trt_perception.model.manifest import Manifest
-from trt_perception.model.manifest import manifest_path
 from trt_perception.model.model_file import ModelFile
 from trt_perception.model.recognition.recognise import Recognised
 
-__all__ = [
-    *('build', 'compare', 'describe', 'quantised_model', 'verify', 'write'),
-]
+__all__ = ['build', 'compare', 'verify']
 
 _SHOWN: Final = 5
 
@@ -76,20 +62,6 @@ def build(
         check_readable(source, recognised, plan.inputs, plan.outputs)
         step.outcome = f'{len(plan.content) / 2**20:.1f} MiB'
         return plan
-
-
-def describe(
-    context: Context,
-    source: OnnxSource,
-    recognised: Recognised,
-    plan: BuiltPlan,
-    verdicts: BuildResults,
-) -> ModelFile:
-    """Return the engine with its manifest, nothing written yet."""
-    image = image_input(source).name
-    manifest = engine_manifest(source, recognised, context.options, plan, image, verdicts)
-    path = context.options.engine_path()
-    return ModelFile(path, plan.content, identity(path.name, plan.content).sha256, manifest)
 
 
 def verify(
@@ -178,37 +150,3 @@ def compare(
                 f'{options.precision} is not faster than fp16 on this GPU '
                 f'({verified.latency.p50:.2f} against {latency.p50:.2f} ms): use --precision fp16'
             )
-
-
-def quantised_model(
-    options: BuildOptions, source: OnnxSource, precise: ConvertedModel, recognised: Recognised
-) -> ModelFile | None:
-    """Return the model with Q/DQ nodes and its manifest, None where it is not wanted."""
-    if options.qdq_onnx is None:
-        return None
-    content = precise.stand_in.SerializeToString()
-    file = ModelFile(options.qdq_onnx, content, hashlib.sha256(content).hexdigest(), None)
-    return described(file, recognised, source.inputs, source.outputs)
-
-
-def write(context: Context, engine: ModelFile, quantised: ModelFile | None, replaces: str) -> None:
-    """Write the engine, and the model with Q/DQ nodes where there is one, with manifests."""
-    with context.report.step('write', context.progress) as step:
-        assert engine.manifest is not None
-        write_models([engine] if quantised is None else [engine, quantised])
-        context.report.output_engine = _output_facts(engine.path, engine.manifest)
-        if quantised is not None:
-            context.report.output_engine['qdq_onnx'] = str(quantised.path)
-        step.outcome = f'{replaces} {engine.path}'.strip()
-
-
-def _output_facts(path: Path, manifest: Manifest) -> dict[str, Any]:
-    assert manifest.engine is not None
-    return {
-        'file': str(path),
-        'manifest': str(manifest_path(path)),
-        'sha256': manifest.engine.sha256,
-        'size_bytes': manifest.engine.size_bytes,
-        'inputs': [dataclasses.asdict(tensor) for tensor in manifest.inputs],
-        'outputs': [dataclasses.asdict(tensor) for tensor in manifest.outputs],
-    }

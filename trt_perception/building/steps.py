@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from trt_perception.building import engine_steps
 from trt_perception.building import model_steps
+from trt_perception.building import output_steps
 from trt_perception.building.engine.config import plugin_files
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.engine_manifest import BuildResults
@@ -16,10 +17,10 @@ from trt_perception.building.graph.onnx_model import OnnxSource
 from trt_perception.building.graph.quantise_check import is_quantised
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.output_files import check_outputs
+from trt_perception.building.precision.calibrate import choose_images
+from trt_perception.building.precision.calibrate import unused_options
 from trt_perception.building.precision.calibration_images import ImageSet
 from trt_perception.building.precision.calibration_images import find_files
-from trt_perception.building.precision.prepare_precision import choose_images
-from trt_perception.building.precision.prepare_precision import unused_options
 from trt_perception.building.report import BuildReport
 from trt_perception.building.report import Context
 from trt_perception.building.report import StepProgress
@@ -95,7 +96,7 @@ def _run(context: Context) -> None:
         engine = _stored(context, place)
     if engine is None:
         engine, qdq_model = _make(context, source, tensorrt, images)
-    engine_steps.write(context, engine, qdq_model, replaces)
+    output_steps.write(context, engine, qdq_model, replaces)
     if place is not None and not context.report.reused:
         try:
             place.keep(engine, context.report)
@@ -123,7 +124,7 @@ def _make(
     queries = model_steps.queries(context, slimmed, recognised, shapes)
     plan = engine_steps.build(context, source, recognised, precise, tensorrt)
     calibrated = BuildResults(calibration=precise.calibration)
-    engine = engine_steps.describe(context, source, recognised, plan, calibrated)
+    engine = output_steps.describe(context, source, recognised, plan, calibrated)
     verified = engine_steps.verify(context, engine, plan, precise, shapes)
     engine_steps.compare(context, slimmed, tensorrt, verified, shapes)
     built = Candidate(source, recognised, precise, engine, verified is not None, queries)
@@ -132,6 +133,6 @@ def _make(
         verified.precisions if verified else None, precise.calibration, accuracy, agreement
     )
     return (
-        engine_steps.describe(context, source, recognised, plan, verdicts),
-        engine_steps.quantised_model(context.options, source, precise, recognised),
+        output_steps.describe(context, source, recognised, plan, verdicts),
+        output_steps.quantised_model(context.options, source, precise, recognised),
     )

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Collection
 from collections.abc import Iterator
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from typing import Final
@@ -174,21 +173,8 @@ def _build(
         calibrator = attach_calibrator(
             tensorrt, builder, config, calibration, options.calibration_method, failed=stop.set
         )
-    try:
-        plan = builder.build_serialized_network(network, config)
-    finally:
-        if calibrator is not None:
-            calibrator.close()
-            if calibrator.error is not None:  # whatever became of the build
-                raise calibrator.error
-    no_range = '' if calibrator is None else _without_range(calibrator.without_range)
-    if plan is None:
-        raise EngineError('\n'.join(filter(None, (_failure(tensorrt, options, said), no_range))))
-    content = bytes(plan)
+    content = _plan(tensorrt, options, said, builder, network, config, calibrator)
     notes.append(times.save(config))
-    header = read_plan_header(content, options.engine_path().name)
-    if header.module != tensorrt.flavour:
-        raise EngineError(f'{tensorrt.label} wrote a plan that is for {header.module}')
     return BuiltPlan(
         content=content,
         flavour=tensorrt.flavour,
@@ -207,15 +193,43 @@ def _build(
         warnings=(*said.warnings, *filter(None, notes)),
         remarks=(
             *remarks(tensorrt, options, os.environ.get('NVIDIA_TF32_OVERRIDE')),
-            *filter(None, [no_range]),
+            *filter(None, [_without_range(calibrator)]),
         ),
     )
 
 
-def _without_range(tensors: Sequence[str]) -> str:
+def _plan(
+    tensorrt: TensorRt,
+    options: BuildOptions,
+    said: TensorRtLog,
+    builder: Any,
+    network: Any,
+    config: Any,
+    calibrator: Any,
+) -> bytes:
+    """Return the plan that TensorRT builds; the calibrator is closed."""
+    try:
+        plan = builder.build_serialized_network(network, config)
+    finally:
+        if calibrator is not None:
+            calibrator.close()
+            if calibrator.error is not None:  # whatever became of the build
+                raise calibrator.error
+    if plan is None:
+        no_range = _without_range(calibrator)
+        raise EngineError('\n'.join(filter(None, (_failure(tensorrt, options, said), no_range))))
+    content = bytes(plan)
+    header = read_plan_header(content, options.engine_path().name)
+    if header.module != tensorrt.flavour:
+        raise EngineError(f'{tensorrt.label} wrote a plan that is for {header.module}')
+    return content
+
+
+def _without_range(calibrator: Any) -> str:
     """Return a sentence on tensors that TensorRT's own calibration has no range for."""
-    if not tensors:
+    if calibrator is None or not calibrator.without_range:
         return ''
+    tensors: tuple[str, ...] = calibrator.without_range
     more = f' and {len(tensors) - _SHOWN} more' if len(tensors) > _SHOWN else ''
     return (
         f"TensorRT's calibration found no range for {', '.join(tensors[:_SHOWN])}{more}: they are "

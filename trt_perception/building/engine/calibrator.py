@@ -120,6 +120,79 @@ def _kept(callback: Callable[..., Any]) -> Callable[..., Any]:
     return safe
 
 
+class _Callbacks:
+    """What TensorRT calls during a calibration, for each of its classes."""
+
+    def __init__(
+        self, feed: CalibrationFeed, path: Path | None, failed: Callable[[], object]
+    ) -> None:
+        self.error: BaseException | None = None
+        self.cache = 'off' if path is None else f'computed: no cache {path}'
+        self.without_range: tuple[str, ...] = ()
+        self._feed = feed
+        self._path = path
+        self._failed = failed
+        self._batches = feed.batches()
+        self._device: dict[str, DeviceBuffer] = {}
+
+    def get_batch_size(self) -> int:
+        return self._feed.shape[0]
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
+        self._failed()
+
+    @_kept
+    def get_batch(self, names: list[str]) -> list[int] | None:
+        feed = self._feed
+        batch = next(self._batches, None)
+        if batch is None:
+            return None
+        if batch.shape != feed.shape:
+            raise ConfigError(f'expected batches of {feed.shape} (got {batch.shape})')
+        given = {**feed.constants, feed.name: batch.astype(np.float32, copy=False)}
+        if unknown := set(names) - set(given):
+            raise ConfigError(f'nothing is known of the inputs {", ".join(unknown)}')
+        return [self._upload(name, given[name]) for name in names]
+
+    @_kept
+    def read_calibration_cache(self) -> bytes | None:
+        content = _read(self._path)
+        if content is None or tensors_without_range(content):
+            return None
+        self.cache = f'reused: {self._path}'
+        return content
+
+    @_kept
+    def write_calibration_cache(self, cache: Any) -> None:
+        self.without_range = tensors_without_range(bytes(cache))
+        if self._path is None:
+            return
+        if self.without_range:
+            self.cache += '; not kept: tensors without a range'
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_together({self._path: bytes(cache)})
+        except (WriteError, OSError) as error:  # it costs time, and no engine
+            self.cache += f'; not kept: {error}'
+
+    def close(self) -> None:
+        for buffer in self._device.values():
+            buffer.close()
+        self._device = {}
+
+    def _upload(self, name: str, values: npt.NDArray[Any]) -> int:
+        if name not in self._device:
+            self._device[name] = DeviceBuffer(values.nbytes)
+        pointer = self._device[name].pointer
+        with PinnedBuffer(values.nbytes) as pinned, Stream() as stream:
+            pinned.array[: values.nbytes] = np.ascontiguousarray(values).view(np.uint8).ravel()
+            copy_async(pointer, pinned.pointer, values.nbytes, stream)
+            stream.synchronize()
+        return pointer
+
+
 def _calibrator(
     tensorrt: TensorRt, feed: CalibrationFeed, method: str, failed: Callable[[], object]
 ) -> Any:
@@ -127,70 +200,10 @@ def _calibrator(
     path = _cache_file(tensorrt, feed, method)
     base: Any = tensorrt.find(CLASSES[method])
 
-    class Calibrator(base):  # type: ignore[misc]
+    class Calibrator(_Callbacks, base):  # type: ignore[misc]
         def __init__(self) -> None:
             base.__init__(self)
-            self.error: BaseException | None = None
-            self.cache = 'off' if path is None else f'computed: no cache {path}'
-            self.without_range: tuple[str, ...] = ()
-            self._batches = feed.batches()
-            self._device: dict[str, DeviceBuffer] = {}
-
-        def get_batch_size(self) -> int:
-            return feed.shape[0]
-
-        def fail(self, error: BaseException) -> None:
-            self.error = error
-            failed()
-
-        @_kept
-        def get_batch(self, names: list[str]) -> list[int] | None:
-            batch = next(self._batches, None)
-            if batch is None:
-                return None
-            if batch.shape != feed.shape:
-                raise ConfigError(f'expected batches of {feed.shape} (got {batch.shape})')
-            given = {**feed.constants, feed.name: batch.astype(np.float32, copy=False)}
-            if unknown := set(names) - set(given):
-                raise ConfigError(f'nothing is known of the inputs {", ".join(unknown)}')
-            return [self._upload(name, given[name]) for name in names]
-
-        @_kept
-        def read_calibration_cache(self) -> bytes | None:
-            content = _read(path)
-            if content is None or tensors_without_range(content):
-                return None
-            self.cache = f'reused: {path}'
-            return content
-
-        @_kept
-        def write_calibration_cache(self, cache: Any) -> None:
-            self.without_range = tensors_without_range(bytes(cache))
-            if path is None:
-                return
-            if self.without_range:
-                self.cache += '; not kept: tensors without a range'
-                return
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                write_together({path: bytes(cache)})
-            except (WriteError, OSError) as error:  # it costs time, and no engine
-                self.cache += f'; not kept: {error}'
-
-        def close(self) -> None:
-            for buffer in self._device.values():
-                buffer.close()
-            self._device = {}
-
-        def _upload(self, name: str, values: npt.NDArray[Any]) -> int:
-            if name not in self._device:
-                self._device[name] = DeviceBuffer(values.nbytes)
-            pointer = self._device[name].pointer
-            with PinnedBuffer(values.nbytes) as pinned, Stream() as stream:
-                pinned.array[: values.nbytes] = np.ascontiguousarray(values).view(np.uint8).ravel()
-                copy_async(pointer, pinned.pointer, values.nbytes, stream)
-                stream.synchronize()
-            return pointer
+            _Callbacks.__init__(self, feed, path, failed)
 
     return Calibrator()
 

@@ -10,25 +10,29 @@ Needs pydantic, which only the extra ``build`` brings.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 from typing import Any
 from typing import Final
 from typing import Literal
 
 import pydantic
 
+from trt_perception.building.options.option_types import Capabilities
+from trt_perception.building.options.option_types import DecoderName
+from trt_perception.building.options.option_types import EnginePath
+from trt_perception.building.options.option_types import FilePath
+from trt_perception.building.options.option_types import FilePaths
+from trt_perception.building.options.option_types import Names
+from trt_perception.building.options.option_types import OnnxPath
+from trt_perception.building.options.option_types import PathText
+from trt_perception.building.options.option_types import Profiles
+from trt_perception.building.options.option_types import Scale
+from trt_perception.building.options.option_types import Size
+from trt_perception.building.options.option_types import Texts
+from trt_perception.building.options.option_types import Triple
+from trt_perception.building.options.option_types import option
 from trt_perception.building.options.values import ShapeProfile
-from trt_perception.building.options.values import check_path
-from trt_perception.building.options.values import listed
-from trt_perception.building.options.values import parse_capabilities
-from trt_perception.building.options.values import parse_path
-from trt_perception.building.options.values import parse_paths
-from trt_perception.building.options.values import parse_profiles
-from trt_perception.building.options.values import parse_size
 from trt_perception.model.manifest import DECODERS
-from trt_perception.model.manifest import number_fault
 from trt_perception.model.model_file import ENGINE_SUFFIXES
-from trt_perception.plain_text import names_fault
 
 __all__ = [
     'GROUPS',
@@ -39,31 +43,6 @@ __all__ = [
 Precision = Literal['fp32', 'tf32', 'fp16', 'bf16', 'int8', 'fp8']
 #: Headings under which the options stand in --help and in the docs.
 GROUPS: Final = ('files', 'precision', 'shapes', 'calibration', 'validation', 'model', 'builder')
-
-
-_FilePath = Annotated[Path, pydantic.BeforeValidator(parse_path)]
-_PathText = Annotated[str, pydantic.AfterValidator(check_path)]
-_FilePaths = Annotated[tuple[Path, ...], pydantic.BeforeValidator(parse_paths)]
-_Texts = Annotated[tuple[str, ...], pydantic.BeforeValidator(listed)]
-_Triple = Annotated[tuple[float, float, float], pydantic.BeforeValidator(listed)]
-_Size = Annotated[tuple[int, int], pydantic.BeforeValidator(parse_size)]
-_Profiles = Annotated[tuple[ShapeProfile, ...], pydantic.BeforeValidator(parse_profiles)]
-_Capabilities = Annotated[tuple[str, ...], pydantic.BeforeValidator(parse_capabilities)]
-
-
-def _option(group: str, default: Any, description: str, **facts: Any) -> Any:
-    """Describe one option; ``facts`` are fields of Option."""
-    limits = {
-        'ge': facts.get('minimum'),
-        'le': facts.get('maximum'),
-        'alias': facts.pop('name', None),
-    }
-    return pydantic.Field(
-        default,
-        description=description,
-        json_schema_extra={'group': group, **facts},
-        **{key: value for key, value in limits.items() if value is not None},
-    )
 
 
 class BuildOptions(pydantic.BaseModel):
@@ -77,23 +56,23 @@ class BuildOptions(pydantic.BaseModel):
         frozen=True, extra='forbid', strict=True, populate_by_name=True, allow_inf_nan=False
     )
 
-    onnx: _FilePath = _option('files', ..., 'ONNX model to build from.', metavar='FILE')
-    output: _FilePath | None = _option(
+    onnx: OnnxPath = option('files', ..., 'ONNX model to build from.', metavar='FILE')
+    output: EnginePath | None = option(
         'files',
         None,
         'Engine to write (default: beside the ONNX file, as .engine).',
         metavar='FILE',
     )
-    json_file: _FilePath | None = _option(
+    json_file: FilePath | None = option(
         'files', None, 'Write the report as JSON too.', name='json', metavar='FILE'
     )
-    store: _FilePath | None = _option(
+    store: FilePath | None = option(
         'files',
         None,
         'Keep engines in this folder and take an unchanged one from it instead of building.',
         metavar='DIR',
     )
-    store_keep_days: int | None = _option(
+    store_keep_days: int | None = option(
         'files',
         None,
         'Remove engines from the store that nobody used for so long.',
@@ -102,28 +81,28 @@ class BuildOptions(pydantic.BaseModel):
         maximum=36500,
         metavar='N',
     )
-    verbose: bool = _option('files', False, 'Show all that TensorRT logs.')
+    verbose: bool = option('files', False, 'Show all that TensorRT logs.')
 
-    precision: Precision = _option(
+    precision: Precision = option(
         'precision',
         'fp16',
         'Arithmetic of the engine. int8 and fp8 need calibration images, unless the ONNX file is '
         'quantised already; what the TensorRT release or the GPU cannot do is refused.',
     )
-    keep_fp32: _Texts = _option(
+    keep_fp32: Texts = option(
         'precision',
         (),
         'Layers that stay in FP32: names of ONNX nodes, * and ? stand for any characters.',
         metavar='PATTERN',
     )
 
-    compare_fp16: bool = _option(
+    compare_fp16: bool = option(
         'precision',
         True,
         'With int8 or fp8: build FP16 too, and say which is smaller and, on a GPU, which faster.',
     )
 
-    batch: int | None = _option(
+    batch: int | None = option(
         'shapes',
         None,
         'Batch size, where the ONNX file leaves it open.',
@@ -131,7 +110,7 @@ class BuildOptions(pydantic.BaseModel):
         maximum=1024,
         metavar='N',
     )
-    shapes: _Profiles = _option(
+    shapes: Profiles = option(
         'shapes',
         (),
         'Shapes of the image input where the ONNX file leaves sides open: one as in 1x3x480x640, '
@@ -139,20 +118,20 @@ class BuildOptions(pydantic.BaseModel):
         metavar='SHAPES',
     )
 
-    calibration_images: _PathText | None = _option(
+    calibration_images: PathText | None = option(
         'calibration',
         None,
         'Images to calibrate with: a folder, a glob pattern in quotes, or a text file of names.',
         metavar='IMAGES',
         is_path=True,
     )
-    calibration_method: Literal['entropy', 'percentile', 'minmax'] = _option(
+    calibration_method: Literal['entropy', 'percentile', 'minmax'] = option(
         'calibration', 'minmax', 'How ranges are chosen from what the images show.'
     )
-    calibration_count: int = _option(
+    calibration_count: int = option(
         'calibration', 300, 'Most images to use.', minimum=1, maximum=100_000, metavar='N'
     )
-    calibration_seed: int = _option(
+    calibration_seed: int = option(
         'calibration',
         0,
         'Which images are drawn where there are more.',
@@ -160,7 +139,7 @@ class BuildOptions(pydantic.BaseModel):
         maximum=2**31 - 1,
         metavar='N',
     )
-    calibration_cache: _PathText = _option(
+    calibration_cache: PathText = option(
         'calibration',
         'auto',
         'Where results of calibration are kept: auto (the cache folder), off, or a folder.',
@@ -168,19 +147,19 @@ class BuildOptions(pydantic.BaseModel):
         is_path=True,
         words=('auto', 'off'),
     )
-    calibration_tool: Literal['onnxruntime', 'modelopt', 'tensorrt'] = _option(
+    calibration_tool: Literal['onnxruntime', 'modelopt', 'tensorrt'] = option(
         'calibration',
         'onnxruntime',
         "Who quantises. modelopt needs NVIDIA ModelOpt installed; tensorrt means TensorRT's own "
         'calibrators, which 11.0 removed and only DLA still needs.',
     )
-    keep_float: _Texts = _option(
+    keep_float: Texts = option(
         'calibration',
         (),
         'Nodes that are not quantised, beside those found in the head and in the decoding.',
         metavar='PATTERN',
     )
-    qdq_onnx: _FilePath | None = _option(
+    qdq_onnx: OnnxPath | None = option(
         'calibration',
         None,
         'Write the quantised model too, as ONNX with Q/DQ nodes, and its manifest: it builds '
@@ -188,7 +167,7 @@ class BuildOptions(pydantic.BaseModel):
         metavar='FILE',
     )
 
-    validate_images: _PathText | None = _option(
+    validate_images: PathText | None = option(
         'validation',
         None,
         'Images on which the engine is compared with FP32: a folder, a glob pattern, or a list.',
@@ -196,10 +175,10 @@ class BuildOptions(pydantic.BaseModel):
         metavar='IMAGES',
         is_path=True,
     )
-    annotations: _FilePath | None = _option(
+    annotations: FilePath | None = option(
         'validation', None, 'Labels of those images, as COCO JSON.', metavar='FILE'
     )
-    max_accuracy_drop: float | None = _option(
+    max_accuracy_drop: float | None = option(
         'validation',
         None,
         'Fail when mAP50, or agreement with FP32 where there are no labels, falls by more.',
@@ -208,28 +187,28 @@ class BuildOptions(pydantic.BaseModel):
         metavar='X',
     )
 
-    accept_disagreement: bool = _option(
+    accept_disagreement: bool = option(
         'validation',
         False,
         'Write the engine though it agrees with FP32 on less than half of the detections.',
     )
 
-    input_size: _Size | None = _option(
+    input_size: Size | None = option(
         'model',
         None,
         "Width and height of the network's input (default: from the ONNX file).",
         unit='px',
         metavar='WxH',
     )
-    resize: Literal['letterbox', 'letterbox_top_left', 'stretch'] | None = _option(
+    resize: Literal['letterbox', 'letterbox_top_left', 'stretch'] | None = option(
         'model', None, 'How an image is fitted into the input (default: letterbox).'
     )
-    antialias: bool | None = _option(
+    antialias: bool | None = option(
         'model',
         None,
         'Filter an image that shrinks, as PIL and Hugging Face do it (default: false).',
     )
-    pad_value: int | None = _option(
+    pad_value: int | None = option(
         'model',
         None,
         'Pixel value of the padding (default: 114).',
@@ -237,10 +216,10 @@ class BuildOptions(pydantic.BaseModel):
         maximum=255,
         metavar='N',
     )
-    color_order: Literal['rgb', 'bgr'] | None = _option(
+    color_order: Literal['rgb', 'bgr'] | None = option(
         'model', None, 'Order of the input channels (default: rgb).'
     )
-    scale: float | None = _option(
+    scale: Scale | None = option(
         'model',
         None,
         'Factor on the pixel values (default: 1/255).',
@@ -248,41 +227,41 @@ class BuildOptions(pydantic.BaseModel):
         maximum=1000.0,
         metavar='X',
     )
-    mean: _Triple | None = _option(
+    mean: Triple | None = option(
         'model',
         None,
         'Mean per channel, subtracted after scaling (default: 0 0 0).',
         metavar='X',
         count=3,
     )
-    std: _Triple | None = _option(
+    std: Triple | None = option(
         'model',
         None,
         'Standard deviation per channel, divided by after the mean (default: 1 1 1).',
         metavar='X',
         count=3,
     )
-    decoder: str | None = _option(
+    decoder: DecoderName | None = option(
         'model',
         None,
         'Family of the outputs (default: recognised from the model).',
         choices=tuple(DECODERS),
         metavar='NAME',
     )
-    class_names: _Texts = _option(
+    class_names: Names = option(
         'model',
         (),
         "Names of the classes in the network's order (default: from the ONNX file).",
         metavar='NAME',
     )
-    class_names_file: _FilePath | None = _option(
+    class_names_file: FilePath | None = option(
         'model', None, 'The same from a text file, one name a line.', metavar='FILE'
     )
 
-    runtime: Literal['auto', 'tensorrt', 'tensorrt_rtx'] = _option(
+    runtime: Literal['auto', 'tensorrt', 'tensorrt_rtx'] = option(
         'builder', 'auto', 'Which TensorRT builds; auto takes tensorrt, else tensorrt_rtx.'
     )
-    workspace_mib: int | None = _option(
+    workspace_mib: int | None = option(
         'builder',
         None,
         "Most memory that one layer may use while it runs (default: TensorRT's, all there is).",
@@ -291,7 +270,7 @@ class BuildOptions(pydantic.BaseModel):
         maximum=2**20,
         metavar='N',
     )
-    optimization_level: int | None = _option(
+    optimization_level: int | None = option(
         'builder',
         None,
         "How long TensorRT searches for fast kernels (default: TensorRT's, 3).",
@@ -299,7 +278,7 @@ class BuildOptions(pydantic.BaseModel):
         maximum=5,
         metavar='N',
     )
-    timing_cache: _PathText = _option(
+    timing_cache: PathText = option(
         'builder',
         'auto',
         'Where measured kernel times are kept, which makes the next build faster: auto (the cache '
@@ -308,20 +287,20 @@ class BuildOptions(pydantic.BaseModel):
         is_path=True,
         words=('auto', 'off'),
     )
-    hardware_compatibility: Literal['none', 'ampere_plus', 'same_compute_capability'] = _option(
+    hardware_compatibility: Literal['none', 'ampere_plus', 'same_compute_capability'] = option(
         'builder',
         'none',
         'Which other GPUs may run the engine; costs speed. Not for TensorRT-RTX.',
     )
-    version_compatible: bool = _option(
+    version_compatible: bool = option(
         'builder',
         False,
         'Let newer TensorRT releases run the engine. Not for TensorRT-RTX.',
     )
-    sparsity: bool = _option(
+    sparsity: bool = option(
         'builder', False, 'Use 2:4 sparse kernels for weights that have that pattern.'
     )
-    dla_core: int | None = _option(
+    dla_core: int | None = option(
         'builder',
         None,
         'Run on this deep-learning accelerator of a Jetson; fp16 and int8 only.',
@@ -329,67 +308,28 @@ class BuildOptions(pydantic.BaseModel):
         maximum=15,
         metavar='N',
     )
-    gpu_fallback: bool = _option(
+    gpu_fallback: bool = option(
         'builder', False, 'Layers that the DLA cannot run go to the GPU instead of failing.'
     )
-    plugins: _FilePaths = _option(
+    plugins: FilePaths = option(
         'builder',
         (),
         'Libraries of custom layers to load; they run as code, at build and at run time.',
         metavar='FILE',
     )
-    refit: bool = _option('builder', False, 'Let weights be replaced in the finished engine.')
-    profiling_verbosity: Literal['none', 'layer_names_only', 'detailed'] = _option(
+    refit: bool = option('builder', False, 'Let weights be replaced in the finished engine.')
+    profiling_verbosity: Literal['none', 'layer_names_only', 'detailed'] = option(
         'builder',
         'detailed',
         'What the engine tells of its layers; below detailed, their precision cannot be checked.',
     )
-    compute_capabilities: _Capabilities = _option(
+    compute_capabilities: Capabilities = option(
         'builder',
         (),
         'GPUs to build for, with TensorRT-RTX only, as in 8.6 8.9 (default: all that the release '
         'knows, but 7.5).',
         metavar='X.Y',
     )
-
-    @pydantic.field_validator('onnx', 'qdq_onnx')
-    @classmethod
-    def _check_onnx(cls, value: Path | None) -> Path | None:
-        if value is not None and value.suffix != '.onnx':
-            raise ValueError(f'must be an ONNX model, which ends in .onnx (got {value.name!r})')
-        return value
-
-    @pydantic.field_validator('output')
-    @classmethod
-    def _check_output(cls, value: Path | None) -> Path | None:
-        if value is not None and value.suffix not in ENGINE_SUFFIXES:
-            raise ValueError(
-                f'the suffix must be one of {", ".join(ENGINE_SUFFIXES)} (got {value.name!r})'
-            )
-        return value
-
-    @pydantic.field_validator('decoder')
-    @classmethod
-    def _check_decoder(cls, value: str | None) -> str | None:
-        if value is not None and value not in DECODERS:
-            raise ValueError(f'must be one of {", ".join(DECODERS)} (got {value!r})')
-        return value
-
-    @pydantic.field_validator('scale', 'mean', 'std')
-    @classmethod
-    def _check_numbers(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
-        values = value if isinstance(value, tuple) else (value,) if value is not None else ()
-        if fault := number_fault(str(info.field_name), values):
-            raise ValueError(fault)
-        return value
-
-    @pydantic.field_validator('class_names')
-    @classmethod
-    def _check_class_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        fault = names_fault(value)
-        if fault:
-            raise ValueError(fault)
-        return value
 
     @pydantic.model_validator(mode='after')
     def _check_together(self) -> BuildOptions:

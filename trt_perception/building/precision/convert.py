@@ -129,14 +129,7 @@ def convert_precision(
         source = upgraded(source, _OPSET[precision])
         name_nodes(source)
     done = narrowed(source, 'bf16' if precision == 'bf16' else 'fp16', kept)
-    check_quantised(done.model)
-    try:
-        onnx.checker.check_model(done.model)
-    except onnx.checker.ValidationError as error:
-        raise EngineError(
-            f'the model is not valid any more after conversion to {precision}: {error}; use '
-            'fp32, or keep the node that is named in FP32'
-        ) from error
+    _check_result(done.model, precision)
     report = _report(
         done.model, precision, True, done.kept, done.casts, done.notes, input_shapes=input_shapes
     )
@@ -146,6 +139,17 @@ def convert_precision(
             'narrow the patterns that keep layers in FP32'
         )
     return Converted(done.model, report)
+
+
+def _check_result(model: onnx.ModelProto, precision: str) -> None:
+    check_quantised(model)
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as error:
+        raise EngineError(
+            f'the model is not valid any more after conversion to {precision}: {error}; use '
+            'fp32, or keep the node that is named in FP32'
+        ) from error
 
 
 def _check_start(model: onnx.ModelProto, precision: str, found: set[str]) -> None:

@@ -142,38 +142,17 @@ def quantise(
         EngineError: the model cannot be quantised: not float32, quantised already, does not run.
     """
     start = time.perf_counter()
-    if is_quantised(model):
-        raise EngineError(
-            'the model is quantised already (it has QuantizeLinear nodes); build it without '
-            'calibration images'
-        )
-    source = upgraded(model, _OPSET)
-    name_nodes(source)
+    source = _float_source(model)
     shape = input_shapes(source, preprocessing)
     kept = _kept(source, keep_float, shape, keep_head)
     index = GraphIndex(source.graph)
-    chosen = [n for n in source.graph.node if index.is_layer(n) and n.name not in kept]
-    if not chosen:
-        raise EngineError(
-            'no layer is left to quantise: the model has none with constant weights, or all are '
-            'kept in float'
-        )
+    chosen = _chosen(index, source, kept)
     warnings = check_images(images, preprocessing.input_size, progress=progress)
     check_weights(chosen, index)
     ranges, cache = _ranges(source, chosen, preprocessing, images, method, cache_dir, progress)
-    idle = float_layers(chosen, ranges, index)
-    if len(idle) == len(chosen):
-        raise EngineError(
-            f'no layer can be quantised: {_listed(idle)}; check that the '
-            'images show something, and that --scale, --mean and --std are those of the training'
-        )
+    idle = _idle(chosen, ranges, index)
     progress('quantising', 0, 1)
-    result = _insert(source, [n.name for n in chosen if n.name not in idle], ranges)
-    if target == 'fp8':
-        result = to_fp8(result, source)
-    fit_scales(result)
-    check_quantised(result)
-    onnx.checker.check_model(result)
+    result = _with_nodes(source, [n.name for n in chosen if n.name not in idle], ranges, target)
     progress('quantising', 1, 1)
     work = layer_work(result, shape)
     report = QuantisationReport(
@@ -190,6 +169,44 @@ def quantise(
         seconds=time.perf_counter() - start,
     )
     return Quantised(result, report)
+
+
+def _float_source(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy at the opset that is needed, its nodes named."""
+    if is_quantised(model):
+        raise EngineError(
+            'the model is quantised already (it has QuantizeLinear nodes); build it without '
+            'calibration images'
+        )
+    source = upgraded(model, _OPSET)
+    name_nodes(source)
+    return source
+
+
+def _chosen(
+    index: GraphIndex, model: onnx.ModelProto, kept: Mapping[str, str]
+) -> list[onnx.NodeProto]:
+    """Return the layers to quantise."""
+    chosen = [n for n in model.graph.node if index.is_layer(n) and n.name not in kept]
+    if not chosen:
+        raise EngineError(
+            'no layer is left to quantise: the model has none with constant weights, or all are '
+            'kept in float'
+        )
+    return chosen
+
+
+def _idle(
+    layers: Sequence[onnx.NodeProto], ranges: Mapping[str, float], index: GraphIndex
+) -> dict[str, str]:
+    """Return the layers whose ranges cannot be used, and why; never all of them."""
+    idle = float_layers(layers, ranges, index)
+    if len(idle) == len(layers):
+        raise EngineError(
+            f'no layer can be quantised: {_listed(idle)}; check that the '
+            'images show something, and that --scale, --mean and --std are those of the training'
+        )
+    return idle
 
 
 def _ranges(
@@ -256,6 +273,19 @@ def _about_ranges(ranges: Mapping[str, float], idle: Mapping[str, str]) -> Itera
             'holds, in which the engine computes what is not quantised: keep the nodes that make '
             'them in FP32 (--keep-fp32)'
         )
+
+
+def _with_nodes(
+    source: onnx.ModelProto, nodes: Sequence[str], ranges: Mapping[str, float], target: str
+) -> onnx.ModelProto:
+    """Return the model with Q/DQ nodes of the target's type at these layers, checked."""
+    result = _insert(source, nodes, ranges)
+    if target == 'fp8':
+        result = to_fp8(result, source)
+    fit_scales(result)
+    check_quantised(result)
+    onnx.checker.check_model(result)
+    return result
 
 
 def _insert(

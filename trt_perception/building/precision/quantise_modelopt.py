@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import tempfile
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -76,9 +77,7 @@ def quantise_with_modelopt(
     source.CopyFrom(model)
     name_nodes(source)
     image, constants = calibration_inputs(source, preprocessing)
-    work = layer_work(source, input_shapes(source, preprocessing))
-    head = find_head(source, {layer.node: layer.macs for layer in work})
-    kept = [*head.layers, *head.fixed, *match_nodes(source, keep_float)]
+    kept = _kept(source, preprocessing, keep_float)
     warnings = check_images(images, preprocessing.input_size, progress=progress)
     tensors = _tensors(preprocessing, images, progress)
     data = {
@@ -86,26 +85,17 @@ def quantise_with_modelopt(
         # Told the same for each image; ModelOpt splits all of them along the first axis.
         **{key: np.repeat(value, len(tensors), axis=0) for key, value in constants.items()},
     }
-    with tempfile.TemporaryDirectory() as folder:
-        before, after = Path(folder) / 'model.onnx', Path(folder) / 'quantised.onnx'
-        onnx.save(source, before)
-        progress('quantising', 0, 1)
-        try:
-            tool.quantize(
-                onnx_path=str(before),
-                output_path=str(after),
-                quantize_mode=target,
-                calibration_method=_METHODS[method],
-                calibration_data=data,
-                calibration_eps=['cpu'],
-                nodes_to_exclude=kept,
-                high_precision_dtype='fp32',
-            )
-            result: onnx.ModelProto = onnx.load(after)
-        except Exception as error:  # whatever ModelOpt and what it stands on may raise
-            raise EngineError(f'ModelOpt cannot quantise the model: {error}') from error
+    progress('quantising', 0, 1)
+    settings = {
+        'quantize_mode': target,
+        'calibration_method': _METHODS[method],
+        'calibration_data': data,
+        'calibration_eps': ['cpu'],
+        'nodes_to_exclude': kept,
+        'high_precision_dtype': 'fp32',
+    }
+    result = _run_tool(tool, source, settings)
     progress('quantising', 1, 1)
-    name_nodes(result)
     fit_scales(result)
     result, idle = without_unusable(result)
     if idle:
@@ -113,6 +103,29 @@ def quantise_with_modelopt(
         warnings += (f'these layers stay in float, because ModelOpt found no range: {named}',)
     check_quantised(result)
     return result, warnings
+
+
+def _kept(
+    model: onnx.ModelProto, preprocessing: Preprocessing, keep_float: Sequence[str]
+) -> list[str]:
+    """Return the nodes that stay in float."""
+    work = layer_work(model, input_shapes(model, preprocessing))
+    head = find_head(model, {layer.node: layer.macs for layer in work})
+    return [*head.layers, *head.fixed, *match_nodes(model, keep_float)]
+
+
+def _run_tool(tool: Any, model: onnx.ModelProto, settings: Mapping[str, Any]) -> onnx.ModelProto:
+    """Return what ModelOpt, which reads and writes files, makes of a model."""
+    with tempfile.TemporaryDirectory() as folder:
+        before, after = Path(folder) / 'model.onnx', Path(folder) / 'quantised.onnx'
+        onnx.save(model, before)
+        try:
+            tool.quantize(onnx_path=str(before), output_path=str(after), **settings)
+            result: onnx.ModelProto = onnx.load(after)
+        except Exception as error:  # whatever ModelOpt and what it stands on may raise
+            raise EngineError(f'ModelOpt cannot quantise the model: {error}') from error
+    name_nodes(result)
+    return result
 
 
 def _modelopt() -> Any:

@@ -1,0 +1,93 @@
+"""The types that values of options have, with their checks, and what describes an option."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+from typing import Any
+
+import pydantic
+
+from trt_perception.building.options.values import ShapeProfile
+from trt_perception.building.options.values import check_path
+from trt_perception.building.options.values import listed
+from trt_perception.building.options.values import parse_capabilities
+from trt_perception.building.options.values import parse_path
+from trt_perception.building.options.values import parse_paths
+from trt_perception.building.options.values import parse_profiles
+from trt_perception.building.options.values import parse_size
+from trt_perception.model.manifest import DECODERS
+from trt_perception.model.manifest import number_fault
+from trt_perception.model.model_file import ENGINE_SUFFIXES
+from trt_perception.plain_text import names_fault
+
+__all__ = [
+    *('Capabilities', 'DecoderName', 'EnginePath', 'FilePath', 'FilePaths', 'Names', 'OnnxPath'),
+    *('PathText', 'Profiles', 'Scale', 'Size', 'Texts', 'Triple', 'option'),
+]
+
+
+def _check_onnx(value: Path) -> Path:
+    if value.suffix != '.onnx':
+        raise ValueError(f'must be an ONNX model, which ends in .onnx (got {value.name!r})')
+    return value
+
+
+def _check_engine(value: Path) -> Path:
+    if value.suffix not in ENGINE_SUFFIXES:
+        suffixes = ', '.join(ENGINE_SUFFIXES)
+        raise ValueError(f'the suffix must be one of {suffixes} (got {value.name!r})')
+    return value
+
+
+def _check_decoder(value: str) -> str:
+    if value not in DECODERS:
+        raise ValueError(f'must be one of {", ".join(DECODERS)} (got {value!r})')
+    return value
+
+
+def _check_numbers(value: Any, info: pydantic.ValidationInfo) -> Any:
+    values = value if isinstance(value, tuple) else (value,)
+    if fault := number_fault(str(info.field_name), values):
+        raise ValueError(fault)
+    return value
+
+
+def _check_names(value: tuple[str, ...]) -> tuple[str, ...]:
+    if fault := names_fault(value):
+        raise ValueError(fault)
+    return value
+
+
+FilePath = Annotated[Path, pydantic.BeforeValidator(parse_path)]
+OnnxPath = Annotated[FilePath, pydantic.AfterValidator(_check_onnx)]
+EnginePath = Annotated[FilePath, pydantic.AfterValidator(_check_engine)]
+FilePaths = Annotated[tuple[Path, ...], pydantic.BeforeValidator(parse_paths)]
+PathText = Annotated[str, pydantic.AfterValidator(check_path)]
+Texts = Annotated[tuple[str, ...], pydantic.BeforeValidator(listed)]
+Names = Annotated[Texts, pydantic.AfterValidator(_check_names)]
+DecoderName = Annotated[str, pydantic.AfterValidator(_check_decoder)]
+Scale = Annotated[float, pydantic.AfterValidator(_check_numbers)]
+Triple = Annotated[
+    tuple[float, float, float],
+    pydantic.BeforeValidator(listed),
+    pydantic.AfterValidator(_check_numbers),
+]
+Size = Annotated[tuple[int, int], pydantic.BeforeValidator(parse_size)]
+Profiles = Annotated[tuple[ShapeProfile, ...], pydantic.BeforeValidator(parse_profiles)]
+Capabilities = Annotated[tuple[str, ...], pydantic.BeforeValidator(parse_capabilities)]
+
+
+def option(group: str, default: Any, description: str, **facts: Any) -> Any:
+    """Describe one option; ``facts`` are fields of Option."""
+    limits = {
+        'ge': facts.get('minimum'),
+        'le': facts.get('maximum'),
+        'alias': facts.pop('name', None),
+    }
+    return pydantic.Field(
+        default,
+        description=description,
+        json_schema_extra={'group': group, **facts},
+        **{key: value for key, value in limits.items() if value is not None},
+    )

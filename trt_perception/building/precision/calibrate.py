@@ -1,0 +1,182 @@
+"""The images that an INT8 or FP8 model is calibrated with, and the calibration by each tool."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from trt_perception.building.engine.calibrator import CalibrationFeed
+from trt_perception.building.graph.onnx_model import input_specs
+from trt_perception.building.options.build_options import BuildOptions
+from trt_perception.building.precision.calibration_images import ImageSet
+from trt_perception.building.precision.calibration_images import check_images
+from trt_perception.building.precision.calibration_images import read_image
+from trt_perception.building.precision.calibration_images import select_images
+from trt_perception.building.precision.quantise import QuantisationReport
+from trt_perception.building.precision.quantise import quantise
+from trt_perception.building.precision.quantise_modelopt import quantise_with_modelopt
+from trt_perception.building.report import StepProgress
+from trt_perception.errors import ConfigError
+from trt_perception.files.cache import cache_folder
+from trt_perception.images.picture_files import frame_of
+from trt_perception.model.input_layout import constant_inputs
+from trt_perception.model.input_layout import split_inputs
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.stages.host_preprocess import HostPreprocessor
+
+__all__ = ['Calibrated', 'calibrate', 'choose_images', 'unused_options']
+
+_QUANTISED = ('int8', 'fp8')
+#: Options that only count where this package calibrates.
+_CALIBRATION = (
+    *('calibration_images', 'calibration_method', 'calibration_count', 'calibration_seed'),
+    *('calibration_cache', 'calibration_tool', 'keep_float'),
+)
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A model after the calibration.
+
+    Attributes:
+        model: with Q/DQ nodes, unless TensorRT calibrates.
+        report: on the quantisation, where this package did it.
+        feed: what TensorRT calibrates with, where it does so itself.
+        warnings: one sentence each.
+    """
+
+    model: onnx.ModelProto
+    report: QuantisationReport | None = None
+    feed: CalibrationFeed | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def choose_images(options: BuildOptions, *, quantised: bool) -> ImageSet | None:
+    """Return the images to calibrate with, None where none are needed.
+
+    Raises:
+        ConfigError: INT8 or FP8 needs images and none are given, or none are found.
+    """
+    if options.precision not in _QUANTISED:
+        if options.calibration_images is not None:
+            raise ConfigError(
+                f'calibration images are for int8 and fp8 (got precision {options.precision}); '
+                'add --precision int8, or leave them out'
+            )
+        return None
+    if quantised:
+        if options.qdq_onnx is not None:
+            raise ConfigError(
+                f'{options.onnx} is quantised already, so --qdq-onnx has nothing to write; leave '
+                'it out'
+            )
+        return None
+    if options.calibration_images is None:
+        raise ConfigError(
+            f'{options.precision} needs images to calibrate with: --calibration-images DIR, 100 '
+            'to 500 as the camera sees them'
+        )
+    return select_images(
+        options.calibration_images, options.calibration_count, options.calibration_seed
+    )
+
+
+def unused_options(options: BuildOptions, *, quantised: bool) -> str:
+    """Return a sentence on options of the calibration that were given for nothing, else empty."""
+    given = [
+        '--' + name.replace('_', '-') for name in _CALIBRATION if name in options.model_fields_set
+    ]
+    if not given or (options.precision in _QUANTISED and not quantised):
+        return ''
+    reason = (
+        'the model is quantised already, and its own ranges are used'
+        if options.precision in _QUANTISED
+        else f'only int8 and fp8 are calibrated (precision {options.precision})'
+    )
+    return f'not used: {", ".join(given)}: {reason}'
+
+
+def calibrate(
+    model: onnx.ModelProto,
+    options: BuildOptions,
+    images: ImageSet,
+    preprocessing: Preprocessing,
+    shapes: Mapping[str, tuple[int, ...]],
+    progress: StepProgress,
+) -> Calibrated:
+    """Calibrate with the tool that was asked for; the arguments are those of make_precise.
+
+    Raises:
+        ConfigError: the images or patterns cannot be used.
+        EngineError: the model cannot be quantised.
+    """
+    precision, method = cast(Any, options.precision), cast(Any, options.calibration_method)
+    if options.calibration_tool == 'tensorrt' and precision == 'int8':
+        warnings = check_images(images, preprocessing.input_size, progress=progress)
+        feed = _feed(model, options, images, preprocessing, shapes)
+        return Calibrated(model, feed=feed, warnings=warnings)
+    if options.calibration_tool == 'modelopt':
+        model, warnings = quantise_with_modelopt(
+            model,
+            preprocessing,
+            images,
+            method=method,
+            target=precision,
+            keep_float=options.keep_float,
+            progress=progress,
+        )
+        return Calibrated(model, warnings=warnings)
+    result = quantise(
+        model,
+        preprocessing,
+        images,
+        method=method,
+        target=precision,
+        keep_float=options.keep_float,
+        cache_dir=_cache(options.calibration_cache),
+        progress=progress,
+    )
+    return Calibrated(result.model, result.report, warnings=result.report.warnings)
+
+
+def _feed(
+    model: onnx.ModelProto,
+    options: BuildOptions,
+    images: ImageSet,
+    preprocessing: Preprocessing,
+    shapes: Mapping[str, tuple[int, ...]],
+) -> CalibrationFeed:
+    """Return the images as TensorRT's own calibrators take them; an odd rest is left out."""
+    name, shape = next(iter(shapes.items()))  # the image's stands first
+    _, beside = split_inputs(options.onnx.name, input_specs(model))
+    digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
+
+    def batches() -> Iterator[npt.NDArray[np.float32]]:
+        preprocess = HostPreprocessor(preprocessing)
+        for start in range(0, len(images.paths) - shape[0] + 1, shape[0]):
+            frames = [frame_of(read_image(path)) for path in images.paths[start:][: shape[0]]]
+            yield np.concatenate([preprocess(frame)[0].astype(np.float32) for frame in frames])
+
+    return CalibrationFeed(
+        name,
+        shape,
+        batches,
+        f'{digest} {images.sha256} {preprocessing}',
+        _cache(options.calibration_cache),
+        constant_inputs(beside, preprocessing.input_size, shape[0]),
+    )
+
+
+def _cache(value: str) -> Path | None:
+    if value == 'off':
+        return None
+    return cache_folder('calibration') if value == 'auto' else Path(value).expanduser()
