@@ -48,7 +48,7 @@ def check_interruption() -> None:
         InterruptionError: the process was asked to end.
     """
     if interrupted():
-        raise InterruptionError('given up, because the process was asked to end')
+        raise InterruptionError('this process', 'was asked to end')
 
 
 class Interruption:

@@ -49,5 +49,5 @@ def test_rows_are_copied_out(collected):
 
 
 def test_scores_that_are_no_probabilities_are_refused(collected):
-    with pytest.raises(EngineError, match=r'score of 6\.5.*expected probabilities, 0 to 1'):
+    with pytest.raises(EngineError, match=r'probabilities, 0 to 1 \(got a score of 6\.5\)'):
         collected(6.5, 0.9)

@@ -132,7 +132,7 @@ def wrong_models(model, folder):
     bare = folder / 'bare.onnx'
     shutil.copy(model, bare)
     return [
-        ('empty path', '', "parameter 'engine_path' is empty"),
+        ('empty path', '', "parameter 'engine_path': it is empty"),
         ('missing file', str(folder / 'missing.onnx'), 'No such file'),
         ('a folder', str(folder), 'suffix'),
         ('an engine', str(folder / 'model.engine'), 'model.engine'),

@@ -200,7 +200,9 @@ def test_scores_that_are_no_probabilities_are_refused(name):
     xyxy, scores, labels = known(rng)
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, 8 * scores, labels)])
-    with pytest.raises(EngineError, match=r'score of \d.*expected probabilities, 0 to 1'):
+    with pytest.raises(
+        EngineError, match=r'expected scores .* probabilities, 0 to 1 \(got a score of \d'
+    ):
         run(name, outputs, same)
     # What rounding and quantisation do is none of that.
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores / scores.max() * 1.05, labels)])
@@ -224,7 +226,9 @@ def test_a_class_without_a_name_is_an_error_that_says_what_to_do(name):
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
     labels[3] = 7
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
-    with pytest.raises(EngineError, match=r'class 7.* 5 class names.*model\.class_names'):
+    with pytest.raises(
+        EngineError, match=r'classes 0 to 4, for 5 class names \(got class 7\).*model\.class_names'
+    ):
         run(name, outputs, same)
     # Below the threshold nobody asks.
     assert len(run(name, outputs, same, Thresholds(confidence=float(scores[2] - 0.01)))[0]) == 3
@@ -257,7 +261,7 @@ def scaled(name, factor):
 def test_boxes_in_parts_of_the_input_are_refused_where_pixels_are_expected(name):
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
     with pytest.raises(
-        EngineError, match=r'network pixels \(got .* 0…1\): correct model\.decoder'
+        EngineError, match=r'network pixels \(got .* 0…1\); correct model\.decoder'
     ):
         run(name, scaled(name, (1 / NETWORK[0], 1 / NETWORK[1])), same)
     # One box of pixels is enough: boxes may be as small as they like.
@@ -275,7 +279,7 @@ def test_boxes_in_parts_of_the_input_are_refused_where_pixels_are_expected(name)
 @pytest.mark.parametrize('name', NORMALISED)
 def test_boxes_in_pixels_are_refused_where_parts_of_the_input_are_expected(name):
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
-    with pytest.raises(EngineError, match=r'0…1 of the input \(got .* network pixels\): correct'):
+    with pytest.raises(EngineError, match=r'0…1 of the input \(got .* network pixels\); correct'):
         run(name, scaled(name, NETWORK), same)
     # A box may reach beyond the input.
     assert len(run(name, scaled(name, (1.5, 1.5)), same)[0]) > 0
@@ -324,7 +328,9 @@ def test_a_query_of_two_classes_is_two_detections_where_every_class_has_its_sigm
 
 def test_a_raw_grid_of_other_strides_says_how_many_cells_it_should_have():
     output = {'output': np.zeros((1, 100, 10), np.float32)}
-    with pytest.raises(EngineError, match=r'100 anchors.*\[8, 16, 32\] on 640 x 480 have 6300'):
+    with pytest.raises(
+        EngineError, match=r'6300, .*\[8, 16, 32\] on 640 x 480 \(got 100 anchors\)'
+    ):
         run('yolox_raw', output, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
 
 

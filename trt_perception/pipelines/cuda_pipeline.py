@@ -161,7 +161,8 @@ def _check_image(name: str, spec: ModelSpec) -> None:
     """Refuse an input that the letterbox kernel does not write."""
     if spec.preprocessing.layout != 'nchw' or spec.input.dtype == 'uint8':
         raise EngineError(
-            f'{name}: on the GPU an image input must be float and (1, 3, height, width) (got '
-            f'{spec.input.dtype}{list(spec.input.shape)}); export the detector so (tf2onnx: '
-            '--inputs-as-nchw), or run its ONNX file'
+            name,
+            f'{spec.input.dtype}{list(spec.input.shape)}',
+            expected='on the GPU, an image input that is float and (1, 3, height, width)',
+            fix='export the detector so (tf2onnx: --inputs-as-nchw), or run its ONNX file',
         )

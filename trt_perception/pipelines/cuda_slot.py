@@ -227,7 +227,7 @@ class CudaSlot:
             return
         try:
             if not self.context.capturable(self.stream):
-                raise CudaError('TensorRT says that this engine cannot be captured')
+                raise CudaError('TensorRT', 'reports that this engine cannot be captured')
             self._graph = Graph(self.stream, self.run)
         except TrtPerceptionError as error:
             if isinstance(error, CudaError) and error.sticky:

@@ -99,8 +99,9 @@ class HostPipeline:
         except Exception as error:  # ONNX Runtime's exceptions share no base of their own
             fed = ', '.join(f'{name} {list(value.shape)}' for name, value in tensors.items())
             raise EngineError(
-                f'{self._file}: fails on {fed}: {error}; correct model.input_size, or export it '
-                'again'
+                self._file,
+                f'fails on {fed}: {error}',
+                fix='correct model.input_size, or export it again',
             ) from error
 
     def enqueue(self, slot: int, frame: Frame, thresholds: Thresholds) -> None:

@@ -24,8 +24,10 @@ def open_pipeline(config: DetectorConfig) -> Pipeline:
     """
     if not config.engine_path:
         raise ConfigError(
-            "parameter 'engine_path' is empty; give an engine or ONNX file: "
-            'ros2 launch trt_perception detect.launch.py engine_path:=/path/to/model.onnx'
+            "parameter 'engine_path'",
+            'it is empty',
+            fix='give an engine or ONNX file: '
+            'ros2 launch trt_perception detect.launch.py engine_path:=/path/to/model.onnx',
         )
     model = read_model_file(config.engine_path)
     return HostPipeline(model, config) if model.is_onnx else CudaPipeline(model, config)

@@ -115,9 +115,9 @@ def _pil() -> Any:
         from PIL import Image
     except ImportError as error:
         raise EngineError(
-            'preprocessing with antialiasing (preprocessing.antialias, model.antialias) needs '
-            f'Pillow on the CPU ({error}): apt install python3-pil, or python3 -m pip install '
-            'pillow'
+            'preprocessing.antialias, model.antialias',
+            f'antialiasing on the CPU needs Pillow ({error})',
+            fix='sudo apt install python3-pil, or python3 -m pip install pillow',
         ) from error
     return Image
 

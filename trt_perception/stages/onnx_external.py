@@ -68,8 +68,9 @@ def external_weights(content: bytes) -> tuple[str, ...]:
         return tuple(dict.fromkeys(_tensors(memoryview(content), 'Model', 0)))
     except (IndexError, ValueError) as error:
         raise EngineError(
-            f'is no ONNX model, or is cut off, or is of a newer ONNX than 1.23 ({error}): copy it '
-            'again, or export it again with an older opset'
+            'the model',
+            f'is no ONNX model, or is cut off, or is of a newer ONNX than 1.23 ({error})',
+            fix='copy it again, or export it again with an older opset',
         ) from error
 
 

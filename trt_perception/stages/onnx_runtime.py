@@ -55,14 +55,18 @@ class OnnxModel:
             import onnxruntime  # heavy: only the process that runs a model pays for it
         except ImportError as error:
             raise EngineError(
-                f'{model.path.name} needs ONNX Runtime: python3 -m pip install onnxruntime, in '
-                'the virtual environment that the node runs in'
+                model.path.name,
+                'ONNX Runtime is not installed',
+                fix='python3 -m pip install onnxruntime, in the virtual environment that the '
+                'node runs in',
             ) from error
         available = onnxruntime.get_available_providers()
         if provider not in available:
             raise EngineError(
-                f'this ONNX Runtime has no {provider}, only {", ".join(available)}; for CUDA: '
-                'python3 -m pip install onnxruntime-gpu'
+                'ONNX Runtime',
+                ', '.join(available),
+                expected=f'a build with {provider}',
+                fix='for CUDA: python3 -m pip install onnxruntime-gpu',
             )
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -80,7 +84,9 @@ class OnnxModel:
             )
         except Exception as error:  # ONNX Runtime's exceptions share no base of their own
             raise EngineError(
-                f'{model.path}: ONNX Runtime cannot load it: {error}{_remedy(error)}'
+                str(model.path),
+                f'ONNX Runtime cannot load it: {error}',
+                fix=_fix(error),
             ) from error
         self.inputs = tuple(_spec(node) for node in self._session.get_inputs())
         self.outputs = tuple(_spec(node) for node in self._session.get_outputs())
@@ -103,25 +109,31 @@ def _refuse_other_files(model: ModelFile) -> None:
     try:
         places = external_weights(model.content)
     except EngineError as error:
-        raise EngineError(f'{model.path}: {error}') from error
+        raise EngineError(
+            str(model.path),
+            error.found,
+            fix=error.fix,
+        ) from error
     if places:
         raise EngineError(
-            f'{model.path}: expected all weights in the file itself (got some in {places[0]!r}), '
-            'because ONNX Runtime would read them from wherever it says, and nobody checks them; '
-            f"write one file: python3 -c \"import onnx; onnx.save(onnx.load('{model.path.name}'), "
-            "'whole.onnx')\""
+            str(model.path),
+            f'some in {places[0]!r}, which ONNX Runtime would read without a check',
+            expected='all weights in the file itself',
+            fix=f'write one file: python3 -c "import onnx; '
+            f"onnx.save(onnx.load('{model.path.name}'), "
+            "'whole.onnx')\"",
         )
 
 
-def _remedy(error: Exception) -> str:
+def _fix(error: Exception) -> str:
     """Return what to do where this ONNX Runtime lacks an operator for the types it has here."""
     import onnxruntime
 
     if type(error).__name__ != 'NotImplemented':
         return ''
     return (
-        f'. This ONNX Runtime, {onnxruntime.__version__}, has no such operator, or not for these '
-        'types (float64, often): a newer one may have it (python3 -m pip install --upgrade '
+        f'ONNX Runtime {onnxruntime.__version__} has no such operator, or not for these types '
+        '(float64, often): a newer one may have it (python3 -m pip install --upgrade '
         'onnxruntime), or export the model in float32; build_engine makes an engine of it, in '
         'which float64 is float32'
     )

@@ -66,9 +66,11 @@ def read_plan_header(content: bytes, name: str) -> PlanHeader:
     module = {b'ftrt': 'tensorrt', b'vtrt': 'tensorrt_rtx'}.get(content[:4])
     if module is None or len(content) < 64:
         raise EngineError(
-            f'{name} is no TensorRT plan: expected at least 64 bytes that start with "ftrt" '
-            '(TensorRT) or "vtrt" '
-            f'(TensorRT-RTX) (got {len(content)} bytes, the first are {content[:4].hex(" ")})'
+            f'{name} is no TensorRT plan',
+            f'{len(content)} bytes, the first are {content[:4].hex(" ")}',
+            expected='at least 64 bytes that start with "ftrt" (TensorRT) or "vtrt" '
+            '(TensorRT-RTX)',
+            fix='copy the engine again, or build it again',
         )
     major, minor, patch, build = content[24:28]
     return PlanHeader(module, (major, minor, patch, build))
@@ -141,7 +143,10 @@ class TensorRtEngine:
         profile, is_open = self._profile(image)
         context = self._new_context()
         if context is None:
-            raise EngineError(f'{self._name}: no execution context: {self._said.last_errors()}')
+            raise EngineError(
+                self._name,
+                f'no execution context: {self._said.last_errors()}',
+            )
         memory = None
         try:
             self._check(
@@ -156,8 +161,9 @@ class TensorRtEngine:
             unresolved = context.infer_shapes()
             if unresolved:
                 raise EngineError(
-                    f'{self._name}: inputs {unresolved} have no shape; expected one image input '
-                    'and nothing unknown beside it'
+                    self._name,
+                    f'inputs {unresolved} have no shape',
+                    expected='one image input and no other input of unknown shape',
                 )
             outputs = tuple(
                 TensorSpec(tensor.name, tuple(context.get_tensor_shape(tensor.name)), tensor.dtype)
@@ -170,8 +176,8 @@ class TensorRtEngine:
             if memory is not None:
                 memory.close()
             raise
-        hint = _open_hint(image) if is_open else ''
-        return TensorRtContext(self, context, memory, outputs, hint)
+        fix = _open_shape_fix(image) if is_open else ''
+        return TensorRtContext(self, context, memory, outputs, fix)
 
     @property
     def native(self) -> Any:
@@ -202,8 +208,8 @@ class TensorRtEngine:
             self._runtime = self._trt.Runtime(self._said.logger)
         except Exception as error:  # its factory returns nothing, which the bindings refuse
             raise EngineError(
-                f'{module} {ours} cannot start on {device.name}: {error}. It said: '
-                f'{self._said.last_errors()}'
+                f'{module} {ours}',
+                f'cannot start on {device.name}: {error}. It reported: {self._said.last_errors()}',
             ) from error
         self._engine = self._runtime.deserialize_cuda_engine(model.content)
         if self._engine is not None:
@@ -211,10 +217,12 @@ class TensorRtEngine:
         built = '.'.join(map(str, self.header.version))
         free, total = (size // 2**20 for size in device.memory())
         raise EngineError(
-            f'{model.path}: built by {module} {built}; {module} {ours} on {device.name} (compute '
-            f'capability {device.compute_capability[0]}.{device.compute_capability[1]}, {free} of '
-            f'{total} MiB free) cannot load it. It said: {self._said.last_errors()}. Unless '
-            f'memory is short, {self._rebuild}'
+            str(model.path),
+            f'built by {module} {built}; {module} {ours} on {device.name} (compute capability '
+            f'{device.compute_capability[0]}.{device.compute_capability[1]}, {free} of {total} '
+            'MiB free) '
+            f'cannot load it. It said: {self._said.last_errors()}',
+            fix=f'unless memory is short, {self._rebuild}',
         )
 
     def _refuse_open(self, outputs: tuple[TensorSpec, ...]) -> None:
@@ -222,9 +230,10 @@ class TensorRtEngine:
         if any(side < 0 for tensor in outputs for side in tensor.shape):
             listed = ', '.join(f'{tensor.name} {list(tensor.shape)}' for tensor in outputs)
             raise EngineError(
-                f'{self._name}: the shape of an output depends on the data ({listed}), which a '
-                'CUDA graph cannot hold; run the ONNX model instead, or export the detector '
-                'without NMS'
+                self._name,
+                f'the shape of an output depends on the data ({listed}), which a CUDA graph '
+                'cannot hold',
+                fix='run the ONNX model instead, or export the detector without NMS',
             )
 
     def _new_context(self) -> Any:
@@ -269,7 +278,8 @@ class TensorRtEngine:
                 return profile, low != high
             ranges.append(f'{list(low)} to {list(high)}')
         raise EngineError(
-            f'{self._name}: no profile takes {list(image.shape)}; it has {", ".join(ranges)}'
+            self._name,
+            f'no profile takes {list(image.shape)}; it has {", ".join(ranges)}',
         )
 
     def _spec(self, name: str) -> TensorSpec:
@@ -277,7 +287,9 @@ class TensorRtEngine:
         formats = [self._engine.get_tensor_format(name, profile) for profile in profiles]
         if any(each != self._trt.TensorFormat.LINEAR for each in formats):
             raise EngineError(
-                f'{self._name}: tensor {name} must have the LINEAR format; {self._rebuild}'
+                self._name,
+                f'tensor {name} must have the LINEAR format',
+                fix=self._rebuild,
             )
         kind = self._engine.get_tensor_dtype(name).name
         return TensorSpec(
@@ -286,7 +298,10 @@ class TensorRtEngine:
 
     def _check(self, succeeded: bool, call: str) -> None:
         if not succeeded:
-            raise EngineError(f'{self._name}: {call} failed: {self._said.last_errors()}')
+            raise EngineError(
+                self._name,
+                f'{call} failed: {self._said.last_errors()}',
+            )
 
 
 class TensorRtContext:
@@ -302,12 +317,12 @@ class TensorRtContext:
         context: Any,
         memory: DeviceBuffer,
         outputs: tuple[TensorSpec, ...],
-        hint: str,
+        fix: str,
     ) -> None:
         self._owner = engine
         self._context = context
         self._memory = memory
-        self._hint = hint
+        self._fix = fix
         self.outputs = outputs
 
     @property
@@ -319,7 +334,10 @@ class TensorRtContext:
         """Set the device address of each input and output."""
         for name, address in addresses.items():
             if not self._context.set_tensor_address(name, address):
-                raise EngineError(f'set_tensor_address({name}) failed: {self._owner.errors()}')
+                raise EngineError(
+                    f'set_tensor_address({name})',
+                    f'failed: {self._owner.errors()}',
+                )
 
     def enqueue(self, stream: Stream) -> None:
         """Queue inference. Releases the GIL meanwhile.
@@ -330,7 +348,11 @@ class TensorRtContext:
         """
         if not self._context.execute_async_v3(stream.handle):
             stream.raise_if_lost()
-            raise EngineError(f'execute_async_v3 failed: {self._owner.errors()}{self._hint}')
+            raise EngineError(
+                'execute_async_v3',
+                f'failed: {self._owner.errors()}',
+                fix=self._fix,
+            )
 
     def capturable(self, stream: Stream) -> bool:
         """Tell whether ``enqueue`` may be captured into a graph, as far as TensorRT says."""
@@ -343,10 +365,10 @@ class TensorRtContext:
         self._memory.close()
 
 
-def _open_hint(image: TensorSpec) -> str:
+def _open_shape_fix(image: TensorSpec) -> str:
     """Return what to do where an engine of open shapes loads but does not run."""
     return (
-        "; the engine's profile leaves shapes open, which not every release runs on every GPU "
+        "the engine's profile leaves shapes open, which not every release runs on every GPU "
         '(TensorRT-RTX 1.4 does not on compute capability 9.0): build it for one shape, '
         f'ros2 run trt_perception build_engine --shapes {"x".join(map(str, image.shape))}'
     )
@@ -358,7 +380,8 @@ def _import(module: str, name: str) -> Any:
     except Exception as error:  # a missing library makes it RuntimeError or OSError
         package = {'tensorrt': 'tensorrt', 'tensorrt_rtx': 'tensorrt-rtx-cu13'}[module]
         raise EngineError(
-            f'{name} was built by {module}, which cannot be imported: {error}; install it: '
-            'JetPack brings it by '
-            f'sudo apt install python3-libnvinfer, elsewhere python3 -m pip install {package}'
+            name,
+            f'built by {module}, which cannot be imported: {error}',
+            fix='install it: JetPack brings it by sudo apt install python3-libnvinfer, elsewhere '
+            f'python3 -m pip install {package}',
         ) from error

@@ -141,7 +141,7 @@ def _plain(array: Array) -> Array:
 
 
 _LABELS: Final = {
-    'torchvision': '. Label 0 is the background, and its name is the first of the class names'
+    'torchvision': ' (label 0 is the background, and its name is the first of the class names)'
 }
 _NEED_NMS: Final = ('dense', 'yolox_raw')
 _NORMALISED: Final = ('rtdetr_ultralytics', 'rtdetr_end_to_end', 'detr', 'tensorflow')

@@ -69,9 +69,11 @@ def rtdetr_ultralytics_candidates(output: Floats, network_wh: tuple[int, int]) -
     """
     if output.shape[1] == 6 and len(output) and np.isin(output[:, 5], (0, 1)).all():
         raise EngineError(
-            'the last of two probabilities is 0 or 1 in every row, as a class number is: these '
-            'rows are box, score and class, as Ultralytics exports RT-DETR from 8.4.47 on. Set '
-            'model.decoder to rtdetr_end_to_end, or make the manifest again'
+            "the model's output",
+            'the last of two probabilities is 0 or 1 in every row, as a class number is; rows '
+            'of box, '
+            'score and class are what Ultralytics exports for RT-DETR since 8.4.47',
+            fix='set model.decoder to rtdetr_end_to_end, or make the manifest again',
         )
     return _best_class(_network_pixels(output[:, :4], network_wh), output[:, 4:])
 

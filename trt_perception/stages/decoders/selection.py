@@ -92,7 +92,7 @@ def select(
         limits: how many boxes go on.
         classes: how many class names there are.
         suppress: apply NMS.
-        labels: a sentence on how the family counts classes, for messages.
+        labels: how the family counts classes, in parentheses, for messages.
 
     Raises:
         EngineError: a detection is of a class that has no name, or a score is no probability.
@@ -104,9 +104,10 @@ def select(
     ids = candidates.class_ids[chosen].astype(np.int32)
     if len(ids) and not 0 <= ids.min() <= ids.max() < classes:
         raise EngineError(
-            f'the model gave class {ids.max() if ids.max() >= classes else ids.min()}, counted '
-            f'from 0; there are {classes} class names: correct model.class_names, or the '
-            f'manifest, and model.decoder{labels}'
+            "the model's output",
+            f'class {ids.max() if ids.max() >= classes else ids.min()}',
+            expected=f'classes 0 to {classes - 1}, for {classes} class names',
+            fix=f'correct model.class_names, or the manifest, and model.decoder{labels}',
         )
     scores = candidates.scores[chosen]
     check_scores(scores)
@@ -139,8 +140,10 @@ def check_scores(scores: Floats) -> None:
     """
     if len(scores) and (highest := float(scores.max())) > _HIGHEST_SCORE:
         raise EngineError(
-            f'the model gave a score of {highest:.4g}; expected probabilities, 0 to 1: export it '
-            'with its sigmoid or softmax, or correct model.decoder'
+            "the model's output",
+            f'a score of {highest:.4g}',
+            expected='scores that are probabilities, 0 to 1',
+            fix='export it with its sigmoid or softmax, or correct model.decoder',
         )
 
 
@@ -164,17 +167,19 @@ def check_unit(
         return
     boxes = np.abs(candidates.xyxy[counted])
     if normalised:
-        told = (boxes / np.array(network_wh * 2, np.float32)).max(axis=1)
-        wrong, wanted, found = told.min() > _FAR_BEYOND, '0…1 of the input', 'network pixels'
+        largest = (boxes / np.array(network_wh * 2, np.float32)).max(axis=1)
+        wrong, wanted, found = largest.min() > _FAR_BEYOND, '0…1 of the input', 'network pixels'
     else:
-        told = boxes.max(axis=1)
-        wrong, wanted, found = told.max() < 1 + _BEYOND, 'network pixels', '0…1'
+        largest = boxes.max(axis=1)
+        wrong, wanted, found = largest.max() < 1 + _BEYOND, 'network pixels', '0…1'
     if wrong:
         raise EngineError(
-            f'the decoder {decoder} expects boxes in {wanted} (got coordinates up to '
-            f'{told.max():.4g}, as of boxes in {found}): correct model.decoder, or the manifest; '
-            'rtdetr_end_to_end reads rows of centre, size, score and class in 0…1, end_to_end '
-            'rows of corners in network pixels'
+            f'decoder {decoder}',
+            f'coordinates up to {largest.max():.4g}, as of boxes in {found}',
+            expected=f'boxes in {wanted}',
+            fix='correct model.decoder, or the manifest: rtdetr_end_to_end reads rows of '
+            'centre, size, '
+            'score and class in 0…1, end_to_end rows of corners in network pixels',
         )
 
 

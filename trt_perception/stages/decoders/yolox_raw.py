@@ -64,9 +64,11 @@ def check_cells(anchors: int, strides: Sequence[int], network_wh: tuple[int, int
     count = len(_cells(tuple(strides), network_wh))
     if count != anchors:
         raise EngineError(
-            f'the model gave {anchors} anchors; grids of strides {list(strides)} on '
-            f'{network_wh[0]} x {network_wh[1]} have {count} cells: correct "strides" in the '
-            'manifest, or model.decoder'
+            "the model's output",
+            f'{anchors} anchors',
+            expected=f'{count}, the cells of grids with strides {list(strides)} on '
+            f'{network_wh[0]} x {network_wh[1]}',
+            fix='correct "strides" in the manifest, or model.decoder',
         )
 
 
