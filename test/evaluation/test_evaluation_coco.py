@@ -56,38 +56,44 @@ def test_what_is_read(tmp_path):
         ('{"images": [', 'is not JSON'),
         ('[' * 100_000, 'is not JSON'),
         ('"\xff"'.encode('latin-1'), 'is not JSON'),
-        ('[]', 'a list is what detections are written as'),
+        ('[]', 'a list, as detections are written'),
         ('3', 'a JSON object'),
-        ('{}', '"images" is none (it is missing)'),
-        (truth([(0, 'cat', BOX)], annotations={}), '"annotations" is none (got a dict)'),
+        ('{}', '"categories" (got none)'),
+        (
+            truth([(0, 'cat', BOX)], annotations={}),
+            '"annotations": expected a list; COCO annotations have',
+        ),
         (truth([], images=0), '"images" is empty'),
         (truth([], categories=()), '"categories" is empty'),
         (truth([]), '"annotations" is empty'),
         ({**truth([(0, 'cat', BOX)]), 'images': [5]}, 'images[0]: expected a JSON object (got 5)'),
-        (changed('images', id='7'), 'images[0]: "id" must be a whole number (got \'7\')'),
-        (changed('images', id=True), '"id" must be a whole number (got True)'),
-        (changed('images', id=10**30), '"id" must be a whole number'),
-        (changed('images', file_name=None), '"file_name" must name a picture: it must be a text'),
+        (changed('images', id='7'), 'images[0]: "id": expected a whole number (got \'7\')'),
+        (changed('images', id=True), '"id": expected a whole number (got True)'),
+        (changed('images', id=10**30), '"id": expected a whole number'),
+        (changed('images', file_name=None), '"file_name": must be a text'),
         (
             changed('images', file_name=5),
-            '"file_name" must name a picture: it must be a text of 1 to 4096 characters (got 5)',
+            '"file_name": must be a text of 1 to 4096 characters (got 5)',
         ),
-        (changed('images', file_name='a\0'), '"file_name" must name a picture'),
-        (changed('images', width=0), '"width" and "height" must be whole pixels (got 0 and 240)'),
-        (changed('images', width=None), 'must be whole pixels (got None and 240)'),
-        (changed('categories', name=''), 'categories[0]: "name" must be a text'),
-        (changed('categories', id=17), 'categories[1]: id 17 stands twice'),
+        (changed('images', file_name='a\0'), '"file_name": must'),
+        (
+            changed('images', width=0),
+            '"width" and "height": expected whole pixels (got 0 and 240)',
+        ),
+        (changed('images', width=None), 'expected whole pixels (got None and 240)'),
+        (changed('categories', name=''), 'categories[0]: "name": must be a text'),
+        (changed('categories', id=17), 'categories[1]: id 17 is listed twice'),
         (changed('annotations', image_id=5), 'annotations[0]: "image_id" 5 is not listed'),
         (changed('annotations', category_id=5), '"category_id" 5 is not listed'),
-        (changed('annotations', bbox=None), '"bbox" must be [left, top, width, height]'),
+        (changed('annotations', bbox=None), '"bbox": expected [left, top, width, height]'),
         (changed('annotations', bbox=[1, 2, 3]), '(got [1, 2, 3])'),
-        (changed('annotations', bbox=[1, 2, 3, '4']), '"bbox" must be'),
-        (changed('annotations', bbox=[1, 2, 3, 10**400]), '"bbox" must be'),
+        (changed('annotations', bbox=[1, 2, 3, '4']), '"bbox": expected'),
+        (changed('annotations', bbox=[1, 2, 3, 10**400]), '"bbox": expected'),
         (changed('annotations', bbox=[1, 2, 3, float('nan')]), 'NaN is no number in JSON'),
         (changed('annotations', bbox=[1, 2, -3, 4]), 'no negative size'),
         (
             changed('annotations', bbox=[0.1, 0.2, 0.5, 1]),
-            'shares of the image, as (0.1, 0.2, 0.5',
+            'fractions of the image, as (0.1, 0.2, 0.5',
         ),
         (
             changed('annotations', bbox=[100, 90, 300, 200]),
@@ -95,11 +101,11 @@ def test_what_is_read(tmp_path):
         ),
         (
             changed('annotations', bbox=[30, 200, 90, 42]),
-            'in 320x240: they may be [left, top, rig',
+            'in 320x240); correct the boxes if they are [left, top, rig',
         ),
-        (changed('annotations', area=-1), '"area" must be a finite number'),
-        (changed('annotations', area='big'), '"area" must be a finite number'),
-        (changed('annotations', iscrowd=2), '"iscrowd" must be 0 or 1 (got 2)'),
+        (changed('annotations', area=-1), '"area": expected a finite number'),
+        (changed('annotations', area='big'), '"area": expected a finite number'),
+        (changed('annotations', iscrowd=2), '"iscrowd": expected 0 or 1 (got 2)'),
     ],
 )
 def test_what_is_refused(tmp_path, content, message):
@@ -124,7 +130,7 @@ def test_some_boxes_reach_beyond_their_image(tmp_path):
 def test_ids_that_stand_twice(tmp_path):
     content = truth([(1, 'cat', BOX)])
     content['images'][1]['id'] = 100
-    with pytest.raises(ConfigError, match=r'images\[1\]: id 100 stands twice'):
+    with pytest.raises(ConfigError, match=r'images\[1\]: id 100 is listed twice'):
         read_annotations(written(tmp_path, content))
 
 
@@ -242,7 +248,7 @@ def test_a_category_name_that_stands_twice(tmp_path):
     content = truth(BOTH)
     content['categories'][1]['name'] = 'cat'
     annotations = read_annotations(written(tmp_path, content))
-    with pytest.raises(ConfigError, match=r"category 'cat' stands twice \(ids 7 and 17\)"):
+    with pytest.raises(ConfigError, match=r"category 'cat' is listed twice \(ids 7 and 17\)"):
         match_classes(CLASSES, annotations)
 
 
@@ -298,7 +304,7 @@ def test_all_images_of_a_folder(tmp_path):
         (tmp_path / name).touch()
     assert find_all_images(tmp_path) == [tmp_path / 'b/a.jpg', tmp_path / 'c.PNG']
     (tmp_path / 'empty').mkdir()
-    for name, message in (('empty', 'found none'), ('gone', 'expected a folder')):
+    for name, message in (('empty', 'got none'), ('gone', 'expected a folder')):
         with pytest.raises(ConfigError, match=message):
             find_all_images(tmp_path / name)
 

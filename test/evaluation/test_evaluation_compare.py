@@ -184,11 +184,11 @@ def test_what_does_not_belong_together(tmp_path):
     paths = pictures(tmp_path, 1)
     annotations = written(tmp_path, truth([(0, 'cat', BOX)]))
     cats = WrittenModel({})
-    with pytest.raises(ConfigError, match='other and reference have different class names'):
+    with pytest.raises(ConfigError, match='other and reference: they have different class names'):
         compare_models(cats, {'other': WrittenModel({}, ('cow',))}, paths, progress=quiet)
-    with pytest.raises(ConfigError, match='must not be called'):
+    with pytest.raises(ConfigError, match='has the name of the reference'):
         compare_models(cats, {'reference': WrittenModel({})}, paths, progress=quiet)
-    with pytest.raises(ConfigError, match='no pictures'):
+    with pytest.raises(ConfigError, match='images to compare models on: there are none'):
         compare_models(cats, {}, [], progress=quiet)
     with pytest.raises(ConfigError, match=r"'Cat' \(nearest: 'cat'\)"):
         compare_models(WrittenModel({}, ('Cat', 'dog')), {}, paths, annotations, progress=quiet)

@@ -224,7 +224,7 @@ def test_classes_that_do_not_match(place, capsys):
         (['MODEL'], '--engine'),
         (
             ['--engine', 'MODEL', 'b.onnx', '--images', 'IMAGES', '--plot', 'a.png'],
-            '--plot needs --',
+            '--plot: it needs --',
         ),
         (['--engine', 'MODEL', 'MODEL', '--images', 'IMAGES'], 'named twice'),
         (['USUAL', '--plot', 'a.jpg'], 'expected a .png, .svg or .pdf file'),
@@ -336,4 +336,4 @@ def test_no_pictures_at_all(place, capsys):
     for path in place['images'].iterdir():
         path.unlink()
     assert usual(place) == 2
-    assert 'found none' in capsys.readouterr().err
+    assert '(got none)' in capsys.readouterr().err

@@ -87,8 +87,9 @@ def _frame(bgr: npt.NDArray[np.uint8], encoding: str) -> Frame:
     smallest = max(pixel_format.min_side, 2 if pixel_format.even_width else 1)
     if min(bgr.shape[:2]) < smallest:
         raise ConfigError(
-            f'a {encoding} image must measure at least {smallest} pixels a side (got '
-            f'{bgr.shape[1]}x{bgr.shape[0]})'
+            f'a {encoding} image',
+            f'{bgr.shape[1]}x{bgr.shape[0]}',
+            expected=f'at least {smallest} pixels a side',
         )
     encoded = encode_bgr(bgr, encoding)
     rows, step = encoded.shape

@@ -53,8 +53,10 @@ def read_class_map(path: Path) -> dict[str, str | None]:
         value is None or isinstance(value, str) for value in content.values()
     ):
         raise ConfigError(
-            f'{path}: expected a JSON object of class name to category name or null, as in '
-            '{"motorbike": "motorcycle", "tree": null}'
+            str(path),
+            'another kind of JSON',
+            expected='a JSON object of class name to category name or null, as in '
+            '{"motorbike": "motorcycle", "tree": null}',
         )
     return content
 
@@ -95,8 +97,11 @@ def match_classes(
     without_class = [annotations.categories[id_] for id_ in sorted(used - set(ids))]
     if not set(ids) & used or ((without_category or without_class) and not allow_subset):
         raise ConfigError(
-            f'the class names of {model} and the categories of {annotations.path} do not match'
-            + _mismatch(class_names, annotations, without_category, without_class, set(ids) & used)
+            f'the class names of {model} and the categories of {annotations.path}',
+            _mismatch(class_names, annotations, without_category, without_class, set(ids) & used),
+            fix='give evaluate_engine a class map (--class-map FILE), a JSON file of '
+            '{"class name": "category name", "another": null}'
+            + (', or --allow-subset, to measure only what both have' if set(ids) & used else ''),
         )
     return ClassMap(
         ids,
@@ -121,8 +126,9 @@ def _check_map(
         unknown = [name for name in names if name not in there]
         if unknown:
             raise ConfigError(
-                f'the class map names what is no {what}: {_listed(unknown, known)}; there are: '
-                f'{_listed(known)}'
+                'the class map',
+                f'it names what is no {what}: {_listed(unknown, known)}',
+                fix=f'use one of: {_listed(known)}',
             )
 
 
@@ -131,8 +137,11 @@ def _unique_names(annotations: Annotations) -> dict[str, int]:
     for id_, name in annotations.categories.items():
         if name in by_name:
             raise ConfigError(
-                f'{annotations.path}: category {shown(name)} stands twice (ids {by_name[name]} '
-                f'and {id_}), so names do not tell which one is meant: rename one'
+                str(annotations.path),
+                f'category {shown(name)} is listed twice (ids {by_name[name]} and {id_}), so '
+                'its name does '
+                'not identify it',
+                fix='rename one',
             )
         by_name[name] = id_
     return by_name
@@ -146,7 +155,7 @@ def _mismatch(
     matched: set[int | None],
 ) -> str:
     categories = list(annotations.categories.values())
-    lines = [('' if matched else ' at all') + ':']
+    lines = [f'they do not match{"" if matched else " at all"}:']
     if without_category:
         lines.append(
             f'  classes without a category ({len(without_category)} of {len(class_names)}): '
@@ -159,11 +168,6 @@ def _mismatch(
         )
     if not without_category and not without_class:
         lines.append('  no class has a category that anything is annotated with')
-    lines.append(
-        'evaluate_engine takes a class map (--class-map FILE), a JSON file of '
-        '{"class name": "category name", "another": null}'
-        + (', or --allow-subset, to measure only what both have' if matched else '')
-    )
     return '\n'.join(lines)
 
 

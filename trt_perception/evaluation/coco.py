@@ -100,25 +100,43 @@ def read_annotations(path: Path) -> Annotations:
     """
     content = read_json(path)
     if not isinstance(content, dict):
-        hint = '; a list is what detections are written as' if isinstance(content, list) else ''
-        raise ConfigError(f'{path}: expected COCO annotations, a JSON object{hint}')
+        found = f'a {type(content).__name__}'
+        if isinstance(content, list):
+            found = 'a list, as detections are written'
+        raise ConfigError(
+            str(path),
+            found,
+            expected='COCO annotations, a JSON object',
+        )
     images: dict[int, CocoImage] = {}
     for where, entry in _entries(path, content, 'images'):
         image = CocoImage(_id(where, entry, 'id'), _file_name(where, entry), _size(where, entry))
         if image.id in images:
-            raise ConfigError(f'{where}: id {image.id} stands twice')
+            raise ConfigError(
+                where,
+                f'id {image.id} is listed twice',
+            )
         images[image.id] = image
     categories: dict[int, str] = {}
     for where, entry in _entries(path, content, 'categories', MAX_CLASSES):
         category_id, name = _id(where, entry, 'id'), entry.get('name')
         if fault := name_fault(name):
-            raise ConfigError(f'{where}: "name" {fault}')
+            raise ConfigError(
+                f'{where}: "name"',
+                fault,
+            )
         if category_id in categories:
-            raise ConfigError(f'{where}: id {category_id} stands twice')
+            raise ConfigError(
+                where,
+                f'id {category_id} is listed twice',
+            )
         categories[category_id] = str(name)
     if not images or not categories:
         empty = 'images' if not images else 'categories'
-        raise ConfigError(f'{path}: "{empty}" is empty, so there is nothing to compare with')
+        raise ConfigError(
+            str(path),
+            f'"{empty}" is empty, so there is nothing to compare with',
+        )
     boxes: dict[int, list[TrueBox]] = {}
     for where, entry in _entries(path, content, 'annotations'):
         image_id, box = _id(where, entry, 'image_id'), _box(where, entry)
@@ -127,10 +145,16 @@ def read_annotations(path: Path) -> Annotations:
             ('category_id', box.category_id, categories),
         ):
             if value not in known:
-                raise ConfigError(f'{where}: "{key}" {value} is not listed in the file')
+                raise ConfigError(
+                    where,
+                    f'"{key}" {value} is not listed in the file',
+                )
         boxes.setdefault(image_id, []).append(box)
     if not boxes:
-        raise ConfigError(f'{path}: "annotations" is empty, so nothing can be measured')
+        raise ConfigError(
+            str(path),
+            '"annotations" is empty, so nothing can be measured',
+        )
     _check_form(path, images, boxes)
     whole = {image_id: tuple(found) for image_id, found in boxes.items()}
     return Annotations(path, tuple(images.values()), categories, whole)
@@ -143,8 +167,10 @@ def _check_form(
     every = [(images[id_].size_wh, box.xywh) for id_, found in boxes.items() for box in found]
     if all(max(xywh) <= 1 for _, xywh in every):
         raise ConfigError(
-            f'{path}: "bbox" must be in pixels (got shares of the image, as {every[0][1]}): '
-            'multiply them by its width and height'
+            f'{path}: "bbox"',
+            f'fractions of the image, as {every[0][1]}',
+            expected='pixels',
+            fix='multiply them by its width and height',
         )
     sized = [(size, xywh) for size, xywh in every if size is not None]
     beyond = [
@@ -155,9 +181,12 @@ def _check_form(
     if 2 * len(beyond) > len(sized):
         (width, height), xywh = beyond[0]
         raise ConfigError(
-            f'{path}: "bbox" must be [left, top, width, height], but {len(beyond)} of '
-            f'{len(sized)} reach beyond their image, as {xywh} in {width}x{height}: they may be '
-            '[left, top, right, bottom] or of another size of the images'
+            f'{path}: "bbox"',
+            f'{len(beyond)} of {len(sized)} reach beyond their image, as {xywh} in '
+            f'{width}x{height}',
+            expected='[left, top, width, height]',
+            fix='correct the boxes if they are [left, top, right, bottom], or the size of the '
+            'images',
         )
 
 
@@ -170,9 +199,15 @@ def read_json(path: Path, limit: int = MAX_BYTES) -> Any:
     try:
         return parse_json(read_regular(path, limit))
     except OSError as error:
-        raise ConfigError(f'{path}: cannot be read: {error.strerror}') from error
+        raise ConfigError(
+            str(path),
+            f'cannot be read: {error.strerror}',
+        ) from error
     except ValueError as error:
-        raise ConfigError(f'{path}: is not JSON: {error}') from error
+        raise ConfigError(
+            str(path),
+            f'is not JSON: {error}',
+        ) from error
 
 
 def coco_rows(
@@ -208,17 +243,25 @@ def _entries(
     """Return the objects of one list, each with the words that errors name it by."""
     entries = content.get(key)
     if not isinstance(entries, list):
-        found = 'it is missing' if entries is None else f'got a {type(entries).__name__}'
+        found = 'none' if entries is None else f'a {type(entries).__name__}'
         raise ConfigError(
-            f'{path}: expected COCO annotations with the lists "images", "annotations" and '
-            f'"categories"; "{key}" is none ({found})'
+            f'{path}: "{key}"',
+            found,
+            expected='a list; COCO annotations have the lists "images", "annotations" and '
+            '"categories"',
         )
     if len(entries) > most:
-        raise ConfigError(f'{path}: "{key}" must list at most {most} (got {len(entries)})')
+        raise ConfigError(
+            f'{path}: "{key}"',
+            str(len(entries)),
+            expected=f'at most {most} entries',
+        )
     for index, entry in enumerate(entries):
         if not isinstance(entry, dict):
             raise ConfigError(
-                f'{path}: {key}[{index}]: expected a JSON object (got {shown(entry)})'
+                f'{path}: {key}[{index}]',
+                shown(entry),
+                expected='a JSON object',
             )
     return [(f'{path}: {key}[{index}]', entry) for index, entry in enumerate(entries)]
 
@@ -226,14 +269,21 @@ def _entries(
 def _id(where: str, entry: dict[str, Any], key: str) -> int:
     value = entry.get(key)
     if type(value) is not int or abs(value) > _MAX_ID:
-        raise ConfigError(f'{where}: "{key}" must be a whole number (got {shown(value)})')
+        raise ConfigError(
+            f'{where}: "{key}"',
+            shown(value),
+            expected='a whole number',
+        )
     return value
 
 
 def _file_name(where: str, entry: dict[str, Any]) -> str:
     name = entry.get('file_name')
     if fault := name_fault(name, MAX_PATH_LENGTH):
-        raise ConfigError(f'{where}: "file_name" must name a picture: it {fault}')
+        raise ConfigError(
+            f'{where}: "file_name"',
+            fault,
+        )
     return str(name).replace('\\', '/')  # as tools on Windows write it
 
 
@@ -243,8 +293,9 @@ def _size(where: str, entry: dict[str, Any]) -> tuple[int, int] | None:
         return None
     if not all(type(side) is int and 1 <= side <= _MAX_ID for side in size):
         raise ConfigError(
-            f'{where}: "width" and "height" must be whole pixels (got {shown(size[0])} and '
-            f'{shown(size[1])})'
+            f'{where}: "width" and "height"',
+            f'{shown(size[0])} and {shown(size[1])}',
+            expected='whole pixels',
         )
     return int(size[0] or 0), int(size[1] or 0)
 
@@ -253,22 +304,33 @@ def _box(where: str, entry: dict[str, Any]) -> TrueBox:
     bbox = entry.get('bbox')
     if not isinstance(bbox, list) or len(bbox) != 4 or not all(map(_is_finite, bbox)):
         raise ConfigError(
-            f'{where}: "bbox" must be [left, top, width, height], finite numbers in pixels (got '
-            f'{shown(bbox)})'
+            f'{where}: "bbox"',
+            shown(bbox),
+            expected='[left, top, width, height], finite numbers in pixels',
         )
     left, top, width, height = (float(value) for value in bbox)
     if width < 0 or height < 0:
-        raise ConfigError(f'{where}: "bbox" must have no negative size (got {shown(bbox)})')
+        raise ConfigError(
+            f'{where}: "bbox"',
+            shown(bbox),
+            expected='no negative size',
+        )
     area = entry.get('area')
     if area is None:
         area = width * height
     if not _is_finite(area) or area < 0:
         raise ConfigError(
-            f'{where}: "area" must be a finite number, not negative (got {shown(area)})'
+            f'{where}: "area"',
+            shown(area),
+            expected='a finite number, not negative',
         )
     crowd = entry.get('iscrowd', 0)
     if crowd not in (0, 1):
-        raise ConfigError(f'{where}: "iscrowd" must be 0 or 1 (got {shown(crowd)})')
+        raise ConfigError(
+            f'{where}: "iscrowd"',
+            shown(crowd),
+            expected='0 or 1',
+        )
     category_id = _id(where, entry, 'category_id')
     return TrueBox(category_id, (left, top, width, height), float(area), bool(crowd))
 

@@ -190,12 +190,17 @@ def compare_models(
     """
     models = {reference_name: reference, **candidates}
     if len(models) <= len(candidates):
-        raise ConfigError(f'a candidate must not be called {reference_name!r}')
+        raise ConfigError(
+            f'candidate {reference_name!r}',
+            'has the name of the reference',
+            fix='rename it',
+        )
     for name, pipeline in candidates.items():
         if pipeline.spec.class_names != reference.spec.class_names:
             raise ConfigError(
-                f'{name} and {reference_name} have different class names, so their detections '
-                'cannot be compared: build both from one model'
+                f'{name} and {reference_name}',
+                'they have different class names, so their detections cannot be compared',
+                fix='build both from one model',
             )
     # A gate looks at some of the annotated pictures only.
     dataset = Dataset.of(images, annotations, allow_missing=True)

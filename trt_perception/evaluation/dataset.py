@@ -65,7 +65,9 @@ class Dataset:
             ConfigError: there are no images, or annotations and files do not belong together.
         """
         if not images:
-            raise ConfigError('there are no pictures to compare models on; name at least one')
+            raise ConfigError(
+                'images to compare models on', 'there are none', fix='name at least one'
+            )
         if annotations is None:
             return cls(tuple(DatasetImage(n, path, None) for n, path in enumerate(images, 1)))
         truth = read_annotations(annotations)

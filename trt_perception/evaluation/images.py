@@ -32,11 +32,17 @@ def find_all_images(folder: Path) -> list[Path]:
         ConfigError: it is no folder, or there is none.
     """
     if not folder.is_dir():
-        raise ConfigError(f'{folder}: expected a folder of pictures (it does not exist as one)')
+        raise ConfigError(
+            str(folder),
+            'it is no folder or does not exist',
+            expected='a folder of images',
+        )
     images = sorted(p for p in folder.rglob('*') if p.suffix.lower() in IMAGE_SUFFIXES)
     if not images:
         raise ConfigError(
-            f'{folder}: expected pictures there or below (found none): {", ".join(IMAGE_SUFFIXES)}'
+            str(folder),
+            'none',
+            expected=f'images in it or below: {", ".join(IMAGE_SUFFIXES)}',
         )
     return images
 
@@ -70,15 +76,16 @@ def match_images(
         found = found or ends[1].get(parts[-1:], [])
         if len(found) > 1:
             raise ConfigError(
-                f'{annotations.path}: image {image.file_name!r} may be any of {found[0]} and '
-                f'{found[1]}: give the folder that its file_name starts from'
+                str(annotations.path),
+                f'image {image.file_name!r} may be any of {found[0]} and {found[1]}',
+                fix='give the folder that its file_name starts from',
             )
         if found:
             pairs.append((image, found[0]))
         else:
             missing.append(image.file_name)
     if missing and (not pairs or not allow_missing):
-        raise ConfigError(_missing(annotations, images, missing))
+        raise _missing(annotations, images, missing)
     return pairs
 
 
@@ -115,22 +122,29 @@ def read_image(path: Path, size_wh: tuple[int, int] | None = None) -> _Picture:
     assert size_wh is not None
     raise ImageError(
         'bad_size',
-        f'{path}: expected {size_wh[0]}x{size_wh[1]} pixels, as annotated (got {sizes[0]}): the '
-        'boxes belong to another picture, or to one of another size',
+        str(path),
+        sizes[0],
+        expected=f'{size_wh[0]}x{size_wh[1]} pixels, as annotated',
+        fix='use the annotated image in its annotated size',
     )
 
 
-def _missing(annotations: Annotations, images: Sequence[Path], missing: Sequence[str]) -> str:
+def _missing(
+    annotations: Annotations, images: Sequence[Path], missing: Sequence[str]
+) -> ConfigError:
     total = len(annotations.images)
     if len(missing) < total:
-        return (
-            f'{len(missing)} of the {total} images in {annotations.path} have no file: '
-            f'{_examples(missing)}; add them, or give evaluate_engine --allow-missing'
+        return ConfigError(
+            str(annotations.path),
+            f'{len(missing)} of the {total} images in it have no file: {_examples(missing)}',
+            fix='add them, or give evaluate_engine --allow-missing',
         )
     there = _examples(path.name for path in images)
-    return (
-        f'none of the {total} images in {annotations.path} has a file: it names '
-        f'{_examples(missing)}; the {len(images)} files given are {there}'
+    return ConfigError(
+        str(annotations.path),
+        f'none of the {total} images in it has a file: it names {_examples(missing)}, the '
+        f'{len(images)} files given are {there}',
+        fix='give the folder of the annotated images',
     )
 
 

@@ -115,7 +115,9 @@ def check_pycocotools() -> None:
         importlib.import_module('pycocotools.cocoeval')
     except ImportError as error:
         raise ConfigError(
-            f'mAP needs pycocotools ({error}): python3 -m pip install pycocotools'
+            'mAP',
+            f'needs pycocotools ({error})',
+            fix='python3 -m pip install pycocotools',
         ) from error
 
 

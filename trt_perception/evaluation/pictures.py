@@ -150,11 +150,16 @@ def _remove_earlier(folder: Path) -> None:
                 (folder / name).unlink(missing_ok=True)
         listed.unlink(missing_ok=True)
     except OSError as error:
-        raise ConfigError(f'{folder}: cannot be written: {error.strerror}') from error
+        raise ConfigError(
+            str(folder),
+            f'cannot be written: {error.strerror}',
+        ) from error
     except ValueError as error:
         raise ConfigError(
-            f'{listed}: expected the list of pictures of an earlier run (got {error}): remove it, '
-            'or choose another folder'
+            str(listed),
+            str(error),
+            expected='the list of images of an earlier run',
+            fix='remove it, or choose another folder',
         ) from error
 
 

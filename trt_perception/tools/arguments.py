@@ -48,7 +48,11 @@ def check_output_file(path: Path | None) -> None:
     if path is None:
         return
     if not path.parent.is_dir() or path.is_dir():
-        raise ConfigError(f'{path}: expected a file to write, in a folder that exists')
+        raise ConfigError(
+            str(path),
+            'no such folder, or a folder',
+            expected='a file to write, in a folder that exists',
+        )
     if path.exists() and not path.is_file():  # a terminal, a pipe
         return
     _check_writable(path, path.parent)
@@ -63,7 +67,11 @@ def check_output_folder(path: Path | None) -> None:
     if path is None:
         return
     if not path.parent.is_dir() or (path.exists() and not path.is_dir()):
-        raise ConfigError(f'{path}: expected a folder to write, in one that exists')
+        raise ConfigError(
+            str(path),
+            'no such folder, or a file',
+            expected='a folder to write, in one that exists',
+        )
     _check_writable(path, path if path.is_dir() else path.parent)
 
 
@@ -73,8 +81,9 @@ def _check_writable(path: Path, folder: Path) -> None:
             pass
     except OSError as error:
         raise ConfigError(
-            f'{path}: cannot be written: no file can be made in {folder.absolute()} '
-            f'({error.strerror}): choose another place, or make that folder writable'
+            str(path),
+            f'cannot be written: no file can be made in {folder.absolute()} ({error.strerror})',
+            fix='choose another place, or make that folder writable',
         ) from error
 
 
@@ -85,11 +94,16 @@ def check_plot(path: Path) -> None:
         ConfigError: the suffix is none of .png, .svg and .pdf, or matplotlib is not installed.
     """
     if path.suffix not in ('.png', '.svg', '.pdf'):
-        raise ConfigError(f'--plot {path}: expected a .png, .svg or .pdf file')
+        raise ConfigError(
+            f'--plot {path}',
+            f'suffix {path.suffix!r}',
+            expected='a .png, .svg or .pdf file',
+        )
     try:
         importlib.import_module('matplotlib.figure')
     except ImportError as error:
         raise ConfigError(
-            f'--plot needs matplotlib ({error}): python3 -m pip install matplotlib, or sudo apt '
-            'install python3-matplotlib'
+            '--plot',
+            f'needs matplotlib ({error})',
+            fix='python3 -m pip install matplotlib, or sudo apt install python3-matplotlib',
         ) from error

@@ -190,7 +190,7 @@ def _prepare(
         detector_config(options, ''),
     )
     if any(given.startswith('pipeline_depth') for given in options.param):
-        raise ConfigError('--param pipeline_depth: use --depth')
+        raise ConfigError('--param pipeline_depth', 'is set by its own option', fix='use --depth')
     models = [read_model_file(path) for path in options.models]
     for depth in wanted.depths or (1,):
         wanted.config(models[0], depth)

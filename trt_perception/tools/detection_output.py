@@ -108,7 +108,10 @@ def write_picture(
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise ConfigError(f'{path}: cannot be written: {error.strerror}') from error
+        raise ConfigError(
+            str(path),
+            f'cannot be written: {error.strerror}',
+        ) from error
 
 
 class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
@@ -140,8 +143,9 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
             self._open(size)
         if size != self._size:  # OpenCV leaves such a frame out without a word
             raise ConfigError(
-                f'{self._path}: all frames must measure {self._size[0]}x{self._size[1]} pixels '
-                f'(got {size[0]}x{size[1]})'
+                str(self._path),
+                f'{size[0]}x{size[1]}',
+                expected=f'all frames to measure {self._size[0]}x{self._size[1]} pixels',
             )
         draw_detections(bgr, found, self._names)
         self._writer.write(bgr)
@@ -156,7 +160,10 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
                 self._check()
                 self._temporary.replace(self._path)
         except OSError as error:
-            raise ConfigError(f'{self._path}: cannot be written: {error.strerror}') from error
+            raise ConfigError(
+                str(self._path),
+                f'cannot be written: {error.strerror}',
+            ) from error
         finally:
             self._temporary.unlink(missing_ok=True)
 
@@ -166,23 +173,32 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
         if found < self._written:
             free = shutil.disk_usage(self._path.parent).free / 1e6
             raise ConfigError(
-                f'{self._path}: could not be written whole: expected {self._written} frames (got '
-                f'{found}, reading it again); {free:.0f} MB are free there: make room, lift a '
-                'quota or limit on the size of files, or give --no-pictures to leave videos out'
+                f'{self._path}: could not be written whole',
+                f'{found}, reading it again; {free:.0f} MB are free there',
+                expected=f'{self._written} frames',
+                fix='free some space, lift a quota or limit on the size of files, or give '
+                '--no-pictures to '
+                'leave videos out',
             )
 
     def _open(self, size_wh: tuple[int, int]) -> None:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f'{self._path}: cannot be written: {error.strerror}') from error
+            raise ConfigError(
+                str(self._path),
+                f'cannot be written: {error.strerror}',
+            ) from error
         code = cv2.VideoWriter.fourcc(*'mp4v')
         writer = cv2.VideoWriter(str(self._temporary), code, self._fps, size_wh)
         if not writer.isOpened():
             self._temporary.unlink(missing_ok=True)
             raise ConfigError(
-                f'{self._path}: cannot be written: the folder is not writable, or this OpenCV '
-                f'({cv2.__version__}) writes no MP4; --no-pictures leaves videos out'
+                str(self._path),
+                f'cannot be written: the folder is not writable, or this OpenCV '
+                f'({cv2.__version__}) writes '
+                'no MP4',
+                fix='--no-pictures leaves videos out',
             )
         self._writer, self._size = writer, size_wh
 

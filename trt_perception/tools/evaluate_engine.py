@@ -134,12 +134,17 @@ def _prepare(options: argparse.Namespace) -> _Job:
 def _check_without_annotations(options: argparse.Namespace) -> None:
     if len(options.engine) == 1:
         raise ConfigError(
-            'one model and no --annotations: there is nothing to compare it with. Give '
-            "annotations (COCO's JSON), or a second --engine"
+            '--engine',
+            'one model and no --annotations: there is nothing to compare it with',
+            fix="give annotations (COCO's JSON), or a second --engine",
         )
     for name in ('plot', 'worst', 'results', 'class_map', 'allow_missing', 'allow_subset'):
         if getattr(options, name):
-            raise ConfigError(f'--{name.replace("_", "-")} needs --annotations')
+            raise ConfigError(
+                f'--{name.replace("_", "-")}',
+                'it needs --annotations',
+                fix='give both or neither',
+            )
 
 
 def _names(paths: Sequence[str]) -> dict[str, str]:
@@ -150,7 +155,11 @@ def _names(paths: Sequence[str]) -> dict[str, str]:
         for name, path in zip(bare, paths, strict=True)
     }
     if len(names) < len(paths):
-        raise ConfigError(f'one --engine is named twice (got {", ".join(paths)})')
+        raise ConfigError(
+            '--engine',
+            f'one model is named twice in {", ".join(paths)}',
+            fix='name each model once',
+        )
     return names
 
 

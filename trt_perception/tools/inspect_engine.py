@@ -109,18 +109,22 @@ def update_manifest(report: EngineReport) -> dict[str, int]:
     path, manifest = report.model.path, report.model.manifest
     if manifest is None or manifest.build is None:
         raise EngineError(
-            f'{path}: has no manifest that says how it was built; --update-manifest only '
-            'completes those that build_engine wrote'
+            str(path),
+            'has no manifest that says how it was built; --update-manifest only completes those '
+            'that '
+            'build_engine wrote',
         )
     if report.facts is None:
         raise EngineError(
-            f'{path}: --update-manifest must load the engine, which failed: {report.why_no_facts}'
+            str(path),
+            f'--update-manifest must load the engine, which failed: {report.why_no_facts}',
         )
     counts = layer_precisions(report.facts.layers)
     if not counts:
         raise EngineError(
-            f'{path}: tells no types of its layers (verbosity {report.facts.verbosity}); build it '
-            'with --profiling-verbosity detailed'
+            str(path),
+            f'shows no types of its layers (verbosity {report.facts.verbosity})',
+            fix='build it with --profiling-verbosity detailed',
         )
     precision = dataclasses.replace(manifest.build.precision, as_built=counts)
     build = dataclasses.replace(manifest.build, precision=precision)

@@ -17,7 +17,7 @@ __all__ = ['add_model_arguments', 'detector_config']
 
 # What these tools set by arguments of their own, or what only a node with a camera has.
 _OWN: Final = {
-    'engine_path': 'the model is an argument of its own',
+    'engine_path': 'give the model as the argument',
     'confidence_threshold': 'use --confidence',
     'iou_threshold': 'use --iou',
     'max_detections': 'use --max-detections',
@@ -81,10 +81,15 @@ def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
         name, equals, text = given.partition('=')
         if not equals or name not in known:
             raise ConfigError(
-                f'--param {given}: expected NAME=VALUE with a parameter of docs/parameters.md, as '
-                'in model.decoder=dense'
+                f'--param {given}',
+                expected='NAME=VALUE with a parameter of docs/parameters.md, as in '
+                'model.decoder=dense',
             )
         if name in _OWN:
-            raise ConfigError(f'--param {given}: {_OWN[name]}')
+            raise ConfigError(
+                f'--param {given}',
+                'cannot be set by --param',
+                fix=_OWN[name],
+            )
         values[name] = read_yaml(text, f'--param {shown(given)}')[0] if text else ''
     return DetectorConfig.from_values(values)
