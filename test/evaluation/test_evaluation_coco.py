@@ -89,7 +89,7 @@ def test_what_is_read(tmp_path):
         (changed('annotations', bbox=[1, 2, 3]), '(got [1, 2, 3])'),
         (changed('annotations', bbox=[1, 2, 3, '4']), '"bbox": expected'),
         (changed('annotations', bbox=[1, 2, 3, 10**400]), '"bbox": expected'),
-        (changed('annotations', bbox=[1, 2, 3, float('nan')]), 'NaN is no number in JSON'),
+        (changed('annotations', bbox=[1, 2, 3, float('nan')]), 'NaN is not a number in JSON'),
         (changed('annotations', bbox=[1, 2, -3, 4]), 'no negative size'),
         (
             changed('annotations', bbox=[0.1, 0.2, 0.5, 1]),

@@ -61,7 +61,7 @@ def test_when_one_cannot_be_written_none_is_changed(tmp_path, existing):
     (tmp_path / 'folder').mkdir()
     with pytest.raises(WriteError, match='folder'):
         write_together({tmp_path / 'a': b'new', tmp_path / 'folder': b'new'})
-    with pytest.raises(WriteError, match='no folder'):
+    with pytest.raises(WriteError, match='not a folder'):
         write_together({tmp_path / 'a': b'new', Path('/dev/null/b'): b'new'})
     assert listing(tmp_path) == before
 

@@ -253,8 +253,8 @@ def test_words_of_a_refused_yaml(tmp_path, text, words):
     ('text', 'words'),
     [
         ('{"a": 1, "b": {"a": 1, "a": 2}}', 'key "a" stands twice in one object'),
-        ('[1, NaN]', 'NaN is no number in JSON'),
-        ('[-Infinity]', '-Infinity is no number in JSON'),
+        ('[1, NaN]', 'NaN is not a number in JSON'),
+        ('[-Infinity]', '-Infinity is not a number in JSON'),
         ('9' * 5000, 'a number has thousands of digits'),
         ('[' * 100_000, 'lists or objects are nested too deep'),
         ('{"a":' * 100_000, 'lists or objects are nested too deep'),

@@ -358,7 +358,7 @@ class Video:
         ((40, 30), [(30, 40)], None),
         ((40, 30), [(40, 30), (400, 30)], 'frame 1 measures 400x30, the file says 40x30'),
         ((SIDE, SIDE), [(40, 30)], f'at most {MAX_PIXELS} pixels'),
-        ((0, 0), [(40, 30)], 'without pixels'),
+        ((0, 0), [(40, 30)], 'no pixels'),
     ],
 )
 def test_frames_of_a_video_are_of_the_size_that_it_declares(

@@ -256,7 +256,7 @@ OUT_OF_RANGE = [
     (['inputs', 0, 'shape'], [1, 3, -2, 4], 'vary (got [1, 3, -2, 4])'),
     (['inputs', 0, 'dtype'], 'float64', 'float32, float16'),
     (['preprocessing', 'input_size'], [64], '2 numbers'),
-    (['preprocessing', 'input_size'], [64, 48, 3], 'got 3'),
+    (['preprocessing', 'input_size'], [64, 48, 3], 'expected 2 numbers'),
     (['preprocessing', 'input_size'], [0, 48], 'width, height'),
     (['preprocessing', 'input_size'], [64, -48], 'width, height'),
     (['preprocessing', 'input_size'], [64.5, 48], 'whole pixels'),
@@ -271,8 +271,8 @@ OUT_OF_RANGE = [
     (['preprocessing', 'scale'], 1e-300, 'got 1e-300'),
     (['preprocessing', 'mean'], [0, 0, -1e300], 'got -1e+300'),
     (['preprocessing', 'mean'], [], '3 numbers'),
-    (['preprocessing', 'mean'], [0, 'a', 0], "'mean' must hold finite numbers"),
-    (['preprocessing', 'mean'], [0, 0, 0, 0], 'got 4'),
+    (['preprocessing', 'mean'], [0, 'a', 0], "'mean': expected finite numbers"),
+    (['preprocessing', 'mean'], [0, 0, 0, 0], 'expected 3 numbers'),
     (['preprocessing', 'std'], [1, 0, 1], '1e-06 to 1e+06 (got 0.0)'),
     (['preprocessing', 'std'], [1e-300, 1, 1], 'got 1e-300'),
     (['preprocessing', 'std'], [1, 1, -1], 'got -1.0'),
@@ -309,12 +309,12 @@ def test_antialiasing_is_off_where_a_manifest_does_not_know_of_it(value, expecte
 @pytest.mark.parametrize('value', [None, 0, 1, 'true', []])
 def test_antialiasing_is_true_or_false(value):
     content = changed(['preprocessing', 'antialias'], value)
-    assert "'antialias' must be true or false" in refusal(content)
+    assert "'antialias': expected true or false" in refusal(content)
 
 
 def test_a_whole_message():
     assert refusal(changed(['preprocessing', 'resize'], 'crop')) == (
-        "x.json: preprocessing: 'resize' must be one of letterbox, letterbox_top_left, "
+        "x.json: preprocessing: 'resize': expected one of letterbox, letterbox_top_left, "
         'stretch (got "crop")'
     )
 

@@ -157,7 +157,7 @@ def test_somebody_elses_file_is_refused(bare):
     os.chown(bare, 12345, -1)
     message = refusal(bare)
     assert '12345' in message
-    assert 'owned by root or by this user' in message
+    assert 'expected root or this user as the owner' in message
 
 
 @as_root

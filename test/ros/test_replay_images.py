@@ -238,7 +238,7 @@ def test_undecodable_video(tmp_path):
     [
         ((), ['source']),
         (('missing',), ['missing: does not exist', 'expected a folder']),
-        (('FOLDER/notes.txt',), ['suffix says that it is no picture; expected']),
+        (('FOLDER/notes.txt',), ['suffix says that it is no picture; give']),
         (('.',), ['this folder holds no picture (0 other files)']),
         (('*.png',), ['*.png: no file matches']),
         (('FOLDER/*.txt',), ['this pattern finds no picture (1 other files)']),

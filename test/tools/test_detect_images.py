@@ -180,7 +180,9 @@ def test_classes_and_thresholds(model, images, tmp_path):
 def test_an_unknown_class(model, images, tmp_path, capsys):
     arguments = ['--engine', model, '--source', images, '--output', tmp_path / 'out']
     assert run(*arguments, '--classes', 'purple') == 1
-    assert "'class_filter' must name classes of the model (got purple" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "'class_filter': expected classes of the model" in printed
+    assert '(got purple' in printed
     assert not (tmp_path / 'out').exists()
 
 

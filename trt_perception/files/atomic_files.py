@@ -115,7 +115,9 @@ def _write_beside(path: Path, content: bytes) -> Path:
 def _problem(path: Path, error: OSError, size: int = 0) -> WriteError:
     """Return what can be told of a file that could not be written."""
     if not path.parent.is_dir():
-        return WriteError(f'{path}: cannot be written: {path.parent} is no folder; make it first')
+        return WriteError(
+            str(path), f'cannot be written: {path.parent} is not a folder', fix='make it first'
+        )
     reason = error.strerror or str(error)
     room = ''
     if size:
@@ -123,7 +125,7 @@ def _problem(path: Path, error: OSError, size: int = 0) -> WriteError:
             status = os.statvfs(path.parent)
             free = status.f_bavail * status.f_frsize
             room = f' ({size / 2**20:.1f} MiB to write, {free / 2**20:.1f} MiB free)'
-    return WriteError(f'{path}: cannot be written: {reason}{room}; nothing was changed')
+    return WriteError(str(path), f'cannot be written: {reason}{room}', fix='nothing was changed')
 
 
 def _backup(path: Path) -> Path | None:
@@ -163,4 +165,4 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f'{folder}: cannot be made: {error.strerror}') from error
+        raise ConfigError(str(folder), f'cannot be made: {error.strerror}') from error

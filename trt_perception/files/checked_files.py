@@ -43,13 +43,13 @@ def open_checked(path: Path, limit: int) -> tuple[BinaryIO, int, Path]:
         file, status = open_regular(resolved)
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a NUL in the name
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise EngineError(f'{path}: cannot be opened: {reason}') from error
+        raise EngineError(str(path), f'cannot be opened: {reason}') from error
     try:
         # Where it really lies: a folder on the way may have become a link meanwhile.
         resolved = Path(os.path.realpath(f'/proc/self/fd/{file.fileno()}'))
         _check_owner_and_mode(status, resolved)
         if not 0 < status.st_size <= limit:
-            raise EngineError(f'{path}: expected 1 to {limit} bytes (got {status.st_size})')
+            raise EngineError(str(path), str(status.st_size), expected=f'1 to {limit} bytes')
     except BaseException:
         file.close()
         raise
@@ -66,11 +66,13 @@ def read_opened(file: BinaryIO, size: int, path: Path) -> bytes:
         content = file.read(size)
         more = file.read(1)
     except OSError as error:
-        raise EngineError(f'{path}: cannot be read: {error.strerror}') from error
+        raise EngineError(str(path), f'cannot be read: {error.strerror}') from error
     if len(content) != size or more:
         raise EngineError(
-            f'{path}: expected {size} bytes (got {"more" if more else len(content)}): somebody '
-            'writes it just now; try again when it is complete'
+            str(path),
+            f'{"more" if more else len(content)}, somebody is writing it',
+            expected=f'{size} bytes',
+            fix='try again when it is complete',
         )
     return content
 
@@ -78,8 +80,10 @@ def read_opened(file: BinaryIO, size: int, path: Path) -> bytes:
 def _check_owner_and_mode(status: os.stat_result, path: Path) -> None:
     if status.st_uid not in (0, os.geteuid()):
         raise EngineError(
-            f'{path}: must be owned by root or by this user, because loading it runs what it says '
-            f'(owner has uid {status.st_uid}); copy it: cp {path} ~/'
+            str(path),
+            f'uid {status.st_uid}',
+            expected='root or this user as the owner, because loading it runs what it says',
+            fix=f'copy it: cp {path} ~/',
         )
     if status.st_mode & stat.S_IWOTH:
         raise EngineError(

@@ -59,7 +59,7 @@ class _JsonFaultError(ValueError):
 
 
 def _refuse_constant(name: str) -> None:
-    raise _JsonFaultError(f'{name} is no number in JSON')
+    raise _JsonFaultError(f'{name} is not a number in JSON')
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def read_json(text: bytes, origin: str) -> JsonSection:
     try:
         content = parse_json(text)
     except ValueError as error:
-        raise ManifestError(f'{origin}: not readable as JSON: {error}') from error
+        raise ManifestError(origin, f'not readable as JSON: {error}') from error
     return JsonSection(content, origin)
 
 
@@ -93,27 +93,25 @@ class JsonSection:
 
     def __init__(self, content: object, where: str) -> None:
         if not isinstance(content, dict):
-            raise ManifestError(f'{where}: expected a JSON object (got {found(content)})')
+            raise ManifestError(where, found(content), expected='a JSON object')
         self._left: dict[str, Any] = dict(content)
         self.where = where
 
     def take(self, key: str, expected: str, kinds: tuple[type, ...]) -> Any:
         """Return a key's value and strike it off; ManifestError if it is missing or mistyped."""
         if key not in self._left:
-            raise ManifestError(f'{self.where}: {key!r} is missing; expected {expected}')
+            raise ManifestError(self.where, f'{key!r} is missing', fix=f'add {expected}')
         value = self._left.pop(key)
         # bool is an int in Python, in JSON it is not.
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise ManifestError(f'{self.where}: {key!r} must be {expected} (got {found(value)})')
+            raise self.refusal(key, value, expected)
         return value
 
     def integer(self, key: str, lowest: int = 0, highest: int = 2**53) -> int:
         """Return a whole number from lowest to highest."""
         value: int = self.take(key, 'a whole number', (int,))
         if not lowest <= value <= highest:
-            raise ManifestError(
-                f'{self.where}: {key!r} must be from {lowest} to {highest} (got {value})'
-            )
+            raise self.refusal(key, value, f'a number from {lowest} to {highest}')
         return value
 
     def number(self, key: str) -> float:
@@ -129,7 +127,7 @@ class JsonSection:
                     return number
         except OverflowError:  # JSON's whole numbers have no limit
             pass
-        raise ManifestError(f'{self.where}: {key!r} must hold finite numbers (got {found(value)})')
+        raise self.refusal(key, value, 'finite numbers')
 
     def boolean(self, key: str) -> bool:
         """Return true or false."""
@@ -140,9 +138,7 @@ class JsonSection:
         """Return a string, one of the choices where there are any."""
         value: str = self.take(key, 'a string', (str,))
         if choices and value not in choices:
-            raise ManifestError(
-                f'{self.where}: {key!r} must be one of {", ".join(choices)} (got {found(value)})'
-            )
+            raise self.refusal(key, value, f'one of {", ".join(choices)}')
         return value
 
     def items(self, key: str) -> list[Any]:
@@ -191,7 +187,11 @@ class JsonSection:
         """Refuse what nobody asked for."""
         if self._left:
             names = ', '.join(found(key) for key in list(self._left)[:5])
-            raise ManifestError(f'{self.where}: unknown key {names}; see docs/manifest.md')
+            raise ManifestError(self.where, f'unknown key {names}', fix='see docs/manifest.md')
+
+    def refusal(self, key: str, value: object, expected: str) -> ManifestError:
+        """Return the error that says what is expected at a key instead of this value."""
+        return ManifestError(f'{self.where}: {key!r}', found(value), expected=expected)
 
 
 def found(value: object) -> str:

@@ -99,13 +99,13 @@ def read_yaml(text: str, origin: str) -> tuple[Any, dict[str, int]]:
         ConfigError: it cannot be read; the message says why, in one sentence.
     """
     if len(text) > MAX_BYTES:
-        raise ConfigError(f'{origin}: expected at most {MAX_BYTES} characters (got {len(text)})')
+        raise ConfigError(origin, str(len(text)), expected=f'at most {MAX_BYTES} characters')
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
         content = None if node is None else loader.construct_document(node)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f'{origin}: {_reason(error)}') from error
+        raise ConfigError(origin, _reason(error)) from error
     pairs = node.value if isinstance(node, yaml.MappingNode) else ()
     return content, {str(key.value): key.start_mark.line + 1 for key, _ in pairs}
 

@@ -22,7 +22,14 @@ import numpy.typing as npt
 
 from trt_perception.errors import ImageError
 
-__all__ = ['MAX_PIXELS', 'check_size', 'decode_checked', 'decode_picture']
+__all__ = [
+    'MAX_PIXELS',
+    'check_size',
+    'damaged',
+    'decode_checked',
+    'decode_picture',
+    'truncated',
+]
 
 #: 134 megapixels, 403 MB once decoded: twice the largest camera that ROS knows.
 MAX_PIXELS: Final = 2**27
@@ -80,8 +87,11 @@ def decode_picture(
             '>HH', next(p for p in parts if p[1] in _JPEG_FRAMES), 5
         )
     else:
-        raise _not_decodable(
-            f'expected JPEG or PNG (its first bytes are {start.hex(" ") or "none"})'
+        raise ImageError(
+            'not_decodable',
+            'image',
+            f'a file that begins with {start.hex(" ") or "nothing"}',
+            expected='JPEG or PNG',
         )
     check_size(width, height)
     whole = np.frombuffer(b''.join(parts), np.uint8)
@@ -95,12 +105,14 @@ def check_size(width: int, height: int) -> None:
         ImageError: with the reason ``not_decodable`` or ``too_large``.
     """
     if width < 1 or height < 1:
-        raise _not_decodable(f'a picture without pixels ({width}x{height}): it is damaged')
+        raise damaged('image', f'no pixels ({width}x{height})')
     if width * height > MAX_PIXELS:
         raise ImageError(
             'too_large',
-            f'a picture may have at most {MAX_PIXELS} pixels (got {width}x{height}): make it '
-            'smaller, or let the camera send a smaller one',
+            'image',
+            f'{width}x{height}',
+            expected=f'at most {MAX_PIXELS} pixels',
+            fix='make it smaller, or let the camera send a smaller one',
         )
 
 
@@ -125,12 +137,12 @@ def decode_checked(
     try:
         bgr = cv2.imdecode(content, cv2.IMREAD_COLOR | flag)
     except cv2.error as error:
-        raise _not_decodable(f'OpenCV cannot decode it: {error}') from error
+        raise ImageError('not_decodable', 'image', f'OpenCV cannot decode it: {error}') from error
     width, height = size_wh
     expected = [(height, width), (width, height)] if turned else [(height, width)]
     if bgr is None or bgr.shape[:2] not in expected:
         found = 'nothing' if bgr is None else f'{bgr.shape[1]}x{bgr.shape[0]}'
-        raise _not_decodable(f'the header says {width}x{height} (got {found}): it is damaged')
+        raise damaged('image', f'the header says {width}x{height}, decoded is {found}')
     return bgr.astype(np.uint8, copy=False)
 
 
@@ -140,24 +152,24 @@ def _png_parts(content: memoryview, upright: bool) -> Iterator[bytes]:
     at, pixels = len(_PNG_START), False
     for index in range(_MAX_PARTS):
         if at + 12 > len(content):
-            raise _truncated('PNG')
+            raise truncated('PNG')
         (size,) = struct.unpack_from('>I', content, at)
         kind, end = bytes(content[at + 4 : at + 8]), at + 12 + size
         if end > len(content):
-            raise _truncated('PNG')
+            raise truncated('PNG')
         if (index == 0) != (kind == b'IHDR') or (index == 0 and size != 13):
-            raise _not_decodable('a PNG without a header in its place: it is damaged')
+            raise damaged('PNG', 'no header in its place')
         if index and not kind[0] & _PNG_ANCILLARY and kind not in _PNG_CRITICAL:
-            raise _not_decodable(f'a PNG with a part {kind!r}, which no PNG has: it is damaged')
+            raise damaged('PNG', f'a part {kind!r}, which no PNG has')
         if kind in (b'IHDR', b'tRNS', *_PNG_CRITICAL) or (upright and kind == _PNG_ORIENTATION):
             yield bytes(content[at:end])
         pixels |= kind == b'IDAT'
         if kind == b'IEND':
             if not pixels:
-                raise _not_decodable('a PNG without pixels: it is damaged')
+                raise damaged('PNG', 'no pixels')
             return
         at = end
-    raise ImageError('too_large', f'a PNG may have {_MAX_PARTS} parts (got more): not a camera')
+    raise ImageError('too_large', 'PNG', 'more', expected=f'at most {_MAX_PARTS} parts')
 
 
 def _jpeg_parts(content: memoryview, upright: bool) -> Iterator[bytes]:
@@ -167,11 +179,11 @@ def _jpeg_parts(content: memoryview, upright: bool) -> Iterator[bytes]:
     for _ in range(_MAX_PARTS):
         match = _JPEG_MARKER.match(content, at)
         if match is None:
-            raise _truncated('JPEG')
+            raise truncated('JPEG')
         marker, at = match[1][0], match.end()
         if marker == _JPEG_END:
             if not scans:
-                raise _not_decodable('a JPEG without pixels: it is damaged')
+                raise damaged('JPEG', 'no pixels')
             yield b'\xff\xd9'
             return
         end = at + _segment_size(content, at)
@@ -182,28 +194,30 @@ def _jpeg_parts(content: memoryview, upright: bool) -> Iterator[bytes]:
             scans += 1
             end = _scan_end(content, end)
         elif marker not in _JPEG_TABLES | _JPEG_LEFT_OUT:
-            raise _not_decodable(
-                f'a JPEG with marker {marker:#04x}: it is damaged, or neither baseline nor '
-                'progressive with Huffman coding, which is all that is read'
+            raise ImageError(
+                'not_decodable',
+                'JPEG',
+                f'marker {marker:#04x}, or a damaged file',
+                expected='baseline or progressive with Huffman coding',
             )
         if frames != 1 and (scans or frames):
-            raise _not_decodable('a JPEG with another number of frames than one: it is damaged')
+            raise damaged('JPEG', 'another number of frames than one')
         if scans > _MAX_SCANS:
-            raise ImageError('too_large', f'a JPEG may have {_MAX_SCANS} scans (got more)')
+            raise ImageError('too_large', 'JPEG', 'more', expected=f'at most {_MAX_SCANS} scans')
         exif = upright and marker == _JPEG_EXIF
         if marker not in _JPEG_LEFT_OUT or marker in _JPEG_COLORS or exif:
             yield bytes((0xFF, marker)) + content[at:end]
         at = end
-    raise ImageError('too_large', f'a JPEG may have {_MAX_PARTS} parts (got more): not a camera')
+    raise ImageError('too_large', 'JPEG', 'more', expected=f'at most {_MAX_PARTS} parts')
 
 
 def _segment_size(content: memoryview, at: int) -> int:
     """Return the length that a segment declares; it counts its own two bytes."""
     if at + 2 > len(content):
-        raise _truncated('JPEG')
+        raise truncated('JPEG')
     (size,) = struct.unpack_from('>H', content, at)
     if size < 2 or at + size > len(content):
-        raise _truncated('JPEG')
+        raise truncated('JPEG')
     return int(size)
 
 
@@ -211,21 +225,21 @@ def _check_frame(segment: memoryview) -> None:
     """Look at a frame's header: length, bits, height, width, components, three bytes for each."""
     components = segment[7] if len(segment) > 7 else 0
     if components not in (1, 3, 4) or len(segment) != 8 + 3 * components or segment[2] != 8:
-        raise _not_decodable(
-            'a JPEG whose frame is not of 8 bits and one, three or four components: it is damaged'
-        )
+        raise damaged('JPEG', 'a frame not of 8 bits and one, three or four components')
 
 
 def _scan_end(content: memoryview, at: int) -> int:
     match = _JPEG_SCAN_END.search(content, at)
     if match is None:
-        raise _truncated('JPEG')
+        raise truncated('JPEG')
     return match.start()
 
 
-def _truncated(kind: str) -> ImageError:
-    return _not_decodable(f'a {kind} that ends before one of its parts: it is truncated')
+def truncated(kind: str) -> ImageError:
+    """Return the error of a file that lacks its end."""
+    return ImageError('not_decodable', kind, 'it ends before one of its parts: it is truncated')
 
 
-def _not_decodable(message: str) -> ImageError:
-    return ImageError('not_decodable', message)
+def damaged(kind: str, found: str) -> ImageError:
+    """Return the error of a file that contradicts itself or its format."""
+    return ImageError('not_decodable', kind, f'{found}: it is damaged')

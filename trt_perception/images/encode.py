@@ -45,7 +45,9 @@ def encode_bgr(bgr: npt.NDArray[np.uint8], encoding: str) -> npt.NDArray[np.uint
         ConfigError: the encoding is not known.
     """
     if encoding not in PIXEL_FORMATS:
-        raise ConfigError(f'encoding must be one of {", ".join(PIXEL_FORMATS)} (got {encoding!r})')
+        raise ConfigError(
+            'encoding', repr(encoding), expected=f'one of {", ".join(PIXEL_FORMATS)}'
+        )
     pixel_format = PIXEL_FORMATS[encoding]
     height, width = bgr.shape[:2]
     bgr = bgr[

@@ -134,28 +134,34 @@ class Frame:
         if pixel_format is None:
             raise ImageError(
                 'unknown_encoding',
-                f'image encoding {shown(encoding)} is not known; expected one of '
-                f'{", ".join(PIXEL_FORMATS)}',
+                'image encoding',
+                shown(encoding),
+                expected=f'one of {", ".join(PIXEL_FORMATS)}',
             )
         _check_size(pixel_format, width, height)
         row_bytes = width * pixel_format.bytes_per_pixel
         if step < row_bytes:
             raise ImageError(
                 'bad_step',
-                f'step of a {width}-pixel-wide {encoding} image must be at least {row_bytes} '
-                f'bytes (got {step})',
+                f'step of a {width}-pixel-wide {encoding} image',
+                str(step),
+                expected=f'at least {row_bytes} bytes',
             )
         pixels = np.frombuffer(data, dtype=np.uint8) if len(data) else np.empty(0, np.uint8)
         expected = pixel_format.rows(height) * step
         if pixels.size != expected:
             raise ImageError(
                 'bad_length',
-                f'a {width}x{height} {encoding} image with step {step} must have {expected} bytes '
-                f'(got {pixels.size})',
+                f'{width}x{height} {encoding} image with step {step}',
+                str(pixels.size),
+                expected=f'{expected} bytes',
             )
         if expected > MAX_BYTES:
             raise ImageError(
-                'too_large', f'an image may have {MAX_BYTES} bytes (got {expected}: step {step})'
+                'too_large',
+                f'image with step {step}',
+                str(expected),
+                expected=f'at most {MAX_BYTES} bytes',
             )
         return cls(pixels, width, height, step, pixel_format, big_endian)
 
@@ -170,13 +176,15 @@ def _check_size(pixel_format: PixelFormat, width: int, height: int) -> None:
     if not (smallest <= width <= MAX_SIDE and smallest <= height <= MAX_SIDE):
         raise ImageError(
             'bad_size',
-            f'a {pixel_format.name} image must measure {smallest} to {MAX_SIDE} pixels a side '
-            f'(got {width}x{height})',
+            f'{pixel_format.name} image',
+            f'{width}x{height}',
+            expected=f'{smallest} to {MAX_SIDE} pixels a side',
         )
     if (pixel_format.even_width and width % 2) or (pixel_format.even_height and height % 2):
         sides = 'width and height' if pixel_format.even_height else 'width'
         raise ImageError(
             'odd_size',
-            f'a {pixel_format.name} image must have an even {sides}, its chroma is shared (got '
-            f'{width}x{height})',
+            f'{pixel_format.name} image',
+            f'{width}x{height}',
+            expected=f'an even {sides}, because chroma is shared',
         )

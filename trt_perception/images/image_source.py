@@ -45,12 +45,12 @@ def find_images(source: str) -> list[Path]:
         found = [Path(name) for name in glob.glob(str(path), recursive=True)]
         if not found:
             missing = 'no file matches' if glob.has_magic(source) else 'does not exist'
-            raise ConfigError(f'{source}: {missing}; expected {_EXPECTED}')
+            raise ConfigError(source, missing, fix=f'give {_EXPECTED}')
         what = 'this pattern finds'
     images = sorted(file for file in found if file.suffix.lower() in IMAGE_SUFFIXES)
     if not images:
         others = '' if path.is_file() else f' ({len(found)} other files)'
-        raise ConfigError(f'{source}: {what} no picture{others}; expected {_EXPECTED}')
+        raise ConfigError(source, f'{what} no picture{others}', fix=f'give {_EXPECTED}')
     return images
 
 
@@ -90,7 +90,9 @@ class ImageSource:
                 bgr = read_picture(path)
             except ImageError as error:
                 if self.unreadable is None:
-                    raise ConfigError(str(error)) from error
+                    raise ConfigError(
+                        error.subject, error.found, expected=error.expected, fix=error.fix
+                    ) from error
                 self.unreadable(str(error))
                 continue
             yield path.name, bgr
@@ -108,25 +110,26 @@ class ImageSource:
                 height, width = bgr.shape[:2]
                 if size_wh not in ((width, height), (height, width)):  # a phone's lies on its side
                     raise ConfigError(
-                        f'{path}: frame {index} measures {width}x{height}, the file says '
-                        f'{size_wh[0]}x{size_wh[1]}: it is damaged'
+                        str(path),
+                        f'frame {index} measures {width}x{height}, the file says '
+                        f'{size_wh[0]}x{size_wh[1]}: it is damaged',
                     )
                 yield f'{path.name}#{index:06d}', bgr.astype(np.uint8, copy=False)
                 index += 1
         finally:
             video.release()
         if not index:
-            raise ConfigError(f'{path}: cannot be decoded as a video')
+            raise ConfigError(str(path), 'cannot be decoded as a video')
 
 
 def _declared_size(video: cv2.VideoCapture, path: Path) -> tuple[int, int]:
     """Return a video's width and height; nothing was decoded yet."""
     if not video.isOpened():
-        raise ConfigError(f'{path}: cannot be decoded as a video')
+        raise ConfigError(str(path), 'cannot be decoded as a video')
     width = int(video.get(cv2.CAP_PROP_FRAME_WIDTH))
     height = int(video.get(cv2.CAP_PROP_FRAME_HEIGHT))
     try:
         check_size(width, height)
     except ImageError as error:
-        raise ConfigError(f'{path}: {error}') from error
+        raise ConfigError(str(path), str(error)) from error
     return width, height

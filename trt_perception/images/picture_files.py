@@ -43,9 +43,9 @@ def read_picture(path: Path, *, upright: bool = True) -> npt.NDArray[np.uint8]:
         ImageError: ``not_decodable`` or ``too_large``; the message names the file.
     """
     content = _content(path)
+    if not content.size:
+        raise ImageError('not_decodable', str(path), 'it is empty')
     try:
-        if not content.size:
-            raise ImageError('not_decodable', 'it is empty')
         size_wh = declared_size(content)
         if size_wh is None:
             return decode_picture(content, upright=upright)
@@ -53,8 +53,8 @@ def read_picture(path: Path, *, upright: bool = True) -> npt.NDArray[np.uint8]:
         turned = content[:4].tobytes() in _TIFF_STARTS
         return decode_checked(content, size_wh, upright=upright, turned=turned or upright)
     except ImageError as error:
-        message = f'{path}: cannot be decoded as a picture: {error}'
-        raise ImageError(error.reason, message) from error
+        found = f'cannot be decoded as a picture: {error}'
+        raise ImageError(error.reason, str(path), found) from error
 
 
 def frame_of(bgr: npt.NDArray[np.uint8]) -> Frame:
@@ -72,9 +72,12 @@ def _content(path: Path) -> npt.NDArray[np.uint8]:
             if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
                 raise ImageError(
                     'too_large',
-                    f'{path}: expected a file of at most {MAX_BYTES} bytes (got '
-                    f'{stat.filemode(status.st_mode)}, {status.st_size} bytes)',
+                    str(path),
+                    f'{stat.filemode(status.st_mode)}, {status.st_size} bytes',
+                    expected=f'a file of at most {MAX_BYTES} bytes',
                 )
             return np.frombuffer(file.read(status.st_size), np.uint8)
     except OSError as error:
-        raise ImageError('not_decodable', f'{path}: cannot be read: {error.strerror}') from error
+        raise ImageError(
+            'not_decodable', str(path), f'cannot be read: {error.strerror}'
+        ) from error

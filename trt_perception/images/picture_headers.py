@@ -17,6 +17,8 @@ import numpy.typing as npt
 from trt_perception.errors import ImageError
 from trt_perception.images.compressed import MAX_PIXELS
 from trt_perception.images.compressed import check_size
+from trt_perception.images.compressed import damaged
+from trt_perception.images.compressed import truncated
 
 __all__ = ['declared_size']
 
@@ -75,7 +77,7 @@ def declared_size(content: npt.NDArray[np.uint8]) -> tuple[int, int] | None:
         if head[:4] in (b'II*\0', b'MM\0*'):
             return _Tiff(content).size()
     except struct.error:
-        raise _refusal('it ends in its header') from None
+        raise truncated('image') from None
     match = _PNM.match(head)
     return None if match is None else _pnm_size(match, content.size)
 
@@ -98,7 +100,7 @@ def _bmp_size(head: bytes, size: int) -> tuple[int, int]:
     elif kind in _BMP_INFO:
         width, height, _, bits, method = struct.unpack_from('<iiHHI', head, 18)
     else:
-        raise _refusal(f'a BMP with a header of {kind} bytes, which no BMP has')
+        raise damaged('BMP', f'a header of {kind} bytes, which no BMP has')
     height = abs(height)  # upside down where it is negative
     check_size(width, height)
     if method in _BMP_PLAIN:
@@ -108,8 +110,11 @@ def _bmp_size(head: bytes, size: int) -> tuple[int, int]:
 
 def _check_room(kind: str, needed: int, there: int) -> None:
     if needed > there:
-        raise _refusal(
-            f'a {kind} that needs {needed} bytes for its pixels (got {there}): it is truncated'
+        raise ImageError(
+            'not_decodable',
+            kind,
+            f'{there}: it is truncated',
+            expected=f'{needed} bytes for its pixels',
         )
 
 
@@ -117,27 +122,29 @@ def _webp_size(content: memoryview) -> tuple[int, int]:
     """Read https://developers.google.com/speed/webp/docs/riff_container; RFC 6386, 9.1."""
     end = 8 + struct.unpack_from('<I', content, 4)[0]
     if end > len(content):
-        raise _refusal('a WebP that ends before its length does: it is truncated')
+        raise truncated('WebP')
     at, canvas = 12, None
     for _ in range(_WEBP_PARTS):
         kind, size = struct.unpack_from('<4sI', content, at)
         if at + 8 + size > end:
-            raise _refusal('a WebP that ends before one of its parts: it is truncated')
+            raise truncated('WebP')
         if kind == b'VP8X' and at == 12:
             if content[at + 8] & _WEBP_ANIMATED:
-                raise _refusal('a WebP of several pictures: give them one by one')
+                raise ImageError(
+                    'not_decodable', 'WebP', 'several images', fix='give them one by one'
+                )
             canvas = 1 + _three_bytes(content, at + 12), 1 + _three_bytes(content, at + 15)
             check_size(*canvas)
         elif kind in (b'VP8 ', b'VP8L'):
             found = _webp_pixels(content, kind, at + 8)
             check_size(*found)
             if canvas not in (None, found):
-                raise _refusal(f'a WebP of {canvas} pixels that holds {found}: it is damaged')
+                raise damaged('WebP', f'a canvas of {canvas} pixels with an image of {found}')
             return found
         elif canvas is None:
             break
         at += 8 + size + size % 2
-    raise _refusal('a WebP without pixels: it is damaged')
+    raise damaged('WebP', 'no pixels')
 
 
 def _webp_pixels(content: memoryview, kind: bytes, at: int) -> tuple[int, int]:
@@ -170,10 +177,10 @@ class _Tiff:
             place = self._unpack('I', entry + 8)[0] if size > 4 else entry + 8
             total += size
             if tag in self._entries:
-                raise _refusal(f'a TIFF with two tags {tag}, of which readers take one or other')
+                raise damaged('TIFF', f'two tags {tag}, of which readers take one or other')
             # Each value has bytes of its own; else a small file may name gigabytes.
             if place + size > content.size or total > content.size:
-                raise _refusal('a TIFF whose values lie outside of it: it is truncated')
+                raise truncated('TIFF')
             self._entries[tag] = kind, values, place
         self._check_pages(at + 2 + 12 * count)
 
@@ -185,25 +192,33 @@ class _Tiff:
         bits = self._numbers(_BITS) if _BITS in self._entries else np.ones(1, np.int64)
         method = self._number(_COMPRESSION, 1)
         if method not in _TIFF_METHODS:
-            raise _refusal(
-                f'a TIFF that is compressed by method {method} (expected none, LZW, Deflate or '
-                'PackBits): convert it'
+            raise ImageError(
+                'not_decodable',
+                'TIFF',
+                f'compression {method}',
+                expected='no compression, LZW, Deflate or PackBits',
+                fix='convert it',
             )
         plain = 1 <= samples <= 4 and planes in (1, 2) and 1 <= bits.max(initial=0) <= 16
         if not plain or self._number(_COLORS) not in _TIFF_COLORS or self._has(_DEPTHS):
-            raise _refusal(
-                'a TIFF of another kind than 8 or 16 bits and one to four channels (floating '
-                'point, say): convert it'
+            raise ImageError(
+                'not_decodable',
+                'TIFF',
+                'another kind, such as floating point',
+                expected='8 or 16 bits and one to four channels',
+                fix='convert it',
             )
         if width * height * samples * int(bits.max()) > 32 * MAX_PIXELS:
             raise ImageError(
                 'too_large',
-                f'a TIFF may have at most {4 * MAX_PIXELS} bytes of pixels (got {width}x{height} '
-                f'with {samples} channels of {bits.max()} bits): make it smaller',
+                'TIFF',
+                f'{width}x{height} with {samples} channels of {bits.max()} bits',
+                expected=f'at most {4 * MAX_PIXELS} bytes of pixels',
+                fix='make it smaller',
             )
         tiled = self._has(_OF_TILES)
         if tiled and self._has(_OF_STRIPS):
-            raise _refusal('a TIFF of both strips and tiles, of which readers take one or other')
+            raise damaged('TIFF', 'both strips and tiles, of which readers take one or other')
         parts = self._tiles(width, height) if tiled else self._strips(width, height)
         self._check_parts(parts * (samples if planes == 2 else 1), tiled)
         return width, height
@@ -212,7 +227,12 @@ class _Tiff:
         """Return the number of tiles."""
         wide, high = self._number(_TILE_WIDTH), self._number(_TILE_HEIGHT)
         if not (1 <= wide <= _TILE_SIDE and 1 <= high <= _TILE_SIDE):
-            raise _refusal(f'a TIFF with tiles of {wide}x{high} (expected {_TILE_SIDE} at most)')
+            raise ImageError(
+                'not_decodable',
+                'TIFF',
+                f'tiles of {wide}x{high}',
+                expected=f'{_TILE_SIDE} pixels a side at most',
+            )
         return -(-width // wide) * -(-height // high)
 
     def _strips(self, width: int, height: int) -> int:
@@ -220,7 +240,7 @@ class _Tiff:
         if rows == 2**32 - 1:
             rows = height
         if rows < 1 or width * rows > max(width * height, _STRIP_PIXELS):
-            raise _refusal(f'a TIFF of {height} rows in strips of {rows}: it is damaged')
+            raise damaged('TIFF', f'{height} rows in strips of {rows}')
         return -(-height // rows)
 
     def _check_parts(self, parts: int, tiled: bool) -> None:
@@ -228,11 +248,11 @@ class _Tiff:
         offsets = self._numbers(_TILE_OFFSETS if tiled else _OFFSETS)
         lengths = self._numbers(_TILE_LENGTHS if tiled else _LENGTHS)
         if offsets.size != parts or lengths.size != parts:
-            raise _refusal(
-                f'a TIFF of {parts} parts (got {offsets.size} offsets and {lengths.size} lengths)'
+            raise damaged(
+                'TIFF', f'{parts} parts with {offsets.size} offsets and {lengths.size} lengths'
             )
         if (offsets + lengths > self._content.size).any():
-            raise _refusal('a TIFF whose pixels lie outside of it: it is truncated')
+            raise truncated('TIFF')
 
     def _check_pages(self, at: int) -> None:
         """Follow the chain of directories: some decoders count them."""
@@ -241,7 +261,7 @@ class _Tiff:
             if page == 0:
                 return
             at = page + 2 + 12 * self._unpack('H', page)[0]
-        raise _refusal(f'a TIFF may have {_TIFF_PAGES} pages (got more)')
+        raise ImageError('not_decodable', 'TIFF', 'more', expected=f'{_TIFF_PAGES} pages at most')
 
     def _has(self, tags: frozenset[int]) -> bool:
         return not tags.isdisjoint(self._entries)
@@ -251,13 +271,13 @@ class _Tiff:
             return default
         numbers = self._numbers(tag)
         if numbers.size != 1:
-            raise _refusal(f'a TIFF with {numbers.size} values of tag {tag}, which has one')
+            raise damaged('TIFF', f'{numbers.size} values of tag {tag}, which has one')
         return int(numbers[0])
 
     def _numbers(self, tag: int) -> npt.NDArray[np.int64]:
         kind, values, place = self._entries.get(tag, (0, 0, 0))
         if kind not in _TIFF_NUMBERS:
-            raise _refusal(f'a TIFF whose tag {tag} is missing or no number')
+            raise damaged('TIFF', f'tag {tag} is missing or not a number')
         dtype = np.dtype(f'{self._order}u{_TIFF_TYPES[kind]}')
         raw = self._content[place : place + values * dtype.itemsize].tobytes()
         return np.frombuffer(raw, dtype).astype(np.int64)
@@ -267,9 +287,5 @@ class _Tiff:
 
     def _width(self, kind: int) -> int:
         if kind not in _TIFF_TYPES:
-            raise _refusal(f'a TIFF with a value of type {kind}, which TIFF does not have')
+            raise damaged('TIFF', f'a value of type {kind}, which TIFF does not have')
         return _TIFF_TYPES[kind]
-
-
-def _refusal(message: str) -> ImageError:
-    return ImageError('not_decodable', message)

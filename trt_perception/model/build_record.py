@@ -224,7 +224,7 @@ def _pair(section: JsonSection | None, first: str, second: str) -> tuple[str, st
 
 def _option(section: JsonSection, name: str) -> OptionValue:
     if not _NAME.fullmatch(name):
-        raise ManifestError(f'{section.where}: {found(name)} is no name of an option')
+        raise ManifestError(section.where, f'{found(name)} is not the name of an option')
     value = section.take(
         name, 'text, a number, true, false or a list', (str, int, float, bool, list)
     )
@@ -254,7 +254,7 @@ def _profile(section: JsonSection) -> dict[str, ProfileRange]:
             a <= b <= c for a, b, c in zip(low, best, high, strict=True)
         ):
             raise ManifestError(
-                f'{sides.where}: expected min <= opt <= max, of equal length (got {found(shapes)})'
+                sides.where, found(shapes), expected='min <= opt <= max, of equal length'
             )
         ranges[name] = ProfileRange(low, best, high)
     return ranges
@@ -265,9 +265,7 @@ def _shape(section: JsonSection, key: str) -> tuple[int, ...]:
     if not all(
         isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in shape
     ):
-        raise ManifestError(
-            f'{section.where}: {key!r} must list whole numbers above 0 (got {found(shape)})'
-        )
+        raise section.refusal(key, shape, 'a list of whole numbers above 0')
     return tuple(shape)
 
 
@@ -275,9 +273,7 @@ def _precision(section: JsonSection) -> PrecisionRecord:
     asked = section.text('asked', PRECISIONS)
     patterns = section.items('keep_fp32')
     if not all(isinstance(pattern, str) for pattern in patterns):
-        raise ManifestError(
-            f'{section.where}: "keep_fp32" must list strings (got {found(patterns)})'
-        )
+        raise section.refusal('keep_fp32', patterns, 'a list of strings')
     built = section.take('as_built', f'{UNVERIFIED!r} or an object', (str, dict))
     section.finish()
     if built == UNVERIFIED:

@@ -26,8 +26,9 @@ def filtered_ids(wanted: tuple[str, ...], class_names: tuple[str, ...]) -> tuple
     ids, unknown = _found(wanted, class_names)
     if unknown:
         raise ConfigError(
-            "parameter 'class_filter' must name classes of the model (got "
-            f'{_few(unknown)}; it has: {_few(class_names)})'
+            "parameter 'class_filter'",
+            _few(unknown),
+            expected=f'classes of the model: {_few(class_names)}',
         )
     return ids
 

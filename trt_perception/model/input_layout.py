@@ -47,9 +47,11 @@ def split_inputs(
     if len(images) != 1 or len(images[0].shape) not in (3, 4):
         listed = ', '.join(f'{each.name} {each.dtype}{list(each.shape)}' for each in inputs)
         raise EngineError(
-            f'{name}: expected one image input of shape (1, 3, height, width) (got '
-            f'{listed or "none"}); export the detector with a single image input (beside it may '
-            f'stand {" and ".join(_BESIDE)})'
+            name,
+            listed or 'none',
+            expected='one image input of shape (1, 3, height, width)',
+            fix='export the detector with a single image input (others may be '
+            f'{" and ".join(_BESIDE)})',
         )
     image = images[0]
     channels = image.shape[
@@ -57,9 +59,10 @@ def split_inputs(
     ]
     if channels not in (3, -1):
         raise EngineError(
-            f'{name}: expected an image of 3 channels, (1, 3, height, width) or (1, height, '
-            f'width, 3) (got {image.name} {image.dtype}{list(image.shape)}); export the detector '
-            'for colour images'
+            name,
+            f'{image.name} {image.dtype}{list(image.shape)}',
+            expected='an image of 3 channels, (1, 3, height, width) or (1, height, width, 3)',
+            fix='export the detector for colour images',
         )
     return image, auxiliary_inputs
 

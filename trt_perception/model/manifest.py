@@ -21,7 +21,6 @@ from typing import cast
 
 from trt_perception.errors import ManifestError
 from trt_perception.files.json_section import JsonSection
-from trt_perception.files.json_section import found
 from trt_perception.files.json_section import read_json
 from trt_perception.images.letterbox import ResizeMode
 from trt_perception.model.build_record import BuildRecord
@@ -110,24 +109,26 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
         origin: its name, for messages.
 
     Raises:
-        ManifestError: it is no JSON, a key is missing, unknown or of the wrong type, or a value is
-            out of range.
+        ManifestError: it is not JSON, a key is missing, unknown or of the wrong type, or a value
+            is out of range.
     """
     if len(text) > MAX_BYTES:
         raise ManifestError(
-            f'{origin}: a manifest has at most {MAX_BYTES} bytes (got {len(text)})'
+            origin, f'{len(text)}', expected=f'a manifest of at most {MAX_BYTES} bytes'
         )
     top = read_json(text, origin)
     schema = top.integer('schema')
     if schema != SCHEMA:
         raise ManifestError(
-            f'{origin}: expected schema {SCHEMA} (got {schema}); rebuild the model with this '
-            'version'
+            origin,
+            str(schema),
+            expected=f'schema {SCHEMA}',
+            fix='rebuild the model with this version',
         )
     notes = _notes(top.section('notes', optional=True))  # only these may have several lines
     for name in filter(None, top.texts()):
         if fault := name_fault(name, MAX_PATH_LENGTH):
-            raise ManifestError(f'{origin}: every text but "notes" {fault}')
+            raise ManifestError(origin, f'every text but "notes" {fault}')
     build = top.section('build', optional=True)
     manifest = Manifest(
         onnx=_identity(top.section('onnx', optional=True)),
@@ -142,9 +143,13 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
     )
     top.finish()
     if manifest.onnx is None and manifest.engine is None:
-        raise ManifestError(f'{origin}: one of "onnx" and "engine" must identify the file')
+        raise ManifestError(
+            origin, 'neither', expected='one of "onnx" and "engine" to identify the file'
+        )
     if not manifest.inputs or not manifest.outputs:
-        raise ManifestError(f'{origin}: "inputs" and "outputs" must each list at least one tensor')
+        raise ManifestError(
+            origin, 'none', expected='at least one tensor in each of "inputs" and "outputs"'
+        )
     return manifest
 
 
@@ -156,14 +161,9 @@ def _identity(section: JsonSection | None) -> FileIdentity | None:
     )
     section.finish()
     if Path(identity.file).name != identity.file or identity.file in ('', '.', '..'):
-        raise ManifestError(
-            f'{section.where}: "file" must be a bare file name (got {found(identity.file)})'
-        )
+        raise section.refusal('file', identity.file, 'a bare file name')
     if len(identity.sha256) != 64 or set(identity.sha256) - set('0123456789abcdef'):
-        raise ManifestError(
-            f'{section.where}: "sha256" must be 64 lower-case hex digits (got '
-            f'{found(identity.sha256)})'
-        )
+        raise section.refusal('sha256', identity.sha256, '64 lower-case hex digits')
     return identity
 
 
@@ -172,10 +172,7 @@ def _tensor(section: JsonSection) -> TensorSpec:
     if not all(
         isinstance(side, int) and not isinstance(side, bool) and side >= -1 for side in shape
     ):
-        raise ManifestError(
-            f'{section.where}: "shape" must list whole numbers, -1 where it may vary (got '
-            f'{found(shape)})'
-        )
+        raise section.refusal('shape', shape, 'a list of whole numbers, -1 where it may vary')
     tensor = TensorSpec(section.text('name'), tuple(shape), section.text('dtype', TENSOR_DTYPES))
     section.finish()
     return tensor
@@ -185,20 +182,18 @@ def _preprocessing(section: JsonSection) -> Preprocessing:
     def numbers(key: str, count: int) -> list[float]:
         values = section.items(key)
         if len(values) != count:
-            raise ManifestError(
-                f'{section.where}: {key!r} must have {count} numbers (got {len(values)})'
-            )
+            raise section.refusal(key, values, f'{count} numbers')
         return [section.finite(value, key) for value in values]
 
     size = numbers('input_size', 2)
     if fault := size_fault(size):
-        raise ManifestError(f'{section.where}: "input_size" {fault}')
+        raise ManifestError(f'{section.where}: "input_size"', fault)
     std = numbers('std', 3)
     mean = numbers('mean', 3)
     scale = section.number('scale')
     for key, values in (('scale', [scale]), ('mean', mean), ('std', std)):
         if fault := number_fault(key, values):
-            raise ManifestError(f'{section.where}: "{key}" {fault}')
+            raise ManifestError(f'{section.where}: "{key}"', fault)
     preprocessing = Preprocessing(
         input_size=(int(size[0]), int(size[1])),
         resize=cast('ResizeMode', section.text('resize', RESIZE_MODES)),
@@ -216,8 +211,10 @@ def _preprocessing(section: JsonSection) -> Preprocessing:
     plain = preprocessing.scale, preprocessing.mean, preprocessing.std
     if preprocessing.dtype == 'uint8' and plain != (1, (0, 0, 0), (1, 1, 1)):
         raise ManifestError(
-            f'{section.where}: a uint8 input takes pixels as they are; expected "scale" 1, "mean" '
-            f'0 and "std" 1 (got {plain})'
+            section.where,
+            ', '.join(map(str, plain)),
+            expected='"scale" 1, "mean" 0 and "std" 1, because a uint8 input takes pixels as '
+            'they are',
         )
     return preprocessing
 
@@ -240,10 +237,7 @@ def _strides(section: JsonSection) -> tuple[int, ...]:
     strides = section.items('strides')
     whole = all(isinstance(side, int) and not isinstance(side, bool) for side in strides)
     if not whole or not 1 <= len(strides) <= 8 or not all(1 <= s <= 1024 for s in strides):
-        raise ManifestError(
-            f'{section.where}: "strides" must list 1 to 8 whole numbers from 1 to 1024 (got '
-            f'{found(strides)})'
-        )
+        raise section.refusal('strides', strides, '1 to 8 whole numbers from 1 to 1024')
     return tuple(strides)
 
 
@@ -251,7 +245,7 @@ def _class_names(top: JsonSection) -> tuple[str, ...]:
     names = top.items('class_names')
     fault = names_fault(names) if names else 'must have at least one name'
     if fault:
-        raise ManifestError(f'{top.where}: "class_names" {fault}')
+        raise ManifestError(f'{top.where}: "class_names"', fault)
     return tuple(names)
 
 

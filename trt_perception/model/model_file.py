@@ -84,15 +84,17 @@ def read_model_file(path: str | Path) -> ModelFile:
         ManifestError: the manifest is malformed or speaks of other bytes.
     """
     if not str(path):
-        raise EngineError("expected the path of an engine or ONNX file (got '')")
+        raise EngineError('model', "''", expected='the path of an engine or ONNX file')
     try:
         asked = Path(path).expanduser()
     except RuntimeError as error:
-        raise EngineError(f'{path}: {error}') from error
+        raise EngineError(str(path), str(error)) from error
     if asked.suffix not in (ONNX_SUFFIX, *ENGINE_SUFFIXES):
         known = ', '.join((ONNX_SUFFIX, *ENGINE_SUFFIXES))
         raise EngineError(
-            f'{asked}: the suffix must say what the file is, one of {known} (got {asked.suffix!r})'
+            str(asked),
+            repr(asked.suffix),
+            expected=f'a suffix that says what the file is, one of {known}',
         )
     file, size, resolved = open_checked(asked, MODEL_MAX_BYTES)
     with file:
@@ -110,7 +112,7 @@ def read_model_file(path: str | Path) -> ModelFile:
         kind = 'onnx' if asked.suffix == ONNX_SUFFIX else 'engine'
         identity = manifest.onnx if kind == 'onnx' else manifest.engine
         if identity is None:
-            raise ManifestError(f'{beside}: has no "{kind}" entry for {asked.name}')
+            raise ManifestError(str(beside), f'has no "{kind}" entry for {asked.name}')
         if identity.size_bytes != size:  # before gigabytes are read that nobody vouches for
             raise _other_file(manifest, identity, asked, beside, f'{size} bytes')
         content = read_opened(file, size, asked)
@@ -165,7 +167,7 @@ def _json_object(path: Path) -> dict[str, Any] | None:
         if nests_deeper(content, _MOST_NESTED):
             raise ValueError('lists or objects are nested too deep')
     except ValueError as error:
-        _LOG.warning('%s is not read: no JSON: %s', path, error)
+        _LOG.warning('%s is not read: not JSON: %s', path, error)
         return None
     return content if isinstance(content, dict) else None
 

@@ -39,6 +39,7 @@ class TensorSpec:
     def __post_init__(self) -> None:
         if fault := name_fault(self.name, MAX_PATH_LENGTH):
             raise EngineError(
-                f'the name of an input or output of the model {fault}: export the model again, '
-                'with plain names'
+                'name of an input or output of the model',
+                fault,
+                fix='export the model again, with plain names',
             )

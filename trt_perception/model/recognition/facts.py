@@ -122,8 +122,10 @@ def _ultralytics(name: str, metadata: Mapping[str, str]) -> Facts:
     task = metadata.get('task', '')
     if task in _OTHER_TASKS:
         raise EngineError(
-            f'{name}: its metadata says task {task!r}, which is {_OTHER_TASKS[task]}; expected a '
-            'detector of boxes (task "detect"): export one'
+            name,
+            f'task {task!r} in its metadata, which is {_OTHER_TASKS[task]}',
+            expected='a detector of boxes (task "detect")',
+            fix='export one',
         )
     exporter = 'ultralytics' if 'task' in metadata else 'yolov5'
     evidence = []
