@@ -154,7 +154,7 @@ def test_json_is_written_whole_or_not_at_all(tmp_path):
             write_json(path, wrong)
     assert [entry.name for entry in tmp_path.iterdir()] == ['file.json']
     assert json.loads(path.read_text()) == {'a': 1}
-    with pytest.raises(WriteError, match=r'cannot be written: .* is no folder'):
+    with pytest.raises(WriteError, match=r'cannot be written: .* is not a folder'):
         write_json(tmp_path / 'missing' / 'file.json', {})
 
 

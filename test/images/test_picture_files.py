@@ -249,7 +249,7 @@ def test_an_empty_file_is_called_empty(tmp_path, monkeypatch):
     path = tmp_path / 'a.png'
     path.touch()
     message = refused(path, 'not_decodable', monkeypatch)
-    assert message == f'{path}: it is empty'
+    assert message == f'{path}: cannot be decoded as a picture: it is empty'
 
 
 def test_a_tiff_of_floating_point(tmp_path):

@@ -15,9 +15,7 @@ PACKAGE = Path(trt_perception.__file__).parent
 
 # Where the text of an error is still examined, and why. Remove a line with what it names: a line
 # that names nothing fails.
-REMAINING = {
-    'gpu.py: _out_of_memory': 'asks for the name of the status',
-}
+REMAINING = {}
 
 #: What holds sentences, of errors of this package and of others.
 TEXTS = {

@@ -44,7 +44,7 @@ def read_picture(path: Path, *, upright: bool = True) -> npt.NDArray[np.uint8]:
     """
     content = _content(path)
     if not content.size:
-        raise ImageError('not_decodable', str(path), 'it is empty')
+        raise ImageError('not_decodable', str(path), 'cannot be decoded as a picture: it is empty')
     try:
         size_wh = declared_size(content)
         if size_wh is None:
