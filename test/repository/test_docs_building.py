@@ -10,6 +10,8 @@ from docs_pages import ROOT
 from docs_pages import SOURCES
 from docs_pages import blocks
 from docs_pages import codes
+from docs_pages import literals
+from docs_pages import quoted
 from docs_pages import rows
 from docs_pages import section
 
@@ -99,19 +101,6 @@ def test_the_report_is_described():
     assert told == list(BuildReport().as_dict())
 
 
-def literals():
-    """Return the texts within the package, … for what is put in."""
-    found = []
-    for tree in SOURCES.values():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.JoinedStr):
-                parts = [p.value if isinstance(p, ast.Constant) else '…' for p in node.values]
-                found.append(''.join(parts))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.append(node.value)
-    return '\n'.join(found)
-
-
 def messages():
     """Return quoted texts of errors: ours, and TensorRT's."""
     tables = section(PAGE, 'Troubleshooting').split('\n\n| TensorRT says')
@@ -121,8 +110,7 @@ def messages():
 
 @pytest.mark.parametrize('text', messages()[0])
 def test_our_errors_are_quoted_as_they_are(text):
-    pattern = '[^\n]*'.join(re.escape(part.strip()) for part in text.split('…'))
-    assert re.search(pattern, literals()), text
+    assert quoted(text), text
 
 
 @pytest.mark.parametrize('text', messages()[1])

@@ -1,6 +1,7 @@
 """What test_docs.py reads: pages, their code blocks and tables, and the code they speak of."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -93,3 +94,24 @@ def executables():
     ]
     assert 'detector_node' in found
     return set(found)
+
+
+@functools.cache
+def literals():
+    """Return the texts within the package and its launch files, … for what is put in."""
+    found = []
+    launch = [ast.parse(path.read_text('utf-8')) for path in (ROOT / 'launch').glob('*.py')]
+    for tree in (*SOURCES.values(), *launch):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                parts = [p.value if isinstance(p, ast.Constant) else '…' for p in node.values]
+                found.append(''.join(parts))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return '\n'.join(found)
+
+
+def quoted(message):
+    """Return whether the code has this message; … in it stands for anything."""
+    pattern = '[^\n]*'.join(re.escape(part.strip()) for part in message.split('…'))
+    return re.search(pattern, literals()) is not None

@@ -1,0 +1,26 @@
+"""docs/operation.md quotes messages as the code has them."""
+
+import pytest
+from docs_pages import OPERATION
+from docs_pages import codes
+from docs_pages import quoted
+from docs_pages import rows
+from docs_pages import section
+
+#: Not ours, or names of counts.
+OTHERS = ('numpy.', 'dropped: ')
+
+
+def messages():
+    cells = [cell for cell, _ in rows(section(OPERATION, 'Troubleshooting'))]
+    found = [code for cell in cells for code in codes(cell) if ' ' in code]
+    return [code for code in found if not code.startswith(OTHERS)]
+
+
+@pytest.mark.parametrize('message', messages())
+def test_messages_are_quoted_as_they_are(message):
+    assert quoted(message)
+
+
+def test_there_are_messages():
+    assert len(messages()) > 10
