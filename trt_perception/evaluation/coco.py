@@ -117,20 +117,7 @@ def read_annotations(path: Path) -> Annotations:
                 f'id {image.id} is listed twice',
             )
         images[image.id] = image
-    categories: dict[int, str] = {}
-    for where, entry in _entries(path, content, 'categories', MAX_CLASSES):
-        category_id, name = _id(where, entry, 'id'), entry.get('name')
-        if fault := name_fault(name):
-            raise ConfigError(
-                f'{where}: "name"',
-                fault,
-            )
-        if category_id in categories:
-            raise ConfigError(
-                where,
-                f'id {category_id} is listed twice',
-            )
-        categories[category_id] = str(name)
+    categories = _categories(path, content)
     if not images or not categories:
         empty = 'images' if not images else 'categories'
         raise ConfigError(
@@ -158,6 +145,25 @@ def read_annotations(path: Path) -> Annotations:
     _check_form(path, images, boxes)
     whole = {image_id: tuple(found) for image_id, found in boxes.items()}
     return Annotations(path, tuple(images.values()), categories, whole)
+
+
+def _categories(path: Path, content: dict[str, Any]) -> dict[int, str]:
+    """Return the names of the categories by id."""
+    categories: dict[int, str] = {}
+    for where, entry in _entries(path, content, 'categories', MAX_CLASSES):
+        category_id, name = _id(where, entry, 'id'), entry.get('name')
+        if fault := name_fault(name):
+            raise ConfigError(
+                f'{where}: "name"',
+                fault,
+            )
+        if category_id in categories:
+            raise ConfigError(
+                where,
+                f'id {category_id} is listed twice',
+            )
+        categories[category_id] = str(name)
+    return categories
 
 
 def _check_form(

@@ -85,23 +85,7 @@ class FrameKernels:
         )
         self.result_bytes = RESULT_HEAD_BYTES + RESULT_ROW.itemsize * max_detections
         self._max_candidates = max_candidates
-        std = np.array(spec.preprocessing.std, np.float64)
-        gain = (spec.preprocessing.scale / std).astype(np.float32)
-        bias = (-np.array(spec.preprocessing.mean, np.float64) / std).astype(np.float32)
-        constants: dict[str, object] = {
-            **{f'FORMAT_{name.upper()}': number for name, number in FORMAT_NUMBERS.items()},
-            'EACH_FORMAT(DO)': ' '.join(f'DO(FORMAT_{name.upper()})' for name in FORMAT_NUMBERS),
-            **{f'GAIN_{i}': _literal(gain[i]) for i in range(3)},
-            **{f'BIAS_{i}': _literal(bias[i]) for i in range(3)},
-            'CLASS_WORDS': self.header.class_words,
-            'INPUT_T': _C_TYPES[spec.input.dtype],
-            'NET_WIDTH': self._network_wh[0],
-            'NET_HEIGHT': self._network_wh[1],
-            'PAD_VALUE': spec.preprocessing.pad_value,
-            'RGB_ORDER': int(spec.preprocessing.color_order == 'rgb'),
-            'INFINITY_F': '__int_as_float(0x7f800000)',
-            'NAN_F': '__int_as_float(0x7fffffff)',
-        }
+        constants = _letterbox_constants(spec) | {'CLASS_WORDS': self.header.class_words}
         sampling = 'antialiased.cuh' if spec.preprocessing.antialias else 'bilinear.cuh'
         sources = ['frame.cuh', 'pixels.cuh', sampling, 'letterbox.cu']
         if self.decodes:
@@ -159,6 +143,28 @@ class FrameKernels:
         self._kernels.launch(
             name, grid, block, [(pointer, c_void_p) for pointer in pointers], stream
         )
+
+
+def _letterbox_constants(spec: ModelSpec) -> dict[str, object]:
+    """Return what the letterbox kernel is compiled with, by the name that its source uses."""
+    preprocessing = spec.preprocessing
+    width, height = preprocessing.input_size
+    std = np.array(preprocessing.std, np.float64)
+    gain = (preprocessing.scale / std).astype(np.float32)
+    bias = (-np.array(preprocessing.mean, np.float64) / std).astype(np.float32)
+    return {
+        **{f'FORMAT_{name.upper()}': number for name, number in FORMAT_NUMBERS.items()},
+        'EACH_FORMAT(DO)': ' '.join(f'DO(FORMAT_{name.upper()})' for name in FORMAT_NUMBERS),
+        **{f'GAIN_{i}': _literal(gain[i]) for i in range(3)},
+        **{f'BIAS_{i}': _literal(bias[i]) for i in range(3)},
+        'INPUT_T': _C_TYPES[spec.input.dtype],
+        'NET_WIDTH': width,
+        'NET_HEIGHT': height,
+        'PAD_VALUE': preprocessing.pad_value,
+        'RGB_ORDER': int(preprocessing.color_order == 'rgb'),
+        'INFINITY_F': '__int_as_float(0x7f800000)',
+        'NAN_F': '__int_as_float(0x7fffffff)',
+    }
 
 
 def _literal(value: np.float32) -> str:

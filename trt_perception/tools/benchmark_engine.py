@@ -255,7 +255,6 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    defaults = BenchmarkOptions()
     add('models', nargs='+', metavar='MODEL', help='engine or ONNX; all compared with the first')
     add(
         '--image',
@@ -277,6 +276,24 @@ def _parser() -> argparse.ArgumentParser:
         help='of the frames (default: bgr8); with several, or all, upload and letterbox kernel '
         f'are timed for each, everything else with the first; {", ".join(PIXEL_FORMATS)}',
     )
+    _add_measuring(parser)
+    add('--json', type=user_path, metavar='FILE', help='write all figures, with the machine')
+    add(
+        '--plot',
+        type=user_path,
+        metavar='FILE',
+        help='draw them (.png, .svg, .pdf; needs matplotlib)',
+    )
+    add('--steps-only', action='store_true', help='measure no pipeline and not the naive way')
+    add('--no-naive', action='store_true', help='do not measure the naive way')
+    add_model_arguments(parser)
+    return parser
+
+
+def _add_measuring(parser: argparse.ArgumentParser) -> None:
+    """Add what says how long and how often is measured, and by what."""
+    add = parser.add_argument
+    defaults = BenchmarkOptions()
     add(
         '--depth',
         type=_depths,
@@ -309,17 +326,6 @@ def _parser() -> argparse.ArgumentParser:
         default='cpu',
         help='what ONNX Runtime runs ONNX files with (default: cpu)',
     )
-    add('--json', type=user_path, metavar='FILE', help='write all figures, with the machine')
-    add(
-        '--plot',
-        type=user_path,
-        metavar='FILE',
-        help='draw them (.png, .svg, .pdf; needs matplotlib)',
-    )
-    add('--steps-only', action='store_true', help='measure no pipeline and not the naive way')
-    add('--no-naive', action='store_true', help='do not measure the naive way')
-    add_model_arguments(parser)
-    return parser
 
 
 def _encodings(text: str) -> tuple[str, ...]:

@@ -319,6 +319,14 @@ def _parser() -> argparse.ArgumentParser:
         action='store_true',
         help='leave annotated pictures out that have no file',
     )
+    _add_output(parser)
+    add_model_arguments(parser)
+    return parser
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    """Add what says where results go."""
+    add = parser.add_argument
     add('--json', type=user_path, metavar='FILE', help='write all figures')
     add(
         '--plot',
@@ -341,8 +349,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     add('--results', type=user_path, metavar='DIR', help="write all detections as COCO's results")
     add('--all-classes', action='store_true', help='show each category, not the 20 worst')
-    add_model_arguments(parser)
-    return parser
 
 
 if __name__ == '__main__':

@@ -81,7 +81,8 @@ def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
         name, equals, text = given.partition('=')
         if not equals or name not in known:
             raise ConfigError(
-                f'--param {given}',
+                '--param',
+                given,
                 expected='NAME=VALUE with a parameter of docs/parameters.md, as in '
                 'model.decoder=dense',
             )
