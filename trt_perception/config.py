@@ -251,25 +251,26 @@ class DetectorConfig:
         ):
             if len(value) not in (0, count):
                 raise ConfigError(
-                    f"parameter '{name}' must be empty or have {count} values (got {len(value)})"
+                    f"parameter '{name}'", str(len(value)), expected=f'no value or {count} values'
                 )
         if self.model_input_size and (fault := size_fault(self.model_input_size)):
-            raise ConfigError(f"parameter 'model.input_size' {fault}")
+            raise ConfigError("parameter 'model.input_size'", fault)
         for name, fault in (
             ('class_filter', _names_fault(self.class_filter, distinct=False)),
             ('model.class_names', _names_fault(self.model_class_names)),
         ):
             if fault:
-                raise ConfigError(f"parameter '{name}' {fault}")
+                raise ConfigError(f"parameter '{name}'", fault)
         if 0 < self.debug_image_max_rate_hz < _LOWEST_RATE_HZ:
             raise ConfigError(
-                f"parameter 'debug_image.max_rate_hz' must be 0 or from {_LOWEST_RATE_HZ:g} to "
-                f'1000 (got {self.debug_image_max_rate_hz!r})'
+                "parameter 'debug_image.max_rate_hz'",
+                repr(self.debug_image_max_rate_hz),
+                expected=f'0 or a number from {_LOWEST_RATE_HZ:g} to 1000',
             )
         scale = (self.model_scale,) if self.model_scale else ()
         for key, numbers in (('scale', scale), ('mean', self.model_mean), ('std', self.model_std)):
             if fault := number_fault(key, numbers):
-                raise ConfigError(f"parameter 'model.{key}' {fault}")
+                raise ConfigError(f"parameter 'model.{key}'", fault)
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> DetectorConfig:
@@ -282,7 +283,9 @@ class DetectorConfig:
         unknown = [name for name in values if name not in rows]
         if unknown:
             raise ConfigError(
-                f'there is no parameter {shown(unknown[0])}; known: {", ".join(rows)}'
+                f'parameter {shown(unknown[0])}',
+                'there is no such parameter',
+                fix=f'known: {", ".join(rows)}',
             )
         return cls(
             **{
@@ -368,21 +371,22 @@ def parameter_value(parameter: Parameter, value: Any) -> Any:
     several = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     if several and len(value) > MAX_CLASSES:
         raise ConfigError(
-            f"parameter '{parameter.name}' must have at most {MAX_CLASSES} values (got "
-            f'{len(value)})'
+            f"parameter '{parameter.name}'",
+            str(len(value)),
+            expected=f'at most {MAX_CLASSES} values',
         )
     items = list(value) if several and is_list else [value]
     if several != is_list or not set(map(type, items)) <= _SCALARS[kind]:
         article = 'an' if kind == 'integer' else 'a'
         shape = f'a list of {kind} values' if is_list else f'{article} {kind}'
         got = shown(list(value) if several else value)
-        raise ConfigError(f"parameter '{parameter.name}' must be {shape} (got {got})")
+        raise ConfigError(f"parameter '{parameter.name}'", got, expected=shape)
     if kind == 'double':
         try:
             items = [float(item) for item in items]
         except OverflowError as error:
             raise ConfigError(
-                f"parameter '{parameter.name}' must be a finite double (got {shown(value)})"
+                f"parameter '{parameter.name}'", shown(value), expected='a finite double'
             ) from error
     return tuple(items) if is_list else items[0]
 
@@ -392,18 +396,20 @@ def _check(parameter: Parameter, value: Any) -> None:
     if parameter.choices and value not in parameter.choices:
         choices = ', '.join(repr(choice) for choice in parameter.choices)
         raise ConfigError(
-            f"parameter '{parameter.name}' must be one of {choices} (got {shown(value)})"
+            f"parameter '{parameter.name}'", shown(value), expected=f'one of {choices}'
         )
     if isinstance(value, str) and len(value) > MAX_PATH_LENGTH:
         raise ConfigError(
-            f"parameter '{parameter.name}' must have at most {MAX_PATH_LENGTH} characters (got "
-            f'{len(value)})'
+            f"parameter '{parameter.name}'",
+            str(len(value)),
+            expected=f'at most {MAX_PATH_LENGTH} characters',
         )
     if parameter.minimum is not None or parameter.maximum is not None:
         lowest = -math.inf if parameter.minimum is None else parameter.minimum
         highest = math.inf if parameter.maximum is None else parameter.maximum
         if not lowest <= value <= highest:  # also refuses NaN
             raise ConfigError(
-                f"parameter '{parameter.name}' must be from {lowest:g} to {highest:g} (got "
-                f'{shown(value)})'
+                f"parameter '{parameter.name}'",
+                shown(value),
+                expected=f'a number from {lowest:g} to {highest:g}',
             )

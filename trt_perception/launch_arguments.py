@@ -170,7 +170,7 @@ def _value(parameter: Parameter, text: str) -> Any:
     try:
         value = reader(text)
     except (KeyError, ValueError) as error:
-        raise ConfigError(f'{parameter.name} must be {expected} (got {shown(text)})') from error
+        raise ConfigError(parameter.name, shown(text), expected=expected) from error
     if parameter is not _SIM_TIME:
         DetectorConfig.from_values({parameter.name: value})
     return value

@@ -329,11 +329,14 @@ def test_wrong_parameters_end_in_words(tmp_path):
 @pytest.mark.parametrize(
     ('argument', 'words'),
     [
-        ('autostart:=perhaps', "autostart must be true or false (got 'perhaps')"),
+        ('autostart:=perhaps', "autostart: expected true or false (got 'perhaps')"),
         ('params_file:=/missing.yaml', "params_file must name a file (got '/missing.yaml')"),
         ('transport_profile:=/missing.xml', 'transport_profile must name a file'),
         ('log_level:=verbose', 'log_level must be one of debug, info, warn, error, fatal'),
-        ('confidence_threshold:=2', "'confidence_threshold' must be from 0 to 1 (got 2.0)"),
+        (
+            'confidence_threshold:=2',
+            "'confidence_threshold': expected a number from 0 to 1 (got 2.0)",
+        ),
         ('engine_pth:=a.onnx', "there is no argument 'engine_pth': did you mean engine_path?"),
         ('class_filter:=[person]', "'class_filter' is a list"),
     ],
@@ -504,7 +507,7 @@ def test_an_argument_of_the_other_file_that_clashes_is_said(model, tmp_path):
         assert program.wait() == 1
     finally:
         program.close()
-    assert "device_id must be a whole number (got '/dev/video0')" in program.output
+    assert "device_id: expected a whole number (got '/dev/video0')" in program.output
     assert 'GroupAction([…], forwarding=False)' in program.output
 
 

@@ -84,12 +84,12 @@ def test_values(name, text, value):
 @pytest.mark.parametrize(
     ('name', 'text', 'words'),
     [
-        ('autostart', 'perhaps', "autostart must be true or false (got 'perhaps')"),
-        ('use_sim_time', '1', "use_sim_time must be true or false (got '1')"),
-        ('max_detections', '1.5', "max_detections must be a whole number (got '1.5')"),
-        ('max_detections', '9' * 5000, 'max_detections must be a whole number'),
+        ('autostart', 'perhaps', "autostart: expected true or false (got 'perhaps')"),
+        ('use_sim_time', '1', "use_sim_time: expected true or false (got '1')"),
+        ('max_detections', '1.5', "max_detections: expected a whole number (got '1.5')"),
+        ('max_detections', '9' * 5000, 'max_detections: expected a whole number'),
         ('max_detections', '0', 'from 1 to 1024 (got 0)'),
-        ('iou_threshold', 'half', "iou_threshold must be a number (got 'half')"),
+        ('iou_threshold', 'half', "iou_threshold: expected a number (got 'half')"),
         ('iou_threshold', 'nan', 'from 0 to 1 (got nan)'),
         ('iou_threshold', '1e999', 'from 0 to 1 (got inf)'),
         ('image_transport', 'theora', "'raw', 'compressed' (got 'theora')"),
