@@ -30,7 +30,7 @@ class Life:
         self.camera = camera or CameraState(publishers=1)
         self.received = self.published = self.in_flight = self.not_delivered = 0
         self.dropped = {}
-        self.refusal = self.twins = ''
+        self.refusal = self.same_name = ''
         self.notes = ()
         self.times = ()
         self.received_s = self.published_s = 0.0
@@ -71,7 +71,7 @@ class Life:
                 counts,
                 self.not_delivered,
                 refusal=self.refusal,
-                twins=self.twins,
+                same_name=self.same_name,
                 notes=self.notes,
             )
         )
@@ -374,19 +374,19 @@ def test_the_page_has_every_kind():
 
 def test_nodes_of_one_name_are_said_beside_what_is_no_error():
     life = Life()
-    life.twins = 'two of one name'
+    life.same_name = 'two of one name'
     life.step(20)
     assert life.findings[-1] == Problem(Level.WARN, 'same_name', 'two of one name')
     life.notes = ('a note',)
     life.step(20)
     assert life.findings[-1] == Problem(Level.WARN, 'same_name', 'two of one name; a note')
-    life.twins = ''
+    life.same_name = ''
     life.step(20)
     assert life.findings[-1].kind == 'note'
 
 
 def test_an_error_stands_before_nodes_of_one_name():
     life = Life(camera=CameraState(1, mismatch='set that'))
-    life.twins = 'two of one name'
+    life.same_name = 'two of one name'
     life.seconds_until('qos_mismatch')
     assert life.findings[-1] == Problem(Level.ERROR, 'qos_mismatch', 'set that')

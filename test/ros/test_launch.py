@@ -321,7 +321,7 @@ def test_wrong_parameters_end_in_words(tmp_path):
     finally:
         program.close()
     # Once: a second try would end the same.
-    assert program.count("'confidence' is not known; did you mean 'confidence_threshold'?") == 1
+    assert program.count("'confidence': not known; did you mean 'confidence_threshold'?") == 1
     assert program.count('exit code 2') == 1
 
 

@@ -30,7 +30,7 @@ class AgeOfOutput:
 
     def __init__(self, window: int = 512) -> None:
         self._ages_ms: deque[float] = deque(maxlen=window)
-        # Since when the stamps tell no age, and why.
+        # Since when the stamps show no age, and why.
         self._doubt: tuple[float, str] | None = None
 
     def take(self, stamp_ns: int, clock_ns: int, time_s: float) -> None:
@@ -54,7 +54,7 @@ class AgeOfOutput:
         self._doubt = since_s, _another_clock(age_ns) if clock_ns else _NO_CLOCK
 
     def percentiles_ms(self) -> tuple[float, float] | None:
-        """Return p50 and p99 of the last images, None where no stamp has told an age."""
+        """Return p50 and p99 of the last images, None where no stamp has shown an age."""
         ages = list(self._ages_ms)
         if not ages:
             return None

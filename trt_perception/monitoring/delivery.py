@@ -1,4 +1,4 @@
-"""How many images were sent and never arrived, from what the middleware tells."""
+"""How many images were sent and never arrived, from what the middleware reports."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DeliveryCounter:
     def lost(self, count: int) -> None:
         """Take a loss that the middleware reports."""
         self._lost += count
-        if self._several:  # no gap will tell of it
+        if self._several:  # no gap will show it
             self._gaps += count
 
     def publishers(self, count: int, *, changed: bool) -> None:

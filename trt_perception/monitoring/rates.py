@@ -20,8 +20,8 @@ class EvenRate:
     """The rate of events that somebody else counts, from looks at the count.
 
     Whoever divides a count by the time between two looks takes in a part of an interval where
-    events begin, pause or end. So the times are those of the events, and a rate is told only where
-    all parts of a stretch have the same one.
+    events begin, pause or end. So the times are those of the events, and a rate is given only
+    where all parts of a stretch have the same one.
 
     Args:
         looks: so many are kept.

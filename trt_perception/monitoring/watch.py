@@ -1,4 +1,4 @@
-"""Silence is a fault: what the counts of an active node say, in one sentence with its cure.
+"""Silence is a fault: what the counts of an active node say, in one sentence that says what to do.
 
 ``SilenceWatch`` is asked twice a second and answers with one ``Problem``, the worst that holds. It
 takes the time as a number, so that it can be tested without waiting.
@@ -132,7 +132,7 @@ class SilenceWatch:
         not_delivered: int | None = 0,
         *,
         refusal: str = '',
-        twins: str = '',
+        same_name: str = '',
         notes: Sequence[str] = (),
     ) -> Problem:
         """Return the worst that holds.
@@ -142,7 +142,7 @@ class SilenceWatch:
             counts: since the activation.
             not_delivered: images that never reached the node, None where that is unknown.
             refusal: why the last unreadable image was refused.
-            twins: that other nodes have this one's name, '' where none has.
+            same_name: that other nodes have this one's name, '' where none has.
             notes: sentences about other things that somebody should look at.
         """
         now = _Moment(time_s, counts.received, counts.published, counts.dropped, not_delivered)
@@ -157,10 +157,10 @@ class SilenceWatch:
             or (Problem(Level.WARN, 'note', '; '.join(notes)) if notes else None)
             or self._well(now)
         )
-        if not twins or found.level == Level.ERROR:
+        if not same_name or found.level == Level.ERROR:
             return found
-        beside = [found.message] if found.kind else []
-        return Problem(Level.WARN, 'same_name', '; '.join([twins, *beside]))
+        also = [found.message] if found.kind else []
+        return Problem(Level.WARN, 'same_name', '; '.join([same_name, *also]))
 
     def _follow(self, now: _Moment, counts: StatisticsSnapshot) -> None:
         last = self._moments[-1]

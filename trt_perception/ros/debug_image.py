@@ -1,4 +1,4 @@
-"""The debug image: detections drawn into the picture, while somebody looks."""
+"""The debug image: detections drawn into the image, while somebody subscribes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class DebugImage:
     """Publishes ``debug_image`` at most ``max_rate_hz`` times a second.
 
     The worker only leaves its newest frame here. A thread draws and publishes it, so that a large
-    picture or a slow viewer delays neither detections nor services. The thread sleeps while nobody
+    image or a slow viewer delays neither detections nor services. The thread sleeps while nobody
     subscribes. What goes wrong in it is logged and ends nothing.
 
     Args:

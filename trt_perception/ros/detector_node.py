@@ -260,7 +260,7 @@ class DetectorNode(LifecycleNode):
         elif not interrupted():
             name = self.get_fully_qualified_name()
             self.get_logger().error(
-                'unconfigured; mend the cause and try again: ros2 lifecycle set '
+                'unconfigured; correct the cause and try again: ros2 lifecycle set '
                 f'{name} configure, then activate; Ctrl-C ends the node'
             )
 
@@ -282,7 +282,7 @@ class DetectorNode(LifecycleNode):
             self.report(f'{what} failed: {type(error).__name__}: {error}', trace)
 
     def _attempt(self, *parts: Callable[[], object]) -> bool:
-        """Do all parts, whatever one of them raises, and report that; tell whether none did."""
+        """Do all parts, whatever one of them raises, and report that; return whether none did."""
         well = True
         for part in parts:
             try:
@@ -293,11 +293,11 @@ class DetectorNode(LifecycleNode):
         return well
 
     def _stop(self) -> bool:
-        """Undo activate; tell whether all went well. May be called again."""
+        """Undo activate; return whether all went well. May be called again."""
         return self._attempt(self._close_input, self._stop_worker)
 
     def _release(self) -> bool:
-        """Undo activate and configure; tell whether all went well. May be called again."""
+        """Undo activate and configure; return whether all went well. May be called again."""
         self._health.engine = None
         return self._attempt(
             self._close_input, self._stop_worker, self._close_outputs, self._close_pipeline

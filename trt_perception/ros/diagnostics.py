@@ -36,8 +36,8 @@ class Health:
         elapsed_s: seconds that the rates are of: the last one, or since the message before.
         received: frames received meanwhile.
         published: frames published meanwhile.
-        not_delivered: images that never arrived, None where that cannot be told.
-        age_ms: p50 and p99 of image stamp to published, None where the stamps do not tell it.
+        not_delivered: images that never arrived, None where that is unknown.
+        age_ms: p50 and p99 of image stamp to published, None where the stamps do not show it.
         reliability: what is asked of the camera; empty while inactive.
         finding: of the watch; None while inactive.
     """

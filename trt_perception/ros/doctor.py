@@ -41,6 +41,7 @@ __all__ = ['main']
 
 _GRAPH = 'trt_perception.ros.doctor_graph'
 _PARAMETERS = 'trt_perception.ros.doctor_parameters'
+_WITHOUT_ROS = 'correct what is red above, then run doctor again'
 
 _EXAMPLES = """examples:
   doctor                                            this machine and shell, and all cameras
@@ -151,19 +152,11 @@ def _parameters(options: argparse.Namespace, values: dict[str, Any]) -> Iterator
     """
     arguments = [word for path in options.params_file for word in ('--params-file', path)]
     arguments += [word for given in options.param for word in ('-p', given)]
-    ended = subprocess.run(
-        [sys.executable, '-m', _PARAMETERS, options.node, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    if ended.returncode != 0:
-        reason = (ended.stderr.strip().splitlines() or [f'exit code {ended.returncode}'])[-1]
+    report, reason = _answer_of(_PARAMETERS, [options.node, *arguments], 60)
+    if reason:
         found = f'cannot be read without ROS 2: {reason}'
-        fix = 'mend what is red above, then run doctor again'
-        yield Finding('parameters', 'parameters', 'red', found, fix)
+        yield Finding('parameters', 'parameters', 'red', found, _WITHOUT_ROS)
         return
-    report = json.loads(ended.stdout.splitlines()[-1])
     values.update(report['values'])
     for mistake in report['mistakes']:
         fix = 'correct it: the node would not start, with exit code 2'
@@ -178,20 +171,30 @@ def _parameters(options: argparse.Namespace, values: dict[str, Any]) -> Iterator
 
 def _graph(options: argparse.Namespace, segment_bytes: int) -> Sequence[Finding]:
     """Ask the graph in a process of its own: a middleware that is not there ends it."""
-    numbers = str(options.seconds), str(segment_bytes)
+    arguments = [options.image_topic or '', str(options.seconds), str(segment_bytes)]
+    entries, reason = _answer_of(_GRAPH, arguments, options.seconds + 60)
+    if reason:
+        return [
+            Finding('cameras', 'graph', 'red', f'ROS 2 cannot be asked: {reason}', _WITHOUT_ROS)
+        ]
+    return [Finding(**entry) for entry in entries]
+
+
+def _answer_of(module: str, arguments: list[str], timeout_s: float) -> tuple[Any, str]:
+    """Run a module in a process of its own.
+
+    Returns:
+        What it prints as JSON in its last line, and why it failed, '' where it did not.
+    """
     ended = subprocess.run(
-        [sys.executable, '-m', _GRAPH, options.image_topic or '', *numbers],
+        [sys.executable, '-m', module, *arguments],
         capture_output=True,
         text=True,
-        timeout=options.seconds + 60,
+        timeout=timeout_s,
     )
     if ended.returncode == 0:
-        entries = json.loads(ended.stdout.splitlines()[-1])
-        return [Finding(**entry) for entry in entries]
-    reason = (ended.stderr.strip().splitlines() or [f'exit code {ended.returncode}'])[-1]
-    found = f'ROS 2 cannot be asked: {reason}'
-    fix = 'mend what is red above, then run doctor again'
-    return [Finding('cameras', 'graph', 'red', found, fix)]
+        return json.loads(ended.stdout.splitlines()[-1]), ''
+    return None, (ended.stderr.strip().splitlines() or [f'exit code {ended.returncode}'])[-1]
 
 
 def _progress(options: argparse.Namespace) -> Callable[[str], None]:
@@ -204,7 +207,7 @@ def _progress(options: argparse.Namespace) -> Callable[[str], None]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog='doctor',
-        description='Check machine, shell, model and cameras, and say how to mend what is wrong.',
+        description='Check machine, shell, model and cameras, and say what to do.',
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -70,14 +70,14 @@ def check_graph(image_topic: str, seconds: float, segment_bytes: int) -> list[Fi
         executor.add_node(node)
         statuses: dict[str, Any] = {}
 
-        def hear(message: DiagnosticArray) -> None:
+        def take(message: DiagnosticArray) -> None:
             statuses.update({status.name: status for status in message.status})
 
-        node.create_subscription(DiagnosticArray, '/diagnostics', hear, QoSProfile(depth=10))
+        node.create_subscription(DiagnosticArray, '/diagnostics', take, QoSProfile(depth=10))
         wanted = node.resolve_topic_name(image_topic) if image_topic else ''
-        ears = _listen(node, executor, wanted, seconds)
-        cameras = [ear.camera() for ear in ears.values()]
-        twins = nodes_of_one_name(node, {*_TYPES, 'vision_msgs/msg/Detection2DArray'})
+        listeners = _listen(node, executor, wanted, seconds)
+        cameras = [listener.camera() for listener in listeners.values()]
+        same_names = nodes_of_one_name(node, {*_TYPES, 'vision_msgs/msg/Detection2DArray'})
         node.destroy_node()
     finally:
         rclpy.shutdown(context=context)
@@ -88,14 +88,14 @@ def check_graph(image_topic: str, seconds: float, segment_bytes: int) -> list[Fi
         profile_fix=f'in the shells of camera and detector: {export_profile(os.environ)}',
         encodings=list(PIXEL_FORMATS),
     )
-    return [*findings, *_twins(twins), *_detectors(statuses.values())]
+    return [*findings, *_same_names(same_names), *_detectors(statuses.values())]
 
 
 def _listen(
     node: Node, executor: SingleThreadedExecutor, wanted: str, seconds: float
-) -> dict[str, _Ear]:
+) -> dict[str, _TopicListener]:
     """Find camera topics, then listen to them for some seconds; also to those found late."""
-    ears: dict[str, _Ear] = {}
+    listeners: dict[str, _TopicListener] = {}
     started = time.monotonic()
     end = started + _DISCOVERY_S[0] + seconds
     while (now := time.monotonic()) < end:
@@ -103,15 +103,17 @@ def _listen(
         for topic, kinds in node.get_topic_names_and_types():
             # A debug image is drawn only for those who look at it.
             image = kinds[0] in _TYPES and not topic.endswith('/debug_image')
-            if image and topic not in ears:
-                ears[topic] = _Ear(node, topic, _TYPES[kinds[0]])
-        missing = not {wanted, f'{wanted}/compressed'} & set(ears) if wanted else not ears
+            if image and topic not in listeners:
+                listeners[topic] = _TopicListener(node, topic, _TYPES[kinds[0]])
+        missing = (
+            not {wanted, f'{wanted}/compressed'} & set(listeners) if wanted else not listeners
+        )
         if missing and now - started < _DISCOVERY_S[1]:
             end = now + seconds
-    return ears
+    return listeners
 
 
-class _Ear:
+class _TopicListener:
     """Listens to one topic without reading its messages, but for the last."""
 
     def __init__(self, node: Node, topic: str, kind: type[Any]) -> None:
@@ -127,7 +129,7 @@ class _Ear:
         node.create_subscription(
             self._kind,
             topic,
-            with_info(self._hear),
+            with_info(self._on_message),
             QoSProfile(
                 depth=10,
                 reliability=QoSReliabilityPolicy.RELIABLE
@@ -138,7 +140,7 @@ class _Ear:
         )
 
     def camera(self) -> CameraReport:
-        """Say what was heard."""
+        """Return what has arrived."""
         reliability = self._reliability()
         description = encoding = ''
         compressed = self._kind is CompressedImage
@@ -160,7 +162,7 @@ class _Ear:
             encoding,
         )
 
-    def _hear(self, message: bytes, info: dict[str, int]) -> None:
+    def _on_message(self, message: bytes, info: dict[str, int]) -> None:
         self._received += 1
         self._rate.look(self._received, time.monotonic())
         self._last = message
@@ -175,7 +177,7 @@ class _Ear:
         )
 
 
-def _twins(counts: Mapping[str, int]) -> list[Finding]:
+def _same_names(counts: Mapping[str, int]) -> list[Finding]:
     """Return what is wrong with nodes of one name."""
     fix = (
         'end all but one, or start each with a namespace or a name of its own; one that was '

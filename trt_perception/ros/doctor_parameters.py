@@ -67,7 +67,7 @@ def read_parameters(name: str, arguments: list[str]) -> dict[str, Any]:
 
 def main() -> None:
     """Print what was found; the first argument is the node's name."""
-    # Nobody shall see a second node of that name.
+    # No other node may see a second one of that name.
     os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'OFF'
     print(json.dumps(read_parameters(sys.argv[1], sys.argv[2:])))
     sys.stdout.flush()

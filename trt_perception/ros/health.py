@@ -52,7 +52,7 @@ class NodeHealth:
     Args:
         node: publishes on it.
         log: its warnings that the package asks to be shown.
-        died: told of an exception where the worker has died without a word.
+        died: called with an exception where the worker has died without reporting one.
 
     Attributes:
         error: what went wrong last, empty where nothing did.
@@ -154,7 +154,7 @@ class NodeHealth:
                 detector.statistics(),
                 image_input.not_delivered,
                 refusal=self._refusal,
-                twins=same_name(self._node),
+                same_name=same_name(self._node),
                 notes=self._notes(now),
             )
         line = self._announcer.line(finding, now)

@@ -93,7 +93,7 @@ class ImageInput:
         return CameraState(publishers, mismatch, '' if publishers else self._elsewhere())
 
     def restore(self) -> bool:
-        """Subscribe again where the subscription is lost; tell whether it was."""
+        """Subscribe again where the subscription is lost; return whether it was."""
         if self._subscription is None or self._subscription in self._node.subscriptions:
             return False
         self._subscription = self._subscribe()

@@ -44,40 +44,50 @@ def frame_from_image(message: Image) -> Frame:
 
 
 def _check_frame_id(header: Header) -> None:
-    fault = _text_fault(header.frame_id, _MAX_FRAME_ID_BYTES)
-    if fault:
-        raise ImageError(
-            'bad_frame_id', f"the image's header.frame_id {fault}: the camera's fault"
-        )
+    _check_text(
+        'bad_frame_id',
+        "the image's header.frame_id",
+        header.frame_id,
+        _MAX_FRAME_ID_BYTES,
+        fix='correct it in the camera driver',
+    )
 
 
-def _text_fault(text: str, most_bytes: int) -> str:
-    """Return what is wrong with a short text of a message, which may be empty."""
+def _check_text(reason: str, subject: str, text: str, most_bytes: int, *, fix: str = '') -> None:
+    """Refuse a text of a message that is too long or has control characters; it may be empty."""
     size = len(text.encode(errors='replace'))
     if size > most_bytes:
-        return f'must have at most {most_bytes} bytes (got {size}: {shown(text)})'
-    return name_fault(text) if text else ''
+        raise ImageError(
+            reason,
+            subject,
+            f'{size} bytes: {shown(text)}',
+            expected=f'at most {most_bytes} bytes',
+            fix=fix,
+        )
+    fault = name_fault(text) if text else ''
+    if fault:
+        raise ImageError(reason, subject, fault, fix=fix)
 
 
 def _frame_by_cv_bridge(message: Image) -> Frame:
-    fault = _text_fault(message.encoding, _MAX_ENCODING_BYTES)
-    if fault:
-        raise ImageError('unknown_encoding', f'the image encoding {fault}')
+    _check_text('unknown_encoding', 'the image encoding', message.encoding, _MAX_ENCODING_BYTES)
     try:
         import cv_bridge  # optional
     except ImportError as error:
         raise ImageError(
             'unknown_encoding',
-            f'image encoding {message.encoding!r} needs cv_bridge: sudo apt install '
-            'ros-$ROS_DISTRO-cv-bridge, '
-            f'or let the camera send one of {", ".join(PIXEL_FORMATS)}',
+            f'image encoding {message.encoding!r}',
+            'needs cv_bridge, which is not installed',
+            fix='run sudo apt install ros-$ROS_DISTRO-cv-bridge, or let the camera send one of '
+            f'{", ".join(PIXEL_FORMATS)}',
         ) from error
     try:
         bgr = cv_bridge.CvBridge().imgmsg_to_cv2(message, 'bgr8')
     except Exception as error:  # cv_bridge passes OpenCV's, NumPy's and its own errors on
         raise ImageError(
             'unknown_encoding',
-            f'cv_bridge cannot turn encoding {message.encoding!r} into bgr8: {error}',
+            f'image encoding {message.encoding!r}',
+            f'cv_bridge cannot convert it to bgr8: {error}',
         ) from error
     return frame_from_bgr(bgr)
 
@@ -95,13 +105,15 @@ def frame_from_compressed(message: CompressedImage) -> Frame:
     except ImageError as error:
         raise ImageError(
             error.reason,
-            f'compressed image (format {shown(message.format)}, {data.size} bytes): {error}',
+            f'compressed image (format {shown(message.format)}, {data.size} bytes)',
+            error.statement,
+            fix=error.fix,
         ) from error
     return frame_from_bgr(bgr)
 
 
 def frame_from_bgr(bgr: np.ndarray[Any, Any]) -> Frame:
-    """View OpenCV's usual picture, uint8 (height, width, 3), as a Frame."""
+    """View OpenCV's usual image, uint8 (height, width, 3), as a Frame."""
     height, width = bgr.shape[:2]
     flat = np.ascontiguousarray(bgr).reshape(-1)
     return Frame.view(flat, width=width, height=height, step=3 * width, encoding='bgr8')

@@ -22,7 +22,7 @@ from trt_perception.ros.serialize import LabelInfoSerializer
 __all__ = ['NO_EVENTS', 'DetectorOutputs']
 
 # rclpy's executor walks through every event handler each time it waits, twice a frame. Where no
-# subscriber can ask for more than is offered there is nothing to hear.
+# subscriber can ask for more than is offered there is no event to handle.
 NO_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
 
 
@@ -67,7 +67,7 @@ class DetectorOutputs:
         self._debug_image.offer(header, frame, detections)
 
     def publish_label_info(self, confidence_threshold: float) -> None:
-        """Publish the class names and the threshold, for whoever comes now or later."""
+        """Publish the class names and the threshold, for subscribers of now and later."""
         assert self._label_info is not None
         stamp = self._node.get_clock().now().to_msg()
         self._label_info.publish(self._serialize_labels(stamp, confidence_threshold))

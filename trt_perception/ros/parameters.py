@@ -46,9 +46,9 @@ class NodeParameters:
 
     Args:
         node: declares on it.
-        configured: tells whether the node holds a model, so that only live parameters may change.
-        check: told of a configuration before it is accepted; raises ConfigError to refuse it.
-        apply: told of the configuration before, and of the one that was accepted.
+        configured: whether the node holds a model, so that only live parameters may change.
+        check: called with a configuration before it is accepted; raises ConfigError to refuse it.
+        apply: called with the configuration before, and the one that was accepted.
 
     Raises:
         ConfigError: an override is unknown, of the wrong type or out of range; one line for each.
@@ -132,8 +132,9 @@ class NodeParameters:
             ):
                 node = self._node.get_fully_qualified_name()
                 raise ConfigError(
-                    f"parameter '{parameter.name}' cannot change while the node is configured; "
-                    f'first: ros2 lifecycle set {node} deactivate, then cleanup'
+                    f"parameter '{parameter.name}'",
+                    'cannot change while the node is configured',
+                    fix=f'run ros2 lifecycle set {node} deactivate, then cleanup',
                 )
 
     def _post_set(self, _changes: list[RosParameter]) -> None:
@@ -167,8 +168,8 @@ def _checked(name: str, value: Any) -> Any:
     """Return a value in its parameter's type, after checking all that can be said of it alone."""
     if name not in _ROWS:
         close = nearest(name, _ROWS)
-        hint = f"; did you mean '{close[0]}'?" if close else '; docs/parameters.md lists all'
-        raise ConfigError(f'parameter {shown(name)} is not known{hint}')
+        fix = f"did you mean '{close[0]}'?" if close else 'see the list in docs/parameters.md'
+        raise ConfigError(f'parameter {shown(name)}', 'not known', fix=fix)
     plain = _plain(_ROWS[name], value)
     DetectorConfig.from_values({name: plain})
     return plain

@@ -96,7 +96,7 @@ class ReplayImages(Node):
         self.create_timer(1 / options.rate, self._on_timer)
 
     def finished(self) -> bool:
-        """Tell whether all pictures were sent."""
+        """Return whether all pictures were sent."""
         return self._done
 
     def close(self) -> int:
@@ -271,4 +271,4 @@ def _opened(path: str) -> TextIO:
     try:
         return open(path, 'w', encoding='utf-8')
     except OSError as error:
-        raise ConfigError(f'--log {path}: cannot be written: {error.strerror}') from error
+        raise ConfigError(f'--log {path}', f'cannot be written: {error.strerror}') from error

@@ -33,7 +33,7 @@ def answer_always(node: Node, report: Callable[[Service, Exception], None]) -> N
 
     Args:
         node: all its services were created.
-        report: told of what a handler raised.
+        report: called with what a handler raised.
     """
     for service in node.services:
         kind = service.srv_type
