@@ -44,33 +44,28 @@ def frame_from_image(message: Image) -> Frame:
 
 
 def _check_frame_id(header: Header) -> None:
-    _check_text(
-        'bad_frame_id',
-        "the image's header.frame_id",
-        header.frame_id,
-        _MAX_FRAME_ID_BYTES,
-        fix='correct it in the camera driver',
-    )
+    if fault := _text_fault(header.frame_id, _MAX_FRAME_ID_BYTES):
+        raise ImageError(
+            'bad_frame_id',
+            "the image's header.frame_id",
+            fault[0],
+            expected=fault[1],
+            fix='correct it in the camera driver',
+        )
 
 
-def _check_text(reason: str, subject: str, text: str, most_bytes: int, *, fix: str = '') -> None:
-    """Refuse a text of a message that is too long or has control characters; it may be empty."""
+def _text_fault(text: str, most_bytes: int) -> tuple[str, str] | None:
+    """Return what was found and expected of a short text; None where it is fine or empty."""
     size = len(text.encode(errors='replace'))
     if size > most_bytes:
-        raise ImageError(
-            reason,
-            subject,
-            f'{size} bytes: {shown(text)}',
-            expected=f'at most {most_bytes} bytes',
-            fix=fix,
-        )
+        return f'{size} bytes: {shown(text)}', f'at most {most_bytes} bytes'
     fault = name_fault(text) if text else ''
-    if fault:
-        raise ImageError(reason, subject, fault, fix=fix)
+    return (fault, '') if fault else None
 
 
 def _frame_by_cv_bridge(message: Image) -> Frame:
-    _check_text('unknown_encoding', 'the image encoding', message.encoding, _MAX_ENCODING_BYTES)
+    if fault := _text_fault(message.encoding, _MAX_ENCODING_BYTES):
+        raise ImageError('unknown_encoding', 'the image encoding', fault[0], expected=fault[1])
     try:
         import cv_bridge  # optional
     except ImportError as error:
