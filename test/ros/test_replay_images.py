@@ -237,7 +237,7 @@ def test_undecodable_video(tmp_path):
     ('arguments', 'words'),
     [
         ((), ['source']),
-        (('missing',), ['missing: does not exist', 'expected a folder']),
+        (('missing',), ['missing: does not exist', 'give a folder']),
         (('FOLDER/notes.txt',), ['suffix says that it is no picture; give']),
         (('.',), ['this folder holds no picture (0 other files)']),
         (('*.png',), ['*.png: no file matches']),
