@@ -4,61 +4,37 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from enum import EnumMeta
 from pathlib import Path
 
 import cuda_recorder
 import fake_cuda
 import pytest
+from api_flow import parse_package
+from api_names import follow
+from rename_locals import rename_locals
 
 import trt_perception
 
 TABLE = json.loads((Path(__file__).parents[1] / 'data' / 'cuda_api.json').read_text())
 EVERYWHERE = set(TABLE['names']['1' * len(TABLE['releases'])])
-SOURCES = sorted((Path(trt_perception.__file__).parent / 'gpu').glob('*.py'))
-CALLS = {'call': 'runtime', 'driver_call': 'driver', 'nvrtc_call': 'nvrtc'}
 MODULES = ('driver', 'nvrtc', 'runtime')
+ROOTS = {f'cuda.bindings.{name}': name for name in MODULES}
+FUNCTIONS = r'(cuda|cu|nvrtc)[A-Z]\w+'
+STATUSES = re.compile(r'cudaError[A-Z]\w+|CUDA_ERROR_\w+')
+TREES = parse_package(Path(trt_perception.__file__).parent)
+NAMES = follow(TREES, ROOTS, FUNCTIONS)
 
 
-def chain(node):
-    """Return the parts of a().b.c, empty for anything else."""
-    parts = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    module = getattr(node.func, 'id', '') if isinstance(node, ast.Call) else ''
-    return [module, *reversed(parts)] if module in MODULES else []
-
-
-def nodes():
-    """Return every node of the sources' syntax trees."""
-    for source in SOURCES:
-        yield from ast.walk(ast.parse(source.read_text()))
-
-
-def used_names():
-    """Return each name that the sources take from the bindings, with its module."""
-    found = set()
-    for node in nodes():
-        if isinstance(node, ast.Call) and getattr(node.func, 'id', '') in CALLS:
-            name = node.args[0]
-            if isinstance(name, ast.Constant):
-                found.add(f'{CALLS[node.func.id]}.{name.value}')
-        parts = chain(node)
-        if len(parts) > 1:
-            found.add('.'.join(parts))
-    return found
-
-
-def sticky_names():
-    """Return the statuses that the sources spell out, with their enumeration."""
-    for node in nodes():
-        if isinstance(node, ast.AnnAssign) and getattr(node.target, 'id', '') == '_STICKY':
-            names = ast.literal_eval(node.value)
-            break
+def status_names():
+    """Return the statuses that the sources spell out as text, with their enumeration."""
+    nodes = [node for tree in TREES.values() for node in ast.walk(tree)]
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
+    found = {text for text in texts if isinstance(text, str) and STATUSES.fullmatch(text)}
     return {
         ('driver.CUresult.' if name.startswith('CUDA') else 'runtime.cudaError_t.') + name
-        for name in names
+        for name in found
     }
 
 
@@ -75,11 +51,57 @@ def test_the_source_uses_names_of_every_kind():
         'driver.cuLaunchKernel',
         'driver.CUresult.CUDA_SUCCESS',
         'nvrtc.nvrtcGetCUBIN',
-    } <= used_names()
-    assert len(sticky_names()) >= 20
+    } <= set(NAMES.used)
+    assert len(status_names()) >= 20
 
 
-@pytest.mark.parametrize('name', sorted(used_names() | sticky_names()))
+def test_every_object_of_cuda_is_followed():
+    assert not NAMES.dynamic
+    assert not NAMES.lost
+
+
+def test_names_of_variables_do_not_matter():
+    renamed = rename_locals(TREES)
+    assert set(follow(renamed, ROOTS, FUNCTIONS).used) == set(NAMES.used)
+    nodes = [node for tree in renamed.values() for node in ast.walk(tree)]
+    variables = {node.id for node in nodes if isinstance(node, ast.Name)}
+    assert {'renamed_runtime', 'renamed_status', 'renamed_attribute'} <= variables
+
+
+def test_a_name_that_no_release_has_is_found_wherever_it_is_used():
+    found = follow(
+        {
+            'package.bindings': ast.parse(
+                'def load():\n'
+                '    from cuda.bindings import driver, runtime as other\n'
+                '    other.cudaDirect()\n'
+                '    return driver, other\n'
+                'def call(what, *arguments):\n'
+                '    status, *values = getattr(load()[1], what)(*arguments)\n'
+                '    return values\n'
+            ),
+            'package.use': ast.parse(
+                'import package.bindings as ours\n'
+                'from package.bindings import call, load\n'
+                "call('cudaByText')\n"
+                "ours.call('cudaByModule')\n"
+                'd, _ = load()\n'
+                'd.CUnone.CU_NONE\n'
+                'x = call\n'
+                "x('cudaByVariable', d.cuArgument)\n"
+            ),
+        },
+        ROOTS,
+        FUNCTIONS,
+    )
+    assert set(found.used) == {
+        *('runtime.cudaDirect', 'runtime.cudaByText', 'runtime.cudaByModule'),
+        *('runtime.cudaByVariable', 'driver.CUnone', 'driver.CUnone.CU_NONE', 'driver.cuArgument'),
+    }
+    assert not set(found.used) & EVERYWHERE
+
+
+@pytest.mark.parametrize('name', sorted({*NAMES.used, *status_names()}))
 def test_name_exists_in_every_supported_release(name):
     assert name in EVERYWHERE
 
@@ -92,6 +114,6 @@ def test_the_stand_in_has_no_names_of_its_own():
             if isinstance(value, EnumMeta):
                 names |= {f'{module_name}.{name}.{member}' for member in value.__members__}
     assert names <= EVERYWHERE
-    assert used_names() <= names
+    assert set(NAMES.used) <= names
     functions = {name.split('.')[1] for name in EVERYWHERE}
     assert set(cuda_recorder.RELEASED_BY) | set(cuda_recorder.RELEASES) <= functions

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import copy
 import json
 from pathlib import Path
 
 import pytest
+from api_flow import parse_package
+from api_names import follow
+from rename_locals import rename_locals
 
 import trt_perception
-from trt_perception.building.engine.calibrator import CLASSES as CALIBRATORS
 
 TABLE = json.loads((Path(__file__).parents[1] / 'data' / 'tensorrt_api.json').read_text())
 SUPPORTED = [release for release in TABLE['releases'] if release != '8.6']
@@ -20,20 +23,55 @@ RELEASES = {
     for name in names
 }
 PACKAGE = Path(trt_perception.__file__).parent
-SOURCE = PACKAGE / 'stages' / 'tensorrt_runtime.py'
-
-# What stands behind a variable's or an attribute's name in the source.
-OBJECTS = {
-    '_trt': '',
-    'trt': '',
-    '_engine': 'ICudaEngine.',
-    '_runtime': 'Runtime.',
-    'context': 'IExecutionContext.',
-    '_context': 'IExecutionContext.',
-    'config': 'IRuntimeConfig.',
-    '_runtime_cache': 'IRuntimeCache.',
-    'strategy': 'DynamicShapesKernelSpecializationStrategy.',
-    'mode': 'TensorIOMode.',
+ROOTS = {'tensorrt': '', 'tensorrt_rtx': ''}
+# Constant strings that can be the module's name or one in it.
+TEXTS = r'tensorrt(_rtx)?|I[A-Z]\w+|[A-Z]\w*[a-z]\w*\.\w*'
+# The class of what a method returns or an attribute holds; empty for Python's own.
+RESULTS = {
+    'Builder.create_builder_config': 'IBuilderConfig',
+    'Builder.create_network': 'INetworkDefinition',
+    'Builder.create_optimization_profile': 'IOptimizationProfile',
+    'Builder.get_plugin_registry': 'IPluginRegistry',
+    'Builder.num_DLA_cores': '',
+    'DataType.name': '',
+    'ErrorCode.name': '',
+    'IBuilderConfig.create_timing_cache': 'ITimingCache',
+    'IBuilderConfig.get_timing_cache': 'ITimingCache',
+    'ICudaEngine.create_engine_inspector': 'EngineInspector',
+    'ICudaEngine.create_execution_context': 'IExecutionContext',
+    'ICudaEngine.create_runtime_config': 'IRuntimeConfig',
+    'ICudaEngine.device_memory_size_v2': '',
+    'ICudaEngine.get_tensor_dtype': 'DataType',
+    'ICudaEngine.get_tensor_name': '',
+    'ICudaEngine.get_tensor_profile_shape': '',
+    'ICudaEngine.get_tensor_shape': '',
+    'ICudaEngine.num_io_tensors': '',
+    'ICudaEngine.num_optimization_profiles': '',
+    'ICudaEngine.profiling_verbosity': 'ProfilingVerbosity',
+    'IExecutionContext.get_tensor_shape': '',
+    'IExecutionContext.infer_shapes': '',
+    'ILayer.get_output': 'ITensor',
+    'ILayer.metadata': '',
+    'ILayer.name': '',
+    'ILayer.num_outputs': '',
+    'INetworkDefinition.get_input': 'ITensor',
+    'INetworkDefinition.get_layer': 'ILayer',
+    'INetworkDefinition.get_output': 'ITensor',
+    'INetworkDefinition.num_layers': '',
+    'IRuntimeCache.serialize': '',
+    'IRuntimeConfig.create_runtime_cache': 'IRuntimeCache',
+    'ITensor.dtype': 'DataType',
+    'ITensor.name': '',
+    'ITensor.shape': '',
+    'ITimingCache.serialize': '',
+    'OnnxParser.get_error': 'ParserError',
+    'OnnxParser.num_errors': '',
+    'ParserError.code': 'ErrorCode',
+    'ParserError.desc': '',
+    'ParserError.node_name': '',
+    'ParserError.node_operator': '',
+    'ProfilingVerbosity.name': '',
+    'Runtime.deserialize_cuda_engine': 'ICudaEngine',
 }
 # Used only where the module has IRuntimeCache, or after asking for the name itself.
 ONLY_RTX = {
@@ -50,78 +88,6 @@ ONLY_RTX = {
     'IRuntimeConfig.set_runtime_cache',
     'IRuntimeCache.deserialize',
     'IRuntimeCache.serialize',
-}
-
-
-def chain(node):
-    """Return the parts of a.b.c, empty for anything else."""
-    parts = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    return [*([node.id] if isinstance(node, ast.Name) else []), *reversed(parts)]
-
-
-def used_names():
-    """Return the table's name of each attribute that the source takes from TensorRT."""
-    tree = ast.parse(SOURCE.read_text())
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and getattr(node.func, 'id', '') in ('getattr', 'hasattr'):
-            owner = chain(node.args[0])
-            if owner and owner[-1] in OBJECTS:
-                found.add(OBJECTS[owner[-1]] + node.args[1].value)
-        parts = chain(node)
-        for index, part in enumerate(parts[:-1]):
-            if part in OBJECTS:
-                found.add(OBJECTS[part] + '.'.join(parts[index + 1 :]))
-                break
-    return {name for name in found if not name.startswith('__') and '.__' not in name}
-
-
-def test_the_source_uses_names_of_every_kind():
-    names = used_names()
-    assert {'Runtime', 'TensorIOMode', 'TensorFormat.LINEAR'} <= names
-    assert any(name.startswith('ICudaEngine.') for name in names)
-    assert any(name.startswith('IExecutionContext.') for name in names)
-    assert ONLY_RTX & names
-
-
-@pytest.mark.parametrize('name', sorted(used_names()))
-def test_name_exists_in_every_supported_release(name):
-    assert name in RELEASES, f'no release has {name}'
-    wanted = set(RTX if name in ONLY_RTX or name == 'IRuntimeCache' else SUPPORTED)
-    missing = sorted(wanted - RELEASES[name])
-    assert not missing, f'{name} is missing in {missing}'
-
-
-def test_what_only_rtx_has_is_really_used():
-    assert used_names() >= ONLY_RTX
-
-
-# --- the builder ---------------------------------------------------------------------------------
-
-BUILDING = [
-    PACKAGE / 'building' / 'engine' / f'{name}.py'
-    for name in (
-        *('build', 'calibrator', 'capabilities', 'config', 'hints', 'inspector', 'network'),
-        *('progress', 'release'),
-    )
-]
-BUILDING_OBJECTS = {
-    'trt': '',
-    'module': '',
-    'builder': 'Builder.',
-    'cache': 'ITimingCache.',
-    'config': 'IBuilderConfig.',
-    'execution': 'IExecutionContext.',
-    'inspector': 'EngineInspector.',
-    'layer': 'ILayer.',
-    'native': 'ICudaEngine.',
-    'network': 'INetworkDefinition.',
-    'parser': 'OnnxParser.',
-    'profile': 'IOptimizationProfile.',
-    'registry': 'IPluginRegistry.',
 }
 # What is only known when it runs, by the part of the name that stands in the source.
 FOUND = {
@@ -157,50 +123,98 @@ LIMITED = {
 }
 
 
-def builder_names():
-    """Return the table's name of each attribute that the builder takes, or looks up by name."""
-    found, prefixes = set(), set()
-    for path in BUILDING:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, 'attr', '') == 'find':
-                text = node.args[0]
-                if isinstance(text, ast.Constant):
-                    found.add(text.value)
-                elif isinstance(text, ast.JoinedStr):
-                    prefixes.add(text.values[0].value)
-            parts = chain(node)
-            for index, part in enumerate(parts[:-1]):
-                if part in BUILDING_OBJECTS:
-                    found.add(BUILDING_OBJECTS[part] + '.'.join(parts[index + 1 :]))
-                    break
-    unknown = prefixes - set(FOUND)
-    assert not unknown, f'say in FOUND what {unknown} can become'
-    found |= {prefix + name for prefix in prefixes for name in FOUND[prefix]}
-    found |= set(CALIBRATORS.values())  # looked up through this table
-    return {name for name in found if '__' not in name}
+def names_of(trees):
+    """Return what modules take from TensorRT."""
+    return follow(trees, ROOTS, TEXTS, results=RESULTS, lookup='.TensorRt.find')
 
 
-def test_the_builder_uses_names_of_every_kind():
-    names = builder_names()
-    assert {'Builder', 'OnnxParser', 'DeviceType.DLA', 'BuilderFlag.FP16'} <= names
-    for prefix in set(BUILDING_OBJECTS.values()) | set(FOUND):
-        assert any(name.startswith(prefix) for name in names), prefix
+TREES = parse_package(PACKAGE)
+NAMES = names_of(TREES)
+RUNTIME = 'trt_perception.stages.'
 
 
-@pytest.mark.parametrize('name', sorted(builder_names()))
-def test_the_builder_takes_names_that_exist(name):
-    assert name in RELEASES, f'no release has {name}'
-    missing = sorted(set(LIMITED.get(name, SUPPORTED)) - RELEASES[name])
+def places():
+    """Return (name, whether the runtime uses it) for the runtime and for all else."""
+    found = {
+        (name, where.startswith(RUNTIME)) for name, used in NAMES.used.items() for where in used
+    }
+    made = {prefix + name for prefix, names in FOUND.items() for name in names}
+    return sorted(found | {(name, False) for name in made})
+
+
+def used_outside_the_runtime():
+    return {name for name, runtime in places() if not runtime}
+
+
+def test_every_kind_of_name_is_used():
+    runtime = {name for name, within in places() if within}
+    assert {'Runtime', 'TensorIOMode', 'TensorFormat.LINEAR'} <= runtime
+    assert any(name.startswith('ICudaEngine.') for name in runtime)
+    assert any(name.startswith('IExecutionContext.') for name in runtime)
+    assert runtime >= ONLY_RTX
+    others = used_outside_the_runtime()
+    assert {'Builder', 'OnnxParser', 'DeviceType.DLA', 'BuilderFlag.FP16'} <= others
+    assert others >= set(LIMITED)
+    for kind in {f'{kind}.' for kind in RESULTS.values() if kind} | set(FOUND):
+        assert any(name.startswith(kind) for name in {*NAMES.used, *others}), kind
+
+
+@pytest.mark.parametrize(('name', 'runtime'), places())
+def test_name_exists_in_every_supported_release(name, runtime):
+    assert name in RELEASES, f'no release has {name}, which is used in {NAMES.used[name]}'
+    if runtime:
+        wanted = RTX if name in ONLY_RTX or name == 'IRuntimeCache' else SUPPORTED
+    else:
+        wanted = LIMITED.get(name, SUPPORTED)
+    missing = sorted(set(wanted) - RELEASES[name])
     assert not missing, f'{name} is missing in {missing}'
 
 
-def test_what_is_limited_is_really_used():
-    assert builder_names() >= set(LIMITED)
+def test_every_object_of_tensorrt_is_followed():
+    assert not NAMES.unknown, 'say in RESULTS what these are attributes of'
+    assert {where.rpartition('engine.')[2] for where in NAMES.dynamic} == {'release.TensorRt.find'}
+    assert NAMES.beginnings == set(FOUND), 'say in FOUND what these can become'
+    assert not NAMES.lost
+
+
+def test_names_of_variables_do_not_matter():
+    renamed = rename_locals(TREES)
+    found = names_of(renamed)
+    assert set(found.used) == set(NAMES.used)
+    assert found.beginnings == NAMES.beginnings
+    nodes = [node for tree in renamed.values() for node in ast.walk(tree)]
+    variables = {node.id for node in nodes if isinstance(node, ast.Name)}
+    objects = ('trt', 'builder', 'config', 'engine', 'inspector', 'layer', 'network', 'parser')
+    assert {f'renamed_{name}' for name in objects} <= variables
+
+
+def test_a_name_that_no_release_has_is_found_wherever_it_is_used():
+    wrong = {
+        *('IBuilderConfig.set_timing_cache', 'ICudaEngine.refittable', 'ILayer.set_output_type'),
+        *('IExecutionContext.profiler', 'IExecutionContext.set_tensor_address'),
+        *('IExecutionContext.is_stream_capturable', 'IRuntimeConfig.set_runtime_cache'),
+        *(
+            'IInt8MinMaxCalibrator',
+            'IPluginRegistry.load_library',
+            'INetworkDefinition.num_inputs',
+        ),
+    }
+    assert wrong <= set(NAMES.used)
+    words = {name.rpartition('.')[2] for name in wrong}
+    trees = copy.deepcopy(TREES)
+    for node in [node for tree in trees.values() for node in ast.walk(tree)]:
+        if isinstance(node, ast.Attribute) and node.attr in words:
+            node.attr += '_of_none'
+        elif isinstance(node, ast.Constant) and node.value in words:
+            node.value += '_of_none'
+    found = set(names_of(trees).used)
+    assert {f'{name}_of_none' for name in wrong} <= found
+    assert not wrong & found
 
 
 def test_no_number_stands_for_a_flag():
     """Numbers of flags differ between releases, so only names may be shifted into bits."""
-    for path in BUILDING:
+    for path in (PACKAGE / 'building' / 'engine').glob('*.py'):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.LShift):
                 assert not isinstance(node.right, ast.Constant), path
