@@ -65,7 +65,7 @@ def test_names_of_variables_do_not_matter():
     assert set(follow(renamed, ROOTS, FUNCTIONS).used) == set(NAMES.used)
     nodes = [node for tree in renamed.values() for node in ast.walk(tree)]
     variables = {node.id for node in nodes if isinstance(node, ast.Name)}
-    assert {'renamed_runtime', 'renamed_status', 'renamed_attribute'} <= variables
+    assert {'renamed_module', 'renamed_status', 'renamed_function'} <= variables
 
 
 def test_a_name_that_no_release_has_is_found_wherever_it_is_used():

@@ -53,7 +53,7 @@ class Names(Uses):
         self.dynamic, self.lost, self.outside = set(), set(), set()
         self._values = defaultdict(frozenset)
         self._readers = defaultdict(set)
-        self._made = {}
+        self._made, self._forward = {}, {}
         self._modules = {
             name: Scope(None, stored_names(tree), name) for name, tree in trees.items()
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from api_flow import CONSUME
+from api_flow import FORWARDED
 from api_flow import KEEP
 from api_flow import NONE
 from api_flow import TAKE
@@ -135,12 +136,23 @@ class Uses:
             if any(isinstance(value, Row | Many) for value in owners):
                 return self._container_call(node.func, owners, arguments, scope)
         callees = self._eval(node.func, scope)
+        if External('getattr') in callees and self._is_forwarded(node, scope):
+            return frozenset({External(FORWARDED)})
         if any(self._looks_up(callee) for callee in callees):
             arguments = [
                 values | {Text(each.value)} if isinstance(each, ast.Constant) else values
                 for each, values in zip(node.args, arguments, strict=False)
             ]
         return self._call_values(callees, arguments, keywords, ast.unparse(node.func), scope)
+
+    def _is_forwarded(self, node, scope):
+        """Leave getattr(module, name) of two parameters to each call of the function."""
+        places = [a.arg for a in scope.function.node.args.args] if scope.function else []
+        names = [getattr(each, 'id', '') for each in node.args[:2]]
+        if len(node.args) != 2 or not set(names) <= set(places):
+            return False
+        self._forward[scope.function] = [places.index(name) for name in names]
+        return True
 
     def _looks_up(self, callee):
         if isinstance(callee, External):
@@ -199,6 +211,11 @@ class Uses:
 
     def _bind_arguments(self, function, arguments, keywords):
         given = function.node.args
+        if function in self._forward and len(arguments) > max(self._forward[function]):
+            owner, name = (arguments[index] for index in self._forward[function])
+            for text in leaves(name):
+                if isinstance(text, Text):
+                    self._attribute(owner, text.value)
         places = [argument.arg for argument in [*given.posonlyargs, *given.args]]
         named = {*places, *(argument.arg for argument in given.kwonlyargs)}
         for name, values in zip(places, arguments, strict=False):
