@@ -335,8 +335,8 @@ class TensorRtContext:
         for name, address in addresses.items():
             if not self._context.set_tensor_address(name, address):
                 raise EngineError(
-                    f'set_tensor_address({name})',
-                    f'failed: {self._owner.errors()}',
+                    f'set_tensor_address({name}) failed',
+                    self._owner.errors(),
                 )
 
     def enqueue(self, stream: Stream) -> None:
@@ -349,8 +349,8 @@ class TensorRtContext:
         if not self._context.execute_async_v3(stream.handle):
             stream.raise_if_lost()
             raise EngineError(
-                'execute_async_v3',
-                f'failed: {self._owner.errors()}',
+                'execute_async_v3 failed',
+                self._owner.errors(),
                 fix=self._fix,
             )
 
