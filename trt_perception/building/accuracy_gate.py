@@ -13,7 +13,6 @@ import onnx
 
 from trt_perception.building.engine_manifest import described
 from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.building.precision.calibration_images import find_files
 from trt_perception.building.report import StepProgress
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import ConfigError
@@ -76,22 +75,24 @@ class Accuracy:
         }
 
 
-def check_labels(options: BuildOptions, class_names: Sequence[str]) -> None:
+def check_labels(
+    images: Sequence[Path], annotations: Path | None, class_names: Sequence[str]
+) -> None:
     """Look whether images, labels and classes belong together, before anything takes long.
 
     Raises:
         ConfigError: they do not, or there are none.
     """
-    if options.validate_images is not None:
-        images = find_files(options.validate_images)
-        dataset = Dataset.of(images, options.annotations, allow_missing=True)
-        try:
-            dataset.class_map(class_names)
-        except ConfigError as error:
-            raise ConfigError(
-                f'{error}\nbuild_engine takes none: give --class-names as the annotations have '
-                'them, or build without --annotations and measure with evaluate_engine'
-            ) from error
+    if not images:
+        return
+    dataset = Dataset.of(images, annotations, allow_missing=True)
+    try:
+        dataset.class_map(class_names)
+    except ConfigError as error:
+        raise ConfigError(
+            f'{error}\nbuild_engine takes none: give --class-names as the annotations have '
+            'them, or build without --annotations and measure with evaluate_engine'
+        ) from error
 
 
 def onnx_file(path: Path, model: onnx.ModelProto, recognised: Recognised) -> ModelFile:
@@ -108,6 +109,7 @@ def onnx_file(path: Path, model: onnx.ModelProto, recognised: Recognised) -> Mod
 
 def measure_accuracy(
     options: BuildOptions,
+    images: Sequence[Path],
     reference: ModelFile,
     built: ModelFile,
     runtime: str,
@@ -117,7 +119,8 @@ def measure_accuracy(
     """Run the original and what was built over the images of --validate.
 
     Args:
-        options: which images, which labels.
+        options: which labels.
+        images: the files that --validate names.
         reference: the original in FP32.
         built: the engine, or the converted ONNX model where no GPU is.
         runtime: what runs ``built``, in words.
@@ -129,8 +132,6 @@ def measure_accuracy(
         EngineError: a model cannot be run here, or nothing is found and --max-accuracy-drop given.
         ImageError: an image cannot be read.
     """
-    assert options.validate_images is not None
-    images = find_files(options.validate_images)
     with opened(reference) as one, opened(built) as other:
         report = compare_models(
             one,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 from typing import Final
 
@@ -25,23 +25,13 @@ from trt_perception.model.model_file import ModelFile
 from trt_perception.model.recognition.recognise import Recognised
 from trt_perception.model.tensors import TensorSpec
 
-__all__ = ['BuildResults', 'described', 'engine_manifest', 'identity', 'recorded_options']
+__all__ = ['described', 'engine_manifest', 'identity', 'recorded_options', 'with_results']
 
 #: Where things are put, not what is built.
 NOT_RECORDED: Final = (
     *('output', 'json', 'store', 'store_keep_days', 'verbose', 'compare_fp16', 'qdq_onnx'),
     *('timing_cache', 'calibration_cache'),
 )
-
-
-@dataclass(frozen=True)
-class BuildResults:
-    """What was found out about an engine after, or while, it was built; None: nobody looked."""
-
-    layers: Mapping[str, int] | None = None
-    calibration: CalibrationRecord | None = None
-    accuracy: AccuracyRecord | None = None
-    agreement: AgreementRecord | None = None
 
 
 def recorded_options(options: BuildOptions) -> dict[str, OptionValue]:
@@ -68,7 +58,7 @@ def engine_manifest(
     options: BuildOptions,
     plan: BuiltPlan,
     image: str,
-    verdicts: BuildResults,
+    calibration: CalibrationRecord | None,
 ) -> Manifest:
     """Return the manifest of an engine.
 
@@ -78,7 +68,7 @@ def engine_manifest(
         options: what was asked.
         plan: what came of it.
         image: name of the image input, which the profiles are of.
-        verdicts: what was found out about it.
+        calibration: that it was built with, None without one.
     """
     notes = dict(source.file.manifest.notes) if source.file.manifest else {}
     gpu = plan.gpu
@@ -89,10 +79,10 @@ def engine_manifest(
         cuda=(gpu.cuda['driver'], gpu.cuda['runtime']) if gpu else None,
         options=recorded_options(options),
         profiles=tuple({image: ProfileRange(p.min, p.opt, p.max)} for p in plan.profiles),
-        precision=PrecisionRecord(options.precision, options.keep_fp32, verdicts.layers),
-        calibration=verdicts.calibration,
-        accuracy=verdicts.accuracy,
-        agreement=verdicts.agreement,
+        precision=PrecisionRecord(options.precision, options.keep_fp32, None),
+        calibration=calibration,
+        accuracy=None,
+        agreement=None,
     )
     return Manifest(
         onnx=FileIdentity(source.file.path.name, source.file.sha256, len(source.file.content)),
@@ -105,6 +95,28 @@ def engine_manifest(
         notes=notes,
         build=build,
     )
+
+
+def with_results(
+    engine: ModelFile,
+    layers: Mapping[str, int] | None,
+    accuracy: AccuracyRecord | None,
+    agreement: AgreementRecord,
+) -> ModelFile:
+    """Return an engine whose manifest holds what was measured on it.
+
+    Args:
+        engine: with its manifest.
+        layers: how many compute in each type; None where it was not loaded.
+        accuracy: on labelled images, None without them.
+        agreement: with the detections of the original.
+    """
+    assert engine.manifest is not None
+    assert engine.manifest.build is not None
+    build = engine.manifest.build
+    precision = replace(build.precision, as_built=layers)
+    build = replace(build, precision=precision, accuracy=accuracy, agreement=agreement)
+    return replace(engine, manifest=replace(engine.manifest, build=build))
 
 
 def described(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import onnx
 
@@ -86,7 +88,7 @@ def check(context: Context, source: OnnxSource) -> None:
 
 
 def recognise(
-    context: Context, source: OnnxSource
+    context: Context, source: OnnxSource, validation: Sequence[Path]
 ) -> tuple[dict[str, tuple[int, ...]], Recognised]:
     """Find out the shapes to build for, and how the model is fed and read."""
     with context.report.step('recognise', context.progress) as step:
@@ -97,7 +99,7 @@ def recognise(
         recognised = recognise_source(source, context.options, outputs, shape)
         inputs = [replace(t, shape=shapes.get(t.name, t.shape)) for t in source.inputs]
         check_readable(source, recognised, tuple(inputs), outputs)
-        check_labels(context.options, recognised.class_names)
+        check_labels(validation, context.options.annotations, recognised.class_names)
         batch = min((profile.min[0] for profile in profiles), default=shape[0])
         if batch != 1:
             context.report.warn(

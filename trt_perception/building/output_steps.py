@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from trt_perception.building.engine.build import BuiltPlan
-from trt_perception.building.engine_manifest import BuildResults
 from trt_perception.building.engine_manifest import described
 from trt_perception.building.engine_manifest import engine_manifest
 from trt_perception.building.engine_manifest import identity
@@ -18,6 +17,7 @@ from trt_perception.building.output_files import write_models
 from trt_perception.building.precision.prepare_precision import ConvertedModel
 from trt_perception.building.prepare import image_input
 from trt_perception.building.report import Context
+from trt_perception.model.build_record import CalibrationRecord
 from trt_perception.model.manifest import Manifest
 from trt_perception.model.manifest import manifest_path
 from trt_perception.model.model_file import ModelFile
@@ -31,11 +31,11 @@ def describe(
     source: OnnxSource,
     recognised: Recognised,
     plan: BuiltPlan,
-    verdicts: BuildResults,
+    calibration: CalibrationRecord | None,
 ) -> ModelFile:
     """Return the engine with its manifest, nothing written yet."""
     image = image_input(source).name
-    manifest = engine_manifest(source, recognised, context.options, plan, image, verdicts)
+    manifest = engine_manifest(source, recognised, context.options, plan, image, calibration)
     path = context.options.engine_path()
     return ModelFile(path, plan.content, identity(path.name, plan.content).sha256, manifest)
 

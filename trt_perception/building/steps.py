@@ -10,16 +10,14 @@ from __future__ import annotations
 from trt_perception.building import engine_steps
 from trt_perception.building import model_steps
 from trt_perception.building import output_steps
+from trt_perception.building.build_inputs import BuildInputs
 from trt_perception.building.engine.config import plugin_files
-from trt_perception.building.engine.release import TensorRt
-from trt_perception.building.engine_manifest import BuildResults
-from trt_perception.building.graph.onnx_model import OnnxSource
+from trt_perception.building.engine_manifest import with_results
 from trt_perception.building.graph.quantise_check import is_quantised
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.output_files import check_outputs
 from trt_perception.building.precision.calibrate import choose_images
 from trt_perception.building.precision.calibrate import unused_options
-from trt_perception.building.precision.calibration_images import ImageSet
 from trt_perception.building.precision.calibration_images import find_files
 from trt_perception.building.report import BuildReport
 from trt_perception.building.report import Context
@@ -83,19 +81,18 @@ def _run(context: Context) -> None:
     context.report.warn(unused_options(options, quantised=quantised))
     # Looked for now, because a wrong name must not cost a build.
     validation = find_files(options.validate_images) if options.validate_images else []
-    calibrated = {path.resolve() for path in images.paths} if images else set()
-    both = calibrated & {path.resolve() for path in validation}
-    if both:
+    inputs = BuildInputs(source, tensorrt, images, tuple(validation))
+    if inputs.in_both:
         context.report.warn(
-            f'{len(both)} images serve calibration and validation both, and flatter the accuracy: '
-            'validate on others'
+            f'{inputs.in_both} images serve calibration and validation both, and flatter the '
+            'accuracy: validate on others'
         )
     place = engine = qdq_model = None
     if options.store is not None:
-        place = StorePlace(options, source, tensorrt, images, validation)
+        place = StorePlace(options, inputs)
         engine = _stored(context, place)
     if engine is None:
-        engine, qdq_model = _make(context, source, tensorrt, images)
+        engine, qdq_model = _make(context, inputs)
     output_steps.write(context, engine, qdq_model, replaces)
     if place is not None and not context.report.reused:
         try:
@@ -114,25 +111,23 @@ def _stored(context: Context, place: StorePlace) -> ModelFile | None:
         return engine
 
 
-def _make(
-    context: Context, source: OnnxSource, tensorrt: TensorRt, images: ImageSet | None
-) -> tuple[ModelFile, ModelFile | None]:
+def _make(context: Context, inputs: BuildInputs) -> tuple[ModelFile, ModelFile | None]:
+    source, tensorrt = inputs.source, inputs.tensorrt
     model_steps.check(context, source)
-    shapes, recognised = model_steps.recognise(context, source)
+    shapes, recognised = model_steps.recognise(context, source, inputs.validation)
     slimmed = model_steps.slim(context, source.model, shapes)
-    precise = model_steps.precision(context, slimmed, images, recognised, tensorrt, shapes)
+    precise = model_steps.precision(
+        context, slimmed, inputs.calibration, recognised, tensorrt, shapes
+    )
     queries = model_steps.queries(context, slimmed, recognised, shapes)
     plan = engine_steps.build(context, source, recognised, precise, tensorrt)
-    calibrated = BuildResults(calibration=precise.calibration)
-    engine = output_steps.describe(context, source, recognised, plan, calibrated)
+    engine = output_steps.describe(context, source, recognised, plan, precise.calibration)
     verified = engine_steps.verify(context, engine, plan, precise, shapes)
     engine_steps.compare(context, slimmed, tensorrt, verified, shapes)
-    built = Candidate(source, recognised, precise, engine, verified is not None, queries)
-    accuracy, agreement = validate(context, built, images)
-    verdicts = BuildResults(
-        verified.precisions if verified else None, precise.calibration, accuracy, agreement
-    )
+    built = Candidate(inputs, recognised, precise, engine, verified is not None, queries)
+    accuracy, agreement = validate(context, built)
+    layers = verified.precisions if verified else None
     return (
-        output_steps.describe(context, source, recognised, plan, verdicts),
+        with_results(engine, layers, accuracy, agreement),
         output_steps.quantised_model(context.options, source, precise, recognised),
     )

@@ -19,8 +19,8 @@ from trt_perception.building.agreement_gate import compare_until_sure
 from trt_perception.building.agreement_gate import hold_to
 from trt_perception.building.agreement_gate import judge
 from trt_perception.building.agreement_gate import unmeasured
+from trt_perception.building.build_inputs import BuildInputs
 from trt_perception.building.engine.capabilities import not_by_onnx_runtime
-from trt_perception.building.graph.onnx_model import OnnxSource
 from trt_perception.building.graph.quantise_check import is_quantised
 from trt_perception.building.graph.query_decoder import QueryDecoder
 from trt_perception.building.precision.calibration_images import ImageSet
@@ -41,7 +41,7 @@ class Candidate:
     """What is compared with the original.
 
     Attributes:
-        source: the original.
+        inputs: the original, and the images.
         recognised: how both are fed and read.
         precise: the model that the engine was built from.
         engine: the engine, with its manifest.
@@ -49,7 +49,7 @@ class Candidate:
         queries: its decoder where it is one of queries, in a type of 16 bits; else None.
     """
 
-    source: OnnxSource
+    inputs: BuildInputs
     recognised: Recognised
     precise: ConvertedModel
     engine: ModelFile
@@ -60,20 +60,19 @@ class Candidate:
     def original(self) -> str:
         """What the original is, in words."""
         narrow = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
-        types = {tensor.data_type for tensor in self.source.model.graph.initializer}
-        exact = not narrow & types and not is_quantised(self.source.model)
+        types = {tensor.data_type for tensor in self.inputs.source.model.graph.initializer}
+        exact = not narrow & types and not is_quantised(self.inputs.source.model)
         return 'FP32' if exact else 'the ONNX file'
 
 
 def validate(
-    context: Context, candidate: Candidate, images: ImageSet | None
+    context: Context, candidate: Candidate
 ) -> tuple[AccuracyRecord | None, AgreementRecord]:
     """Compare what was built with the original, and hold it to the gates.
 
     Args:
         context: of the build; --validate names the images, else those of the calibration serve.
         candidate: what was built.
-        images: of the calibration, None where there was none.
 
     Raises:
         EngineError: it lost more than --max-accuracy-drop, or is another detector by now.
@@ -84,7 +83,7 @@ def validate(
     with report.step('validate', context.progress) as step:
         accuracy: Accuracy | None = None
         if context.options.validate_images is None:
-            found = look.at_calibration(images)
+            found = look.at_calibration()
         else:
             accuracy, found = look.at_validation()
         lines = []
@@ -97,7 +96,7 @@ def validate(
             record = unmeasured(found)
             report.agreement = {**vars(record), 'summary': 'not measured'}
             step.outcome = '\n'.join([*lines, 'not measured'])
-            if look.has_no_images(images):
+            if look.has_no_images:
                 step.skip('no images given (--validate)')
         else:
             record = judge(found, context.options)
@@ -125,14 +124,16 @@ class _Look:
         self._options = context.options
         self._progress = context.progress
         self._candidate = candidate
+        self._inputs = candidate.inputs
         tensorrt = context.report.configuration['tensorrt']
         self._runtime = f'{tensorrt["flavour"]} {tensorrt["version"]}'
         if not candidate.runs:
             self._runtime = 'ONNX Runtime, not the engine'
 
-    def has_no_images(self, calibration: ImageSet | None) -> bool:
-        """Return whether nobody gave any."""
-        return self._options.validate_images is None and calibration is None
+    @property
+    def has_no_images(self) -> bool:
+        """Whether nobody gave any."""
+        return not self._inputs.validation and self._inputs.calibration is None
 
     def at_validation(self) -> tuple[Accuracy | None, Compared | str]:
         """Return what all images of --validate show, or why nothing can be measured."""
@@ -151,14 +152,20 @@ class _Look:
                 '--validate, and measure on the target with evaluate_engine'
             ) from error
         accuracy = measure_accuracy(
-            options, reference, built, self._runtime, self._progress, self._candidate.original
+            options,
+            self._inputs.validation,
+            reference,
+            built,
+            self._runtime,
+            self._progress,
+            self._candidate.original,
         )
         count = accuracy.images
         return accuracy, itself or self._compared(
             accuracy.agreement, count, count, (), 'validation'
         )
 
-    def at_calibration(self, images: ImageSet | None) -> Compared | str:
+    def at_calibration(self) -> Compared | str:
         """Return what some images of the calibration show, or why nothing can be measured."""
         runs, target = self._candidate.runs, self._on_the_target()
         unlike = not_by_onnx_runtime(self._options.precision)
@@ -166,6 +173,7 @@ class _Look:
             return f'no GPU runs the engine here, and ONNX Runtime {unlike}: {target}'
         if itself := self._is_itself():
             return itself
+        images = self._inputs.calibration
         if images is None:
             return (
                 'no images were given: give --validate DIR with images as the camera sees them; '
@@ -211,7 +219,7 @@ class _Look:
 
     def _is_itself(self) -> str:
         """Return why what could be run is the original itself, empty where it is not."""
-        if self._candidate.runs or not is_quantised(self._candidate.source.model):
+        if self._candidate.runs or not is_quantised(self._candidate.inputs.source.model):
             return ''
         return (
             'the ONNX file came quantised, and without a GPU there is nothing else to compare it '
@@ -226,10 +234,10 @@ class _Look:
         )
 
     def _reference(self) -> ModelFile:
-        source = self._candidate.source
+        source = self._candidate.inputs.source
         return onnx_file(source.file.path, source.model, self._candidate.recognised)
 
     def _stand_in(self) -> ModelFile:
         """Return what ONNX Runtime runs in the engine's place."""
-        path = self._candidate.source.file.path
+        path = self._candidate.inputs.source.file.path
         return onnx_file(path, self._candidate.precise.stand_in, self._candidate.recognised)

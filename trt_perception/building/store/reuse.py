@@ -7,12 +7,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from trt_perception.building.engine.release import TensorRt
+from trt_perception.building.build_inputs import BuildInputs
 from trt_perception.building.engine_manifest import identity
 from trt_perception.building.engine_manifest import recorded_options
-from trt_perception.building.graph.onnx_model import OnnxSource
 from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.building.precision.calibration_images import ImageSet
 from trt_perception.building.report import BuildReport
 from trt_perception.building.store.engine_store import EngineStore
 from trt_perception.building.store.engine_store import StoredEngine
@@ -36,37 +34,27 @@ class StorePlace:
 
     Args:
         options: with ``store``.
-        source: what is built from.
-        tensorrt: that would build.
-        calibration: images that would calibrate.
-        validation: files that would be looked at.
+        inputs: what would be built from.
 
     Raises:
         ConfigError: the store's folder, or a file that counts, cannot be used.
     """
 
-    def __init__(
-        self,
-        options: BuildOptions,
-        source: OnnxSource,
-        tensorrt: TensorRt,
-        calibration: ImageSet | None,
-        validation: list[Path],
-    ) -> None:
+    def __init__(self, options: BuildOptions, inputs: BuildInputs) -> None:
         assert options.store is not None
         self._options = options
-        self._source = source
+        source = self._source = inputs.source
         self._store = EngineStore(options.store)
         contents = {
             'manifest': _digest(repr(source.file.manifest).encode()),
             'config': _digest(repr(source.file.config).encode()),
         }
-        if calibration is not None:
-            contents['calibration_images'] = calibration.sha256
+        if inputs.calibration is not None:
+            contents['calibration_images'] = inputs.calibration.sha256
         files = [options.class_names_file, options.annotations, *options.plugins]
-        for number, path in enumerate([*filter(None, files), *validation]):
+        for number, path in enumerate([*filter(None, files), *inputs.validation]):
             contents[f'{number} {path.name}'] = _digest(_content(path))
-        self.key = store_key(source.sha256, options, tensorrt, contents)
+        self.key = store_key(source.sha256, options, inputs.tensorrt, contents)
 
     def find(self, report: BuildReport) -> ModelFile | None:
         """Return the engine with its manifest, as for this build; None where there is none.
