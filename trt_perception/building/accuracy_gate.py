@@ -90,8 +90,11 @@ def check_labels(
         dataset.class_map(class_names)
     except ConfigError as error:
         raise ConfigError(
-            f'{error}\nbuild_engine takes none: give --class-names as the annotations have '
-            'them, or build without --annotations and measure with evaluate_engine'
+            error.subject,
+            error.found,
+            expected=error.expected,
+            fix='build_engine takes no mapping of classes: give --class-names as the annotations '
+            'have them, or build without --annotations and measure with evaluate_engine',
         ) from error
 
 
@@ -146,9 +149,10 @@ def measure_accuracy(
     record = _record(report, runtime)
     if record is None and options.max_accuracy_drop is not None:
         raise EngineError(
-            f'--max-accuracy-drop cannot be held: neither {original} nor what was built finds '
-            f'anything on these {report.images} images, so there is nothing to compare: use '
-            'images with objects of these classes'
+            '--max-accuracy-drop',
+            f'neither {original} nor what was built finds anything on these '
+            f'{report.images} images, so there is nothing to compare',
+            fix='use images with objects of these classes',
         )
     return Accuracy(
         record,
@@ -180,5 +184,9 @@ def _record(report: AccuracyReport, runtime: str) -> AccuracyRecord | None:
             return None
         return AccuracyRecord(report.images, 'agreement', 1.0, share, runtime)
     if first.m_ap50 is None or second.m_ap50 is None:
-        raise EngineError('the annotations hold no box on these images, so there is no mAP')
+        raise EngineError(
+            'the annotations',
+            'hold no box on these images, so there is no mAP',
+            fix='use annotations of these images',
+        )
     return AccuracyRecord(report.images, 'mAP50', first.m_ap50, second.m_ap50, runtime)

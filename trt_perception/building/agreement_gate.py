@@ -204,6 +204,8 @@ def hold_to(record: AgreementRecord, compared: Compared, options: BuildOptions) 
     if record.f1 is None or record.f1 >= LEAST or options.accept_disagreement:
         return
     raise EngineError(
-        f'only {compared.summary}: below {LEAST:.0%} it is another detector, and no engine was '
-        f'written; {advice(options)}; --accept-disagreement writes it all the same'
+        'the engine',
+        f'only {compared.summary}: below {LEAST:.0%} it is another detector, and '
+        'no engine was written',
+        fix=f'{advice(options)}; --accept-disagreement writes it all the same',
     )

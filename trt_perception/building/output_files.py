@@ -38,19 +38,24 @@ def check_report(options: BuildOptions) -> None:
     _check_place(report, options, '--json')
     models = [options.engine_path(), *filter(None, (options.qdq_onnx,))]
     if report.resolve() in [p.resolve() for m in models for p in (m, manifest_path(m))]:
-        raise ConfigError(f'{report}: is where a model or its manifest goes; name another file')
+        raise ConfigError(
+            str(report), 'is where a model or its manifest goes', fix='name another file'
+        )
 
 
 def _check_place(path: Path, options: BuildOptions, option: str) -> None:
     if not path.parent.is_dir():
-        raise ConfigError(f'{path}: cannot be written: {path.parent} is no folder; make it')
+        raise ConfigError(
+            str(path), f'cannot be written: {path.parent} is not a folder', fix='make it'
+        )
     if path.is_dir():
-        raise ConfigError(f'{path}: cannot be written: it is a folder; name a file')
+        raise ConfigError(str(path), 'cannot be written: it is a folder', fix='name a file')
     # Refuses what permissions say and, for root too, a file system that is read-only.
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise ConfigError(
-            f'{path}: cannot be written: no permission to write in {path.parent}; choose another '
-            f'place with {option}'
+            str(path),
+            f'cannot be written: no permission to write in {path.parent}',
+            fix=f'choose another place with {option}',
         )
     try:
         # For some file systems, as /proc, permissions do not tell.
@@ -58,11 +63,12 @@ def _check_place(path: Path, options: BuildOptions, option: str) -> None:
             pass
     except OSError as error:
         raise ConfigError(
-            f'{path}: cannot be written: {path.parent} takes no new files '
-            f'({error.strerror or error}); choose another place with {option}'
+            str(path),
+            f'cannot be written: {path.parent} takes no new files ({error.strerror or error})',
+            fix=f'choose another place with {option}',
         ) from error
     if path.resolve() in (options.onnx.resolve(), manifest_path(options.onnx).resolve()):
-        raise ConfigError(f'{path}: is what the engine is built from; name another file')
+        raise ConfigError(str(path), 'is what the engine is built from', fix='name another file')
 
 
 def check_outputs(options: BuildOptions) -> str:
@@ -96,13 +102,15 @@ def _check_model(
         _check_place(each, options, option)
     if os.path.lexists(manifest) and not _is_manifest(manifest):
         raise ConfigError(
-            f'{manifest}: stands where the manifest goes and is none; move it, or choose another '
-            f'place than {path}'
+            str(manifest),
+            'is where the manifest goes, and is not a manifest',
+            fix=f'move it, or choose another place than {path}',
         )
     if os.path.lexists(path) and not is_ours(path):
         raise ConfigError(
-            f'{path}: exists and is {otherwise}, so it is not overwritten; move it, or choose '
-            'another place'
+            str(path),
+            f'exists and is {otherwise}, so it is not overwritten',
+            fix='move it, or choose another place',
         )
 
 

@@ -141,15 +141,16 @@ class _Look:
         itself = self._is_itself()
         if itself and options.annotations is None:
             if options.max_accuracy_drop is not None:
-                raise EngineError(f'--max-accuracy-drop cannot be held: {itself}')
+                raise EngineError('--max-accuracy-drop', f'cannot be held: {itself}')
             return None, itself
         try:
             reference = self._reference()
             built = self._candidate.engine if self._candidate.runs else self._stand_in()
         except EngineError as error:
             raise EngineError(
-                f'accuracy in {options.precision} cannot be measured: {error}; build without '
-                '--validate, and measure on the target with evaluate_engine'
+                f'accuracy in {options.precision}',
+                f'cannot be measured: {error.statement}',
+                fix='build without --validate, and measure on the target with evaluate_engine',
             ) from error
         accuracy = measure_accuracy(
             options,
@@ -206,9 +207,13 @@ class _Look:
         most = self._options.max_accuracy_drop
         if most is not None and accuracy.drop > most:
             raise EngineError(
-                f'accuracy falls by {accuracy.drop:.4f}, more than --max-accuracy-drop {most}: '
-                f'{accuracy.summary}; keep sensitive layers in a wider type (--keep-fp32, '
-                '--keep-float), calibrate with more images, or use fp16'
+                'accuracy',
+                f'falls by {accuracy.drop:.4f}, more than --max-accuracy-drop {most}: '
+                f'{accuracy.summary}',
+                fix=(
+                    'keep sensitive layers in a wider type (--keep-fp32, --keep-float), '
+                    'calibrate with more images, or use fp16'
+                ),
             )
 
     def _compared(

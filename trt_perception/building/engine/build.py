@@ -122,8 +122,8 @@ def build_plan(
     implicit = options.precision == 'int8' and options.calibration_tool == 'tensorrt'
     if implicit != (calibration is not None):
         raise ConfigError(
-            'images for TensorRT to calibrate with belong to --precision int8 with '
-            '--calibration-tool tensorrt, and to nothing else'
+            'images for TensorRT to calibrate with',
+            'belong to --precision int8 with --calibration-tool tensorrt, and to nothing else',
         )
     stop = threading.Event()
     monitor = make_monitor(tensorrt.module, stop)
@@ -216,12 +216,11 @@ def _plan(
             if calibrator.error is not None:  # whatever became of the build
                 raise calibrator.error
     if plan is None:
-        no_range = _without_range(calibrator)
-        raise EngineError('\n'.join(filter(None, (_failure(tensorrt, options, said), no_range))))
+        raise _failure(tensorrt, options, said, _without_range(calibrator))
     content = bytes(plan)
     header = read_plan_header(content, options.engine_path().name)
     if header.module != tensorrt.flavour:
-        raise EngineError(f'{tensorrt.label} wrote a plan that is for {header.module}')
+        raise EngineError(tensorrt.label, f'wrote a plan that is for {header.module}')
     return content
 
 
@@ -245,7 +244,7 @@ def _stoppable(feed: CalibrationFeed, stop: threading.Event) -> CalibrationFeed:
     def batches() -> Iterator[npt.NDArray[np.float32]]:
         for batch in feed.batches():
             if stop.is_set():
-                raise EngineError('the calibration was stopped')
+                raise EngineError('the calibration', 'was stopped')
             yield batch
 
     return dataclasses.replace(feed, batches=batches)
@@ -259,22 +258,27 @@ def _network(tensorrt: TensorRt, said: TensorRtLog, *, strongly_typed: bool) -> 
         flag = int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
         network = builder.create_network(1 << flag if strongly_typed else 0)
     except Exception as error:  # bindings raise TypeError where C++ gives a null pointer
-        raise EngineError(_no_builder(tensorrt, said)) from error
+        raise _no_builder(tensorrt, said) from error
     if network is None:
-        raise EngineError(_no_builder(tensorrt, said))
+        raise _no_builder(tensorrt, said)
     return builder, network
 
 
-def _no_builder(tensorrt: TensorRt, said: TensorRtLog) -> str:
-    return (
-        f'{tensorrt.label} cannot make a builder; it needs a GPU and its driver, TensorRT-RTX '
-        f'needs neither (--runtime tensorrt_rtx). It said: {said.last_errors()}'
+def _no_builder(tensorrt: TensorRt, said: TensorRtLog) -> EngineError:
+    return EngineError(
+        tensorrt.label,
+        f'cannot make a builder. TensorRT reported: {said.last_errors()}',
+        fix='build where a GPU and its driver are, or with TensorRT-RTX, which needs neither '
+        '(--runtime tensorrt_rtx)',
     )
 
 
-def _failure(tensorrt: TensorRt, options: BuildOptions, said: TensorRtLog) -> str:
+def _failure(
+    tensorrt: TensorRt, options: BuildOptions, said: TensorRtLog, no_range: str
+) -> EngineError:
     hint = explain(said.errors)
     heard = ' '.join(said.last_errors().split())
-    lines = [f'{options.onnx.name}: {tensorrt.label} built no engine']
-    lines += [hint] if hint else []
-    return '\n'.join([*lines, f'it said: {heard}'])
+    lines = [f'{tensorrt.label} built no engine']
+    lines += [hint.meaning] if hint else []
+    lines += [f'TensorRT reported: {heard}', *filter(None, [no_range])]
+    return EngineError(options.onnx.name, '\n'.join(lines), fix=hint.action if hint else '')

@@ -149,10 +149,14 @@ class _Callbacks:
         if batch is None:
             return None
         if batch.shape != feed.shape:
-            raise ConfigError(f'expected batches of {feed.shape} (got {batch.shape})')
+            raise ConfigError(
+                'the calibration', str(batch.shape), expected=f'batches of {feed.shape}'
+            )
         given = {**feed.constants, feed.name: batch.astype(np.float32, copy=False)}
         if unknown := set(names) - set(given):
-            raise ConfigError(f'nothing is known of the inputs {", ".join(unknown)}')
+            raise ConfigError(
+                'the calibration', f'nothing is known of the inputs {", ".join(unknown)}'
+            )
         return [self._upload(name, given[name]) for name in names]
 
     @_kept

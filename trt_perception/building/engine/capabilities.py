@@ -37,7 +37,7 @@ def check_release(tensorrt: TensorRt, options: BuildOptions) -> None:
         *_refused_by_gpu(tensorrt, options),
     ]
     if refused:
-        raise EngineError('\n'.join(f'{tensorrt.label}: {sentence}' for sentence in refused))
+        raise EngineError(tensorrt.label, '\n'.join(refused))
 
 
 def _refused_by_release(tensorrt: TensorRt, options: BuildOptions) -> Iterable[str]:

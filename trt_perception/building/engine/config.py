@@ -82,8 +82,9 @@ def configure(
 def _use_dla(tensorrt: TensorRt, builder: Any, config: Any, core: int) -> None:
     if core >= builder.num_DLA_cores:
         raise EngineError(
-            f'--dla-core {core}: {tensorrt.label} finds {builder.num_DLA_cores} DLA cores on this '
-            'machine; leave it out to run on the GPU'
+            f'--dla-core {core}',
+            f'{tensorrt.label} finds {builder.num_DLA_cores} DLA cores on this machine',
+            fix='leave it out to run on the GPU',
         )
     config.default_device_type = tensorrt.module.DeviceType.DLA
     config.DLA_core = core
@@ -94,7 +95,11 @@ def _set_targets(tensorrt: TensorRt, config: Any, names: list[str]) -> None:
     for index, name in enumerate(names):
         target = tensorrt.find(f'ComputeCapability.{name}')
         if not config.set_compute_capability(target, index):
-            raise EngineError(f'{tensorrt.label} refuses to build for {name}')
+            raise EngineError(
+                tensorrt.label,
+                f'refuses to build for {name}',
+                fix='leave it out of --compute-capabilities',
+            )
 
 
 def plugin_files(libraries: tuple[Path, ...]) -> tuple[Path, ...]:
@@ -106,7 +111,9 @@ def plugin_files(libraries: tuple[Path, ...]) -> tuple[Path, ...]:
     try:
         return tuple(read_checked(library)[1] for library in libraries)
     except EngineError as error:
-        raise EngineError(f'--plugins {error}') from error
+        raise EngineError(
+            f'--plugins {error.subject}', error.found, expected=error.expected, fix=error.fix
+        ) from error
 
 
 def load_plugins(
@@ -122,7 +129,8 @@ def load_plugins(
     for library, resolved in zip(libraries, plugin_files(libraries), strict=True):
         if registry.load_library(str(resolved)) is None:
             raise EngineError(
-                f'--plugins {library}: cannot be loaded; TensorRT said: {said.last_errors(3)}'
+                f'--plugins {library}',
+                f'cannot be loaded; TensorRT reported: {said.last_errors(3)}',
             )
 
 
@@ -191,4 +199,6 @@ class TimingCache:
         except FileNotFoundError:
             return b''
         except OSError as error:
-            raise ConfigError(f'--timing-cache {self._path}: {error.strerror}') from error
+            raise ConfigError(
+                f'--timing-cache {self._path}', error.strerror or str(error)
+            ) from error

@@ -129,8 +129,7 @@ HINTS: Final = (
 )
 
 
-def explain(lines: Iterable[str]) -> str:
-    """Return the known meanings of what TensorRT said, empty where none is known."""
+def explain(lines: Iterable[str]) -> Hint | None:
+    """Return what TensorRT's text is known to mean, None where nothing is known."""
     text = '\n'.join(lines)
-    found = next((hint for hint in HINTS if re.search(hint.pattern, text)), None)
-    return f'{found.meaning}; {found.action}' if found else ''
+    return next((hint for hint in HINTS if re.search(hint.pattern, text)), None)

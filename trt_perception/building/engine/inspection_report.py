@@ -86,8 +86,10 @@ def read_report(model: ModelFile) -> EngineReport:
     """
     if model.is_onnx:
         raise EngineError(
-            f'{model.path}: expected an engine (got an ONNX model); build one: ros2 run '
-            f'trt_perception build_engine --onnx {model.path}'
+            str(model.path),
+            'an ONNX model',
+            expected='an engine',
+            fix=f'build one: ros2 run trt_perception build_engine --onnx {model.path}',
         )
     header = read_plan_header(model.content, model.path.name)
     return EngineReport(model, header, plan_targets(model.content, header))

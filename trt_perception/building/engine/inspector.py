@@ -162,7 +162,7 @@ def time_layers(
             stream.synchronize()
         totals = _profile(trt, context, stream, runs, progress)
     if not totals:
-        raise EngineError(f'{model.path}: TensorRT reported no times of layers')
+        raise EngineError(str(model.path), 'TensorRT reported no times of layers')
     whole = sum(totals.values())
     times = [
         LayerTime(layers.get(name, LayerInfo(name)), total / runs, total / whole if whole else 0.0)

@@ -129,8 +129,9 @@ def parse_layers(text: str) -> tuple[LayerInfo, ...]:
         return tuple(_layer(entry) for entry in content['Layers'])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise EngineError(
-            "the inspector's text is not what TensorRT is known to write "
-            f'({type(error).__name__}: {error}): {text[:200]!r}'
+            "the inspector's text",
+            f'is not what TensorRT is known to write ({type(error).__name__}: '
+            f'{error}): {text[:200]!r}',
         ) from error
 
 
@@ -208,7 +209,12 @@ def raise_if_lost(check: PrecisionCheck, name: str) -> None:
     counts = Counter(check.others.values())
     built = ', '.join(f'{count} in {kind}' for kind, count in counts.most_common())
     raise EngineError(
-        f'{name}: expected {check.asked} (got only {check.share:.0%} of {check.counted} '
-        f'convolutions and matrix products in it or narrower; {built}); the GPU or the release '
-        f'may lack fast kernels: use another --precision, or check with inspect_engine'
+        name,
+        f'only {check.share:.0%} of {check.counted} convolutions and matrix '
+        f'products in it or narrower; {built}',
+        expected=check.asked,
+        fix=(
+            'the GPU or the release may lack fast kernels: use another --precision, '
+            'or check with inspect_engine'
+        ),
     )

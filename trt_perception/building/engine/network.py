@@ -47,15 +47,18 @@ def parse_onnx(
     # whole subgraphs, supported nodes among them.
     if not parser.parse(content):
         errors = [parser.get_error(i) for i in range(parser.num_errors)]
-        raise EngineError(_parse_message(tensorrt, errors, said, name))
+        raise _parse_error(tensorrt, errors, said, name)
     if network.num_inputs == 0 or network.num_outputs == 0:
         raise EngineError(
-            f'{name}: expected an ONNX model with inputs and outputs (got {network.num_inputs} '
-            f'inputs, {network.num_outputs} outputs in {len(content)} bytes)'
+            name,
+            f'{network.num_inputs} inputs, {network.num_outputs} outputs in {len(content)} bytes',
+            expected='an ONNX model with inputs and outputs',
         )
 
 
-def _parse_message(tensorrt: TensorRt, errors: list[Any], said: TensorRtLog, name: str) -> str:
+def _parse_error(
+    tensorrt: TensorRt, errors: list[Any], said: TensorRtLog, name: str
+) -> EngineError:
     unsupported: dict[str, list[str]] = {}
     others = []
     for error in errors:
@@ -69,20 +72,20 @@ def _parse_message(tensorrt: TensorRt, errors: list[Any], said: TensorRtLog, nam
             unsupported.setdefault(operator, []).append(f'{node or "unnamed node"}{reason}')
         else:
             others.append(f'node {node} ({operator}): {text}')
-    lines = [f'{name}: {tensorrt.label} cannot take this model']
+    lines = [f'{tensorrt.label} cannot take this model']
     if unsupported:
         found = '; '.join(
             f'{operator} at {", ".join(nodes[:_SHOWN])}'
             + (f' and {len(nodes) - _SHOWN} more' if len(nodes) > _SHOWN else '')
             for operator, nodes in unsupported.items()
         )
-        lines.append(
-            f'unsupported operators: {found}; export the model without them, or load their '
-            'plugin library with --plugins'
-        )
-    lines += others[:_SHOWN] or ([] if unsupported else list(said.errors)[-3:])
-    hint = '' if unsupported else explain([*others, *said.errors])
-    return '\n'.join([*lines, hint] if hint else lines)
+        lines = [*lines, f'unsupported operators: {found}', *others[:_SHOWN]]
+        fix = 'export the model without them, or load their plugin library with --plugins'
+        return EngineError(name, '\n'.join(lines), fix=fix)
+    lines += others[:_SHOWN] or list(said.errors)[-3:]
+    hint = explain([*others, *said.errors])
+    lines += [hint.meaning] if hint else []
+    return EngineError(name, '\n'.join(lines), fix=hint.action if hint else '')
 
 
 def tensor_specs(network: Any) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
@@ -117,8 +120,10 @@ def resolve_profiles(image: TensorSpec, options: BuildOptions) -> tuple[ShapePro
             ):
                 any_number = ', where ? may be any number' if '?' in allowed else ' only'
                 raise EngineError(
-                    f'input {image.name!r} takes {allowed}{any_number} (got '
-                    f'{"x".join(map(str, shape))}); other shapes need another ONNX export'
+                    f'input {image.name!r}',
+                    'x'.join(map(str, shape)),
+                    expected=f'{allowed}{any_number}',
+                    fix='export another ONNX model for other shapes',
                 )
     return given if -1 in image.shape else ()
 
@@ -136,12 +141,11 @@ def _from_sizes(
     if -1 in wanted:
         batch_only = wanted.index(-1) == 0 and wanted.count(-1) == 1
         raise EngineError(
-            f'input {image.name!r} leaves sides open ({allowed}): give '
-            + (
-                '--batch 1, or --shapes min:opt:max'
-                if batch_only
-                else '--shapes, as in 1x3x640x640 or 1x3x320x320:1x3x640x640:1x3x1280x1280'
-            )
+            f'input {image.name!r}',
+            f'leaves sides open ({allowed})',
+            fix='give --batch 1, or --shapes min:opt:max'
+            if batch_only
+            else 'give --shapes, as in 1x3x640x640 or 1x3x320x320:1x3x640x640:1x3x1280x1280',
         )
     return (ShapeProfile(tuple(wanted), tuple(wanted), tuple(wanted)),)
 
@@ -170,7 +174,7 @@ def add_profiles(
         for tensor in open_beside:
             profile.set_shape(tensor.name, *(size[tensor.name] for size in sizes))
         if config.add_optimization_profile(profile) < 0:
-            raise EngineError(f'TensorRT refuses the shapes {wanted} of input {image.name!r}')
+            raise EngineError(f'input {image.name!r}', f'TensorRT refuses the shapes {wanted}')
     return profiles
 
 

@@ -118,14 +118,20 @@ def find_tensorrt(runtime: str) -> TensorRt:
         if found.release < _OLDEST[flavour]:
             oldest = '.'.join(map(str, _OLDEST[flavour]))
             raise EngineError(
-                f'expected {_MODULES[flavour]} {oldest} or newer (got {found.version}); JetPack '
-                '6.1 and newer bring one'
+                _MODULES[flavour],
+                found.version,
+                expected=f'{oldest} or newer',
+                fix='JetPack 6.1 and newer bring one',
             )
         return found
     raise EngineError(
-        f'building an engine needs TensorRT, which cannot be imported ({"; ".join(reasons)}); '
-        'JetPack brings it by sudo apt install python3-libnvinfer, elsewhere: python3 -m pip '
-        'install tensorrt, or, to build without a GPU, tensorrt-rtx-cu13'
+        'TensorRT, which builds engines,',
+        f'cannot be imported ({"; ".join(reasons)})',
+        fix=(
+            'JetPack brings it by sudo apt install python3-libnvinfer, elsewhere: '
+            'python3 -m pip install tensorrt, or, to build without a GPU, '
+            'tensorrt-rtx-cu13'
+        ),
     )
 
 

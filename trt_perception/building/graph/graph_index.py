@@ -145,8 +145,9 @@ def match_nodes(model: onnx.ModelProto, patterns: Sequence[str]) -> tuple[str, .
         if not hits:
             near = nearest(pattern, names, count=4, cutoff=0.3) or names[:4]
             raise ConfigError(
-                f'the pattern {pattern!r} matches none of the {len(names)} nodes of the graph; '
-                f'close names: {", ".join(near)}'
+                f'the pattern {pattern!r}',
+                f'matches none of the {len(names)} nodes of the graph',
+                fix=f'close names: {", ".join(near)}',
             )
         matched |= hits
     return tuple(name for name in names if name in matched)

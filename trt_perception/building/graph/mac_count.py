@@ -72,7 +72,7 @@ def infer_shapes(
         return onnx.shape_inference.infer_shapes(copied, strict_mode=True, data_prop=True)
     except onnx.shape_inference.InferenceError as error:
         raise EngineError(
-            f'the shapes of the model contradict each other; export it again: {error}'
+            'the shapes of the model', f'contradict each other: {error}', fix='export it again'
         ) from error
 
 

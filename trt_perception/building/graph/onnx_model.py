@@ -43,11 +43,11 @@ _PLUGINS: Final = 'trt.plugins'
 _SHOWN: Final = 5
 #: What people name .onnx by mistake, by its first bytes.
 _OTHERS: Final = {
-    b'version https://git-lfs': 'is a Git LFS pointer, not the model: run git lfs pull',
-    b'PK\x03\x04': 'is a zip archive, as PyTorch saves .pt files: export it to ONNX first',
-    b'ftrt': 'is a TensorRT engine already: build from the ONNX model',
-    b'vtrt': 'is a TensorRT-RTX engine already: build from the ONNX model',
-    b'<': 'is text, probably a web page: download the file itself',
+    b'version https://git-lfs': ('is a Git LFS pointer, not the model', 'run git lfs pull'),
+    b'PK\x03\x04': ('is a zip archive, as PyTorch saves .pt files', 'export it to ONNX first'),
+    b'ftrt': ('is a TensorRT engine already', 'build from the ONNX model'),
+    b'vtrt': ('is a TensorRT-RTX engine already', 'build from the ONNX model'),
+    b'<': ('is text, probably a web page', 'download the file itself'),
 }
 _DTYPES: Final[Mapping[int, str]] = {
     TensorProto.FLOAT: 'float32',
@@ -125,20 +125,23 @@ def input_specs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
 
 def _parse(file: ModelFile) -> onnx.ModelProto:
     name, content = file.path, file.content
-    for start, reason in _OTHERS.items():
+    for start, (found, fix) in _OTHERS.items():
         if content.lstrip(b'\xef\xbb\xbf \t\r\n').startswith(start):
-            raise EngineError(f'{name}: {reason}')
+            raise EngineError(str(name), found, fix=fix)
     try:
         model = onnx.load_model_from_string(content)
     except Exception as error:  # protobuf's DecodeError, which has no stubs
         raise EngineError(
-            f'{name}: is no ONNX model, or is cut off after {len(content)} bytes: compare its '
-            f'size with where it came from, or export it again ({error})'
+            str(name),
+            f'is not an ONNX model, or is cut off after {len(content)} bytes ({error})',
+            fix='compare its size with where it came from, or export it again',
         ) from error
     if not model.HasField('graph') or not model.graph.node:
         raise EngineError(
-            f'{name}: expected an ONNX model with nodes (got {len(content)} bytes without any): '
-            'it may be cut off; export it again'
+            str(name),
+            f'{len(content)} bytes without any',
+            expected='an ONNX model with nodes',
+            fix='it may be cut off: export it again',
         )
     return model
 
@@ -148,12 +151,16 @@ def _check_versions(name: Path, model: onnx.ModelProto) -> None:
     known = onnx.defs.onnx_opset_version()
     if model.ir_version > onnx.IR_VERSION or opset > known:
         raise EngineError(
-            f'{name}: has ONNX IR version {model.ir_version} and opset {opset}; this ONNX '
-            f'{onnx.__version__} knows IR up to {onnx.IR_VERSION} and opset up to {known}: export '
-            'it with opset 19, or install a newer onnx'
+            str(name),
+            f'has ONNX IR version {model.ir_version} and opset {opset}; this ONNX '
+            f'{onnx.__version__} knows IR up to {onnx.IR_VERSION} and opset up to '
+            f'{known}',
+            fix='export it with opset 19, or install a newer onnx',
         )
     if opset < 1:
-        raise EngineError(f'{name}: does not say which ONNX opset it uses; export it again')
+        raise EngineError(
+            str(name), 'does not say which ONNX opset it uses', fix='export it again'
+        )
 
 
 def _take_external(file: ModelFile, model: onnx.ModelProto, digest: Any) -> tuple[str, ...]:
@@ -164,7 +171,9 @@ def _take_external(file: ModelFile, model: onnx.ModelProto, digest: Any) -> tupl
         if not external_weights(file.content):
             return ()
     except EngineError as error:
-        raise EngineError(f'{name}: {error}') from error
+        raise EngineError(
+            f'{name}: {error.subject}', error.found, expected=error.expected, fix=error.fix
+        ) from error
     tensors = [t for t in every(model, TensorProto) if t.data_location == TensorProto.EXTERNAL]
     files: dict[str, bytes] = {}
     total, held = model.ByteSize(), 0
@@ -179,17 +188,18 @@ def _take_external(file: ModelFile, model: onnx.ModelProto, digest: Any) -> tupl
             start = int(where.get('offset', 0))
             length = int(where.get('length', len(files[location]) - start))
         except ValueError as error:
-            raise EngineError(f'{name}: weights {tensor.name!r}: {error}') from error
+            raise EngineError(f'{name}: weights {tensor.name!r}', str(error)) from error
         if not 0 <= start <= start + length <= len(files[location]):
             raise EngineError(
-                f'{name}: weights {tensor.name!r} are bytes {start} to {start + length} of '
-                f'{location}, which has {len(files[location])}: it is cut off or belongs to '
-                'another model; export both again'
+                str(name),
+                f'weights {tensor.name!r} are bytes {start} to {start + length} of '
+                f'{location}, which has {len(files[location])}',
+                fix='it is cut off or belongs to another model: export both again',
             )
         total += length
         if max(total, held) > _MOST_BYTES:
             raise EngineError(
-                f'{name}: expected at most {_MOST_BYTES} bytes with its weights (got more)'
+                str(name), 'more', expected=f'at most {_MOST_BYTES} bytes with its weights'
             )
         tensor.raw_data = files[location][start : start + length]
         tensor.data_location = TensorProto.DEFAULT
@@ -201,21 +211,26 @@ def _read_external(name: Path, location: str) -> bytes:
     parts = PurePosixPath(location).parts
     if not parts or location.startswith('/') or '..' in parts or '\\' in location:
         raise EngineError(
-            f'{name}: keeps weights in {location!r}, outside its own folder, which is not read: '
-            'put the file beside the model and export it with its bare name'
+            str(name),
+            f'keeps weights in {location!r}, outside its own folder, which is not read',
+            fix='put the file next to the model and export it with its bare name',
         )
     path = name.parent / location
     if not path.exists():
         raise EngineError(
-            f'{name}: its weights are in {location}, which is not beside it: copy that file too'
+            str(name),
+            f'its weights are in {location}, which is not next to it',
+            fix='copy that file too',
         )
     content, resolved = read_checked(path, _MOST_BYTES)
     # A link may lead to where the model itself is, as in the cache of a model hub.
     homes = {name.parent.resolve(), name.resolve().parent}
     if not any(resolved.is_relative_to(home) for home in homes):
         raise EngineError(
-            f"{name}: {location} is a link to {resolved}, outside the model's folder, which is "
-            'not followed: copy the file itself'
+            str(name),
+            f"{location} is a link to {resolved}, outside the model's folder, which "
+            'is not followed',
+            fix='copy the file itself',
         )
     return content
 
@@ -267,7 +282,7 @@ def check_model(source: OnnxSource) -> tuple[str, ...]:
         onnx.checker.check_model(source.model)
     except onnx.checker.ValidationError as error:
         raise EngineError(
-            f'{name}: breaks the rules of ONNX: {one_line(error)}; export it again'
+            str(name), f'breaks the rules of ONNX: {one_line(error)}', fix='export it again'
         ) from error
     return ()
 

@@ -162,7 +162,9 @@ def random_inputs(
         dtype = _DTYPES.get(kind.elem_type)
         if dtype is None or any(side < 1 for side in shape):
             name = onnx.TensorProto.DataType.Name(kind.elem_type).lower()
-            raise EngineError(f'input {value.name!r} of {name}{list(shape)} cannot be filled')
+            raise EngineError(
+                f'input {value.name!r}', f'{name}{list(shape)} cannot be filled with numbers'
+            )
         tensors[value.name] = (
             random.random(shape).astype(dtype)
             if np.issubdtype(dtype, np.floating)

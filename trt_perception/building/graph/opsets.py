@@ -28,8 +28,9 @@ def upgraded(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
         onnx.checker.check_model(converted)
     except Exception as error:  # ConvertError, RuntimeError, ValidationError …: whatever it meets
         raise EngineError(
-            f'the model uses ONNX opset {have}, this needs {version}, and ONNX cannot convert it: '
-            f'export it again with opset {version} ({error})'
+            'the model',
+            f'uses ONNX opset {have}, this needs {version}, and ONNX cannot convert it ({error})',
+            fix=f'export it again with opset {version}',
         ) from error
     if not converted.metadata_props:
         converted.metadata_props.extend(model.metadata_props)

@@ -22,11 +22,11 @@ _NARROW: Final = (TensorProto.INT8, TensorProto.FLOAT8E4M3FN)
 _HALF: Final = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 _ZERO: Final = (
-    'A scale of 0 comes from a tensor that was always 0 when its range was taken: leave the nodes '
-    'that read it in float when quantising, or quantise here, from the model before '
-    'quantisation: --precision int8 --calibration-images DIR.'
+    'leave the nodes that read a tensor with a scale of 0, which was always 0 when its range was '
+    'taken, in float when quantising, or quantise here, from the model before quantisation: '
+    '--precision int8 --calibration-images DIR'
 )
-_AGAIN: Final = 'Quantise it again symmetrically, with biases in float.'
+_AGAIN: Final = 'quantise it again symmetrically, with biases in float'
 
 
 def is_quantised(model: onnx.ModelProto) -> bool:
@@ -55,8 +55,11 @@ def check_quantised(model: onnx.ModelProto) -> None:
     if found := [*scales.values(), *others]:
         more = f' and {len(found) - _SHOWN} more' if len(found) > _SHOWN else ''
         raise EngineError(
-            f'TensorRT would refuse this quantised model: {"; ".join(found[:_SHOWN])}{more}. '
-            + ' '.join(advice for given, advice in ((scales, _ZERO), (others, _AGAIN)) if given)
+            'this quantised model',
+            f'TensorRT would refuse it: {"; ".join(found[:_SHOWN])}{more}',
+            fix='; '.join(
+                advice for given, advice in ((scales, _ZERO), (others, _AGAIN)) if given
+            ),
         )
 
 

@@ -111,15 +111,17 @@ def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict
         return {}, {}
     if not isinstance(content, dict):
         raise ConfigError(
-            f'{path}: expected one "option: value" on each line (got {type(content).__name__})'
+            str(path), type(content).__name__, expected='one "option: value" on each line'
         )
     if len(content) > 2 * len(OPTIONS):
-        raise ConfigError(f'{path}: there are {len(OPTIONS)} options (got {len(content)} keys)')
+        raise ConfigError(
+            str(path), f'{len(content)} keys', expected=f'at most {len(OPTIONS)} options'
+        )
     names = {
         str(key).replace('-', '_') if isinstance(key, str) else str(key): key for key in content
     }
     if len(names) < len(content):
-        raise ConfigError(f'{path}: the same option stands there with - and with _')
+        raise ConfigError(str(path), 'one option stands there twice, with - and with _')
     lines = {name.replace('-', '_'): line for name, line in lines.items()}
     values: dict[str, Any] = {}
     outside: list[str] = []
@@ -137,7 +139,7 @@ def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict
 def _not_too_many(name: str, value: Any) -> Any:
     most = MAX_CLASSES if name == 'class_names' else _MOST_VALUES
     if isinstance(value, list) and len(value) > most:
-        raise ConfigError(f'{shown(name)} may have at most {most} values (got {len(value)})')
+        raise ConfigError(shown(name), str(len(value)), expected=f'at most {most} values')
     return value
 
 
@@ -154,12 +156,14 @@ def _beside(config: Path, name: str, value: Any) -> Any:
     try:
         home, place = config.parent.resolve(), (config.parent / Path(value).expanduser()).resolve()
     except (OSError, RuntimeError, ValueError) as error:  # links in a ring, NUL, nobody's home
-        raise ConfigError(f"'{name}' cannot be {value!r}: {error}") from error
+        raise ConfigError(f"'{name}'", f'cannot be {value!r}: {error}') from error
     if not place.is_relative_to(home):
         where = '' if Path(value) == place else f', which is {place}'
         raise ConfigError(
-            f"'{name}' must stay in the folder of this file (got {value}{where}): a place "
-            f'elsewhere is named on the command line, {row.flag} {value}'
+            f"'{name}'",
+            f'{value}{where}',
+            expected='a path in the folder of this file',
+            fix=f'name a place elsewhere on the command line: {row.flag} {value}',
         )
     return str(path)
 
@@ -168,9 +172,9 @@ def _read_text(path: Path, limit: int) -> str:
     try:
         return read_regular(path, limit).decode('utf-8-sig')
     except OSError as error:
-        raise ConfigError(f'{path}: cannot be read: {error.strerror}') from error
+        raise ConfigError(str(path), f'cannot be read: {error.strerror}') from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f'{path}: is not text in UTF-8: {error}') from error
+        raise ConfigError(str(path), f'is not text in UTF-8: {error}') from error
 
 
 def read_class_names(options: BuildOptions) -> tuple[str, ...]:
@@ -188,13 +192,14 @@ def read_class_names(options: BuildOptions) -> tuple[str, ...]:
         names.pop()
     if not 1 <= len(names) <= MAX_CLASSES or '' in names:
         raise ConfigError(
-            f'{path}: expected 1 to {MAX_CLASSES} class names, one on each line (got {len(names)} '
-            f'lines{", one of them empty" if "" in names else ""})'
+            str(path),
+            f'{len(names)} lines{", one of them empty" if "" in names else ""}',
+            expected=f'1 to {MAX_CLASSES} class names, one on each line',
         )
     try:
         checked = BuildOptions.model_validate({'onnx': options.onnx, 'class_names': names})
     except pydantic.ValidationError as error:
-        raise ConfigError(f'{path}: {_sentences(error)[0][1]}') from error
+        raise ConfigError(str(path), _sentences(error)[0][1]) from error
     return checked.class_names
 
 

@@ -69,21 +69,25 @@ def choose_images(options: BuildOptions, *, quantised: bool) -> ImageSet | None:
     if options.precision not in _QUANTISED:
         if options.calibration_images is not None:
             raise ConfigError(
-                f'calibration images are for int8 and fp8 (got precision {options.precision}); '
-                'add --precision int8, or leave them out'
+                'calibration images',
+                f'precision {options.precision}',
+                expected='int8 or fp8',
+                fix='add --precision int8, or leave them out',
             )
         return None
     if quantised:
         if options.qdq_onnx is not None:
             raise ConfigError(
-                f'{options.onnx} is quantised already, so --qdq-onnx has nothing to write; leave '
-                'it out'
+                str(options.onnx),
+                'is quantised already, so --qdq-onnx has nothing to write',
+                fix='leave it out',
             )
         return None
     if options.calibration_images is None:
         raise ConfigError(
-            f'{options.precision} needs images to calibrate with: --calibration-images DIR, 100 '
-            'to 500 as the camera sees them'
+            options.precision,
+            'needs images to calibrate with',
+            fix='give --calibration-images DIR, 100 to 500 as the camera sees them',
         )
     return select_images(
         options.calibration_images, options.calibration_count, options.calibration_seed

@@ -66,15 +66,18 @@ def calibration_inputs(
     size = preprocessing.input_size
     if image.dtype != 'float32':
         raise EngineError(
-            f'calibration expects the input {image.name!r} to be float32 (got {image.dtype}); '
-            'export the model in FP32'
+            f'input {image.name!r} for calibration',
+            image.dtype,
+            expected='float32',
+            fix='export the model in FP32',
         )
     closed = closed_image(image, size)
     if image_size(closed) != size:
         raise EngineError(
-            f'the model takes {image.name!r} as '
-            f'{"x".join(str(side) if side > 0 else "?" for side in image.shape)}, preprocessing '
-            f"makes it {size[0]} wide and {size[1]} high; set the input size to the model's"
+            f'input {image.name!r}',
+            f'{"x".join(str(side) if side > 0 else "?" for side in image.shape)}',
+            expected=f'a size that preprocessing makes, {size[0]} wide and {size[1]} high',
+            fix="set the input size to the model's",
         )
     batch = closed.shape[0] if len(closed.shape) == 4 else 1
     return closed, constant_inputs(beside, size, batch)
@@ -128,7 +131,7 @@ def collect_magnitudes(
         try:
             values = session.run(outputs, {name: feed.reshape(image.shape), **constants})
         except Exception as error:  # ONNX Runtime has a class for each of its status codes
-            raise EngineError(f'the model fails on {path}: {error}') from error
+            raise EngineError('the model', f'fails on {path}: {error}') from error
         for key, value in zip([name, *outputs], [tensor, *values], strict=True):
             if key in found:
                 _count(found[key], value, key, str(path))
@@ -143,8 +146,12 @@ def _count(
         magnitudes.add(value)
     except ValueError as error:
         raise EngineError(
-            f'the tensor {tensor!r} holds {error} for {path}; a model that overflows in FP32 '
-            'cannot be quantised: check its export and the preprocessing'
+            f'the tensor {tensor!r}',
+            f'holds {error} for {path}',
+            fix=(
+                'a model that overflows in FP32 cannot be quantised: check its export '
+                'and the preprocessing'
+            ),
         ) from error
 
 
@@ -183,4 +190,4 @@ def open_session(model: onnx.ModelProto) -> Any:
             model.SerializeToString(), options, providers=['CPUExecutionProvider']
         )
     except Exception as error:  # see above
-        raise EngineError(f'ONNX Runtime cannot load the model: {error}') from error
+        raise EngineError('the model', f'ONNX Runtime cannot load it: {error}') from error

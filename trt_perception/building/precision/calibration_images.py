@@ -89,7 +89,7 @@ def select_images(source: str | Path, limit: int = 300, seed: int = 0) -> ImageS
             missing, too large, or not readable.
     """
     if limit < 1:
-        raise ConfigError(f'the number of calibration images must be at least 1 (got {limit})')
+        raise ConfigError('the number of calibration images', str(limit), expected='at least 1')
     found = find_files(source)
     chosen = found
     if len(found) > limit:
@@ -113,8 +113,12 @@ def find_files(source: str | Path) -> list[Path]:
         candidates = map(Path, glob.iglob(str(path), recursive=True))
     else:
         raise ConfigError(
-            f'{source}: no such file or folder; expected a folder of images, a glob pattern in '
-            f'quotes, or a text file ({", ".join(_LIST_SUFFIXES)}) with one path a line'
+            str(source),
+            'no such file or folder',
+            fix=(
+                'give a folder of images, a glob pattern in quotes, or a text file '
+                f'({", ".join(_LIST_SUFFIXES)}) with one path a line'
+            ),
         )
     images: list[Path] = []
     others = 0
@@ -125,12 +129,15 @@ def find_files(source: str | Path) -> list[Path]:
             others += 1
         if len(images) > _MOST_FOUND:
             raise ConfigError(
-                f'{source}: more than {_MOST_FOUND} images; name a narrower folder or pattern'
+                str(source),
+                f'more than {_MOST_FOUND} images',
+                fix='name a narrower folder or pattern',
             )
     if not images:
         raise ConfigError(
-            f'{source}: expected images ({", ".join(IMAGE_SUFFIXES)}), found none among {others} '
-            'other entries'
+            str(source),
+            f'none among {others} other entries',
+            expected=f'images ({", ".join(IMAGE_SUFFIXES)})',
         )
     return sorted(images, key=_natural)
 
@@ -146,7 +153,7 @@ def _listed(path: Path) -> list[Path]:
     try:
         lines = _content(path).decode('utf-8').splitlines()
     except UnicodeDecodeError as error:
-        raise ConfigError(f'{path}: a list of images must be UTF-8 text: {error}') from error
+        raise ConfigError(str(path), f'a list of images must be UTF-8 text: {error}') from error
     found: list[Path] = []
     for number, line in enumerate(lines, 1):
         name = line.strip()
@@ -154,10 +161,10 @@ def _listed(path: Path) -> list[Path]:
             continue
         file = path.parent / Path(name).expanduser()
         if not file.is_file():
-            raise ConfigError(f'{path}, line {number}: no such file: {file}')
+            raise ConfigError(f'{path}, line {number}', f'no such file: {file}')
         found.append(file)
     if not found:
-        raise ConfigError(f'{path}: the list names no image; expected one path a line')
+        raise ConfigError(str(path), 'the list names no image', fix='write one path a line')
     return list(dict.fromkeys(found))
 
 
@@ -171,7 +178,7 @@ def _content(path: Path) -> bytes:
     try:
         return read_regular(path, MAX_BYTES)
     except OSError as error:
-        raise ConfigError(f'{path}: cannot be read: {error.strerror}') from error
+        raise ConfigError(str(path), f'cannot be read: {error.strerror}') from error
 
 
 def read_image(path: Path) -> npt.NDArray[np.uint8]:
@@ -183,7 +190,9 @@ def read_image(path: Path) -> npt.NDArray[np.uint8]:
     try:
         return read_picture(path)
     except ImageError as error:
-        raise ConfigError(f'{error}; remove or replace it') from error
+        raise ConfigError(
+            error.subject, error.found, expected=error.expected, fix='remove or replace it'
+        ) from error
 
 
 def check_images(
@@ -208,9 +217,10 @@ def check_images(
     count = len(images.paths)
     if count < FEWEST:
         raise ConfigError(
-            f'{images.source}: calibration needs at least {FEWEST} images, better {FEW} or more '
-            f'(got {count} of {images.found}, --calibration-count {images.limit}): ranges taken '
-            'from fewer fit those images only'
+            images.source,
+            f'{count} of {images.found}, --calibration-count {images.limit}',
+            expected=f'at least {FEWEST} images to calibrate with, better {FEW} or more',
+            fix='give more: ranges taken from fewer fit those images only',
         )
     thumbnails, digests, small = [], [], 0
     for done, path in enumerate(images.paths):
@@ -229,16 +239,25 @@ def check_images(
 def _refuse_useless(images: ImageSet, stack: npt.NDArray[np.float32], different: int) -> None:
     count = len(stack)
     if different == 1:
-        raise ConfigError(f'{images.source}: all {count} images are the same picture')
+        raise ConfigError(
+            images.source,
+            f'all {count} images are the same image',
+            fix='use images of different scenes',
+        )
     spread = float(stack.std(axis=0).mean())
     if spread < _ALIKE:
         raise ConfigError(
-            f'{images.source}: all {count} images are alike: their pixels differ by '
-            f'{spread:.1f} of 255 grey levels on average, expected at least {_ALIKE}; use images '
-            'of different scenes'
+            images.source,
+            f'all {count} images are alike: their pixels differ by {spread:.1f} of '
+            f'255 grey levels on average, expected at least {_ALIKE}',
+            fix='use images of different scenes',
         )
     if (_detail(stack) < _FLAT).all():
-        raise ConfigError(f'{images.source}: all {count} images are of one colour each')
+        raise ConfigError(
+            images.source,
+            f'all {count} images are of one colour each',
+            fix='use images of different scenes',
+        )
 
 
 def _detail(stack: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -135,8 +135,9 @@ def convert_precision(
     )
     if not report.macs.get(precision) and report.macs:
         raise EngineError(
-            f'asked for {precision}, but no layer would compute in it: all are kept in FP32; '
-            'narrow the patterns that keep layers in FP32'
+            precision,
+            'no layer would compute in it: all are kept in FP32',
+            fix='narrow the patterns that keep layers in FP32',
         )
     return Converted(done.model, report)
 
@@ -147,8 +148,9 @@ def _check_result(model: onnx.ModelProto, precision: str) -> None:
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError as error:
         raise EngineError(
-            f'the model is not valid any more after conversion to {precision}: {error}; use '
-            'fp32, or keep the node that is named in FP32'
+            'the model',
+            f'is not valid any more after conversion to {precision}: {error}',
+            fix='use fp32, or keep the node that is named in FP32',
         ) from error
 
 
@@ -157,20 +159,25 @@ def _check_start(model: onnx.ModelProto, precision: str, found: set[str]) -> Non
         if precision not in found:
             has = ', '.join(sorted(found)) or 'no layers'
             raise EngineError(
-                f'{precision} needs a model with {precision} Q/DQ nodes (found {has}); give '
-                'calibration images, or export a quantised model'
+                'the model',
+                has,
+                expected=f'{precision} Q/DQ nodes',
+                fix='give calibration images, or export a quantised model',
             )
         check_quantised(model)
     elif is_quantised(model):
         kinds = ', '.join(sorted(found & set(_QUANTISED))) or 'Q/DQ nodes'
         raise EngineError(
-            f'the model is quantised ({kinds}), so it cannot be built as {precision}; ask for '
-            'its own precision, or export it without Q/DQ'
+            'the model',
+            f'is quantised ({kinds}), so it cannot be built as {precision}',
+            fix='ask for its own precision, or export it without Q/DQ',
         )
     elif precision in ('fp32', 'tf32') and found & {'fp16', 'bf16'}:
         raise EngineError(
-            f'asked for {precision}, but the model was exported in '
-            f'{", ".join(sorted(found))}: what rounding took does not come back; export it in FP32'
+            'the model',
+            f'was exported in {", ".join(sorted(found))}, and {precision} was asked '
+            'for: what rounding took does not come back',
+            fix='export it in FP32',
         )
 
 
@@ -186,13 +193,15 @@ def _as_exported(
     want = 'bf16' if precision == 'bf16' else 'fp16'
     if want not in found:
         raise EngineError(
-            f'asked for {precision}, but the model was exported in {", ".join(sorted(found))}; '
-            'export it in FP32 and let this tool convert it'
+            'the model',
+            f'was exported in {", ".join(sorted(found))}, and {precision} was asked for',
+            fix='export it in FP32 and let this tool convert it',
         )
     if keep_fp32:
         raise ConfigError(
-            f'layers cannot be kept in FP32, because the model was exported in {want}; export it '
-            'in FP32'
+            'layers',
+            f'cannot be kept in FP32, because the model was exported in {want}',
+            fix='export it in FP32',
         )
     notes = [f'the model was exported in {want} and stays as it is']
     report = _report(model, precision, strongly_typed, {}, notes=notes, input_shapes=input_shapes)

@@ -175,8 +175,9 @@ def _float_source(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy at the opset that is needed, its nodes named."""
     if is_quantised(model):
         raise EngineError(
-            'the model is quantised already (it has QuantizeLinear nodes); build it without '
-            'calibration images'
+            'the model',
+            'is quantised already (it has QuantizeLinear nodes)',
+            fix='build it without calibration images',
         )
     source = upgraded(model, _OPSET)
     name_nodes(source)
@@ -190,8 +191,10 @@ def _chosen(
     chosen = [n for n in model.graph.node if index.is_layer(n) and n.name not in kept]
     if not chosen:
         raise EngineError(
-            'no layer is left to quantise: the model has none with constant weights, or all are '
-            'kept in float'
+            'the model',
+            'no layer is left to quantise: it has none with constant weights, or all '
+            'are kept in float',
+            fix='keep fewer layers in float',
         )
     return chosen
 
@@ -203,8 +206,12 @@ def _idle(
     idle = float_layers(layers, ranges, index)
     if len(idle) == len(layers):
         raise EngineError(
-            f'no layer can be quantised: {_listed(idle)}; check that the '
-            'images show something, and that --scale, --mean and --std are those of the training'
+            'the model',
+            f'no layer can be quantised: {_listed(idle)}',
+            fix=(
+                'check that the images show something, and that --scale, --mean and '
+                '--std are those of the training'
+            ),
         )
     return idle
 
@@ -244,7 +251,12 @@ def _kept(
     work = layer_work(model, shape)
     if any(layer.precision != 'fp32' for layer in work):
         kinds = ', '.join(sorted({layer.precision for layer in work}))
-        raise EngineError(f'only an FP32 model can be quantised (found layers in {kinds})')
+        raise EngineError(
+            'the model',
+            f'layers in {kinds}',
+            expected='an FP32 model to quantise',
+            fix='export it in FP32',
+        )
     head = find_head(model, {layer.node: layer.macs for layer in work})
     kept = dict.fromkeys(head.layers if keep_head else (), 'output layer of the head')
     kept |= dict.fromkeys(head.fixed, 'part of the decoding')
@@ -252,8 +264,10 @@ def _kept(
     asked = [name for name in match_nodes(model, patterns) if name in layers]
     if patterns and not asked:
         raise ConfigError(
-            f'{", ".join(map(repr, patterns))}: matches no layer that could be quantised, only '
-            'nodes without weights, which stay in float anyway'
+            ', '.join(map(repr, patterns)),
+            'matches no layer that could be quantised, only nodes without weights, '
+            'which stay in float anyway',
+            fix='name layers with weights',
         )
     return dict.fromkeys(asked, 'asked for') | kept
 

@@ -56,7 +56,9 @@ def to_fp8(quantised: onnx.ModelProto, source: onnx.ModelProto) -> onnx.ModelPro
         if tensor.name in weights:
             exact = original.constant(tensor.name.removesuffix(_SUFFIX))
             if exact is None:
-                raise EngineError(f'the weights {tensor.name!r} have no original to be FP8 from')
+                raise EngineError(
+                    f'the weights {tensor.name!r}', 'have no original to be FP8 from'
+                )
             scale = _along_axis(weights[tensor.name], GraphIndex(result.graph), exact.ndim)
             narrow = (exact.astype(np.float32) / scale).clip(-_LARGEST, _LARGEST)
             stored = narrow.astype(ml_dtypes.float8_e4m3fn)

@@ -71,7 +71,9 @@ def quantise_with_modelopt(
         EngineError: ModelOpt fails, or TensorRT would refuse what it made.
     """
     if method not in _METHODS:
-        raise ConfigError(f'ModelOpt calibrates by {" or ".join(_METHODS)} (got {method!r})')
+        raise ConfigError(
+            'the calibration method of ModelOpt', repr(method), expected=' or '.join(_METHODS)
+        )
     tool = _modelopt()
     source = onnx.ModelProto()
     source.CopyFrom(model)
@@ -123,7 +125,7 @@ def _run_tool(tool: Any, model: onnx.ModelProto, settings: Mapping[str, Any]) ->
             tool.quantize(onnx_path=str(before), output_path=str(after), **settings)
             result: onnx.ModelProto = onnx.load(after)
         except Exception as error:  # whatever ModelOpt and what it stands on may raise
-            raise EngineError(f'ModelOpt cannot quantise the model: {error}') from error
+            raise EngineError('the model', f'ModelOpt cannot quantise it: {error}') from error
     name_nodes(result)
     return result
 
@@ -133,9 +135,12 @@ def _modelopt() -> Any:
         return importlib.import_module(_MODULE)
     except ImportError as error:
         raise ConfigError(
-            'the calibration tool modelopt needs NVIDIA ModelOpt, which is not installed (6.4 GB '
-            "with PyTorch): python3 -m pip install 'nvidia-modelopt[onnx]', in an environment of "
-            'its own; or use the calibration tool onnxruntime'
+            'the calibration tool modelopt',
+            'needs NVIDIA ModelOpt, which is not installed (6.4 GB with PyTorch)',
+            fix=(
+                "python3 -m pip install 'nvidia-modelopt[onnx]', in an environment of "
+                'its own; or use the calibration tool onnxruntime'
+            ),
         ) from error
 
 

@@ -53,8 +53,9 @@ def check_weights(layers: Iterable[onnx.NodeProto], index: GraphIndex) -> None:
         weights = index.constant(node.input[1])
         if weights is not None and not np.isfinite(weights).all():
             raise EngineError(
-                f'the weights {node.input[1]!r} of {node.name!r} hold NaN or infinity: export the '
-                'model again, from weights of a training that went well'
+                f'the weights {node.input[1]!r} of {node.name!r}',
+                'hold NaN or infinity',
+                fix='export the model again, from weights of a training that went well',
             )
 
 

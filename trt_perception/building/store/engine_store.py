@@ -119,12 +119,16 @@ class EngineStore:
             folder.mkdir(parents=True, exist_ok=True, mode=0o755)
             status = folder.stat()
         except OSError as error:
-            raise ConfigError(f'--store {folder}: {error.strerror}') from error
+            raise ConfigError(f'--store {folder}', error.strerror or str(error)) from error
         if status.st_uid not in (0, os.geteuid()) or status.st_mode & stat.S_IWOTH:
             raise ConfigError(
-                f'--store {folder}: must be owned by root or by this user, and not writable by '
-                f'everybody, because engines from it run as code (got owner {status.st_uid}, '
-                f'{stat.filemode(status.st_mode)}); chmod o-w {folder}, or use another folder'
+                f'--store {folder}',
+                f'owner {status.st_uid}, {stat.filemode(status.st_mode)}',
+                expected=(
+                    'a folder of root or of this user that not everybody may write, because '
+                    'engines from it run as code'
+                ),
+                fix=f'chmod o-w {folder}, or use another folder',
             )
 
     def find(self, key: str) -> StoredEngine | None:
@@ -171,7 +175,7 @@ class EngineStore:
                 temporary.rename(old)
         except OSError as error:
             raise ConfigError(
-                f'--store {self._folder}: cannot be written: {error.strerror or error}'
+                f'--store {self._folder}', f'cannot be written: {error.strerror or error}'
             ) from error
         finally:
             if temporary is not None:

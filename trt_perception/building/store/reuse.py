@@ -109,4 +109,4 @@ def _content(path: Path) -> bytes:
     try:
         return read_regular(path, MODEL_MAX_BYTES)
     except OSError as error:
-        raise ConfigError(f'{path}: cannot be read: {error.strerror}') from error
+        raise ConfigError(str(path), f'cannot be read: {error.strerror}') from error
