@@ -114,15 +114,15 @@ def test_open_sides_without_shapes(tmp_path, refused):
     path = write_detector(tmp_path, sides=('n', 3, 64, 64))
     assert 'give --batch 1, or --shapes' in refused('--onnx', path, *KNOWN)
     path = write_detector(tmp_path, sides=(1, 3, 'h', 'w'))
-    assert 'leaves sides open (1x3x?x?): give --shapes' in refused('--onnx', path, *KNOWN)
+    assert 'leaves sides open (1x3x?x?); give --shapes' in refused('--onnx', path, *KNOWN)
 
 
 @pytest.mark.parametrize(
     ('options', 'says'),
     [
-        (('--shapes', '1x3x32x32'), 'takes 1x3x64x64'),
-        (('--batch', '2'), 'takes 1x3x64x64'),
-        (('--input-size', '32x32'), 'takes 1x3x64x64'),
+        (('--shapes', '1x3x32x32'), 'expected 1x3x64x64'),
+        (('--batch', '2'), 'expected 1x3x64x64'),
+        (('--input-size', '32x32'), 'expected 1x3x64x64'),
     ],
 )
 def test_shapes_that_the_model_does_not_take(tmp_path, refused, options, says):
@@ -245,7 +245,7 @@ INT8 = ('--precision', 'int8')
 
 def test_int8_without_images(tmp_path, refused):
     message = refused('--onnx', write_detector(tmp_path), *KNOWN, *INT8, code=2)
-    assert 'int8 needs images to calibrate with: --calibration-images' in message
+    assert 'int8: needs images to calibrate with; give --calibration-images' in message
 
 
 def test_images_without_int8(tmp_path, refused):
@@ -261,7 +261,7 @@ def test_images_that_are_not_there(tmp_path, refused, option):
     precision = INT8 if option == '--calibration-images' else ()
     (tmp_path / 'empty').mkdir()
     given = ('--onnx', path, *KNOWN, *precision, option)
-    assert 'found none' in refused(*given, tmp_path / 'empty', code=2)
+    assert 'got none' in refused(*given, tmp_path / 'empty', code=2)
     assert 'no such file or folder' in refused(*given, tmp_path / 'missing', code=2)
 
 
@@ -283,7 +283,7 @@ def test_too_few_images_and_all_alike(tmp_path, refused):
     alike = write_images(tmp_path / 'alike')
     for image in alike.iterdir():
         image.write_bytes((few / '0.png').read_bytes())
-    assert 'the same picture' in refused(*given, alike, code=2)
+    assert 'the same image' in refused(*given, alike, code=2)
 
 
 def test_a_quantised_model_that_cannot_be_written(tmp_path, refused):
@@ -295,7 +295,7 @@ def test_a_quantised_model_that_cannot_be_written(tmp_path, refused):
     given = (*given[:-1], *INT8, '--calibration-images', images, '--qdq-onnx')
     assert 'ends in .onnx' in refused(*given, tmp_path / 'q.bin', code=2)
     assert 'is what the engine is built from' in refused(*given, path, code=2)
-    assert 'is no folder' in refused(*given, tmp_path / 'missing' / 'q.onnx', code=2)
+    assert 'is not a folder' in refused(*given, tmp_path / 'missing' / 'q.onnx', code=2)
     other = write_detector(tmp_path, 'other.onnx')
     assert 'is no model with Q/DQ nodes, so it is not overwritten' in refused(
         *given, other, code=2
@@ -338,9 +338,9 @@ def test_folders_that_cannot_take_the_engine(tmp_path, refused):
     given = ('--onnx', path, *KNOWN)
     for folder in ('missing', 'file'):
         message = refused(*given, '--output', tmp_path / folder / 'x.engine', code=2)
-        assert 'is no folder' in message
+        assert 'is not a folder' in message
         message = refused(*given, '--json', tmp_path / folder / 'x.json', code=2)
-        assert 'is no folder' in message
+        assert 'is not a folder' in message
     (tmp_path / 'net.engine').mkdir()
     assert 'it is a folder' in refused(*given, code=2)
 
@@ -375,7 +375,7 @@ def test_files_of_others_are_not_overwritten(tmp_path, refused):
     assert 'is no TensorRT engine' in refused(*given, code=2)
     (tmp_path / 'net.engine').unlink()
     (tmp_path / 'net.engine.json').write_bytes(b'{"my": "settings"}')
-    assert 'stands where the manifest goes' in refused(*given, code=2)
+    assert 'is where the manifest goes, and is not a manifest' in refused(*given, code=2)
     (tmp_path / 'net.engine.json').unlink()
     for clash in ('net.engine', 'net.engine.json', 'net.onnx', 'net.onnx.json'):
         assert 'name another file' in refused(*given, '--json', tmp_path / clash, code=2)
@@ -425,7 +425,7 @@ def test_a_model_that_falls_below_the_gate_leaves_no_engine(tmp_path, refused, m
     given = ('--onnx', path, *KNOWN, '--validate', images, '--max-accuracy-drop')
     message = refused(*given, '0.2', *INT8, '--calibration-images', images)
     assert '10 images are few' in message  # what was warned of may be the reason
-    assert 'accuracy falls by 0.2500, more than --max-accuracy-drop 0.2' in message
+    assert 'accuracy: falls by 0.2500, more than --max-accuracy-drop 0.2' in message
     assert run(*given, '0.25') == 0
 
 

@@ -155,7 +155,7 @@ def test_a_store_that_others_may_write_into_is_refused(tmp_path):
     folder = tmp_path / 'open'
     folder.mkdir()
     folder.chmod(0o777)
-    with pytest.raises(ConfigError, match='not writable by everybody'):
+    with pytest.raises(ConfigError, match='that not everybody may write'):
         EngineStore(folder)
 
 

@@ -172,7 +172,7 @@ def test_too_few_images(tmp_path):
 
 
 def test_images_that_are_all_alike(tmp_path):
-    with pytest.raises(ConfigError, match='all 9 images are the same picture'):
+    with pytest.raises(ConfigError, match='all 9 images are the same image'):
         check(fill(tmp_path / 'same', 9, lambda _: picture(0)))
     # One camera that never moved: noise is not another scene.
     rng = np.random.default_rng(0)

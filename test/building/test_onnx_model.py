@@ -235,7 +235,7 @@ def test_weights_that_are_missing_or_short(tmp_path):
 @pytest.mark.parametrize(
     ('content', 'says'),
     [
-        (b'\xff' * 100, 'is no ONNX model, or is cut off after 100 bytes'),
+        (b'\xff' * 100, 'is not an ONNX model, or is cut off after 100 bytes'),
         (b'\x08\x07', 'without any'),
         (b'version https://git-lfs.github.com/spec/v1\n', 'git lfs pull'),
         (b'PK\x03\x04....', 'PyTorch'),

@@ -222,7 +222,7 @@ def test_a_model_in_fp16_stays_as_it_is():
     for precision, message in (
         ('fp32', 'does not come back'),
         ('bf16', 'exported in fp16'),
-        ('int8', 'needs a model with int8 Q/DQ nodes'),
+        ('int8', 'expected int8 Q/DQ nodes'),
     ):
         with pytest.raises(EngineError, match=message):
             convert_precision(half, precision, strongly_typed=True)

@@ -264,7 +264,7 @@ def test_what_cannot_be_quantised_is_refused(images):
     with pytest.raises(EngineError, match='quantised already'):
         quantise(done, SMALL, images)
     half = convert_precision(model, 'fp16', strongly_typed=True).model
-    with pytest.raises(EngineError, match='only an FP32 model'):
+    with pytest.raises(EngineError, match='expected an FP32 model to quantise'):
         quantise(half, SMALL, images)
     with pytest.raises(EngineError, match='1x3x64x64, preprocessing makes it 64 wide and 48 high'):
         quantise(model, Preprocessing(input_size=(64, 48)), images)

@@ -59,5 +59,7 @@ def test_modelopt_is_given_what_it_needs(monkeypatch):
     monkeypatch.setattr(
         quantise_modelopt, '_modelopt', lambda: types.SimpleNamespace(quantize=fails)
     )
-    with pytest.raises(EngineError, match='ModelOpt cannot quantise the model: no kernel image'):
+    with pytest.raises(
+        EngineError, match='the model: ModelOpt cannot quantise it: no kernel image'
+    ):
         quantise_with_modelopt(model, SMALL, images, **settings)

@@ -437,7 +437,7 @@ def test_a_builder_that_cannot_be_made_needs_a_gpu(monkeypatch):
         raise TypeError('pybind11::init(): factory function returned nullptr')
 
     monkeypatch.setattr(module, 'make_Builder', refuse)
-    assert 'needs a GPU' in refusal(tensorrt)
+    assert 'build where a GPU and its driver are' in refusal(tensorrt)
 
 
 def test_a_plan_for_another_flavour_is_not_believed():

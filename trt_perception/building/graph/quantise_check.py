@@ -22,8 +22,8 @@ _NARROW: Final = (TensorProto.INT8, TensorProto.FLOAT8E4M3FN)
 _HALF: Final = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 _ZERO: Final = (
-    'leave the nodes that read a tensor with a scale of 0, which was always 0 when its range was '
-    'taken, in float when quantising, or quantise here, from the model before quantisation: '
+    'a scale of 0 comes from a tensor that was always 0 when its range was taken: leave the nodes '
+    'that read it in float when quantising, or quantise here, from the model before quantisation: '
     '--precision int8 --calibration-images DIR'
 )
 _AGAIN: Final = 'quantise it again symmetrically, with biases in float'
