@@ -107,8 +107,8 @@ def test_the_hash_is_of_contents_and_order_not_of_names(folder, tmp_path_factory
     ('source', 'message'),
     [
         ('nowhere', 'no such file or folder'),
-        ('*.gif', 'found none among 0'),
-        ('empty', 'found none among 1 other'),
+        ('*.gif', 'got none among 0'),
+        ('empty', 'got none among 1 other'),
     ],
 )
 def test_no_images(tmp_path, source, message):
@@ -165,7 +165,7 @@ def fill(folder, count, make):
 
 
 def test_too_few_images(tmp_path):
-    with pytest.raises(ConfigError, match=r'at least 8 images, better 100 or more .got 7'):
+    with pytest.raises(ConfigError, match=r'at least 8 images to calibrate with, better 100 or more .got 7'):
         check(fill(tmp_path, 7, picture))
     assert check(fill(tmp_path, 8, picture)) == ('8 images are few: 100 to 500 are usual',)
     assert check(fill(tmp_path, 100, picture)) == ()
