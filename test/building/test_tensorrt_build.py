@@ -198,7 +198,7 @@ def test_a_batch_and_a_size_make_a_shape(tensorrt):
         (('n', 3, 'h', 'w'), {'batch': 1}, ['--shapes']),
         (('n', 3, 16, 16), {'shapes': '1x3x8x16'}, ['?x3x16x16', 'got 1x3x8x16']),
         ((1, 3, 16, 16), {'shapes': '2x3x16x16'}, ['1x3x16x16', 'got 2x3x16x16']),
-        ((1, 3, 16, 16), {'batch': 2}, ['got 2x3x16x16', 'another ONNX export']),
+        ((1, 3, 16, 16), {'batch': 2}, ['got 2x3x16x16', 'export another ONNX model']),
         ((1, 3, 16, 16), {'input_size': '32x16'}, ['got 1x3x16x32']),
     ],
 )
