@@ -165,7 +165,9 @@ def fill(folder, count, make):
 
 
 def test_too_few_images(tmp_path):
-    with pytest.raises(ConfigError, match=r'at least 8 images to calibrate with, better 100 or more .got 7'):
+    with pytest.raises(
+        ConfigError, match=r'at least 8 images to calibrate with, better 100 or more .got 7'
+    ):
         check(fill(tmp_path, 7, picture))
     assert check(fill(tmp_path, 8, picture)) == ('8 images are few: 100 to 500 are usual',)
     assert check(fill(tmp_path, 100, picture)) == ()

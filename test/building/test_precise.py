@@ -54,5 +54,5 @@ def test_each_image_comes_once_as_at_run_time(batch):
 def test_images_that_cannot_serve_are_refused(tmp_path):
     for path in select_images(SCENES, 8).paths[:3]:
         shutil.copy(path, tmp_path)
-    with pytest.raises(ConfigError, match='needs at least 8 images'):
+    with pytest.raises(ConfigError, match='at least 8 images to calibrate with'):
         precise(select_images(tmp_path))

@@ -70,11 +70,7 @@ def quantise_with_modelopt(
         ConfigError: ModelOpt is not installed, or the method or images cannot serve.
         EngineError: ModelOpt fails, or TensorRT would refuse what it made.
     """
-    if method not in _METHODS:
-        raise ConfigError(
-            'the calibration method of ModelOpt', repr(method), expected=' or '.join(_METHODS)
-        )
-    tool = _modelopt()
+    tool = _modelopt(method)
     source = onnx.ModelProto()
     source.CopyFrom(model)
     name_nodes(source)
@@ -130,7 +126,12 @@ def _run_tool(tool: Any, model: onnx.ModelProto, settings: Mapping[str, Any]) ->
     return result
 
 
-def _modelopt() -> Any:
+def _modelopt(method: str) -> Any:
+    """Return ModelOpt, which must know the method."""
+    if method not in _METHODS:
+        raise ConfigError(
+            'the calibration method of ModelOpt', repr(method), expected=' or '.join(_METHODS)
+        )
     try:
         return importlib.import_module(_MODULE)
     except ImportError as error:
