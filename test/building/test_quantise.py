@@ -266,7 +266,7 @@ def test_what_cannot_be_quantised_is_refused(images):
     half = convert_precision(model, 'fp16', strongly_typed=True).model
     with pytest.raises(EngineError, match='expected an FP32 model to quantise'):
         quantise(half, SMALL, images)
-    with pytest.raises(EngineError, match='64 wide and 48 high .got 1x3x64x64'):
+    with pytest.raises(EngineError, match=r'64 wide and 48 high .got 1x3x64x64'):
         quantise(model, Preprocessing(input_size=(64, 48)), images)
     model.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT16
     with pytest.raises(EngineError, match=r'contradict|float32'):
