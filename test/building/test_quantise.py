@@ -280,7 +280,7 @@ def test_a_model_that_overflows_is_refused_with_the_tensor(images):
     bad = x
     x = net.conv(x, 8, 8)
     model = net.model([net.conv(x, 8, 8, silu=False)])
-    with pytest.raises(EngineError, match=f"'{bad}' holds NaN or infinity"):
+    with pytest.raises(EngineError, match=f"'{bad}': holds NaN or infinity"):
         quantise(model, SMALL, images)
 
 
