@@ -100,5 +100,6 @@ def test_each_starts_its_own_tool(name, monkeypatch):
     started = []
     monkeypatch.setattr(commands, '_run', lambda module, **_: started.append(module))
     getattr(commands, name)()
-    assert [module.split('.')[-1] for module in started] == [name]
+    tool = {'detector_node': 'detector_program'}.get(name, name)
+    assert [module.split('.')[-1] for module in started] == [tool]
     assert callable(importlib.import_module(started[0]).main)

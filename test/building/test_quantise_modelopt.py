@@ -43,7 +43,7 @@ def test_modelopt_is_given_what_it_needs(monkeypatch):
         onnx.save(quantise(source, SMALL, images).model, arguments['output_path'])
 
     monkeypatch.setattr(
-        quantise_modelopt, '_modelopt', lambda: types.SimpleNamespace(quantize=quantize)
+        quantise_modelopt, '_modelopt', lambda _: types.SimpleNamespace(quantize=quantize)
     )
     settings = {'progress': lambda *_: None}
     result, warnings = quantise_with_modelopt(model, SMALL, images, method='minmax', **settings)
@@ -57,7 +57,7 @@ def test_modelopt_is_given_what_it_needs(monkeypatch):
         raise RuntimeError('no kernel image')
 
     monkeypatch.setattr(
-        quantise_modelopt, '_modelopt', lambda: types.SimpleNamespace(quantize=fails)
+        quantise_modelopt, '_modelopt', lambda _: types.SimpleNamespace(quantize=fails)
     )
     with pytest.raises(
         EngineError, match='the model: ModelOpt cannot quantise it: no kernel image'

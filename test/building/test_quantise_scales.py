@@ -381,7 +381,7 @@ def test_modelopts_scales_of_0_leave_their_layers_in_float(images, monkeypatch):
         onnx.save(done, arguments['output_path'])
 
     tool = types.SimpleNamespace(quantize=quantize)
-    monkeypatch.setattr(quantise_modelopt, '_modelopt', lambda: tool)
+    monkeypatch.setattr(quantise_modelopt, '_modelopt', lambda _: tool)
     done, warnings = quantise_with_modelopt(model, SMALL, images, progress=lambda *_: None)
     assert any(name in text and tensor in text for text in warnings)
     layer = next(node for node in done.graph.node if node.name == name)

@@ -103,7 +103,7 @@ def test_centres_in_parts_of_the_input_are_no_corners_in_pixels(family, tmp_path
     )
     pipeline = open_pipeline(config)
     pipeline.enqueue(0, frame_of(told['image']), Thresholds(confidence=0.02))
-    with pytest.raises(EngineError, match=r'end_to_end expects boxes in network pixels'):
+    with pytest.raises(EngineError, match=r'end_to_end: expected boxes in network pixels'):
         pipeline.collect(0)
 
 
@@ -113,7 +113,7 @@ def test_class_numbers_are_no_probabilities(tmp_path):
     values = written(told, tmp_path / 'best.onnx')
     pipeline = open_pipeline(DetectorConfig(**values, model_decoder='rtdetr_ultralytics'))
     pipeline.enqueue(0, frame_of(told['image']), Thresholds(confidence=0.02))
-    with pytest.raises(EngineError, match=r'Set model\.decoder to rtdetr_end_to_end'):
+    with pytest.raises(EngineError, match=r'set model\.decoder to rtdetr_end_to_end'):
         pipeline.collect(0)
 
 

@@ -247,7 +247,9 @@ def test_the_runtime_is_told_how_many_threads_and_not_to_spin(tmp_path):
 
 def test_without_onnx_runtime_it_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, 'onnxruntime', None)
-    with pytest.raises(EngineError, match=r'tiny\.onnx needs ONNX Runtime: .*pip install'):
+    with pytest.raises(
+        EngineError, match=r'tiny\.onnx: ONNX Runtime is not installed; .*pip install'
+    ):
         opened(write_onnx(tmp_path))
 
 

@@ -220,7 +220,7 @@ def test_tags_that_hide_weights(tag, tmp_path, monkeypatch):
     path.write_bytes(content)
     with pytest.raises(EngineError, match='is no ONNX model'):
         open_pipeline(DetectorConfig(engine_path=str(path)))
-    with pytest.raises(EngineError, match='is no ONNX model'):
+    with pytest.raises(EngineError, match='is not an ONNX model'):
         load_onnx(read_onnx(path))
 
 

@@ -239,7 +239,7 @@ def test_classes_that_do_not_match(place, capsys):
         (['USUAL', '--class-map', 'gone.json'], 'gone.json: cannot be read'),
         (['USUAL', '--confidence', '2'], "'confidence_threshold': expected a number from 0 to 1"),
         (['USUAL', '--max-detections', '0'], 'from 1 on'),
-        (['USUAL', '--param', 'decoder=dense'], '--param decoder=dense: expected NAME=VALUE'),
+        (['USUAL', '--param', 'decoder=dense'], '--param: expected NAME=VALUE'),
         (['USUAL', '--param', 'model.std'], 'expected NAME=VALUE'),
         (['USUAL', '--param', 'model.std=[1'], "line 1: expected ',' or ']'"),
         (['USUAL', '--param', 'model.std=[1, 1]'], "'model.std': expected no value or 3 values"),

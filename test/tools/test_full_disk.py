@@ -37,9 +37,12 @@ def run(tool, *arguments, full=False, limit=None):
     def no_large_files():
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
+    # Coverage would write a large file of its own, and fail.
+    environment = {k: v for k, v in os.environ.items() if k != 'COVERAGE_PROCESS_START'}
     with open('/dev/full' if full else os.devnull, 'w') as target:
         ended = subprocess.run(
             [executable(tool), *map(str, arguments)],
+            env=environment,
             stdout=target if full else subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

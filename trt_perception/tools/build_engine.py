@@ -86,7 +86,6 @@ def _check_packages() -> None:
     missing = [name for name in ('pydantic', 'onnx') if importlib.util.find_spec(name) is None]
     if missing:
         raise EngineError(
-            'build_engine',
             f'building engines needs {" and ".join(missing)}, not installed here',
             fix='install what the extra "build" of this package names, into the environment of '
             'this shell: '
