@@ -198,7 +198,7 @@ def test_an_open_output_that_turns_out_otherwise_is_an_engine_error(tmp_path):
 @pytest.mark.parametrize('described', [False, True])
 def test_a_file_that_is_no_model(tmp_path, content, described):
     path = write_onnx(tmp_path, content, described=described)
-    with pytest.raises(EngineError, match=r'tiny\.onnx: is no ONNX model') as caught:
+    with pytest.raises(EngineError, match=r'tiny\.onnx: is not an ONNX model') as caught:
         opened(path)
     assert caught.value.__cause__ is not None
 

@@ -136,7 +136,7 @@ def wrong_models(model, folder):
         ('missing file', str(folder / 'missing.onnx'), 'No such file'),
         ('a folder', str(folder), 'suffix'),
         ('an engine', str(folder / 'model.engine'), 'model.engine'),
-        ('corrupt', str(corrupt), 'corrupt.onnx: is no ONNX model'),
+        ('corrupt', str(corrupt), 'corrupt.onnx: is not an ONNX model'),
         ('other bytes than the manifest says', str(changed), 'is not the file that'),
         ('other tensors than the manifest says', str(other), 'do not belong together'),
         ('no JSON', str(broken), 'not readable as JSON'),

@@ -218,7 +218,7 @@ def test_tags_that_hide_weights(tag, tmp_path, monkeypatch):
     assert session.run(None, {'x': np.ones((1, SIDE), np.float32)})[0][0, 0] == SIDE
     path = tmp_path / 'tiny.onnx'
     path.write_bytes(content)
-    with pytest.raises(EngineError, match='is no ONNX model'):
+    with pytest.raises(EngineError, match='is not an ONNX model'):
         open_pipeline(DetectorConfig(engine_path=str(path)))
     with pytest.raises(EngineError, match='is not an ONNX model'):
         load_onnx(read_onnx(path))
@@ -240,7 +240,7 @@ def test_spellings_of_data_location(number):
         ),
     )
     assert has_external(onnx.load_model_from_string(content)) == (number != b'\x02')
-    with pytest.raises(EngineError, match='is no ONNX model'):
+    with pytest.raises(EngineError, match='is not an ONNX model'):
         external_weights(content)
 
 
@@ -281,7 +281,7 @@ def test_no_spelling_lets_onnx_runtime_read_a_file():
     ids=['Graph.17', 'Node.11', 'Model.27', 'group', 'number', 'eight bytes', 'field 0'],
 )
 def test_what_readers_may_understand_differently(content):
-    with pytest.raises(EngineError, match='is no ONNX model'):
+    with pytest.raises(EngineError, match='is not an ONNX model'):
         external_weights(content)
 
 
@@ -308,7 +308,7 @@ def test_a_file_of_endless_fields_can_be_given_up(monkeypatch):
     ],
 )
 def test_what_is_no_model(content):
-    with pytest.raises(EngineError, match='is no ONNX model, or is cut off'):
+    with pytest.raises(EngineError, match='is not an ONNX model, or is cut off'):
         external_weights(content)
 
 

@@ -69,7 +69,7 @@ def external_weights(content: bytes) -> tuple[str, ...]:
     except (IndexError, ValueError) as error:
         raise EngineError(
             'the model',
-            f'is no ONNX model, or is cut off, or is of a newer ONNX than 1.23 ({error})',
+            f'is not an ONNX model, or is cut off, or is of a newer ONNX than 1.23 ({error})',
             fix='copy it again, or export it again with an older opset',
         ) from error
 

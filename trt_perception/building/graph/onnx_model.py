@@ -94,7 +94,7 @@ def load_onnx(file: ModelFile) -> OnnxSource:
     """Understand a file and take in its external weights.
 
     Raises:
-        EngineError: it is no ONNX model, cut off, too new, too large, or lacks its weights.
+        EngineError: it is not an ONNX model, cut off, too new, too large, or lacks its weights.
     """
     model = _parse(file)
     _check_versions(file.path, model)
