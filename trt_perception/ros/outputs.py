@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
+from typing import Final
 
 from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.lifecycle import LifecycleNode
@@ -24,6 +26,8 @@ __all__ = ['NO_EVENTS', 'DetectorOutputs']
 # rclpy's executor walks through every event handler each time it waits, twice a frame. Where no
 # subscriber can ask for more than is offered there is no event to handle.
 NO_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
+
+_SENDING_S: Final = 0.05
 
 
 class DetectorOutputs:
@@ -70,7 +74,12 @@ class DetectorOutputs:
         """Publish the class names and the threshold, for subscribers of now and later."""
         assert self._label_info is not None
         stamp = self._node.get_clock().now().to_msg()
-        self._label_info.publish(self._serialize_labels(stamp, confidence_threshold))
+        message = self._serialize_labels(stamp, confidence_threshold)
+        try:
+            self._label_info.publish(message)
+        except Exception:  # Fast DDS still sends the one before: there is room for one only
+            time.sleep(_SENDING_S)
+            self._label_info.publish(message)
 
     def close(self) -> None:
         """Destroy the publishers. May be called again."""
