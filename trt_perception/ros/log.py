@@ -34,6 +34,7 @@ class NodeLog(logging.Handler):
         self.shown: tuple[str, ...] = ()
         self._package = logging.getLogger('trt_perception')
         self._package.addHandler(self)
+        self._level = self._package.level
         debug = logger.get_effective_level() <= LoggingSeverity.DEBUG
         self._package.setLevel(logging.DEBUG if debug else logging.INFO)
 
@@ -58,4 +59,5 @@ class NodeLog(logging.Handler):
     def close(self) -> None:
         """Stop passing on."""
         self._package.removeHandler(self)
+        self._package.setLevel(self._level)
         super().close()
