@@ -90,6 +90,7 @@ def test_agreement_by_class_and_scores():
     assert agreement.classes['dog'].mean_iou == pytest.approx(2 / 3)
     assert agreement.overall.f1 == pytest.approx(4 / 5)
     assert agreement.max_score_difference == pytest.approx(0.4)
+    assert compared(one, other, ()) == replace(agreement, classes={})
 
 
 def test_iou_equals_pycocotools():

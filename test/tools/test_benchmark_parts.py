@@ -1,4 +1,4 @@
-"""The parts of the benchmark on known values: order of work, agreement, frames, naive way."""
+"""The parts of the benchmark on known values: order of work and frames."""
 
 import itertools
 
@@ -9,19 +9,14 @@ import pytest
 from trt_perception.benchmarking.frames import load_frames
 from trt_perception.benchmarking.frames import synthetic_image
 from trt_perception.benchmarking.measure import Spread
-from trt_perception.benchmarking.measure import compare_detections
 from trt_perception.benchmarking.measure import detect_all
 from trt_perception.benchmarking.measure import measure_pipeline
-from trt_perception.benchmarking.naive import naive_tensor
 from trt_perception.benchmarking.pace import Pace
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.errors import ConfigError
 from trt_perception.images.frame import PIXEL_FORMATS
-from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.pipelines.pipeline import Result
-from trt_perception.stages.host_preprocess import HostPreprocessor
 
 
 class RecordingPipeline:
@@ -65,36 +60,6 @@ def test_the_pipeline_is_kept_full_and_in_order(depth):
     assert report.frames_per_s > 0
 
 
-def boxes(*rows):
-    table = np.array(rows, np.float32).reshape(-1, 6)
-    return Detections(table[:, :4], table[:, 4], table[:, 5].astype(np.int32))
-
-
-@pytest.mark.parametrize(
-    ('other', 'at_99', 'at_50', 'difference'),
-    [
-        (boxes(), 0, 0, 0),
-        (boxes([0, 0, 10, 10, 0.9, 0], [20, 0, 30, 10, 0.5, 1]), 1, 1, 0),
-        (boxes([0, 0, 10, 9, 0.8, 0], [20, 0, 30, 10, 0.5, 1]), 0.5, 1, 0.1),  # IoU 0.9
-        (boxes([0, 0, 10, 10, 0.9, 1], [20, 0, 30, 10, 0.5, 1]), 0.5, 0.5, 0),  # another class
-        (boxes([0, 0, 10, 4, 0.1, 0]), 0, 0, 0),  # IoU 0.4
-    ],
-)
-def test_agreement(other, at_99, at_50, difference):
-    first = boxes([0, 0, 10, 10, 0.9, 0], [20, 0, 30, 10, 0.5, 1])
-    found = compare_detections([first, boxes()], [other, boxes()])
-    assert (found.first, found.other) == (2, len(other))
-    assert (found.matched_iou_99, found.matched_iou_50) == (at_99, at_50)
-    assert found.max_score_difference == pytest.approx(difference)
-
-
-def test_agreement_takes_each_partner_once_and_says_when_there_is_nothing():
-    twin = [0, 0, 10, 10, 0.9, 0]
-    assert compare_detections([boxes(twin, twin)], [boxes(twin)]).matched_iou_50 == 0.5
-    nothing = compare_detections([boxes()], [boxes(twin)])
-    assert nothing.matched_iou_50 is None
-
-
 def test_spread():
     spread = Spread.of_seconds([0.001 * value for value in range(1001)])
     figures = spread.mean, spread.p50, spread.p95, spread.p99, spread.p999, spread.max
@@ -118,13 +83,3 @@ def test_frames_from_a_folder_start_over(tmp_path):
     assert load_frames(str(tmp_path), (20, 10), 'bgr8', 2)[1].width == 20
     with pytest.raises(ConfigError):
         load_frames(str(tmp_path / 'none'), None, 'bgr8', 1)
-
-
-@pytest.mark.parametrize('encoding', ['bgr8', 'rgba8', 'mono16', 'yuyv'])
-@pytest.mark.parametrize('order', ['rgb', 'bgr'])
-def test_the_naive_tensor_is_the_hosts(encoding, order):
-    preprocessing = Preprocessing((64, 48), color_order=order, mean=(0.1, 0.2, 0.3))
-    (frame,) = load_frames('', (50, 70), encoding, 1)
-    letterbox = Letterbox.fit((50, 70), (64, 48), 'letterbox')
-    expected, _ = HostPreprocessor(preprocessing)(frame)
-    np.testing.assert_allclose(naive_tensor(frame, preprocessing, letterbox), expected, atol=1e-6)

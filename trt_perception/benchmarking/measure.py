@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from trt_perception.benchmarking.pace import Pace
 from trt_perception.config import Thresholds
@@ -21,12 +20,10 @@ from trt_perception.images.frame import Frame
 from trt_perception.pipelines.pipeline import Pipeline
 
 __all__ = [
-    'BoxAgreement',
     'EncodingTime',
     'PipelineReport',
     'Spread',
     'StageTime',
-    'compare_detections',
     'detect_all',
     'measure_pipeline',
 ]
@@ -113,26 +110,6 @@ class PipelineReport:
     unequal: int
     load_s: float
     device_memory_bytes: int | None
-
-
-@dataclass(frozen=True)
-class BoxAgreement:
-    """How far the detections of one model are found again in those of another.
-
-    Attributes:
-        first: number of detections of the first.
-        other: number of detections of the other.
-        matched_iou_99: share of the first's with a partner of its class at IoU >= 0.99; None where
-            the first has none.
-        matched_iou_50: the same at IoU >= 0.5.
-        max_score_difference: between partners at IoU >= 0.5.
-    """
-
-    first: int
-    other: int
-    matched_iou_99: float | None
-    matched_iou_50: float | None
-    max_score_difference: float
 
 
 def measure_pipeline(
@@ -274,41 +251,3 @@ def _equal(one: Detections, other: Detections) -> bool:
         and np.array_equal(one.scores, other.scores)
         and np.array_equal(one.class_ids, other.class_ids)
     )
-
-
-def compare_detections(first: Sequence[Detections], other: Sequence[Detections]) -> BoxAgreement:
-    """Match detections of the same frames, best scores first, each partner once.
-
-    Args:
-        first: one entry for each frame.
-        other: likewise.
-    """
-    overlaps, differences = [], []
-    for one, two in zip(first, other, strict=True):
-        iou = _iou(one.xyxy, two.xyxy)
-        iou[one.class_ids[:, None] != two.class_ids] = 0
-        for index in range(len(one)):
-            partner = int(iou[index].argmax()) if len(two) else -1
-            overlap = float(iou[index, partner]) if len(two) else 0.0
-            overlaps.append(overlap)
-            if overlap >= 0.5:
-                differences.append(abs(float(one.scores[index]) - float(two.scores[partner])))
-                iou[:, partner] = 0
-    values = np.array(overlaps)
-    return BoxAgreement(
-        first=len(overlaps),
-        other=sum(map(len, other)),
-        matched_iou_99=float((values >= 0.99).mean()) if overlaps else None,
-        matched_iou_50=float((values >= 0.5).mean()) if overlaps else None,
-        max_score_difference=max(differences, default=0.0),
-    )
-
-
-def _iou(one: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """Return intersection over union of all pairs: float64 (n, m) from (n, 4) and (m, 4)."""
-    a, b = one[:, None].astype(np.float64), other[None].astype(np.float64)
-    size = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
-    intersection = np.maximum(size, 0).prod(axis=-1)
-    areas = (a[..., 2:] - a[..., :2]).prod(axis=-1) + (b[..., 2:] - b[..., :2]).prod(axis=-1)
-    overlap: npt.NDArray[np.float64] = intersection / (areas - intersection)
-    return overlap

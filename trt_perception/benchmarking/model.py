@@ -1,4 +1,4 @@
-"""One model measured whole: alone, step by step, in the pipeline, and the naive way."""
+"""One model measured whole: alone, step by step, and in the pipeline."""
 
 from __future__ import annotations
 
@@ -14,15 +14,11 @@ from trt_perception.benchmarking.gpu_steps import measure_encodings
 from trt_perception.benchmarking.gpu_steps import measure_steps
 from trt_perception.benchmarking.gpu_steps import run_frame
 from trt_perception.benchmarking.host import measure_host_steps
-from trt_perception.benchmarking.measure import BoxAgreement
 from trt_perception.benchmarking.measure import EncodingTime
 from trt_perception.benchmarking.measure import PipelineReport
 from trt_perception.benchmarking.measure import StageTime
-from trt_perception.benchmarking.measure import compare_detections
 from trt_perception.benchmarking.measure import detect_all
 from trt_perception.benchmarking.measure import measure_pipeline
-from trt_perception.benchmarking.naive import NaiveReport
-from trt_perception.benchmarking.naive import measure_naive
 from trt_perception.benchmarking.pace import Pace
 from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
@@ -49,7 +45,6 @@ class BenchmarkOptions:
         count: frames of each measurement.
         warmup: frames before each that do not count.
         seconds: most time of each measurement, None where only the frames count.
-        naive: measure the naive way too, where the model is an engine.
         provider: ONNX Runtime's, for ONNX files.
         parameters: of the node that would run the models.
     """
@@ -58,7 +53,6 @@ class BenchmarkOptions:
     count: int = 1000
     warmup: int = 100
     seconds: float | None = None
-    naive: bool = True
     provider: str = CPU
     parameters: DetectorConfig = field(default_factory=DetectorConfig)
 
@@ -80,16 +74,12 @@ class Ratios:
         throughput_x_engine: frames/s times the engine's own time: 1 where the engine never waits.
         p50_minus_engine_ms: what a frame takes beyond the engine's own time.
         p99_over_p50: of the latency.
-        throughput_over_naive: of frames/s.
-        naive_over_latency: of the median latencies.
     """
 
     depth: int
     throughput_x_engine: float
     p50_minus_engine_ms: float
     p99_over_p50: float
-    throughput_over_naive: float | None
-    naive_over_latency: float | None
 
 
 @dataclass(frozen=True)
@@ -109,8 +99,6 @@ class ModelReport:
             encoding was asked for.
         candidates: boxes above the confidence threshold before NMS, for each picture.
         pipelines: one entry for each depth.
-        naive: None where it was not asked for or cannot be.
-        naive_agreement: the pipeline's detections found again the naive way.
         ratios: one entry for each depth.
     """
 
@@ -123,23 +111,8 @@ class ModelReport:
     stages: dict[str, StageTime]
     encodings: dict[str, EncodingTime]
     candidates: tuple[int, ...]
-    pipelines: tuple[PipelineReport, ...]
-    naive: NaiveReport | None
-    naive_agreement: BoxAgreement | None
-    ratios: tuple[Ratios, ...]
-
-
-@dataclass
-class _Alone:
-    """What is measured without a pipeline."""
-
-    spec: ModelSpec
-    runtime: str
-    stages: dict[str, StageTime]
-    candidates: list[int]
-    encodings: dict[str, EncodingTime] = field(default_factory=dict)
-    naive: NaiveReport | None = None
-    naive_detections: Sequence[Detections] = ()
+    pipelines: tuple[PipelineReport, ...] = ()
+    ratios: tuple[Ratios, ...] = ()
 
 
 def measure_model(
@@ -167,10 +140,10 @@ def measure_model(
         CudaError: a CUDA call failed.
     """
     if model.is_onnx:
-        alone = _on_host(model, frames, options, pace)
+        report = _on_host(model, frames, options, pace)
     else:
-        alone = _on_gpu(model, frames, options, pace, encodings)
-    if alone is None:
+        report = _on_gpu(model, frames, options, pace, encodings)
+    if report is None:
         return None
     pipelines, detections = [], list[Detections]()
     for depth in options.depths[:1] and (1,) if model.is_onnx else options.depths:
@@ -179,26 +152,8 @@ def measure_model(
             break
         pipelines.append(measured[0])
         detections = measured[1]
-    stages = alone.stages
-    engine = stages.get('engine_graph') or stages.get('engine_enqueue') or stages['inference']
-    report = ModelReport(
-        file=model.path.name,
-        sha256=model.sha256,
-        runtime=f'{alone.runtime} {sys.modules[alone.runtime].__version__}',
-        input=alone.spec.input,
-        output=alone.spec.outputs[0],
-        engine_ms=engine.mean_ms,
-        stages=stages,
-        encodings=alone.encodings,
-        candidates=tuple(alone.candidates),
-        pipelines=tuple(pipelines),
-        naive=alone.naive,
-        naive_agreement=compare_detections(detections, alone.naive_detections)
-        if alone.naive and detections
-        else None,
-        ratios=tuple(_ratios(pipeline, engine.mean_ms, alone.naive) for pipeline in pipelines),
-    )
-    return report, detections
+    ratios = tuple(_ratios(pipeline, report.engine_ms) for pipeline in pipelines)
+    return replace(report, pipelines=tuple(pipelines), ratios=ratios), detections
 
 
 def _on_gpu(
@@ -207,7 +162,7 @@ def _on_gpu(
     options: BenchmarkOptions,
     pace: Pace,
     encodings: Sequence[Frame],
-) -> _Alone | None:
+) -> ModelReport | None:
     pace.step(f'{model.path.name}: engine and steps')
     config = replace(options.config(model, 1), use_cuda_graph=False)
     with closing(CudaPipeline(model, config)) as pipeline:
@@ -218,19 +173,12 @@ def _on_gpu(
         stages = measure_steps(slot, frames[0], thresholds, pace)
         candidates = [run_frame(slot, frame, thresholds) for frame in frames]
         times = measure_encodings(slot, encodings, thresholds, pace)
-        alone = _Alone(spec, pipeline.runtime, stages, candidates, times)
-        possible = 'bfloat16' not in {t.dtype for t in (spec.input, *spec.outputs)}
-        if options.naive and possible and not pace.stopped:
-            pace.step(f'{model.path.name}: the naive way')
-            alone.naive, alone.naive_detections = measure_naive(
-                slot, spec, frames, thresholds, config, pace
-            )
-    return alone
+        return _report(model, spec, pipeline.runtime, stages, candidates, times)
 
 
 def _on_host(
     model: ModelFile, frames: Sequence[Frame], options: BenchmarkOptions, pace: Pace
-) -> _Alone | None:
+) -> ModelReport | None:
     pace.step(f'{model.path.name}: steps')
     config = options.config(model, 1)
     with closing(HostPipeline(model, config, provider=options.provider)) as pipeline:
@@ -238,7 +186,30 @@ def _on_host(
             return None
         thresholds = config.thresholds(pipeline.spec.class_names)
         stages, candidates = measure_host_steps(pipeline, frames, thresholds, pace)
-        return _Alone(pipeline.spec, 'onnxruntime', stages, candidates)
+        return _report(model, pipeline.spec, 'onnxruntime', stages, candidates, {})
+
+
+def _report(
+    model: ModelFile,
+    spec: ModelSpec,
+    runtime: str,
+    stages: dict[str, StageTime],
+    candidates: Sequence[int],
+    encodings: dict[str, EncodingTime],
+) -> ModelReport:
+    """Return what was measured without a pipeline."""
+    engine = stages.get('engine_graph') or stages.get('engine_enqueue') or stages['inference']
+    return ModelReport(
+        file=model.path.name,
+        sha256=model.sha256,
+        runtime=f'{runtime} {sys.modules[runtime].__version__}',
+        input=spec.input,
+        output=spec.outputs[0],
+        engine_ms=engine.mean_ms,
+        stages=stages,
+        encodings=encodings,
+        candidates=tuple(candidates),
+    )
 
 
 def _in_pipeline(
@@ -282,13 +253,11 @@ def _in_pipeline(
     return report, detections
 
 
-def _ratios(report: PipelineReport, engine_ms: float, naive: NaiveReport | None) -> Ratios:
+def _ratios(report: PipelineReport, engine_ms: float) -> Ratios:
     latency = report.latency_ms
     return Ratios(
         depth=report.depth,
         throughput_x_engine=report.frames_per_s * engine_ms / 1e3,
         p50_minus_engine_ms=latency.p50 - engine_ms,
         p99_over_p50=latency.p99 / latency.p50,
-        throughput_over_naive=report.frames_per_s / naive.frames_per_s if naive else None,
-        naive_over_latency=naive.latency_ms.p50 / latency.p50 if naive else None,
     )

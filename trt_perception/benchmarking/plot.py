@@ -48,8 +48,6 @@ def _plot_steps(axes: Any, report: ModelReport) -> None:
 def _plot_latency(axes: Any, report: ModelReport) -> None:
     """Median with a whisker to the 99th percentile; nothing else in flight."""
     spreads = {f'depth {p.depth}': p.latency_ms for p in report.pipelines}
-    if report.naive:
-        spreads['naive'] = report.naive.latency_ms
     p50 = [spread.p50 for spread in spreads.values()]
     above = [spread.p99 - spread.p50 for spread in spreads.values()]
     bars = axes.bar(list(spreads), p50, yerr=([0] * len(p50), above), capsize=4)
@@ -62,8 +60,6 @@ def _plot_latency(axes: Any, report: ModelReport) -> None:
 
 def _plot_throughput(axes: Any, report: ModelReport) -> None:
     rates = {f'depth {p.depth}': p.frames_per_s for p in report.pipelines}
-    if report.naive:
-        rates['naive'] = report.naive.frames_per_s
     bars = axes.bar(list(rates), list(rates.values()), color='tab:green')
     axes.bar_label(bars, fmt='%.0f')
     axes.axhline(1e3 / report.engine_ms, color='black', linestyle=':', label='1 / engine alone')

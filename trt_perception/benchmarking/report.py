@@ -14,9 +14,9 @@ from typing import Final
 import cv2
 import numpy as np
 
-from trt_perception.benchmarking.measure import BoxAgreement
 from trt_perception.benchmarking.measure import Spread
 from trt_perception.benchmarking.model import ModelReport
+from trt_perception.evaluation.agreement import Agreement
 from trt_perception.gpu import Device
 from trt_perception.gpu import versions
 
@@ -108,8 +108,6 @@ def model_text(report: ModelReport) -> str:
         parts.append(_encoding_table(report))
     if report.pipelines:
         parts += [_pipeline_table(report), _ratio_table(report)]
-    if report.naive_agreement is not None:
-        parts.append(f'found again the naive way: {agreement_text(report.naive_agreement)}\n')
     if high == 0:
         parts.append(
             'no frame has a box above the threshold: decoding and NMS were timed with nothing to '
@@ -121,14 +119,15 @@ def model_text(report: ModelReport) -> str:
     return '\n'.join(parts)
 
 
-def agreement_text(agreement: BoxAgreement) -> str:
+def agreement_text(agreement: Agreement) -> str:
     """Return one sentence without its end."""
-    if agreement.matched_iou_99 is None or agreement.matched_iou_50 is None:
-        return f'no detections to look for among {agreement.other}'
+    both = agreement.overall
+    counts = f'{both.reference} and {both.candidate} detections'
+    if both.f1 is None or both.mean_iou is None:
+        return f'{counts}, no pairs'
     return (
-        f'{agreement.matched_iou_99:.2%} of {agreement.first} detections at IoU 0.99, '
-        f'{agreement.matched_iou_50:.2%} at 0.5, scores within '
-        f'{agreement.max_score_difference:.4f} (there: {agreement.other})'
+        f'F1 {both.f1:.4f}, mean IoU {both.mean_iou:.4f} ({counts}), scores within '
+        f'{agreement.max_score_difference:.4f}'
     )
 
 
@@ -144,8 +143,6 @@ def _stage_table(report: ModelReport) -> str:
                 _ms(alone.p99 if alone else None),
             ]
         )
-    for name, mean in report.naive.steps_ms.items() if report.naive else ():
-        rows.append([f'naive {name}', _ms(mean), '', ''])
     return _table(rows)
 
 
@@ -176,21 +173,6 @@ def _pipeline_table(report: ModelReport) -> str:
                 _frames(times, pipeline.busy_latency_ms),
             ]
         )
-    if report.naive:
-        times = report.naive.latency_ms
-        rows.append(
-            [
-                'naive',
-                *map(_ms, (times.p50, times.p95, times.p99, times.p999)),
-                f'{report.naive.frames_per_s:.1f}',
-                '',
-                '',
-                _ms(report.naive.cpu_ms),
-                '',
-                '',
-                _frames(times),
-            ]
-        )
     return _table(rows)
 
 
@@ -201,18 +183,10 @@ def _frames(*spreads: Spread) -> str:
 
 def _ratio_table(report: ModelReport) -> str:
     heads = 'frames/s x engine', 'p50 - engine, ms', 'p99 / p50'
-    naive = ('frames/s / naive', 'naive p50 / p50') if report.naive else ()
-    rows = [[f'engine {report.engine_ms:.3f} ms', *heads, *naive]]
+    rows = [[f'engine {report.engine_ms:.3f} ms', *heads]]
     for ratio in report.ratios:
-        row = [
-            f'depth {ratio.depth}',
-            f'{ratio.throughput_x_engine:.3f}',
-            _ms(ratio.p50_minus_engine_ms),
-            f'{ratio.p99_over_p50:.3f}',
-        ]
-        if ratio.throughput_over_naive is not None and ratio.naive_over_latency is not None:
-            row += [f'{ratio.throughput_over_naive:.1f}', f'{ratio.naive_over_latency:.1f}']
-        rows.append(row)
+        throughput, tail = f'{ratio.throughput_x_engine:.3f}', f'{ratio.p99_over_p50:.3f}'
+        rows.append([f'depth {ratio.depth}', throughput, _ms(ratio.p50_minus_engine_ms), tail])
     return _table(rows)
 
 

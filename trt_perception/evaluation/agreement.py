@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,9 +82,9 @@ def compare_runs(
     Args:
         reference: one entry for each picture.
         candidate: of the same pictures.
-        class_names: of both models.
+        class_names: of both models; empty: all classes together only.
     """
-    ious: dict[int, list[float]] = {id_: [] for id_ in range(len(class_names))}
+    ious: dict[int, list[float]] = defaultdict(list)
     differences = [0.0]
     for one, other in zip(reference, candidate, strict=True):
         overlap = box_iou(one.xyxy, other.xyxy)

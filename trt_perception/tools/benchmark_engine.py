@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import shlex
 import sys
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -12,13 +11,10 @@ from dataclasses import asdict
 from dataclasses import dataclass
 from datetime import datetime
 from datetime import timezone
-from pathlib import Path
 from typing import Any
 from typing import Final
 
 from trt_perception.benchmarking.frames import load_frames
-from trt_perception.benchmarking.measure import BoxAgreement
-from trt_perception.benchmarking.measure import compare_detections
 from trt_perception.benchmarking.model import BenchmarkOptions
 from trt_perception.benchmarking.model import ModelReport
 from trt_perception.benchmarking.model import measure_model
@@ -30,7 +26,8 @@ from trt_perception.benchmarking.report import agreement_text
 from trt_perception.benchmarking.report import machine_facts
 from trt_perception.benchmarking.report import model_text
 from trt_perception.errors import ConfigError
-from trt_perception.errors import TrtPerceptionError
+from trt_perception.evaluation.agreement import Agreement
+from trt_perception.evaluation.agreement import compare_runs
 from trt_perception.files.atomic_files import write_json
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.frame import Frame
@@ -44,7 +41,10 @@ from trt_perception.tools.arguments import check_plot
 from trt_perception.tools.arguments import user_path
 from trt_perception.tools.model_arguments import add_model_arguments
 from trt_perception.tools.model_arguments import detector_config
-from trt_perception.tools.saving import Saver
+from trt_perception.tools.running import Saver
+from trt_perception.tools.running import run_tool
+from trt_perception.tools.running import say
+from trt_perception.tools.running import tool_parser
 
 __all__ = ['BenchmarkReport', 'benchmark_models', 'main']
 
@@ -63,12 +63,14 @@ examples:
 
 Times are in milliseconds. Means of steps are of many right behind each other; what is alone, and
 every latency, is of one at a time. Frames/s, enqueue, collect and CPU time are measured with
-frames always waiting. The naive way runs the same engine with OpenCV, NumPy and blocking copies.
-A measurement ends after --frames or --seconds, whichever comes first. Ctrl-C ends it with the
-frame in work: what was measured so far is printed and saved, marked as partial. A second Ctrl-C
-gives up.
+frames always waiting. A measurement ends after --frames or --seconds, whichever comes first.
+Ctrl-C ends it with the frame in work: what was measured so far is printed and saved, marked as
+partial. A second Ctrl-C gives up.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
+
+# Models, frames, a frame of each encoding to be compared, and what is measured.
+_Job = tuple[list[ModelFile], list[Frame], list[Frame], BenchmarkOptions]
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,8 @@ class BenchmarkReport:
         options: what was measured.
         pictures: size and encoding of each frame.
         models: one entry for each model, in the order given.
-        agreement: for each model but the first, the first's detections found again in its own;
-            None where not both were measured in a pipeline.
+        agreement: of each model but the first with the first; None where not both were measured
+            in a pipeline.
         partial: it was interrupted: what had not begun by then is not there, and what had is of
             fewer frames.
     """
@@ -92,7 +94,7 @@ class BenchmarkReport:
     options: BenchmarkOptions
     pictures: tuple[str, ...]
     models: tuple[ModelReport, ...]
-    agreement: tuple[BoxAgreement | None, ...]
+    agreement: tuple[Agreement | None, ...]
     partial: bool
 
 
@@ -136,7 +138,7 @@ def benchmark_models(
         pictures=tuple(f'{f.width}x{f.height} {f.format.name}' for f in frames),
         models=tuple(reports),
         agreement=tuple(
-            compare_detections(detections[0], other) if detections[0] and other else None
+            compare_runs(detections[0], other, ()) if detections[0] and other else None
             for other in detections[1:]
             if options.depths
         ),
@@ -146,28 +148,11 @@ def benchmark_models(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    options = _parser().parse_args(given)
-    try:
-        try:
-            models, frames, encodings, wanted = _prepare(options)
-        except TrtPerceptionError as error:
-            print(plain(f'benchmark_engine: {error}'), file=sys.stderr)
-            return 2
-        report = _measure(models, frames, encodings, wanted)
-        command = shlex.join(['benchmark_engine', *given])
-        return _end(report, command, options.json, options.plot)
-    except (TrtPerceptionError, OSError) as error:
-        print(plain(f'benchmark_engine: {error}'), file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print('benchmark_engine: interrupted; nothing was saved', file=sys.stderr)
-        return 130
+    interrupted = 'interrupted; nothing was saved'
+    return run_tool(_parser(), arguments, _prepare, _run, interrupted)
 
 
-def _prepare(
-    options: argparse.Namespace,
-) -> tuple[list[ModelFile], list[Frame], list[Frame], BenchmarkOptions]:
+def _prepare(options: argparse.Namespace) -> _Job:
     """Read all that was named, so that mistakes show before minutes of measuring.
 
     Raises:
@@ -185,7 +170,6 @@ def _prepare(
         options.frames or BenchmarkOptions.count,
         options.warmup,
         seconds,
-        not (options.no_naive or options.steps_only),
         _PROVIDERS[options.provider],
         detector_config(options, ''),
     )
@@ -203,6 +187,23 @@ def _prepare(
     return models, frames, compared, wanted
 
 
+def _run(job: _Job, options: argparse.Namespace) -> int:
+    """Measure, print each model's tables, and save what was asked for; return the exit code."""
+    report = _measure(*job)
+    saver = Saver('benchmark_engine')
+    if report.models and options.json:
+        agreement = [one and one.as_dict() for one in report.agreement]
+        content = {'command': options.command, **asdict(report), 'agreement': agreement}
+        saver.save(options.json, lambda: write_json(options.json, content, indent=2))
+    if report.models and options.plot:
+        saver.save(options.plot, lambda: plot_reports(report.models, options.plot))
+    if report.partial:
+        so_far = 'the figures are partial' if report.models else 'nothing was measured'
+        say('benchmark_engine', f'interrupted; {so_far}')
+        return 130
+    return int(saver.failed)
+
+
 def _measure(
     models: Sequence[ModelFile],
     frames: Sequence[Frame],
@@ -210,10 +211,7 @@ def _measure(
     options: BenchmarkOptions,
 ) -> BenchmarkReport:
     """Measure, say how far it has come, and print each model's tables."""
-    steps = sum(
-        1 + bool(options.depths) if m.is_onnx else 1 + options.naive + len(options.depths)
-        for m in models
-    )
+    steps = sum(1 + (bool(options.depths) if m.is_onnx else len(options.depths)) for m in models)
     with BenchmarkProgress(steps) as progress:
         pace = Pace(options.count, options.warmup, options.seconds, progress)
 
@@ -228,32 +226,12 @@ def _measure(
     for model, agreement in zip(report.models[1:], report.agreement, strict=bool(options.depths)):
         if agreement is not None:
             found = agreement_text(agreement)
-            print(plain(f'{report.models[0].file}, found again by {model.file}: {found}'))
+            print(plain(f'{model.file} against {report.models[0].file}: {found}'))
     return report
 
 
-def _end(report: BenchmarkReport, command: str, json_path: Path | None, plot: Path | None) -> int:
-    """Write what was asked for, say what is there, and return the exit code."""
-    saver = Saver('benchmark_engine')
-    if report.models and json_path is not None:
-        content = {'command': command, **asdict(report)}
-        saver.save(json_path, lambda: write_json(json_path, content, indent=2))
-    if report.models and plot is not None:
-        saver.save(plot, lambda: plot_reports(report.models, plot))
-    if report.partial:
-        so_far = 'the figures are partial' if report.models else 'nothing was measured'
-        print(f'benchmark_engine: interrupted; {so_far}', file=sys.stderr)
-        return 130
-    return int(saver.failed)
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog='benchmark_engine',
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = tool_parser('benchmark_engine', __doc__, _EXAMPLES)
     add = parser.add_argument
     add('models', nargs='+', metavar='MODEL', help='engine or ONNX; all compared with the first')
     add(
@@ -284,8 +262,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar='FILE',
         help='draw them (.png, .svg, .pdf; needs matplotlib)',
     )
-    add('--steps-only', action='store_true', help='measure no pipeline and not the naive way')
-    add('--no-naive', action='store_true', help='do not measure the naive way')
+    add('--steps-only', action='store_true', help='measure no pipeline')
     add_model_arguments(parser)
     return parser
 

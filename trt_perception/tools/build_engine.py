@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import logging
 import shlex
@@ -23,6 +24,8 @@ from trt_perception.files.atomic_files import write_together
 from trt_perception.interruption import ENDING_SIGNALS
 from trt_perception.interruption import Interruption
 from trt_perception.plain_text import plain
+from trt_perception.tools.running import say
+from trt_perception.tools.running import tool_parser
 
 __all__ = ['main']
 
@@ -77,8 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             signal.signal(number, handler)
 
 
-def _say(text: object) -> None:
-    print(plain(f'build_engine: {text}'), file=sys.stderr)
+_say = functools.partial(say, 'build_engine')
 
 
 def _check_packages() -> None:
@@ -166,13 +168,8 @@ def _saved(path: Path, content: bytes) -> bool:
 def _parser() -> argparse.ArgumentParser:
     from trt_perception.building.options.sources import add_arguments
 
-    parser = argparse.ArgumentParser(
-        prog='build_engine',
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = tool_parser('build_engine', __doc__, _EXAMPLES)
+    parser.allow_abbrev = False
     parser.add_argument(
         '--config', type=Path, metavar='YAML', help='read options from this file first'
     )

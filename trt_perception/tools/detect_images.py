@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -27,7 +26,6 @@ from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.detector import warm_up
-from trt_perception.errors import TrtPerceptionError
 from trt_perception.evaluation.run import Latency
 from trt_perception.evaluation.run import batches
 from trt_perception.evaluation.run import detect
@@ -54,7 +52,9 @@ from trt_perception.tools.detection_sources import Video
 from trt_perception.tools.detection_sources import make_plan
 from trt_perception.tools.model_arguments import add_model_arguments
 from trt_perception.tools.model_arguments import detector_config
-from trt_perception.tools.saving import Saver
+from trt_perception.tools.running import Saver
+from trt_perception.tools.running import run_tool
+from trt_perception.tools.running import tool_parser
 
 __all__ = ['main']
 
@@ -107,38 +107,26 @@ class _Work:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    options = _parser().parse_args(given)
-    try:
-        try:
-            config = replace(
-                detector_config(options, options.engine), class_filter=tuple(options.classes)
-            )
-            model = read_model_file(options.engine)
-            plan = make_plan(
-                options.source,
-                options.output,
-                draw=not options.no_pictures,
-                overwrite=options.overwrite,
-            )
-        except TrtPerceptionError as error:
-            print(plain(f'detect_images: {error}'), file=sys.stderr)
-            return 2
-        return _run(model, config, plan, shlex.join(['detect_images', *given]))
-    except (TrtPerceptionError, OSError) as error:
-        print(plain(f'detect_images: {error}'), file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(
-            f'detect_images: interrupted; no {DETECTIONS} was written, pictures and videos in '
-            f'{options.output} are those that were done',
-            file=sys.stderr,
-        )
-        return 130
+    interrupted = f'interrupted; no {DETECTIONS} was written, and only whole images and videos'
+    return run_tool(_parser(), arguments, _prepare, _run, interrupted)
 
 
-def _run(model: ModelFile, config: DetectorConfig, plan: Plan, command: str) -> int:
+def _prepare(options: argparse.Namespace) -> tuple[ModelFile, DetectorConfig, Plan]:
+    config = detector_config(options, options.engine)
+    config = replace(config, class_filter=tuple(options.classes))
+    model = read_model_file(options.engine)
+    plan = make_plan(
+        options.source,
+        options.output,
+        draw=not options.no_pictures,
+        overwrite=options.overwrite,
+    )
+    return model, config, plan
+
+
+def _run(job: tuple[ModelFile, DetectorConfig, Plan], options: argparse.Namespace) -> int:
     """Do the work, write the results and say what they are; return the exit code."""
+    model, config, plan = job
     with contextlib.closing(open_offline(model, config)) as pipeline:
         names = pipeline.spec.class_names
         thresholds = config.thresholds(names)
@@ -163,7 +151,7 @@ def _run(model: ModelFile, config: DetectorConfig, plan: Plan, command: str) -> 
                 _detect_in_video(work, name, video, plan.targets.get(name), names, bar.update)
     latency = Latency.of_seconds(work.seconds).as_dict() if work.seconds else None
     summary: dict[str, Any] = {
-        'command': command,
+        'command': options.command,
         **facts,
         **work.results.summary(),
         'latency_ms': latency,
@@ -238,12 +226,7 @@ def _summary_text(summary: dict[str, Any]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog='detect_images',
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = tool_parser('detect_images', __doc__, _EXAMPLES)
     add = parser.add_argument
     add('--engine', required=True, metavar='MODEL', help='engine or ONNX file')
     add(

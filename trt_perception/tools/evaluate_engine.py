@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import shlex
 import sys
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -20,7 +19,6 @@ from tqdm import tqdm
 
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import ConfigError
-from trt_perception.errors import TrtPerceptionError
 from trt_perception.evaluation.classes import ClassMap
 from trt_perception.evaluation.classes import read_class_map
 from trt_perception.evaluation.compare import AccuracyReport
@@ -47,7 +45,9 @@ from trt_perception.tools.arguments import user_path
 from trt_perception.tools.evaluation_text import report_text
 from trt_perception.tools.model_arguments import add_model_arguments
 from trt_perception.tools.model_arguments import detector_config
-from trt_perception.tools.saving import Saver
+from trt_perception.tools.running import Saver
+from trt_perception.tools.running import run_tool
+from trt_perception.tools.running import tool_parser
 
 __all__ = ['main']
 
@@ -84,23 +84,7 @@ class _Job:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    options = _parser().parse_args(given)
-    try:
-        try:
-            job = _prepare(options)
-        except TrtPerceptionError as error:
-            print(plain(f'evaluate_engine: {error}'), file=sys.stderr)
-            return 2
-        report = _evaluate(job, options)
-        print(plain(report_text(report, all_classes=options.all_classes), None), flush=True)
-        return _save(report, job, options, shlex.join(['evaluate_engine', *given]))
-    except (TrtPerceptionError, OSError) as error:
-        print(plain(f'evaluate_engine: {error}'), file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print('evaluate_engine: interrupted', file=sys.stderr)
-        return 130
+    return run_tool(_parser(), arguments, _prepare, _run)
 
 
 def _prepare(options: argparse.Namespace) -> _Job:
@@ -161,6 +145,12 @@ def _names(paths: Sequence[str]) -> dict[str, str]:
             fix='name each model once',
         )
     return names
+
+
+def _run(job: _Job, options: argparse.Namespace) -> int:
+    report = _evaluate(job, options)
+    print(plain(report_text(report, all_classes=options.all_classes), None), flush=True)
+    return _save(report, job, options)
 
 
 def _evaluate(job: _Job, options: argparse.Namespace) -> AccuracyReport:
@@ -226,12 +216,12 @@ def _class_maps(job: _Job, options: argparse.Namespace) -> dict[str, ClassMap | 
     return maps
 
 
-def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace, command: str) -> int:
+def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace) -> int:
     """Write what was asked for, and say where; return the exit code."""
     saver = Saver('evaluate_engine')
     if options.json:
         content = {
-            'command': command,
+            'command': options.command,
             'date': datetime.now(timezone.utc).isoformat(timespec='seconds'),
             'sha256': {name: model.sha256 for name, model in job.models.items()},
             'missing_images': list(job.dataset.missing),
@@ -280,12 +270,7 @@ def _save_worst(model: ModelAccuracy, dataset: Dataset, folder: Path, count: int
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog='evaluate_engine',
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = tool_parser('evaluate_engine', __doc__, _EXAMPLES)
     add = parser.add_argument
     add(
         '--engine',

@@ -33,7 +33,10 @@ from trt_perception.plain_text import plain
 from trt_perception.tools.arguments import at_least
 from trt_perception.tools.arguments import check_output_file
 from trt_perception.tools.arguments import user_path
-from trt_perception.tools.saving import Saver
+from trt_perception.tools.running import Saver
+from trt_perception.tools.running import run_tool
+from trt_perception.tools.running import say
+from trt_perception.tools.running import tool_parser
 
 __all__ = ['main', 'update_manifest']
 
@@ -54,36 +57,29 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    if options.no_gpu and (options.update_manifest or options.times):
-        wanted = '--update-manifest' if options.update_manifest else '--times'
-        parser.error(f'{wanted} must load the engine: leave out --no-gpu')
-    to_terminal = str(options.json) == '-'
-    try:
-        check_output_file(None if to_terminal else options.json)
-    except ConfigError as error:
-        print(plain(f'inspect_engine: {error}'), file=sys.stderr)
-        return 2
-    try:
-        report = _look(read_report(read_model_file(options.engine)), options)
-        failed = False
-        if options.update_manifest:
-            failed = not _updated(report)
-        if to_terminal:
-            print(json.dumps(report.as_dict(), indent=2))
-            return int(failed)
-        print(plain(report_text(report, layers=options.layers), None), flush=True)
-        saver = Saver('inspect_engine')
-        if options.json is not None:
-            saver.save(options.json, lambda: write_json(options.json, report.as_dict(), indent=2))
-        return int(failed or saver.failed)
-    except (TrtPerceptionError, OSError) as error:
-        print(plain(f'inspect_engine: {error}'), file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print('inspect_engine: interrupted', file=sys.stderr)
-        return 130
+    return run_tool(_parser(), arguments, _check, _run)
+
+
+def _check(options: argparse.Namespace) -> None:
+    for option in ('update_manifest', 'times'):
+        if options.no_gpu and getattr(options, option):
+            name = f'--{option.replace("_", "-")}'
+            raise ConfigError(name, 'must load the engine', fix='leave out --no-gpu')
+    if str(options.json) != '-':
+        check_output_file(options.json)
+
+
+def _run(_: None, options: argparse.Namespace) -> int:
+    report = _look(read_report(read_model_file(options.engine)), options)
+    failed = options.update_manifest and not _updated(report)
+    if str(options.json) == '-':
+        print(json.dumps(report.as_dict(), indent=2))
+        return int(failed)
+    print(plain(report_text(report, layers=options.layers), None), flush=True)
+    saver = Saver('inspect_engine')
+    if options.json is not None:
+        saver.save(options.json, lambda: write_json(options.json, report.as_dict(), indent=2))
+    return int(failed or saver.failed)
 
 
 def _updated(report: EngineReport) -> bool:
@@ -91,10 +87,10 @@ def _updated(report: EngineReport) -> bool:
     try:
         counts = update_manifest(report)
     except TrtPerceptionError as error:
-        print(plain(f'inspect_engine: {error}'), file=sys.stderr)
+        say('inspect_engine', error)
         return False
-    told = ', '.join(f'{count} {kind}' for kind, count in counts.items())
-    print(plain(f'updated {_manifest_file(report.model.path)}: {told}'), file=sys.stderr)
+    written = ', '.join(f'{count} {kind}' for kind, count in counts.items())
+    print(plain(f'updated {_manifest_file(report.model.path)}: {written}'), file=sys.stderr)
     return True
 
 
@@ -165,12 +161,7 @@ def _look(report: EngineReport, options: argparse.Namespace) -> EngineReport:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog='inspect_engine',
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = tool_parser('inspect_engine', __doc__, _EXAMPLES)
     add = parser.add_argument
     add('engine', type=user_path, metavar='ENGINE', help='engine (.engine, .plan, .trt)')
     add(

@@ -1,0 +1,211 @@
+"""How many times faster the pipeline is than the same job as it is often written.
+
+The naive way, on the same engine: OpenCV letterbox, normalising in NumPy, blocking copies between
+ordinary host memory and the GPU, one synchronisation for each step, decoding of the whole output
+in NumPy. Buffers are allocated once and OpenCV uses its threads: this is a fair simple program,
+not a bad one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from contextlib import closing
+from dataclasses import asdict
+from dataclasses import dataclass
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from trt_perception.benchmarking.frames import load_frames
+from trt_perception.benchmarking.measure import Spread
+from trt_perception.benchmarking.model import BenchmarkOptions
+from trt_perception.benchmarking.model import measure_model
+from trt_perception.benchmarking.pace import Pace
+from trt_perception.evaluation.agreement import compare_runs
+from trt_perception.gpu import copy_async
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.model_file import read_model_file
+from trt_perception.pipelines.cuda_pipeline import CudaPipeline
+from trt_perception.stages.decoders.decode import decode
+from trt_perception.stages.host_preprocess import channel_image
+from trt_perception.stages.host_preprocess import resize
+from trt_perception.tools.arguments import at_least
+from trt_perception.tools.model_arguments import add_model_arguments
+from trt_perception.tools.model_arguments import detector_config
+
+EXAMPLES = """\
+examples:
+  python3 scripts/benchmarks/naive.py yolo.engine
+  python3 scripts/benchmarks/naive.py yolo.engine --frames 500 --json naive.json
+"""
+PICTURES = 8
+
+
+@dataclass(frozen=True)
+class NaiveReport:
+    """One frame after the other.
+
+    Attributes:
+        latency_ms: from the frame to its detections.
+        frames_per_s: right behind each other.
+        steps_ms: mean time of each step.
+        cpu_ms: CPU time of all threads for a frame.
+    """
+
+    latency_ms: Spread
+    frames_per_s: float
+    steps_ms: dict[str, float]
+    cpu_ms: float
+
+
+def main(arguments=None):
+    options = parse_arguments(arguments)
+    model = read_model_file(options.engine)
+    frames = load_frames(options.image, None, 'bgr8', PICTURES)
+    pace = Pace(options.frames, warmup=min(100, options.frames))
+    wanted = BenchmarkOptions(
+        count=options.frames, parameters=detector_config(options, options.engine)
+    )
+    measured, expected = measure_model(model, frames, wanted, pace)
+    config = replace(wanted.config(model, 1), use_cuda_graph=False)
+    with closing(CudaPipeline(model, config)) as pipeline:
+        naive, found = measure_naive(pipeline, frames, config, pace)
+    agreement = compare_runs(expected, found, ()).as_dict()
+    over = {str(p.depth): p.frames_per_s / naive.frames_per_s for p in measured.pipelines}
+    steps = ', '.join(f'{name} {mean:.3f}' for name, mean in naive.steps_ms.items())
+    latency = naive.latency_ms
+    print(f'naive: {naive.frames_per_s:.1f} frames/s, CPU {naive.cpu_ms:.3f} ms')
+    print(f'latency, ms: p50 {latency.p50:.3f}, p99 {latency.p99:.3f}; steps: {steps}')
+    for depth, ratio in over.items():
+        print(f'depth {depth}: {ratio:.1f} times as many frames/s')
+    print(f'the same boxes: F1 {agreement["F1"]}, mean IoU {agreement["mean_IoU"]}')
+    if options.json:
+        content = {'naive': asdict(naive), 'agreement': agreement, 'throughput_over_naive': over}
+        options.json.write_text(json.dumps(content, indent=2) + '\n', encoding='utf-8')
+    return 0
+
+
+def parse_arguments(arguments):
+    parser = argparse.ArgumentParser(
+        prog='scripts/benchmarks/naive.py',
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument('engine', metavar='ENGINE', help='its tensors may not be bfloat16')
+    parser.add_argument(
+        '--frames', type=at_least(1), default=1000, metavar='N', help='default: 1000'
+    )
+    parser.add_argument(
+        '--image', default='', metavar='FILE', help="default: the demo's photographs with digits"
+    )
+    parser.add_argument('--json', type=Path, metavar='FILE', help='write all figures')
+    add_model_arguments(parser)
+    return parser.parse_args(arguments)
+
+
+def measure_naive(pipeline, frames, config, pace):
+    """Time the naive way on the engine, device buffers and stream of a pipeline.
+
+    Returns:
+        The times, and the detections of each frame.
+    """
+    job = NaiveJob(pipeline, config)
+    found = [job.run(frame)[1] for frame in frames]
+    done = 0
+    pace.begin_warm_up()
+    while pace.more(done, 0):
+        job.run(frames[done % len(frames)])
+        done += 1
+    marks = []
+    pace.begin('the naive way')
+    cpu = time.process_time()
+    start = time.perf_counter()
+    while pace.more(len(marks)):
+        marks.append(job.run(frames[len(marks) % len(frames)])[0])
+    wall_s = time.perf_counter() - start
+    cpu_s = time.process_time() - cpu
+    times = np.array(marks)
+    means = np.diff(times, axis=1).mean(axis=0) * 1e3
+    names = ('preprocess', 'upload', 'engine', 'download', 'decode')
+    report = NaiveReport(
+        latency_ms=Spread.of_seconds((times[:, -1] - times[:, 0]).tolist()),
+        frames_per_s=len(marks) / wall_s,
+        steps_ms={name: float(mean) for name, mean in zip(names, means, strict=True)},
+        cpu_ms=cpu_s / len(marks) * 1e3,
+    )
+    return report, found
+
+
+def naive_tensor(frame, preprocessing, letterbox):
+    """Return a frame as the network's input, a new array: (1, 3, height, width)."""
+    image, order = channel_image(frame)
+    if image.shape[2] != 3 or order != (0, 1, 2):
+        image = np.ascontiguousarray(image[..., order])
+    size = letterbox.resized_wh
+    resized = resize(image, size, antialias=preprocessing.antialias)
+    right = letterbox.network_wh[0] - size[0] - letterbox.pad_left
+    bottom = letterbox.network_wh[1] - size[1] - letterbox.pad_top
+    grey = (preprocessing.pad_value,) * 3
+    sides = letterbox.pad_top, bottom, letterbox.pad_left, right
+    padded = cv2.copyMakeBorder(resized, *sides, cv2.BORDER_CONSTANT, value=grey)
+    if preprocessing.color_order == 'rgb':
+        padded = cv2.cvtColor(padded, cv2.COLOR_BGR2RGB)
+    values = padded.astype(np.float32) * np.float32(preprocessing.scale)
+    if any(preprocessing.mean) or set(preprocessing.std) != {1.0}:
+        mean, std = np.array(preprocessing.mean, 'f4'), np.array(preprocessing.std, 'f4')
+        values = (values - mean) / std
+    return np.ascontiguousarray(values.transpose(2, 0, 1)[None], np.dtype(preprocessing.dtype))
+
+
+class NaiveJob:
+    """What one frame takes; the only memory kept between frames is the outputs'."""
+
+    def __init__(self, pipeline, config):
+        self.slot = pipeline.slots[0]
+        self.spec = pipeline.spec
+        self.config = config
+        self.thresholds = config.thresholds(self.spec.class_names)
+        self.outputs = [np.zeros(each.shape, np.dtype(each.dtype)) for each in self.spec.outputs]
+
+    def run(self, frame):
+        """Return the times before, between and after the steps, and the detections."""
+        slot, preprocessing = self.slot, self.spec.preprocessing
+        marks = [time.perf_counter()]
+        letterbox = Letterbox.fit(
+            (frame.width, frame.height), preprocessing.input_size, preprocessing.resize
+        )
+        tensor = naive_tensor(frame, preprocessing, letterbox)
+        marks.append(time.perf_counter())
+        self.copy(slot.input, tensor.ctypes.data, tensor.nbytes)
+        marks.append(time.perf_counter())
+        slot.infer()
+        slot.stream.synchronize()
+        marks.append(time.perf_counter())
+        for output, array in zip(self.spec.outputs, self.outputs, strict=True):
+            self.copy(array.ctypes.data, slot.outputs[output.name], array.nbytes)
+        marks.append(time.perf_counter())
+        (detections,) = decode(
+            self.outputs,
+            self.spec,
+            [letterbox],
+            self.thresholds,
+            max_detections=self.config.max_detections,
+            class_agnostic=self.config.class_agnostic_nms,
+        )
+        marks.append(time.perf_counter())
+        return marks, detections
+
+    def copy(self, destination, source, size):
+        """Copy as cudaMemcpy does: from or to ordinary memory, and wait for it."""
+        copy_async(destination, source, size, self.slot.stream)
+        self.slot.stream.synchronize()
+
+
+if __name__ == '__main__':
+    sys.exit(main())
