@@ -1,7 +1,7 @@
 """All options of build_engine, in one typed table.
 
 Each field of BuildOptions is one option: its type, default, range, unit and description stand here
-and nowhere else. Command line, build.yaml and docs are made from it (options_sources).
+and nowhere else. Command line, build.yaml and docs are made from it (sources.py).
 Guarantee: BuildOptions that exist are valid in themselves; what depends on the model, on the
     TensorRT release or on the machine is checked where those are known.
 Needs pydantic, which only the extra ``build`` brings.
@@ -34,11 +34,7 @@ from trt_perception.building.options.values import ShapeProfile
 from trt_perception.model.manifest import DECODERS
 from trt_perception.model.model_file import ENGINE_SUFFIXES
 
-__all__ = [
-    'GROUPS',
-    'BuildOptions',
-    'Precision',
-]
+__all__ = ['GROUPS', 'BuildOptions', 'Precision']
 
 Precision = Literal['fp32', 'tf32', 'fp16', 'bf16', 'int8', 'fp8']
 #: Headings under which the options stand in --help and in the docs.
@@ -46,339 +42,270 @@ GROUPS: Final = ('files', 'precision', 'shapes', 'calibration', 'validation', 'm
 
 
 class BuildOptions(pydantic.BaseModel):
-    """The values of all options; make them with options_sources.load_options.
+    """The values of all options; make them with sources.load_options.
 
     Raises:
         pydantic.ValidationError: a value is wrong; load_options turns it into ConfigError.
     """
 
     model_config = pydantic.ConfigDict(
-        frozen=True, extra='forbid', strict=True, populate_by_name=True, allow_inf_nan=False
+        frozen=True, extra='forbid', strict=True, allow_inf_nan=False
     )
 
-    onnx: OnnxPath = option('files', ..., 'ONNX model to build from.', metavar='FILE')
+    onnx: OnnxPath = option('files', 'ONNX model to build from.', default=...)
     output: EnginePath | None = option(
-        'files',
-        None,
-        'Engine to write (default: beside the ONNX file, as .engine).',
-        metavar='FILE',
+        'files', 'Engine to write (default: next to the ONNX file, as .engine).'
     )
-    json_file: FilePath | None = option(
-        'files', None, 'Write the report as JSON too.', name='json', metavar='FILE'
-    )
+    json_file: FilePath | None = option('files', 'Write the report as JSON too.', name='json')
     store: FilePath | None = option(
         'files',
-        None,
         'Keep engines in this folder and take an unchanged one from it instead of building.',
         metavar='DIR',
     )
     store_keep_days: int | None = option(
         'files',
-        None,
         'Remove engines from the store that nobody used for so long.',
+        limits=(0, 36500),
         unit='days',
-        minimum=0,
-        maximum=36500,
-        metavar='N',
     )
-    verbose: bool = option('files', False, 'Show all that TensorRT logs.')
+    verbose: bool = option('files', 'Show all that TensorRT logs.', default=False)
 
     precision: Precision = option(
         'precision',
-        'fp16',
         'Arithmetic of the engine. int8 and fp8 need calibration images, unless the ONNX file is '
         'quantised already; what the TensorRT release or the GPU cannot do is refused.',
+        default='fp16',
     )
     keep_fp32: Texts = option(
         'precision',
-        (),
         'Layers that stay in FP32: names of ONNX nodes, * and ? stand for any characters.',
+        default=(),
         metavar='PATTERN',
     )
-
     compare_fp16: bool = option(
         'precision',
-        True,
         'With int8 or fp8: build FP16 too, and say which is smaller and, on a GPU, which faster.',
+        default=True,
     )
 
     batch: int | None = option(
-        'shapes',
-        None,
-        'Batch size, where the ONNX file leaves it open.',
-        minimum=1,
-        maximum=1024,
-        metavar='N',
+        'shapes', 'Batch size, where the ONNX file leaves it open.', limits=(1, 1024)
     )
     shapes: Profiles = option(
         'shapes',
-        (),
         'Shapes of the image input where the ONNX file leaves sides open: one as in 1x3x480x640, '
         'or min:opt:max; each value is an optimisation profile of its own.',
+        default=(),
         metavar='SHAPES',
     )
 
     calibration_images: PathText | None = option(
         'calibration',
-        None,
         'Images to calibrate with: a folder, a glob pattern in quotes, or a text file of names.',
         metavar='IMAGES',
         is_path=True,
     )
     calibration_method: Literal['entropy', 'percentile', 'minmax'] = option(
-        'calibration', 'minmax', 'How ranges are chosen from what the images show.'
+        'calibration', 'How ranges are chosen from what the images show.', default='minmax'
     )
     calibration_count: int = option(
-        'calibration', 300, 'Most images to use.', minimum=1, maximum=100_000, metavar='N'
+        'calibration', 'Most images to use.', default=300, limits=(1, 100_000)
     )
     calibration_seed: int = option(
         'calibration',
-        0,
         'Which images are drawn where there are more.',
-        minimum=0,
-        maximum=2**31 - 1,
-        metavar='N',
+        default=0,
+        limits=(0, 2**31 - 1),
     )
     calibration_cache: PathText = option(
         'calibration',
-        'auto',
         'Where results of calibration are kept: auto (the cache folder), off, or a folder.',
+        default='auto',
         metavar='auto|off|DIR',
         is_path=True,
         words=('auto', 'off'),
     )
     calibration_tool: Literal['onnxruntime', 'modelopt', 'tensorrt'] = option(
         'calibration',
-        'onnxruntime',
         "Who quantises. modelopt needs NVIDIA ModelOpt installed; tensorrt means TensorRT's own "
         'calibrators, which 11.0 removed and only DLA still needs.',
+        default='onnxruntime',
     )
     keep_float: Texts = option(
         'calibration',
-        (),
-        'Nodes that are not quantised, beside those found in the head and in the decoding.',
+        'Nodes that are not quantised, besides those found in the head and in the decoding.',
+        default=(),
         metavar='PATTERN',
     )
     qdq_onnx: OnnxPath | None = option(
         'calibration',
-        None,
         'Write the quantised model too, as ONNX with Q/DQ nodes, and its manifest: it builds '
         'elsewhere without images, and ONNX Runtime runs it.',
-        metavar='FILE',
     )
 
     validate_images: PathText | None = option(
         'validation',
-        None,
         'Images on which the engine is compared with FP32: a folder, a glob pattern, or a list.',
         name='validate',
         metavar='IMAGES',
         is_path=True,
     )
-    annotations: FilePath | None = option(
-        'validation', None, 'Labels of those images, as COCO JSON.', metavar='FILE'
-    )
+    annotations: FilePath | None = option('validation', 'Labels of those images, as COCO JSON.')
     max_accuracy_drop: float | None = option(
         'validation',
-        None,
         'Fail when mAP50, or agreement with FP32 where there are no labels, falls by more.',
-        minimum=0.0,
-        maximum=1.0,
-        metavar='X',
+        limits=(0.0, 1.0),
     )
-
     accept_disagreement: bool = option(
         'validation',
-        False,
         'Write the engine though it agrees with FP32 on less than half of the detections.',
+        default=False,
     )
 
     input_size: Size | None = option(
         'model',
-        None,
         "Width and height of the network's input (default: from the ONNX file).",
-        unit='px',
         metavar='WxH',
     )
     resize: Literal['letterbox', 'letterbox_top_left', 'stretch'] | None = option(
-        'model', None, 'How an image is fitted into the input (default: letterbox).'
+        'model', 'How an image is fitted into the input (default: letterbox).'
     )
     antialias: bool | None = option(
-        'model',
-        None,
-        'Filter an image that shrinks, as PIL and Hugging Face do it (default: false).',
+        'model', 'Filter an image that shrinks, as PIL and Hugging Face do it (default: false).'
     )
     pad_value: int | None = option(
-        'model',
-        None,
-        'Pixel value of the padding (default: 114).',
-        minimum=0,
-        maximum=255,
-        metavar='N',
+        'model', 'Pixel value of the padding (default: 114).', limits=(0, 255)
     )
     color_order: Literal['rgb', 'bgr'] | None = option(
-        'model', None, 'Order of the input channels (default: rgb).'
+        'model', 'Order of the input channels (default: rgb).'
     )
     scale: Scale | None = option(
-        'model',
-        None,
-        'Factor on the pixel values (default: 1/255).',
-        minimum=0.0,
-        maximum=1000.0,
-        metavar='X',
+        'model', 'Factor on the pixel values (default: 1/255).', limits=(0.0, 1000.0)
     )
     mean: Triple | None = option(
-        'model',
-        None,
-        'Mean per channel, subtracted after scaling (default: 0 0 0).',
-        metavar='X',
-        count=3,
+        'model', 'Mean per channel, subtracted after scaling (default: 0 0 0).', count=3
     )
     std: Triple | None = option(
         'model',
-        None,
         'Standard deviation per channel, divided by after the mean (default: 1 1 1).',
-        metavar='X',
         count=3,
     )
     decoder: DecoderName | None = option(
         'model',
-        None,
         'Family of the outputs (default: recognised from the model).',
         choices=tuple(DECODERS),
         metavar='NAME',
     )
     class_names: Names = option(
         'model',
-        (),
         "Names of the classes in the network's order (default: from the ONNX file).",
+        default=(),
         metavar='NAME',
     )
     class_names_file: FilePath | None = option(
-        'model', None, 'The same from a text file, one name a line.', metavar='FILE'
+        'model', 'The same from a text file, one name a line.'
     )
 
     runtime: Literal['auto', 'tensorrt', 'tensorrt_rtx'] = option(
-        'builder', 'auto', 'Which TensorRT builds; auto takes tensorrt, else tensorrt_rtx.'
+        'builder', 'Which TensorRT builds; auto takes tensorrt, else tensorrt_rtx.', default='auto'
     )
     workspace_mib: int | None = option(
         'builder',
-        None,
         "Most memory that one layer may use while it runs (default: TensorRT's, all there is).",
+        limits=(1, 2**20),
         unit='MiB',
-        minimum=1,
-        maximum=2**20,
-        metavar='N',
     )
     optimization_level: int | None = option(
         'builder',
-        None,
         "How long TensorRT searches for fast kernels (default: TensorRT's, 3).",
-        minimum=0,
-        maximum=5,
-        metavar='N',
+        limits=(0, 5),
     )
     timing_cache: PathText = option(
         'builder',
-        'auto',
         'Where measured kernel times are kept, which makes the next build faster: auto (the cache '
         'folder, one for each GPU and TensorRT release), off, or a file.',
+        default='auto',
         metavar='auto|off|FILE',
         is_path=True,
         words=('auto', 'off'),
     )
     hardware_compatibility: Literal['none', 'ampere_plus', 'same_compute_capability'] = option(
         'builder',
-        'none',
         'Which other GPUs may run the engine; costs speed. Not for TensorRT-RTX.',
+        default='none',
     )
     version_compatible: bool = option(
         'builder',
-        False,
         'Let newer TensorRT releases run the engine. Not for TensorRT-RTX.',
+        default=False,
     )
     sparsity: bool = option(
-        'builder', False, 'Use 2:4 sparse kernels for weights that have that pattern.'
+        'builder', 'Use 2:4 sparse kernels for weights that have that pattern.', default=False
     )
     dla_core: int | None = option(
         'builder',
-        None,
         'Run on this deep-learning accelerator of a Jetson; fp16 and int8 only.',
-        minimum=0,
-        maximum=15,
-        metavar='N',
+        limits=(0, 15),
     )
     gpu_fallback: bool = option(
-        'builder', False, 'Layers that the DLA cannot run go to the GPU instead of failing.'
+        'builder',
+        'Layers that the DLA cannot run go to the GPU instead of failing.',
+        default=False,
     )
     plugins: FilePaths = option(
         'builder',
-        (),
         'Libraries of custom layers to load; they run as code, at build and at run time.',
-        metavar='FILE',
+        default=(),
     )
-    refit: bool = option('builder', False, 'Let weights be replaced in the finished engine.')
+    refit: bool = option(
+        'builder', 'Let weights be replaced in the finished engine.', default=False
+    )
     profiling_verbosity: Literal['none', 'layer_names_only', 'detailed'] = option(
         'builder',
-        'detailed',
         'What the engine tells of its layers; below detailed, their precision cannot be checked.',
+        default='detailed',
     )
     compute_capabilities: Capabilities = option(
         'builder',
-        (),
         'GPUs to build for, with TensorRT-RTX only, as in 8.6 8.9 (default: all that the release '
         'knows, but 7.5).',
+        default=(),
         metavar='X.Y',
     )
 
     @pydantic.model_validator(mode='after')
     def _check_together(self) -> BuildOptions:
-        wrong = [
-            sentence
-            for applies, sentence in (
-                (self.batch and self.shapes, 'give --batch or --shapes, not both: shapes hold it'),
-                (
-                    self.class_names and self.class_names_file,
-                    'give --class-names or --class-names-file, not both',
-                ),
-                (
-                    self.annotations and self.validate_images is None,
-                    '--annotations need the images they belong to: give --validate too',
-                ),
-                (
-                    self.max_accuracy_drop is not None and self.validate_images is None,
-                    '--max-accuracy-drop needs images to measure on: give --validate too',
-                ),
-                (
-                    self.qdq_onnx is not None
-                    and (
-                        self.precision not in ('int8', 'fp8')
-                        or self.calibration_tool == 'tensorrt'
-                    ),
-                    '--qdq-onnx needs --precision int8 or fp8, and another --calibration-tool '
-                    'than tensorrt: otherwise no model with Q/DQ nodes is made',
-                ),
-                (
-                    self.store_keep_days is not None and self.store is None,
-                    '--store-keep-days only means something with --store',
-                ),
-                (
-                    self.gpu_fallback and self.dla_core is None,
-                    '--gpu-fallback only means something with --dla-core',
-                ),
-                (
-                    self.dla_core is not None and self.precision not in ('fp16', 'int8'),
-                    f'a DLA runs fp16 and int8 only (got --precision {self.precision})',
-                ),
-                (
-                    self.compute_capabilities and self.runtime == 'tensorrt',
-                    '--compute-capabilities are for TensorRT-RTX; TensorRT builds for the GPU of '
-                    'this machine',
-                ),
-            )
-            if applies
-        ]
-        if wrong:
+        makes_qdq = self.precision in ('int8', 'fp8') and self.calibration_tool != 'tensorrt'
+        rules = (
+            (self.batch and self.shapes, 'give --batch or --shapes, not both'),
+            (
+                self.class_names and self.class_names_file,
+                'give --class-names or --class-names-file, not both',
+            ),
+            (
+                self.annotations and self.validate_images is None,
+                '--annotations need the images they belong to: give --validate too',
+            ),
+            (
+                self.max_accuracy_drop is not None and self.validate_images is None,
+                '--max-accuracy-drop needs images to measure on: give --validate too',
+            ),
+            (
+                self.qdq_onnx is not None and not makes_qdq,
+                '--qdq-onnx needs --precision int8 or fp8 and a --calibration-tool other than '
+                'tensorrt',
+            ),
+            (
+                self.store_keep_days is not None and self.store is None,
+                '--store-keep-days needs --store',
+            ),
+            (self.gpu_fallback and self.dla_core is None, '--gpu-fallback needs --dla-core'),
+            (
+                self.dla_core is not None and self.precision not in ('fp16', 'int8'),
+                f'a DLA runs fp16 and int8 only (got --precision {self.precision})',
+            ),
+        )
+        if wrong := [sentence for broken, sentence in rules if broken]:
             raise ValueError('; '.join(wrong))
         return self
 

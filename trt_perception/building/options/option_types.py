@@ -78,16 +78,16 @@ Profiles = Annotated[tuple[ShapeProfile, ...], pydantic.BeforeValidator(parse_pr
 Capabilities = Annotated[tuple[str, ...], pydantic.BeforeValidator(parse_capabilities)]
 
 
-def option(group: str, default: Any, description: str, **facts: Any) -> Any:
-    """Describe one option; ``facts`` are fields of Option."""
-    limits = {
-        'ge': facts.get('minimum'),
-        'le': facts.get('maximum'),
-        'alias': facts.pop('name', None),
-    }
+def option(
+    group: str, description: str, *, default: Any = None, name: str | None = None, **facts: Any
+) -> Any:
+    """Describe one option; ``facts`` are further fields of Option."""
+    low, high = facts.get('limits', (None, None))
     return pydantic.Field(
         default,
+        alias=name,
+        ge=low,
+        le=high,
         description=description,
         json_schema_extra={'group': group, **facts},
-        **{key: value for key, value in limits.items() if value is not None},
     )

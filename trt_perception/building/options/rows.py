@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -31,11 +30,9 @@ class Option:
         description: one or two sentences for people.
         is_list: several values may be given.
         count: how many a list must have, 0 for any number.
-        required: it must be given.
         unit: of the value, may be empty.
         metavar: placeholder in --help.
-        minimum: smallest value, None where there is no limit.
-        maximum: largest value, None where there is no limit.
+        limits: smallest and largest value, None where there are none.
         choices: the values that are allowed, empty where any is.
         words: values of a path that are no path.
     """
@@ -48,11 +45,9 @@ class Option:
     description: str
     is_list: bool = False
     count: int = 0
-    required: bool = False
     unit: str = ''
     metavar: str = ''
-    minimum: float | None = None
-    maximum: float | None = None
+    limits: tuple[float, float] | None = None
     choices: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
 
@@ -60,6 +55,10 @@ class Option:
     def flag(self) -> str:
         """Its name on the command line."""
         return '--' + self.name.replace('_', '-')
+
+
+_KINDS: Final[dict[Any, Any]] = {bool: 'bool', int: 'int', float: 'float', Path: 'path'}
+_METAVARS: Final = {'int': 'N', 'float': 'X', 'path': 'FILE'}
 
 
 def _kind(annotation: Any) -> tuple[Any, bool]:
@@ -83,18 +82,16 @@ def _rows() -> tuple[Option, ...]:
             value, is_list = str, False
         if get_origin(value) is Literal:
             facts['choices'] = get_args(value)
-        is_path = facts.pop('is_path', False) or value is Path
-        kinds: dict[Any, Any] = {bool: 'bool', int: 'int', float: 'float'}
+        kind = 'path' if facts.pop('is_path', False) else _KINDS.get(value, 'text')
         rows.append(
             Option(
                 name=info.alias or field,
                 field=field,
-                kind='path' if is_path else kinds.get(value, 'text'),
+                kind=kind,
                 is_list=is_list,
                 default=None if info.is_required() else info.default,
-                required=info.is_required(),
                 description=info.description or '',
-                **facts,
+                **{'metavar': _METAVARS.get(kind, ''), **facts},
             )
         )
     return tuple(rows)
@@ -116,10 +113,8 @@ def expected(row: Option) -> str:
         'path': 'the name of a file or folder',
     }
     text = names[row.kind]
-    if row.minimum is not None or row.maximum is not None:
-        low = -math.inf if row.minimum is None else row.minimum
-        high = math.inf if row.maximum is None else row.maximum
-        text += f' from {low:.12g} to {high:.12g}'
+    if row.limits:
+        text += f' from {row.limits[0]:.12g} to {row.limits[1]:.12g}'
     text += f' {row.unit}' if row.unit else ''
     if row.is_list:
         return f'a list{f" of {row.count}" if row.count else ""}, each {text}'

@@ -22,10 +22,12 @@ from trt_perception.building.options.rows import OPTIONS
 from trt_perception.building.options.rows import Option
 from trt_perception.building.options.rows import expected
 from trt_perception.errors import ConfigError
+from trt_perception.errors import ValuesError
 from trt_perception.files.regular_files import read_regular
 from trt_perception.files.yaml_text import MAX_BYTES
 from trt_perception.files.yaml_text import read_yaml
 from trt_perception.plain_text import MAX_CLASSES
+from trt_perception.plain_text import names_fault
 from trt_perception.plain_text import nearest
 from trt_perception.plain_text import shown
 
@@ -44,68 +46,53 @@ def load_options(config: Path | None, given: Mapping[str, Any]) -> BuildOptions:
         given: by name in YAML; these win.
 
     Raises:
-        ConfigError: the file cannot be read, or an option is unknown or has a wrong value; one
-            line for each.
+        ConfigError: the file cannot be read.
+        ValuesError: options are unknown or have wrong values.
     """
-    lines: dict[str, int] = {}
-    values: dict[str, Any] = {}
-    if config is not None:
-        values, lines = _read_yaml(config, given)
-    merged = {**values, **given}
+    values, places = ({}, {}) if config is None else _read_yaml(config, given)
     try:
-        return BuildOptions.model_validate(merged)
+        return BuildOptions.model_validate({**values, **given})
     except pydantic.ValidationError as error:
-        sentences = [
-            f'{_origin(name, config, lines, given)}{sentence}'
-            for name, sentence in _sentences(error, given)
-        ]
-        raise ConfigError('\n'.join(sentences)) from error
+        mistakes = _mistakes(error, given)
+        raise ValuesError([f'{places.get(n, "")}{found}' for n, found in mistakes]) from error
 
 
-def _origin(
-    name: str, config: Path | None, lines: Mapping[str, int], given: Mapping[str, Any]
-) -> str:
-    if config is None or name in given or name not in lines:
-        return ''
-    return f'{config}, line {lines[name]}: '
-
-
-def _sentences(
-    error: pydantic.ValidationError, given: Collection[str] = ()
-) -> list[tuple[str, str]]:
-    """Return (option, one sentence) for each wrong value; the option is '' for combinations.
+def _mistakes(
+    error: pydantic.ValidationError, given: Collection[str]
+) -> list[tuple[str, ConfigError]]:
+    """Return (option, what is wrong with it); the option is '' for combinations.
 
     Those that are ``given`` on the command line are called as there.
     """
-    rows = {key: row for row in OPTIONS for key in (row.name, row.field)}
-    found: dict[str, str] = {}
+    found: dict[str, ConfigError] = {}
     for entry in error.errors(include_url=False):
-        key = str(entry['loc'][0]) if entry['loc'] else ''
-        row = rows.get(key)
-        name = row.name if row else key
+        name = str(entry['loc'][0]) if entry['loc'] else ''
+        row = _ROWS.get(name)
         if name not in found:  # of a list, the first wrong item
-            called = row.flag if row and name in given else shown(name) if name else ''
-            found[name] = _sentence(name, called, row, entry)
+            called = row.flag if row and name in given else shown(name)
+            found[name] = _mistake(name, called, row, entry)
     return list(found.items())
 
 
-def _sentence(name: str, called: str, row: Option | None, entry: Any) -> str:
+def _mistake(name: str, called: str, row: Option | None, entry: Any) -> ConfigError:
     if entry['type'] == 'value_error':
         reason = str(entry['ctx']['error'])
-        return f'{called}: {reason}' if name else reason
+        return ConfigError(called, reason) if name else ConfigError(reason)
     if row is None:
         near = nearest(name.replace('-', '_'), _ROWS)
-        return f'{called} is no option' + (f"; did you mean '{near[0]}'?" if near else '')
-    if entry['type'] == 'missing' and len(entry['loc']) == 1:
-        return f'{called} is missing ({row.flag}): {row.description}'
-    if entry['type'] == 'missing':  # one of a fixed number
-        count = len(entry['input'])
-        return f'{called} must be {expected(row)} (got {count} value{"s" * (count != 1)})'
-    return f'{called} must be {expected(row)} (got {shown(entry["input"], 80)})'
+        return ConfigError(
+            called, 'is no option', fix=f"did you mean '{near[0]}'?" if near else ''
+        )
+    got = shown(entry['input'], 80)
+    if entry['type'] == 'missing':
+        if len(entry['loc']) == 1:
+            return ConfigError(called, 'is missing', fix=f'give {row.flag}')
+        got = f'{len(entry["input"])} values'  # of a fixed number
+    return ConfigError(called, got, expected=expected(row))
 
 
-def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return values and line numbers by name, without those that are given elsewhere."""
+def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return values and their places by name, without those that are given elsewhere."""
     content, lines = read_yaml(_read_text(path, MAX_BYTES), str(path))
     if content is None:
         return {}, {}
@@ -117,42 +104,35 @@ def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict
         raise ConfigError(
             str(path), f'{len(content)} keys', expected=f'at most {len(OPTIONS)} options'
         )
-    names = {
-        str(key).replace('-', '_') if isinstance(key, str) else str(key): key for key in content
-    }
-    if len(names) < len(content):
+    found = {str(key).replace('-', '_'): value for key, value in content.items()}
+    if len(found) < len(content):
         raise ConfigError(str(path), 'one option stands there twice, with - and with _')
-    lines = {name.replace('-', '_'): line for name, line in lines.items()}
+    places = {n.replace('-', '_'): f'{path}, line {line}: ' for n, line in lines.items()}
     values: dict[str, Any] = {}
-    outside: list[str] = []
-    for name, key in names.items():
+    mistakes: list[str] = []
+    for name, value in found.items():
         if name not in given:
             try:
-                values[name] = _beside(path, name, _not_too_many(name, content[key]))
+                values[name] = _checked(path, name, value)
             except ConfigError as error:
-                outside.append(f'{path}, line {lines[name]}: {error}')
-    if outside:
-        raise ConfigError('\n'.join(outside))
-    return values, lines
+                mistakes.append(f'{places[name]}{error}')
+    if mistakes:
+        raise ValuesError(mistakes)
+    return values, {name: places[name] for name in values}
 
 
-def _not_too_many(name: str, value: Any) -> Any:
+def _checked(config: Path, name: str, value: Any) -> Any:
+    """Make paths relative to the file that names them; ConfigError where they leave its folder."""
     most = MAX_CLASSES if name == 'class_names' else _MOST_VALUES
     if isinstance(value, list) and len(value) > most:
         raise ConfigError(shown(name), str(len(value)), expected=f'at most {most} values')
-    return value
-
-
-def _beside(config: Path, name: str, value: Any) -> Any:
-    """Make paths relative to the file that names them; ConfigError where they leave its folder."""
     row = _ROWS.get(name)
     if row is None or row.kind != 'path' or value in row.words:
         return value
     if isinstance(value, list):
-        return [_beside(config, name, item) for item in value]
+        return [_checked(config, name, item) for item in value]
     if not isinstance(value, str) or not value:
         return value
-    path = config.parent / value
     try:
         home, place = config.parent.resolve(), (config.parent / Path(value).expanduser()).resolve()
     except (OSError, RuntimeError, ValueError) as error:  # links in a ring, NUL, nobody's home
@@ -165,7 +145,7 @@ def _beside(config: Path, name: str, value: Any) -> Any:
             expected='a path in the folder of this file',
             fix=f'name a place elsewhere on the command line: {row.flag} {value}',
         )
-    return str(path)
+    return str(config.parent / value)
 
 
 def _read_text(path: Path, limit: int) -> str:
@@ -190,17 +170,12 @@ def read_class_names(options: BuildOptions) -> tuple[str, ...]:
     names = [line.removesuffix('\r').strip(' \t') for line in lines]
     while names and not names[-1]:
         names.pop()
-    if not 1 <= len(names) <= MAX_CLASSES or '' in names:
-        raise ConfigError(
-            str(path),
-            f'{len(names)} lines{", one of them empty" if "" in names else ""}',
-            expected=f'1 to {MAX_CLASSES} class names, one on each line',
-        )
-    try:
-        checked = BuildOptions.model_validate({'onnx': options.onnx, 'class_names': names})
-    except pydantic.ValidationError as error:
-        raise ConfigError(str(path), _sentences(error)[0][1]) from error
-    return checked.class_names
+    if not names or '' in names:
+        found = f'{len(names)} lines{", one of them empty" if names else ""}'
+        raise ConfigError(str(path), found, expected='class names, one on each line')
+    if fault := names_fault(names):
+        raise ConfigError(str(path), fault)
+    return tuple(names)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -223,8 +198,9 @@ def help_text(option: Option) -> str:
     facts = []
     if option.choices and option.metavar:
         facts.append('one of ' + ', '.join(option.choices))
-    if option.minimum is not None and option.maximum is not None:
-        facts.append(f'{option.minimum:.12g} to {option.maximum:.12g} {option.unit}'.strip())
+    if option.limits:
+        low, high = option.limits
+        facts.append(f'{low:.12g} to {high:.12g} {option.unit}'.strip())
     if option.default not in (None, (), False):
         facts.append(f'default: {option.default}')
     text = option.description + (f' ({"; ".join(facts)})' if facts else '')
