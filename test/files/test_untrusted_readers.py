@@ -226,7 +226,10 @@ def test_is_read_or_refused_in_words(reader, tmp_path):
     [
         ('batch: ' + '9' * 6000, "'batch': expected a whole number from 1 to 1024 (got '999"),
         ('batch: 0x' + 'f' * 6000, "'batch': expected a whole number from 1 to 1024 (got '0xf"),
-        ('batch: ' + '1:' * 3000 + '1', "'batch': expected a whole number from 1 to 1024 (got '1:1"),
+        (
+            'batch: ' + '1:' * 3000 + '1',
+            "'batch': expected a whole number from 1 to 1024 (got '1:1",
+        ),
         ('scale: 1:30', "'scale': expected a number from 0 to 1000 (got '1:30')"),
         ('batch: !!int "1"', 'line 1: tags (!) are not supported'),
         ('class_names: !!set {a, b}', 'line 1: tags (!) are not supported'),
