@@ -40,7 +40,7 @@ class Option:
     name: str
     field: str
     group: str
-    kind: Literal['bool', 'int', 'float', 'text', 'path']
+    kind: str
     default: Any
     description: str
     is_list: bool = False
