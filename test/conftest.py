@@ -8,8 +8,10 @@ that they start from finding the sources too.
 """
 
 import ast
+import contextlib
 import fcntl
 import functools
+import gc
 import importlib.util
 import logging
 import os
@@ -24,7 +26,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / 'trt_perception'
 SUPPORT = ROOT / 'test' / 'support'
-ROS = re.compile(r'rclpy|\w_msgs\b|trt_perception\.ros\b|ament_index|launch_\w|\bimport launch')
+# An import, also in the text of a program; the package's nodes, and the commands that start one.
+ROS = re.compile(
+    r'\b(import|from|importorskip\(.) *'
+    r'(rclpy|rosbag2_py|cv_bridge|ament_index|launch(_ros|_testing)?\b|\w+_(msgs|interfaces)\b)'
+    r'|trt_perception\.ros\b|(executable|run)\(.(detector_node|doctor|replay_images)\b'
+)
 BUILD_FIRST = 'scripts/test builds and tests; by hand: colcon build, source install/setup.bash'
 
 
@@ -116,6 +123,8 @@ def pytest_collection_finish():
     module = sys.modules.get('trt_perception')
     if module and module.__file__ and Path(module.__file__).parent == SOURCE:
         raise pytest.UsageError(f'a test module imported the sources of trt_perception, {SOURCE}')
+    # A million objects that stay to the end: no collection need look at them again.
+    gc.freeze()
 
 
 def pytest_addoption(parser):
@@ -165,13 +174,29 @@ def touches_ros(path):
     return any(touches_ros(helper) for helper in helpers if helper.is_file())
 
 
-@pytest.fixture(autouse=True)
-def _own_log_level():
-    """Leave the package's logger as it was: a node in this process sets it for good."""
-    logger = logging.getLogger('trt_perception')
-    level, handlers, propagate = logger.level, logger.handlers[:], logger.propagate
+@contextlib.contextmanager
+def kept_log_levels():
+    """Leave loggers as they were: a node in this process sets ours for good, others the root's."""
+    logger, root = logging.getLogger('trt_perception'), logging.getLogger()
+    handlers, propagate = logger.handlers[:], logger.propagate
+    levels = [(one, one.level) for one in (logger, root)]
     yield
-    logger.level, logger.handlers[:], logger.propagate = level, handlers, propagate
+    for one, level in levels:
+        one.setLevel(level)
+    logger.handlers[:], logger.propagate = handlers, propagate
+
+
+@pytest.fixture(autouse=True)
+def _own_log_levels():
+    with kept_log_levels():
+        yield
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _log_levels_of_the_module():
+    """The same for nodes that all tests of a file share."""
+    with kept_log_levels():
+        yield
 
 
 @pytest.fixture(autouse=True, scope='session')

@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from onnxruntime.quantization.calibrate import HistogramCollector
 
 from trt_perception.building.precision.calibration_ranges import PERCENTILE
 from trt_perception.building.precision.calibration_ranges import Magnitudes
@@ -76,6 +74,10 @@ def test_entropy_keeps_a_flat_distribution_whole():
 
 @pytest.mark.parametrize('name', ['norm', 'laplace', 'logistic'])
 def test_entropy_agrees_with_onnx_runtime(name):
+    # Both take seconds to import: not for every process that only collects this file.
+    import scipy.stats
+    from onnxruntime.quantization.calibrate import HistogramCollector
+
     draw = getattr(scipy.stats, name).rvs(size=100_000, random_state=3).astype(np.float32)
     values = np.concatenate([draw, -draw])  # it looks at both signs, we at magnitudes
     top = float(np.abs(values).max())

@@ -29,7 +29,7 @@ EXTRAS = {
 }
 
 
-def imported():
+def imported_names():
     """Return the top-level names that package and launch files import, with one file of each."""
     found = {}
     for path in [*(ROOT / 'trt_perception').rglob('*.py'), *(ROOT / 'launch').glob('*.py')]:
@@ -65,16 +65,21 @@ def extras():
     raise AssertionError('setup.py has no extras_require')
 
 
-@pytest.mark.parametrize(('name', 'path'), imported().items())
-def test_every_import_is_declared(name, path):
-    if name in EXTRAS:
-        assert EXTRAS[name] in extras(), f'{path} imports {name}: name it in setup.py'
-    else:
-        wanted = ROSDEP.get(name, name)
-        assert wanted in package_xml(), f'{path} imports {name}: name {wanted} in package.xml'
+@pytest.fixture(scope='module', name='imported')
+def _imported():
+    return imported_names()
 
 
-def test_nothing_is_declared_that_nobody_imports():
-    declared = {ROSDEP.get(name, name) for name in imported()}
+def test_every_import_is_declared(imported):
+    for name, path in imported.items():
+        if name in EXTRAS:
+            assert EXTRAS[name] in extras(), f'{path} imports {name}: name it in setup.py'
+        else:
+            wanted = ROSDEP.get(name, name)
+            assert wanted in package_xml(), f'{path} imports {name}: name {wanted} in package.xml'
+
+
+def test_nothing_is_declared_that_nobody_imports(imported):
+    declared = {ROSDEP.get(name, name) for name in imported}
     # The node's transitions are rclpy's, which needs their messages at run time.
     assert package_xml() - declared <= {'lifecycle_msgs'}

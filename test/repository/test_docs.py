@@ -22,7 +22,6 @@ from docs_pages import PACKAGE
 from docs_pages import PAGES
 from docs_pages import README
 from docs_pages import ROOT
-from docs_pages import SOURCES
 from docs_pages import TRANSPORT
 from docs_pages import blocks
 from docs_pages import calls
@@ -33,6 +32,7 @@ from docs_pages import page_id
 from docs_pages import prose
 from docs_pages import rows
 from docs_pages import section
+from docs_pages import sources
 
 from trt_perception.config import PARAMETERS
 from trt_perception.config import DetectorConfig
@@ -262,7 +262,7 @@ def test_architecture_has_the_layers_that_are_enforced():
 def test_architecture_names_what_exists():
     defined = {'debug_image'} | {
         node.name
-        for tree in SOURCES.values()
+        for tree in sources().values()
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef | ast.FunctionDef)
     }

@@ -7,13 +7,13 @@ import shlex
 import pytest
 import yaml
 from docs_pages import ROOT
-from docs_pages import SOURCES
 from docs_pages import blocks
 from docs_pages import codes
 from docs_pages import literals
 from docs_pages import quoted
 from docs_pages import rows
 from docs_pages import section
+from docs_pages import sources
 
 from trt_perception.building.engine.hints import HINTS
 from trt_perception.building.options.rows import OPTIONS
@@ -81,7 +81,7 @@ def test_every_step_is_described():
     """By the names that the code gives them, and in the order of a real build."""
     named = {
         node.args[0].value
-        for path, tree in SOURCES.items()
+        for path, tree in sources().items()
         if path.parent.name == 'building'
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and getattr(node.func, 'attr', '') == 'step'

@@ -210,15 +210,17 @@ def parse_package(folder):
     return trees
 
 
-def _imports(tree):
-    """Return the modules that an import statement anywhere in a module may mean."""
-    found = set()
+def _mentions(tree):
+    """Return the modules that a module's imports may mean, and its constants."""
+    imports, constants = set(), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            imports |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found |= {node.module, *(f'{node.module}.{alias.name}' for alias in node.names)}
-    return found
+            imports |= {node.module, *(f'{node.module}.{alias.name}' for alias in node.names)}
+        elif isinstance(node, ast.Constant):
+            constants.add(node.value)
+    return imports, constants
 
 
 def modules_around(trees, roots):
@@ -226,11 +228,11 @@ def modules_around(trees, roots):
 
     What flows out of them is reported by ``Names.lost``.
     """
-    nearest = set()
-    for name, tree in trees.items():
-        imports = _imports(tree)
-        named = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-        if imports & set(roots) or ('importlib' in imports and named & set(roots)):
-            nearest.add(name)
-    around = {name for name, tree in trees.items() if _imports(tree) & nearest}
+    mentions = {name: _mentions(tree) for name, tree in trees.items()}
+    nearest = {
+        name
+        for name, (imports, constants) in mentions.items()
+        if imports & set(roots) or ('importlib' in imports and constants & set(roots))
+    }
+    around = {name for name, (imports, _) in mentions.items() if imports & nearest}
     return {name: trees[name] for name in sorted(nearest | around)}

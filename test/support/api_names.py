@@ -43,10 +43,11 @@ class Names(Uses):
         dynamic: functions that look up names which are no constants.
         lost: calls through which an object cannot be followed.
         outside: functions that are not in these modules and are given objects, or what holds them.
+        trees: the modules that were followed.
     """
 
     def __init__(self, trees, roots, strings, results=None, lookup=''):
-        self.roots, self.results, self.lookup = roots, results, lookup
+        self.trees, self.roots, self.results, self.lookup = trees, roots, results, lookup
         self._strings = re.compile(strings)
         self.used = defaultdict(set)
         self.beginnings, self.unknown = set(), set()

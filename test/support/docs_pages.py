@@ -20,7 +20,12 @@ README, OPERATION, TRANSPORT, ARCHITECTURE, MANIFEST, DECODERS_PAGE, BENCHMARKS 
         'docs/benchmarks/cpu.md',
     )
 )
-SOURCES = {path: ast.parse(path.read_text('utf-8')) for path in sorted(PACKAGE.rglob('*.py'))}
+
+
+@functools.cache
+def sources():
+    """Return the syntax tree of each file of the package."""
+    return {path: ast.parse(path.read_text('utf-8')) for path in sorted(PACKAGE.rglob('*.py'))}
 
 
 def page_id(path):
@@ -60,7 +65,7 @@ def codes(text):
 
 def calls(name):
     """Return every call of a function or method of that name in the package."""
-    for tree in SOURCES.values():
+    for tree in sources().values():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and name in (
                 getattr(node.func, 'attr', ''),
@@ -101,7 +106,7 @@ def literals():
     """Return the texts within the package and its launch files, … for what is put in."""
     found = []
     launch = [ast.parse(path.read_text('utf-8')) for path in (ROOT / 'launch').glob('*.py')]
-    for tree in (*SOURCES.values(), *launch):
+    for tree in (*sources().values(), *launch):
         for node in ast.walk(tree):
             if isinstance(node, ast.JoinedStr):
                 parts = [p.value if isinstance(p, ast.Constant) else '…' for p in node.values]

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from ament_index_python.packages import get_package_prefix
+
+import trt_perception
 
 DEADLINE_S = 40
 #: All that were started and not yet seen to end; graph_fixtures shows what they print.
@@ -19,7 +20,8 @@ programs = []
 
 def executable(name):
     """Return the path of an installed executable of the package."""
-    return str(Path(get_package_prefix('trt_perception')) / 'lib' / 'trt_perception' / name)
+    folders = (parent / 'lib/trt_perception' for parent in Path(trt_perception.__file__).parents)
+    return str(next(folder for folder in folders if folder.is_dir()) / name)
 
 
 class Program:
