@@ -10,7 +10,9 @@ Guarantees: a name that has no fault is one short line that shows what it is; ``
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +20,7 @@ from typing import Final
 
 __all__ = [
     *('MAX_CLASSES', 'MAX_NAME_LENGTH', 'MAX_PATH_LENGTH'),
-    *('name_fault', 'names_fault', 'nearest', 'one_line', 'plain', 'shown'),
+    *('listed', 'name_fault', 'names_fault', 'nearest', 'one_line', 'plain', 'shown'),
 ]
 
 #: A class id of label_info has 16 bits.
@@ -126,6 +128,12 @@ def plain(text: object, longest: int | None = 8000) -> str:
     if not part.isprintable():
         part = _ACTING_IN_LINES.sub(lambda found: repr(found[0])[1:-1], part)
     return part if len(part) >= len(whole) else f'{part}… ({len(whole)} characters)'
+
+
+def listed(items: Collection[str], most: int = 5, separator: str = ', ') -> str:
+    """Return the first items, and how many more there are."""
+    first = separator.join(itertools.islice(items, most))
+    return f'{first} and {len(items) - most} more' if len(items) > most else first
 
 
 def one_line(said: object, longest: int = 400) -> str:

@@ -19,10 +19,10 @@ from onnx import numpy_helper
 
 from trt_perception import interruption
 from trt_perception.building.graph.onnx_model import load_onnx
-from trt_perception.building.graph.onnx_model import read_onnx
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import EngineError
 from trt_perception.errors import InterruptionError
+from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.stages import onnx_external
 from trt_perception.stages.onnx_external import external_weights
@@ -221,7 +221,7 @@ def test_tags_that_hide_weights(tag, tmp_path, monkeypatch):
     with pytest.raises(EngineError, match='is not an ONNX model'):
         open_pipeline(DetectorConfig(engine_path=str(path)))
     with pytest.raises(EngineError, match='is not an ONNX model'):
-        load_onnx(read_onnx(path))
+        load_onnx(read_model_file(path))
 
 
 @pytest.mark.parametrize(

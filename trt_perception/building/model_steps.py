@@ -18,7 +18,6 @@ from trt_perception.building.graph import onnx_slim
 from trt_perception.building.graph.onnx_model import OnnxSource
 from trt_perception.building.graph.onnx_model import check_model
 from trt_perception.building.graph.onnx_model import load_onnx
-from trt_perception.building.graph.onnx_model import read_onnx
 from trt_perception.building.graph.onnx_model import unknown_operators
 from trt_perception.building.graph.onnx_slim import random_inputs
 from trt_perception.building.graph.quantise_check import is_quantised
@@ -34,6 +33,7 @@ from trt_perception.building.prepare import recognise_source
 from trt_perception.building.prepare import run_shapes
 from trt_perception.building.prepare import wanted_profiles
 from trt_perception.building.report import Context
+from trt_perception.model.model_file import read_model_file
 from trt_perception.model.recognition.recognise import Recognised
 
 __all__ = ['check', 'precision', 'queries', 'read', 'recognise', 'release', 'slim']
@@ -42,7 +42,7 @@ __all__ = ['check', 'precision', 'queries', 'read', 'recognise', 'release', 'sli
 def read(context: Context) -> OnnxSource:
     """Read the ONNX file and its external weights."""
     with context.report.step('read', context.progress) as step:
-        source = load_onnx(read_onnx(context.options.onnx))
+        source = load_onnx(read_model_file(context.options.onnx))
         size = len(source.file.content)
         context.report.input_model = {
             'file': str(source.file.path),
@@ -135,13 +135,12 @@ def slim(
         if unknown_operators(model):
             step.skip('ONNX Runtime cannot run it to compare')
             return model
-        result = onnx_slim.slim(model, random_inputs(model, shapes))
-        context.report.warn(result.warning)
-        context.report.optimization['nodes_after'] = result.after
-        step.outcome = (
-            result.warning or f'{result.before} nodes became {result.after}, same results'
-        )
-        return result.model
+        slimmed, warning = onnx_slim.slim(model, random_inputs(model, shapes))
+        after = len(slimmed.graph.node)
+        context.report.warn(warning)
+        context.report.optimization['nodes_after'] = after
+        step.outcome = warning or f'{count} nodes became {after}, same results'
+        return slimmed
 
 
 def precision(

@@ -6,7 +6,6 @@ Serves ``tensorrt`` 10.3 to 11.x and ``tensorrt_rtx``. Only TensorRT-RTX builds 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import threading
 import time
@@ -14,7 +13,6 @@ from collections.abc import Collection
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -42,13 +40,11 @@ from trt_perception.building.options.values import ShapeProfile
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.plain_text import listed
 from trt_perception.stages.tensorrt_log import TensorRtLog
 from trt_perception.stages.tensorrt_runtime import read_plan_header
 
 __all__ = ['BuiltPlan', 'build_plan']
-
-_LOG: Final = logging.getLogger(__name__)
-_SHOWN: Final = 5
 
 
 @dataclass(frozen=True)
@@ -228,10 +224,8 @@ def _without_range(calibrator: Any) -> str:
     """Return a sentence on tensors that TensorRT's own calibration has no range for."""
     if calibrator is None or not calibrator.without_range:
         return ''
-    tensors: tuple[str, ...] = calibrator.without_range
-    more = f' and {len(tensors) - _SHOWN} more' if len(tensors) > _SHOWN else ''
     return (
-        f"TensorRT's calibration found no range for {', '.join(tensors[:_SHOWN])}{more}: they are "
+        f"TensorRT's calibration found no range for {listed(calibrator.without_range)}: they are "
         'always 0 on these images, and TensorRT may build no engine or a poor one. Calibrate with '
         'images in which they are not, or use --calibration-tool onnxruntime, which leaves the '
         'layers that read them in float'

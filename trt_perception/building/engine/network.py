@@ -16,6 +16,7 @@ from trt_perception.errors import EngineError
 from trt_perception.model.input_layout import shapes_beside
 from trt_perception.model.input_layout import split_inputs
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.plain_text import listed
 from trt_perception.stages.tensorrt_log import TensorRtLog
 
 __all__ = ['add_profiles', 'keep_in_fp32', 'parse_onnx', 'resolve_profiles', 'tensor_specs']
@@ -75,9 +76,7 @@ def _parse_error(
     lines = [f'{tensorrt.label} cannot take this model']
     if unsupported:
         found = '; '.join(
-            f'{operator} at {", ".join(nodes[:_SHOWN])}'
-            + (f' and {len(nodes) - _SHOWN} more' if len(nodes) > _SHOWN else '')
-            for operator, nodes in unsupported.items()
+            f'{operator} at {listed(nodes, _SHOWN)}' for operator, nodes in unsupported.items()
         )
         lines = [*lines, f'unsupported operators: {found}', *others[:_SHOWN]]
         fix = 'export the model without them, or load their plugin library with --plugins'

@@ -6,6 +6,7 @@ fast as the original in the same precision, not as exact.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection
 
 import numpy as np
@@ -14,6 +15,8 @@ import onnx
 from onnx import numpy_helper
 
 from trt_perception.building.graph.graph_index import GraphIndex
+from trt_perception.building.graph.graph_index import channel_axis
+from trt_perception.building.graph.graph_index import per_channel
 
 __all__ = ['dequantised']
 
@@ -25,8 +28,7 @@ def dequantised(model: onnx.ModelProto, names: Collection[str] | None = None) ->
         model: whose scales of weights are numbers, as check_quantised wants them.
         names: of the nodes to take out, both of a pair; None for all.
     """
-    copied = onnx.ModelProto()
-    copied.CopyFrom(model)
+    copied = copy.deepcopy(model)
     graph = copied.graph
     index = GraphIndex(graph)
     renamed: dict[str, str] = {}
@@ -68,10 +70,6 @@ def _weights(index: GraphIndex, node: onnx.NodeProto) -> npt.NDArray[np.generic]
     numbers, scale = index.constant(node.input[0]), index.constant(node.input[1])
     assert numbers is not None
     assert scale is not None
-    axis = next((attribute.i for attribute in node.attribute if attribute.name == 'axis'), 1)
-    if scale.ndim:
-        shape = [1] * numbers.ndim
-        shape[axis] = -1
-        scale = scale.reshape(shape)
-    wide: npt.NDArray[np.generic] = numbers.astype(np.float32) * scale.astype(np.float32)
+    shaped = per_channel(scale, channel_axis(node, numbers.ndim), numbers.ndim)
+    wide: npt.NDArray[np.generic] = numbers.astype(np.float32) * shaped.astype(np.float32)
     return wide.astype(scale.dtype)

@@ -21,10 +21,12 @@ from trt_perception.errors import ConfigError
 from trt_perception.plain_text import nearest
 
 __all__ = [
-    *('LAYER_TYPES', 'GraphIndex', 'every', 'match_nodes', 'name_nodes', 'opset', 'outer_tensors'),
+    *('LAYER_TYPES', 'GraphIndex', 'channel_axis', 'every', 'match_nodes', 'name_nodes', 'opset'),
+    *('outer_tensors', 'per_channel', 'tensor_types'),
 ]
 
 _Message = TypeVar('_Message')
+_Number = TypeVar('_Number', bound=np.generic)
 #: The operators that do the work of a network. With constant weights they can be quantised.
 LAYER_TYPES = ('Conv', 'ConvTranspose', 'Gemm', 'MatMul')
 
@@ -86,6 +88,25 @@ class GraphIndex:
         )
 
 
+def channel_axis(node: onnx.NodeProto, dimensions: int) -> int:
+    """Return the axis along which a Q or DQ node has a scale for each channel."""
+    axis = next((attribute.i for attribute in node.attribute if attribute.name == 'axis'), 1)
+    return int(axis) % max(dimensions, 1)
+
+
+def per_channel(scale: npt.NDArray[_Number], axis: int, dimensions: int) -> npt.NDArray[_Number]:
+    """Return scales in the shape in which they multiply data; one for all stays as it is."""
+    if not scale.ndim:
+        return scale
+    return scale.reshape([-1 if place == axis else 1 for place in range(dimensions)])
+
+
+def tensor_types(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto.Tensor]:
+    """Return type and shape by tensor, of all that the graph tells; weights are not among them."""
+    told = (*graph.input, *graph.value_info, *graph.output)
+    return {entry.name: entry.type.tensor_type for entry in told}
+
+
 def outer_tensors(node: onnx.NodeProto) -> Iterator[str]:
     """Yield what a node's subgraphs may take from outside; their own names may be among it."""
     for attribute in node.attribute:
@@ -107,10 +128,10 @@ def every(message: Any, *kinds: type[_Message]) -> Iterator[_Message]:
                 yield from every(inner, *kinds)
 
 
-def opset(model: onnx.ModelProto) -> int:
+def opset(model: onnx.ModelProto, unset: int = 1) -> int:
     """Return the version of ONNX's own operators that a model uses."""
     versions = [entry.version for entry in model.opset_import if entry.domain in ('', 'ai.onnx')]
-    return max(versions, default=1)
+    return max(versions, default=unset)
 
 
 def name_nodes(model: onnx.ModelProto) -> None:

@@ -8,8 +8,10 @@ type cannot hold are never cut silently: the node that needs them stays float32.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
 from typing import Final
@@ -24,6 +26,8 @@ from onnx import numpy_helper
 
 from trt_perception.building.graph.graph_index import GraphIndex
 from trt_perception.building.graph.graph_index import opset
+from trt_perception.building.graph.graph_index import outer_tensors
+from trt_perception.building.graph.graph_index import tensor_types
 from trt_perception.building.graph.mac_count import infer_shapes
 
 __all__ = ['HALF_TYPES', 'HalfPrecisionModel', 'narrowed']
@@ -72,8 +76,7 @@ def narrowed(
     Raises:
         EngineError: the types or shapes of the model contradict each other.
     """
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
+    result = copy.deepcopy(model)
     _constants_to_initializers(result.graph)
     return _Rewriting(result, precision, keep).run()
 
@@ -109,11 +112,9 @@ class _Rewriting:
         self.index = GraphIndex(model.graph)
         self.opset = opset(model)
         self.result = HalfPrecisionModel(model)
-        inferred = infer_shapes(model).graph
-        self.types = {
-            entry.name: entry.type.tensor_type.elem_type
-            for entry in (*inferred.value_info, *inferred.output, *inferred.input)
-        } | {tensor.name: tensor.data_type for tensor in self.graph.initializer}
+        inferred = tensor_types(infer_shapes(model).graph)
+        self.types = {name: kind.elem_type for name, kind in inferred.items()}
+        self.types |= {tensor.name: tensor.data_type for tensor in self.graph.initializer}
         self.wide_inputs: dict[str, list[bool]] = {}
 
     def is_float(self, name: str) -> bool:
@@ -123,14 +124,11 @@ class _Rewriting:
         self._decide()
         want_narrow: set[str] = set()
         want_wide = {entry.name for entry in self.graph.output}
-        for name, readers in self.index.consumers.items():
-            for node in readers:
-                if node.name not in self.wide_inputs or name not in node.input:
-                    want_wide.add(name)  # also what only a subgraph of the node reads
-                for place, tensor in enumerate(node.input):
-                    if tensor == name and node.name in self.wide_inputs:
-                        wide = self.wide_inputs[node.name][place]
-                        (want_wide if wide else want_narrow).add(name)
+        for node in self.graph.node:
+            places = self.wide_inputs.get(node.name, [True] * len(node.input))
+            for name, wide in zip(node.input, places, strict=True):
+                (want_wide if wide else want_narrow).add(name)
+            want_wide.update(outer_tensors(node))
         narrow = {name for name in want_narrow if self.is_float(name)}
         self._convert_initializers(narrow, want_wide)
         nodes = list(self._input_casts(narrow))
@@ -175,7 +173,7 @@ class _Rewriting:
         if schema is None:
             return f'{node.op_type} is no operator of ONNX'
         for place, name in enumerate(node.output):
-            if self.is_float(name) and not self._allows(schema.outputs, place, schema):
+            if self.is_float(name) and not self._allows(schema.outputs, place):
                 return f'{node.op_type} has no {self.precision}'
         if self.precision == 'fp16':
             for name in node.input:
@@ -192,27 +190,17 @@ class _Rewriting:
         except onnx.defs.SchemaError:
             return None
 
-    def _allows(
-        self,
-        formal: Iterable[onnx.defs.OpSchema.FormalParameter],
-        place: int,
-        schema: onnx.defs.OpSchema,
-    ) -> bool:
+    def _allows(self, formal: Sequence[onnx.defs.OpSchema.FormalParameter], place: int) -> bool:
         """Return whether an operand may have the narrow type; a variadic one stands last."""
-        parameters = list(formal)
         wanted = 'tensor(float16)' if self.precision == 'fp16' else 'tensor(bfloat16)'
-        text = parameters[min(place, len(parameters) - 1)].type_str
-        for constraint in schema.type_constraints:
-            if constraint.type_param_str == text:
-                return wanted in constraint.allowed_type_strs
-        return text == wanted
+        return wanted in formal[min(place, len(formal) - 1)].types
 
     def _wide_places(self, node: onnx.NodeProto) -> list[bool]:
         """Return for each input whether it stays as it is, such as the scales of Resize."""
         schema = self._schema(node)
         assert schema is not None
         return [
-            not self.is_float(name) or not self._allows(schema.inputs, place, schema)
+            not self.is_float(name) or not self._allows(schema.inputs, place)
             for place, name in enumerate(node.input)
         ]
 
@@ -224,7 +212,6 @@ class _Rewriting:
         return values
 
     def _convert_initializers(self, narrow: set[str], wide: set[str]) -> None:
-        inputs = {entry.name for entry in self.graph.input}
         kept = [t for t in self.graph.initializer if t.name not in narrow or t.name in wide]
         made = []
         for name in sorted(narrow & set(self.index.initializers)):
@@ -241,13 +228,10 @@ class _Rewriting:
         self.graph.ClearField('initializer')
         self.graph.initializer.extend([*kept, *made])
         # Before IR version 4 initializers stood among the inputs too.
-        gone = {tensor.name for tensor in self.graph.initializer} & inputs
-        left = [e for e in self.graph.input if e.name in gone or not self._dropped(e.name)]
+        gone = set(self.index.initializers) - {tensor.name for tensor in kept}
+        left = [entry for entry in self.graph.input if entry.name not in gone]
         del self.graph.input[:]
         self.graph.input.extend(left)
-
-    def _dropped(self, name: str) -> bool:
-        return name in self.index.initializers
 
     def _input_casts(self, narrow: set[str]) -> Iterable[onnx.NodeProto]:
         for entry in self.graph.input:

@@ -6,6 +6,7 @@ and MatMul, from the shapes that ONNX infers; everything else in a detector is b
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from onnx import TensorProto
 
 from trt_perception.building.graph.graph_index import LAYER_TYPES
 from trt_perception.building.graph.graph_index import GraphIndex
+from trt_perception.building.graph.graph_index import tensor_types
 from trt_perception.errors import EngineError
 
 __all__ = ['LayerWork', 'infer_shapes', 'layer_work', 'shares']
@@ -37,7 +39,6 @@ class LayerWork:
     """One layer: its node, its multiply-accumulates, and the precision they are done in."""
 
     node: str
-    op_type: str
     macs: int
     precision: str
 
@@ -54,15 +55,12 @@ def infer_shapes(
     Raises:
         EngineError: the graph contradicts itself.
     """
-    copied = onnx.ModelProto()
-    copied.CopyFrom(model)
+    copied = copy.deepcopy(model)
     given = input_shapes or {}
     for entry in copied.graph.input:
-        shape = entry.type.tensor_type.shape
-        wanted = given.get(entry.name)
-        for axis, dimension in enumerate(shape.dim):
-            if wanted is not None and axis < len(wanted):
-                dimension.dim_value = wanted[axis]
+        sides = entry.type.tensor_type.shape.dim
+        for dimension, side in zip(sides, given.get(entry.name, ()), strict=False):
+            dimension.dim_value = side
     if given:
         # What was inferred, or written, for other input shapes contradicts these.
         del copied.graph.value_info[:]
@@ -88,19 +86,14 @@ def layer_work(
     inferred = infer_shapes(model, {**_single(model), **(input_shapes or {})})
     graph = inferred.graph
     index = GraphIndex(graph)
-    types = {
-        entry.name: entry.type.tensor_type
-        for entry in (*graph.input, *graph.output, *graph.value_info)
-    }
-    shapes = {name: _shape(kind) for name, kind in types.items()}
+    types = tensor_types(graph)
+    shapes = {name: tuple(d.dim_value for d in kind.shape.dim) for name, kind in types.items()}
     shapes |= {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
-    work = []
-    for node in graph.node:
-        if node.op_type in LAYER_TYPES:
-            precision = _precision(node, index, types)
-            macs = _macs(node, shapes, index)
-            work.append(LayerWork(node.name, node.op_type, macs, precision))
-    return tuple(work)
+    return tuple(
+        LayerWork(node.name, _macs(node, shapes), _precision(node, index, types))
+        for node in graph.node
+        if node.op_type in LAYER_TYPES
+    )
 
 
 def shares(work: Sequence[LayerWork]) -> dict[str, float]:
@@ -115,31 +108,13 @@ def shares(work: Sequence[LayerWork]) -> dict[str, float]:
 
 def _single(model: onnx.ModelProto) -> dict[str, list[int]]:
     """Return a batch of one for each input that leaves it open."""
-    open_batch = {}
-    for entry in model.graph.input:
-        sides = entry.type.tensor_type.shape.dim
-        if sides and not sides[0].dim_value:
-            open_batch[entry.name] = [1]
-    return open_batch
+    sides = {entry.name: entry.type.tensor_type.shape.dim for entry in model.graph.input}
+    return {name: [1] for name, dims in sides.items() if dims and not dims[0].dim_value}
 
 
-def _shape(kind: onnx.TypeProto.Tensor) -> tuple[int, ...]:
-    return tuple(dimension.dim_value for dimension in kind.shape.dim)
-
-
-def _constant_shape(
-    name: str, shapes: Mapping[str, tuple[int, ...]], index: GraphIndex
-) -> tuple[int, ...]:
-    if name in shapes:
-        return shapes[name]
-    value = index.constant(name)
-    return () if value is None else value.shape
-
-
-def _macs(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], index: GraphIndex) -> int:
-    data = shapes.get(node.input[0], ())
-    weights = _constant_shape(node.input[1], shapes, index)
-    result = shapes.get(node.output[0], ())
+def _macs(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
+    names = node.input[0], node.input[1], node.output[0]
+    data, weights, result = (shapes.get(name, ()) for name in names)
     if not data or not weights or not result:
         return 0
     if node.op_type == 'Conv':  # weights (out, in / groups, kernel…), used for each output pixel

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pathlib import PurePosixPath
@@ -22,25 +21,25 @@ from onnx import TensorProto
 
 from trt_perception.building.graph.graph_index import every
 from trt_perception.building.graph.graph_index import name_nodes
+from trt_perception.building.graph.graph_index import opset
 from trt_perception.building.graph.graph_repair import in_float32
 from trt_perception.building.graph.graph_repair import sort_nodes
 from trt_perception.errors import EngineError
 from trt_perception.files.checked_files import read_checked
 from trt_perception.model.model_file import ModelFile
-from trt_perception.model.model_file import read_model_file
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.plain_text import listed
 from trt_perception.plain_text import one_line
 from trt_perception.stages.onnx_external import external_weights
 
 __all__ = [
-    *('OnnxSource', 'check_model', 'input_specs', 'load_onnx', 'read_onnx', 'unknown_operators'),
+    *('OnnxSource', 'check_model', 'input_specs', 'load_onnx', 'unknown_operators'),
 ]
 
 #: Protocol buffers end here, and so does what TensorRT's parser takes in one piece.
 _MOST_BYTES: Final = 2 * 1024**3 - 1
 _OWN: Final = ('', 'ai.onnx')
 _PLUGINS: Final = 'trt.plugins'
-_SHOWN: Final = 5
 #: What people name .onnx by mistake, by its first bytes.
 _OTHERS: Final = {
     b'version https://git-lfs': ('is a Git LFS pointer, not the model', 'run git lfs pull'),
@@ -79,15 +78,6 @@ class OnnxSource:
     outputs: tuple[TensorSpec, ...]
     metadata: Mapping[str, str]
     repairs: tuple[str, ...]
-
-
-def read_onnx(path: Path) -> ModelFile:
-    """Read the file only.
-
-    Raises:
-        EngineError: there is no such file, it is open to others, or its manifest is wrong.
-    """
-    return read_model_file(path)
 
 
 def load_onnx(file: ModelFile) -> OnnxSource:
@@ -147,17 +137,15 @@ def _parse(file: ModelFile) -> onnx.ModelProto:
 
 
 def _check_versions(name: Path, model: onnx.ModelProto) -> None:
-    opset = max((e.version for e in model.opset_import if e.domain in _OWN), default=0)
-    known = onnx.defs.onnx_opset_version()
-    if model.ir_version > onnx.IR_VERSION or opset > known:
+    version, known = opset(model, unset=0), onnx.defs.onnx_opset_version()
+    if model.ir_version > onnx.IR_VERSION or version > known:
         raise EngineError(
             str(name),
-            f'has ONNX IR version {model.ir_version} and opset {opset}; this ONNX '
-            f'{onnx.__version__} knows IR up to {onnx.IR_VERSION} and opset up to '
-            f'{known}',
+            f'ONNX IR version {model.ir_version} and opset {version}',
+            expected=f'at most {onnx.IR_VERSION} and {known}, which ONNX {onnx.__version__} knows',
             fix='export it with opset 19, or install a newer onnx',
         )
-    if opset < 1:
+    if version < 1:
         raise EngineError(
             str(name), 'does not say which ONNX opset it uses', fix='export it again'
         )
@@ -247,17 +235,23 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
 
 def unknown_operators(model: onnx.ModelProto) -> dict[str, list[str]]:
     """Return operators that are not ONNX's own at the model's opset, with their nodes' names."""
-    opset = max((e.version for e in model.opset_import if e.domain in _OWN), default=1)
-    functions = {(function.domain, function.name) for function in model.functions}
     found: dict[str, list[str]] = {}
-    for graph in every(model.graph, onnx.GraphProto):
-        for node in graph.node:
-            if (node.domain, node.op_type) in functions:
-                continue
-            if node.domain not in _OWN or not onnx.defs.has(node.op_type, opset, ''):
-                kind = f'{node.domain}.{node.op_type}' if node.domain else node.op_type
-                found.setdefault(kind, []).append(node.name or f'node that makes {node.output[0]}')
+    for node in _unknown_nodes(model):
+        kind = f'{node.domain}.{node.op_type}' if node.domain else node.op_type
+        found.setdefault(kind, []).append(node.name or f'node that makes {node.output[0]}')
     return found
+
+
+def _unknown_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    version = opset(model)
+    functions = {(function.domain, function.name) for function in model.functions}
+    return [
+        node
+        for graph in every(model.graph, onnx.GraphProto)
+        for node in graph.node
+        if (node.domain, node.op_type) not in functions
+        and (node.domain not in _OWN or not onnx.defs.has(node.op_type, version, ''))
+    ]
 
 
 def check_model(source: OnnxSource) -> tuple[str, ...]:
@@ -273,9 +267,9 @@ def check_model(source: OnnxSource) -> tuple[str, ...]:
     unknown = unknown_operators(source.model)
     if unknown:
         _set_apart(source.model)
-        listed = '; '.join(f'{kind} at {_some(nodes)}' for kind, nodes in unknown.items())
+        where = '; '.join(f'{kind} at {listed(nodes)}' for kind, nodes in unknown.items())
         return (
-            f"operators that are not ONNX's own: {listed}. TensorRT must know them or have "
+            f"operators that are not ONNX's own: {where}. TensorRT must know them or have "
             'their plugin (--plugins)',
         )
     try:
@@ -288,17 +282,8 @@ def check_model(source: OnnxSource) -> tuple[str, ...]:
 
 
 def _set_apart(model: onnx.ModelProto) -> None:
-    opset = max((e.version for e in model.opset_import if e.domain in _OWN), default=1)
-    functions = {function.name for function in model.functions if function.domain in _OWN}
-    for graph in every(model.graph, onnx.GraphProto):
-        for node in graph.node:
-            known = node.op_type in functions or onnx.defs.has(node.op_type, opset, '')
-            if node.domain in _OWN and not known:
-                node.domain = _PLUGINS
+    for node in _unknown_nodes(model):
+        if node.domain in _OWN:
+            node.domain = _PLUGINS
     if all(entry.domain != _PLUGINS for entry in model.opset_import):
         model.opset_import.add(domain=_PLUGINS, version=1)
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _SHOWN
-    return ', '.join(names[:_SHOWN]) + (f' and {more} more' if more > 0 else '')

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import onnx
 from onnx import version_converter
 
@@ -17,14 +19,12 @@ def upgraded(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
     Raises:
         EngineError: ONNX's converter cannot do it.
     """
-    copied = onnx.ModelProto()
-    copied.CopyFrom(model)
     have = opset(model)
     if have >= version:
-        return copied
+        return copy.deepcopy(model)
     try:
         # The converter drops what it does not know: metadata and opsets of other domains.
-        converted = version_converter.convert_version(copied, version)
+        converted = version_converter.convert_version(model, version)
         onnx.checker.check_model(converted)
     except Exception as error:  # ConvertError, RuntimeError, ValidationError …: whatever it meets
         raise EngineError(

@@ -13,11 +13,11 @@ from trt_perception.building.graph.graph_index import GraphIndex
 from trt_perception.building.graph.graph_index import opset
 from trt_perception.building.precision.quantise_scales import is_usable
 from trt_perception.errors import EngineError
+from trt_perception.plain_text import listed
 
 __all__ = ['check_quantised', 'is_quantised']
 
 _TYPES: Final = ('QuantizeLinear', 'DequantizeLinear')
-_SHOWN: Final = 5
 _NARROW: Final = (TensorProto.INT8, TensorProto.FLOAT8E4M3FN)
 _HALF: Final = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
@@ -53,13 +53,10 @@ def check_quantised(model: onnx.ModelProto) -> None:
         for fault in _faults(node, index, opset(model))
     ]
     if found := [*scales.values(), *others]:
-        more = f' and {len(found) - _SHOWN} more' if len(found) > _SHOWN else ''
         raise EngineError(
             'this quantised model',
-            f'TensorRT would refuse it: {"; ".join(found[:_SHOWN])}{more}',
-            fix='; '.join(
-                advice for given, advice in ((scales, _ZERO), (others, _AGAIN)) if given
-            ),
+            f'TensorRT would refuse it: {listed(found, separator="; ")}',
+            fix='; '.join([_ZERO] * bool(scales) + [_AGAIN] * bool(others)),
         )
 
 
@@ -78,8 +75,8 @@ def _scale_fault(node: onnx.NodeProto, index: GraphIndex) -> str:
         return ''
     where = ''
     if scale.size > 1:
-        shown = ', '.join(map(str, bad[:_SHOWN])) + (', …' if bad.size > _SHOWN else '')
-        where = f' in {bad.size} of {scale.size} channels ({shown})'
+        channels = listed([str(channel) for channel in bad])
+        where = f' in {bad.size} of {scale.size} channels ({channels})'
     tensor = _quantised_tensor(node, index)
     widening = [node]
     if node.op_type == 'QuantizeLinear':

@@ -21,6 +21,7 @@ import onnx
 
 from trt_perception.building.graph.graph_index import GraphIndex
 from trt_perception.building.graph.graph_index import match_nodes
+from trt_perception.building.graph.graph_index import tensor_types
 from trt_perception.building.graph.mac_count import infer_shapes
 from trt_perception.building.graph.mac_count import layer_work
 
@@ -91,10 +92,8 @@ def find_query_decoder(
         shapes: of its inputs.
     """
     graph = infer_shapes(model, shapes).graph
-    sides = {
-        entry.name: [side.dim_value for side in entry.type.tensor_type.shape.dim]
-        for entry in (*graph.value_info, *graph.output)
-    }
+    types = tensor_types(graph)
+    sides = {name: [side.dim_value for side in kind.shape.dim] for name, kind in types.items()}
     rows = {sides[output.name][1] for output in graph.output if len(sides[output.name]) > 1}
     if len(rows) != 1 or not (queries := rows.pop()):
         return None

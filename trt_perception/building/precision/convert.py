@@ -7,6 +7,7 @@ is given: the graph stays float32, and ``kept`` names the layers to hold in floa
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from onnx import TensorProto
 from trt_perception.building.graph.graph_index import GraphIndex
 from trt_perception.building.graph.graph_index import match_nodes
 from trt_perception.building.graph.graph_index import name_nodes
+from trt_perception.building.graph.graph_index import tensor_types
 from trt_perception.building.graph.half_precision import narrowed
 from trt_perception.building.graph.heads import find_head
 from trt_perception.building.graph.mac_count import infer_shapes
@@ -108,8 +110,7 @@ def convert_precision(
         ConfigError: a pattern matches no node.
         EngineError: the model has the wrong precision to start from, or cannot be converted.
     """
-    source = onnx.ModelProto()
-    source.CopyFrom(model)
+    source = copy.deepcopy(model)
     name_nodes(source)
     if precision in _QUANTISED:
         fit_scales(source)
@@ -245,14 +246,11 @@ def _node_types(model: onnx.ModelProto, layers: Mapping[str, str]) -> dict[str, 
     """Count nodes by what they compute in: a layer's precision, else the type of its results."""
     graph = infer_shapes(model).graph
     index = GraphIndex(graph)
-    types = {
-        entry.name: entry.type.tensor_type.elem_type
-        for entry in (*graph.value_info, *graph.output)
-    }
+    types = tensor_types(graph)
     counted: Counter[str] = Counter()
     for node in graph.node:
-        kinds = [_NAMES.get(types.get(name, 0), 'other') for name in node.output if name]
         if node.op_type == 'Constant' or index.is_constant(node.output[0]):
             continue
-        counted[layers.get(node.name, kinds[0] if kinds else 'other')] += 1
+        made = next((types[name].elem_type for name in node.output if name in types), 0)
+        counted[layers.get(node.name) or _NAMES.get(made, 'other')] += 1
     return dict(counted)

@@ -48,13 +48,13 @@ from trt_perception.building.precision.quantise_scales import float_layers
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.plain_text import listed
 
 __all__ = ['QuantisationReport', 'Quantised', 'quantise']
 
 # From opset 19 on a scale may have the type of the rest of the network, and FP8 exists.
 _OPSET = 19
 _FP16_LARGEST = 65504.0
-_SHOWN = 4
 _SETTINGS = {
     'ActivationSymmetric': True,
     'WeightSymmetric': True,
@@ -237,8 +237,7 @@ def _ranges(
 
 
 def _listed(found: Mapping[str, str]) -> str:
-    shown = '; '.join(f'{name}: {reason}' for name, reason in list(found.items())[:_SHOWN])
-    return shown + (f'; and {len(found) - _SHOWN} more' if len(found) > _SHOWN else '')
+    return listed([f'{name}: {reason}' for name, reason in found.items()], separator='; ')
 
 
 def _kept(
@@ -281,9 +280,8 @@ def _about_ranges(ranges: Mapping[str, float], idle: Mapping[str, str]) -> Itera
         )
     large = [name for name, top in ranges.items() if top > _FP16_LARGEST]
     if large:
-        more = f' and {len(large) - _SHOWN} more' if len(large) > _SHOWN else ''
         yield (
-            f'{", ".join(large[:_SHOWN])}{more} exceed {_FP16_LARGEST:.0f}, the most that FP16 '
+            f'{listed(large)} exceed {_FP16_LARGEST:.0f}, the most that FP16 '
             'holds, in which the engine computes what is not quantised: keep the nodes that make '
             'them in FP32 (--keep-fp32)'
         )

@@ -6,15 +6,17 @@ convolutions on compute capability 8.9 and above.
 
 from __future__ import annotations
 
+import copy
 from typing import Final
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
 from trt_perception.building.graph.graph_index import GraphIndex
+from trt_perception.building.graph.graph_index import channel_axis
+from trt_perception.building.graph.graph_index import per_channel
 from trt_perception.errors import EngineError
 
 __all__ = ['to_fp8']
@@ -31,8 +33,7 @@ def to_fp8(quantised: onnx.ModelProto, source: onnx.ModelProto) -> onnx.ModelPro
         quantised: what ONNX Runtime's quantiser made, symmetric INT8.
         source: the float32 model it was made from; weights are rounded once, from these.
     """
-    result = onnx.ModelProto()
-    result.CopyFrom(quantised)
+    result = copy.deepcopy(quantised)
     index = GraphIndex(result.graph)
     original = GraphIndex(source.graph)
     scales: set[str] = set()
@@ -59,26 +60,16 @@ def to_fp8(quantised: onnx.ModelProto, source: onnx.ModelProto) -> onnx.ModelPro
                 raise EngineError(
                     f'the weights {tensor.name!r}', 'have no original to be FP8 from'
                 )
-            scale = _along_axis(weights[tensor.name], GraphIndex(result.graph), exact.ndim)
-            narrow = (exact.astype(np.float32) / scale).clip(-_LARGEST, _LARGEST)
+            node = weights[tensor.name]
+            scale = GraphIndex(result.graph).constant(node.input[1])
+            assert scale is not None
+            shaped = per_channel(scale, channel_axis(node, exact.ndim), exact.ndim)
+            narrow = (exact.astype(np.float32) / shaped.astype(np.float32)).clip(
+                -_LARGEST, _LARGEST
+            )
             stored = narrow.astype(ml_dtypes.float8_e4m3fn)
             tensor.CopyFrom(numpy_helper.from_array(stored, tensor.name))
     for entry in result.graph.value_info:
         if entry.type.tensor_type.elem_type == onnx.TensorProto.INT8:
             entry.type.tensor_type.elem_type = onnx.TensorProto.FLOAT8E4M3FN
     return result
-
-
-def _along_axis(
-    node: onnx.NodeProto, index: GraphIndex, dimensions: int
-) -> npt.NDArray[np.float32]:
-    """Return a weight's scale, shaped so that it divides the weight."""
-    constant = index.constant(node.input[1])
-    assert constant is not None
-    scale = constant.astype(np.float32)
-    if not scale.ndim:
-        return scale
-    axis = next((a.i for a in node.attribute if a.name == 'axis'), 1)
-    shape = [1] * dimensions
-    shape[axis] = scale.size
-    return scale.reshape(shape)

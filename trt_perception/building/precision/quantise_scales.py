@@ -19,6 +19,8 @@ from onnx import numpy_helper
 
 from trt_perception.building.graph.dequantise import dequantised
 from trt_perception.building.graph.graph_index import GraphIndex
+from trt_perception.building.graph.graph_index import channel_axis
+from trt_perception.building.graph.graph_index import per_channel
 from trt_perception.errors import EngineError
 
 __all__ = ['check_weights', 'fit_scales', 'float_layers', 'is_usable', 'without_unusable']
@@ -129,7 +131,7 @@ def fit_scales(model: onnx.ModelProto) -> None:
         for node in nodes:
             stored = index.constant(node.input[0])
             if node.op_type == 'DequantizeLinear' and stored is not None:
-                replace([node], 0, _rounded(stored, old, new, _axis(node, stored.ndim)))
+                replace([node], 0, _rounded(stored, old, new, channel_axis(node, stored.ndim)))
         replace(nodes, 1, new)
     used = GraphIndex(graph).consumers
     kept = [t for t in graph.initializer if t.name not in replaced or t.name in used]
@@ -142,7 +144,7 @@ def _fits(scale: _Array, node: onnx.NodeProto, index: GraphIndex) -> bool:
     data = index.constant(node.input[0])
     if scale.ndim > 1 or scale.size < 2 or data is None:
         return scale.ndim < 2
-    return data.ndim > 0 and data.shape[_axis(node, data.ndim)] == scale.size
+    return data.ndim > 0 and data.shape[channel_axis(node, data.ndim)] == scale.size
 
 
 def _fitted(old: _Array, nodes: Iterable[onnx.NodeProto], index: GraphIndex) -> _Array:
@@ -168,17 +170,12 @@ def _zeros(node: onnx.NodeProto, index: GraphIndex, scale: _Array) -> npt.NDArra
     if weights is None:
         return np.zeros(scale.shape, bool)
     nothing = weights.astype(np.float32) == 0
-    axis = _axis(node, weights.ndim)
+    axis = channel_axis(node, weights.ndim)
     if weights.ndim and scale.size == weights.shape[axis] > 1:
         nothing = nothing.all(axis=tuple(i for i in range(weights.ndim) if i != axis))
     else:
         nothing = nothing.all()
     return np.broadcast_to(nothing, scale.shape)
-
-
-def _axis(node: onnx.NodeProto, dimensions: int) -> int:
-    axis = next((attribute.i for attribute in node.attribute if attribute.name == 'axis'), 1)
-    return int(axis) % max(dimensions, 1)
 
 
 def _rounded(stored: _Array, old: _Array, new: _Array, axis: int) -> _Array:
@@ -187,11 +184,8 @@ def _rounded(stored: _Array, old: _Array, new: _Array, axis: int) -> _Array:
     ratio = np.divide(
         old.astype(np.float64), new.astype(np.float64), out=np.ones(old.shape), where=usable
     )
-    if ratio.ndim:
-        shape = [1] * stored.ndim
-        shape[axis] = -1
-        ratio = ratio.reshape(shape)
-    numbers = stored.astype(np.float64) * ratio  # only ever smaller, so the type holds them
+    # Only ever smaller, so the type holds them.
+    numbers = stored.astype(np.float64) * per_channel(ratio, axis, stored.ndim)
     if np.issubdtype(stored.dtype, np.integer):
         numbers = np.rint(numbers)
     rounded: _Array = numbers.astype(stored.dtype)
