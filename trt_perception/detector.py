@@ -27,7 +27,6 @@ from trt_perception.images.frame import Frame
 from trt_perception.interruption import check_interruption
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.frame_statistics import FrameTimes
-from trt_perception.monitoring.frame_statistics import StatisticsSnapshot
 from trt_perception.pipelines.pipeline import Pipeline
 
 __all__ = ['Detector', 'ready_pipeline', 'warm_up']
@@ -137,7 +136,7 @@ class Detector(Generic[Message]):
         """Use these from the next frame on that enters the pipeline."""
         self._thresholds = thresholds
 
-    def statistics(self) -> StatisticsSnapshot:
+    def statistics(self) -> FrameStatistics:
         """Return counts and stage times of one instant."""
         with self._changed:
             return self._statistics.snapshot()

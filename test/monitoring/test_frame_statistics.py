@@ -1,12 +1,13 @@
 """Counts and stage times, and the one type that all results have."""
 
+from collections import deque
+
 import numpy as np
 import pytest
 
 from trt_perception.detections import Detections
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.frame_statistics import FrameTimes
-from trt_perception.monitoring.frame_statistics import StatisticsSnapshot
 
 
 def times(total):
@@ -18,10 +19,6 @@ def test_nothing_happened():
     assert (now.received, now.published, now.failed, now.in_flight) == (0, 0, 0, 0)
     assert dict(now.dropped) == {}
     assert dict(now.latency) == {}
-
-
-def test_an_unfilled_snapshot_is_empty():
-    assert StatisticsSnapshot() == FrameStatistics().snapshot()
 
 
 def test_every_frame_ends_in_one_way():
@@ -43,11 +40,11 @@ def test_every_frame_ends_in_one_way():
 
 
 def test_the_counts_in_words():
-    whole = StatisticsSnapshot(9, 2, {'replaced': 3, 'bad_step': 1}, 1, 2)
+    whole = FrameStatistics(9, 2, {'replaced': 3, 'bad_step': 1}, 1, 2)
     assert str(whole) == (
         '9 received = 2 published + 4 dropped (1 bad_step, 3 replaced) + 1 failed + 2 in flight'
     )
-    assert str(StatisticsSnapshot(1, 1)) == '1 received = 1 published + 0 dropped + 0 failed'
+    assert str(FrameStatistics(1, 1)) == '1 received = 1 published + 0 dropped + 0 failed'
 
 
 def test_a_snapshot_stays_as_it_was():
@@ -78,7 +75,7 @@ def test_percentiles_are_those_of_512_frames_where_nothing_else_is_said():
 
 
 def test_percentiles_are_those_of_the_last_frames():
-    statistics = FrameStatistics(window=200)
+    statistics = FrameStatistics(times=deque(maxlen=200))
     for _ in range(50):
         statistics.publish(times(100.0), 2.0)  # long ago: they have left the window
     milliseconds = np.random.default_rng(40).permutation(200) + 1

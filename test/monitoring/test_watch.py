@@ -10,8 +10,8 @@ from docs_pages import rows
 from docs_pages import section
 
 from trt_perception.monitoring import watch
+from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.frame_statistics import FrameTimes
-from trt_perception.monitoring.frame_statistics import StatisticsSnapshot
 from trt_perception.monitoring.problem import Level
 from trt_perception.monitoring.problem import Problem
 from trt_perception.monitoring.watch import PERIOD_S
@@ -55,7 +55,7 @@ class Life:
             self.dropped[reason] = self.dropped.get(reason, 0) + count
         if self.not_delivered is not None:
             self.not_delivered += lost
-        counts = StatisticsSnapshot(
+        counts = FrameStatistics(
             self.received,
             self.published,
             dict(self.dropped),

@@ -4,8 +4,8 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.time import Time
 
+from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.frame_statistics import FrameTimes
-from trt_perception.monitoring.frame_statistics import StatisticsSnapshot
 from trt_perception.monitoring.problem import Level
 from trt_perception.monitoring.problem import Problem
 from trt_perception.ros.diagnostics import Health
@@ -53,7 +53,7 @@ def test_judgement(facts, level, words):
 
 
 def test_counts_and_times():
-    counts = StatisticsSnapshot(
+    counts = FrameStatistics(
         received=10,
         published=4,
         dropped={'replaced': 3, 'bad_step': 1},
@@ -66,9 +66,8 @@ def test_counts_and_times():
         state='active',
         engine='/models/yolo.engine',
         statistics=counts,
-        elapsed_s=2.0,
-        received=8,
-        published=4,
+        received_hz=4.0,
+        published_hz=2.0,
         not_delivered=5,
         age_ms=(12.34, 56.78),
         reliability='best_effort',

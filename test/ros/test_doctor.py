@@ -109,7 +109,7 @@ def test_a_middleware_that_is_not_there():
         (['--seconds', '-1'], 'from 0 to 600'),
         (['--seconds', 'nan'], 'from 0 to 600'),
         (['--device', 'x'], '--device'),
-        (['--image-topic', 'front image'], 'must be a topic as /front/image_raw'),
+        (['--image-topic', 'front image'], 'expected a topic as /front/image_raw'),
         (['--image-topic', '/front/'], "(got '/front/')"),
         (['--image-topic', '/2nd/image'], 'none beginning with a digit'),
         (['--image-topic', ''], "(got '')"),

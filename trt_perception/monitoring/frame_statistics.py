@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections import deque
 from collections.abc import Mapping
-from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ['FrameStatistics', 'FrameTimes', 'Percentiles', 'StatisticsSnapshot']
+__all__ = ['FrameStatistics', 'FrameTimes', 'Percentiles']
 
 
 class FrameTimes(NamedTuple):
@@ -42,9 +41,13 @@ class Percentiles:
     p99_ms: float
 
 
-@dataclass(frozen=True)
-class StatisticsSnapshot:
-    """Counts of one instant: received == published + sum(dropped) + failed + in_flight.
+@dataclass
+class FrameStatistics:
+    """Counts since the start and the times of the last frames.
+
+    Every frame is in flight from ``receive`` until exactly one of ``publish``, ``drop`` and
+    ``fail`` ends it: received == published + sum(dropped) + failed + in_flight. The owner holds a
+    lock around every call.
 
     Attributes:
         received: frames handed over.
@@ -59,16 +62,43 @@ class StatisticsSnapshot:
 
     received: int = 0
     published: int = 0
-    dropped: Mapping[str, int] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
     failed: int = 0
     in_flight: int = 0
-    times: Sequence[FrameTimes] = ()
+    times: deque[FrameTimes] = field(default_factory=lambda: deque(maxlen=512))
     received_s: float = 0.0
     published_s: float = 0.0
 
+    def receive(self, time_s: float) -> None:
+        """Count a frame that is handed over now, in seconds of the owner's clock."""
+        self.received_s = time_s
+        self.received += 1
+        self.in_flight += 1
+
+    def publish(self, times: FrameTimes, time_s: float) -> None:
+        """Count a frame whose detections are published now."""
+        self.published_s = time_s
+        self.published += 1
+        self.in_flight -= 1
+        self.times.append(times)
+
+    def drop(self, reason: str) -> None:
+        """Count a frame that was given up."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+        self.in_flight -= 1
+
+    def fail(self, count: int) -> None:
+        """Count frames lost to a fault."""
+        self.failed += count
+        self.in_flight -= count
+
+    def snapshot(self) -> FrameStatistics:
+        """Return a copy that stays as it is."""
+        return replace(self, dropped=dict(self.dropped), times=self.times.copy())
+
     @cached_property
     def latency(self) -> Mapping[str, Percentiles]:
-        """Percentiles of ``times`` by the names of FrameTimes; empty where there are none."""
+        """Percentiles of the times of a snapshot, by the names of FrameTimes; may be empty."""
         if not self.times:
             return {}
         p50, p99 = np.percentile(1e3 * np.array(self.times), [50, 99], axis=0)
@@ -86,57 +116,3 @@ class StatisticsSnapshot:
             f'{self.failed} failed'
         )
         return f'{text} + {self.in_flight} in flight' if self.in_flight else text
-
-
-class FrameStatistics:
-    """Counts since the start and the times of the last frames.
-
-    Its owner holds a lock around every call.
-
-    Every frame is in flight from ``receive`` until exactly one of the other three ends it.
-    """
-
-    def __init__(self, window: int = 512) -> None:
-        self._received = 0
-        self._published = 0
-        self._failed = 0
-        self._in_flight = 0
-        self._dropped: Counter[str] = Counter()
-        self._times: deque[FrameTimes] = deque(maxlen=window)
-        self._received_s = self._published_s = 0.0
-
-    def receive(self, time_s: float) -> None:
-        """Count a frame that is handed over now, in seconds of the owner's clock."""
-        self._received_s = time_s
-        self._received += 1
-        self._in_flight += 1
-
-    def publish(self, times: FrameTimes, time_s: float) -> None:
-        """Count a frame whose detections are published now."""
-        self._published_s = time_s
-        self._published += 1
-        self._in_flight -= 1
-        self._times.append(times)
-
-    def drop(self, reason: str) -> None:
-        """Count a frame that was given up."""
-        self._dropped[reason] += 1
-        self._in_flight -= 1
-
-    def fail(self, count: int) -> None:
-        """Count frames lost to a fault."""
-        self._failed += count
-        self._in_flight -= count
-
-    def snapshot(self) -> StatisticsSnapshot:
-        """Return the counts and the times of the last frames."""
-        return StatisticsSnapshot(
-            self._received,
-            self._published,
-            dict(self._dropped),
-            self._failed,
-            self._in_flight,
-            tuple(self._times),
-            self._received_s,
-            self._published_s,
-        )

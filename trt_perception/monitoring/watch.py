@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from trt_perception.monitoring.frame_statistics import StatisticsSnapshot
+from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.problem import Level
 from trt_perception.monitoring.problem import Problem
 from trt_perception.monitoring.rates import EvenRate
@@ -128,7 +128,7 @@ class SilenceWatch:
     def judge(
         self,
         time_s: float,
-        counts: StatisticsSnapshot,
+        counts: FrameStatistics,
         not_delivered: int | None = 0,
         *,
         refusal: str = '',
@@ -162,7 +162,7 @@ class SilenceWatch:
         also = [found.message] if found.kind else []
         return Problem(Level.WARN, 'same_name', '; '.join([same_name, *also]))
 
-    def _follow(self, now: _Moment, counts: StatisticsSnapshot) -> None:
+    def _follow(self, now: _Moment, counts: FrameStatistics) -> None:
         last = self._moments[-1]
         if now.received > last.received:
             if last.received:
@@ -188,7 +188,7 @@ class SilenceWatch:
         usual_s = statistics.median(self._periods) if self._periods else 0.0
         return max(_SILENCE_S, _LATE_CAMERA * usual_s)
 
-    def _no_output(self, now: _Moment, counts: StatisticsSnapshot) -> Problem | None:
+    def _no_output(self, now: _Moment, counts: FrameStatistics) -> Problem | None:
         waited_s = now.time_s - self._moved_s
         if waited_s < _SILENCE_S:
             return None

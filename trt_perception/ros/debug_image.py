@@ -24,7 +24,11 @@ from trt_perception.ros.log import log_text
 from trt_perception.ros.unlocked_publish import publish_unlocked
 from trt_perception.stages.host_preprocess import bgr_image
 
-__all__ = ['DebugImage']
+__all__ = ['NO_EVENTS', 'DebugImage']
+
+# rclpy's executor walks through every event handler each time it waits, twice a frame. Where no
+# subscriber can ask for more than is offered there is no event to handle.
+NO_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
 
 # Python refuses to wait for centuries, which a very low rate would ask for.
 _LONGEST_WAIT_S: Final = 3600.0
@@ -58,11 +62,7 @@ class DebugImage:
         self._thread: threading.Thread | None = None
         if max_rate_hz > 0:
             self._publisher = node.create_publisher(
-                Image,
-                'debug_image',
-                QoSProfile(depth=1),
-                # Each event handler costs the executor time whenever it waits.
-                event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
+                Image, 'debug_image', QoSProfile(depth=1), event_callbacks=NO_EVENTS
             )
             thread = threading.Thread(
                 target=self._run,

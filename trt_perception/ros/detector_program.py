@@ -8,8 +8,6 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from rclpy.utilities import remove_ros_args
-
 from trt_perception.config import DetectorConfig
 from trt_perception.parameter_sections import unused_parameters
 from trt_perception.pipelines.open_pipeline import open_pipeline
@@ -17,8 +15,8 @@ from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.ros.detector_node import EXIT_GPU_LOST
 from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.log import log_text
+from trt_perception.ros.process import own_arguments
 from trt_perception.ros.process import run_node
-from trt_perception.ros.process import wrong_usage
 
 __all__ = ['main']
 
@@ -38,11 +36,13 @@ def main(
 ) -> int:
     """Run the node until a signal comes; return the exit code."""
     command_line = sys.argv if args is None else args
-    try:
-        own = remove_ros_args(command_line)[1:]
-    except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
-        return wrong_usage(str(error))
-    _parser().parse_args(own)
+    parser = argparse.ArgumentParser(
+        prog='detector_node',
+        description='The lifecycle node: camera images in, vision_msgs detections out.',
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    own_arguments(parser, command_line)  # --help; all the rest is refused
 
     def make_node() -> DetectorNode:
         node = DetectorNode(open_pipeline=open_pipeline)
@@ -51,22 +51,9 @@ def main(
         return node
 
     code = run_node(
-        make_node,
-        DetectorNode.close,
-        command_line,
-        finished=lambda node: node.gpu_lost,
+        make_node, DetectorNode.close, command_line, finished=lambda node: node.gpu_lost
     )
     if code == EXIT_GPU_LOST:
         # Without the interpreter's end: TensorRT's destructors would meet a dead context.
         os._exit(code)
     return code
-
-
-def _parser() -> argparse.ArgumentParser:
-    """Return a parser for what is not ROS's: help, and a refusal of all the rest."""
-    return argparse.ArgumentParser(
-        prog='detector_node',
-        description='The lifecycle node: camera images in, vision_msgs detections out.',
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )

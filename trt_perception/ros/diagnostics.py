@@ -10,21 +10,15 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from diagnostic_msgs.msg import KeyValue
 from rclpy.time import Time
 
-from trt_perception.monitoring.frame_statistics import StatisticsSnapshot
+from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.problem import Level
 from trt_perception.monitoring.problem import Problem
 from trt_perception.plain_text import plain
 
 __all__ = ['Health', 'diagnostics_message']
 
-_LEVELS = {
-    Level.OK: DiagnosticStatus.OK,
-    Level.WARN: DiagnosticStatus.WARN,
-    Level.ERROR: DiagnosticStatus.ERROR,
-}
 
-
-@dataclass(frozen=True)
+@dataclass
 class Health:
     """The facts of one diagnostic message.
 
@@ -33,9 +27,8 @@ class Health:
         error: what went wrong last, empty where nothing did.
         engine: path of the model, empty before it is configured.
         statistics: counts and stage times since activation; while inactive, of the last one.
-        elapsed_s: seconds that the rates are of: the last one, or since the message before.
-        received: frames received meanwhile.
-        published: frames published meanwhile.
+        received_hz: frames received in the last second, or since the message before.
+        published_hz: frames published meanwhile.
         not_delivered: images that never arrived, None where that is unknown.
         age_ms: p50 and p99 of image stamp to published, None where the stamps do not show it.
         reliability: what is asked of the camera; empty while inactive.
@@ -45,10 +38,9 @@ class Health:
     state: str
     error: str = ''
     engine: str = ''
-    statistics: StatisticsSnapshot = field(default_factory=StatisticsSnapshot)
-    elapsed_s: float = 1.0
-    received: int = 0
-    published: int = 0
+    statistics: FrameStatistics = field(default_factory=FrameStatistics)
+    received_hz: float = 0.0
+    published_hz: float = 0.0
     not_delivered: int | None = 0
     age_ms: tuple[float, float] | None = None
     reliability: str = ''
@@ -63,8 +55,8 @@ def diagnostics_message(name: str, now: Time, health: Health) -> DiagnosticArray
         'state': health.state,
         'engine': health.engine,
         'image reliability': health.reliability,
-        'received (Hz)': f'{health.received / health.elapsed_s:.2f}',
-        'published (Hz)': f'{health.published / health.elapsed_s:.2f}',
+        'received (Hz)': f'{health.received_hz:.2f}',
+        'published (Hz)': f'{health.published_hz:.2f}',
         'received': str(counts.received),
         'published': str(counts.published),
         'failed': str(counts.failed),
@@ -73,15 +65,14 @@ def diagnostics_message(name: str, now: Time, health: Health) -> DiagnosticArray
         if health.not_delivered is None
         else str(health.not_delivered),
     }
-    values.update(
-        {f'dropped: {reason}': str(count) for reason, count in sorted(counts.dropped.items())}
-    )
+    for reason, count in sorted(counts.dropped.items()):
+        values[f'dropped: {reason}'] = str(count)
     for stage, times in counts.latency.items():
         values[f'{stage} p50 / p99 (ms)'] = f'{times.p50_ms:.3f} / {times.p99_ms:.3f}'
     if health.age_ms is not None:
         values['age of output p50 / p99 (ms)'] = f'{health.age_ms[0]:.1f} / {health.age_ms[1]:.1f}'
     status = DiagnosticStatus(
-        level=level,
+        level=bytes([level]),
         name=f'{name}: detector',
         message=plain(summary),
         hardware_id=plain(health.engine),
@@ -92,9 +83,9 @@ def diagnostics_message(name: str, now: Time, health: Health) -> DiagnosticArray
     return message
 
 
-def _judge(health: Health) -> tuple[bytes, str]:
+def _judge(health: Health) -> tuple[Level, str]:
     if health.error:
-        return DiagnosticStatus.ERROR, health.error
+        return Level.ERROR, health.error
     if health.finding is None:
-        return DiagnosticStatus.OK, health.state
-    return _LEVELS[health.finding.level], health.finding.message
+        return Level.OK, health.state
+    return health.finding.level, health.finding.message

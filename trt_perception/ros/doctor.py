@@ -9,10 +9,8 @@ import argparse
 import contextlib
 import json
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -36,6 +34,8 @@ from trt_perception.checks.trial import check_kernels
 from trt_perception.checks.trial import cuda_versions
 from trt_perception.checks.trial import open_device
 from trt_perception.checks.trial import run_once
+from trt_perception.ros.arguments import matching
+from trt_perception.ros.arguments import number_between
 
 __all__ = ['main']
 
@@ -67,7 +67,7 @@ def main(args: list[str] | None = None) -> int:
     findings: list[Finding] = []
     code = 130
     try:
-        found = _collected(run_checks(options, _progress(options)), findings)
+        found = _collected(run_checks(options), findings)
         if options.json:
             list(found)
         else:
@@ -88,22 +88,20 @@ def _collected(findings: Iterable[Finding], into: list[Finding]) -> Iterator[Fin
         yield finding
 
 
-def run_checks(options: argparse.Namespace, say: Callable[[str], None]) -> Iterator[Finding]:
+def run_checks(options: argparse.Namespace) -> Iterator[Finding]:
     """Run all checks in their order; none keeps another from running."""
     yield from guarded('ROS 2 in this shell', 'shell', lambda: check_shell(os.environ))
     segment_bytes = DEFAULT_SEGMENT_BYTES
     with contextlib.suppress(OSError, ValueError):  # reported by check_shell
         segment_bytes = read_profile(os.environ).segment_bytes
     yield from guarded('machine', 'machine', lambda: check_machine(segment_bytes))
-    say('importing packages')
     modules = import_modules()
     values: dict[str, Any] = {}
     readable = True
     if options.param or options.params_file:
-        say('reading parameters')
-        for finding in guarded('parameters', 'parameters', lambda: _parameters(options, values)):
-            readable = readable and finding.level != 'red'
-            yield finding
+        found = list(guarded('parameters', 'parameters', lambda: _parameters(options, values)))
+        readable = all(finding.level != 'red' for finding in found)
+        yield from found
     if options.model:
         values['engine_path'] = options.model
     if options.device is not None:
@@ -127,11 +125,11 @@ def run_checks(options: argparse.Namespace, say: Callable[[str], None]) -> Itera
         ),
     )
     if not readable:
-        found = 'not checked: how it would be used is not known'
         fix = 'correct the parameters above, then run doctor again'
-        yield Finding('model', 'model', 'yellow', found, fix)
+        yield Finding(
+            'model', 'model', 'yellow', 'not checked: its parameters cannot be read', fix
+        )
     elif model or options.param or options.params_file:
-        say('opening the model')
         gpu = gpus[0] if gpus else None
         yield from guarded(
             'model',
@@ -139,7 +137,6 @@ def run_checks(options: argparse.Namespace, say: Callable[[str], None]) -> Itera
             lambda: check_model(model, modules, gpu, trial=lambda: run_once(values)),
         )
     if options.seconds:
-        say(f'listening for {options.seconds:g} s')
         yield from guarded('cameras', 'graph', lambda: _graph(options, segment_bytes))
 
 
@@ -197,13 +194,6 @@ def _answer_of(module: str, arguments: list[str], timeout_s: float) -> tuple[Any
     return None, (ended.stderr.strip().splitlines() or [f'exit code {ended.returncode}'])[-1]
 
 
-def _progress(options: argparse.Namespace) -> Callable[[str], None]:
-    """Say on a terminal what takes a while."""
-    if options.json or not sys.stderr.isatty():
-        return lambda _: None
-    return lambda text: print(f'{text} …', file=sys.stderr)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog='doctor',
@@ -212,15 +202,21 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument('model', nargs='?', default='', help='engine or ONNX file to check')
+    name = r'[A-Za-z_][A-Za-z0-9_]*'
     parser.add_argument(
         '--image-topic',
-        type=_topic,
+        # As ROS 2 has it, without substitutions: rclpy, which knows, may be what is missing.
+        type=matching(
+            rf'(~?/)?{name}(/{name})*',
+            'a topic as /front/image_raw: names of letters, digits and underscores, none '
+            'beginning with a digit, with / between them',
+        ),
         metavar='TOPIC',
         help='topic that the detector is to read',
     )
     parser.add_argument(
         '--seconds',
-        type=_seconds,
+        type=number_between(0.0, 600.0),
         default=3.0,
         help='how long to listen to cameras (default 3); 0 does not ask the graph',
     )
@@ -230,7 +226,7 @@ def _parser() -> argparse.ArgumentParser:
         '--param',
         action='append',
         default=[],
-        type=_assignment,
+        type=matching('(?s).+?:=.*', 'NAME:=VALUE, as in model.decoder:=dense'),
         metavar='NAME:=VALUE',
         help="a parameter that the node will be given; the model argument is its 'engine_path'",
     )
@@ -243,42 +239,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         '--node',
-        type=_node,
+        type=matching(f'(/{name})+', 'a full name, as /front/detector'),
         default='/detector',
         metavar='NAME',
         help='full name of the node that the parameter file is for (default /detector)',
     )
     parser.add_argument('--json', action='store_true', help='print JSON')
     return parser
-
-
-def _topic(text: str) -> str:
-    # As ROS 2 has it, without substitutions: rclpy, which knows, may be what is missing.
-    if re.fullmatch(r'(~?/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*', text):
-        return text
-    raise argparse.ArgumentTypeError(
-        'must be a topic as /front/image_raw: names of letters, digits and underscores, none '
-        f'beginning with a digit, with / between them (got {text!r})'
-    )
-
-
-def _assignment(text: str) -> str:
-    name, mark, _ = text.partition(':=')
-    if name and mark:
-        return text
-    raise argparse.ArgumentTypeError(
-        f'expected NAME:=VALUE, as in model.decoder:=dense (got {text!r})'
-    )
-
-
-def _node(text: str) -> str:
-    if re.fullmatch(r'(/[A-Za-z_][A-Za-z0-9_]*)+', text):
-        return text
-    raise argparse.ArgumentTypeError(f'expected a full name, as /front/detector (got {text!r})')
-
-
-def _seconds(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 <= float(text) <= 600:
-            return float(text)
-    raise argparse.ArgumentTypeError(f'must be from 0 to 600 (got {text!r})')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -22,19 +23,19 @@ from trt_perception.errors import ImageError
 from trt_perception.monitoring.age import AgeOfOutput
 from trt_perception.monitoring.announcer import Announcer
 from trt_perception.monitoring.file_watch import FileWatch
-from trt_perception.monitoring.frame_statistics import StatisticsSnapshot
+from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.problem import Level
 from trt_perception.monitoring.problem import Problem
 from trt_perception.monitoring.transport import loss_cure
 from trt_perception.monitoring.watch import PERIOD_S
 from trt_perception.monitoring.watch import SilenceWatch
 from trt_perception.plain_text import plain
+from trt_perception.ros.debug_image import NO_EVENTS
 from trt_perception.ros.diagnostics import Health
 from trt_perception.ros.diagnostics import diagnostics_message
 from trt_perception.ros.image_input import ImageInput
 from trt_perception.ros.log import NodeLog
 from trt_perception.ros.log import log_text
-from trt_perception.ros.outputs import NO_EVENTS
 from trt_perception.ros.same_name import same_name
 from trt_perception.ros.timers import steady_timer
 
@@ -42,6 +43,8 @@ __all__ = ['NodeHealth']
 
 # The diagnostics' rates are of at least so long: a message may follow another at once.
 _RATE_S = 1.0
+# By Level.
+_SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR)
 
 
 class NodeHealth:
@@ -82,7 +85,7 @@ class NodeHealth:
         # Time, received and published of the last messages, for rates.
         self._said: deque[tuple[float, int, int]] = deque()
         # What the last activation came to, shown until the next one.
-        self._settled = StatisticsSnapshot()
+        self._settled = FrameStatistics()
         self._not_delivered: int | None = 0
 
     def start(self, period_s: float) -> None:
@@ -116,7 +119,7 @@ class NodeHealth:
         self._finding = Problem(Level.OK, '', 'active, waiting for images')
         self._watch_timer = steady_timer(self._node, PERIOD_S, self._check)
 
-    def settle(self, counts: StatisticsSnapshot, not_delivered: int | None) -> None:
+    def settle(self, counts: FrameStatistics, not_delivered: int | None) -> None:
         """Stop watching, and keep what the activation came to."""
         self._active = self._finding = None
         self._settled = counts
@@ -159,7 +162,7 @@ class NodeHealth:
             )
         line = self._announcer.line(finding, now)
         if line is not None:
-            self._say(*line)
+            self._log.say(_SEVERITIES[line[0]], line[1])
         changed = self._finding is None or finding.kind != self._finding.kind
         self._finding = finding
         if changed:
@@ -168,17 +171,6 @@ class NodeHealth:
     def _notes(self, now_s: float) -> list[str]:
         change = self.engine.change() if self.engine is not None else ''
         return [note for note in (change, self._age.note(now_s), *self._log.shown) if note]
-
-    def _say(self, level: Level, message: str) -> None:
-        # One line for each severity, because rclpy ties a line to its own.
-        message = log_text(message)
-        logger = self._node.get_logger()
-        if level == Level.ERROR:
-            logger.error(message)
-        elif level == Level.WARN:
-            logger.warning(message)
-        else:
-            logger.info(message)
 
     def published(self, stamp: Time) -> None:
         """Take the stamp of an image whose detections are out; from the worker."""
@@ -193,21 +185,23 @@ class NodeHealth:
         """Publish now."""
         if self._publisher is None:
             return
-        state = str(self._node._state_machine.current_state[1])
         health = Health(
-            state=state,
+            state=str(self._node._state_machine.current_state[1]),
             error=self.error,
             engine=self.engine.path if self.engine is not None else '',
             statistics=self._settled,
             not_delivered=self._not_delivered,
         )
         if self._active is not None:
-            health = self._active_health(health, *self._active)
-        self._publisher.publish(
-            diagnostics_message(
-                self._node.get_fully_qualified_name(), self._node.get_clock().now(), health
-            )
-        )
+            detector, image_input = self._active
+            health.statistics = detector.statistics()
+            health.received_hz, health.published_hz = self._rates_hz(health.statistics)
+            health.not_delivered = image_input.not_delivered
+            health.age_ms = self._age.percentiles_ms()
+            health.reliability = image_input.reliability
+            health.finding = self._finding
+        name, now = self._node.get_fully_qualified_name(), self._node.get_clock().now()
+        self._publisher.publish(diagnostics_message(name, now, health))
 
     def publish_soon(self) -> None:
         """Publish once the executor is through with what it does now; from any thread."""
@@ -219,25 +213,12 @@ class NodeHealth:
         if self._publisher is not None:
             self._publisher.wait_for_all_acked(Duration(seconds=1))
 
-    def _active_health(
-        self, health: Health, detector: Detector[Any], image_input: ImageInput
-    ) -> Health:
-        counts = detector.statistics()
+    def _rates_hz(self, counts: FrameStatistics) -> tuple[float, float]:
+        """Return how many frames a second were received and published since the last message."""
         now = time.monotonic()
         self._said.append((now, counts.received, counts.published))
         while now - self._said[1][0] >= _RATE_S:
             self._said.popleft()
         then, received, published = self._said[0]
-        return Health(
-            state=health.state,
-            error=health.error,
-            engine=health.engine,
-            statistics=counts,
-            elapsed_s=max(now - then, 1e-3),
-            received=counts.received - received,
-            published=counts.published - published,
-            not_delivered=image_input.not_delivered,
-            age_ms=self._age.percentiles_ms(),
-            reliability=image_input.reliability,
-            finding=self._finding,
-        )
+        seconds = max(now - then, 1e-3)
+        return (counts.received - received) / seconds, (counts.published - published) / seconds

@@ -39,15 +39,20 @@ class NodeLog(logging.Handler):
         self._package.setLevel(logging.DEBUG if debug else logging.INFO)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log one record; one line for each severity, because rclpy ties a line to its own."""
+        """Log one record."""
         text = log_text(record.getMessage())
         if getattr(record, 'show', False) and text not in self.shown:
             self.shown = (*self.shown[-3:], text)
-        if record.levelno >= logging.ERROR:
+        self.say(record.levelno, record.getMessage())
+
+    def say(self, severity: int, message: str) -> None:
+        """Log at a severity of Python's logging; rclpy ties each line of code to one."""
+        text = log_text(message)
+        if severity >= logging.ERROR:
             self._logger.error(text)
-        elif record.levelno >= logging.WARNING:
+        elif severity >= logging.WARNING:
             self._logger.warning(text)
-        elif record.levelno >= logging.INFO:
+        elif severity >= logging.INFO:
             self._logger.info(text)
         else:
             self._logger.debug(text)

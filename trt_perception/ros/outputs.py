@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from typing import Any
 from typing import Final
 
-from rclpy.event_handler import PublisherEventCallbacks
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleNode
 from rclpy.qos import QoSDurabilityPolicy
 from rclpy.qos import QoSProfile
+from rclpy.timer import Timer
 from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
 from vision_msgs.msg import LabelInfo
@@ -17,17 +18,16 @@ from vision_msgs.msg import LabelInfo
 from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
 from trt_perception.images.frame import Frame
+from trt_perception.ros.debug_image import NO_EVENTS
 from trt_perception.ros.debug_image import DebugImage
+from trt_perception.ros.log import log_text
 from trt_perception.ros.serialize import DetectionsSerializer
 from trt_perception.ros.serialize import LabelInfoSerializer
+from trt_perception.ros.timers import steady_timer
 
-__all__ = ['NO_EVENTS', 'DetectorOutputs']
+__all__ = ['DetectorOutputs']
 
-# rclpy's executor walks through every event handler each time it waits, twice a frame. Where no
-# subscriber can ask for more than is offered there is no event to handle.
-NO_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
-
-_SENDING_S: Final = 0.05
+_AGAIN_S: Final = 0.05
 
 
 class DetectorOutputs:
@@ -47,6 +47,7 @@ class DetectorOutputs:
         self._serialize_labels = LabelInfoSerializer(class_names)
         self._detections = self._label_info = None
         self._debug_image: DebugImage | None = None
+        self._again: Timer | None = None
         try:
             self._detections = node.create_publisher(
                 Detection2DArray, 'detections', QoSProfile(depth=10)
@@ -71,15 +72,28 @@ class DetectorOutputs:
         self._debug_image.offer(header, frame, detections)
 
     def publish_label_info(self, confidence_threshold: float) -> None:
-        """Publish the class names and the threshold, for subscribers of now and later."""
+        """Publish the class names and the threshold, for subscribers of now and later.
+
+        Fast DDS refuses it while it still sends the one before, as there is room for one only: it
+        is published a moment later then.
+        """
         assert self._label_info is not None
+        self._forget_again()
         stamp = self._node.get_clock().now().to_msg()
-        message = self._serialize_labels(stamp, confidence_threshold)
         try:
-            self._label_info.publish(message)
-        except Exception:  # Fast DDS still sends the one before: there is room for one only
-            time.sleep(_SENDING_S)
-            self._label_info.publish(message)
+            self._label_info.publish(self._serialize_labels(stamp, confidence_threshold))
+        except rclpy_implementation.RCLError as error:
+            self._node.get_logger().warning(
+                f'label_info is not out yet, trying again: {log_text(error)}',
+                throttle_duration_sec=5.0,
+            )
+            again = partial(self.publish_label_info, confidence_threshold)
+            self._again = steady_timer(self._node, _AGAIN_S, again)
+
+    def _forget_again(self) -> None:
+        if self._again is not None:
+            self._node.destroy_timer(self._again)
+            self._again = None
 
     def close(self) -> None:
         """Destroy the publishers. May be called again."""
@@ -91,3 +105,4 @@ class DetectorOutputs:
         for publisher in publishers:
             if publisher is not None:
                 self._node.destroy_publisher(publisher)
+        self._forget_again()

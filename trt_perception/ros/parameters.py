@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 from collections.abc import Callable
@@ -66,7 +67,7 @@ class NodeParameters:
         self._configured = configured
         self._check = check
         self._apply = apply
-        self.config = self._accepted = DetectorConfig.from_values(_overrides(node))
+        self.config = self._accepted = _configured_at_start(node)
         for parameter in PARAMETERS:
             # Declared by type and set afterwards: from a value, rclpy takes an empty list for
             # bytes.
@@ -99,12 +100,11 @@ class NodeParameters:
                     f'its default: {command} {change.name} {default}'
                 )
             if row is not None or not self._node.has_parameter(change.name):
-                try:
-                    _checked(change.name, change.value)
-                except ConfigError as error:
-                    text = _meant_as_text(row, change.value)
-                    meant = f'; for text: {command} {change.name} {shlex.quote(text)}'
-                    return f'{error}{meant if text else ""}'
+                fault, text = _fault(change.name, change.value)
+                if text:
+                    return f'{fault}; for text: {command} {change.name} {shlex.quote(text)}'
+                if fault:
+                    return fault
         return ''
 
     def _with(self, changes: list[RosParameter]) -> DetectorConfig:
@@ -126,13 +126,12 @@ class NodeParameters:
         return SetParametersResult(successful=True)
 
     def _refuse_fixed(self, config: DetectorConfig) -> None:
-        for parameter in PARAMETERS:
-            if not parameter.live and getattr(config, parameter.field) != getattr(
-                self.config, parameter.field
-            ):
+        for row in PARAMETERS:
+            changed = getattr(config, row.field) != getattr(self.config, row.field)
+            if changed and not row.live:
                 node = self._node.get_fully_qualified_name()
                 raise ConfigError(
-                    f"parameter '{parameter.name}'",
+                    f"parameter '{row.name}'",
                     'cannot change while the node is configured',
                     fix=f'run ros2 lifecycle set {node} deactivate, then cleanup',
                 )
@@ -142,37 +141,38 @@ class NodeParameters:
         self._apply(before, self.config)
 
 
-def _overrides(node: Node) -> dict[str, Any]:
-    """Return what the command line and parameter files say.
-
-    Collect every mistake before giving up.
-    """
-    # rclpy offers no public way to see overrides that nobody declared.
-    overrides: dict[str, RosParameter] = node._parameter_overrides
+def _configured_at_start(node: Node) -> DetectorConfig:
+    """Return what the command line and parameter files say, after collecting every mistake."""
     values: dict[str, Any] = {}
     mistakes = []
-    for name, override in overrides.items():
+    # rclpy offers no public way to see overrides that nobody declared.
+    for name, override in node._parameter_overrides.items():
         if name.startswith(_OF_RCLPY):
             continue
-        try:
-            values[name] = _checked(name, override.value)
-        except ConfigError as error:
-            text = _meant_as_text(_ROWS.get(name), override.value)
-            mistakes.append(f'{error}; for text: {text}' if text else str(error))
+        fault, text = _fault(name, override.value)
+        if fault:
+            mistakes.append(f'{fault}; for text: {text}' if text else fault)
+        else:
+            values[name] = _plain(_ROWS[name], override.value)
     if mistakes:
         raise ValuesError(mistakes)
-    return values
+    return DetectorConfig.from_values(values)
 
 
-def _checked(name: str, value: Any) -> Any:
-    """Return a value in its parameter's type, after checking all that can be said of it alone."""
-    if name not in _ROWS:
-        close = nearest(name, _ROWS)
-        fix = f"did you mean '{close[0]}'?" if close else 'see the list in docs/parameters.md'
-        raise ConfigError(f'parameter {shown(name)}', 'not known', fix=fix)
-    plain = _plain(_ROWS[name], value)
-    DetectorConfig.from_values({name: plain})
-    return plain
+def _fault(name: str, value: Any) -> tuple[str, str]:
+    """Return what is wrong with a value by itself, and the text that it was meant as.
+
+    Both are empty where nothing is wrong, the text also where none was meant.
+    """
+    try:
+        if name not in _ROWS:
+            close = nearest(name, _ROWS)
+            fix = f"did you mean '{close[0]}'?" if close else 'see the list in docs/parameters.md'
+            raise ConfigError(f'parameter {shown(name)}', 'not known', fix=fix)
+        DetectorConfig.from_values({name: _plain(_ROWS[name], value)})
+    except ConfigError as error:
+        return str(error), _meant_as_text(_ROWS.get(name), value)
+    return '', ''
 
 
 def _meant_as_text(parameter: Parameter | None, value: Any) -> str:
@@ -183,21 +183,18 @@ def _meant_as_text(parameter: Parameter | None, value: Any) -> str:
     if parameter is None or parameter.kind not in ('string', 'string[]') or value is None:
         return ''
     is_list = parameter.kind == 'string[]'
-    several = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-    if is_list and isinstance(value, str):
-        # One name, or names and numbers mixed, which `ros2 param set` sends as one text.
-        words = [word.strip(' \'"') for word in value.strip(' []').split(',')]
-    elif isinstance(value, str) or (several and not is_list):
+    if isinstance(value, Sequence) and not is_list:
         return ''
+    if isinstance(value, str):
+        # One name, or names and numbers mixed, which `ros2 param set` sends as one text.
+        items = [word.strip(' \'"') for word in value.strip(' []').split(',')]
     else:
-        items = list(value) if several else [value]
-        if all(isinstance(item, str) for item in items) or isinstance(items[0], bytes):
-            return ''
-        words = [str(item).lower() if isinstance(item, bool) else str(item) for item in items]
-    meant = words if is_list else words[0]
+        items = list(value) if isinstance(value, Sequence) else [value]
     try:
+        words = [item if isinstance(item, str) else json.dumps(item) for item in items]
+        meant = words if is_list else words[0]
         DetectorConfig.from_values({parameter.name: meant})
-    except ConfigError:
+    except (ConfigError, TypeError):  # bytes are no text
         return ''
     text = _yaml(meant)
     return text if len(text) <= _LONGEST_HINT else ''
@@ -219,17 +216,12 @@ def _plain(parameter: Parameter, value: Any) -> Any:
 
 def _in_own_types(changes: list[RosParameter]) -> list[RosParameter]:
     """Turn whole numbers into doubles and empty lists into their kind, before rclpy looks."""
-    own = []
-    for change in changes:
-        parameter = _ROWS.get(change.name)
-        try:
-            own.append(
-                change
-                if parameter is None
-                else _ros_parameter(parameter, _plain(parameter, change.value))
-            )
-        except ConfigError:
-            own.append(change)  # rclpy or _on_set refuses it with its reason
+    own = list(changes)
+    for i, change in enumerate(changes):
+        row = _ROWS.get(change.name)
+        with contextlib.suppress(ConfigError):  # rclpy or _on_set refuses it with its reason
+            if row is not None:
+                own[i] = _ros_parameter(row, _plain(row, change.value))
     return own
 
 
@@ -250,19 +242,12 @@ def _descriptor(parameter: Parameter) -> ParameterDescriptor:
     descriptor = ParameterDescriptor(
         description=parameter.description + unit, additional_constraints='; '.join(constraints)
     )
-    if parameter.minimum is not None and parameter.maximum is not None:
+    low, high = parameter.minimum, parameter.maximum
+    if low is not None and high is not None:
         if parameter.kind == 'integer':
-            descriptor.integer_range = [
-                IntegerRange(
-                    from_value=int(parameter.minimum), to_value=int(parameter.maximum), step=1
-                )
-            ]
+            limits = IntegerRange(from_value=int(low), to_value=int(high), step=1)
+            descriptor.integer_range = [limits]
         else:
-            descriptor.floating_point_range = [
-                FloatingPointRange(
-                    from_value=float(parameter.minimum),
-                    to_value=float(parameter.maximum),
-                    step=0.0,
-                )
-            ]
+            span = FloatingPointRange(from_value=float(low), to_value=float(high))
+            descriptor.floating_point_range = [span]
     return descriptor

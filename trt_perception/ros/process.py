@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import signal
@@ -16,6 +17,7 @@ import rclpy
 from rclpy.exceptions import ParameterException
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
+from rclpy.utilities import remove_ros_args
 
 from trt_perception.errors import ConfigError
 from trt_perception.interruption import ENDING_SIGNALS
@@ -26,7 +28,7 @@ from trt_perception.plain_text import plain
 from trt_perception.ros.executor import GuardedExecutor
 from trt_perception.ros.log import log_text
 
-__all__ = ['run_node', 'wrong_usage']
+__all__ = ['own_arguments', 'run_node']
 
 NodeType = TypeVar('NodeType', bound=Node)
 _PIPE_BYTES = 65536
@@ -54,48 +56,51 @@ def run_node(
         The exit code: 0 done or interrupted, 2 wrong parameters or arguments, each said in one
         sentence.
     """
-    signals = _Signals()
-    try:
-        return _run_until(signals, make_node, close_node, args, finished)
-    finally:
-        signals.ignore()
+    with _Signals() as signals:
+        try:
+            rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
+        except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
+            return _wrong_usage(error)
+        try:
+            node = make_node()
+        except (ConfigError, ParameterException) as error:  # rclpy has parameters of its own
+            rclpy.shutdown()
+            return _wrong_usage(error)
+        executor = GuardedExecutor(node)
+        signals.wake = node.create_guard_condition(lambda: None).trigger
+        executor.logger.info('node up')
+        while not signals.asked.is_set() and not finished(node) and node.context.ok():
+            executor.spin_once()
+        executor.logger.info('ending')
+        executor.remove_node(node)
+        try:
+            exit_code = close_node(node)
+        except Exception:
+            executor.logger.error(log_text(f'while closing: {traceback.format_exc()}'))
+            exit_code = 1
+        executor.shutdown()
+        rclpy.try_shutdown()
+        return exit_code
 
 
-def _run_until(
-    signals: _Signals,
-    make_node: Callable[[], NodeType],
-    close_node: Callable[[NodeType], int],
-    args: list[str] | None,
-    finished: Callable[[NodeType], bool],
-) -> int:
+def own_arguments(parser: argparse.ArgumentParser, command_line: list[str]) -> argparse.Namespace:
+    """Parse what is not ROS's of a command line, which begins with the program's name."""
     try:
-        rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
+        own = remove_ros_args(command_line)[1:]
     except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
-        return wrong_usage(str(error))
-    try:
-        node = make_node()
-    except (ConfigError, ParameterException) as error:  # ours; of the parameters that rclpy has
-        rclpy.shutdown()
-        return wrong_usage(str(error))
-    executor = GuardedExecutor(node)
-    signals.wake = node.create_guard_condition(lambda: None).trigger
-    executor.logger.info('node up')
-    while not signals.asked.is_set() and not finished(node) and node.context.ok():
-        executor.spin_once()
-    executor.logger.info('ending')
-    executor.remove_node(node)
-    try:
-        exit_code = close_node(node)
-    except Exception:
-        executor.logger.error(log_text(f'while closing: {traceback.format_exc()}'))
-        exit_code = 1
-    executor.shutdown()
-    rclpy.try_shutdown()
-    return exit_code
+        sys.exit(_wrong_usage(error))
+    return parser.parse_args(own)
+
+
+def _wrong_usage(error: Exception) -> int:
+    """Say what is wrong with the command line, a sentence a line; return the exit code."""
+    for line in plain(error).splitlines():
+        print(f'error: {line}', file=sys.stderr)
+    return 2
 
 
 class _Signals:
-    """The signals that end the process, from now until the interpreter's end.
+    """The signals that end the process; after ``with`` they do nothing any more.
 
     The first asks for the end. One that follows within a second is the same once more; a later one
     ends a process that hangs at once, as people expect who press Ctrl-C again.
@@ -120,8 +125,10 @@ class _Signals:
         signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
         threading.Thread(target=self._wait, name='signals', daemon=True).start()
 
-    def ignore(self) -> None:
-        """Let no signal do anything any more."""
+    def __enter__(self) -> _Signals:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._over = True
         ignore_signals()
 
@@ -140,10 +147,3 @@ class _Signals:
         number = os.read(self._caught, 1)[0]
         if not self._over:
             os._exit(128 + number)
-
-
-def wrong_usage(message: str) -> int:
-    """Say what is wrong with the command line, a sentence a line; return the exit code."""
-    for line in plain(message).splitlines():
-        print(f'error: {line}', file=sys.stderr)
-    return 2

@@ -8,7 +8,6 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 from typing import TextIO
@@ -20,7 +19,6 @@ from rclpy.duration import Duration
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.qos import ReliabilityPolicy
-from rclpy.utilities import remove_ros_args
 from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
 
@@ -28,9 +26,10 @@ from trt_perception.errors import ConfigError
 from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.image_source import ImageSource
+from trt_perception.ros.arguments import number_between
 from trt_perception.ros.log import log_text
+from trt_perception.ros.process import own_arguments
 from trt_perception.ros.process import run_node
-from trt_perception.ros.process import wrong_usage
 
 __all__ = ['main']
 
@@ -51,16 +50,12 @@ exit codes: 0 all sent or interrupted, 1 a picture could not be read (the others
 def main(args: list[str] | None = None) -> int:
     """Publish until the source ends or a signal comes; return the exit code."""
     command_line = sys.argv if args is None else ['replay_images', *args]
-    try:
-        own = remove_ros_args(command_line)[1:]
-    except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
-        return wrong_usage(str(error))
-    options = _parser().parse_args(own)
+    options = own_arguments(_parser(), command_line)
     return run_node(
         lambda: ReplayImages(options),
         ReplayImages.close,
         command_line,
-        finished=ReplayImages.finished,
+        finished=lambda node: node.done,
     )
 
 
@@ -72,6 +67,9 @@ class ReplayImages(Node):
 
     Raises:
         ConfigError: there are no pictures, or the log cannot be written.
+
+    Attributes:
+        done: all pictures were sent, or none can be sent any more.
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -79,13 +77,16 @@ class ReplayImages(Node):
         self._options = options
         self._source = ImageSource(options.source, unreadable=self._on_unreadable)
         self._pictures = self._all_pictures()
-        self._log = _opened(options.log) if options.log else None
-        self.exit_code = 0
-        self._done = False
+        self._log: TextIO | None = None
+        if options.log:
+            with self._log_errors():
+                # By lines: what cannot be written is seen at once, not when it is closed.
+                self._log = open(options.log, 'w', encoding='utf-8', buffering=1)  # noqa: SIM115
+        self._exit_code = 0
+        self.done = False
         self._sent = 0
         self._unreadable: set[str] = set()
         self._started = 0.0
-        self._last_notice = time.monotonic()
         compressed = options.encoding in _COMPRESSED
         reliability = ReliabilityPolicy[options.reliability.upper()]
         self._publisher = self.create_publisher(
@@ -95,10 +96,6 @@ class ReplayImages(Node):
         )
         self.create_timer(1 / options.rate, self._on_timer)
 
-    def finished(self) -> bool:
-        """Return whether all pictures were sent."""
-        return self._done
-
     def close(self) -> int:
         """Say what was sent and free everything; return the exit code."""
         if self._sent and self._options.reliability == 'reliable':
@@ -107,9 +104,11 @@ class ReplayImages(Node):
         self.get_logger().info(f'sent {self._sent} images in {seconds:.1f} s')
         if self._unreadable:
             self.get_logger().error(f'{len(self._unreadable)} pictures could not be read')
-        self._write_log('')
+        if self._log is not None:
+            with contextlib.suppress(OSError):  # reported when the line was written
+                self._log.close()
         self.destroy_node()
-        return self.exit_code
+        return self._exit_code
 
     def _all_pictures(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
         readable = True
@@ -120,69 +119,56 @@ class ReplayImages(Node):
                 yield picture
 
     def _on_unreadable(self, reason: str) -> None:
-        self.exit_code = 1
+        self._exit_code = 1
         if reason not in self._unreadable:  # once, however often it comes round
             self._unreadable.add(reason)
             self.get_logger().error(log_text(reason))
 
     def _on_timer(self) -> None:
-        if self._done or not self._subscribers_are_there():
+        if not self._subscribers_are_there():
             return
         try:
             self._publish_next()
-        except Exception:  # which the executor logs: a camera would go on, a program ends
-            self._fail()
-            raise
-
-    def _fail(self) -> None:
-        self.exit_code = 1
-        self._done = True
+        except StopIteration:
+            self.done = True
+        except Exception as error:
+            self._exit_code = 1
+            self.done = True
+            if not isinstance(error, ConfigError):
+                raise  # which the executor logs: a camera would go on, a program ends
+            self.get_logger().error(log_text(error))
 
     def _publish_next(self) -> None:
-        try:
-            name, bgr = next(self._pictures)
-        except StopIteration:
-            self._done = True
-            return
-        except ConfigError as error:
-            self.get_logger().error(log_text(error))
-            self._fail()
-            return
+        name, bgr = next(self._pictures)
         message = self._message(bgr)
         self._started = self._started or time.monotonic()
         self._publisher.publish(message)
         self._sent += 1
-        stamp = message.header.stamp
-        self._write_log(
-            json.dumps({'name': name, 'stamp_ns': stamp.sec * 10**9 + stamp.nanosec}) + '\n'
-        )
+        if self._log is not None:
+            stamp = message.header.stamp
+            entry = {'name': name, 'stamp_ns': stamp.sec * 10**9 + stamp.nanosec}
+            with self._log_errors():
+                self._log.write(json.dumps(entry) + '\n')
 
-    def _write_log(self, line: str) -> None:
-        """Write a line of --log; an empty one closes it."""
-        if self._log is None:
-            return
+    @contextlib.contextmanager
+    def _log_errors(self) -> Iterator[None]:
         try:
-            if line:
-                self._log.write(line)
-            else:
-                self._log.close()
+            yield
         except OSError as error:
-            self._fail()
-            self._log = None
-            place = f'--log {self._options.log}'
-            self.get_logger().error(log_text(f'{place}: cannot be written: {error.strerror}'))
+            raise ConfigError(
+                f'--log {self._options.log}', f'cannot be written: {error.strerror}'
+            ) from error
 
     def _subscribers_are_there(self) -> bool:
         wanted = self._options.wait_for_subscribers
         count = self._publisher.get_subscription_count()
         if self._sent or count >= wanted:
             return True
-        if time.monotonic() - self._last_notice > 5:
-            self._last_notice = time.monotonic()
-            topic = self._publisher.topic_name
-            self.get_logger().info(
-                f'waiting for {wanted} subscribers of {topic} (there are {count})'
-            )
+        self.get_logger().info(
+            f'waiting for {wanted} subscribers of {self._publisher.topic_name} '
+            f'(there are {count})',
+            throttle_duration_sec=5.0,
+        )
         return False
 
     def _message(self, bgr: npt.NDArray[np.uint8]) -> Any:
@@ -212,7 +198,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument('source', help='folder, glob pattern, picture file or video file')
     parser.add_argument(
-        '--rate', type=_rate, default=10.0, metavar='HZ', help='images a second (default 10)'
+        '--rate',
+        type=number_between(0.001, 1000.0),
+        default=10.0,
+        metavar='HZ',
+        help='images a second (default 10)',
     )
     parser.add_argument('--loop', action='store_true', help='start again at the end')
     parser.add_argument(
@@ -228,7 +218,9 @@ def _parser() -> argparse.ArgumentParser:
         default='reliable',
         help='default reliable',
     )
-    parser.add_argument('--depth', type=_at_least(1), default=5, help='QoS depth (default 5)')
+    parser.add_argument(
+        '--depth', type=number_between(1, 10_000), default=5, help='QoS depth (default 5)'
+    )
     parser.add_argument(
         '--frame-id',
         default='camera',
@@ -237,7 +229,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         '--wait-for-subscribers',
-        type=_at_least(0),
+        type=number_between(0, 10_000),
         default=0,
         metavar='N',
         help='send nothing before N subscribers are there',
@@ -246,29 +238,3 @@ def _parser() -> argparse.ArgumentParser:
         '--log', metavar='FILE', help='write name and stamp of each image sent, one JSON line each'
     )
     return parser
-
-
-def _rate(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0.001 <= float(text) <= 1000:
-            return float(text)
-    raise argparse.ArgumentTypeError(f'must be a number from 0.001 to 1000 (got {text!r})')
-
-
-def _at_least(lowest: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        with contextlib.suppress(ValueError):
-            if lowest <= int(text) <= 10_000:
-                return int(text)
-        raise argparse.ArgumentTypeError(
-            f'must be a whole number from {lowest} to 10000 (got {text!r})'
-        )
-
-    return parse
-
-
-def _opened(path: str) -> TextIO:
-    try:
-        return open(path, 'w', encoding='utf-8')
-    except OSError as error:
-        raise ConfigError(f'--log {path}', f'cannot be written: {error.strerror}') from error

@@ -1,0 +1,94 @@
+"""label_info where the middleware does not take it: published a moment later, never lost."""
+
+import pytest
+from rclpy.impl.implementation_singleton import rclpy_implementation
+from rclpy.lifecycle import LifecycleNode
+from rclpy.qos import QoSDurabilityPolicy
+from rclpy.qos import QoSProfile
+from vision_msgs.msg import LabelInfo
+
+from trt_perception.config import DetectorConfig
+from trt_perception.ros.outputs import DetectorOutputs
+
+pytest_plugins = ['graph_fixtures']
+
+LATCHED = QoSProfile(depth=1, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL)
+BUSY = rclpy_implementation.RCLError('Failed to publish: cannot publish data')
+
+
+class Refusing:
+    """The publisher of a middleware that refuses the next messages."""
+
+    def __init__(self, publisher, errors):
+        self._publisher = publisher
+        self.errors = errors
+
+    def publish(self, message):
+        if self.errors:
+            raise self.errors.pop()
+        self._publisher.publish(message)
+
+    def __getattr__(self, name):
+        return getattr(self._publisher, name)
+
+
+@pytest.fixture
+def node(client):
+    node = LifecycleNode('outputs_test', context=client.context)
+    client.add(node)
+    yield node
+    client.remove(node)
+    node.destroy_node()
+
+
+@pytest.fixture
+def outputs(node):
+    outputs = DetectorOutputs(node, ('red', 'green'), DetectorConfig(confidence_threshold=0.25))
+    yield outputs
+    outputs.close()
+
+
+@pytest.fixture
+def labels(client):
+    messages, subscription = client.subscribe(LabelInfo, 'label_info', LATCHED)
+    yield messages
+    client.node.destroy_subscription(subscription)
+
+
+def refuse(outputs, *errors):
+    """Refuse the next publications of label_info."""
+    publisher = outputs._label_info
+    outputs._label_info = Refusing(getattr(publisher, '_publisher', publisher), list(errors))
+    return outputs._label_info
+
+
+def test_what_is_refused_is_published_later(client, outputs, labels):
+    client.spin_until(lambda: labels, 'the first label_info')
+    refusing = refuse(outputs, BUSY, BUSY, BUSY)
+    outputs.publish_label_info(0.75)
+    assert refusing.errors == [BUSY, BUSY], 'the caller does not wait'
+    client.spin_until(lambda: labels[-1].threshold == 0.75, 'label_info with the new threshold')
+    assert not refusing.errors
+    assert outputs._again is None
+
+
+def test_the_newest_threshold_wins(client, outputs, labels):
+    refuse(outputs, BUSY)
+    outputs.publish_label_info(0.5)
+    outputs.publish_label_info(0.75)
+    assert outputs._again is None, 'nothing publishes the one before later'
+    client.spin_until(lambda: labels and labels[-1].threshold == 0.75, 'the newest threshold')
+
+
+def test_closed_meanwhile(node, outputs):
+    refuse(outputs, BUSY)
+    outputs.publish_label_info(0.5)
+    outputs.close()
+    assert not list(node.timers)
+
+
+def test_other_errors_are_not_kept(outputs):
+    refuse(outputs, ValueError('not bytes'))
+    with pytest.raises(ValueError, match='not bytes'):
+        outputs.publish_label_info(0.5)
+    assert outputs._again is None

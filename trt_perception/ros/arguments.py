@@ -1,0 +1,40 @@
+"""What the command lines of ros/ have in common: values that argparse checks."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+__all__ = ['matching', 'number_between']
+
+Number = TypeVar('Number', int, float)
+
+
+def number_between(lowest: Number, highest: Number) -> Callable[[str], Number]:
+    """Return a reader of numbers of the limits' type for argparse; both limits are valid."""
+    kind = type(lowest)
+
+    def read(text: str) -> Number:
+        with suppress(ValueError):
+            if lowest <= kind(text) <= highest:
+                return kind(text)
+        what = 'a whole number' if kind is int else 'a number'
+        raise argparse.ArgumentTypeError(
+            f'expected {what} from {lowest:g} to {highest:g} (got {text!r})'
+        )
+
+    return read
+
+
+def matching(pattern: str, expected: str) -> Callable[[str], str]:
+    """Return a reader for argparse of texts that a pattern matches as a whole."""
+
+    def read(text: str) -> str:
+        if re.fullmatch(pattern, text):
+            return text
+        raise argparse.ArgumentTypeError(f'expected {expected} (got {text!r})')
+
+    return read
