@@ -103,27 +103,17 @@ def read_annotations(path: Path) -> Annotations:
         found = f'a {type(content).__name__}'
         if isinstance(content, list):
             found = 'a list, as detections are written'
-        raise ConfigError(
-            str(path),
-            found,
-            expected='COCO annotations, a JSON object',
-        )
+        raise ConfigError(str(path), found, expected='COCO annotations, a JSON object')
     images: dict[int, CocoImage] = {}
     for where, entry in _entries(path, content, 'images'):
         image = CocoImage(_id(where, entry, 'id'), _file_name(where, entry), _size(where, entry))
         if image.id in images:
-            raise ConfigError(
-                where,
-                f'id {image.id} is listed twice',
-            )
+            raise ConfigError(where, f'id {image.id} is listed twice')
         images[image.id] = image
     categories = _categories(path, content)
     if not images or not categories:
         empty = 'images' if not images else 'categories'
-        raise ConfigError(
-            str(path),
-            f'"{empty}" is empty, so there is nothing to compare with',
-        )
+        raise ConfigError(str(path), f'"{empty}" is empty, so there is nothing to compare with')
     boxes: dict[int, list[TrueBox]] = {}
     for where, entry in _entries(path, content, 'annotations'):
         image_id, box = _id(where, entry, 'image_id'), _box(where, entry)
@@ -132,16 +122,10 @@ def read_annotations(path: Path) -> Annotations:
             ('category_id', box.category_id, categories),
         ):
             if value not in known:
-                raise ConfigError(
-                    where,
-                    f'"{key}" {value} is not listed in the file',
-                )
+                raise ConfigError(where, f'"{key}" {value} is not listed in the file')
         boxes.setdefault(image_id, []).append(box)
     if not boxes:
-        raise ConfigError(
-            str(path),
-            '"annotations" is empty, so nothing can be measured',
-        )
+        raise ConfigError(str(path), '"annotations" is empty, so nothing can be measured')
     _check_form(path, images, boxes)
     whole = {image_id: tuple(found) for image_id, found in boxes.items()}
     return Annotations(path, tuple(images.values()), categories, whole)
@@ -153,15 +137,9 @@ def _categories(path: Path, content: dict[str, Any]) -> dict[int, str]:
     for where, entry in _entries(path, content, 'categories', MAX_CLASSES):
         category_id, name = _id(where, entry, 'id'), entry.get('name')
         if fault := name_fault(name):
-            raise ConfigError(
-                f'{where}: "name"',
-                fault,
-            )
+            raise ConfigError(f'{where}: "name"', fault)
         if category_id in categories:
-            raise ConfigError(
-                where,
-                f'id {category_id} is listed twice',
-            )
+            raise ConfigError(where, f'id {category_id} is listed twice')
         categories[category_id] = str(name)
     return categories
 
@@ -205,15 +183,9 @@ def read_json(path: Path, limit: int = MAX_BYTES) -> Any:
     try:
         return parse_json(read_regular(path, limit))
     except OSError as error:
-        raise ConfigError(
-            str(path),
-            f'cannot be read: {error.strerror}',
-        ) from error
+        raise ConfigError(str(path), f'cannot be read: {error.strerror}') from error
     except ValueError as error:
-        raise ConfigError(
-            str(path),
-            f'is not JSON: {error}',
-        ) from error
+        raise ConfigError(str(path), f'is not JSON: {error}') from error
 
 
 def coco_rows(
@@ -258,38 +230,25 @@ def _entries(
         )
     if len(entries) > most:
         raise ConfigError(
-            f'{path}: "{key}"',
-            str(len(entries)),
-            expected=f'at most {most} entries',
+            f'{path}: "{key}"', str(len(entries)), expected=f'at most {most} entries'
         )
     for index, entry in enumerate(entries):
         if not isinstance(entry, dict):
-            raise ConfigError(
-                f'{path}: {key}[{index}]',
-                shown(entry),
-                expected='a JSON object',
-            )
+            raise ConfigError(f'{path}: {key}[{index}]', shown(entry), expected='a JSON object')
     return [(f'{path}: {key}[{index}]', entry) for index, entry in enumerate(entries)]
 
 
 def _id(where: str, entry: dict[str, Any], key: str) -> int:
     value = entry.get(key)
     if type(value) is not int or abs(value) > _MAX_ID:
-        raise ConfigError(
-            f'{where}: "{key}"',
-            shown(value),
-            expected='a whole number',
-        )
+        raise ConfigError(f'{where}: "{key}"', shown(value), expected='a whole number')
     return value
 
 
 def _file_name(where: str, entry: dict[str, Any]) -> str:
     name = entry.get('file_name')
     if fault := name_fault(name, MAX_PATH_LENGTH):
-        raise ConfigError(
-            f'{where}: "file_name"',
-            fault,
-        )
+        raise ConfigError(f'{where}: "file_name"', fault)
     return str(name).replace('\\', '/')  # as tools on Windows write it
 
 
@@ -316,27 +275,17 @@ def _box(where: str, entry: dict[str, Any]) -> TrueBox:
         )
     left, top, width, height = (float(value) for value in bbox)
     if width < 0 or height < 0:
-        raise ConfigError(
-            f'{where}: "bbox"',
-            shown(bbox),
-            expected='no negative size',
-        )
+        raise ConfigError(f'{where}: "bbox"', shown(bbox), expected='no negative size')
     area = entry.get('area')
     if area is None:
         area = width * height
     if not _is_finite(area) or area < 0:
         raise ConfigError(
-            f'{where}: "area"',
-            shown(area),
-            expected='a finite number, not negative',
+            f'{where}: "area"', shown(area), expected='a finite number, not negative'
         )
     crowd = entry.get('iscrowd', 0)
     if crowd not in (0, 1):
-        raise ConfigError(
-            f'{where}: "iscrowd"',
-            shown(crowd),
-            expected='0 or 1',
-        )
+        raise ConfigError(f'{where}: "iscrowd"', shown(crowd), expected='0 or 1')
     category_id = _id(where, entry, 'category_id')
     return TrueBox(category_id, (left, top, width, height), float(area), bool(crowd))
 

@@ -191,9 +191,7 @@ def compare_models(
     models = {reference_name: reference, **candidates}
     if len(models) <= len(candidates):
         raise ConfigError(
-            f'candidate {reference_name!r}',
-            'has the name of the reference',
-            fix='rename it',
+            f'candidate {reference_name!r}', 'has the name of the reference', fix='rename it'
         )
     for name, pipeline in candidates.items():
         if pipeline.spec.class_names != reference.spec.class_names:

@@ -33,16 +33,12 @@ def find_all_images(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise ConfigError(
-            str(folder),
-            'it is no folder or does not exist',
-            expected='a folder of images',
+            str(folder), 'it is no folder or does not exist', expected='a folder of images'
         )
     images = sorted(p for p in folder.rglob('*') if p.suffix.lower() in IMAGE_SUFFIXES)
     if not images:
         raise ConfigError(
-            str(folder),
-            'none',
-            expected=f'images in it or below: {", ".join(IMAGE_SUFFIXES)}',
+            str(folder), 'none', expected=f'images in it or below: {", ".join(IMAGE_SUFFIXES)}'
         )
     return images
 

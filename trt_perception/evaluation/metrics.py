@@ -115,9 +115,7 @@ def check_pycocotools() -> None:
         importlib.import_module('pycocotools.cocoeval')
     except ImportError as error:
         raise ConfigError(
-            'mAP',
-            f'needs pycocotools ({error})',
-            fix='python3 -m pip install pycocotools',
+            'mAP', f'needs pycocotools ({error})', fix='python3 -m pip install pycocotools'
         ) from error
 
 

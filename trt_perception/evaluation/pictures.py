@@ -150,10 +150,7 @@ def _remove_earlier(folder: Path) -> None:
                 (folder / name).unlink(missing_ok=True)
         listed.unlink(missing_ok=True)
     except OSError as error:
-        raise ConfigError(
-            str(folder),
-            f'cannot be written: {error.strerror}',
-        ) from error
+        raise ConfigError(str(folder), f'cannot be written: {error.strerror}') from error
     except ValueError as error:
         raise ConfigError(
             str(listed),

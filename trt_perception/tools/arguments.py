@@ -95,9 +95,7 @@ def check_plot(path: Path) -> None:
     """
     if path.suffix not in ('.png', '.svg', '.pdf'):
         raise ConfigError(
-            f'--plot {path}',
-            f'suffix {path.suffix!r}',
-            expected='a .png, .svg or .pdf file',
+            f'--plot {path}', f'suffix {path.suffix!r}', expected='a .png, .svg or .pdf file'
         )
     try:
         importlib.import_module('matplotlib.figure')

@@ -108,10 +108,7 @@ def write_picture(
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise ConfigError(
-            str(path),
-            f'cannot be written: {error.strerror}',
-        ) from error
+        raise ConfigError(str(path), f'cannot be written: {error.strerror}') from error
 
 
 class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
@@ -160,10 +157,7 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
                 self._check()
                 self._temporary.replace(self._path)
         except OSError as error:
-            raise ConfigError(
-                str(self._path),
-                f'cannot be written: {error.strerror}',
-            ) from error
+            raise ConfigError(str(self._path), f'cannot be written: {error.strerror}') from error
         finally:
             self._temporary.unlink(missing_ok=True)
 
@@ -185,10 +179,7 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(
-                str(self._path),
-                f'cannot be written: {error.strerror}',
-            ) from error
+            raise ConfigError(str(self._path), f'cannot be written: {error.strerror}') from error
         code = cv2.VideoWriter.fourcc(*'mp4v')
         writer = cv2.VideoWriter(str(self._temporary), code, self._fps, size_wh)
         if not writer.isOpened():

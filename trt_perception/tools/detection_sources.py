@@ -111,10 +111,7 @@ def _open_video(path: Path) -> Video:
     capture = cv2.VideoCapture(str(path))
     try:
         if not capture.isOpened():
-            raise ConfigError(
-                str(path),
-                'cannot be decoded as a video',
-            )
+            raise ConfigError(str(path), 'cannot be decoded as a video')
         fps, frames = capture.get(cv2.CAP_PROP_FPS), capture.get(cv2.CAP_PROP_FRAME_COUNT)
     finally:
         capture.release()
@@ -126,19 +123,13 @@ def _check_targets(
     folder: Path, targets: Sequence[Path], sources: Sequence[Path], overwrite: bool
 ) -> None:
     if folder.exists() and not folder.is_dir():
-        raise ConfigError(
-            f'--output {folder}',
-            'there is a file',
-            expected='a folder',
-        )
+        raise ConfigError(f'--output {folder}', 'there is a file', expected='a folder')
     real = {source.resolve() for source in sources}
     every = [*targets, *(folder / name for name in (DETECTIONS, RESULTS, SUMMARY))]
     for target in every:
         if target.resolve() in real:
             raise ConfigError(
-                str(target),
-                'is a source and would be replaced',
-                fix='choose another --output',
+                str(target), 'is a source and would be replaced', fix='choose another --output'
             )
     existing = [target for target in every if os.path.lexists(target)]
     if existing and not overwrite:

@@ -125,9 +125,7 @@ def _check_without_annotations(options: argparse.Namespace) -> None:
     for name in ('plot', 'worst', 'results', 'class_map', 'allow_missing', 'allow_subset'):
         if getattr(options, name):
             raise ConfigError(
-                f'--{name.replace("_", "-")}',
-                'it needs --annotations',
-                fix='give both or neither',
+                f'--{name.replace("_", "-")}', 'it needs --annotations', fix='give both or neither'
             )
 
 

@@ -87,10 +87,6 @@ def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
                 'model.decoder=dense',
             )
         if name in _OWN:
-            raise ConfigError(
-                f'--param {given}',
-                'cannot be set by --param',
-                fix=_OWN[name],
-            )
+            raise ConfigError(f'--param {given}', 'cannot be set by --param', fix=_OWN[name])
         values[name] = read_yaml(text, f'--param {shown(given)}')[0] if text else ''
     return DetectorConfig.from_values(values)
