@@ -20,7 +20,7 @@ from typing import Final
 
 __all__ = [
     *('MAX_CLASSES', 'MAX_NAME_LENGTH', 'MAX_PATH_LENGTH'),
-    *('listed', 'name_fault', 'names_fault', 'nearest', 'one_line', 'plain', 'shown'),
+    *('listed', 'name_fault', 'names_fault', 'nearest', 'one_line', 'plain', 'shown', 'table'),
 ]
 
 #: A class id of label_info has 16 bits.
@@ -140,3 +140,17 @@ def one_line(said: object, longest: int = 400) -> str:
     """Return what a library says on several lines as one line, short enough for a message."""
     text = ' '.join(str(said).split())
     return text[:longest] or type(said).__name__
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as lines: the first column to the left, the others to the right.
+
+    Args:
+        rows: the heads first, all of one length.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *others in rows:
+        cells = [f'{cell:>{width}}' for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append('  '.join([f'{first:<{widths[0]}}', *cells]).rstrip())
+    return '\n'.join(lines)

@@ -96,7 +96,8 @@ def main():
             )
     print(f'| | mAP50-95 | mAP50 |\n|---|---|---|   ({len(images)} images)')
     for measured in report.models:
-        print(f'| {measured.name} | {measured.metrics.m_ap:.4f} | {measured.metrics.m_ap50:.4f} |')
+        figures = measured.metrics.figures
+        print(f'| {measured.name} | {figures["mAP"]:.4f} | {figures["mAP50"]:.4f} |')
 
 
 if __name__ == '__main__':

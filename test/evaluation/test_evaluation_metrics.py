@@ -99,7 +99,8 @@ def shifted(pixels):
 def test_known_figures(tmp_path, boxes, answers, m_ap, m_ap50, m_ap75):
     content = truth(boxes, images=max([box[0] for box in boxes] + list(answers)) + 1)
     metrics, rows = measured(tmp_path, content, answers)
-    assert (metrics.m_ap, metrics.m_ap50, metrics.m_ap75) == pytest.approx((m_ap, m_ap50, m_ap75))
+    expected = {'mAP': m_ap, 'mAP50': m_ap50, 'mAP75': m_ap75}
+    assert {key: metrics.figures[key] for key in expected} == pytest.approx(expected)
     assert metrics.objects == sum(len(box) == 3 for box in boxes)
     assert sum(one.detections for one in metrics.classes.values()) == len(rows)
 
@@ -107,20 +108,20 @@ def test_known_figures(tmp_path, boxes, answers, m_ap, m_ap50, m_ap75):
 def test_sizes_are_told_apart(tmp_path):
     boxes = [(0, 'cat', (0, 0, 31, 31)), (0, 'cat', (50, 0, 33, 33)), (0, 'cat', (100, 0, 97, 97))]
     metrics, _ = measured(tmp_path, truth(boxes), {0: found(('cat', 0.9, (50, 0, 33, 33)))})
-    sizes = metrics.m_ap_small, metrics.m_ap_medium, metrics.m_ap_large
-    assert sizes == (0, pytest.approx(1), 0)
+    sizes = [metrics.figures[f'mAP_{size}'] for size in ('small', 'medium', 'large')]
+    assert sizes == [0, pytest.approx(1), 0]
     # The outline's area counts where the file has one, not the box's.
     boxes = [(0, 'cat', (0, 0, 97, 97), {'area': 1000})]
     metrics, _ = measured(tmp_path, truth(boxes), {0: found(('cat', 0.9, (0, 0, 97, 97)))})
-    assert metrics.m_ap_small == pytest.approx(1)
-    assert (metrics.m_ap_medium, metrics.m_ap_large) == (None, None)
+    sizes = [metrics.figures[f'mAP_{size}'] for size in ('small', 'medium', 'large')]
+    assert sizes == [pytest.approx(1), None, None]
 
 
 def test_a_category_without_objects_has_no_figure(tmp_path):
     metrics, _ = measured(
         tmp_path, truth([(0, 'dog', BOX)]), {0: found(('dog', 0.9, BOX), ('cat', 0.9, BOX))}
     )
-    assert metrics.m_ap == pytest.approx(1)
+    assert metrics.figures['mAP'] == pytest.approx(1)
     assert metrics.classes['cat'].ap is None
     assert metrics.classes['cat'].detections == 1
     assert metrics.classes['dog'].ap == pytest.approx(1)
@@ -172,17 +173,11 @@ def test_random_cases_equal_pycocotools_by_hand(tmp_path, seed):
     answers = {number: found(*some) for number, some in rows.items()}
     metrics, rows = measured(tmp_path, content, answers)
     stats = by_hand(tmp_path, rows)
-    ours = [
-        metrics.m_ap,
-        metrics.m_ap50,
-        metrics.m_ap75,
-        metrics.m_ap_small,
-        metrics.m_ap_medium,
-        metrics.m_ap_large,
-    ]
-    assert 0.1 < metrics.m_ap50 < 0.9
-    assert ours == pytest.approx(list(stats[:6]), abs=1e-12)
-    assert metrics.recall == pytest.approx(stats[8], abs=1e-12)
+    assert 0.1 < metrics.figures['mAP50'] < 0.9
+    names = ['mAP', 'mAP50', 'mAP75', 'mAP_small', 'mAP_medium', 'mAP_large', 'AR100']
+    assert list(metrics.figures) == names
+    expected = [*stats[:6], stats[8]]
+    assert list(metrics.figures.values()) == pytest.approx(expected, abs=1e-12)
 
 
 def test_rows_are_coco_results():

@@ -187,13 +187,7 @@ def test_any_figures_can_be_plotted(tmp_path, count, classes):
     metrics = Metrics(
         images=1,
         objects=classes,
-        m_ap=0.5 if classes else None,
-        m_ap50=0.5 if classes else None,
-        m_ap75=None,
-        m_ap_small=None,
-        m_ap_medium=None,
-        m_ap_large=None,
-        recall=None,
+        figures={'mAP50': 0.5 if classes else None},
         classes={
             **{name: ClassMetrics(1, 1, 0.5, n / 40) for n, name in enumerate(names)},
             'nothing': ClassMetrics(0, 0, None, None),

@@ -287,4 +287,4 @@ def test_a_model_that_finds_nothing_is_told(model, capsys):
 
     given = [str(model), '--frames', '1', '--size', '64x48']
     assert benchmark_engine.main([*given, '--confidence', '1']) == 0
-    assert 'NMS were timed with nothing to do; give pictures' in capsys.readouterr().out
+    assert 'NMS were timed with nothing to do; give images' in capsys.readouterr().out

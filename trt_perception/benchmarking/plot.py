@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from trt_perception.benchmarking.model import ModelReport
-from trt_perception.files.atomic_files import write_together
+from trt_perception.files.plot_files import new_figure
+from trt_perception.files.plot_files import write_figure
 
 __all__ = ['plot_reports']
 
@@ -19,21 +18,18 @@ def plot_reports(reports: Sequence[ModelReport], path: Path) -> None:
 
     Args:
         reports: at least one.
-        path: picture to write, as ``arguments.check_plot`` wants it; whole or not at all.
+        path: image to write, as ``check_plot`` wants it; whole or not at all.
 
     Raises:
         WriteError: it cannot be written.
     """
-    size = (14, 3.6 * len(reports))
-    figure: Any = importlib.import_module('matplotlib.figure').Figure(size, layout='constrained')
+    figure = new_figure(14, 3.6 * len(reports))
     axes = figure.subplots(len(reports), 3, squeeze=False)
     for row, report in zip(axes, reports, strict=True):
         _plot_steps(row[0], report)
         _plot_latency(row[1], report)
         _plot_throughput(row[2], report)
-    content = io.BytesIO()
-    figure.savefig(content, format=path.suffix.removeprefix('.'))
-    write_together({path: content.getvalue()})
+    write_figure(figure, path)
 
 
 def _plot_steps(axes: Any, report: ModelReport) -> None:

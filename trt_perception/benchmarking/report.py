@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from trt_perception.benchmarking.model import ModelReport
 from trt_perception.evaluation.agreement import Agreement
 from trt_perception.gpu import Device
 from trt_perception.gpu import versions
+from trt_perception.plain_text import table
 
 __all__ = ['agreement_text', 'machine_facts', 'model_text']
 
@@ -102,7 +102,7 @@ def model_text(report: ModelReport) -> str:
         detections = f' and {report.pipelines[0].detections:.4g} detections'
     low, high = min(report.candidates), max(report.candidates)
     passed = f'{low}' if low == high else f'{low} to {high}'
-    head = f'{report.file}: {report.runtime}; {tensors}\n{passed} candidates{detections} a frame\n'
+    head = f'{report.file}: {report.runtime}; {tensors}\n{passed} candidates{detections} a frame'
     parts = [head, _stage_table(report)]
     if report.encodings:
         parts.append(_encoding_table(report))
@@ -111,12 +111,12 @@ def model_text(report: ModelReport) -> str:
     if high == 0:
         parts.append(
             'no frame has a box above the threshold: decoding and NMS were timed with nothing to '
-            'do; give pictures in which the model finds something (--image)\n'
+            'do; give images in which the model finds something (--image)'
         )
     unequal = sum(pipeline.unequal for pipeline in report.pipelines)
     if unequal:
-        parts.append(f'{unequal} frames gave other detections than the same picture before\n')
-    return '\n'.join(parts)
+        parts.append(f'{unequal} frames gave other detections than the same image before')
+    return '\n\n'.join(parts) + '\n'
 
 
 def agreement_text(agreement: Agreement) -> str:
@@ -143,7 +143,7 @@ def _stage_table(report: ModelReport) -> str:
                 _ms(alone.p99 if alone else None),
             ]
         )
-    return _table(rows)
+    return table(rows)
 
 
 def _encoding_table(report: ModelReport) -> str:
@@ -151,7 +151,7 @@ def _encoding_table(report: ModelReport) -> str:
     for name, time in report.encodings.items():
         megabytes = f'{time.frame_bytes / 1e6:.2f}'
         rows.append([name, megabytes, _ms(time.upload_ms), _ms(time.letterbox_ms)])
-    return _table(rows)
+    return table(rows)
 
 
 def _pipeline_table(report: ModelReport) -> str:
@@ -173,7 +173,7 @@ def _pipeline_table(report: ModelReport) -> str:
                 _frames(times, pipeline.busy_latency_ms),
             ]
         )
-    return _table(rows)
+    return table(rows)
 
 
 def _frames(*spreads: Spread) -> str:
@@ -187,18 +187,8 @@ def _ratio_table(report: ModelReport) -> str:
     for ratio in report.ratios:
         throughput, tail = f'{ratio.throughput_x_engine:.3f}', f'{ratio.p99_over_p50:.3f}'
         rows.append([f'depth {ratio.depth}', throughput, _ms(ratio.p50_minus_engine_ms), tail])
-    return _table(rows)
+    return table(rows)
 
 
 def _ms(value: float | None) -> str:
     return '' if value is None else f'{value:.4f}' if abs(value) < 0.1 else f'{value:.3f}'
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as lines: the first column to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for first, *others in rows:
-        cells = [f'{cell:>{width}}' for cell, width in zip(others, widths[1:], strict=True)]
-        lines.append('  '.join([f'{first:<{widths[0]}}', *cells]).rstrip())
-    return '\n'.join(lines) + '\n'

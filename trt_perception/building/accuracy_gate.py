@@ -183,10 +183,11 @@ def _record(report: AccuracyReport, runtime: str) -> AccuracyRecord | None:
         if share is None:
             return None
         return AccuracyRecord(report.images, 'agreement', 1.0, share, runtime)
-    if first.m_ap50 is None or second.m_ap50 is None:
+    before, after = first.figures['mAP50'], second.figures['mAP50']
+    if before is None or after is None:
         raise EngineError(
             'the annotations',
             'hold no box on these images, so there is no mAP',
             fix='use annotations of these images',
         )
-    return AccuracyRecord(report.images, 'mAP50', first.m_ap50, second.m_ap50, runtime)
+    return AccuracyRecord(report.images, 'mAP50', before, after, runtime)

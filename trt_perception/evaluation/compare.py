@@ -100,15 +100,11 @@ class AccuracyReport:
         first = self.models[0].metrics
         if ours is None or first is None:
             return {}
-        pairs = {
-            'mAP': (ours.m_ap, first.m_ap),
-            'mAP50': (ours.m_ap50, first.m_ap50),
-            'mAP75': (ours.m_ap75, first.m_ap75),
-        }
-        return {
-            key: None if one is None or other is None else one - other
-            for key, (one, other) in pairs.items()
-        }
+        difference: dict[str, float | None] = {}
+        for key in ('mAP', 'mAP50', 'mAP75'):
+            one, other = ours.figures[key], first.figures[key]
+            difference[key] = None if one is None or other is None else one - other
+        return difference
 
     def drop(self, name: str) -> float:
         """Return how much worse than the reference a model is, for a gate.

@@ -27,6 +27,9 @@ from trt_perception.evaluation.coco import Annotations
 
 __all__ = ['ClassMetrics', 'Metrics', 'check_pycocotools', 'measure']
 
+#: pycocotools' first figures, in its order.
+_FIGURES: Final = ('mAP', 'mAP50', 'mAP75', 'mAP_small', 'mAP_medium', 'mAP_large')
+_AR100: Final = 8
 _ALL_AREAS: Final = 0
 _AT_MOST_100: Final = 2  # the last of COCO's limits 1, 10 and 100
 _Curve = npt.NDArray[np.float64]
@@ -56,13 +59,9 @@ class Metrics:
     Attributes:
         images: measured ones.
         objects: annotated in them, crowds left out.
-        m_ap: mAP at IoU 0.50 to 0.95.
-        m_ap50: at IoU 0.50.
-        m_ap75: at IoU 0.75.
-        m_ap_small: of objects below 32² square pixels.
-        m_ap_medium: from there to 96².
-        m_ap_large: from there on.
-        recall: mean recall with 100 detections at IoU 0.50 to 0.95 (COCO's AR100).
+        figures: ``mAP`` at IoU 0.50 to 0.95; ``mAP50`` and ``mAP75`` at one IoU; ``mAP_small`` of
+            objects below 32² square pixels, ``mAP_medium`` from there to 96², ``mAP_large`` from
+            there on; ``AR100``, the mean recall with 100 detections at IoU 0.50 to 0.95.
         classes: by category name.
         recalls: float64 (101,), 0 to 1.
         precisions50: float64 (101,) by category name: precision at each recall, IoU 0.50.
@@ -70,13 +69,7 @@ class Metrics:
 
     images: int
     objects: int
-    m_ap: float | None
-    m_ap50: float | None
-    m_ap75: float | None
-    m_ap_small: float | None
-    m_ap_medium: float | None
-    m_ap_large: float | None
-    recall: float | None
+    figures: Mapping[str, float | None]
     classes: Mapping[str, ClassMetrics]
     recalls: _Curve = field(repr=False)
     precisions50: Mapping[str, _Curve] = field(repr=False)
@@ -84,13 +77,7 @@ class Metrics:
     def as_dict(self) -> dict[str, Any]:
         """Return the figures, without the curves, as JSON has them."""
         return {
-            'mAP': self.m_ap,
-            'mAP50': self.m_ap50,
-            'mAP75': self.m_ap75,
-            'mAP_small': self.m_ap_small,
-            'mAP_medium': self.m_ap_medium,
-            'mAP_large': self.m_ap_large,
-            'AR100': self.recall,
+            **self.figures,
             'images': self.images,
             'objects': self.objects,
             'classes': {
@@ -154,17 +141,12 @@ def measure(
         )
         if curve[0].min() > -1:
             curves[categories[id_]] = curve[0].astype(np.float64)
+    # Where it has nothing to measure, pycocotools says -1.
     figures = [None if value < 0 else float(value) for value in evaluation.stats]
     return Metrics(
         images=len(image_ids),
         objects=sum(one.objects for one in classes.values()),
-        m_ap=figures[0],
-        m_ap50=figures[1],
-        m_ap75=figures[2],
-        m_ap_small=figures[3],
-        m_ap_medium=figures[4],
-        m_ap_large=figures[5],
-        recall=figures[8],
+        figures={**dict(zip(_FIGURES, figures, strict=False)), 'AR100': figures[_AR100]},
         classes=classes,
         recalls=np.asarray(evaluation.params.recThrs, np.float64),
         precisions50=curves,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,8 @@ from typing import Final
 import numpy as np
 
 from trt_perception.evaluation.metrics import Metrics
-from trt_perception.files.atomic_files import write_together
+from trt_perception.files.plot_files import new_figure
+from trt_perception.files.plot_files import write_figure
 
 __all__ = ['plot_accuracy']
 
@@ -25,20 +24,16 @@ def plot_accuracy(models: Mapping[str, Metrics], path: Path) -> None:
 
     Args:
         models: figures by name, at least one.
-        path: picture to write, as ``arguments.check_plot`` wants it; whole or not at all.
+        path: image to write, as ``check_plot`` wants it; whole or not at all.
 
     Raises:
         WriteError: it cannot be written.
     """
-    figure: Any = importlib.import_module('matplotlib.figure').Figure(
-        (13, 5.5), layout='constrained'
-    )
+    figure = new_figure(13, 5.5)
     left, right = figure.subplots(1, 2)
     _plot_curves(left, models)
     _plot_classes(right, models)
-    content = io.BytesIO()
-    figure.savefig(content, dpi=110, format=path.suffix.removeprefix('.'))
-    write_together({path: content.getvalue()})
+    write_figure(figure, path)
 
 
 def _plot_curves(axes: Any, models: Mapping[str, Metrics]) -> None:
@@ -50,7 +45,7 @@ def _plot_curves(axes: Any, models: Mapping[str, Metrics]) -> None:
     for name, metrics in models.items():
         if metrics.precisions50:
             mean = np.mean(list(metrics.precisions50.values()), axis=0)
-            axes.plot(metrics.recalls, mean, label=f'{name}: mAP50 {metrics.m_ap50:.3f}')
+            axes.plot(metrics.recalls, mean, label=f'{name}: mAP50 {metrics.figures["mAP50"]:.3f}')
     axes.set(xlabel='recall', ylabel='precision', xlim=(0, 1), ylim=(0, 1.02))
     axes.set_title('IoU 0.50, mean of categories' + ('; grey: each' if len(models) == 1 else ''))
     axes.grid(alpha=0.3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +10,7 @@ from pathlib import Path
 from trt_perception.errors import ConfigError
 
 __all__ = [
-    *('at_least', 'check_output_file', 'check_output_folder', 'check_plot'),
-    'user_path',
+    *('at_least', 'check_output_file', 'check_output_folder', 'user_path'),
 ]
 
 
@@ -84,24 +82,4 @@ def _check_writable(path: Path, folder: Path) -> None:
             str(path),
             f'cannot be written: no file can be made in {folder.absolute()} ({error.strerror})',
             fix='choose another place, or make that folder writable',
-        ) from error
-
-
-def check_plot(path: Path) -> None:
-    """Find out before the work whether a plot can be drawn.
-
-    Raises:
-        ConfigError: the suffix is none of .png, .svg and .pdf, or matplotlib is not installed.
-    """
-    if path.suffix not in ('.png', '.svg', '.pdf'):
-        raise ConfigError(
-            f'--plot {path}', f'suffix {path.suffix!r}', expected='a .png, .svg or .pdf file'
-        )
-    try:
-        importlib.import_module('matplotlib.figure')
-    except ImportError as error:
-        raise ConfigError(
-            '--plot',
-            f'needs matplotlib ({error})',
-            fix='python3 -m pip install matplotlib, or sudo apt install python3-matplotlib',
         ) from error

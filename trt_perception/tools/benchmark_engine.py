@@ -29,6 +29,7 @@ from trt_perception.errors import ConfigError
 from trt_perception.evaluation.agreement import Agreement
 from trt_perception.evaluation.agreement import compare_runs
 from trt_perception.files.atomic_files import write_json
+from trt_perception.files.plot_files import check_plot
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.frame import Frame
 from trt_perception.model.model_file import ModelFile
@@ -37,7 +38,6 @@ from trt_perception.plain_text import plain
 from trt_perception.stages.onnx_runtime import CPU
 from trt_perception.tools.arguments import at_least
 from trt_perception.tools.arguments import check_output_file
-from trt_perception.tools.arguments import check_plot
 from trt_perception.tools.arguments import user_path
 from trt_perception.tools.model_arguments import add_model_arguments
 from trt_perception.tools.model_arguments import detector_config

@@ -32,6 +32,7 @@ from trt_perception.evaluation.plots import plot_accuracy
 from trt_perception.evaluation.run import open_for_evaluation
 from trt_perception.files.atomic_files import make_folder
 from trt_perception.files.atomic_files import write_json
+from trt_perception.files.plot_files import check_plot
 from trt_perception.model.model_file import ModelFile
 from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.open_pipeline import open_offline
@@ -40,7 +41,6 @@ from trt_perception.plain_text import plain
 from trt_perception.tools.arguments import at_least
 from trt_perception.tools.arguments import check_output_file
 from trt_perception.tools.arguments import check_output_folder
-from trt_perception.tools.arguments import check_plot
 from trt_perception.tools.arguments import user_path
 from trt_perception.tools.evaluation_text import report_text
 from trt_perception.tools.model_arguments import add_model_arguments

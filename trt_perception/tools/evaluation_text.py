@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Sequence
 from typing import Final
 
 from trt_perception.evaluation.compare import AccuracyReport
 from trt_perception.evaluation.compare import ModelAccuracy
-from trt_perception.evaluation.metrics import Metrics
+from trt_perception.plain_text import table
 
 __all__ = ['report_text']
 
@@ -51,7 +49,7 @@ def _metrics_table(report: AccuracyReport) -> str:
             rows.append(['  of other categories', *[''] * len(figures)])
         elif model is not report.models[0]:
             rows.append(['  difference', *map(_change, figures, first)])
-    return _table(head, rows)
+    return table([head, *rows])
 
 
 def _categories(model: ModelAccuracy) -> set[str]:
@@ -59,17 +57,7 @@ def _categories(model: ModelAccuracy) -> set[str]:
 
 
 def _figures(model: ModelAccuracy) -> list[float | None]:
-    metrics = model.metrics
-    assert isinstance(metrics, Metrics)
-    return [
-        metrics.m_ap,
-        metrics.m_ap50,
-        metrics.m_ap75,
-        metrics.m_ap_small,
-        metrics.m_ap_medium,
-        metrics.m_ap_large,
-        metrics.recall,
-    ]
+    return list(model.metrics.figures.values()) if model.metrics else []
 
 
 def _threshold_table(report: AccuracyReport) -> str:
@@ -97,7 +85,7 @@ def _threshold_table(report: AccuracyReport) -> str:
         ]
         if confusions:
             lines.append(f'{model.name}: {", ".join(confusions)}')
-    return '\n'.join([_table(head, rows), *lines])
+    return '\n'.join([table([head, *rows]), *lines])
 
 
 def _class_table(report: AccuracyReport, all_classes: bool) -> str:
@@ -118,7 +106,7 @@ def _class_table(report: AccuracyReport, all_classes: bool) -> str:
         if len(tables) == 1:
             figures.append(tables[0][name].ap50)
         rows.append([name, str(tables[0][name].objects), *map(_figure, figures)])
-    text = _table(head, rows)
+    text = table([head, *rows])
     if len(shown) < len(names):
         text += f'\nthe {len(shown)} worst of {len(names)} categories; --all-classes shows all'
     return text
@@ -143,7 +131,7 @@ def _agreement_table(report: AccuracyReport) -> str:
                 _figure(agreement.max_score_difference, 4),
             ]
         )
-    return _table(head, rows)
+    return table([head, *rows])
 
 
 def _latency_table(report: AccuracyReport) -> str:
@@ -154,7 +142,7 @@ def _latency_table(report: AccuracyReport) -> str:
         ]
         for model in report.models
     ]
-    return _table(['latency, ms', 'mean', 'p50', 'p99'], rows)
+    return table([['latency, ms', 'mean', 'p50', 'p99'], *rows])
 
 
 def _figure(value: float | None, digits: int = 3) -> str:
@@ -167,16 +155,3 @@ def _change(value: float | None, first: float | None) -> str:
     # A digit more than the figures: 0.000 would look wrong beside two that are not the same.
     text = f'{value - first:+.4f}'
     return '0.0000' if float(text) == 0 else text
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return columns as wide as they need, the first to the left, the others to the right."""
-    lines = [list(head), *map(list, rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-    return '\n'.join(
-        '  '.join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )

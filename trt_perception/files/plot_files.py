@@ -1,0 +1,50 @@
+"""Plots: image files that matplotlib draws; it is loaded here only, when a plot is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import io
+from pathlib import Path
+from typing import Any
+
+from trt_perception.errors import ConfigError
+from trt_perception.files.atomic_files import write_together
+
+__all__ = ['check_plot', 'new_figure', 'write_figure']
+
+
+def check_plot(path: Path) -> None:
+    """Find out before the work whether a plot can be drawn.
+
+    Raises:
+        ConfigError: the suffix is none of .png, .svg and .pdf, or matplotlib is not installed.
+    """
+    if path.suffix not in ('.png', '.svg', '.pdf'):
+        raise ConfigError(
+            f'--plot {path}', f'suffix {path.suffix!r}', expected='a .png, .svg or .pdf file'
+        )
+    try:
+        new_figure(1, 1)
+    except ImportError as error:
+        raise ConfigError(
+            '--plot',
+            f'needs matplotlib ({error})',
+            fix='python3 -m pip install matplotlib, or sudo apt install python3-matplotlib',
+        ) from error
+
+
+def new_figure(width: float, height: float) -> Any:
+    """Return an empty figure of matplotlib, sizes in inches."""
+    figures = importlib.import_module('matplotlib.figure')
+    return figures.Figure((width, height), layout='constrained')
+
+
+def write_figure(figure: Any, path: Path) -> None:
+    """Write a figure whole or not at all, in the format of the suffix.
+
+    Raises:
+        WriteError: it cannot be written.
+    """
+    content = io.BytesIO()
+    figure.savefig(content, dpi=110, format=path.suffix.removeprefix('.'))
+    write_together({path: content.getvalue()})
