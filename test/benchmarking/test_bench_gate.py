@@ -1,14 +1,11 @@
 """The gate of scripts/bench: what is a loss, and what is kept."""
 
-import importlib.util
 import json
 
 import pytest
-from docs_pages import ROOT
+from docs_pages import load_script
 
-SPEC = importlib.util.spec_from_file_location('gate', ROOT / 'scripts' / 'benchmarks' / 'gate.py')
-gate = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(gate)
+gate = load_script('benchmarks/gate.py')
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """scripts/benchmarks/naive.py: the same job as it is often written gives the same boxes."""
 
-import importlib.util
 import json
 import sys
 
@@ -8,7 +7,7 @@ import fake_cuda
 import numpy as np
 import pytest
 from cuda_recorder import Recorder
-from docs_pages import ROOT
+from docs_pages import load_script
 from fake_tensorrt import PLAN
 from fake_tensorrt import FakeTensorRt
 from gpu_support import build_plan
@@ -24,12 +23,7 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
-SPEC = importlib.util.spec_from_file_location(
-    'naive', ROOT / 'scripts' / 'benchmarks' / 'naive.py'
-)
-naive = importlib.util.module_from_spec(SPEC)
-sys.modules['naive'] = naive  # its dataclass looks there
-SPEC.loader.exec_module(naive)
+naive = load_script('benchmarks/naive.py')
 
 
 @pytest.mark.parametrize('encoding', ['bgr8', 'rgba8', 'mono16', 'yuyv'])

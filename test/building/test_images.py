@@ -106,9 +106,9 @@ def test_the_hash_is_of_contents_and_order_not_of_names(folder, tmp_path_factory
 @pytest.mark.parametrize(
     ('source', 'message'),
     [
-        ('nowhere', 'no such file or folder'),
-        ('*.gif', 'got none among 0'),
-        ('empty', 'got none among 1 other'),
+        ('nowhere', 'nowhere: does not exist'),
+        ('*.gif', 'no file matches'),
+        ('empty', 'this folder holds no image .1 other files.'),
     ],
 )
 def test_no_images(tmp_path, source, message):

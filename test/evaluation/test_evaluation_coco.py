@@ -17,7 +17,6 @@ from trt_perception.evaluation.classes import match_classes
 from trt_perception.evaluation.classes import read_class_map
 from trt_perception.evaluation.coco import MAX_BYTES
 from trt_perception.evaluation.coco import read_annotations
-from trt_perception.evaluation.images import find_all_images
 from trt_perception.evaluation.images import match_images
 from trt_perception.evaluation.images import read_image
 from trt_perception.files.atomic_files import write_json
@@ -296,17 +295,6 @@ def test_images_without_a_file(tmp_path):
     for allow in (False, True):
         with pytest.raises(ConfigError, match=r'none of the 7 .* names a.png.* given are z.png'):
             match_images(annotations, paths[2:], allow_missing=allow)
-
-
-def test_all_images_of_a_folder(tmp_path):
-    (tmp_path / 'b').mkdir()
-    for name in ('c.PNG', 'b/a.jpg', 'notes.txt'):
-        (tmp_path / name).touch()
-    assert find_all_images(tmp_path) == [tmp_path / 'b/a.jpg', tmp_path / 'c.PNG']
-    (tmp_path / 'empty').mkdir()
-    for name, message in (('empty', 'got none'), ('gone', 'expected a folder')):
-        with pytest.raises(ConfigError, match=message):
-            find_all_images(tmp_path / name)
 
 
 def test_reading_a_picture(tmp_path):

@@ -42,7 +42,6 @@ from trt_perception.model.decoder_spec import FAMILIES
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.recognition.recognise import recognise
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.tools import parameter_files
 
 # Links, places, blocks.
 
@@ -150,15 +149,6 @@ def test_parameters_that_commands_name(page):
     named += re.findall(r'(?<!\w)-p ([\w.]+):=', text)
     named += re.findall(r'`(model\.\w+|image_qos\.\w+|debug_image\.\w+)', text)
     assert set(named) <= known
-
-
-def test_generated_files_are_up_to_date():
-    generated = 'python -m trt_perception.tools.parameter_files'
-    for name, text in (
-        ('docs/parameters.md', parameter_files.markdown_text()),
-        ('config/detect.yaml', parameter_files.yaml_text()),
-    ):
-        assert (ROOT / name).read_text(encoding='utf-8') == text, f'run {generated}'
 
 
 def test_topics():

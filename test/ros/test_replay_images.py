@@ -238,10 +238,10 @@ def test_undecodable_video(tmp_path):
     [
         ((), ['source']),
         (('missing',), ['missing: does not exist', 'give a folder']),
-        (('FOLDER/notes.txt',), ['suffix says that it is no picture; give']),
-        (('.',), ['this folder holds no picture (0 other files)']),
+        (('FOLDER/notes.txt',), ['suffix says that it is no image; give']),
+        (('.',), ['this folder holds no image (0 other files)']),
         (('*.png',), ['*.png: no file matches']),
-        (('FOLDER/*.txt',), ['this pattern finds no picture (1 other files)']),
+        (('FOLDER/*.txt',), ['this pattern finds no image (1 other files)']),
         (('missing.mp4',), ['missing.mp4']),
         (('FOLDER', 'more'), ['more']),
         (('FOLDER', '--rate', '0'), ['--rate', 'from 0.001', "'0'"]),

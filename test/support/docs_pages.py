@@ -2,7 +2,9 @@
 
 import ast
 import functools
+import importlib.util
 import re
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +28,15 @@ README, OPERATION, TRANSPORT, ARCHITECTURE, MANIFEST, DECODERS_PAGE, BENCHMARKS 
 def sources():
     """Return the syntax tree of each file of the package."""
     return {path: ast.parse(path.read_text('utf-8')) for path in sorted(PACKAGE.rglob('*.py'))}
+
+
+def load_script(path):
+    """Return a file below scripts/ as a module."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / 'scripts' / path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where its dataclasses look for it
+    spec.loader.exec_module(module)
+    return module
 
 
 def page_id(path):

@@ -304,7 +304,7 @@ def test_sources_are_never_replaced(model, images, more, tmp_path, capsys):
         ),
         (
             ['--engine', 'MODEL', '--source', 'MODEL', '--output', 'OUT'],
-            'its suffix says that it is no picture; give',
+            'its suffix says that it is no image; give',
         ),
         (['--engine', 'MODEL', '--source', 'gone', '--output', 'OUT'], 'gone: does not exist'),
         (['--engine', 'MODEL', '--source', 'IMAGES', '--output', 'MODEL'], 'there is a file'),

@@ -214,7 +214,7 @@ def test_classes_that_do_not_match(place, capsys):
         ),
         (
             ['--engine', 'MODEL', '--images', 'gone', '--annotations', 'TRUTH'],
-            'gone: expected a f',
+            'gone: does not exist',
         ),
         (
             ['--engine', 'MODEL', '--images', 'IMAGES', '--annotations', 'gone'],
@@ -336,4 +336,4 @@ def test_no_pictures_at_all(place, capsys):
     for path in place['images'].iterdir():
         path.unlink()
     assert usual(place) == 2
-    assert '(got none)' in capsys.readouterr().err
+    assert 'this folder holds no image' in capsys.readouterr().err

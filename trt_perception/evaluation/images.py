@@ -15,32 +15,13 @@ from trt_perception.errors import ConfigError
 from trt_perception.errors import ImageError
 from trt_perception.evaluation.coco import Annotations
 from trt_perception.evaluation.coco import CocoImage
-from trt_perception.images.image_source import IMAGE_SUFFIXES
 from trt_perception.images.picture_files import read_picture
 
-__all__ = ['find_all_images', 'match_images', 'read_image']
+__all__ = ['match_images', 'read_image']
 
 _SHOWN: Final = 3
 _MOST_PARTS: Final = 8
 _Picture = npt.NDArray[np.uint8]
-
-
-def find_all_images(folder: Path) -> list[Path]:
-    """Return the pictures of a folder and of all folders below it, sorted by path.
-
-    Raises:
-        ConfigError: it is no folder, or there is none.
-    """
-    if not folder.is_dir():
-        raise ConfigError(
-            str(folder), 'it is no folder or does not exist', expected='a folder of images'
-        )
-    images = sorted(p for p in folder.rglob('*') if p.suffix.lower() in IMAGE_SUFFIXES)
-    if not images:
-        raise ConfigError(
-            str(folder), 'none', expected=f'images in it or below: {", ".join(IMAGE_SUFFIXES)}'
-        )
-    return images
 
 
 def match_images(

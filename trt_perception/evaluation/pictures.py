@@ -16,13 +16,12 @@ import numpy.typing as npt
 from trt_perception.detections import Detections
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco import TrueBox
+from trt_perception.evaluation.coco import read_json
 from trt_perception.evaluation.images import read_image
 from trt_perception.evaluation.mistakes import ImageErrors
 from trt_perception.files.atomic_files import make_folder
 from trt_perception.files.atomic_files import write_json
 from trt_perception.files.atomic_files import write_together
-from trt_perception.files.json_section import parse_json
-from trt_perception.files.regular_files import read_regular
 from trt_perception.images.drawing import draw_box
 
 __all__ = ['COLORS', 'draw_mistakes', 'write_worst']
@@ -142,22 +141,15 @@ def _list_files(folder: Path, files: Sequence[Path]) -> None:
 def _remove_earlier(folder: Path) -> None:
     """Remove the pictures that are listed, so that those of two runs do not mix."""
     listed = folder / _LIST
+    content = read_json(listed, _LIST_MAX_BYTES) if listed.exists() else {}
+    names = content.get('files') if isinstance(content, dict) else None
     try:
-        content = parse_json(read_regular(listed, _LIST_MAX_BYTES)) if listed.exists() else {}
-        names = content.get('files') if isinstance(content, dict) else None
         for name in names if isinstance(names, list) else ():
             if isinstance(name, str) and _OWN_NAME.fullmatch(name):
                 (folder / name).unlink(missing_ok=True)
         listed.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(str(folder), f'cannot be written: {error.strerror}') from error
-    except ValueError as error:
-        raise ConfigError(
-            str(listed),
-            str(error),
-            expected='the list of images of an earlier run',
-            fix='remove it, or choose another folder',
-        ) from error
 
 
 def _legend(width: int, counts: Mapping[str, int]) -> _Picture:

@@ -1,4 +1,4 @@
-"""Pictures from a folder, a glob pattern, a picture file or a video file, one after the other."""
+"""Images from a folder, a glob pattern, an image file or a video file, one after the other."""
 
 from __future__ import annotations
 
@@ -24,44 +24,54 @@ IMAGE_SUFFIXES: Final = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.web
 VIDEO_SUFFIXES: Final = ('.mp4', '.avi', '.mkv', '.mov', '.webm', '.mpg', '.mpeg', '.m4v')
 
 _EXPECTED: Final = (
-    f'a folder, pattern or file of pictures ({", ".join(IMAGE_SUFFIXES)}) or a video '
+    f'a folder, pattern or file of images ({", ".join(IMAGE_SUFFIXES)}) or a video '
     f'({", ".join(VIDEO_SUFFIXES)})'
 )
 
 
-def find_images(source: str) -> list[Path]:
-    """Return the picture files that a folder, a pattern or a file stands for, sorted by name.
+def find_images(source: str | Path, *, subfolders: bool = False) -> list[Path]:
+    """Return the image files that a folder, a pattern or a file stands for, sorted by name.
+
+    Args:
+        source: a folder; a glob pattern, in which ``**`` stands for any subfolders; or a file.
+        subfolders: read the folders below a folder too; hidden ones are left out.
 
     Raises:
-        ConfigError: there is none; the message says whether the place or the pictures are missing.
+        ConfigError: there is none; the message says whether the place or the images are missing.
     """
     path = Path(source).expanduser()
     if path.is_dir():
-        found = list(path.iterdir())
+        found = _below(path) if subfolders else list(path.iterdir())
         what = 'this folder holds'
     elif path.is_file():
         found, what = [path], 'its suffix says that it is'
     else:
         found = [Path(name) for name in glob.glob(str(path), recursive=True)]
         if not found:
-            missing = 'no file matches' if glob.has_magic(source) else 'does not exist'
-            raise ConfigError(source, missing, fix=f'give {_EXPECTED}')
+            missing = 'no file matches' if glob.has_magic(str(path)) else 'does not exist'
+            raise ConfigError(str(source), missing, fix=f'give {_EXPECTED}')
         what = 'this pattern finds'
-    images = sorted(file for file in found if file.suffix.lower() in IMAGE_SUFFIXES)
+    images = sorted(f for f in found if f.suffix.lower() in IMAGE_SUFFIXES and not f.is_dir())
     if not images:
         others = '' if path.is_file() else f' ({len(found)} other files)'
-        raise ConfigError(source, f'{what} no picture{others}', fix=f'give {_EXPECTED}')
+        raise ConfigError(str(source), f'{what} no image{others}', fix=f'give {_EXPECTED}')
     return images
+
+
+def _below(folder: Path) -> list[Path]:
+    """Return all that is in a folder and those below, but nothing that is hidden."""
+    below = ((path, path.relative_to(folder).parts) for path in folder.rglob('*'))
+    return [path for path, parts in below if not any(part.startswith('.') for part in parts)]
 
 
 @dataclass(frozen=True)
 class ImageSource:
-    """All pictures of one source.
+    """All images of one source.
 
     Attributes:
-        source: folder, glob pattern, picture file or video file.
-        unreadable: told of each picture that cannot be decoded, which is then left out; None
-            makes it an error.
+        source: folder, glob pattern, image file or video file.
+        unreadable: called with the reason for each image that cannot be decoded, which is then
+            left out; None makes it an error.
     """
 
     source: str
@@ -77,7 +87,7 @@ class ImageSource:
         return path.is_file() and path.suffix.lower() in VIDEO_SUFFIXES
 
     def __iter__(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
-        """Yield a name and the picture: uint8 (height, width, 3), BGR.
+        """Yield a name and the image: uint8 (height, width, 3), BGR.
 
         Raises:
             ConfigError: a file cannot be decoded.

@@ -38,7 +38,7 @@ def user_path(text: str) -> Path:
 
 
 def check_output_file(path: Path | None) -> None:
-    """Find out before the work whether a file can stand there.
+    """Find out before the work whether a file can be written there.
 
     Raises:
         ConfigError: its folder does not exist or takes no files, or it is one.
@@ -46,14 +46,10 @@ def check_output_file(path: Path | None) -> None:
     if path is None:
         return
     if not path.parent.is_dir() or path.is_dir():
-        raise ConfigError(
-            str(path),
-            'no such folder, or a folder',
-            expected='a file to write, in a folder that exists',
-        )
-    if path.exists() and not path.is_file():  # a terminal, a pipe
-        return
-    _check_writable(path, path.parent)
+        found, expected = 'no such folder, or a folder', 'a file to write, in a folder that exists'
+        raise ConfigError(str(path), found, expected=expected)
+    if not path.exists() or path.is_file():  # else a terminal, a pipe
+        _check_writable(path, path.parent)
 
 
 def check_output_folder(path: Path | None) -> None:
@@ -65,11 +61,8 @@ def check_output_folder(path: Path | None) -> None:
     if path is None:
         return
     if not path.parent.is_dir() or (path.exists() and not path.is_dir()):
-        raise ConfigError(
-            str(path),
-            'no such folder, or a file',
-            expected='a folder to write, in one that exists',
-        )
+        found, expected = 'no such folder, or a file', 'a folder to write, in one that exists'
+        raise ConfigError(str(path), found, expected=expected)
     _check_writable(path, path if path.is_dir() else path.parent)
 
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from trt_perception.detections import Detections
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco import coco_rows
+from trt_perception.files.atomic_files import make_folder
 from trt_perception.images.drawing import draw_detections
 
 __all__ = ['Results', 'VideoOutput', 'write_picture']
@@ -176,10 +177,7 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
             )
 
     def _open(self, size_wh: tuple[int, int]) -> None:
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(str(self._path), f'cannot be written: {error.strerror}') from error
+        make_folder(self._path.parent)
         code = cv2.VideoWriter.fourcc(*'mp4v')
         writer = cv2.VideoWriter(str(self._temporary), code, self._fps, size_wh)
         if not writer.isOpened():

@@ -26,13 +26,13 @@ from trt_perception.evaluation.compare import ModelAccuracy
 from trt_perception.evaluation.compare import accuracy_report
 from trt_perception.evaluation.compare import evaluate_model
 from trt_perception.evaluation.dataset import Dataset
-from trt_perception.evaluation.images import find_all_images
 from trt_perception.evaluation.pictures import write_worst
 from trt_perception.evaluation.plots import plot_accuracy
 from trt_perception.evaluation.run import open_for_evaluation
 from trt_perception.files.atomic_files import make_folder
 from trt_perception.files.atomic_files import write_json
 from trt_perception.files.plot_files import check_plot
+from trt_perception.images.image_source import find_images
 from trt_perception.model.model_file import ModelFile
 from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.open_pipeline import open_offline
@@ -102,9 +102,8 @@ def _prepare(options: argparse.Namespace) -> _Job:
     if options.annotations is None:
         _check_without_annotations(options)
     class_map = read_class_map(options.class_map) if options.class_map else {}
-    dataset = Dataset.of(
-        find_all_images(options.images), options.annotations, allow_missing=options.allow_missing
-    )
+    images = find_images(options.images, subfolders=True)
+    dataset = Dataset.of(images, options.annotations, allow_missing=options.allow_missing)
     if missing := dataset.missing:
         first = ', '.join(missing[:5]) + (', …' if len(missing) > 5 else '')
         sentence = f'annotated images without a file, left out ({len(missing)}): {first}'

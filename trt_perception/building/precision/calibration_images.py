@@ -7,7 +7,6 @@ Non-guarantee: that the images look like what the robot sees; nobody but the use
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import random
 import re
@@ -27,7 +26,7 @@ import numpy.typing as npt
 from trt_perception.errors import ConfigError
 from trt_perception.errors import ImageError
 from trt_perception.files.regular_files import read_regular
-from trt_perception.images.image_source import IMAGE_SUFFIXES
+from trt_perception.images.image_source import find_images
 from trt_perception.images.picture_files import MAX_BYTES
 from trt_perception.images.picture_files import read_picture
 
@@ -38,7 +37,6 @@ FEWEST: Final = 8
 #: Below this a warning; docs/calibration.md shows what more images change.
 FEW: Final = 100
 
-_MOST_FOUND: Final = 1_000_000
 _LIST_SUFFIXES: Final = ('.txt', '.lst', '.list')
 _THUMBNAIL: Final = (32, 32)
 # In grey levels, of 255: noise and JPEG change less than this between two takes of one scene.
@@ -103,50 +101,8 @@ def select_images(source: str | Path, limit: int = 300, seed: int = 0) -> ImageS
 def find_files(source: str | Path) -> list[Path]:
     """Return all image files that a source stands for, sorted naturally; see select_images."""
     path = Path(source).expanduser()
-    if path.is_dir():
-        candidates: Iterator[Path] = _below(path)
-    elif path.is_file() and path.suffix.lower() in _LIST_SUFFIXES:
-        return sorted(_listed(path), key=_natural)
-    elif path.is_file():
-        candidates = iter([path])
-    elif glob.has_magic(str(path)):
-        candidates = map(Path, glob.iglob(str(path), recursive=True))
-    else:
-        raise ConfigError(
-            str(source),
-            'no such file or folder',
-            fix=(
-                'give a folder of images, a glob pattern in quotes, or a text file '
-                f'({", ".join(_LIST_SUFFIXES)}) with one path a line'
-            ),
-        )
-    images: list[Path] = []
-    others = 0
-    for candidate in candidates:
-        if candidate.suffix.lower() in IMAGE_SUFFIXES and candidate.is_file():
-            images.append(candidate)
-        else:
-            others += 1
-        if len(images) > _MOST_FOUND:
-            raise ConfigError(
-                str(source),
-                f'more than {_MOST_FOUND} images',
-                fix='name a narrower folder or pattern',
-            )
-    if not images:
-        raise ConfigError(
-            str(source),
-            f'none among {others} other entries',
-            expected=f'images ({", ".join(IMAGE_SUFFIXES)})',
-        )
-    return sorted(images, key=_natural)
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    for path in folder.rglob('*'):
-        hidden = any(part.startswith('.') for part in path.relative_to(folder).parts)
-        if not hidden and not path.is_dir():
-            yield path
+    is_list = path.is_file() and path.suffix.lower() in _LIST_SUFFIXES
+    return sorted(_listed(path) if is_list else find_images(path, subfolders=True), key=_natural)
 
 
 def _listed(path: Path) -> list[Path]:

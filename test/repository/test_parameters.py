@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 import yaml
 from ament_index_python.packages import get_package_share_directory
+from docs_pages import ROOT
+from docs_pages import load_script
 
 from trt_perception.config import PARAMETERS
 from trt_perception.config import DetectorConfig
-from trt_perception.tools import parameter_files
 
-ROOT = Path(__file__).resolve().parents[2]
+parameter_files = load_script('tables/parameter_files.py')
 MADE = {
     'config/detect.yaml': parameter_files.yaml_text,
     'docs/parameters.md': parameter_files.markdown_text,
@@ -20,7 +21,7 @@ MADE = {
 @pytest.mark.parametrize('name', MADE)
 def test_file_is_what_the_table_makes(name):
     text = (ROOT / name).read_text(encoding='utf-8')
-    hint = 'run: python -m trt_perception.tools.parameter_files'
+    hint = 'run: PYTHONPATH=. python3 scripts/tables/parameter_files.py'
     assert text == MADE[name](), hint
 
 

@@ -1,6 +1,6 @@
 """Writes config/detect.yaml and docs/parameters.md from the parameter table.
 
-Run it in the root of a checkout: python -m trt_perception.tools.parameter_files
+Run it in the root of a checkout: PYTHONPATH=. python3 scripts/tables/parameter_files.py
 """
 
 from __future__ import annotations
@@ -8,31 +8,28 @@ from __future__ import annotations
 import json
 import textwrap
 from pathlib import Path
-from typing import Any
 
 from trt_perception.config import PARAMETERS
 
-__all__ = ['main', 'markdown_text', 'yaml_text']
-
-_YAML_HEAD = """\
+YAML_HEAD = """\
 # Parameters of detector_node: all of them, with their defaults. Reference: docs/parameters.md
-# Made from trt_perception/config.py by: python -m trt_perception.tools.parameter_files
+# Made from trt_perception/config.py by: PYTHONPATH=. python3 scripts/tables/parameter_files.py
 # Copy it, change what you need, and start:
 #   ros2 launch trt_perception detect.launch.py params_file:=/path/to/my.yaml
 /**:
   ros__parameters:
 """
-_MARKDOWN_HEAD = """\
+MARKDOWN_HEAD = """\
 # Parameters
 
-Made from `trt_perception/config.py` by `python -m trt_perception.tools.parameter_files`.
+Made from `trt_perception/config.py` by `PYTHONPATH=. python3 scripts/tables/parameter_files.py`.
 
 *Live* parameters may change at any time (`ros2 param set /detector confidence_threshold 0.4`) and
 act from the next frame on. The others are fixed while the node is configured: run
 `ros2 lifecycle set /detector deactivate` and `ros2 lifecycle set /detector cleanup` first. An
 unknown name, a wrong type or a value out of range is refused, at the start with exit code 2.
 
-`detect.launch.py` takes each parameter that is no list as an argument of the same name
+`detect.launch.py` takes each parameter that is not a list as an argument of the same name
 (`confidence_threshold:=0.4`), which wins over the parameter file.
 
 The `model.*` parameters say what a [manifest](manifest.md) says, and win over it. They are needed
@@ -44,9 +41,9 @@ an error that lists the names to set.
 """
 
 
-def yaml_text() -> str:
+def yaml_text():
     """Return config/detect.yaml."""
-    lines = [_YAML_HEAD]
+    lines = [YAML_HEAD]
     group = ''
     for parameter in PARAMETERS:
         head, _, leaf = parameter.name.rpartition('.')
@@ -59,32 +56,32 @@ def yaml_text() -> str:
             textwrap.fill(
                 comment, 99, initial_indent=f'{indent}# ', subsequent_indent=f'{indent}# '
             ),
-            f'\n{indent}{leaf}: {_yaml_value(parameter.default)}\n',
+            f'\n{indent}{leaf}: {yaml_value(parameter.default)}\n',
         ]
     return ''.join(lines)
 
 
-def markdown_text() -> str:
+def markdown_text():
     """Return docs/parameters.md."""
     rows = []
     for parameter in PARAMETERS:
         cells = (
             f'`{parameter.name}`',
             parameter.kind,
-            f'`{_yaml_value(parameter.default)}`',
+            f'`{yaml_value(parameter.default)}`',
             parameter.allowed.strip('().'),
             'yes' if parameter.live else '',
             parameter.description,
         )
         rows.append(f'| {" | ".join(cells)} |\n')
-    return _MARKDOWN_HEAD + ''.join(rows)
+    return MARKDOWN_HEAD + ''.join(rows)
 
 
-def _yaml_value(value: Any) -> str:
+def yaml_value(value):
     return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 
-def main() -> None:
+def main():
     """Write both files below the working folder."""
     for name, text in (
         ('config/detect.yaml', yaml_text()),

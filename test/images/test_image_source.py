@@ -1,0 +1,47 @@
+"""Which image files a folder, a pattern or a file stands for."""
+
+import pytest
+
+from trt_perception.errors import ConfigError
+from trt_perception.images.image_source import find_images
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ('c.PNG', 'b/a.jpg', 'b/.hidden/d.jpg', 'b/._a.jpg', 'notes.txt', 'e.png/f.bmp'):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def names(folder, source, **options):
+    return [path.relative_to(folder).as_posix() for path in find_images(source, **options)]
+
+
+def test_images_of_a_folder(folder):
+    assert names(folder, folder) == ['c.PNG']
+    assert names(folder, str(folder), subfolders=True) == ['b/a.jpg', 'c.PNG', 'e.png/f.bmp']
+
+
+def test_images_of_a_pattern_and_a_file(folder):
+    assert names(folder, folder / 'b' / '*.jpg') == ['b/a.jpg']
+    assert names(folder, folder / '**' / '[ac].*') == ['b/a.jpg', 'c.PNG']
+    assert names(folder, folder / 'c.PNG', subfolders=True) == ['c.PNG']
+
+
+@pytest.mark.parametrize('subfolders', [False, True])
+@pytest.mark.parametrize(
+    ('source', 'found'),
+    [
+        ('empty', 'this folder holds no image (0 other files)'),
+        ('gone', 'does not exist'),
+        ('*.gif', 'no file matches'),
+        ('*.txt', 'this pattern finds no image (1 other files)'),
+        ('notes.txt', 'its suffix says that it is no image'),
+    ],
+)
+def test_no_images(folder, source, found, subfolders):
+    (folder / 'empty').mkdir()
+    with pytest.raises(ConfigError) as caught:
+        find_images(folder / source, subfolders=subfolders)
+    assert (caught.value.subject, caught.value.found) == (str(folder / source), found)
