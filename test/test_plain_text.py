@@ -18,7 +18,7 @@ from trt_perception.plain_text import shown
 #: What Unicode calls control, line end, paragraph end and half of a pair; and what turns text.
 ACTING = [
     *(chr(code) for code in range(0x10000) if unicodedata.category(chr(code)) in ('Cc', 'Cs')),
-    *'\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069',
+    *'\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069',
 ]
 
 
@@ -43,7 +43,7 @@ def test_what_is_no_short_text(name):
 
 
 def test_every_character_that_acts_is_refused():
-    assert len(ACTING) == 65 + 2048 + 11
+    assert len(ACTING) == 65 + 2048 + 14
     for character in ACTING:
         fault = name_fault(f'cat{character}dog')
         assert f'(got U+{ord(character):04X} in ' in fault

@@ -28,10 +28,10 @@ MAX_CLASSES: Final = 65536
 MAX_NAME_LENGTH: Final = 256
 #: As long as Linux takes one.
 MAX_PATH_LENGTH: Final = 4096
-# Unicode's control characters, its own ends of lines, what sets the direction of writing, and
-# halves of a surrogate pair, which no encoding can write.
+# Unicode's control characters, its own ends of lines, its twelve Bidi_Control characters, which
+# set the direction of writing, and halves of a surrogate pair, which no encoding can write.
 _ACTING: Final = re.compile(
-    '[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]'
+    '[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]'
 )
 _ACTING_IN_LINES: Final = re.compile(rf'(?![\n\t]){_ACTING.pattern}')
 # Each comparison costs the product of both lengths.

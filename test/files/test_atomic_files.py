@@ -69,17 +69,19 @@ def test_when_one_cannot_be_written_none_is_changed(tmp_path, existing):
 @pytest.mark.parametrize('existing', [True, False])
 @pytest.mark.parametrize('error', [OSError(5, 'Input/output error'), KeyboardInterrupt()])
 @pytest.mark.parametrize('links', [True, False])
+@pytest.mark.parametrize('stem', ['', 'x' * 100])
 def test_a_rename_that_fails_takes_back_those_before(
-    tmp_path, monkeypatch, existing, error, links
+    tmp_path, monkeypatch, existing, error, links, stem
 ):
+    first, second = tmp_path / f'{stem}a', tmp_path / f'{stem}b'
     if existing:
-        (tmp_path / 'a').write_bytes(b'old a')
-        (tmp_path / 'b').write_bytes(b'old b')
+        first.write_bytes(b'old a')
+        second.write_bytes(b'old b')
     before = listing(tmp_path)
     replace = Path.replace
 
     def refuse(self, target):
-        if target == tmp_path / 'b' and self.read_bytes() == b'new b':
+        if target == second and self.read_bytes() == b'new b':
             raise error
         return replace(self, target)
 
@@ -90,7 +92,7 @@ def test_a_rename_that_fails_takes_back_those_before(
     if not links:
         monkeypatch.setattr(os, 'link', no_links)
     with pytest.raises((WriteError, KeyboardInterrupt)):
-        write_together({tmp_path / 'a': b'new a', tmp_path / 'b': b'new b'})
+        write_together({first: b'new a', second: b'new b'})
     assert listing(tmp_path) == before
 
 

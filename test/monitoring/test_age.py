@@ -86,3 +86,7 @@ def test_the_last_images_count():
     for milliseconds in (500, 10, 20):
         age.take(NOW - milliseconds * 10**6, NOW, 0.0)
     assert age.percentiles_ms() == pytest.approx((15.0, 19.9))
+
+
+def test_images_without_a_stamp_leave_no_age_of_those_before():
+    assert after([(NOW - 30 * 10**6, NOW), *[(0, NOW)] * 512]) == (None, '')

@@ -123,7 +123,7 @@ def test_one_unknown_type_among_others(detector):
     def parameters(threshold):
         return [
             parameter('confidence_threshold', 3, double_value=threshold),
-            parameter('iou_threshold', 255, double_value=0.5),
+            parameter('class_filter', 255, double_value=0.5),
             parameter('max_detections', 2, integer_value=-1),
             parameter('iou_threshold', 3, double_value=threshold),
         ]
@@ -135,6 +135,18 @@ def test_one_unknown_type_among_others(detector):
     assert not answer.result.successful
     assert detector.get('confidence_threshold') == detector.get('iou_threshold') == 0.375
     detector.set_well(confidence_threshold=0.25, iou_threshold=0.45)
+
+
+def test_a_parameter_that_one_request_names_again(detector):
+    again = [parameter('iou_threshold', 3, double_value=value) for value in (0.5, 0.25)]
+    answer = ask(detector, 'set_parameters', parameters=again)
+    assert [result.successful for result in answer.results] == [False, False]
+    assert "each once in one request (got 'iou_threshold' twice)" in answer.results[0].reason
+    answer = ask(detector, 'set_parameters_atomically', parameters=again)
+    assert not answer.result.successful
+    assert detector.get('iou_threshold') == 0.45
+    # An answer of many times what was asked: a long list, named 200 times.
+    assert ask(detector, 'get_parameters', names=['class_filter'] * 200).values == []
 
 
 @pytest.mark.parametrize('service', ['set_parameters', 'set_parameters_atomically'])

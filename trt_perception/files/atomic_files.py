@@ -39,7 +39,7 @@ def write_together(files: Mapping[Path, bytes]) -> None:
             if path not in special:
                 written.append((_write_beside(path, content), path))
         for temporary, path in written:
-            backup = _backup(path)
+            backup = _backup(path, temporary)
             renamed.append((path, backup))
             try:
                 temporary.replace(path)
@@ -128,13 +128,11 @@ def _problem(path: Path, error: OSError, size: int = 0) -> WriteError:
     return WriteError(str(path), f'cannot be written: {reason}{room}', fix='nothing was changed')
 
 
-def _backup(path: Path) -> Path | None:
-    """Give an existing file a second name, to come back to; None where there is none."""
+def _backup(path: Path, temporary: Path) -> Path | None:
+    """Give an existing file a second name, that of what replaces it and more; None without one."""
     if not os.path.lexists(path):
         return None
-    backup = path.with_name(f'.{path.name[:64]}.{os.getpid()}.old')
-    with contextlib.suppress(OSError):
-        backup.unlink(missing_ok=True)
+    backup = temporary.with_name(f'{temporary.name}.old')  # nobody else's: mkstemp made the name
     try:
         try:
             os.link(path, backup, follow_symlinks=False)

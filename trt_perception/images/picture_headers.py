@@ -53,8 +53,10 @@ _TIFF_COLORS: Final = (0, 1, 2, 3, 5)
 _TIFF_METHODS: Final = (1, 5, 8, 32946, 32773)
 _TIFF_PAGES: Final = 1000
 _TILE_SIDE: Final = 4096
-# Writers take strips of some size, however small the picture is.
+# Writers take strips of some size, however small the picture is; and tiles, all of which are
+# decoded whole, although most of one may lie outside the picture.
 _STRIP_PIXELS: Final = 2**22
+_TILED_PIXELS: Final = 2**24
 
 
 def declared_size(content: npt.NDArray[np.uint8]) -> tuple[int, int] | None:
@@ -233,7 +235,16 @@ class _Tiff:
                 f'tiles of {wide}x{high}',
                 expected=f'{_TILE_SIDE} pixels a side at most',
             )
-        return -(-width // wide) * -(-height // high)
+        parts = -(-width // wide) * -(-height // high)
+        most = max(2 * width * height, _TILED_PIXELS)
+        if parts * wide * high > most:
+            raise ImageError(
+                'not_decodable',
+                'TIFF',
+                f'{parts} tiles of {wide}x{high} for {width}x{height} pixels',
+                expected=f'{most} pixels in all tiles at most',
+            )
+        return parts
 
     def _strips(self, width: int, height: int) -> int:
         rows = self._number(_ROWS, 2**32 - 1)

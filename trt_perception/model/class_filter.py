@@ -40,9 +40,14 @@ def _found(
     """Return indices and names that are unknown."""
     if not wanted:
         return (), ()
-    by_name = {name: index for index, name in enumerate(class_names)}
+    by_name = _indices(class_names)
     known = {by_name[name] for name in wanted if name in by_name}
     return tuple(sorted(known)), tuple(name for name in wanted if name not in by_name)
+
+
+@functools.lru_cache(maxsize=2)
+def _indices(class_names: tuple[str, ...]) -> dict[str, int]:
+    return {name: index for index, name in enumerate(class_names)}
 
 
 def _few(names: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Final
 
@@ -42,6 +43,7 @@ class AgeOfOutput:
             time_s: of a clock that only goes forward.
         """
         if not stamp_ns:
+            self._ages_ms.append(math.nan)  # so that older ages leave the window
             self._doubt = None
             return
         age_ns = clock_ns - stamp_ns
@@ -55,7 +57,7 @@ class AgeOfOutput:
 
     def percentiles_ms(self) -> tuple[float, float] | None:
         """Return p50 and p99 of the last images, None where no stamp has shown an age."""
-        ages = list(self._ages_ms)
+        ages = [age for age in list(self._ages_ms) if not math.isnan(age)]
         if not ages:
             return None
         p50, p99 = np.percentile(ages, [50, 99])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 from typing import Final
@@ -46,11 +47,13 @@ def _answering(
     kind: Any = service.srv_type
 
     def answer(request: Any, response: Any) -> Any:
-        # One parameter named hundreds of times: nothing else would go on meanwhile.
+        # One parameter named again and again: nothing else would go on meanwhile.
         count = max(len(getattr(request, name, ())) for name in _LISTS)
         if count > _MOST_NAMED:
             reason = f'at most {_MOST_NAMED} in one request (got {count})'
             return _refusal(service, request, reason)
+        if twice := _named_twice(request):
+            return _refusal(service, request, f'each once in one request (got {twice} twice)')
         if kind is SetParameters and count != 1:  # none fails with another
             for parameter in request.parameters:
                 single = SetParameters.Request(parameters=[parameter])
@@ -66,6 +69,13 @@ def _answering(
             return _refusal(service, request, f'{type(error).__name__}: {error}')
 
     return answer
+
+
+def _named_twice(request: Any) -> str:
+    """Return a parameter that a request names more than once, empty where there is none."""
+    named = [each.name for each in getattr(request, 'parameters', ())]
+    named += getattr(request, 'names', ())
+    return next((shown(name) for name, count in Counter(named).items() if count > 1), '')
 
 
 def _unknown_type(parameter: ParameterMessage) -> str:
