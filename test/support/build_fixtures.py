@@ -1,0 +1,104 @@
+"""Fixtures for tests that build engines of the digits, as a plugin: pytest_plugins names it.
+
+What does not change between the builds of a file is done once: its caches are shared, and onnxslim
+slims equal models once.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import pytest
+from detector_models import report_of
+from detector_models import run
+from digits import DIGITS
+from onnx import numpy_helper
+
+from trt_perception.building import engine_steps
+from trt_perception.building import validation
+from trt_perception.building.accuracy_gate import opened
+from trt_perception.building.engine import capabilities
+from trt_perception.building.engine.verify import EngineLatency
+from trt_perception.building.engine.verify import Verified
+from trt_perception.building.precision import calibrate
+from trt_perception.model.manifest import parse_manifest
+from trt_perception.model.model_file import read_model_file
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _once(tmp_path_factory):
+    import onnxslim  # takes 0.8 s, and whoever only collects tests needs it not
+
+    real, slimmed = onnxslim.slim, {}
+
+    def slim(model):
+        content = model.SerializeToString(deterministic=True)
+        if content not in slimmed:
+            slimmed[content] = real(model).SerializeToString()
+        return onnx.load_from_string(slimmed[content])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
+        patch.setattr(onnxslim, 'slim', slim)
+        yield
+
+
+@pytest.fixture
+def build(tmp_path):
+    """Return a function that builds the digits and returns exit code, report and manifest."""
+
+    def built(*words, onnx_file=DIGITS):
+        engine, report = tmp_path / 'digits.engine', tmp_path / 'r.json'
+        code = run('--onnx', onnx_file, '--output', engine, '--json', report, *words)
+        beside = engine.with_name('digits.engine.json')
+        manifest = parse_manifest(beside.read_bytes(), 'm') if beside.exists() else None
+        return SimpleNamespace(code=code, report=report_of(report), manifest=manifest)
+
+    return built
+
+
+@pytest.fixture
+def spoil(monkeypatch):
+    """Return a function that makes the quantisation cut all data at a share of their range."""
+
+    def spoiled(share):
+        real = calibrate.quantise
+
+        def quantise(*arguments, **named):
+            done = real(*arguments, **named)
+            index = {tensor.name: tensor for tensor in done.model.graph.initializer}
+            scales = {n.input[1] for n in done.model.graph.node if n.op_type == 'QuantizeLinear'}
+            for name in scales:
+                scale = numpy_helper.to_array(index[name]) * np.float32(share)
+                index[name].CopyFrom(numpy_helper.from_array(np.asarray(scale), name))
+            return done
+
+        monkeypatch.setattr(calibrate, 'quantise', quantise)
+
+    return spoiled
+
+
+@pytest.fixture
+def gpu_that_runs(monkeypatch):
+    """Return a function that has engines run as on a GPU, and find what an ONNX file finds."""
+
+    def stand_in_for(model):
+        seen = Verified((), {}, 1024, EngineLatency(1.0, 1.0))
+        monkeypatch.setattr(engine_steps, 'runs_here', lambda *_: '')
+        monkeypatch.setattr(engine_steps, 'verify_engine', lambda *_: seen)
+        monkeypatch.setattr(engine_steps, 'Device', lambda _: None)
+        monkeypatch.setattr(engine_steps, 'measure_latency', lambda *_: EngineLatency(2.0, 2.0))
+        monkeypatch.setattr(capabilities, '_NOT_BY_ONNX_RUNTIME', {})
+        engines = []
+
+        def stand_in(file):
+            if not file.is_onnx:
+                engines.append(file)
+                file = read_model_file(model)
+            return opened(file)
+
+        monkeypatch.setattr(validation, 'opened', stand_in)
+        monkeypatch.setattr('trt_perception.building.accuracy_gate.opened', stand_in)
+        return engines
+
+    return stand_in_for
