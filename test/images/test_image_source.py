@@ -2,6 +2,7 @@
 
 import pytest
 
+from trt_perception.building.precision.calibration_images import find_files
 from trt_perception.errors import ConfigError
 from trt_perception.images.image_source import find_images
 
@@ -27,6 +28,25 @@ def test_images_of_a_pattern_and_a_file(folder):
     assert names(folder, folder / 'b' / '*.jpg') == ['b/a.jpg']
     assert names(folder, folder / '**' / '[ac].*') == ['b/a.jpg', 'c.PNG']
     assert names(folder, folder / 'c.PNG', subfolders=True) == ['c.PNG']
+
+
+def test_links_that_lead_round_are_not_followed(folder):
+    for name in ('one', 'two'):
+        (folder / name).symlink_to(folder)
+    assert names(folder, folder / '**' / '*.jpg') == ['b/a.jpg']
+    assert names(folder, folder / '**') == ['b/a.jpg', 'c.PNG', 'e.png/f.bmp']
+    assert names(folder, folder, subfolders=True) == ['b/a.jpg', 'c.PNG', 'e.png/f.bmp']
+    assert names(folder, folder / 'one' / 'b' / '*.jpg') == ['one/b/a.jpg']  # named, so followed
+
+
+@pytest.mark.parametrize('source', ['~nobody_is_called_so/a.jpg', 'x' * 300, 'x' * 5000])
+@pytest.mark.parametrize('find', [find_images, find_files])
+def test_paths_that_cannot_be(source, find, tmp_path):
+    with pytest.raises(ConfigError, match='does not exist'):
+        find(source)
+    (tmp_path / 'list.txt').write_text(source)
+    with pytest.raises(ConfigError, match='no such file'):
+        find_files(tmp_path / 'list.txt')
 
 
 @pytest.mark.parametrize('subfolders', [False, True])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import glob
+import itertools
+import os
 from collections.abc import Callable
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,20 +35,22 @@ def find_images(source: str | Path, *, subfolders: bool = False) -> list[Path]:
     """Return the image files that a folder, a pattern or a file stands for, sorted by name.
 
     Args:
-        source: a folder; a glob pattern, in which ``**`` stands for any subfolders; or a file.
+        source: a folder; a glob pattern, in which ``**`` stands for any subfolders that are no
+            links; or a file.
         subfolders: read the folders below a folder too; hidden ones are left out.
 
     Raises:
         ConfigError: there is none; the message says whether the place or the images are missing.
     """
-    path = Path(source).expanduser()
-    if path.is_dir():
+    path = Path(os.path.expanduser(source))
+    # Not Path.is_dir, which raises where a name is too long.
+    if os.path.isdir(path):
         found = _below(path) if subfolders else list(path.iterdir())
         what = 'this folder holds'
-    elif path.is_file():
+    elif os.path.isfile(path):
         found, what = [path], 'its suffix says that it is'
     else:
-        found = [Path(name) for name in glob.glob(str(path), recursive=True)]
+        found = _matching(path)
         if not found:
             missing = 'no file matches' if glob.has_magic(str(path)) else 'does not exist'
             raise ConfigError(str(source), missing, fix=f'give {_EXPECTED}')
@@ -58,10 +62,20 @@ def find_images(source: str | Path, *, subfolders: bool = False) -> list[Path]:
     return images
 
 
-def _below(folder: Path) -> list[Path]:
+def _below(folder: Path, pattern: str = '**/*') -> list[Path]:
     """Return all that is in a folder and those below, but nothing that is hidden."""
-    below = ((path, path.relative_to(folder).parts) for path in folder.rglob('*'))
+    below = ((path, path.relative_to(folder).parts) for path in folder.glob(pattern))
     return [path for path, parts in below if not any(part.startswith('.') for part in parts)]
+
+
+def _matching(pattern: Path) -> list[Path]:
+    """Return what a glob pattern finds; unlike glob, without going round where links lead."""
+    parts = pattern.parts
+    fixed = list(itertools.takewhile(lambda part: not glob.has_magic(part), parts))
+    rest = list(parts[len(fixed) :])
+    if rest and rest[-1] == '**':
+        rest.append('*')
+    return _below(Path(*fixed), '/'.join(rest)) if rest else []
 
 
 @dataclass(frozen=True)
@@ -83,8 +97,8 @@ class ImageSource:
 
     @property
     def _is_video(self) -> bool:
-        path = Path(self.source).expanduser()
-        return path.is_file() and path.suffix.lower() in VIDEO_SUFFIXES
+        path = Path(os.path.expanduser(self.source))
+        return os.path.isfile(path) and path.suffix.lower() in VIDEO_SUFFIXES
 
     def __iter__(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
         """Yield a name and the image: uint8 (height, width, 3), BGR.
@@ -108,7 +122,7 @@ class ImageSource:
             yield path.name, bgr
 
     def _video(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
-        path = Path(self.source).expanduser()
+        path = Path(os.path.expanduser(self.source))
         video = cv2.VideoCapture(str(path))
         try:
             size_wh = _declared_size(video, path)

@@ -89,8 +89,8 @@ def make_plan(sources: Sequence[str], folder: Path, *, draw: bool, overwrite: bo
 
 
 def _files(source: str) -> Iterator[Path]:
-    path = Path(source).expanduser()
-    if path.is_file() and _is_video(path):
+    path = Path(os.path.expanduser(source))
+    if os.path.isfile(path) and _is_video(path):
         yield path
     else:
         yield from find_images(source)

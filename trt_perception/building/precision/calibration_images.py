@@ -8,6 +8,7 @@ Non-guarantee: that the images look like what the robot sees; nobody but the use
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import re
 from collections.abc import Callable
@@ -100,8 +101,8 @@ def select_images(source: str | Path, limit: int = 300, seed: int = 0) -> ImageS
 
 def find_files(source: str | Path) -> list[Path]:
     """Return all image files that a source stands for, sorted naturally; see select_images."""
-    path = Path(source).expanduser()
-    is_list = path.is_file() and path.suffix.lower() in _LIST_SUFFIXES
+    path = Path(os.path.expanduser(source))
+    is_list = os.path.isfile(path) and path.suffix.lower() in _LIST_SUFFIXES
     return sorted(_listed(path) if is_list else find_images(path, subfolders=True), key=_natural)
 
 
@@ -115,8 +116,8 @@ def _listed(path: Path) -> list[Path]:
         name = line.strip()
         if not name or name.startswith('#'):
             continue
-        file = path.parent / Path(name).expanduser()
-        if not file.is_file():
+        file = path.parent / os.path.expanduser(name)
+        if not os.path.isfile(file):
             raise ConfigError(f'{path}, line {number}', f'no such file: {file}')
         found.append(file)
     if not found:
