@@ -10,7 +10,9 @@ import pytest
 import small_detectors
 
 from trt_perception.building.precision import calibration_cache
-from trt_perception.building.precision.calibration_cache import CacheKey
+from trt_perception.building.precision import calibration_images
+from trt_perception.building.precision.calibration_cache import cache_file
+from trt_perception.building.precision.calibration_cache import calibration_identity
 from trt_perception.building.precision.calibration_cache import read_ranges
 from trt_perception.building.precision.calibration_cache import write_ranges
 from trt_perception.building.precision.calibration_images import select_images
@@ -19,7 +21,6 @@ from trt_perception.model.preprocessing import Preprocessing
 
 SCENES = Path(__file__).resolve().parents[1] / 'data/calibration'
 SMALL = Preprocessing(input_size=(64, 64))
-KEY = CacheKey(model='a1' * 32, images='b2', preprocessing='c3', method='minmax', version='1')
 RANGES = {'x': 1.5, 'y': 0.0}
 
 
@@ -48,43 +49,58 @@ def test_the_second_calibration_takes_the_ranges_of_the_first(tmp_path):
     assert 'calibrating' not in ran
     assert second.model == first.model
     assert again(cache_dir=None).report.cache == 'off'
-    other = again(images=select_images(SCENES, 9))
-    assert 'made from other images' in other.report.cache
-    again()
-    assert 'other preprocessing' in again(preprocessing=replace(SMALL, scale=1.0)).report.cache
-    # The ranges of another method and of another model have files of their own.
-    assert 'no cache' in again(method='percentile').report.cache
+    # Ranges that depend on anything else have files of their own.
     changed, *_ = small_detectors.anchor_free(opset=18)
     changed.graph.initializer[0].raw_data = bytes(len(changed.graph.initializer[0].raw_data))
-    assert 'no cache' in again(model=changed).report.cache
-    assert len(list((tmp_path / 'new' / 'folder').iterdir())) == 3
+    for change in (
+        {'images': select_images(SCENES, 9)},
+        {'preprocessing': replace(SMALL, scale=1.0)},
+        {'method': 'percentile'},
+        {'model': changed},
+    ):
+        assert 'no cache' in again(**change).report.cache
+        assert 'calibrating' in ran
+    assert again().report.cache.startswith('reused: ')
+    assert len(list((tmp_path / 'new' / 'folder').iterdir())) == 5
+
+
+def test_each_image_is_decoded_once_and_not_at_all_where_ranges_are_reused(monkeypatch, tmp_path):
+    model, *_ = small_detectors.raw_maps()
+    images = select_images(SCENES, 8)
+    decode, read = calibration_images.read_image, []
+
+    def counted(path):
+        read.append(path)
+        return decode(path)
+
+    monkeypatch.setattr(calibration_images, 'read_image', counted)
+    for _ in range(2):
+        quantise(model, SMALL, images, cache_dir=tmp_path)
+    assert read == list(images.paths)
 
 
 def test_what_is_written_is_read(tmp_path):
-    assert write_ranges(tmp_path, KEY, RANGES) == ''
-    found, sentence = read_ranges(tmp_path, KEY, ['y', 'x'])
+    path = tmp_path / 'ranges.json'
+    assert write_ranges(path, RANGES) == ''
+    found, sentence = read_ranges(path, ['y', 'x'])
     assert found == RANGES
-    assert sentence == f'reused: {KEY.file(tmp_path)}'
-    assert [path.name for path in tmp_path.iterdir()] == ['a1a1a1a1a1a1a1a1-minmax.json']
-    assert read_ranges(tmp_path, KEY, ['x'])[0] == {'x': 1.5}
-    assert 'lacks 1 of 2 tensors' in read_ranges(tmp_path, KEY, ['x', 'z'])[1]
-
-
-@pytest.mark.parametrize(
-    ('field', 'value', 'said'),
-    [
-        ('model', 'a1' * 31 + 'ff', 'another model'),
-        ('images', 'ff', 'other images'),
-        ('preprocessing', 'ff', 'other preprocessing'),
-        ('method', 'minmax 2', 'another method'),
-        ('version', '2', 'another version of this tool'),
-    ],
-)
-def test_what_differs_is_said(tmp_path, field, value, said):
-    write_ranges(tmp_path, KEY, RANGES)
-    found, sentence = read_ranges(tmp_path, replace(KEY, **{field: value}), ['x'])
+    assert sentence == f'reused: {path}'
+    assert list(tmp_path.iterdir()) == [path]
+    assert read_ranges(path, ['x'])[0] == {'x': 1.5}
+    found, sentence = read_ranges(path, ['x', 'z'])
     assert found is None
-    assert sentence.endswith(f'was made from {said}')
+    assert "damaged (KeyError: 'z')" in sentence
+
+
+def test_each_part_names_another_file(tmp_path):
+    model, *_ = small_detectors.raw_maps()
+    identity = calibration_identity(model, select_images(SCENES, 8), SMALL)
+    parts = [(identity, 'minmax', 1), (identity, 'minmax', 2), (identity, 'entropy', 1)]
+    names = {cache_file(tmp_path, 'json', *each) for each in parts}
+    names.add(cache_file(tmp_path, 'tensorrt', *parts[0]))
+    assert len(names) == 4
+    assert {path.parent for path in names} == {tmp_path}
+    assert cache_file(None, 'json', *parts[0]) is None
 
 
 @pytest.mark.parametrize(
@@ -95,57 +111,56 @@ def test_what_differs_is_said(tmp_path, field, value, said):
         b'[]',
         b'null',
         b'\xff\xfe',
-        b'{"key": {}, "ranges": []}',
-        b'{"key": [], "ranges": {}}',
+        b'"x"',
+        b'1',
+        b'{}',
         b'[' * 100_000,
-        json.dumps({'key': vars(KEY), 'ranges': {'x': float('nan')}}).encode(),
-        json.dumps({'key': vars(KEY), 'ranges': {'x': -1}}).encode(),
-        json.dumps({'key': vars(KEY), 'ranges': {'x': True}}).encode(),
-        json.dumps({'key': vars(KEY), 'ranges': {'x': '1'}}).encode(),
-        json.dumps({'key': vars(KEY)}).encode(),
+        *(json.dumps({'x': value}).encode() for value in (float('nan'), -1, True, '1', None, [1])),
     ],
 )
 def test_a_damaged_cache_is_said_and_not_used(tmp_path, content):
-    KEY.file(tmp_path).write_bytes(content)
-    found, sentence = read_ranges(tmp_path, KEY, ['x'])
+    path = tmp_path / 'ranges.json'
+    path.write_bytes(content)
+    found, sentence = read_ranges(path, ['x'])
     assert found is None
-    assert 'is damaged' in sentence or 'another version' in sentence
-    assert str(KEY.file(tmp_path)) in sentence
+    assert f'the cache {path} is damaged' in sentence
 
 
 def test_a_huge_cache_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(calibration_cache, '_MOST_BYTES', 50)
-    write_ranges(tmp_path, KEY, RANGES)
-    assert 'at most 50 bytes' in read_ranges(tmp_path, KEY, ['x'])[1]
+    path = tmp_path / 'ranges.json'
+    write_ranges(path, RANGES)
+    monkeypatch.setattr(calibration_cache, '_MOST_BYTES', 9)
+    assert 'at most 9 bytes' in read_ranges(path, ['x'])[1]
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path):
     folder = tmp_path / 'file'
     folder.write_text('')
-    assert 'not kept' in write_ranges(folder, KEY, RANGES)
-    assert 'cannot be read' in read_ranges(folder, KEY, ['x'])[1]
+    assert 'not kept' in write_ranges(folder / 'ranges.json', RANGES)
+    assert 'cannot be read' in read_ranges(folder / 'ranges.json', ['x'])[1]
 
 
 def test_nothing_is_left_of_a_write_that_failed(tmp_path, monkeypatch):
-    write_ranges(tmp_path, KEY, RANGES)
+    path = tmp_path / 'ranges.json'
+    write_ranges(path, RANGES)
 
     def full(_descriptor):
         raise OSError(28, 'No space left on device')
 
     monkeypatch.setattr(os, 'fsync', full)
-    assert 'No space left' in write_ranges(tmp_path, KEY, {'x': 9.0})
-    assert read_ranges(tmp_path, KEY, ['x'])[0] == {'x': 1.5}
+    assert 'No space left' in write_ranges(path, {'x': 9.0})
+    assert read_ranges(path, ['x'])[0] == {'x': 1.5}
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_the_key_follows_what_it_is_made_of():
+def test_the_identity_follows_what_it_is_made_of():
     model, *_ = small_detectors.raw_maps()
     images = select_images(SCENES, 8)
-    key = CacheKey.of(model, images, SMALL, 'minmax')
-    assert key == CacheKey.of(
-        onnx.load_from_string(model.SerializeToString()), images, SMALL, 'minmax'
-    )
+    identity = calibration_identity(model, images, SMALL)
+    copied = onnx.load_from_string(model.SerializeToString())
+    assert calibration_identity(copied, images, SMALL) == identity
     changed = replace(SMALL, color_order='bgr')
-    assert CacheKey.of(model, images, changed, 'minmax').preprocessing != key.preprocessing
+    assert calibration_identity(model, images, changed) != identity
+    assert calibration_identity(model, select_images(SCENES, 9), SMALL) != identity
     model.graph.node[0].name += 'x'
-    assert CacheKey.of(model, images, SMALL, 'minmax').model != key.model
+    assert calibration_identity(model, images, SMALL) != identity

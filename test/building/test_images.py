@@ -6,11 +6,12 @@ import cv2
 import numpy as np
 import pytest
 
-from trt_perception.building.precision.calibration_images import check_images
+from trt_perception.building.precision.calibration_images import CheckedImages
 from trt_perception.building.precision.calibration_images import read_image
 from trt_perception.building.precision.calibration_images import select_images
 from trt_perception.errors import ConfigError
 from trt_perception.images.picture_files import frame_of
+from trt_perception.model.preprocessing import Preprocessing
 
 NAMES = ['img1.png', 'img2.png', 'img10.png', 'img20.jpg', 'sub/img3.png', 'sub/IMG4.PNG']
 
@@ -40,7 +41,15 @@ def names(images, folder):
 
 
 def check(images, input_size=(64, 48)):
-    return check_images(images, input_size, progress=lambda *_: None)
+    """Read all images; return the warnings."""
+    done = []
+    checked = CheckedImages(
+        images, Preprocessing(input_size), lambda _step, *counts: done.append(counts)
+    )
+    found = [(path, tensor.shape) for path, tensor in checked]
+    assert found == [(path, (1, 3, *input_size[::-1])) for path in images.paths]
+    assert done == [(number, len(found)) for number in range(len(found) + 1)]
+    return tuple(checked.warnings)
 
 
 def test_a_folder_is_read_with_its_subfolders_in_natural_order(folder):
@@ -116,11 +125,6 @@ def test_no_images(tmp_path, source, message):
     (tmp_path / 'empty' / 'readme.md').write_text('')
     with pytest.raises(ConfigError, match=message):
         select_images(tmp_path / source)
-
-
-def test_a_limit_below_one(folder):
-    with pytest.raises(ConfigError, match='at least 1'):
-        select_images(folder, 0)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ from test_quantise import session
 
 from trt_perception.building.graph.quantise_check import check_quantised
 from trt_perception.building.precision import quantise_modelopt
-from trt_perception.building.precision.calibration_cache import CacheKey
 from trt_perception.building.precision.calibration_images import select_images
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.building.precision.quantise import quantise
@@ -204,9 +203,8 @@ def test_a_range_that_is_no_float32_is_damage(images, tmp_path, value):
     exact = quantise(model, SMALL, images, cache_dir=tmp_path)
     (path,) = tmp_path.iterdir()
     content = json.loads(path.read_text())
-    assert content['key'] == vars(CacheKey(**content['key']))
-    content['ranges'] = dict.fromkeys(content['ranges'], value)
-    path.write_text(json.dumps(content))
+    assert content
+    path.write_text(json.dumps(dict.fromkeys(content, value)))
     done = quantise(model, SMALL, images, cache_dir=tmp_path)
     assert 'is damaged' in done.report.cache
     assert done.model == exact.model

@@ -654,7 +654,9 @@ IMPLICIT = {'precision': 'int8', 'calibration_tool': 'tensorrt'}
 def test_tensorrt_calibrates_by_itself_up_to_10(version, method, no_gpu_memory):
     module, tensorrt = stand_in(version)
     module.build = calibrating(module)
-    built = build(tensorrt, calibration=feed(), calibration_method=method, **IMPLICIT)
+    calibration = dataclasses.replace(feed(), warnings=['images are few'])
+    built = build(tensorrt, calibration=calibration, calibration_method=method, **IMPLICIT)
+    assert 'images are few' in built.remarks
     assert not built.strongly_typed
     assert module.flags() == {'BuilderFlag.INT8', 'BuilderFlag.FP16'}
     assert [values[0] for values in no_gpu_memory] == [1, 2, 3]

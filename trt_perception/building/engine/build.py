@@ -190,6 +190,7 @@ def _build(
         remarks=(
             *remarks(tensorrt, options, os.environ.get('NVIDIA_TF32_OVERRIDE')),
             *filter(None, [_without_range(calibrator)]),
+            *(calibration.warnings if calibration is not None else ()),
         ),
     )
 

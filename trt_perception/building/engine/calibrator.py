@@ -5,14 +5,15 @@ The model stays without Q/DQ nodes; TensorRT runs it on batches and chooses rang
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import hashlib
 import math
 import re
 import struct
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
 from pathlib import Path
@@ -23,9 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.building.engine.release import TensorRt
+from trt_perception.building.precision.calibration_cache import cache_file
+from trt_perception.building.precision.calibration_cache import keep
 from trt_perception.errors import ConfigError
-from trt_perception.errors import WriteError
-from trt_perception.files.atomic_files import write_together
 from trt_perception.files.regular_files import read_regular
 from trt_perception.gpu import DeviceBuffer
 from trt_perception.gpu import PinnedBuffer
@@ -51,6 +52,7 @@ class CalibrationFeed:
         identity: text that changes with model, images and preprocessing.
         cache_dir: where TensorRT's ranges are kept, None for nowhere.
         constants: what the inputs beside the image are told with each batch, by name.
+        warnings: about the images, complete after the last batch.
     """
 
     name: str
@@ -59,6 +61,7 @@ class CalibrationFeed:
     identity: str
     cache_dir: Path | None = None
     constants: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
 
 
 def attach_calibrator(
@@ -93,15 +96,6 @@ def attach_calibrator(
         profile.set_shape(name, shape, shape, shape)
     config.set_calibration_profile(profile)
     return calibrator
-
-
-def _cache_file(tensorrt: TensorRt, feed: CalibrationFeed, method: str) -> Path | None:
-    """Return where the ranges stand; they belong to one model, release and set of batches."""
-    if feed.cache_dir is None:
-        return None
-    parts = (feed.identity, feed.shape, method, tensorrt.version)
-    digest = hashlib.sha256(repr(parts).encode()).hexdigest()
-    return feed.cache_dir / f'{digest}.tensorrt'
 
 
 def _kept(callback: Callable[..., Any]) -> Callable[..., Any]:
@@ -152,17 +146,13 @@ class _Callbacks:
             raise ConfigError(
                 'the calibration', str(batch.shape), expected=f'batches of {feed.shape}'
             )
-        given = {**feed.constants, feed.name: batch.astype(np.float32, copy=False)}
-        if unknown := set(names) - set(given):
-            raise ConfigError(
-                'the calibration', f'nothing is known of the inputs {", ".join(unknown)}'
-            )
+        given = {**feed.constants, feed.name: batch}
         return [self._upload(name, given[name]) for name in names]
 
     @_kept
     def read_calibration_cache(self) -> bytes | None:
         content = _read(self._path)
-        if content is None or tensors_without_range(content):
+        if not content or tensors_without_range(content):
             return None
         self.cache = f'reused: {self._path}'
         return content
@@ -174,12 +164,8 @@ class _Callbacks:
             return
         if self.without_range:
             self.cache += '; not kept: tensors without a range'
-            return
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_together({self._path: bytes(cache)})
-        except (WriteError, OSError) as error:  # it costs time, and no engine
-            self.cache += f'; not kept: {error}'
+        else:
+            self.cache += keep(self._path, bytes(cache))
 
     def close(self) -> None:
         for buffer in self._device.values():
@@ -201,7 +187,8 @@ def _calibrator(
     tensorrt: TensorRt, feed: CalibrationFeed, method: str, failed: Callable[[], object]
 ) -> Any:
     """Return an object of TensorRT's class."""
-    path = _cache_file(tensorrt, feed, method)
+    parts = feed.identity, feed.shape, method, tensorrt.version
+    path = cache_file(feed.cache_dir, 'tensorrt', *parts)
     base: Any = tensorrt.find(CLASSES[method])
 
     class Calibrator(_Callbacks, base):  # type: ignore[misc]
@@ -230,11 +217,8 @@ def tensors_without_range(table: bytes) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _read(path: Path | None) -> bytes | None:
-    """Return the ranges kept, None where there are none that can be read."""
-    if path is None:
-        return None
-    try:
-        return read_regular(path, _CACHE_LIMIT) or None
-    except OSError:
-        return None
+def _read(path: Path | None) -> bytes:
+    """Return the ranges kept, nothing where there are none that can be read."""
+    with contextlib.suppress(OSError):
+        return b'' if path is None else read_regular(path, _CACHE_LIMIT)
+    return b''

@@ -28,16 +28,6 @@ class Hint:
 #: Known texts, the special before the general; the docs' troubleshooting page lists them too.
 HINTS: Final = (
     Hint(
-        r'no optimization profile has been defined',
-        'the model leaves sides of an input open and no shapes were given',
-        'give --shapes, or --batch where only the batch is open',
-    ),
-    Hint(
-        r'Dimension mismatch for tensor .* profile',
-        "the shapes that were given contradict the model's fixed sides",
-        'give --shapes that keep the fixed sides',
-    ),
-    Hint(
         r'within workspace limit|[Ii]nsufficient workspace|requires more workspace',
         'no kernel fits into the memory that --workspace-mib allows',
         'raise --workspace-mib, or leave it out',
@@ -53,22 +43,10 @@ HINTS: Final = (
         'export the model without it, or load its plugin library with --plugins',
     ),
     Hint(
-        r'has type Int32 but must have type|shiftIsAllZeros|Non-zero zero point',
-        'the model was quantised in a way TensorRT does not take: biases in INT32, or zero points '
-        'that are not 0',
-        'quantise symmetrically, weights and activations only, or let this tool do it: '
-        '--precision int8 --calibration-images, from the model before quantisation',
-    ),
-    Hint(
         r'scaleAllPositive|[Ss]cale coefficients must all be positive|is uniformly zero',
         'a tensor was always 0 when its range was taken, so it has no scale',
         'leave the layers that read it in float, or let this tool do it: --precision int8 '
         '--calibration-images, from the model before quantisation',
-    ),
-    Hint(
-        r'unsupported datatype \(5\)',
-        'the model was quantised to 16 bits',
-        'quantise to INT8, or let this tool do it',
     ),
     Hint(
         r'only allowed before DQ',
@@ -94,11 +72,6 @@ HINTS: Final = (
         r'for Turing \(SM75\)',
         'TensorRT-RTX has no FP32 kernels for this layer on compute capability 7.5',
         'use --precision fp16, or leave 7.5 out of --compute-capabilities',
-    ),
-    Hint(
-        r'getFlag\(.*k(FP16|INT8|BF16)\)',
-        'this release takes precision from the model alone',
-        'this is a mistake in trt_perception: please report it',
     ),
     Hint(
         r'DLA.*(not supported|cannot|unable|fail)|not supported on DLA',

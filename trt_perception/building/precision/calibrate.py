@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +15,9 @@ import onnx
 from trt_perception.building.engine.calibrator import CalibrationFeed
 from trt_perception.building.graph.onnx_model import input_specs
 from trt_perception.building.options.build_options import BuildOptions
+from trt_perception.building.precision.calibration_cache import calibration_identity
+from trt_perception.building.precision.calibration_images import CheckedImages
 from trt_perception.building.precision.calibration_images import ImageSet
-from trt_perception.building.precision.calibration_images import check_images
-from trt_perception.building.precision.calibration_images import read_image
 from trt_perception.building.precision.calibration_images import select_images
 from trt_perception.building.precision.quantise import QuantisationReport
 from trt_perception.building.precision.quantise import quantise
@@ -27,11 +25,9 @@ from trt_perception.building.precision.quantise_modelopt import quantise_with_mo
 from trt_perception.building.report import StepProgress
 from trt_perception.errors import ConfigError
 from trt_perception.files.cache import cache_folder
-from trt_perception.images.picture_files import frame_of
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.input_layout import split_inputs
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.stages.host_preprocess import HostPreprocessor
 
 __all__ = ['Calibrated', 'calibrate', 'choose_images', 'unused_options']
 
@@ -123,32 +119,21 @@ def calibrate(
         ConfigError: the images or patterns cannot be used.
         EngineError: the model cannot be quantised.
     """
-    precision, method = cast(Any, options.precision), cast(Any, options.calibration_method)
-    if options.calibration_tool == 'tensorrt' and precision == 'int8':
-        warnings = check_images(images, preprocessing.input_size, progress=progress)
-        feed = _feed(model, options, images, preprocessing, shapes)
-        return Calibrated(model, feed=feed, warnings=warnings)
+    if options.calibration_tool == 'tensorrt' and options.precision == 'int8':
+        checked = CheckedImages(images, preprocessing, progress)
+        feed = _feed(model, options, images, preprocessing, shapes, checked)
+        return Calibrated(model, feed=feed, warnings=tuple(checked.warnings))
+    settings: dict[str, Any] = {
+        'method': options.calibration_method,
+        'target': options.precision,
+        'keep_float': options.keep_float,
+        'progress': progress,
+    }
     if options.calibration_tool == 'modelopt':
-        model, warnings = quantise_with_modelopt(
-            model,
-            preprocessing,
-            images,
-            method=method,
-            target=precision,
-            keep_float=options.keep_float,
-            progress=progress,
-        )
+        model, warnings = quantise_with_modelopt(model, preprocessing, images, **settings)
         return Calibrated(model, warnings=warnings)
-    result = quantise(
-        model,
-        preprocessing,
-        images,
-        method=method,
-        target=precision,
-        keep_float=options.keep_float,
-        cache_dir=_cache(options.calibration_cache),
-        progress=progress,
-    )
+    cache_dir = _cache(options.calibration_cache)
+    result = quantise(model, preprocessing, images, cache_dir=cache_dir, **settings)
     return Calibrated(result.model, result.report, warnings=result.report.warnings)
 
 
@@ -158,25 +143,28 @@ def _feed(
     images: ImageSet,
     preprocessing: Preprocessing,
     shapes: Mapping[str, tuple[int, ...]],
+    checked: CheckedImages,
 ) -> CalibrationFeed:
     """Return the images as TensorRT's own calibrators take them; an odd rest is left out."""
     name, shape = next(iter(shapes.items()))  # the image's stands first
     _, beside = split_inputs(options.onnx.name, input_specs(model))
-    digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
 
     def batches() -> Iterator[npt.NDArray[np.float32]]:
-        preprocess = HostPreprocessor(preprocessing)
-        for start in range(0, len(images.paths) - shape[0] + 1, shape[0]):
-            frames = [frame_of(read_image(path)) for path in images.paths[start:][: shape[0]]]
-            yield np.concatenate([preprocess(frame)[0].astype(np.float32) for frame in frames])
+        batch: list[npt.NDArray[np.float32]] = []
+        for _, tensor in checked:
+            batch.append(tensor.copy())
+            if len(batch) == shape[0]:
+                yield np.concatenate(batch)
+                batch.clear()
 
     return CalibrationFeed(
         name,
         shape,
         batches,
-        f'{digest} {images.sha256} {preprocessing}',
+        calibration_identity(model, images, preprocessing),
         _cache(options.calibration_cache),
         constant_inputs(beside, preprocessing.input_size, shape[0]),
+        checked.warnings,
     )
 
 

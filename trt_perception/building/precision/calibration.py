@@ -1,18 +1,14 @@
 """Run a model on calibration images and take the ranges of its tensors.
 
-Images go through HostPreprocessor, the code that feeds the model at run time. One image is in work
-at a time: what is kept of it are histograms (calibration_ranges), so that memory depends on the
-model and not on the number of images.
+One image is in work at a time: what is kept of it are histograms (calibration_ranges), so that
+memory depends on the model and not on the number of images.
 """
 
 from __future__ import annotations
 
+import copy
 import os
-import time
-from collections.abc import Callable
-from collections.abc import Mapping
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,30 +16,19 @@ import numpy.typing as npt
 import onnx
 
 from trt_perception.building.graph.onnx_model import input_specs
-from trt_perception.building.precision.calibration_images import ImageSet
-from trt_perception.building.precision.calibration_images import read_image
+from trt_perception.building.precision.calibration_images import CheckedImages
 from trt_perception.building.precision.calibration_ranges import Magnitudes
 from trt_perception.errors import EngineError
-from trt_perception.images.picture_files import frame_of
 from trt_perception.model.input_layout import closed_image
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.input_layout import image_size
 from trt_perception.model.input_layout import split_inputs
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.stages.host_preprocess import HostPreprocessor
 
 __all__ = [
-    *('Statistics', 'calibration_inputs', 'collect_magnitudes', 'input_shapes', 'open_session'),
+    *('calibration_inputs', 'collect_magnitudes', 'input_shapes', 'open_session'),
 ]
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """What all images together showed: by tensor its magnitudes; and the time it took."""
-
-    magnitudes: Mapping[str, Magnitudes]
-    seconds: float
 
 
 def calibration_inputs(
@@ -98,34 +83,25 @@ def input_shapes(
 def collect_magnitudes(
     model: onnx.ModelProto,
     tensors: Sequence[str],
-    preprocessing: Preprocessing,
-    images: ImageSet,
-    *,
-    progress: Callable[[str, int, int], None],
-) -> Statistics:
+    images: CheckedImages,
+) -> dict[str, Magnitudes]:
     """Run a model on all images and count the magnitudes of some of its tensors.
 
     Args:
         model: in float32.
         tensors: which; the input may be among them.
-        preprocessing: as at run time; the tensor is float32 whatever its dtype says.
-        images: the choice.
-        progress: called with a step's name, how many are done, and of how many.
+        images: to run it on.
 
     Raises:
-        ConfigError: an image cannot be decoded.
+        ConfigError: an image cannot be decoded, or they show nothing.
         EngineError: the model does not run, or a tensor holds NaN or infinity.
     """
-    start = time.perf_counter()
-    image, constants = calibration_inputs(model, preprocessing)
+    image, constants = calibration_inputs(model, images.preprocessing)
     name = image.name
-    session = open_session(_with_outputs(model, [tensor for tensor in tensors if tensor != name]))
     outputs = [tensor for tensor in tensors if tensor != name]
-    preprocess = HostPreprocessor(_in_float32(preprocessing))
+    session = open_session(_with_outputs(model, outputs))
     found = {tensor: Magnitudes() for tensor in tensors}
-    for done, path in enumerate(images.paths):
-        progress('calibrating', done, len(images.paths))
-        tensor, _ = preprocess(frame_of(read_image(path)))
+    for path, tensor in images:
         several = len(image.shape) == 4 and image.shape[0] > 1
         feed = np.repeat(tensor, image.shape[0], axis=0) if several else tensor
         try:
@@ -135,8 +111,7 @@ def collect_magnitudes(
         for key, value in zip([name, *outputs], [tensor, *values], strict=True):
             if key in found:
                 _count(found[key], value, key, str(path))
-    progress('calibrating', len(images.paths), len(images.paths))
-    return Statistics(found, time.perf_counter() - start)
+    return found
 
 
 def _count(
@@ -148,22 +123,13 @@ def _count(
         raise EngineError(
             f'the tensor {tensor!r}',
             f'holds {error} for {path}',
-            fix=(
-                'a model that overflows in FP32 cannot be quantised: check its export '
-                'and the preprocessing'
-            ),
+            fix='check the export of the model and the preprocessing',
         ) from error
-
-
-def _in_float32(preprocessing: Preprocessing) -> Preprocessing:
-    fields = {**vars(preprocessing), 'dtype': 'float32'}
-    return Preprocessing(**fields)
 
 
 def _with_outputs(model: onnx.ModelProto, tensors: Sequence[str]) -> onnx.ModelProto:
     """Return a copy that hands out these tensors and nothing else, so that no memory is wasted."""
-    copied = onnx.ModelProto()
-    copied.CopyFrom(model)
+    copied = copy.deepcopy(model)
     del copied.graph.output[:]
     for name in tensors:
         copied.graph.output.append(

@@ -1,4 +1,4 @@
-"""Choose the images that a model is calibrated with, and say which they were.
+"""Choose the images that a model is calibrated with, say which they were, and read them once.
 
 Guarantees: the same files, limit and seed give the same choice on every machine; a file that
 cannot be decoded whole is an error that names it, never left out silently.
@@ -11,11 +11,10 @@ import hashlib
 import os
 import random
 import re
-from collections.abc import Callable
 from collections.abc import Iterator
-from collections.abc import Sequence
 from dataclasses import asdict
 from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from typing import Final
@@ -24,14 +23,18 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from trt_perception.building.report import StepProgress
 from trt_perception.errors import ConfigError
 from trt_perception.errors import ImageError
 from trt_perception.files.regular_files import read_regular
 from trt_perception.images.image_source import find_images
 from trt_perception.images.picture_files import MAX_BYTES
+from trt_perception.images.picture_files import frame_of
 from trt_perception.images.picture_files import read_picture
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.stages.host_preprocess import HostPreprocessor
 
-__all__ = ['ImageSet', 'check_images', 'find_files', 'read_image', 'select_images']
+__all__ = ['CheckedImages', 'ImageSet', 'find_files', 'read_image', 'select_images']
 
 #: With fewer, a range is what a few scenes happened to show: refused.
 FEWEST: Final = 8
@@ -84,11 +87,8 @@ def select_images(source: str | Path, limit: int = 300, seed: int = 0) -> ImageS
             img10) before and after drawing.
 
     Raises:
-        ConfigError: the limit is no positive number, or nothing is found, or a listed file is
-            missing, too large, or not readable.
+        ConfigError: nothing is found, or a listed file is missing, too large, or not readable.
     """
-    if limit < 1:
-        raise ConfigError('the number of calibration images', str(limit), expected='at least 1')
     found = find_files(source)
     chosen = found
     if len(found) > limit:
@@ -152,93 +152,82 @@ def read_image(path: Path) -> npt.NDArray[np.uint8]:
         ) from error
 
 
-def check_images(
-    images: ImageSet,
-    input_size: tuple[int, int],
-    *,
-    progress: Callable[[str, int, int], None],
-) -> tuple[str, ...]:
-    """Look at every chosen image before hours are spent on them.
+class CheckedImages:
+    """The chosen images as the network takes them, each decoded once and looked at as it passes.
 
     Args:
         images: the choice.
-        input_size: width and height of the network's input.
-        progress: called with a step's name, how many are done, and of how many.
+        preprocessing: as at run time.
+        progress: told how many are done, and of how many.
 
-    Returns:
-        Warnings, one sentence each.
+    Attributes:
+        preprocessing: as at run time, to float32.
+        warnings: one sentence each, complete after the last image.
 
     Raises:
-        ConfigError: fewer than 8 images; one cannot be decoded; all are alike or without content.
+        ConfigError: fewer than 8 images.
     """
-    count = len(images.paths)
-    if count < FEWEST:
-        raise ConfigError(
-            images.source,
-            f'{count} of {images.found}, --calibration-count {images.limit}',
-            expected=f'at least {FEWEST} images to calibrate with, better {FEW} or more',
-            fix='give more: ranges taken from fewer fit those images only',
-        )
-    thumbnails, digests, small = [], [], 0
-    for done, path in enumerate(images.paths):
-        progress('checking images', done, count)
-        bgr = read_image(path)
-        height, width = bgr.shape[:2]
-        small += width < input_size[0] / 2 and height < input_size[1] / 2
-        digests.append(hashlib.sha256(bgr.tobytes()).digest())
-        thumbnails.append(cv2.resize(bgr, _THUMBNAIL, interpolation=cv2.INTER_AREA))
-    progress('checking images', count, count)
-    stack = np.stack(thumbnails).astype(np.float32)
-    _refuse_useless(images, stack, len(set(digests)))
-    return tuple(_warnings(stack, len(set(digests)), small, input_size))
 
+    def __init__(
+        self, images: ImageSet, preprocessing: Preprocessing, progress: StepProgress
+    ) -> None:
+        count = len(images.paths)
+        if count < FEWEST:
+            raise ConfigError(
+                images.source,
+                f'{count} of {images.found}, --calibration-count {images.limit}',
+                expected=f'at least {FEWEST} images to calibrate with, better {FEW} or more',
+                fix='give more: ranges taken from fewer fit those images only',
+            )
+        self.warnings = [f'{count} images are few: {FEW} to 500 are usual'] if count < FEW else []
+        self._images = images
+        self.preprocessing = replace(preprocessing, dtype='float32')
+        self._progress = progress
 
-def _refuse_useless(images: ImageSet, stack: npt.NDArray[np.float32], different: int) -> None:
-    count = len(stack)
-    if different == 1:
-        raise ConfigError(
-            images.source,
-            f'all {count} images are the same image',
-            fix='use images of different scenes',
-        )
-    spread = float(stack.std(axis=0).mean())
-    if spread < _ALIKE:
-        raise ConfigError(
-            images.source,
-            f'all {count} images are alike: their pixels differ by {spread:.1f} of '
-            f'255 grey levels on average, expected at least {_ALIKE}',
-            fix='use images of different scenes',
-        )
-    if (_detail(stack) < _FLAT).all():
-        raise ConfigError(
-            images.source,
-            f'all {count} images are of one colour each',
-            fix='use images of different scenes',
-        )
+    def __iter__(self) -> Iterator[tuple[Path, npt.NDArray[np.float32]]]:
+        """Yield each file and its tensor (1, 3, H, W), valid until the next is taken.
 
+        Raises:
+            ConfigError: an image cannot be decoded; after the last one, all are alike or without
+                content.
+        """
+        preprocess = HostPreprocessor(self.preprocessing)
+        count = len(self._images.paths)
+        thumbnails, digests, small = [], set(), 0
+        for done, path in enumerate(self._images.paths):
+            self._progress('calibrating', done, count)
+            bgr = read_image(path)
+            height, width = bgr.shape[:2]
+            input_width, input_height = self.preprocessing.input_size
+            small += width < input_width / 2 and height < input_height / 2
+            digests.add(hashlib.sha256(bgr.tobytes()).digest())
+            thumbnails.append(cv2.resize(bgr, _THUMBNAIL, interpolation=cv2.INTER_AREA))
+            yield path, preprocess(frame_of(bgr))[0]
+        self._progress('calibrating', count, count)
+        self._judge(np.stack(thumbnails).astype(np.float32), len(digests), small)
 
-def _detail(stack: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return how much each image's pixels differ within it, in grey levels."""
-    detail: npt.NDArray[np.float32] = stack.std(axis=(1, 2)).mean(axis=-1)
-    return detail
-
-
-def _warnings(
-    stack: npt.NDArray[np.float32],
-    different: int,
-    small: int,
-    input_size: Sequence[int],
-) -> Iterator[str]:
-    count = len(stack)
-    if count < FEW:
-        yield f'{count} images are few: {FEW} to 500 are usual'
-    if different < count:
-        yield f'{count - different} of {count} images are copies of others'
-    flat = int((_detail(stack) < _FLAT).sum())
-    if flat:
-        yield f'{flat} of {count} images are of one colour'
-    if small:
-        yield (
-            f'{small} of {count} images are less than half as large as the network input '
-            f'({input_size[0]}x{input_size[1]}): thumbnails have other ranges than camera images'
-        )
+    def _judge(self, stack: npt.NDArray[np.float32], different: int, small: int) -> None:
+        """Refuse images that show nothing, and warn of doubtful ones."""
+        count = len(stack)
+        spread = float(stack.std(axis=0).mean())
+        flat = int((stack.std(axis=(1, 2)).mean(axis=-1) < _FLAT).sum())
+        faults = {
+            'the same image': different == 1,
+            f'alike: their pixels differ by {spread:.1f} of 255 grey levels': spread < _ALIKE,
+            'of one colour each': flat == count,
+        }
+        for fault, found in faults.items():
+            if found:
+                raise ConfigError(
+                    self._images.source,
+                    f'all {count} images are {fault}',
+                    fix='use images of different scenes',
+                )
+        input_size = 'x'.join(map(str, self.preprocessing.input_size))
+        doubtful = {
+            'copies of others': count - different,
+            'of one colour': flat,
+            f'less than half as large as the network input ({input_size}): thumbnails have other '
+            'ranges than camera images': small,
+        }
+        self.warnings += [f'{n} of {count} images are {what}' for what, n in doubtful.items() if n]

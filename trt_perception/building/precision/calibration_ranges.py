@@ -17,12 +17,14 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ['METHODS', 'PERCENTILE', 'Magnitudes', 'Method']
+__all__ = ['METHODS', 'PERCENTILE', 'VERSION', 'Magnitudes', 'Method']
 
 Method = Literal['entropy', 'percentile', 'minmax']
 METHODS: Final[tuple[Method, ...]] = ('entropy', 'percentile', 'minmax')
 #: Of the magnitudes, in percent, lie within the range that ``percentile`` chooses.
 PERCENTILE: Final = 99.99
+#: Counts the changes after which the same images give other ranges.
+VERSION: Final = 1
 
 _BINS: Final = 4096  # at least half of them in use
 _LEVELS: Final = 128  # magnitudes that int8 tells apart

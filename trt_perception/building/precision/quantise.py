@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from dataclasses import asdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from typing import Literal
 
 import numpy as np
 import onnx
@@ -35,22 +33,26 @@ from trt_perception.building.graph.quantise_check import check_quantised
 from trt_perception.building.graph.quantise_check import is_quantised
 from trt_perception.building.precision.calibration import collect_magnitudes
 from trt_perception.building.precision.calibration import input_shapes
-from trt_perception.building.precision.calibration_cache import CacheKey
+from trt_perception.building.precision.calibration_cache import cache_file
+from trt_perception.building.precision.calibration_cache import calibration_identity
 from trt_perception.building.precision.calibration_cache import read_ranges
 from trt_perception.building.precision.calibration_cache import write_ranges
+from trt_perception.building.precision.calibration_images import CheckedImages
 from trt_perception.building.precision.calibration_images import ImageSet
-from trt_perception.building.precision.calibration_images import check_images
+from trt_perception.building.precision.calibration_ranges import PERCENTILE
+from trt_perception.building.precision.calibration_ranges import VERSION
 from trt_perception.building.precision.calibration_ranges import Method
 from trt_perception.building.precision.quantise_fp8 import to_fp8
 from trt_perception.building.precision.quantise_scales import check_weights
 from trt_perception.building.precision.quantise_scales import fit_scales
 from trt_perception.building.precision.quantise_scales import float_layers
+from trt_perception.building.report import StepProgress
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.plain_text import listed
 
-__all__ = ['QuantisationReport', 'Quantised', 'quantise']
+__all__ = ['QuantisationReport', 'Quantised', 'kept_layers', 'quantise']
 
 # From opset 19 on a scale may have the type of the rest of the network, and FP8 exists.
 _OPSET = 19
@@ -105,21 +107,17 @@ class Quantised:
     report: QuantisationReport
 
 
-def _silent(_step: str, _done: int, _count: int) -> None:
-    """Say nothing."""
-
-
 def quantise(
     model: onnx.ModelProto,
     preprocessing: Preprocessing,
     images: ImageSet,
     *,
     method: Method = 'minmax',
-    target: Literal['int8', 'fp8'] = 'int8',
+    target: str = 'int8',
     keep_float: Sequence[str] = (),
     keep_head: bool = True,
     cache_dir: Path | None = None,
-    progress: Callable[[str, int, int], None] = _silent,
+    progress: StepProgress = lambda *_: None,
 ) -> Quantised:
     """Quantise the layers of a float32 model, but for the bare output layers of its head.
 
@@ -128,7 +126,7 @@ def quantise(
         preprocessing: as at run time.
         images: what to calibrate with.
         method: how ranges are cut, see calibration_ranges.
-        target: INT8, or FP8 (E4M3).
+        target: ``int8`` or ``fp8`` (E4M3).
         keep_float: patterns of node names that stay in float too.
         keep_head: False quantises the head's output layers too, to see what that costs.
         cache_dir: where ranges are kept, None for nowhere.
@@ -144,12 +142,14 @@ def quantise(
     start = time.perf_counter()
     source = _float_source(model)
     shape = input_shapes(source, preprocessing)
-    kept = _kept(source, keep_float, shape, keep_head)
+    kept = kept_layers(source, keep_float, shape, keep_head=keep_head)
     index = GraphIndex(source.graph)
     chosen = _chosen(index, source, kept)
-    warnings = check_images(images, preprocessing.input_size, progress=progress)
     check_weights(chosen, index)
-    ranges, cache = _ranges(source, chosen, preprocessing, images, method, cache_dir, progress)
+    checked = CheckedImages(images, preprocessing, progress)
+    identity = calibration_identity(source, images, preprocessing)
+    path = cache_file(cache_dir, 'json', identity, method, PERCENTILE, VERSION)
+    ranges, cache = _ranges(source, chosen, checked, method, path)
     idle = _idle(chosen, ranges, index)
     progress('quantising', 0, 1)
     result = _with_nodes(source, [n.name for n in chosen if n.name not in idle], ranges, target)
@@ -165,10 +165,27 @@ def quantise(
         quantised=sum(layer.precision == target for layer in work),
         macs=shares(work),
         kept={**kept, **idle},
-        warnings=(*warnings, *_about_ranges(ranges, idle)),
+        warnings=(*checked.warnings, *_about_ranges(ranges, idle)),
         seconds=time.perf_counter() - start,
     )
     return Quantised(result, report)
+
+
+def _ranges(
+    source: onnx.ModelProto,
+    layers: Sequence[onnx.NodeProto],
+    images: CheckedImages,
+    method: Method,
+    path: Path | None,
+) -> tuple[dict[str, float], str]:
+    """Return the range of each tensor that the layers read, and where they came from."""
+    tensors = list(dict.fromkeys(node.input[0] for node in layers))
+    ranges, cache = read_ranges(path, tensors)
+    if ranges is None:
+        found = collect_magnitudes(source, tensors, images)
+        ranges = {name: seen.threshold(method) for name, seen in found.items()}
+        cache += write_ranges(path, ranges)
+    return ranges, cache
 
 
 def _float_source(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -216,38 +233,24 @@ def _idle(
     return idle
 
 
-def _ranges(
-    source: onnx.ModelProto,
-    layers: Sequence[onnx.NodeProto],
-    preprocessing: Preprocessing,
-    images: ImageSet,
-    method: Method,
-    cache_dir: Path | None,
-    progress: Callable[[str, int, int], None],
-) -> tuple[dict[str, float], str]:
-    """Return the range of each tensor that the layers read, and where they came from."""
-    tensors = list(dict.fromkeys(node.input[0] for node in layers))
-    key = CacheKey.of(source, images, preprocessing, method)
-    ranges, cache = read_ranges(cache_dir, key, tensors)
-    if ranges is None:
-        found = collect_magnitudes(source, tensors, preprocessing, images, progress=progress)
-        ranges = {name: m.threshold(method) for name, m in found.magnitudes.items()}
-        cache += write_ranges(cache_dir, key, ranges)
-    return ranges, cache
-
-
 def _listed(found: Mapping[str, str]) -> str:
     return listed([f'{name}: {reason}' for name, reason in found.items()], separator='; ')
 
 
-def _kept(
+def kept_layers(
     model: onnx.ModelProto,
     patterns: Sequence[str],
-    shape: Mapping[str, Sequence[int]],
-    keep_head: bool,
+    shapes: Mapping[str, Sequence[int]],
+    *,
+    keep_head: bool = True,
 ) -> dict[str, str]:
-    """Return which layers stay in float, and why."""
-    work = layer_work(model, shape)
+    """Return which layers of a float32 model stay in float, and why.
+
+    Raises:
+        ConfigError: a pattern matches no node, or all of them none that could be quantised.
+        EngineError: layers have another type.
+    """
+    work = layer_work(model, shapes)
     if any(layer.precision != 'fp32' for layer in work):
         kinds = ', '.join(sorted({layer.precision for layer in work}))
         raise EngineError(

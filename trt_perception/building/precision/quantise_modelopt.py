@@ -6,36 +6,30 @@ Not run by us: it brings PyTorch and CUDA wheels, 6.4 GB. Written after ModelOpt
 
 from __future__ import annotations
 
+import copy
 import importlib
 import tempfile
-from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 
-from trt_perception.building.graph.graph_index import match_nodes
 from trt_perception.building.graph.graph_index import name_nodes
-from trt_perception.building.graph.heads import find_head
-from trt_perception.building.graph.mac_count import layer_work
 from trt_perception.building.graph.quantise_check import check_quantised
 from trt_perception.building.precision.calibration import calibration_inputs
 from trt_perception.building.precision.calibration import input_shapes
+from trt_perception.building.precision.calibration_images import CheckedImages
 from trt_perception.building.precision.calibration_images import ImageSet
-from trt_perception.building.precision.calibration_images import check_images
-from trt_perception.building.precision.calibration_images import read_image
+from trt_perception.building.precision.quantise import kept_layers
 from trt_perception.building.precision.quantise_scales import fit_scales
 from trt_perception.building.precision.quantise_scales import without_unusable
+from trt_perception.building.report import StepProgress
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
-from trt_perception.images.picture_files import frame_of
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.stages.host_preprocess import HostPreprocessor
 
 __all__ = ['quantise_with_modelopt']
 
@@ -48,10 +42,10 @@ def quantise_with_modelopt(
     preprocessing: Preprocessing,
     images: ImageSet,
     *,
-    method: Literal['entropy', 'minmax'] = 'minmax',
-    target: Literal['int8', 'fp8'] = 'int8',
+    method: str = 'minmax',
+    target: str = 'int8',
     keep_float: Sequence[str] = (),
-    progress: Callable[[str, int, int], None],
+    progress: StepProgress,
 ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """Return the model with Q/DQ nodes that ModelOpt placed, the rest in float32, and warnings.
 
@@ -71,13 +65,12 @@ def quantise_with_modelopt(
         EngineError: ModelOpt fails, or TensorRT would refuse what it made.
     """
     tool = _modelopt(method)
-    source = onnx.ModelProto()
-    source.CopyFrom(model)
+    source = copy.deepcopy(model)
     name_nodes(source)
     image, constants = calibration_inputs(source, preprocessing)
-    kept = _kept(source, preprocessing, keep_float)
-    warnings = check_images(images, preprocessing.input_size, progress=progress)
-    tensors = _tensors(preprocessing, images, progress)
+    kept = kept_layers(source, keep_float, input_shapes(source, preprocessing))
+    checked = CheckedImages(images, preprocessing, progress)
+    tensors = np.concatenate([tensor.copy() for _, tensor in checked])
     data = {
         image.name: tensors,
         # Told the same for each image; ModelOpt splits all of them along the first axis.
@@ -89,27 +82,19 @@ def quantise_with_modelopt(
         'calibration_method': _METHODS[method],
         'calibration_data': data,
         'calibration_eps': ['cpu'],
-        'nodes_to_exclude': kept,
+        'nodes_to_exclude': list(kept),
         'high_precision_dtype': 'fp32',
     }
     result = _run_tool(tool, source, settings)
     progress('quantising', 1, 1)
     fit_scales(result)
+    warnings = checked.warnings
     result, idle = without_unusable(result)
     if idle:
         named = ', '.join(f'{layer} (reads {tensor})' for layer, tensor in idle.items())
-        warnings += (f'these layers stay in float, because ModelOpt found no range: {named}',)
+        warnings.append(f'these layers stay in float, because ModelOpt found no range: {named}')
     check_quantised(result)
-    return result, warnings
-
-
-def _kept(
-    model: onnx.ModelProto, preprocessing: Preprocessing, keep_float: Sequence[str]
-) -> list[str]:
-    """Return the nodes that stay in float."""
-    work = layer_work(model, input_shapes(model, preprocessing))
-    head = find_head(model, {layer.node: layer.macs for layer in work})
-    return [*head.layers, *head.fixed, *match_nodes(model, keep_float)]
+    return result, tuple(warnings)
 
 
 def _run_tool(tool: Any, model: onnx.ModelProto, settings: Mapping[str, Any]) -> onnx.ModelProto:
@@ -143,18 +128,3 @@ def _modelopt(method: str) -> Any:
                 'its own; or use the calibration tool onnxruntime'
             ),
         ) from error
-
-
-def _tensors(
-    preprocessing: Preprocessing,
-    images: ImageSet,
-    progress: Callable[[str, int, int], None],
-) -> npt.NDArray[np.float32]:
-    """Return all images preprocessed: float32 (images, 3, height, width)."""
-    preprocess = HostPreprocessor(Preprocessing(**{**vars(preprocessing), 'dtype': 'float32'}))
-    tensors = []
-    for done, path in enumerate(images.paths):
-        progress('reading images', done, len(images.paths))
-        tensors.append(preprocess(frame_of(read_image(path)))[0].copy())
-    data: npt.NDArray[np.float32] = np.concatenate(tensors).astype(np.float32, copy=False)
-    return data
