@@ -161,6 +161,7 @@ class CheckedImages:
         progress: told how many are done, and of how many.
 
     Attributes:
+        chosen: the choice.
         preprocessing: as at run time, to float32.
         warnings: one sentence each, complete after the last image.
 
@@ -180,7 +181,7 @@ class CheckedImages:
                 fix='give more: ranges taken from fewer fit those images only',
             )
         self.warnings = [f'{count} images are few: {FEW} to 500 are usual'] if count < FEW else []
-        self._images = images
+        self.chosen = images
         self.preprocessing = replace(preprocessing, dtype='float32')
         self._progress = progress
 
@@ -192,9 +193,9 @@ class CheckedImages:
                 content.
         """
         preprocess = HostPreprocessor(self.preprocessing)
-        count = len(self._images.paths)
+        count = len(self.chosen.paths)
         thumbnails, digests, small = [], set(), 0
-        for done, path in enumerate(self._images.paths):
+        for done, path in enumerate(self.chosen.paths):
             self._progress('calibrating', done, count)
             bgr = read_image(path)
             height, width = bgr.shape[:2]
@@ -219,7 +220,7 @@ class CheckedImages:
         for fault, found in faults.items():
             if found:
                 raise ConfigError(
-                    self._images.source,
+                    self.chosen.source,
                     f'all {count} images are {fault}',
                     fix='use images of different scenes',
                 )

@@ -147,9 +147,7 @@ def quantise(
     chosen = _chosen(index, source, kept)
     check_weights(chosen, index)
     checked = CheckedImages(images, preprocessing, progress)
-    identity = calibration_identity(source, images, preprocessing)
-    path = cache_file(cache_dir, 'json', identity, method, PERCENTILE, VERSION)
-    ranges, cache = _ranges(source, chosen, checked, method, path)
+    ranges, cache = _ranges(source, chosen, checked, method, cache_dir)
     idle = _idle(chosen, ranges, index)
     progress('quantising', 0, 1)
     result = _with_nodes(source, [n.name for n in chosen if n.name not in idle], ranges, target)
@@ -176,10 +174,12 @@ def _ranges(
     layers: Sequence[onnx.NodeProto],
     images: CheckedImages,
     method: Method,
-    path: Path | None,
+    cache_dir: Path | None,
 ) -> tuple[dict[str, float], str]:
     """Return the range of each tensor that the layers read, and where they came from."""
     tensors = list(dict.fromkeys(node.input[0] for node in layers))
+    identity = calibration_identity(source, images.chosen, images.preprocessing)
+    path = cache_file(cache_dir, 'json', identity, method, PERCENTILE, VERSION)
     ranges, cache = read_ranges(path, tensors)
     if ranges is None:
         found = collect_magnitudes(source, tensors, images)
