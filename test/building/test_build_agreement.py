@@ -22,7 +22,7 @@ from programs import Program
 from programs import executable
 
 from trt_perception.building import validation
-from trt_perception.building.accuracy_gate import opened
+from trt_perception.building.validation import opened
 from trt_perception.checks.model import check_model
 from trt_perception.config import Thresholds
 from trt_perception.errors import EngineError

@@ -256,7 +256,7 @@ def test_engines_that_nobody_used_leave_the_store(tmp_path):
     assert len(list(folder.iterdir())) == 2
     assert run(*given, '--precision', 'fp16', '--store-keep-days', '5') == 0
     (left,) = folder.glob('*/entry.json')
-    assert 'fp16' in left.read_text()
+    assert '"asked": "fp16"' in left.with_name('manifest.json').read_text()
 
 
 def test_the_second_build_from_a_store_takes_less_than_two_seconds(tmp_path):

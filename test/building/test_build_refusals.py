@@ -295,9 +295,9 @@ def test_a_quantised_model_that_cannot_be_written(tmp_path, refused):
     given = (*given[:-1], *INT8, '--calibration-images', images, '--qdq-onnx')
     assert 'ends in .onnx' in refused(*given, tmp_path / 'q.bin', code=2)
     assert 'is what the engine is built from' in refused(*given, path, code=2)
-    assert 'is not a folder' in refused(*given, tmp_path / 'missing' / 'q.onnx', code=2)
+    assert 'takes no new files' in refused(*given, tmp_path / 'missing' / 'q.onnx', code=2)
     other = write_detector(tmp_path, 'other.onnx')
-    assert 'is no model with Q/DQ nodes, so it is not overwritten' in refused(
+    assert 'is not a model with Q/DQ nodes, so it is not overwritten' in refused(
         *given, other, code=2
     )
     message = refused(*given, tmp_path / 'q.onnx', '--json', tmp_path / 'q.onnx.json', code=2)
@@ -336,11 +336,11 @@ def test_folders_that_cannot_take_the_engine(tmp_path, refused):
     path = write_detector(tmp_path)
     (tmp_path / 'file').write_bytes(b'')
     given = ('--onnx', path, *KNOWN)
-    for folder in ('missing', 'file'):
+    for folder, reason in (('missing', 'No such file'), ('file', 'Not a directory')):
         message = refused(*given, '--output', tmp_path / folder / 'x.engine', code=2)
-        assert 'is not a folder' in message
+        assert f'{tmp_path / folder} takes no new files ({reason}' in message
         message = refused(*given, '--json', tmp_path / folder / 'x.json', code=2)
-        assert 'is not a folder' in message
+        assert f'{tmp_path / folder} takes no new files ({reason}' in message
     (tmp_path / 'net.engine').mkdir()
     assert 'it is a folder' in refused(*given, code=2)
 
@@ -361,7 +361,7 @@ def test_a_folder_without_permission(tmp_path, capsys):
     for option in (('--output', folder / 'x.engine'), ('--json', folder / 'x.json')):
         done = subprocess.run([*command, *option], capture_output=True, text=True, timeout=120)
         assert done.returncode == 2, done.stderr
-        assert f'cannot be written: no permission to write in {folder}' in done.stderr
+        assert f'cannot be written: {folder} takes no new files (Permission denied)' in done.stderr
         assert f'choose another place with {option[0]}\n' in done.stderr
     assert run('--onnx', path, *KNOWN, '--output', '/proc/x.engine') == 2
     assert '/proc takes no new files' in capsys.readouterr().err
@@ -372,10 +372,10 @@ def test_files_of_others_are_not_overwritten(tmp_path, refused):
     path = write_detector(tmp_path)
     given = ('--onnx', path, *KNOWN)
     (tmp_path / 'net.engine').write_bytes(b'my thesis')
-    assert 'is no TensorRT engine' in refused(*given, code=2)
+    assert 'is not a TensorRT engine' in refused(*given, code=2)
     (tmp_path / 'net.engine').unlink()
     (tmp_path / 'net.engine.json').write_bytes(b'{"my": "settings"}')
-    assert 'is where the manifest goes, and is not a manifest' in refused(*given, code=2)
+    assert 'net.engine.json: exists and is not a manifest' in refused(*given, code=2)
     (tmp_path / 'net.engine.json').unlink()
     for clash in ('net.engine', 'net.engine.json', 'net.onnx', 'net.onnx.json'):
         assert 'name another file' in refused(*given, '--json', tmp_path / clash, code=2)
@@ -415,8 +415,8 @@ def test_a_model_that_falls_below_the_gate_leaves_no_engine(tmp_path, refused, m
     images = write_images(tmp_path / 'images')
     real = accuracy_gate._record
 
-    def worse(report, runtime):
-        record = real(report, runtime)
+    def worse(*measured):
+        record = real(*measured)
         return type(record)(**{**vars(record), 'built': 0.5})
 
     monkeypatch.setattr(accuracy_gate, '_record', worse)

@@ -16,11 +16,11 @@ from onnx import numpy_helper
 
 from trt_perception.building import engine_steps
 from trt_perception.building import validation
-from trt_perception.building.accuracy_gate import opened
 from trt_perception.building.engine import capabilities
 from trt_perception.building.engine.verify import EngineLatency
 from trt_perception.building.engine.verify import Verified
 from trt_perception.building.precision import calibrate
+from trt_perception.building.validation import opened
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.model_file import read_model_file
 
@@ -98,7 +98,6 @@ def gpu_that_runs(monkeypatch):
             return opened(file)
 
         monkeypatch.setattr(validation, 'opened', stand_in)
-        monkeypatch.setattr('trt_perception.building.accuracy_gate.opened', stand_in)
         return engines
 
     return stand_in_for

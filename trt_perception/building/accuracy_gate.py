@@ -2,77 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import onnx
-
-from trt_perception.building.engine_manifest import described
-from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.building.report import StepProgress
-from trt_perception.config import DetectorConfig
+from trt_perception.building.agreement_gate import Compared
+from trt_perception.building.build_state import BuildState
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.evaluation.agreement import Agreement
 from trt_perception.evaluation.compare import AccuracyReport
 from trt_perception.evaluation.compare import compare_models
 from trt_perception.evaluation.dataset import Dataset
-from trt_perception.evaluation.run import open_for_evaluation
 from trt_perception.model.build_record import AccuracyRecord
-from trt_perception.model.model_file import ModelFile
-from trt_perception.model.recognition.recognise import Recognised
 from trt_perception.pipelines.pipeline import Pipeline
-from trt_perception.stages.onnx_runtime import OnnxModel
 
-__all__ = ['Accuracy', 'check_labels', 'measure_accuracy', 'onnx_file', 'opened']
+__all__ = ['check_labels', 'measure_accuracy']
 
 _BUILT = 'built'
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """How good what was built is.
-
-    Attributes:
-        record: for the manifest; None where neither model found anything and there are no labels.
-        drop: what it lost against the original, as the gate counts.
-        details: all figures, for the report.
-        original: what the original is, in words.
-        agreement: of both models' detections at the node's thresholds.
-        images: how many were looked at.
-    """
-
-    record: AccuracyRecord | None
-    drop: float
-    details: dict[str, Any]
-    original: str
-    agreement: Agreement
-    images: int
-
-    @property
-    def summary(self) -> str:
-        """One line."""
-        record = self.record
-        if record is None:
-            return f'neither {self.original} nor what was built finds anything on these images'
-        if record.measure == 'agreement':
-            figures = f'{record.built:.1%} of the detections agree with {self.original}'
-        else:
-            figures = f'mAP50 {record.built:.4f}, {self.original} {record.reference:.4f}'
-        return f'{figures}, on {record.images} images, through {record.runtime}'
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as the report's section."""
-        return {
-            **(vars(self.record) if self.record else {}),
-            'drop': self.drop,
-            'summary': self.summary,
-            'details': self.details,
-        }
 
 
 def check_labels(
@@ -98,88 +44,75 @@ def check_labels(
         ) from error
 
 
-def onnx_file(path: Path, model: onnx.ModelProto, recognised: Recognised) -> ModelFile:
-    """Return a model in memory as a file with a manifest, weights within.
-
-    Raises:
-        EngineError: ONNX Runtime cannot load it.
-    """
-    content = model.SerializeToString()
-    file = ModelFile(path, content, hashlib.sha256(content).hexdigest(), None)
-    loaded = OnnxModel(file, 1)
-    return described(file, recognised, loaded.inputs, loaded.outputs)
-
-
 def measure_accuracy(
-    options: BuildOptions,
-    images: Sequence[Path],
-    reference: ModelFile,
-    built: ModelFile,
-    runtime: str,
-    progress: StepProgress,
-    original: str = 'FP32',
-) -> Accuracy:
+    state: BuildState, reference: Pipeline, built: Pipeline
+) -> tuple[AccuracyRecord | None, Compared]:
     """Run the original and what was built over the images of --validate.
 
+    The report receives the figures.
+
     Args:
-        options: which labels.
-        images: the files that --validate names.
-        reference: the original in FP32.
+        state: of the build.
+        reference: the original.
         built: the engine, or the converted ONNX model where no GPU is.
-        runtime: what runs ``built``, in words.
-        progress: told step and images done.
-        original: what ``reference`` is, in words.
+
+    Returns:
+        what the manifest says, None where there are no labels and neither model finds anything;
+        and both models' detections side by side.
 
     Raises:
         ConfigError: images and labels do not belong together, or there are none.
-        EngineError: a model cannot be run here, or nothing is found and --max-accuracy-drop given.
+        EngineError: it lost more than --max-accuracy-drop, or that cannot be said.
         ImageError: an image cannot be read.
     """
-    with opened(reference) as one, opened(built) as other:
-        report = compare_models(
-            one,
-            {_BUILT: other},
-            images,
-            options.annotations,
-            progress=lambda name, done, total: progress(f'running {name}', done, total),
-            reference_name=original,
-        )
+    original, most = state.original, state.options.max_accuracy_drop
+    report = compare_models(
+        reference,
+        {_BUILT: built},
+        state.validation,
+        state.options.annotations,
+        progress=lambda name, done, total: state.progress(f'running {name}', done, total),
+        reference_name=original,
+    )
     agreement = report.agreements[_BUILT]
     assert agreement is not None  # both have one model's class names
-    record = _record(report, runtime)
-    if record is None and options.max_accuracy_drop is not None:
+    images = report.images
+    compared = Compared(agreement, images, images, (), 'validation', state.runtime, original)
+    record = _record(report, agreement, state.runtime)
+    if record is None:
+        if most is not None:
+            raise EngineError(
+                '--max-accuracy-drop',
+                f'neither {original} nor what was built finds anything on these '
+                f'{images} images, so there is nothing to compare',
+                fix='use images with objects of these classes',
+            )
+        return None, compared
+    figures = f'mAP50 {record.built:.4f}, {original} {record.reference:.4f}'
+    if record.measure == 'agreement':
+        figures = f'{record.built:.1%} of the detections agree with {original}'
+    summary = f'{figures}, on {record.images} images, through {record.runtime}'
+    drop = report.drop(_BUILT)
+    state.report.accuracy = {
+        **vars(record),
+        'drop': drop,
+        'summary': summary,
+        'details': report.as_dict(classes=False),
+    }
+    if most is not None and drop > most:
         raise EngineError(
-            '--max-accuracy-drop',
-            f'neither {original} nor what was built finds anything on these '
-            f'{report.images} images, so there is nothing to compare',
-            fix='use images with objects of these classes',
+            'accuracy',
+            f'falls by {drop:.4f}, more than --max-accuracy-drop {most}: {summary}',
+            fix='keep sensitive layers in a wider type (--keep-fp32, --keep-float), calibrate '
+            'with more images, or use fp16',
         )
-    return Accuracy(
-        record,
-        report.drop(_BUILT),
-        report.as_dict(classes=False),
-        original,
-        agreement,
-        report.images,
-    )
+    return record, compared
 
 
-def opened(model: ModelFile) -> contextlib.closing[Pipeline]:
-    """Open a model to be compared; it is closed with the ``with`` statement.
-
-    Raises:
-        EngineError: it cannot be run here.
-        CudaError: an engine, and no GPU to run it.
-    """
-    config = DetectorConfig(engine_path=str(model.path))
-    return contextlib.closing(open_for_evaluation(model, config))
-
-
-def _record(report: AccuracyReport, runtime: str) -> AccuracyRecord | None:
+def _record(report: AccuracyReport, agreement: Agreement, runtime: str) -> AccuracyRecord | None:
     first, second = (model.metrics for model in report.models)
     if first is None or second is None:
-        agreement = report.agreements[_BUILT]
-        share = agreement.overall.f1 if agreement else None
+        share = agreement.overall.f1
         if share is None:
             return None
         return AccuracyRecord(report.images, 'agreement', 1.0, share, runtime)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 from typing import Final
@@ -27,10 +26,7 @@ from trt_perception.model.build_record import AgreementRecord
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.plain_text import plain
 
-__all__ = [
-    *('FEWEST', 'GOOD', 'LEAST', 'Compared', 'advice', 'compare_until_sure', 'hold_to', 'judge'),
-    'unmeasured',
-]
+__all__ = ['Compared', 'compare_until_sure', 'hold_to', 'judge', 'unmeasured']
 
 #: Detections of the original below which F1 says nothing: one is 2 %.
 FEWEST: Final = 50
@@ -119,12 +115,13 @@ def compare_until_sure(
     thresholds = Thresholds()
     found: list[Detections] = []
     for chunk in batches(order, _AT_ONCE):
-        found += detect_images(
+        run = detect_images(
             reference,
             [(path, None) for path in chunk],
             thresholds,
-            partial(_told, progress, f'running {original}', len(found), len(order)),
-        ).detections
+            lambda done, _: progress(f'running {original}', len(found) + done, len(order)),
+        )
+        found.extend(run.detections)
         if len(found) >= _LEAST_IMAGES and sum(map(len, found)) >= _ENOUGH:
             break
     used = order[: len(found)]
@@ -135,10 +132,6 @@ def compare_until_sure(
         lambda done, total: progress('running what was built', done, total),
     )
     return compare_runs(found, run.detections, reference.spec.class_names), used
-
-
-def _told(progress: StepProgress, step: str, before: int, total: int, done: int, _: int) -> None:
-    progress(step, before + done, total)
 
 
 def unmeasured(reason: str) -> AgreementRecord:
@@ -177,22 +170,21 @@ def _warning(compared: Compared, f1: float | None, options: BuildOptions) -> str
         )
     if f1 >= GOOD:
         return ''
-    return f'only {compared.summary}: {advice(options)}'
+    return f'only {compared.summary}: {_advice(options)}'
 
 
-def advice(options: BuildOptions) -> str:
+def _advice(options: BuildOptions) -> str:
     """Return what can be done where too much accuracy is lost."""
-    found = ['measure what it means with --validate and --annotations']
+    found = 'measure what it means with --validate and --annotations'
     if options.precision in ('int8', 'fp8'):
-        found += [
-            'calibrate with more images, of all that the camera sees',
-            'try another --calibration-method',
-            'keep sensitive layers in float (--keep-float)',
-            'use --precision fp16',
-        ]
+        found += (
+            ', calibrate with more images, of all that the camera sees, try another '
+            '--calibration-method, keep sensitive layers in float (--keep-float), or use '
+            '--precision fp16'
+        )
     elif options.precision in ('fp16', 'bf16'):
-        found += ['keep sensitive layers in FP32 (--keep-fp32)', 'use --precision tf32 or fp32']
-    return ', '.join(found[:-1]) + f', or {found[-1]}' if len(found) > 1 else found[0]
+        found += ', keep sensitive layers in FP32 (--keep-fp32), or use --precision tf32 or fp32'
+    return found
 
 
 def hold_to(record: AgreementRecord, compared: Compared, options: BuildOptions) -> None:
@@ -207,5 +199,5 @@ def hold_to(record: AgreementRecord, compared: Compared, options: BuildOptions) 
         'the engine',
         f'only {compared.summary}: below {LEAST:.0%} it is another detector, and '
         'no engine was written',
-        fix=f'{advice(options)}; --accept-disagreement writes it all the same',
+        fix=f'{_advice(options)}; --accept-disagreement writes it all the same',
     )

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from typing import Final
 
-from trt_perception.building.engine.build import BuiltPlan
-from trt_perception.building.graph.onnx_model import OnnxSource
+from trt_perception.building.build_state import BuildState
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.options.rows import OPTIONS
+from trt_perception.building.options.rows import PLACES
 from trt_perception.model.build_record import AccuracyRecord
 from trt_perception.model.build_record import AgreementRecord
 from trt_perception.model.build_record import BuildRecord
-from trt_perception.model.build_record import CalibrationRecord
 from trt_perception.model.build_record import OptionValue
 from trt_perception.model.build_record import PrecisionRecord
 from trt_perception.model.build_record import ProfileRange
@@ -25,13 +24,17 @@ from trt_perception.model.model_file import ModelFile
 from trt_perception.model.recognition.recognise import Recognised
 from trt_perception.model.tensors import TensorSpec
 
-__all__ = ['described', 'engine_manifest', 'identity', 'recorded_options', 'with_results']
+__all__ = [
+    'describe_engine',
+    'described',
+    'identity',
+    'in_memory',
+    'recorded_options',
+    'with_results',
+]
 
-#: Where things are put, not what is built.
-NOT_RECORDED: Final = (
-    *('output', 'json', 'store', 'store_keep_days', 'verbose', 'compare_fp16', 'qdq_onnx'),
-    *('timing_cache', 'calibration_cache'),
-)
+#: Options that change nothing about the engine.
+NOT_RECORDED: Final = (*PLACES, 'compare_fp16')
 
 
 def recorded_options(options: BuildOptions) -> dict[str, OptionValue]:
@@ -41,82 +44,19 @@ def recorded_options(options: BuildOptions) -> dict[str, OptionValue]:
     for row in OPTIONS:
         value: Any = values[row.name]
         value = tuple(value) if isinstance(value, list) else value
-        default = row.default if not isinstance(row.default, list) else tuple(row.default)
-        if row.name not in NOT_RECORDED and value is not None and value != default:
+        if row.name not in NOT_RECORDED and value not in (None, row.default):
             found[row.name] = value
     return found
 
 
-def identity(name: str, content: bytes) -> FileIdentity:
+def in_memory(path: Path, content: bytes) -> ModelFile:
+    """Return a model that was just made, nothing written yet."""
+    return ModelFile(path, content, hashlib.sha256(content).hexdigest(), None)
+
+
+def identity(file: ModelFile) -> FileIdentity:
     """Return what a manifest says of a file."""
-    return FileIdentity(name, hashlib.sha256(content).hexdigest(), len(content))
-
-
-def engine_manifest(
-    source: OnnxSource,
-    recognised: Recognised,
-    options: BuildOptions,
-    plan: BuiltPlan,
-    image: str,
-    calibration: CalibrationRecord | None,
-) -> Manifest:
-    """Return the manifest of an engine.
-
-    Args:
-        source: what it was built from.
-        recognised: how it is fed and read.
-        options: what was asked.
-        plan: what came of it.
-        image: name of the image input, which the profiles are of.
-        calibration: that it was built with, None without one.
-    """
-    notes = dict(source.file.manifest.notes) if source.file.manifest else {}
-    gpu = plan.gpu
-    build = BuildRecord(
-        flavour=plan.flavour,
-        version=plan.version,
-        gpu=(gpu.name, gpu.compute_capability) if gpu else None,
-        cuda=(gpu.cuda['driver'], gpu.cuda['runtime']) if gpu else None,
-        options=recorded_options(options),
-        profiles=tuple({image: ProfileRange(p.min, p.opt, p.max)} for p in plan.profiles),
-        precision=PrecisionRecord(options.precision, options.keep_fp32, None),
-        calibration=calibration,
-        accuracy=None,
-        agreement=None,
-    )
-    return Manifest(
-        onnx=FileIdentity(source.file.path.name, source.file.sha256, len(source.file.content)),
-        engine=identity(options.engine_path().name, plan.content),
-        inputs=plan.inputs,
-        outputs=plan.outputs,
-        preprocessing=recognised.preprocessing,
-        decoder=recognised.decoder,
-        class_names=recognised.class_names,
-        notes=notes,
-        build=build,
-    )
-
-
-def with_results(
-    engine: ModelFile,
-    layers: Mapping[str, int] | None,
-    accuracy: AccuracyRecord | None,
-    agreement: AgreementRecord,
-) -> ModelFile:
-    """Return an engine whose manifest holds what was measured on it.
-
-    Args:
-        engine: with its manifest.
-        layers: how many compute in each type; None where it was not loaded.
-        accuracy: on labelled images, None without them.
-        agreement: with the detections of the original.
-    """
-    assert engine.manifest is not None
-    assert engine.manifest.build is not None
-    build = engine.manifest.build
-    precision = replace(build.precision, as_built=layers)
-    build = replace(build, precision=precision, accuracy=accuracy, agreement=agreement)
-    return replace(engine, manifest=replace(engine.manifest, build=build))
+    return FileIdentity(file.path.name, file.sha256, len(file.content))
 
 
 def described(
@@ -125,9 +65,9 @@ def described(
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
 ) -> ModelFile:
-    """Return a model with a manifest that says what was recognised, whatever stands beside it."""
+    """Return a model with a manifest that says what was recognised, whatever its own says."""
     manifest = Manifest(
-        onnx=identity(file.path.name, file.content),
+        onnx=identity(file),
         engine=None,
         inputs=inputs,
         outputs=outputs,
@@ -136,4 +76,51 @@ def described(
         class_names=recognised.class_names,
         notes={},
     )
-    return ModelFile(file.path, file.content, file.sha256, manifest)
+    return replace(file, manifest=manifest)
+
+
+def describe_engine(state: BuildState) -> ModelFile:
+    """Return the engine that was built with its manifest; what is measured on it comes later."""
+    plan, options, source = state.plan, state.options, state.source.file
+    calibration, gpu = state.converted.calibration, plan.gpu
+    image = next(iter(state.shapes))  # which the profiles are of
+    build = BuildRecord(
+        flavour=plan.flavour,
+        version=plan.version,
+        gpu=(gpu.name, gpu.compute_capability) if gpu else None,
+        cuda=(gpu.cuda['driver'], gpu.cuda['runtime']) if gpu else None,
+        options=recorded_options(options),
+        profiles=tuple({image: ProfileRange(p.min, p.opt, p.max)} for p in plan.profiles),
+        precision=PrecisionRecord(options.precision, options.keep_fp32),
+        calibration=calibration,
+    )
+    file = in_memory(options.engine_path(), plan.content)
+    engine = described(file, state.recognised, plan.inputs, plan.outputs)
+    assert engine.manifest is not None
+    manifest = replace(
+        engine.manifest,
+        onnx=identity(source),
+        engine=identity(file),
+        notes=dict(source.manifest.notes) if source.manifest else {},
+        build=build,
+    )
+    return replace(engine, manifest=manifest)
+
+
+def with_results(
+    state: BuildState, accuracy: AccuracyRecord | None, agreement: AgreementRecord
+) -> ModelFile:
+    """Return the engine with a manifest that holds what was measured on it.
+
+    Args:
+        state: of the build; ``verified`` has the precision of the layers.
+        accuracy: on the images of --validate, None without them.
+        agreement: with the detections of the original.
+    """
+    manifest = state.engine.manifest
+    assert manifest is not None
+    assert manifest.build is not None
+    layers = state.verified.precisions if state.verified else None
+    precision = replace(manifest.build.precision, as_built=layers)
+    build = replace(manifest.build, precision=precision, accuracy=accuracy, agreement=agreement)
+    return replace(state.engine, manifest=replace(manifest, build=build))

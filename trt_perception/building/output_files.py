@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tempfile
 from collections.abc import Callable
-from collections.abc import Sequence
 from pathlib import Path
 
+from trt_perception.building.build_state import BuildState
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.errors import ConfigError
 from trt_perception.errors import TrtPerceptionError
@@ -18,9 +19,8 @@ from trt_perception.files.regular_files import open_regular
 from trt_perception.model.manifest import MAX_BYTES
 from trt_perception.model.manifest import manifest_path
 from trt_perception.model.manifest_writer import manifest_text
-from trt_perception.model.model_file import ModelFile
 
-__all__ = ['check_outputs', 'check_report', 'write_models']
+__all__ = ['check_outputs', 'check_report', 'write']
 
 _PLANS = (b'ftrt', b'vtrt')
 
@@ -44,21 +44,10 @@ def check_report(options: BuildOptions) -> None:
 
 
 def _check_place(path: Path, options: BuildOptions, option: str) -> None:
-    if not path.parent.is_dir():
-        raise ConfigError(
-            str(path), f'cannot be written: {path.parent} is not a folder', fix='make it'
-        )
     if path.is_dir():
         raise ConfigError(str(path), 'cannot be written: it is a folder', fix='name a file')
-    # Refuses what permissions say and, for root too, a file system that is read-only.
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise ConfigError(
-            str(path),
-            f'cannot be written: no permission to write in {path.parent}',
-            fix=f'choose another place with {option}',
-        )
     try:
-        # For some file systems, as /proc, permissions do not tell.
+        # Permissions do not tell for root, nor for file systems as /proc.
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
@@ -83,35 +72,26 @@ def check_outputs(options: BuildOptions) -> str:
     """
     check_report(options)
     engine = options.engine_path()
-    _check_model(engine, options, '--output', _starts_like_a_plan, 'no TensorRT engine')
+    _check_model(engine, options, '--output', _starts_like_a_plan, 'a TensorRT engine')
     if options.qdq_onnx is not None:
-        otherwise = 'no model with Q/DQ nodes'
-        _check_model(options.qdq_onnx, options, '--qdq-onnx', _has_qdq_nodes, otherwise)
+        _check_model(
+            options.qdq_onnx, options, '--qdq-onnx', _has_qdq_nodes, 'a model with Q/DQ nodes'
+        )
     return 'replaces' if os.path.lexists(engine) else ''
 
 
 def _check_model(
-    path: Path,
-    options: BuildOptions,
-    option: str,
-    is_ours: Callable[[Path], bool],
-    otherwise: str,
+    path: Path, options: BuildOptions, option: str, is_ours: Callable[[Path], bool], kind: str
 ) -> None:
-    manifest = manifest_path(path)
-    for each in (path, manifest):
+    ours = ((path, is_ours, kind), (manifest_path(path), _is_manifest, 'a manifest'))
+    for each, is_as_expected, expected in ours:
         _check_place(each, options, option)
-    if os.path.lexists(manifest) and not _is_manifest(manifest):
-        raise ConfigError(
-            str(manifest),
-            'is where the manifest goes, and is not a manifest',
-            fix=f'move it, or choose another place than {path}',
-        )
-    if os.path.lexists(path) and not is_ours(path):
-        raise ConfigError(
-            str(path),
-            f'exists and is {otherwise}, so it is not overwritten',
-            fix='move it, or choose another place',
-        )
+        if os.path.lexists(each) and not is_as_expected(each):
+            raise ConfigError(
+                str(each),
+                f'exists and is not {expected}, so it is not overwritten',
+                fix=f'move it, or choose another place with {option}',
+            )
 
 
 def _starts_like_a_plan(path: Path) -> bool:
@@ -136,20 +116,32 @@ def _is_manifest(path: Path) -> bool:
         return False
 
 
-def write_models(models: Sequence[ModelFile]) -> None:
-    """Write models with their manifests, all or none.
+def write(state: BuildState, replaces: str) -> None:
+    """Write the engine, and the model with Q/DQ nodes where there is one, with manifests.
 
     The manifest first: an engine alone would run with what can be guessed of it, a manifest alone
-    does nothing, and an old engine beside a new manifest is refused.
+    does nothing, and an old engine next to a new manifest is refused.
 
     Raises:
-        WriteError: they cannot be written.
+        WriteError: they cannot be written; all are, or none.
     """
-    files: dict[Path, bytes] = {}
-    for model in models:
-        assert model.manifest is not None
-        files |= {
-            manifest_path(model.path): manifest_text(model.manifest),
-            model.path: model.content,
+    with state.step('write') as step:
+        files: dict[Path, bytes] = {}
+        for model in filter(None, (state.engine, state.quantised)):
+            assert model.manifest is not None
+            files[manifest_path(model.path)] = manifest_text(model.manifest)
+            files[model.path] = model.content
+        write_together(files)
+        engine = state.engine
+        assert engine.manifest is not None
+        state.report.output_engine = {
+            'file': str(engine.path),
+            'manifest': str(manifest_path(engine.path)),
+            'sha256': engine.sha256,
+            'size_bytes': len(engine.content),
+            'inputs': [dataclasses.asdict(tensor) for tensor in engine.manifest.inputs],
+            'outputs': [dataclasses.asdict(tensor) for tensor in engine.manifest.outputs],
         }
-    write_together(files)
+        if state.quantised is not None:
+            state.report.output_engine['qdq_onnx'] = str(state.quantised.path)
+        step.outcome = f'{replaces} {engine.path}'.strip()

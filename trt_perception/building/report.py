@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import time
 from collections.abc import Callable
-from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import asdict
 from dataclasses import dataclass
@@ -14,10 +11,9 @@ from dataclasses import field
 from typing import Any
 from typing import Literal
 
-from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.errors import TrtPerceptionError
 
-__all__ = ['BuildReport', 'Context', 'Step', 'StepProgress', 'step_line']
+__all__ = ['BuildReport', 'Step', 'StepProgress', 'reason', 'step_line']
 
 #: Told what is being done, and how much of it: done, of how many.
 StepProgress = Callable[[str, int, int], None]
@@ -63,7 +59,6 @@ class BuildReport:
         agreement: with the original's detections, or why it was not measured; None until then.
         steps: in order.
         warnings: one sentence each.
-        listener: told of each step when it has ended.
     """
 
     status: Literal['running', 'done', 'failed', 'interrupted'] = 'running'
@@ -78,27 +73,6 @@ class BuildReport:
     agreement: dict[str, Any] | None = None
     steps: list[Step] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    listener: Callable[[Step], None] | None = field(default=None, repr=False)
-
-    @contextlib.contextmanager
-    def step(self, name: str, progress: StepProgress) -> Iterator[Step]:
-        """Time a step and keep how it ended; what it raises goes on."""
-        step = Step(name)
-        self.steps.append(step)
-        progress(name, 0, 0)
-        start = time.perf_counter()
-        try:
-            yield step
-        except KeyboardInterrupt:
-            step.status, step.outcome = 'interrupted', 'stopped on request'
-            raise
-        except BaseException as error:
-            step.status, step.outcome = 'failed', _reason(error)
-            raise
-        finally:
-            step.seconds = time.perf_counter() - start
-            if self.listener is not None:
-                self.listener(step)
 
     def warn(self, *sentences: str) -> None:
         """Add warnings, each once."""
@@ -108,24 +82,15 @@ class BuildReport:
         """End the report with an error."""
         interrupted = isinstance(error, KeyboardInterrupt)
         self.status = 'interrupted' if interrupted else 'failed'
-        self.error = 'interrupted' if interrupted else _reason(error)
+        self.error = 'interrupted' if interrupted else reason(error)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON has it."""
         return {
             'operation': 'build_engine',
-            'status': self.status,
+            **asdict(self),
             'error': self.error or None,
-            'reused': self.reused,
-            'input_model': self.input_model,
             'output_engine': self.output_engine or None,
-            'configuration': self.configuration,
-            'optimization': self.optimization,
-            'performance': self.performance,
-            'accuracy': self.accuracy,
-            'agreement': self.agreement,
-            'steps': [asdict(step) for step in self.steps],
-            'warnings': self.warnings,
         }
 
     def json_text(self) -> bytes:
@@ -140,16 +105,8 @@ class BuildReport:
         return '\n'.join([*lines, *(f'warning: {text}' for text in self.warnings)])
 
 
-@dataclass(frozen=True)
-class Context:
-    """What every step has: the options, whom to tell how far it is, and the report."""
-
-    options: BuildOptions
-    progress: StepProgress
-    report: BuildReport
-
-
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
+    """Return why something failed, in words."""
     if isinstance(error, TrtPerceptionError):
         return str(error)
     return f'{type(error).__name__}: {error}'
@@ -174,7 +131,6 @@ def _facts(report: BuildReport) -> dict[str, str]:
         'engine': f'{engine["file"]} ({engine["size_bytes"] / 2**20:.1f} MiB)',
         'manifest': engine['manifest'],
         **({'Q/DQ model': engine['qdq_onnx']} if 'qdq_onnx' in engine else {}),
-        'built by': _built_by(report.configuration),
         'precision': _precision(report.optimization),
     }
     if report.performance.get('latency_ms'):
@@ -187,21 +143,11 @@ def _facts(report: BuildReport) -> dict[str, str]:
     return facts
 
 
-def _built_by(configuration: Mapping[str, Any]) -> str:
-    built = configuration['tensorrt']
-    gpu = configuration.get('gpu')
-    place = f'on {gpu["name"]}' if gpu else 'without a GPU'
-    targets = configuration['options'].get('compute_capabilities')
-    return f'{built["flavour"]} {built["version"]} {place}' + (
-        f', for compute capabilities {", ".join(targets)}' if targets else ''
-    )
-
-
 def _precision(optimization: Mapping[str, Any]) -> str:
     asked, built = optimization['precision_asked'], optimization.get('precision_as_built')
     if not built:
         mute = 'the engine does not tell it (--profiling-verbosity detailed)'
-        reason = mute if 'layers' in optimization else 'no GPU here to load the engine'
-        return f'{asked} asked; as built: unverified, {reason}'
+        why = mute if 'layers' in optimization else 'no GPU here to load the engine'
+        return f'{asked} asked; as built: unverified, {why}'
     layers = ', '.join(f'{count} {kind}' for kind, count in built.items())
     return f'{asked} asked; layers as built: {layers}'

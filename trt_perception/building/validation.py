@@ -4,245 +4,168 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import onnx
 
-from trt_perception.building.accuracy_gate import Accuracy
 from trt_perception.building.accuracy_gate import measure_accuracy
-from trt_perception.building.accuracy_gate import onnx_file
-from trt_perception.building.accuracy_gate import opened
 from trt_perception.building.agreement_gate import Compared
 from trt_perception.building.agreement_gate import compare_until_sure
 from trt_perception.building.agreement_gate import hold_to
 from trt_perception.building.agreement_gate import judge
 from trt_perception.building.agreement_gate import unmeasured
-from trt_perception.building.build_inputs import BuildInputs
+from trt_perception.building.build_state import BuildState
 from trt_perception.building.engine.capabilities import not_by_onnx_runtime
+from trt_perception.building.engine_manifest import described
+from trt_perception.building.engine_manifest import in_memory
+from trt_perception.building.engine_manifest import with_results
 from trt_perception.building.graph.quantise_check import is_quantised
-from trt_perception.building.graph.query_decoder import QueryDecoder
-from trt_perception.building.precision.calibration_images import ImageSet
-from trt_perception.building.precision.prepare_precision import ConvertedModel
-from trt_perception.building.report import Context
+from trt_perception.config import DetectorConfig
 from trt_perception.errors import EngineError
-from trt_perception.evaluation.agreement import Agreement
+from trt_perception.evaluation.run import open_for_evaluation
 from trt_perception.model.build_record import AccuracyRecord
 from trt_perception.model.build_record import AgreementRecord
 from trt_perception.model.model_file import ModelFile
-from trt_perception.model.recognition.recognise import Recognised
+from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.stages.onnx_runtime import OnnxModel
 
-__all__ = ['Candidate', 'validate']
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """What is compared with the original.
-
-    Attributes:
-        inputs: the original, and the images.
-        recognised: how both are fed and read.
-        precise: the model that the engine was built from.
-        engine: the engine, with its manifest.
-        runs: the engine can be run here.
-        queries: its decoder where it is one of queries, in a type of 16 bits; else None.
-    """
-
-    inputs: BuildInputs
-    recognised: Recognised
-    precise: ConvertedModel
-    engine: ModelFile
-    runs: bool
-    queries: QueryDecoder | None
-
-    @property
-    def original(self) -> str:
-        """What the original is, in words."""
-        narrow = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
-        types = {tensor.data_type for tensor in self.inputs.source.model.graph.initializer}
-        exact = not narrow & types and not is_quantised(self.inputs.source.model)
-        return 'FP32' if exact else 'the ONNX file'
+__all__ = ['opened', 'validate']
 
 
-def validate(
-    context: Context, candidate: Candidate
-) -> tuple[AccuracyRecord | None, AgreementRecord]:
-    """Compare what was built with the original, and hold it to the gates.
+def validate(state: BuildState) -> None:
+    """Compare what was built with the original, hold it to the gates, and note what was found.
 
-    Args:
-        context: of the build; --validate names the images, else those of the calibration serve.
-        candidate: what was built.
+    The images are those of --validate, else those of the calibration.
 
     Raises:
         EngineError: it lost more than --max-accuracy-drop, or is another detector by now.
         TrtPerceptionError: --validate was given, and a model or an image cannot be used.
     """
-    look = _Look(context, candidate)
-    report = context.report
-    with report.step('validate', context.progress) as step:
-        accuracy: Accuracy | None = None
-        if context.options.validate_images is None:
-            found = look.at_calibration()
+    options, report = state.options, state.report
+    with state.step('validate') as step:
+        accuracy: AccuracyRecord | None = None
+        if options.validate_images is None:
+            found = _on_calibration_images(state)
         else:
-            accuracy, found = look.at_validation()
-        lines = []
-        if accuracy is not None and accuracy.record is not None:
-            report.accuracy = accuracy.as_dict()
-            if accuracy.record.measure != 'agreement':  # which another line tells
-                lines.append(accuracy.summary)
-            look.hold_to_gate(accuracy)
+            accuracy, found = _on_validation_images(state)
         if isinstance(found, str):
             record = unmeasured(found)
             report.agreement = {**vars(record), 'summary': 'not measured'}
-            step.outcome = '\n'.join([*lines, 'not measured'])
-            if look.has_no_images:
+            if options.validate_images is None and state.calibration is None:
                 step.skip('no images given (--validate)')
         else:
-            record = judge(found, context.options)
+            record = judge(found, options)
             report.agreement = {**vars(record), **found.as_dict()}
-            step.outcome = '\n'.join([*lines, found.summary])
-            hold_to(record, found, context.options)
-        report.warn(record.warning, _about_queries(context, candidate, record))
-        return (None if accuracy is None else accuracy.record), record
+            hold_to(record, found, options)
+        step.outcome = step.outcome or report.agreement['summary']
+        if report.accuracy and report.accuracy['measure'] != 'agreement':
+            step.outcome = f'{report.accuracy["summary"]}\n{step.outcome}'
+        report.warn(record.warning, _about_queries(state, record))
+        state.engine = with_results(state, accuracy, record)
 
 
-def _about_queries(context: Context, candidate: Candidate, record: AgreementRecord) -> str:
+def _about_queries(state: BuildState, record: AgreementRecord) -> str:
     """Return what is known of decoders of queries, empty where the engine itself did well."""
-    queries = candidate.queries
-    if queries is None or queries.is_kept(candidate.precise.kept_nodes):
+    if state.queries is None or state.queries.is_kept(state.converted.kept_nodes):
         return ''
-    if candidate.runs and record.f1 is not None and not record.warning:
+    if state.verified is not None and record.f1 is not None and not record.warning:
         return ''
-    return queries.advice(context.options.precision)
+    return state.queries.advice(state.options.precision)
 
 
-class _Look:
-    """One comparison of what was built with the original."""
-
-    def __init__(self, context: Context, candidate: Candidate) -> None:
-        self._options = context.options
-        self._progress = context.progress
-        self._candidate = candidate
-        self._inputs = candidate.inputs
-        tensorrt = context.report.configuration['tensorrt']
-        self._runtime = f'{tensorrt["flavour"]} {tensorrt["version"]}'
-        if not candidate.runs:
-            self._runtime = 'ONNX Runtime, not the engine'
-
-    @property
-    def has_no_images(self) -> bool:
-        """Whether nobody gave any."""
-        return not self._inputs.validation and self._inputs.calibration is None
-
-    def at_validation(self) -> tuple[Accuracy | None, Compared | str]:
-        """Return what all images of --validate show, or why nothing can be measured."""
-        options = self._options
-        itself = self._is_itself()
-        if itself and options.annotations is None:
-            if options.max_accuracy_drop is not None:
-                raise EngineError('--max-accuracy-drop', f'cannot be held: {itself}')
-            return None, itself
+def _on_validation_images(state: BuildState) -> tuple[AccuracyRecord | None, Compared | str]:
+    """Return what all images of --validate show, or why nothing can be measured."""
+    options = state.options
+    itself = _is_itself(state)
+    if itself and options.annotations is None:
+        if options.max_accuracy_drop is not None:
+            raise EngineError('--max-accuracy-drop', f'cannot be held: {itself}')
+        return None, itself
+    with contextlib.ExitStack() as stack:
         try:
-            reference = self._reference()
-            built = self._candidate.engine if self._candidate.runs else self._stand_in()
+            reference = stack.enter_context(opened(onnx_file(state, state.source.model)))
+            built = stack.enter_context(opened(_built(state)))
         except EngineError as error:
             raise EngineError(
                 f'accuracy in {options.precision}',
                 f'cannot be measured: {error.statement}',
                 fix='build without --validate, and measure on the target with evaluate_engine',
             ) from error
-        accuracy = measure_accuracy(
-            options,
-            self._inputs.validation,
-            reference,
-            built,
-            self._runtime,
-            self._progress,
-            self._candidate.original,
-        )
-        count = accuracy.images
-        return accuracy, itself or self._compared(
-            accuracy.agreement, count, count, (), 'validation'
-        )
+        accuracy, compared = measure_accuracy(state, reference, built)
+    return accuracy, itself or compared
 
-    def at_calibration(self) -> Compared | str:
-        """Return what some images of the calibration show, or why nothing can be measured."""
-        runs, target = self._candidate.runs, self._on_the_target()
-        unlike = not_by_onnx_runtime(self._options.precision)
-        if not runs and unlike:
-            return f'no GPU runs the engine here, and ONNX Runtime {unlike}: {target}'
-        if itself := self._is_itself():
-            return itself
-        images = self._inputs.calibration
-        if images is None:
-            return (
-                'no images were given: give --validate DIR with images as the camera sees them; '
-                'labels are not needed'
-            )
+
+def _on_calibration_images(state: BuildState) -> Compared | str:
+    """Return what some images of the calibration show, or why nothing can be measured."""
+    target = _on_the_target(state)
+    unlike = not_by_onnx_runtime(state.options.precision)
+    if state.verified is None and unlike:
+        return f'no GPU runs the engine here, and ONNX Runtime {unlike}: {target}'
+    if itself := _is_itself(state):
+        return itself
+    if state.calibration is None:
+        return (
+            'no images were given: give --validate DIR with images as the camera sees them; '
+            'labels are not needed'
+        )
+    images, original = state.calibration.paths, state.original
+    with contextlib.ExitStack() as stack:
         try:
-            return self._on(images)
+            reference = stack.enter_context(opened(onnx_file(state, state.source.model)))
         except EngineError as error:
-            if runs:  # an engine that does not run is no engine
+            return f'{error}; {target}'
+        try:
+            built = stack.enter_context(opened(_built(state)))
+            agreement, used = compare_until_sure(
+                reference, built, images, state.progress, original
+            )
+        except EngineError as error:
+            if state.verified is not None:  # an engine that does not run is no engine
                 raise
             return f'{error}; {target}'
+    count = len(images)
+    return Compared(agreement, len(used), count, used, 'calibration', state.runtime, original)
 
-    def _on(self, images: ImageSet) -> Compared | str:
-        """Compare on some images of the calibration; a reason where the original does not load."""
-        with contextlib.ExitStack() as stack:
-            try:
-                reference = stack.enter_context(opened(self._reference()))
-            except EngineError as error:
-                return f'{error}; {self._on_the_target()}'
-            candidate = self._candidate
-            engine = candidate.engine if candidate.runs else self._stand_in()
-            built = stack.enter_context(opened(engine))
-            agreement, used = compare_until_sure(
-                reference, built, images.paths, self._progress, candidate.original
-            )
-        return self._compared(agreement, len(used), len(images.paths), used, 'calibration')
 
-    def hold_to_gate(self, accuracy: Accuracy) -> None:
-        """Refuse what lost more than --max-accuracy-drop."""
-        most = self._options.max_accuracy_drop
-        if most is not None and accuracy.drop > most:
-            raise EngineError(
-                'accuracy',
-                f'falls by {accuracy.drop:.4f}, more than --max-accuracy-drop {most}: '
-                f'{accuracy.summary}',
-                fix=(
-                    'keep sensitive layers in a wider type (--keep-fp32, --keep-float), '
-                    'calibrate with more images, or use fp16'
-                ),
-            )
+def _is_itself(state: BuildState) -> str:
+    """Return why what could be run is the original itself, empty where it is not."""
+    if state.verified is not None or not is_quantised(state.source.model):
+        return ''
+    return (
+        'the ONNX file came quantised, and without a GPU there is nothing else to compare it '
+        f'with: {_on_the_target(state)}'
+    )
 
-    def _compared(
-        self, agreement: Agreement, images: int, given: int, files: Sequence[Path], of: str
-    ) -> Compared:
-        original = self._candidate.original
-        return Compared(agreement, images, given, files, of, self._runtime, original)
 
-    def _is_itself(self) -> str:
-        """Return why what could be run is the original itself, empty where it is not."""
-        if self._candidate.runs or not is_quantised(self._candidate.inputs.source.model):
-            return ''
-        return (
-            'the ONNX file came quantised, and without a GPU there is nothing else to compare it '
-            f'with: {self._on_the_target()}'
-        )
+def _on_the_target(state: BuildState) -> str:
+    """Return the command that measures on the machine that runs the engine."""
+    files = shlex.join([str(state.options.onnx), str(state.engine.path)])
+    return f'on the target: ros2 run trt_perception evaluate_engine --engine {files} --images DIR'
 
-    def _on_the_target(self) -> str:
-        """Return the command that measures on the machine that runs the engine."""
-        files = shlex.join([str(self._options.onnx), str(self._options.engine_path())])
-        return (
-            f'on the target: ros2 run trt_perception evaluate_engine --engine {files} --images DIR'
-        )
 
-    def _reference(self) -> ModelFile:
-        source = self._candidate.inputs.source
-        return onnx_file(source.file.path, source.model, self._candidate.recognised)
+def _built(state: BuildState) -> ModelFile:
+    """Return the engine, or what ONNX Runtime runs in its place."""
+    if state.verified is not None:
+        return state.engine
+    return onnx_file(state, state.converted.stand_in)
 
-    def _stand_in(self) -> ModelFile:
-        """Return what ONNX Runtime runs in the engine's place."""
-        path = self._candidate.inputs.source.file.path
-        return onnx_file(path, self._candidate.precise.stand_in, self._candidate.recognised)
+
+def onnx_file(state: BuildState, model: onnx.ModelProto) -> ModelFile:
+    """Return a model in memory as a file with a manifest, weights within.
+
+    Raises:
+        EngineError: ONNX Runtime cannot load it.
+    """
+    file = in_memory(state.source.file.path, model.SerializeToString())
+    loaded = OnnxModel(file, 1)
+    return described(file, state.recognised, loaded.inputs, loaded.outputs)
+
+
+def opened(model: ModelFile) -> contextlib.closing[Pipeline]:
+    """Open a model to be compared; it is closed with the ``with`` statement.
+
+    Raises:
+        EngineError: it cannot be run here.
+        CudaError: an engine, and no GPU to run it.
+    """
+    config = DetectorConfig(engine_path=str(model.path))
+    return contextlib.closing(open_for_evaluation(model, config))

@@ -12,7 +12,9 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ['open_regular', 'read_regular']
+from trt_perception.errors import ConfigError
+
+__all__ = ['open_regular', 'read_given', 'read_regular']
 
 
 def open_regular(path: Path) -> tuple[BinaryIO, os.stat_result]:
@@ -56,3 +58,15 @@ def read_regular(path: Path, limit: int) -> bytes:
     if size > limit:
         raise OSError(errno.EFBIG, f'expected at most {limit} bytes (got {size})')
     return content
+
+
+def read_given(path: Path, limit: int) -> bytes:
+    """Return the bytes of a file that a person named; see read_regular.
+
+    Raises:
+        ConfigError: it cannot be read, is no regular file, or is larger.
+    """
+    try:
+        return read_regular(path, limit)
+    except OSError as error:
+        raise ConfigError(str(path), f'cannot be read: {error.strerror}') from error

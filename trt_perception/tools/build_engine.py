@@ -150,8 +150,7 @@ def _build(options: Any, report: Any) -> None:
             bar.clear()
             print(plain(step_line(step)), flush=True)
 
-        report.listener = ended
-        build(options, progress=progress, report=report)
+        build(options, report, progress, ended)
     print(f'\n{plain(report.text(), None)}')
 
 

@@ -13,7 +13,7 @@ from typing import get_origin
 
 from trt_perception.building.options.build_options import BuildOptions
 
-__all__ = ['OPTIONS', 'Option', 'expected']
+__all__ = ['OPTIONS', 'PLACES', 'Option', 'expected']
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,11 @@ def _rows() -> tuple[Option, ...]:
     return tuple(rows)
 
 
+#: Options that say where results and intermediate ones are put or kept, not what is built.
+PLACES: Final = (
+    *('output', 'json', 'store', 'store_keep_days', 'verbose', 'qdq_onnx', 'timing_cache'),
+    'calibration_cache',
+)
 #: The table, in the order of BuildOptions.
 OPTIONS: Final = _rows()
 

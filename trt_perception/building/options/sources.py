@@ -23,7 +23,7 @@ from trt_perception.building.options.rows import Option
 from trt_perception.building.options.rows import expected
 from trt_perception.errors import ConfigError
 from trt_perception.errors import ValuesError
-from trt_perception.files.regular_files import read_regular
+from trt_perception.files.regular_files import read_given
 from trt_perception.files.yaml_text import MAX_BYTES
 from trt_perception.files.yaml_text import read_yaml
 from trt_perception.plain_text import MAX_CLASSES
@@ -150,9 +150,7 @@ def _checked(config: Path, name: str, value: Any) -> Any:
 
 def _read_text(path: Path, limit: int) -> str:
     try:
-        return read_regular(path, limit).decode('utf-8-sig')
-    except OSError as error:
-        raise ConfigError(str(path), f'cannot be read: {error.strerror}') from error
+        return read_given(path, limit).decode('utf-8-sig')
     except UnicodeDecodeError as error:
         raise ConfigError(str(path), f'is not text in UTF-8: {error}') from error
 

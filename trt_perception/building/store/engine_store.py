@@ -25,11 +25,12 @@ from typing import Final
 
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.build_options import BuildOptions
+from trt_perception.building.options.rows import PLACES
 from trt_perception.errors import ConfigError
 from trt_perception.files.json_section import parse_json
 from trt_perception.files.regular_files import read_regular
 
-__all__ = ['BUILDER_REVISION', 'EngineStore', 'StoreEntry', 'StoredEngine', 'store_key']
+__all__ = ['BUILDER_REVISION', 'EngineStore', 'StoredEngine', 'store_key']
 
 #: Part of every key: raise it when the same options make another engine than before.
 BUILDER_REVISION: Final = 2
@@ -38,11 +39,6 @@ _ENTRY: Final = 'entry.json'
 _FILES: Final = {'engine': 'model.engine', 'manifest': 'manifest.json', 'report': 'report.json'}
 _LIMITS: Final = {'engine': 16 * 1024**3, 'manifest': 4 * 1024**2, 'report': 16 * 1024**2}
 _DAY_S: Final = 24 * 3600
-# Where results go, and where intermediate ones are kept: neither changes the engine.
-_IRRELEVANT: Final = {
-    *('onnx', 'output', 'json', 'store', 'store_keep_days', 'verbose', 'qdq_onnx'),
-    *('timing_cache', 'calibration_cache'),
-}
 
 
 @dataclass(frozen=True)
@@ -60,23 +56,6 @@ class StoredEngine:
     report: bytes
 
 
-@dataclass(frozen=True)
-class StoreEntry:
-    """What is kept.
-
-    Attributes:
-        key: of the entry.
-        about: model, precision, GPU, TensorRT, for people.
-        size_bytes: of the engine.
-        used_s: when it was last made or taken, seconds since 1970.
-    """
-
-    key: str
-    about: str
-    size_bytes: int
-    used_s: float
-
-
 def store_key(
     onnx_sha256: str, options: BuildOptions, tensorrt: TensorRt, contents: Mapping[str, str]
 ) -> str:
@@ -89,7 +68,7 @@ def store_key(
         contents: SHA-256 of whatever else is read, by a name: images, labels, class names,
             plugins.
     """
-    relevant = {k: v for k, v in options.as_dict().items() if k not in _IRRELEVANT}
+    relevant = {k: v for k, v in options.as_dict().items() if k not in (*PLACES, 'onnx')}
     gpu = tensorrt.gpu
     facts = {
         'revision': BUILDER_REVISION,
@@ -148,25 +127,21 @@ class EngineStore:
             return None
         return StoredEngine(**contents)
 
-    def put(self, key: str, stored: StoredEngine, about: str) -> None:
+    def put(self, key: str, stored: StoredEngine) -> None:
         """Keep an engine; one that is there already is replaced.
 
         Raises:
             ConfigError: it cannot be written; nothing is left behind.
         """
         contents = {name: getattr(stored, name) for name in _FILES}
-        entry = {
-            'about': about,
-            'sha256': {n: hashlib.sha256(content).hexdigest() for n, content in contents.items()},
-            'size_bytes': len(stored.engine),
-        }
+        hashes = {n: hashlib.sha256(content).hexdigest() for n, content in contents.items()}
         temporary: Path | None = None
         try:
             temporary = Path(tempfile.mkdtemp(dir=self._folder, prefix='.'))
             temporary.chmod(0o755)
             for name, content in contents.items():
                 _write(temporary / _FILES[name], content)
-            _write(temporary / _ENTRY, json.dumps(entry, indent=2).encode())
+            _write(temporary / _ENTRY, json.dumps({'sha256': hashes}).encode())
             old = self._folder / key
             if old.exists():
                 shutil.rmtree(old)
@@ -181,28 +156,20 @@ class EngineStore:
             if temporary is not None:
                 shutil.rmtree(temporary, ignore_errors=True)
 
-    def entries(self) -> tuple[StoreEntry, ...]:
-        """Return what is kept, last used first; damaged entries have an empty ``about``."""
-        found = []
-        for folder in self._folder.iterdir():
-            if len(folder.name) != 64 or not folder.is_dir():
-                continue
-            try:
-                entry = _read_entry(folder)
-                about, size = str(entry['about']), int(entry['size_bytes'])
-                used = (folder / _ENTRY).stat().st_mtime
-            except (OSError, ValueError, KeyError, TypeError):
-                about, size, used = '', 0, 0.0
-            found.append(StoreEntry(folder.name, about, size, used))
-        return tuple(sorted(found, key=lambda entry: entry.used_s, reverse=True))
-
-    def prune(self, days: int) -> tuple[StoreEntry, ...]:
-        """Remove what was not used for so many days, and what is damaged; return it."""
+    def prune(self, days: int) -> None:
+        """Remove what was not used for so many days."""
         oldest = time.time() - days * _DAY_S
-        old = tuple(entry for entry in self.entries() if entry.used_s < oldest)
-        for entry in old:
-            shutil.rmtree(self._folder / entry.key, ignore_errors=True)
-        return old
+        for folder in self._folder.iterdir():
+            if len(folder.name) == 64 and _used_s(folder) < oldest:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _used_s(folder: Path) -> float:
+    """Return when an entry was made or taken last, seconds since 1970; 0 where it is damaged."""
+    try:
+        return (folder / _ENTRY).stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _read_entry(folder: Path) -> dict[str, Any]:

@@ -5,23 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
-from pathlib import Path
 
-from trt_perception.building.build_inputs import BuildInputs
+from trt_perception.building.build_state import BuildState
 from trt_perception.building.engine_manifest import identity
+from trt_perception.building.engine_manifest import in_memory
 from trt_perception.building.engine_manifest import recorded_options
-from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.building.report import BuildReport
+from trt_perception.building.report import reason
 from trt_perception.building.store.engine_store import EngineStore
 from trt_perception.building.store.engine_store import StoredEngine
 from trt_perception.building.store.engine_store import store_key
-from trt_perception.errors import ConfigError
 from trt_perception.errors import ManifestError
 from trt_perception.files.checked_files import MODEL_MAX_BYTES
-from trt_perception.files.regular_files import read_regular
+from trt_perception.files.regular_files import read_given
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.manifest_writer import manifest_text
-from trt_perception.model.model_file import ModelFile
 
 __all__ = ['StorePlace']
 
@@ -30,83 +27,86 @@ _KEPT = ('input_model', 'optimization', 'performance', 'accuracy', 'agreement')
 
 
 class StorePlace:
-    """Where in the store this build stands, or would.
+    """Where in the store a build stands, or would.
 
     Args:
-        options: with ``store``.
-        inputs: what would be built from.
+        state: with ``store`` among its options, and all that it would be built from.
 
     Raises:
         ConfigError: the store's folder, or a file that counts, cannot be used.
     """
 
-    def __init__(self, options: BuildOptions, inputs: BuildInputs) -> None:
+    def __init__(self, state: BuildState) -> None:
+        options, source = state.options, state.source
         assert options.store is not None
-        self._options = options
-        source = self._source = inputs.source
+        self._state = state
         self._store = EngineStore(options.store)
         contents = {
             'manifest': _digest(repr(source.file.manifest).encode()),
             'config': _digest(repr(source.file.config).encode()),
         }
-        if inputs.calibration is not None:
-            contents['calibration_images'] = inputs.calibration.sha256
+        if state.calibration is not None:
+            contents['calibration_images'] = state.calibration.sha256
         files = [options.class_names_file, options.annotations, *options.plugins]
-        for number, path in enumerate([*filter(None, files), *inputs.validation]):
-            contents[f'{number} {path.name}'] = _digest(_content(path))
-        self.key = store_key(source.sha256, options, inputs.tensorrt, contents)
+        for number, path in enumerate([*filter(None, files), *state.validation]):
+            contents[f'{number} {path.name}'] = _digest(read_given(path, MODEL_MAX_BYTES))
+        self._key = store_key(source.sha256, options, state.tensorrt, contents)
 
-    def find(self, report: BuildReport) -> ModelFile | None:
-        """Return the engine with its manifest, as for this build; None where there is none.
+    def look(self) -> None:
+        """Take the engine where there is one, as for this build.
 
         The report is filled with what was found out when it was built. Looking counts as use; what
         nobody used for ``store_keep_days`` is removed.
         """
-        stored = self._store.find(self.key)
-        if self._options.store_keep_days is not None:
-            self._store.prune(self._options.store_keep_days)
-        if stored is None:
-            return None
+        options = self._state.options
+        with self._state.step('store') as step:
+            if options.qdq_onnx is not None:
+                step.skip('not asked: it keeps no models with Q/DQ nodes (--qdq-onnx)')
+                return
+            stored = self._store.find(self._key)
+            if options.store_keep_days is not None:
+                self._store.prune(options.store_keep_days)
+            if stored is not None:
+                self._take(stored)
+            found = 'reused' if self._state.report.reused else 'no entry'
+            step.outcome = f'{found} {self._key[:16]}'
+
+    def _take(self, stored: StoredEngine) -> None:
+        state, report = self._state, self._state.report
         try:
-            manifest = parse_manifest(stored.manifest, str(self._options.store))
+            manifest = parse_manifest(stored.manifest, str(state.options.store))
             old = json.loads(stored.report)
             for name in _KEPT:
                 setattr(report, name, old[name])
             report.warn(*old['warnings'])
         except (ManifestError, ValueError, KeyError, TypeError, RecursionError) as error:
-            known = isinstance(error, ManifestError)
-            reason = error if known else f'{type(error).__name__}: {error}'
-            report.warn(f'the stored engine {self.key[:16]} cannot be used: {reason}')
-            return None
-        path = self._options.engine_path()
-        engine = identity(path.name, stored.engine)
-        if manifest.engine is None or manifest.engine.sha256 != engine.sha256:
-            report.warn(f'the stored engine {self.key[:16]} is not what its manifest describes')
-            return None
-        onnx = manifest.onnx and replace(manifest.onnx, file=self._source.file.path.name)
-        build = manifest.build and replace(manifest.build, options=recorded_options(self._options))
-        manifest = replace(manifest, engine=engine, onnx=onnx, build=build)
+            report.warn(f'the stored engine {self._key[:16]} cannot be used: {reason(error)}')
+            return
+        file = in_memory(state.options.engine_path(), stored.engine)
+        if manifest.engine is None or manifest.engine.sha256 != file.sha256:
+            report.warn(f'the stored engine {self._key[:16]} is not what its manifest describes')
+            return
+        manifest = replace(
+            manifest,
+            engine=identity(file),
+            onnx=manifest.onnx and replace(manifest.onnx, file=state.options.onnx.name),
+            build=manifest.build
+            and replace(manifest.build, options=recorded_options(state.options)),
+        )
+        state.engine = replace(file, manifest=manifest)
         report.reused = True
-        return ModelFile(path, stored.engine, engine.sha256, manifest)
 
-    def keep(self, engine: ModelFile, report: BuildReport) -> None:
-        """Put a finished engine into the store.
+    def keep(self) -> None:
+        """Put the finished engine into the store.
 
         Raises:
             ConfigError: it cannot be written.
         """
+        engine, report = self._state.engine, self._state.report
         assert engine.manifest is not None
-        about = f'{self._options.onnx.name} {self._options.precision}'
         stored = StoredEngine(engine.content, manifest_text(engine.manifest), report.json_text())
-        self._store.put(self.key, stored, about)
+        self._store.put(self._key, stored)
 
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return read_regular(path, MODEL_MAX_BYTES)
-    except OSError as error:
-        raise ConfigError(str(path), f'cannot be read: {error.strerror}') from error
