@@ -409,7 +409,6 @@ def test_ctrl_c_stops_and_leaves_nothing(tmp_path_factory, tmp_path, number, aft
 
 def verified(monkeypatch, int8_ms, fp16_ms):
     """Stand in for a GPU that loads and times engines."""
-    from trt_perception.building import accuracy_gate
     from trt_perception.building import engine_steps
     from trt_perception.building import validation
     from trt_perception.building.engine.layers import LayerInfo
@@ -425,7 +424,7 @@ def verified(monkeypatch, int8_ms, fp16_ms):
     monkeypatch.setattr(
         engine_steps, 'measure_latency', lambda *_: EngineLatency(fp16_ms, fp16_ms)
     )
-    real = accuracy_gate.opened
+    real = validation.opened
     originals = []
 
     def original(file):
