@@ -82,7 +82,7 @@ def test_every_step_is_described():
     named = {
         node.args[0].value
         for path, tree in sources().items()
-        if path.parent.name == 'building'
+        if 'building' in path.parts
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and getattr(node.func, 'attr', '') == 'step'
     }

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
-
 from trt_perception.building.build_state import BuildState
 from trt_perception.building.engine.build import build_plan
 from trt_perception.building.engine.release import uses_strong_typing
@@ -19,10 +16,9 @@ from trt_perception.building.graph.quantise_check import is_quantised
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.building.prepare import check_readable
 from trt_perception.gpu import Device
+from trt_perception.plain_text import listed
 
 __all__ = ['build', 'compare', 'verify']
-
-_SHOWN: Final = 5
 
 
 def build(state: BuildState) -> None:
@@ -72,17 +68,13 @@ def verify(state: BuildState) -> None:
         )
         report.optimization |= verified.as_dict()
         report.performance['latency_ms'] = verified.latency.as_dict()
-        report.warn(_others(options.precision, verified.others))
+        if verified.others:
+            others = [f'{name} ({kind})' for name, kind in verified.others.items()]
+            report.warn(
+                'convolutions and matrix products that were not built in '
+                f'{options.precision}: {listed(others)}'
+            )
         step.outcome = f'loaded, {len(verified.layers)} layers, {verified.latency.p50:.2f} ms'
-
-
-def _others(precision: str, others: Mapping[str, str]) -> str:
-    """Return a warning that names layers which have not the precision asked for."""
-    if not others:
-        return ''
-    shown = ', '.join(f'{name} ({kind})' for name, kind in list(others.items())[:_SHOWN])
-    more = f' and {len(others) - _SHOWN} more' if len(others) > _SHOWN else ''
-    return f'convolutions and matrix products that were not built in {precision}: {shown}{more}'
 
 
 def compare(state: BuildState) -> None:
