@@ -261,7 +261,7 @@ def test_images_that_are_not_there(tmp_path, refused, option):
     precision = INT8 if option == '--calibration-images' else ()
     (tmp_path / 'empty').mkdir()
     given = ('--onnx', path, *KNOWN, *precision, option)
-    assert 'got none' in refused(*given, tmp_path / 'empty', code=2)
+    assert 'this folder holds no image' in refused(*given, tmp_path / 'empty', code=2)
     assert 'no such file or folder' in refused(*given, tmp_path / 'missing', code=2)
 
 
