@@ -12,6 +12,7 @@ import small_detectors
 import tensorrt_rtx_build
 from half_emulation import in_float32
 from onnx import TensorProto
+from onnx import helper
 from onnx import numpy_helper
 
 from trt_perception.building.graph.dequantise import dequantised
@@ -312,6 +313,23 @@ def test_what_tensorrt_would_refuse_is_found(quantised_digits, kind, place, tens
     with pytest.raises(EngineError, match=message) as error:
         check_quantised(model)
     assert name in str(error.value)
+
+
+def test_biases_quantised_by_others_are_found():
+    """They are INT32, which TensorRT does not take."""
+    nodes = [
+        helper.make_node('DequantizeLinear', ['bias', 'scale'], ['b'], name='bias_dq'),
+        helper.make_node('Conv', ['images', 'w', 'b'], ['y'], name='conv'),
+    ]
+    arrays = {'bias': np.zeros(4, np.int32), 'scale': np.float32(0.1)}
+    arrays['w'] = np.ones((4, 3, 1, 1), np.float32)
+    weights = [numpy_helper.from_array(np.asarray(array), key) for key, array in arrays.items()]
+    sides = [
+        helper.make_tensor_value_info(key, TensorProto.FLOAT, None) for key in ('images', 'y')
+    ]
+    graph = helper.make_graph(nodes, 'biases', sides[:1], sides[1:], weights)
+    with pytest.raises(EngineError, match=r"DequantizeLinear 'bias_dq'.*biases in float"):
+        check_quantised(helper.make_model(graph))
 
 
 def test_missing_zero_points_and_old_opsets_are_found(quantised_digits):

@@ -245,20 +245,6 @@ def test_what_is_no_model_is_refused(tensorrt, content, reason):
     assert reason in refusal(content, tensorrt)
 
 
-def test_biases_quantised_by_others_are_explained(tensorrt):
-    nodes = [
-        helper.make_node('DequantizeLinear', ['bias', 'scale'], ['b'], name='bias_dq'),
-        helper.make_node('Conv', ['images', 'w', 'b'], ['y'], name='conv', pads=[1] * 4),
-    ]
-    weights = [
-        numpy_helper.from_array(np.zeros(4, np.int32), 'bias'),
-        numpy_helper.from_array(np.float32(0.1), 'scale'),
-    ]
-    found = refusal(small(nodes=nodes, weights=weights), tensorrt)
-    assert 'biases in INT32' in found
-    assert 'node bias_dq' in found
-
-
 def test_too_little_workspace_is_explained(tensorrt):
     found = refusal(DIGITS.read_bytes(), tensorrt, workspace_mib=1)
     assert 'raise --workspace-mib' in found

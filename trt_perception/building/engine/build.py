@@ -24,7 +24,7 @@ from trt_perception.building.engine.capabilities import remarks
 from trt_perception.building.engine.config import TimingCache
 from trt_perception.building.engine.config import configure
 from trt_perception.building.engine.config import load_plugins
-from trt_perception.building.engine.hints import explain
+from trt_perception.building.engine.hints import refusal
 from trt_perception.building.engine.network import add_profiles
 from trt_perception.building.engine.network import keep_in_fp32
 from trt_perception.building.engine.network import parse_onnx
@@ -62,7 +62,6 @@ class BuiltPlan:
         strongly_typed: the model's types decided each layer's precision.
         flags: names of TensorRT's builder flags that were set.
         layers: in TensorRT's network before it was optimised.
-        held_in_fp32: layers that a weakly typed build was held to FP32.
         seconds: the build took, parsing included.
         timing_cache: where it was kept, empty where nowhere.
         calibration_cache: whether TensorRT's own calibration was reused, empty without one.
@@ -80,7 +79,6 @@ class BuiltPlan:
     strongly_typed: bool
     flags: tuple[str, ...]
     layers: int
-    held_in_fp32: int
     seconds: float
     timing_cache: str
     calibration_cache: str
@@ -155,9 +153,8 @@ def _build(
     inputs, outputs = tensor_specs(network)
     config = builder.create_builder_config()
     flags = configure(tensorrt, builder, config, options, strongly_typed=strongly_typed)
-    held = 0
     if not strongly_typed and fp32_nodes:
-        held = keep_in_fp32(tensorrt, network, fp32_nodes)
+        keep_in_fp32(tensorrt, network, fp32_nodes)
         config.set_flag(tensorrt.find('BuilderFlag.OBEY_PRECISION_CONSTRAINTS'))
         flags = (*flags, 'OBEY_PRECISION_CONSTRAINTS')
     profiles = add_profiles(builder, config, inputs, options)
@@ -182,7 +179,6 @@ def _build(
         strongly_typed=strongly_typed,
         flags=flags,
         layers=network.num_layers,
-        held_in_fp32=held,
         seconds=time.perf_counter() - start,
         timing_cache=times.used,
         calibration_cache='' if calibrator is None else calibrator.cache,
@@ -213,7 +209,10 @@ def _plan(
             if calibrator.error is not None:  # whatever became of the build
                 raise calibrator.error
     if plan is None:
-        raise _failure(tensorrt, options, said, _without_range(calibrator))
+        found = f'{tensorrt.label} built no engine'
+        heard = f'TensorRT reported: {" ".join(said.last_errors().split())}'
+        details = [heard, _without_range(calibrator)]
+        raise refusal(options.onnx.name, found, details, said.errors)
     content = bytes(plan)
     header = read_plan_header(content, options.engine_path().name)
     if header.module != tensorrt.flavour:
@@ -248,32 +247,17 @@ def _stoppable(feed: CalibrationFeed, stop: threading.Event) -> CalibrationFeed:
 def _network(tensorrt: TensorRt, said: TensorRtLog, *, strongly_typed: bool) -> tuple[Any, Any]:
     """Return a builder and an empty network."""
     trt = tensorrt.module
+    network, failure = None, None
     try:
         builder = trt.Builder(said.logger)
         flag = int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
         network = builder.create_network(1 << flag if strongly_typed else 0)
     except Exception as error:  # bindings raise TypeError where C++ gives a null pointer
-        raise _no_builder(tensorrt, said) from error
+        failure = error
     if network is None:
-        raise _no_builder(tensorrt, said)
+        raise EngineError(
+            tensorrt.label,
+            f'cannot make a builder. TensorRT reported: {said.last_errors()}',
+            fix='build where a GPU and its driver are, or use --runtime tensorrt_rtx',
+        ) from failure
     return builder, network
-
-
-def _no_builder(tensorrt: TensorRt, said: TensorRtLog) -> EngineError:
-    return EngineError(
-        tensorrt.label,
-        f'cannot make a builder. TensorRT reported: {said.last_errors()}',
-        fix='build where a GPU and its driver are, or with TensorRT-RTX, which needs neither '
-        '(--runtime tensorrt_rtx)',
-    )
-
-
-def _failure(
-    tensorrt: TensorRt, options: BuildOptions, said: TensorRtLog, no_range: str
-) -> EngineError:
-    hint = explain(said.errors)
-    heard = ' '.join(said.last_errors().split())
-    lines = [f'{tensorrt.label} built no engine']
-    lines += [hint.meaning] if hint else []
-    lines += [f'TensorRT reported: {heard}', *filter(None, [no_range])]
-    return EngineError(options.onnx.name, '\n'.join(lines), fix=hint.action if hint else '')

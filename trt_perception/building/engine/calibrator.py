@@ -88,7 +88,16 @@ def attach_calibrator(
         raise it; ``cache`` says in a sentence whether ranges were reused, ``without_range`` names
         tensors for which TensorRT found none, ``close`` frees its memory.
     """
-    calibrator = _calibrator(tensorrt, feed, method, failed)
+    parts = feed.identity, feed.shape, method, tensorrt.version
+    path = cache_file(feed.cache_dir, 'tensorrt', *parts)
+    base: Any = tensorrt.find(CLASSES[method])
+
+    class Calibrator(_Callbacks, base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            base.__init__(self)
+            _Callbacks.__init__(self, feed, path, failed)
+
+    calibrator = Calibrator()
     config.int8_calibrator = calibrator
     profile = builder.create_optimization_profile()
     shapes = {feed.name: feed.shape, **{key: v.shape for key, v in feed.constants.items()}}
@@ -181,22 +190,6 @@ class _Callbacks:
             copy_async(pointer, pinned.pointer, values.nbytes, stream)
             stream.synchronize()
         return pointer
-
-
-def _calibrator(
-    tensorrt: TensorRt, feed: CalibrationFeed, method: str, failed: Callable[[], object]
-) -> Any:
-    """Return an object of TensorRT's class."""
-    parts = feed.identity, feed.shape, method, tensorrt.version
-    path = cache_file(feed.cache_dir, 'tensorrt', *parts)
-    base: Any = tensorrt.find(CLASSES[method])
-
-    class Calibrator(_Callbacks, base):  # type: ignore[misc]
-        def __init__(self) -> None:
-            base.__init__(self)
-            _Callbacks.__init__(self, feed, path, failed)
-
-    return Calibrator()
 
 
 def tensors_without_range(table: bytes) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Final
 
 from trt_perception.building.engine.release import TensorRt
-from trt_perception.building.engine.release import uses_strong_typing
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.errors import EngineError
 
@@ -22,7 +21,6 @@ _NOT_BY_ONNX_RUNTIME: Final = {
     'tf32': 'would compare FP32 with itself',
     'bf16': 'has no bf16 on CPUs',
 }
-_FLAGS: Final = {'fp16': 'FP16', 'bf16': 'BF16', 'int8': 'INT8'}
 
 
 def check_release(tensorrt: TensorRt, options: BuildOptions) -> None:
@@ -68,13 +66,6 @@ def _refused_by_release(tensorrt: TensorRt, options: BuildOptions) -> Iterable[s
             '--compute-capabilities are for TensorRT-RTX; TensorRT builds for the GPU it runs on; '
             'leave them out, or use --runtime tensorrt_rtx or --hardware-compatibility'
         )
-    flag = _FLAGS.get(options.precision)
-    if (
-        flag is not None
-        and not uses_strong_typing(tensorrt, options)
-        and tensorrt.find(f'BuilderFlag.{flag}') is None
-    ):
-        yield f'--precision {options.precision} does not exist in this release'
 
 
 def _refused_by_rtx(tensorrt: TensorRt, options: BuildOptions) -> Iterable[str]:

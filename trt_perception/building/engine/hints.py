@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ['HINTS', 'Hint', 'explain']
+from trt_perception.errors import EngineError
+
+__all__ = ['HINTS', 'Hint', 'refusal']
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,16 @@ HINTS: Final = (
 )
 
 
-def explain(lines: Iterable[str]) -> Hint | None:
-    """Return what TensorRT's text is known to mean, None where nothing is known."""
-    text = '\n'.join(lines)
-    return next((hint for hint in HINTS if re.search(hint.pattern, text)), None)
+def refusal(name: str, found: str, details: Iterable[str], heard: Iterable[str]) -> EngineError:
+    """Return the error for a model that TensorRT does not take or build.
+
+    Args:
+        name: of the model's file.
+        found: what happened.
+        details: what else is known, a line each.
+        heard: what TensorRT said; where that is known, the error says what to do.
+    """
+    text = '\n'.join(heard)
+    hint = next((hint for hint in HINTS if re.search(hint.pattern, text)), Hint('', '', ''))
+    lines = filter(None, (found, hint.meaning, *details))
+    return EngineError(name, '\n'.join(lines), fix=hint.action)

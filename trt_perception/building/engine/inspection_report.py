@@ -5,6 +5,8 @@ File, header and manifest are read without TensorRT and without a GPU.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import asdict
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from trt_perception.building.engine.inspector import EngineFacts
 from trt_perception.building.engine.inspector import LayerTime
 from trt_perception.building.engine.layers import layer_precisions
 from trt_perception.errors import EngineError
-from trt_perception.model.build_record import AgreementRecord
+from trt_perception.model.build_record import BuildRecord
 from trt_perception.model.manifest import Manifest
 from trt_perception.model.model_file import ModelFile
 from trt_perception.model.tensors import TensorSpec
@@ -166,53 +168,37 @@ def _manifest_text(manifest: Manifest | None) -> str:
         rows.insert(0, ('from', f'{manifest.onnx.file}, sha256 {manifest.onnx.sha256[:16]}…'))
     build = manifest.build
     if build is not None:
-        built = build.precision.as_built
-        if build.calibration is not None:
-            used = build.calibration
-            rows.append(('calibration', f'{used.tool}, {used.method}, {used.images} images'))
-        if build.accuracy is not None:
-            found = build.accuracy
-            rows.append(
-                (
-                    'accuracy',
-                    f'{found.measure} {found.built:.4f}, original {found.reference:.4f}, on '
-                    f'{found.images} images, through {found.runtime}',
-                )
-            )
-        if build.agreement is not None:
-            rows.append(('agreement', _agreement_text(build.agreement)))
-            if build.agreement.warning:
-                rows.append(('warning', build.agreement.warning))
-        rows += [
-            ('built on', build.gpu[0] if build.gpu else 'a machine without a GPU'),
-            (
-                'precision',
-                f'{build.precision.asked} asked, as built: '
-                + (
-                    'unverified (--update-manifest on the target)'
-                    if built is None
-                    else _counts_text(built)
-                ),
-            ),
-        ]
+        rows += _build_rows(build)
     return 'manifest\n' + _rows(rows)
 
 
-def _agreement_text(found: AgreementRecord) -> str:
-    if found.f1 is None:
-        return 'not measured'
-    return (
-        f'{found.f1:.1%} of the detections agree with the original, which has '
-        f'{found.reference_detections} on {found.images} {found.images_of} images, through '
-        f'{found.runtime}'
-    )
+def _build_rows(build: BuildRecord) -> Iterator[tuple[str, str]]:
+    if used := build.calibration:
+        yield 'calibration', f'{used.tool}, {used.method}, {used.images} images'
+    if found := build.accuracy:
+        figures = f'{found.measure} {found.built:.4f}, original {found.reference:.4f}'
+        yield 'accuracy', f'{figures}, on {found.images} images, through {found.runtime}'
+    if agreed := build.agreement:
+        where = f'on {agreed.images} {agreed.images_of} images, through {agreed.runtime}'
+        yield (
+            'agreement',
+            'not measured'
+            if agreed.f1 is None
+            else f'{agreed.f1:.1%} of the detections agree with the original, {where}',
+        )
+        if agreed.warning:
+            yield 'warning', agreed.warning
+    yield 'built on', build.gpu[0] if build.gpu else 'a machine without a GPU'
+    built = build.precision.as_built
+    counts = 'unverified (--update-manifest on the target)' if built is None else _counts(built)
+    yield 'precision', f'{build.precision.asked} asked, as built: {counts}'
 
 
 def _tensor_text(tensor: TensorSpec) -> str:
     return f'{"x".join("?" if side < 0 else str(side) for side in tensor.shape)} {tensor.dtype}'
 
 
-def _counts_text(counts: Any) -> str:
+def _counts(counts: Mapping[str, int]) -> str:
     return ', '.join(f'{count} layers {kind}' for kind, count in counts.items()) or 'not told'
 
 
@@ -234,7 +220,7 @@ def _facts_text(facts: EngineFacts) -> str:
         ('refittable', 'yes' if facts.refittable else 'no'),
         ('extra streams', str(facts.extra_streams)),
         ('load', f'{facts.load_s * 1000:.0f} ms'),
-        ('layers', f'{len(facts.layers)}; {_counts_text(layer_precisions(facts.layers))}'),
+        ('layers', f'{len(facts.layers)}; {_counts(layer_precisions(facts.layers))}'),
     ]
     return 'engine\n' + _rows(rows)
 

@@ -81,12 +81,8 @@ def inspect_engine(model: ModelFile, device: Device) -> EngineFacts:
         EngineError: it cannot be loaded here.
     """
     start = time.perf_counter()
-    engine = TensorRtEngine(model, device)
-    load_s = time.perf_counter() - start
-    try:
-        return _facts(engine, load_s)
-    finally:
-        engine.close()
+    with contextlib.closing(TensorRtEngine(model, device)) as engine:
+        return _facts(engine, time.perf_counter() - start)
 
 
 def _facts(engine: TensorRtEngine, load_s: float) -> EngineFacts:
@@ -110,19 +106,17 @@ def _facts(engine: TensorRtEngine, load_s: float) -> EngineFacts:
         context_bytes=tuple(
             int(native.get_device_memory_size_for_profile_v2(profile)) for profile in profiles
         ),
-        weight_bytes=_weight_bytes(trt, native),
+        weight_bytes=(  # came with 10.15
+            int(native.get_engine_stat(trt.EngineStat.TOTAL_WEIGHTS_SIZE))
+            if hasattr(native, 'get_engine_stat')
+            else None
+        ),
         verbosity=str(verbosity.name).lower(),
         refittable=bool(native.refittable),
         extra_streams=int(native.num_aux_streams),
         layers=_layers(trt, native),
         load_s=load_s,
     )
-
-
-def _weight_bytes(trt: Any, native: Any) -> int | None:
-    if not hasattr(native, 'get_engine_stat'):  # came with 10.15
-        return None
-    return int(native.get_engine_stat(trt.EngineStat.TOTAL_WEIGHTS_SIZE))
 
 
 def _layers(trt: Any, native: Any) -> tuple[LayerInfo, ...]:
@@ -187,8 +181,7 @@ def on_zeros(
         CudaError: there is not enough memory.
     """
     with contextlib.ExitStack() as stack:
-        engine = TensorRtEngine(model, device)
-        stack.callback(engine.close)
+        engine = stack.enter_context(contextlib.closing(TensorRtEngine(model, device)))
         stream = stack.enter_context(Stream())
         tuned = [_tuned_for(engine, tensor) for tensor in engine.inputs]
         image, beside = tuned[0], tuple(tuned[1:])  # any engine, not a detector's only

@@ -33,27 +33,17 @@ __all__ = [
 #: Less than this share of the convolutions and matrix products in the precision asked for is an
 #: error.
 MIN_SHARE: Final = 0.5
-_TYPES: Final = {
-    'float': 'fp32',
-    'fp32': 'fp32',
-    'float32': 'fp32',
-    'half': 'fp16',
-    'fp16': 'fp16',
-    'float16': 'fp16',
-    'bf16': 'bf16',
-    'bfloat16': 'bf16',
-    'fp8': 'fp8',
-    'int8': 'int8',
-    'uint8': 'uint8',
-    'int4': 'int4',
-    'fp4': 'fp4',
-    'int32': 'int32',
-    'int64': 'int64',
-    'bool': 'bool',
-}
 _WORD: Final = re.compile(r'[a-z]+[0-9]*')
 # Those that compute, from narrow to wide: a layer computes in the narrowest type that it reads.
 _WIDTH: Final[tuple[str, ...]] = ('fp4', 'int4', 'fp8', 'int8', 'uint8', 'fp16', 'bf16', 'fp32')
+# By the word that TensorRT or TensorRT-RTX has for it.
+_TYPES: Final = {name: name for name in (*_WIDTH, 'int32', 'int64', 'bool')} | {
+    'float': 'fp32',
+    'float32': 'fp32',
+    'half': 'fp16',
+    'float16': 'fp16',
+    'bfloat16': 'bf16',
+}
 # What may stand in for the type asked for, because it is no wider.
 _FULFILS: Final = {
     'fp32': ('fp32',),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 from typing import Final
 
-from trt_perception.building.engine.hints import explain
+from trt_perception.building.engine.hints import refusal
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.options.values import ShapeProfile
@@ -73,18 +73,16 @@ def _parse_error(
             unsupported.setdefault(operator, []).append(f'{node or "unnamed node"}{reason}')
         else:
             others.append(f'node {node} ({operator}): {text}')
-    lines = [f'{tensorrt.label} cannot take this model']
+    untaken = f'{tensorrt.label} cannot take this model'
     if unsupported:
         found = '; '.join(
             f'{operator} at {listed(nodes, _SHOWN)}' for operator, nodes in unsupported.items()
         )
-        lines = [*lines, f'unsupported operators: {found}', *others[:_SHOWN]]
+        lines = [untaken, f'unsupported operators: {found}', *others[:_SHOWN]]
         fix = 'export the model without them, or load their plugin library with --plugins'
         return EngineError(name, '\n'.join(lines), fix=fix)
-    lines += others[:_SHOWN] or list(said.errors)[-3:]
-    hint = explain([*others, *said.errors])
-    lines += [hint.meaning] if hint else []
-    return EngineError(name, '\n'.join(lines), fix=hint.action if hint else '')
+    details = others[:_SHOWN] or list(said.errors)[-3:]
+    return refusal(name, untaken, details, [*others, *said.errors])
 
 
 def tensor_specs(network: Any) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
@@ -117,11 +115,10 @@ def resolve_profiles(image: TensorSpec, options: BuildOptions) -> tuple[ShapePro
             if len(shape) != len(image.shape) or any(
                 side not in (-1, wanted) for side, wanted in zip(image.shape, shape, strict=True)
             ):
-                any_number = ', where ? may be any number' if '?' in allowed else ' only'
                 raise EngineError(
                     f'input {image.name!r}',
                     'x'.join(map(str, shape)),
-                    expected=f'{allowed}{any_number}',
+                    expected=f'{allowed}, where ? may be any number',
                     fix='export another ONNX model for other shapes',
                 )
     return given if -1 in image.shape else ()
@@ -138,13 +135,11 @@ def _from_sizes(
         if options.input_size is not None:
             wanted[3], wanted[2] = options.input_size
     if -1 in wanted:
-        batch_only = wanted.index(-1) == 0 and wanted.count(-1) == 1
         raise EngineError(
             f'input {image.name!r}',
             f'leaves sides open ({allowed})',
-            fix='give --batch 1, or --shapes min:opt:max'
-            if batch_only
-            else 'give --shapes, as in 1x3x640x640 or 1x3x320x320:1x3x640x640:1x3x1280x1280',
+            fix='give --shapes, as in 1x3x640x640 or 1x3x320x320:1x3x640x640:1x3x1280x1280; '
+            '--batch 1 does where only the first is open',
         )
     return (ShapeProfile(tuple(wanted), tuple(wanted), tuple(wanted)),)
 
@@ -177,17 +172,13 @@ def add_profiles(
     return profiles
 
 
-def keep_in_fp32(tensorrt: TensorRt, network: Any, nodes: Collection[str]) -> int:
+def keep_in_fp32(tensorrt: TensorRt, network: Any, nodes: Collection[str]) -> None:
     """Hold the layers made from these ONNX nodes to FP32, in a weakly typed network.
 
     A layer that computes no floating-point numbers stays as it is.
-
-    Returns:
-        how many layers were held.
     """
     trt = tensorrt.module
     floats = (trt.DataType.FLOAT, trt.DataType.HALF)
-    held = 0
     for index in range(network.num_layers):
         layer = network.get_layer(index)
         # One node can become several layers; only the metadata names the node then.
@@ -200,5 +191,3 @@ def keep_in_fp32(tensorrt: TensorRt, network: Any, nodes: Collection[str]) -> in
         layer.precision = trt.DataType.FLOAT
         for i in outputs:
             layer.set_output_type(i, trt.DataType.FLOAT)
-        held += 1
-    return held

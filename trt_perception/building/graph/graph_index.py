@@ -57,25 +57,20 @@ class GraphIndex:
             array: npt.NDArray[np.generic] = numpy_helper.to_array(self.initializers[name])
             return array
         node = self.producer.get(name)
-        if node is None:
-            return None
-        if node.op_type == 'Identity':
+        if node is not None and node.op_type == 'Identity':
             return self.constant(node.input[0])
-        if node.op_type == 'Constant':
-            for attribute in node.attribute:
-                if attribute.name == 'value':
-                    value: npt.NDArray[np.generic] = numpy_helper.to_array(attribute.t)
-                    return value
-        return None
+        attributes = node.attribute if node is not None and node.op_type == 'Constant' else ()
+        found = [numpy_helper.to_array(each.t) for each in attributes if each.name == 'value']
+        return found[0] if found else None
 
     def is_constant(self, name: str) -> bool:
         """Return whether a tensor is fixed, also one that is stored quantised."""
         node = self.producer.get(name)
-        if node is not None and node.op_type in ('DequantizeLinear', 'QuantizeLinear'):
+        if node is None:
+            return name in self.initializers
+        if node.op_type in ('DequantizeLinear', 'QuantizeLinear', 'Identity', 'Cast'):
             return self.is_constant(node.input[0])
-        if node is not None and node.op_type in ('Identity', 'Cast'):
-            return self.is_constant(node.input[0])
-        return name in self.initializers or (node is not None and node.op_type == 'Constant')
+        return bool(node.op_type == 'Constant')
 
     def is_layer(self, node: onnx.NodeProto) -> bool:
         """Return whether a node multiplies by constant weights."""

@@ -91,14 +91,12 @@ def _difference(expected: npt.NDArray[Any], got: npt.NDArray[Any]) -> float:
         return math.inf
     if not np.issubdtype(expected.dtype, np.floating):
         return 0.0 if np.array_equal(expected, got) else math.inf
-    one, other = expected.astype(np.float64), got.astype(np.float64)
-    if not np.array_equal(np.isfinite(one), np.isfinite(other)):
+    finite = np.isfinite(expected)
+    if not np.array_equal(finite, np.isfinite(got)):
         return math.inf
-    finite = np.isfinite(one)
-    if not finite.any():
-        return 0.0
-    largest = float(np.abs(one[finite]).max())
-    apart = float(np.abs(one[finite] - other[finite]).max())
+    one, other = expected[finite].astype(np.float64), got[finite].astype(np.float64)
+    largest = float(np.abs(one).max(initial=0.0))
+    apart = float(np.abs(one - other).max(initial=0.0))
     return apart / largest if largest > 0 else apart
 
 

@@ -58,23 +58,15 @@ class QueryDecoder:
 
     def advice(self, precision: str) -> str:
         """Return what is known of such models in 16 bits, and what to do; for the report."""
-        options = (
-            '--keep-fp32' if precision in ('fp16', 'bf16') else '--keep-fp32 and --keep-float'
-        )
-        shown = [name for name in self.patterns if name.endswith('*')][:_SHOWN]
-        if len(self.patterns) <= _SHOWN:
-            shown = list(self.patterns)
-        named = ' '.join(filter(None, (options, shlex.join(shown))))
-        if left := len(self.patterns) - len(shown):
-            named += (
-                f' {"and" if shown else "with"} the {left}{" other" if shown else ""} names that '
-                'the report of --json lists under optimization: query_decoder'
-            )
+        options = '--keep-fp32' + ('' if precision in ('fp16', 'bf16') else ' and --keep-float')
+        named = shlex.join(self.patterns[:_SHOWN])
+        if (left := len(self.patterns) - _SHOWN) > 0:
+            named += f' and the {left} names more that the report has under query_decoder'
         return (
             f'detectors with queries lose accuracy where their decoder computes in {precision}: '
             'for RT-DETR and D-FINE in FP16 others report a tenth of AP. Measure it on a GPU '
             f'(--validate), or keep the {len(self.nodes)} nodes of the decoder, '
-            f'{self.share:.1%} of the multiplications, in FP32: {named}'
+            f'{self.share:.1%} of the multiplications, in FP32: {options} {named}'
         )
 
     def is_kept(self, kept: Collection[str]) -> bool:

@@ -11,9 +11,8 @@ import copy
 from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Sequence
-from dataclasses import asdict
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 from typing import Final
 from typing import Literal
 
@@ -26,6 +25,7 @@ from trt_perception.building.graph.graph_index import name_nodes
 from trt_perception.building.graph.graph_index import tensor_types
 from trt_perception.building.graph.half_precision import narrowed
 from trt_perception.building.graph.heads import find_head
+from trt_perception.building.graph.mac_count import LayerWork
 from trt_perception.building.graph.mac_count import infer_shapes
 from trt_perception.building.graph.mac_count import layer_work
 from trt_perception.building.graph.mac_count import shares
@@ -73,17 +73,14 @@ class PrecisionReport:
     casts: int
     notes: tuple[str, ...]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the report as JSON has it."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Converted:
-    """A model in the precision that was asked for, and what became of it."""
+    """A model in the precision that was asked for, what became of it, and its layers' names."""
 
     model: onnx.ModelProto
     report: PrecisionReport
+    layers: tuple[str, ...]
 
 
 def convert_precision(
@@ -115,32 +112,32 @@ def convert_precision(
     if precision in _QUANTISED:
         fit_scales(source)
     asked = match_nodes(source, keep_fp32)
-    found = {layer.precision for layer in layer_work(source, input_shapes)} - {'unknown'}
+    work = layer_work(source, input_shapes)
+    found = {layer.precision for layer in work} - {'unknown'}
     _check_start(source, precision, found)
+    convert = partial(_converted, precision, strongly_typed, input_shapes)
+    half = 'bf16' if precision == 'bf16' else 'fp16'
     if found & {'fp16', 'bf16'}:
-        return _as_exported(source, precision, keep_fp32, strongly_typed, found, input_shapes)
-    kept: dict[str, str] = {}
-    if precision not in ('fp32', 'tf32'):
-        kept = _reasons(source, precision, asked)
-    if not strongly_typed or precision in ('fp32', 'tf32'):
-        return Converted(
-            source, _report(source, precision, strongly_typed, kept, input_shapes=input_shapes)
-        )
+        _check_exported(precision, half, keep_fp32, found)
+        return convert(source, notes=[f'the model was exported in {half} and stays as it is'])
+    if precision in ('fp32', 'tf32'):
+        return convert(source)
+    kept = _reasons(source, precision, asked, work)
+    if not strongly_typed:
+        return convert(source, kept)
     if precision in _OPSET:
         source = upgraded(source, _OPSET[precision])
         name_nodes(source)
-    done = narrowed(source, 'bf16' if precision == 'bf16' else 'fp16', kept)
-    _check_result(done.model, precision)
-    report = _report(
-        done.model, precision, True, done.kept, done.casts, done.notes, input_shapes=input_shapes
-    )
-    if not report.macs.get(precision) and report.macs:
+    narrow = narrowed(source, half, kept)
+    _check_result(narrow.model, precision)
+    done = convert(narrow.model, narrow.kept, narrow.casts, narrow.notes)
+    if done.report.macs and not done.report.macs.get(precision):
         raise EngineError(
             precision,
             'no layer would compute in it: all are kept in FP32',
             fix='narrow the patterns that keep layers in FP32',
         )
-    return Converted(done.model, report)
+    return done
 
 
 def _check_result(model: onnx.ModelProto, precision: str) -> None:
@@ -182,17 +179,9 @@ def _check_start(model: onnx.ModelProto, precision: str, found: set[str]) -> Non
         )
 
 
-def _as_exported(
-    model: onnx.ModelProto,
-    precision: str,
-    keep_fp32: Sequence[str],
-    strongly_typed: bool,
-    found: set[str],
-    input_shapes: Mapping[str, Sequence[int]] | None,
-) -> Converted:
-    """Take a model as it is that is in half precision already."""
-    want = 'bf16' if precision == 'bf16' else 'fp16'
-    if want not in found:
+def _check_exported(precision: str, half: str, keep_fp32: Sequence[str], found: set[str]) -> None:
+    """Refuse what a model cannot become that is in half precision already."""
+    if half not in found:
         raise EngineError(
             'the model',
             f'was exported in {", ".join(sorted(found))}, and {precision} was asked for',
@@ -201,45 +190,45 @@ def _as_exported(
     if keep_fp32:
         raise ConfigError(
             'layers',
-            f'cannot be kept in FP32, because the model was exported in {want}',
+            f'cannot be kept in FP32, because the model was exported in {half}',
             fix='export it in FP32',
         )
-    notes = [f'the model was exported in {want} and stays as it is']
-    report = _report(model, precision, strongly_typed, {}, notes=notes, input_shapes=input_shapes)
-    return Converted(model, report)
 
 
-def _reasons(model: onnx.ModelProto, precision: str, asked: Sequence[str]) -> dict[str, str]:
+def _reasons(
+    model: onnx.ModelProto, precision: str, asked: Sequence[str], work: Sequence[LayerWork]
+) -> dict[str, str]:
     """Return which nodes stay in FP32, and why."""
-    head = find_head(model, {layer.node: layer.macs for layer in layer_work(model)})
-    kept = dict.fromkeys((*head.decoding, *head.fixed), 'decoding of the outputs')
-    if head.strict:
-        kept = {}
+    head = find_head(model, {layer.node: layer.macs for layer in work})
+    decoding = () if head.strict else (*head.decoding, *head.fixed)
+    kept = dict.fromkeys(decoding, 'decoding of the outputs')
     if precision == 'bf16':
         kept |= dict.fromkeys(head.layers, 'output layer: its results need more than 8 bits')
     return kept | dict.fromkeys(asked, 'asked for')
 
 
-def _report(
-    model: onnx.ModelProto,
+def _converted(
     precision: str,
     strongly_typed: bool,
-    kept: Mapping[str, str],
+    input_shapes: Mapping[str, Sequence[int]] | None,
+    model: onnx.ModelProto,
+    kept: Mapping[str, str] | None = None,
     casts: int = 0,
     notes: Sequence[str] = (),
-    *,
-    input_shapes: Mapping[str, Sequence[int]] | None,
-) -> PrecisionReport:
+) -> Converted:
+    """Return a converted model with the report on it."""
     work = layer_work(model, input_shapes)
-    return PrecisionReport(
+    layers = {layer.node: layer.precision for layer in work}
+    report = PrecisionReport(
         asked=precision,
         strongly_typed=strongly_typed,
-        nodes=_node_types(model, {layer.node: layer.precision for layer in work}),
+        nodes=_node_types(model, layers),
         macs=shares(work),
-        kept=dict(kept),
+        kept=dict(kept or {}),
         casts=casts,
         notes=tuple(notes),
     )
+    return Converted(model, report, tuple(layers))
 
 
 def _node_types(model: onnx.ModelProto, layers: Mapping[str, str]) -> dict[str, int]:

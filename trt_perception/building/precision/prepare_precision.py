@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,6 @@ import onnx
 from trt_perception.building.engine.calibrator import CalibrationFeed
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.engine.release import uses_strong_typing
-from trt_perception.building.graph.mac_count import layer_work
 from trt_perception.building.graph.quantise_check import is_quantised
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.precision.calibrate import Calibrated
@@ -83,9 +83,11 @@ def make_precise(
     """
     strongly_typed = uses_strong_typing(tensorrt, options)
     implicit = options.precision == 'int8' and options.calibration_tool == 'tensorrt'
-    calibrated = Calibrated(model)
+    calibrated, record = Calibrated(model), None
     if images is not None:
         calibrated = calibrate(model, options, images, preprocessing, shapes, progress)
+        tool, method = options.calibration_tool, options.calibration_method
+        record = CalibrationRecord(tool, method, len(images.paths), images.sha256)
     model, quantised = calibrated.model, calibrated.report
     progress('converting', 0, 0)
     converted = convert_precision(
@@ -97,27 +99,20 @@ def make_precise(
     )
     report = converted.report
     kept = {**(quantised.kept if quantised else {}), **report.kept}
-    layers = [layer.node for layer in layer_work(converted.model, shapes)]
-    details: dict[str, Any] = {'conversion': report.as_dict()}
+    details: dict[str, Any] = {'conversion': asdict(report)}
     if quantised is not None:
-        details['calibration'] = quantised.as_dict()
+        details['calibration'] = asdict(quantised)
     return ConvertedModel(
         model=converted.model,
         stand_in=model if is_quantised(model) else converted.model,
         fp32_nodes=() if strongly_typed else tuple(report.kept),
-        layer_nodes=tuple(layers),
+        layer_nodes=converted.layers,
         kept_nodes=tuple(kept),
         feed=calibrated.feed,
-        calibration=_record(options, images) if images is not None else None,
+        calibration=record,
         warnings=(*calibrated.warnings, *report.notes),
         summary=_summary(report.macs, quantised, already=images is None and is_quantised(model)),
         details=details,
-    )
-
-
-def _record(options: BuildOptions, images: ImageSet) -> CalibrationRecord:
-    return CalibrationRecord(
-        options.calibration_tool, options.calibration_method, len(images.paths), images.sha256
     )
 
 

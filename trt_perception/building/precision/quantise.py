@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
-from dataclasses import asdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,10 +92,6 @@ class QuantisationReport:
     kept: Mapping[str, str]
     warnings: tuple[str, ...]
     seconds: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the report as JSON has it."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
