@@ -262,7 +262,7 @@ def test_images_that_are_not_there(tmp_path, refused, option):
     (tmp_path / 'empty').mkdir()
     given = ('--onnx', path, *KNOWN, *precision, option)
     assert 'this folder holds no image' in refused(*given, tmp_path / 'empty', code=2)
-    assert 'no such file or folder' in refused(*given, tmp_path / 'missing', code=2)
+    assert 'does not exist' in refused(*given, tmp_path / 'missing', code=2)
 
 
 @pytest.mark.parametrize('damage', [lambda _: b'no picture', lambda content: content[:-200]])

@@ -233,7 +233,7 @@ def test_is_read_or_refused_in_words(reader, tmp_path):
         ('class_names: !!set {a, b}', 'line 1: tags (!) are not supported'),
         ('class_names: !!binary aGk=', 'line 1: tags (!) are not supported'),
         ('onnx: 2001-01-01', 'must be an ONNX model'),
-        ('shapes: 1x3x' + '9' * 5000 + 'x4', 'a shape must be NxCxHxW'),
+        ('shapes: 1x3x' + '9' * 5000 + 'x4', 'expected a shape NxCxHxW'),
         ('output: ' + 'x' * 300 + '.engine', 'must have at most 255 bytes (got 307)'),
         ('validate: ' + 'x' * 300, 'must have at most 255 bytes (got 300)'),
         ('onnx: "a\\ud800.onnx"', 'a text must have no control characters (got U+D800'),

@@ -55,25 +55,31 @@ class ShapeProfile:
 
 def parse_shape(value: object) -> tuple[int, ...]:
     """Return (N, C, H, W) from 1x3x480x640 or from a list of four numbers."""
-    sides: object = value
+    return _sides(value, 4, 'a shape NxCxHxW', '1x3x480x640')
+
+
+def parse_size(value: object) -> tuple[int, ...]:
+    """Return (width, height) in pixels from 640x480 or from a list of two numbers."""
+    return _sides(value, 2, 'width and height', '640x480')
+
+
+def _sides(value: object, count: int, what: str, example: str) -> tuple[int, ...]:
+    sides = value
     if isinstance(value, str):
         parts = value.lower().split('x')
-        sides = [_side(part) for part in parts]
+        # Python refuses to read thousands of digits.
+        short = all(part.isdecimal() and len(part) <= len(str(MAX_SIDE)) for part in parts)
+        sides = [int(part) for part in parts] if short else ()
     if (
         not isinstance(sides, list | tuple)
-        or len(sides) != 4
+        or len(sides) != count
         or not all(type(side) is int and 1 <= side <= MAX_SIDE for side in sides)
     ):
         raise ValueError(
-            f'a shape must be NxCxHxW, each from 1 to {MAX_SIDE}, as in 1x3x480x640 (got '
+            f'expected {what}, each side from 1 to {MAX_SIDE}, as in {example} (got '
             f'{shown(value)})'
         )
     return tuple(sides)
-
-
-def _side(text: str) -> int:
-    """Return a side in pixels, -1 where it is none; Python refuses thousands of digits."""
-    return int(text) if text.isdecimal() and len(text) <= len(str(MAX_SIDE)) else -1
 
 
 def parse_profile(value: object) -> ShapeProfile:
@@ -141,23 +147,6 @@ def parse_paths(value: object) -> object:
     """Return a tuple of paths from one or from a list."""
     items = listed(value)
     return tuple(parse_path(item) for item in items) if isinstance(items, tuple) else items
-
-
-def parse_size(value: object) -> object:
-    """Return (width, height) in pixels from 640x480 or from a list of two numbers."""
-    if isinstance(value, str):
-        parts = value.lower().split('x')
-        value = [_side(part) for part in parts]
-    sides = tuple(value) if isinstance(value, list) else value
-    if (
-        not isinstance(sides, tuple)
-        or len(sides) != 2
-        or not all(type(side) is int and 1 <= side <= MAX_SIDE for side in sides)
-    ):
-        raise ValueError(
-            f'expected width and height, each from 1 to {MAX_SIDE} pixels, as in 640x480'
-        )
-    return sides
 
 
 def compute_capability(value: object) -> str:
