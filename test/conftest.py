@@ -32,6 +32,20 @@ ROS = re.compile(
     r'(rclpy|rosbag2_py|cv_bridge|ament_index|launch(_ros|_testing)?\b|\w+_(msgs|interfaces)\b)'
     r'|trt_perception\.ros\b|(executable|run)\(.(detector_node|doctor|replay_images)\b'
 )
+# Files of more than ten seconds, roughly: in the order in which scripts/test shall begin them.
+SLOWEST = {
+    name: seconds
+    for seconds, names in {
+        70: ['test_node_silence', 'test_soak', 'test_build_agreement'],
+        50: ['test_replay_images', 'test_build_precisions', 'test_node_signals', 'test_doctor'],
+        40: ['test_doctor_configure', 'test_build_agreement_gpu', 'test_untrusted_readers'],
+        30: ['test_build_engine', 'test_node_start', 'test_faults', 'test_node_cameras'],
+        20: ['test_benchmark_pace', 'test_node_debug_image', 'test_quantise_scales'],
+        15: ['test_build_query_decoder', 'test_antialias', 'test_node_lifecycle', 'test_demo'],
+        10: ['test_node_qos', 'test_quantise', 'test_tensorrt_build', 'test_bad_frames'],
+    }.items()
+    for name in names
+}
 BUILD_FIRST = 'scripts/test builds and tests; by hand: colcon build, source install/setup.bash'
 
 
@@ -115,6 +129,28 @@ def pytest_collection_modifyitems(config, items):
         builds = [item for item in items if item.get_closest_marker('engine_build')]
         config.hook.pytest_deselected(items=builds)
         items[:] = [item for item in items if item not in set(builds)]
+    if 'PYTEST_XDIST_WORKER' in os.environ:
+        items[:] = side_by_side(items)
+
+
+def side_by_side(items):
+    """Order tests for processes that take file after file.
+
+    The slowest files come first, so that none begins when all else is done. Those with ROS wait
+    most of the time, so one of the others comes with each.
+    """
+    files = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    order = sorted(files, key=lambda path: (SLOWEST.get(path.stem, 0), len(files[path])))
+    waits = [path for path in order if touches_ros(path)]
+    works = [path for path in order if not touches_ros(path)]
+    ordered = []
+    while waits or works:
+        for queue in (waits, works):
+            if queue:
+                ordered += files[queue.pop()]
+    return ordered
 
 
 def pytest_collection_finish():

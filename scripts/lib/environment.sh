@@ -172,7 +172,8 @@ env_pip_pypi() {
   local installers
   mapfile -t installers < <(grep -oE '^(pip|setuptools)==[^ ]+' "$ENV_ROOT/requirements/pypi.txt")
   "${pip[@]}" install --no-deps "${installers[@]}"
-  "${pip[@]}" install --no-deps --no-build-isolation -r "$ENV_ROOT/requirements/$ENV_DISTRO.txt"
+  # Python compiles what is imported, which is a small part of it.
+  "${pip[@]}" install --no-deps --no-compile --no-build-isolation -r "$ENV_ROOT/requirements/$ENV_DISTRO.txt"
   "${pip[@]}" check
 }
 

@@ -24,6 +24,7 @@ from detector_models import write_detector
 from detector_models import write_images
 from detector_models import yolo_sized
 from gpu_support import why_no_gpu
+from programs import UNMEASURED
 from programs import Program
 from programs import executable
 
@@ -389,7 +390,7 @@ def test_ctrl_c_stops_and_leaves_nothing(tmp_path_factory, tmp_path, number, aft
     command += ['--calibration-cache', 'off']
     if after.startswith('slim'):
         command += ['--precision', 'int8', '--calibration-images', SCENES]
-    program = Program(command)
+    program = Program(command, UNMEASURED)
     program.wait_for_output(after)
     # Twice, as launch and timeout do: within a second that is once.
     program.send(number)

@@ -17,6 +17,7 @@ from family_outputs import known
 from family_outputs import network
 from onnx import TensorProto
 from onnx import helper
+from programs import UNMEASURED
 from programs import Program
 from programs import executable
 from support_models import write_model
@@ -229,7 +230,7 @@ def test_it_prints_as_it_goes_and_what_it_has_on_ctrl_c(tmp_path):
     )
     path = f'{tmp_path}{os.pathsep}{os.environ["PYTHONPATH"]}'
     command = [executable('doctor'), write_tiny_model(tmp_path / 'tiny.onnx')]
-    program = Program(command, environment={'PYTHONPATH': path})
+    program = Program(command, environment={**UNMEASURED, 'PYTHONPATH': path})
     program.wait_for_output('trial run: works')
     program.send(signal.SIGINT)
     assert program.wait() == 130

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import cv2
 import numpy as np
 import pytest
+from programs import UNMEASURED
 from programs import Program
 from programs import executable
 from support_models import write_model
@@ -170,7 +171,8 @@ def test_ctrl_c_keeps_what_was_measured(model, tmp_path, step, pipelines):
     # The first measurement ends by its seconds; nobody waits for the second.
     seconds = 600 if not pipelines else 2
     program = Program(
-        benchmark(model, model, *outputs, '--frames', 10**9, '--warmup', 0, '--seconds', seconds)
+        benchmark(model, model, *outputs, '--frames', 10**9, '--warmup', 0, '--seconds', seconds),
+        UNMEASURED,
     )
     program.wait_for_output(step)
     # Not before there is something: opening the model is no measurement.
