@@ -115,6 +115,7 @@ def pytest_configure(config):
     """Stop before the first test where the installed package is missing or out of date."""
     config.addinivalue_line('markers', 'timeout(seconds): used where pytest-timeout is installed')
     config.addinivalue_line('markers', 'engine_build: builds engines; --quick leaves it out')
+    config.addinivalue_line('markers', 'unmeasured: other code, which coverage slows down')
     package = installed_package()
     changed = difference(package)
     if changed:
@@ -208,6 +209,19 @@ def touches_ros(path):
     folders = path.parent, SUPPORT
     helpers = [folder / f'{name}.py' for name in names for folder in folders]
     return any(touches_ros(helper) for helper in helpers if helper.is_file())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    coverage = sys.modules.get('coverage')
+    measured = coverage and coverage.Coverage.current()
+    if not measured or not item.get_closest_marker('unmeasured'):
+        return (yield)
+    measured.stop()
+    try:
+        return (yield)
+    finally:
+        measured.start()
 
 
 @contextlib.contextmanager

@@ -291,6 +291,7 @@ LARGE = {
 }
 
 
+@pytest.mark.unmeasured
 @pytest.mark.parametrize('kind', LARGE)
 def test_a_large_yaml_takes_neither_minutes_nor_gigabytes(kind, tmp_path):
     path = tmp_path / 'build.yaml'

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import cuda_recorder
 import fake_cuda
+import pytest
 from api_flow import parse_package
 from api_names import follow
 from rename_locals import rename_locals
 
 import trt_perception
 
+pytestmark = pytest.mark.unmeasured
 TABLE = json.loads((Path(__file__).parents[1] / 'data' / 'cuda_api.json').read_text())
 EVERYWHERE = set(TABLE['names']['1' * len(TABLE['releases'])])
 MODULES = ('driver', 'nvrtc', 'runtime')

@@ -8,12 +8,14 @@ import functools
 import json
 from pathlib import Path
 
+import pytest
 from api_flow import parse_package
 from api_names import follow
 from rename_locals import rename_locals
 
 import trt_perception
 
+pytestmark = pytest.mark.unmeasured
 TABLE = json.loads((Path(__file__).parents[1] / 'data' / 'tensorrt_api.json').read_text())
 SUPPORTED = [release for release in TABLE['releases'] if release != '8.6']
 RTX = [release for release in SUPPORTED if release.startswith('RTX')]

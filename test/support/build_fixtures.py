@@ -25,8 +25,9 @@ from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.model_file import read_model_file
 
 
-@pytest.fixture(autouse=True, scope='module')
-def _once(tmp_path_factory):
+@pytest.fixture(scope='module')
+def once(tmp_path_factory):
+    """Share the caches, and what onnxslim makes of a model, between all tests of a file."""
     import onnxslim  # takes 0.8 s, and whoever only collects tests needs it not
 
     real, slimmed = onnxslim.slim, {}
@@ -44,7 +45,7 @@ def _once(tmp_path_factory):
 
 
 @pytest.fixture
-def build(tmp_path):
+def build(tmp_path, once):
     """Return a function that builds the digits and returns exit code, report and manifest."""
 
     def built(*words, onnx_file=DIGITS):
