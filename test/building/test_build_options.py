@@ -132,8 +132,8 @@ def test_compute_capabilities_of_two_digits():
         ({'store_keep_days': 3}, 'needs --store'),
         ({'dla_core': 0, 'precision': 'fp32'}, 'fp16 and int8 only'),
         ({'class_names': ['a'], 'class_names_file': 'n.txt'}, 'not both'),
-        ({'workspce_mib': 1}, "'workspce_mib': is no option; did you mean 'workspace_mib'?"),
-        ({'qqqq': 1}, "'qqqq': is no option"),
+        ({'workspce_mib': 1}, "'workspce_mib': is not an option; did you mean 'workspace_mib'?"),
+        ({'qqqq': 1}, "'qqqq': is not an option"),
     ],
 )
 def test_what_is_refused_and_why(given, reason):
@@ -248,7 +248,7 @@ def test_each_wrong_key_has_its_line_and_sentence(tmp_path):
     lines = refusal({'workspace_mib': -1}, config).splitlines()
     assert sorted(lines) == sorted(
         [
-            f"{config}, line 2: 'precison': is no option; did you mean 'precision'?",
+            f"{config}, line 2: 'precison': is not an option; did you mean 'precision'?",
             f"{config}, line 4: 'batch': expected a whole number from 1 to 1024 (got 'many')",
             '--workspace-mib: expected a whole number from 1 to 1048576 MiB (got -1)',
         ]
@@ -276,7 +276,8 @@ def test_each_wrong_key_has_its_line_and_sentence(tmp_path):
         ('shapes: {min: 1, min: 2}\n', "'min' stands here twice"),
         ('onnx: a\n' + '# ' * 600_000, 'at most 262144 bytes'),
         ('x: ' + '[' * 5000, 'line 1: lists and mappings nest deeper than 16'),
-        ('date: 2026-13-45\n', "line 1: 'date': is no option"),
+        ('yes: 1\n', "'True': is not an option"),
+        ('date: 2026-13-45\n', "line 1: 'date': is not an option"),
         ('onnx: a\n"x\\ty": 1', 'line 2: a text must have no control characters'),
     ],
 )
@@ -316,7 +317,7 @@ def test_yaml_that_cannot_be_read(tmp_path):
 def test_options_have_one_name(tmp_path, field):
     """By the name of its field a path would not be held to the file's folder."""
     found = refusal({}, yaml_file(tmp_path, f'onnx: a.onnx\n{field}: /etc/passwd\n'))
-    assert f"line 2: '{field}': is no option" in found
+    assert f"line 2: '{field}': is not an option" in found
 
 
 def test_an_empty_yaml_gives_the_defaults(tmp_path):

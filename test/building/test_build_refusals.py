@@ -386,7 +386,7 @@ def test_build_yaml_with_an_unknown_option(tmp_path, refused):
     config = tmp_path / 'build.yaml'
     config.write_text('onnx: net.onnx\nprecison: int8\n')
     message = refused('--config', config, code=2)
-    assert f"{config}, line 2: 'precison': is no option; did you mean 'precision'?" in message
+    assert f"{config}, line 2: 'precison': is not an option; did you mean 'precision'?" in message
 
 
 def test_unknown_words_on_the_command_line(tmp_path, capsys):

@@ -77,7 +77,7 @@ class Compared:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what the report says, beside the manifest's record."""
+        """Return what the report says in addition to the manifest's record."""
         return {
             'summary': self.summary,
             'images_given': self.given,
@@ -102,7 +102,7 @@ def compare_until_sure(
         reference: the original.
         built: has the same classes.
         images: at least one.
-        progress: told what runs, how many images are done, and of how many at most.
+        progress: called with what runs, how many images are done, and of how many at most.
         original: what the reference is, in words.
 
     Returns:

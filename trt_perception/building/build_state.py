@@ -38,9 +38,9 @@ class BuildState:
     Attributes:
         options: what is wanted.
         report: filled as the steps go.
-        progress: told what is done, how many parts of it, and of how many; 0 of 0 where a step
-            begins.
-        ended: told of each step when it has ended.
+        progress: called with what is done, how many parts of it, and of how many; 0 of 0 where a
+            step begins.
+        ended: called with each step when it has ended.
         source: the ONNX model.
         tensorrt: that builds.
         calibration: images to calibrate with, None where none are needed.

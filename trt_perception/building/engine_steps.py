@@ -107,7 +107,7 @@ def compare(state: BuildState) -> None:
                 'MiB); take it only if it is faster on the target: benchmark_engine'
             )
         if state.verified is None:
-            step.outcome += '; how fast they are only a GPU tells'
+            step.outcome += '; their speed is known on a GPU only'
             return
         engine = in_memory(options.engine_path(), content)
         latency = measure_latency(engine, Device(0), state.image_shape)

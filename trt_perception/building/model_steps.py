@@ -99,12 +99,12 @@ def recognise(state: BuildState) -> None:
     """Find out the shapes to build for, and how the model is fed and read."""
     with state.step('recognise') as step:
         source, options = state.source, state.options
-        image, beside = split_inputs(source.file.path.name, source.inputs)
+        image, auxiliary = split_inputs(source.file.path.name, source.inputs)
         profiles = resolve_profiles(image, options)
         image = replace(image, shape=profiles[0].opt if profiles else image.shape)
-        state.shapes = {image.name: image.shape, **shapes_beside(image, beside)}
-        outputs = outputs_at(source, state.shapes, image, beside)
-        recognised = recognise_source(source, options, (image, *beside), outputs)
+        state.shapes = {image.name: image.shape, **shapes_beside(image, auxiliary)}
+        outputs = outputs_at(source, state.shapes, image, auxiliary)
+        recognised = recognise_source(source, options, (image, *auxiliary), outputs)
         state.recognised = recognised
         inputs = tuple(
             replace(tensor, shape=state.shapes[tensor.name]) for tensor in source.inputs

@@ -39,18 +39,18 @@ def outputs_at(
     source: OnnxSource,
     shapes: Mapping[str, tuple[int, ...]],
     image: TensorSpec,
-    beside: Sequence[TensorSpec],
+    auxiliary: Sequence[TensorSpec],
 ) -> tuple[TensorSpec, ...]:
     """Return the outputs with the shapes that follow from the inputs'.
 
-    ONNX infers them; what it cannot, one run on a black image tells, where ONNX Runtime takes the
+    ONNX infers them; what it cannot, one run on a black image shows, where ONNX Runtime takes the
     model.
 
     Args:
         source: the model.
         shapes: final shapes of the inputs.
         image: the image input in its final shape.
-        beside: the other inputs.
+        auxiliary: the other inputs.
 
     Raises:
         EngineError: the graph contradicts itself.
@@ -69,7 +69,7 @@ def outputs_at(
     batch = image.shape[0] if len(image.shape) == 4 else 1
     feed = {
         image.name: np.zeros(image.shape, image.dtype),
-        **constant_inputs(beside, size, batch),
+        **constant_inputs(auxiliary, size, batch),
     }
     try:
         found = open_session(source.model).run([tensor.name for tensor in outputs], feed)
@@ -87,7 +87,7 @@ def recognise_source(
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
 ) -> Recognised:
-    """Tell how the model is fed and read: the options, its manifest, else the model itself.
+    """Return how the model is fed and read: the options, its manifest, else the model itself.
 
     Args:
         source: the model.
@@ -96,7 +96,7 @@ def recognise_source(
         outputs: with final shapes.
 
     Raises:
-        EngineError: it is no detector that can be read, or something remains unknown.
+        EngineError: it is not a detector that can be read, or something remains unknown.
         ConfigError: the file of class names cannot be read.
     """
     given = _given(options, inputs[0])
@@ -119,7 +119,7 @@ def _given(options: BuildOptions, image: TensorSpec) -> ModelOverrides:
 
 
 def _evidence(manifest: str, given: ModelOverrides) -> tuple[str, ...]:
-    """Tell what came from the options and what from the manifest, a sentence each."""
+    """Return what came from the options and what from the manifest, a sentence each."""
     evidence, rest = [], ['preprocessing']
     if flags := [_flag(name) for name in _PREPROCESSING if name in given.preprocessing]:
         evidence, rest = (
@@ -149,7 +149,7 @@ def check_readable(model: ModelFile) -> None:
     manifest = model.manifest
     assert manifest is not None
     if not all(tensor.shape for tensor in manifest.outputs):
-        return  # operators of others: only the engine will tell
+        return  # operators of others: only the engine will show
     given = ModelOverrides(written=_flag)
     resolve_model_spec(
         model.path.name, manifest, manifest.inputs, manifest.outputs, given, any_batch=True

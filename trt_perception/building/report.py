@@ -15,7 +15,7 @@ from trt_perception.errors import TrtPerceptionError
 
 __all__ = ['BuildReport', 'Step', 'StepProgress', 'reason', 'step_line']
 
-#: Told what is being done, and how much of it: done, of how many.
+#: Called with what is being done, and how much of it: done, of how many.
 StepProgress = Callable[[str, int, int], None]
 
 Status = Literal['done', 'skipped', 'failed', 'interrupted']
@@ -115,8 +115,8 @@ def reason(error: BaseException) -> str:
 def step_line(step: Step) -> str:
     """Return a step as a row of the table, without the reason of a failure."""
     mark = {'done': 'ok', 'skipped': '-', 'failed': 'FAILED', 'interrupted': 'STOPPED'}
-    told = step.outcome if step.status in ('done', 'skipped') else ''
-    first, *others = told.splitlines() or ['']
+    outcome = step.outcome if step.status in ('done', 'skipped') else ''
+    first, *others = outcome.splitlines() or ['']
     seconds = '' if step.status == 'skipped' else f'{step.seconds:.1f} s'
     line = f'{step.name:<14}{mark[step.status]:<8}{seconds:>8}  {first}'
     return '\n'.join([line.rstrip(), *(f'{"":32}{other}' for other in others)])
@@ -146,7 +146,7 @@ def _facts(report: BuildReport) -> dict[str, str]:
 def _precision(optimization: Mapping[str, Any]) -> str:
     asked, built = optimization['precision_asked'], optimization.get('precision_as_built')
     if not built:
-        mute = 'the engine does not tell it (--profiling-verbosity detailed)'
+        mute = 'the engine does not report it (--profiling-verbosity detailed)'
         why = mute if 'layers' in optimization else 'no GPU here to load the engine'
         return f'{asked} asked; as built: unverified, {why}'
     layers = ', '.join(f'{count} {kind}' for kind, count in built.items())

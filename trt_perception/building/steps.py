@@ -1,7 +1,7 @@
 """Building an engine, step by step: from an ONNX file to an engine, its manifest and a report.
 
 Guarantees: whatever fails, fails before anything is written or leaves what was there; the report
-tells of each step how long it took and what came of it, up to the one that failed. What is cheap
+has of each step how long it took and what came of it, up to the one that failed. What is cheap
 to check is checked before what takes long.
 """
 
@@ -43,8 +43,8 @@ def build(
     Args:
         options: what is wanted.
         report: filled as the steps go, so that the caller has it when this raises.
-        progress: told what is done, how many parts of it, and of how many.
-        ended: told of each step when it has ended.
+        progress: called with what is done, how many parts of it, and of how many.
+        ended: called with each step when it has ended.
 
     Raises:
         ConfigError: the options do not fit the files.

@@ -1,1 +1,1 @@
-"""What build_engine can be told: one table of options, its values and where they come from."""
+"""The options of build_engine: one table of options, its values and where they come from."""

@@ -262,7 +262,7 @@ class BuildOptions(pydantic.BaseModel):
     )
     profiling_verbosity: Literal['none', 'layer_names_only', 'detailed'] = option(
         'builder',
-        'What the engine tells of its layers; below detailed, their precision cannot be checked.',
+        'What the engine reports of its layers; below detailed, precision cannot be checked.',
         default='detailed',
     )
     compute_capabilities: Capabilities = option(

@@ -26,7 +26,7 @@ class Option:
         group: one of GROUPS.
         kind: ``bool``, ``int``, ``float``, ``text``, ``path``.
         default: the value where none is given; None where it must be given or has a meaning that
-            the description tells.
+            the description says.
         description: one or two sentences for people.
         is_list: several values may be given.
         count: how many a list must have, 0 for any number.
@@ -34,7 +34,7 @@ class Option:
         metavar: placeholder in --help.
         limits: smallest and largest value, None where there are none.
         choices: the values that are allowed, empty where any is.
-        words: values of a path that are no path.
+        words: values of a path that are not paths.
     """
 
     name: str

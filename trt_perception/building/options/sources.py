@@ -81,7 +81,7 @@ def _mistake(name: str, called: str, row: Option | None, entry: Any) -> ConfigEr
     if row is None:
         near = nearest(name.replace('-', '_'), _ROWS)
         return ConfigError(
-            called, 'is no option', fix=f"did you mean '{near[0]}'?" if near else ''
+            called, 'is not an option', fix=f"did you mean '{near[0]}'?" if near else ''
         )
     got = shown(entry['input'], 80)
     if entry['type'] == 'missing':
@@ -107,7 +107,8 @@ def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict
     found = {str(key).replace('-', '_'): value for key, value in content.items()}
     if len(found) < len(content):
         raise ConfigError(str(path), 'one option stands there twice, with - and with _')
-    places = {n.replace('-', '_'): f'{path}, line {line}: ' for n, line in lines.items()}
+    places = dict.fromkeys(found, f'{path}: ')  # of words that YAML reads as something else
+    places |= {n.replace('-', '_'): f'{path}, line {line}: ' for n, line in lines.items()}
     values: dict[str, Any] = {}
     mistakes: list[str] = []
     for name, value in found.items():

@@ -120,7 +120,7 @@ def parse_profiles(value: object) -> object:
 
 
 def parse_path(value: object) -> object:
-    """Return a path with ~ resolved; what is no text stays for the type check to refuse."""
+    """Return a path with ~ resolved; what is not a text stays for the type check to refuse."""
     if not isinstance(value, str):
         return value
     check_path(value)

@@ -175,7 +175,7 @@ def _used_s(folder: Path) -> float:
 def _read_entry(folder: Path) -> dict[str, Any]:
     entry = parse_json(read_regular(folder / _ENTRY, 1024 * 1024))
     if not isinstance(entry, dict):
-        raise TypeError(f'{_ENTRY} is no object')
+        raise TypeError(f'{_ENTRY} is not an object')
     return entry
 
 
