@@ -120,7 +120,7 @@ def test_both_sizes_in_each_precision(models, tmp_path, monkeypatch, precision, 
     given += ['--precision', precision, '--compute-capabilities', *targets]
     if precision == 'int8':
         listed = tmp_path / 'few.txt'
-        listed.write_text('\n'.join(map(str, sorted(CALIBRATION.glob('*.jpg'))[:4])))
+        listed.write_text('\n'.join(map(str, sorted(CALIBRATION.glob('*.jpg'))[:8])))
         given += ['--calibration-images', listed]
     parsed = parsed_models(monkeypatch)
     assert run(*given) == 0
