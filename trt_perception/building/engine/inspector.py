@@ -81,8 +81,11 @@ def inspect_engine(model: ModelFile, device: Device) -> EngineFacts:
         EngineError: it cannot be loaded here.
     """
     start = time.perf_counter()
-    with contextlib.closing(TensorRtEngine(model, device)) as engine:
+    engine = TensorRtEngine(model, device)
+    try:
         return _facts(engine, time.perf_counter() - start)
+    finally:
+        engine.close()
 
 
 def _facts(engine: TensorRtEngine, load_s: float) -> EngineFacts:
@@ -181,7 +184,8 @@ def on_zeros(
         CudaError: there is not enough memory.
     """
     with contextlib.ExitStack() as stack:
-        engine = stack.enter_context(contextlib.closing(TensorRtEngine(model, device)))
+        engine = TensorRtEngine(model, device)
+        stack.callback(engine.close)
         stream = stack.enter_context(Stream())
         tuned = [_tuned_for(engine, tensor) for tensor in engine.inputs]
         image, beside = tuned[0], tuple(tuned[1:])  # any engine, not a detector's only
