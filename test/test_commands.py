@@ -18,6 +18,8 @@ STOP = 'signal.raise_signal(signal.SIGINT)'
         (f'import signal\n{STOP}\n', 130),
         (f'import signal\ntry:\n    {STOP}\nexcept BaseException:\n    raise ImportError\n', 130),
         (f'import signal\ndef main():\n    {STOP}\n', 130),
+        (f'import signal\n{STOP.replace("INT", "TERM")}\n', 130),
+        (f'import signal\ndef main():\n    {STOP.replace("INT", "TERM")}\n', 130),
         ('def main():\n    return 2\n', 2),
     ],
 )
@@ -29,8 +31,10 @@ def test_exit_codes(tmp_path, source, code):
     assert done.stderr == ''
 
 
-def test_a_node_is_ended_by_signals(tmp_path):
-    (tmp_path / 'tool.py').write_text(f'import signal\n{STOP}\n')
+@pytest.mark.parametrize('number', ['SIGINT', 'SIGTERM'])
+@pytest.mark.parametrize('source', ['import signal\n{}\n', 'import signal\ndef main():\n    {}\n'])
+def test_a_node_is_ended_by_signals(tmp_path, source, number):
+    (tmp_path / 'tool.py').write_text(source.format(STOP.replace('SIGINT', number)))
     command = [sys.executable, '-c', RUN.replace('"tool"', '"tool", interrupted=0')]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, '')

@@ -1,4 +1,4 @@
-"""Entry points of the command lines: Ctrl-C and a full disk end them cleanly from the start on.
+"""Entry points of the command lines: signals and a full disk end them cleanly from the start on.
 
 Importing what a tool needs takes up to a second. Python alone would print a traceback when Ctrl-C
 comes in that time, and some modules make another error of it, or none.
@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 
+from trt_perception.interruption import ENDING_SIGNALS
 from trt_perception.interruption import Interruption
 from trt_perception.interruption import ignore_signals
 from trt_perception.tools.standard_streams import guarded_streams
@@ -66,18 +67,21 @@ def replay_images() -> int:
 
 
 def _run(module: str, interrupted: int = 130) -> int:
-    catches = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if catches:  # else a shell in the background ignores it
+    defaults = (signal.default_int_handler, signal.SIG_DFL)
+    # Not where a shell in the background, or nohup, ignores it.
+    caught = [each for each in ENDING_SIGNALS if signal.getsignal(each) in defaults]
+    for number in caught:
         # Nothing has begun that must be ended in order.
-        signal.signal(signal.SIGINT, lambda *_: os._exit(interrupted))
+        signal.signal(number, lambda *_: os._exit(interrupted))
     # OpenCV looks at it when it is first imported: a second wall behind our own checks.
     os.environ.setdefault('OPENCV_IO_MAX_IMAGE_PIXELS', str(_MAX_PIXELS))
     main = importlib.import_module(module).main
     try:
         with guarded_streams() as output:
             try:
-                if catches:
-                    signal.signal(signal.SIGINT, Interruption(interrupted))
+                interruption = Interruption(interrupted)
+                for number in caught:
+                    signal.signal(number, interruption)
                 code = int(main())
             except KeyboardInterrupt:
                 code = interrupted

@@ -16,6 +16,7 @@ from PIL import Image
 from trt_perception.errors import ImageError
 from trt_perception.images import picture_files
 from trt_perception.images.compressed import MAX_PIXELS
+from trt_perception.images.frame import MAX_SIDE
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.image_source import IMAGE_SUFFIXES
 from trt_perception.images.picture_files import frame_of
@@ -155,9 +156,11 @@ def test_bombs_are_refused_before_they_are_decoded(name, tmp_path, monkeypatch):
 def test_the_limit_is_the_limit(tmp_path, monkeypatch):
     path = tmp_path / 'x.bmp'
     # Compressed, so that few bytes may be many pixels.
-    head = struct.pack('<2sIIIIiiHHI', b'BM', 54, 0, 54, 40, MAX_PIXELS, 1, 1, 8, 1) + bytes(20)
-    path.write_bytes(head[:18] + struct.pack('<i', MAX_PIXELS + 1) + head[22:])
-    refused(path, 'too_large', monkeypatch)
+    sides = 16384, MAX_PIXELS // 16384
+    head = struct.pack('<2sIIIIiiHHI', b'BM', 54, 0, 54, 40, *sides, 1, 8, 1) + bytes(20)
+    for larger in ((sides[0], sides[1] + 1), (MAX_SIDE + 1, 1), (1, MAX_SIDE + 1)):
+        path.write_bytes(head[:18] + struct.pack('<ii', *larger) + head[26:])
+        refused(path, 'too_large', monkeypatch)
     path.write_bytes(head)
     given = []
     monkeypatch.setattr(cv2, 'imdecode', lambda *_: given.append(1))

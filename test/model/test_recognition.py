@@ -246,6 +246,8 @@ def test_another_number_of_class_names_is_told(outputs, names, said):
     ('processor', 'pad_value'),
     [
         ({'do_normalize': False}, 0),
+        ({}, 116),  # its class normalises with ImageNet's means where nothing is said
+        ({'image_mean': [0.5] * 3, 'image_std': [0.5] * 3}, 128),
         ({'do_normalize': True, 'image_mean': [0.5] * 3, 'image_std': [0.5] * 3}, 128),
         ({'do_normalize': True, 'image_mean': [0.9, 0.5, 1.5], 'image_std': [1] * 3}, 230),
         ({'do_normalize': True, 'image_mean': [2, 2, 2], 'image_std': [1] * 3}, 255),
@@ -258,6 +260,25 @@ def test_padding_of_a_processor_is_what_it_normalises_to_zero(processor, pad_val
     outputs = tensors(logits=(1, 100, 3), pred_boxes=(1, 100, 4))
     found = recognised(outputs, config=config).preprocessing
     assert (found.resize, found.pad_value) == ('letterbox_top_left', pad_value)
+
+
+@pytest.mark.parametrize('model', ['detr', 'yolos', 'deformable_detr', 'rf_detr', 'rt_detr'])
+@pytest.mark.parametrize(
+    ('processor', 'mean', 'color_order'),
+    [
+        ({'do_normalize': False}, 0.0, 'rgb'),
+        ({'do_normalize': False, 'do_flip_channel_order': True}, 0.0, 'bgr'),
+        ({'image_mean': [0.25] * 3, 'image_std': [0.5] * 3}, 0.25, 'rgb'),
+    ],
+)
+def test_what_a_processor_says_wins_over_the_family(model, processor, mean, color_order):
+    square = {'size': {'height': 640, 'width': 640}, **processor}
+    config = {'model_type': model, 'id2label': {'0': 'a', '1': 'b'}, 'preprocessor_config': square}
+    classes = 2 if model in ('deformable_detr', 'rf_detr', 'rt_detr') else 3
+    outputs = tensors(logits=(1, 100, classes), pred_boxes=(1, 100, 4))
+    found = recognised(outputs, config=config).preprocessing
+    assert (found.mean, found.color_order) == ((mean,) * 3, color_order)
+    assert found.std == ((1.0,) * 3 if not mean else (0.5,) * 3)
 
 
 def test_a_tensors_name_decides_nothing_that_its_shape_contradicts():

@@ -56,6 +56,11 @@ WRONG = [
     ('model.std:=[1.0, 0.0, 1.0]', ["'model.std'", 'from 1e-06']),
     ('model.class_names:=[a, b, a]', ["'model.class_names'", 'different names']),
     ('autostart:=1', ["'autostart'", 'a bool', '1']),
+    ('use_sim_timex:=5', ["'use_sim_timex'", 'not known']),
+    (
+        'qos_overrides./image.subscription.depth:=7',
+        ["'qos_overrides./image.subscription.depth'", 'set image_qos.reliability'],
+    ),
     ('use_sim_time:=5', ["'use_sim_time'", '5', 'BOOL']),
     ('start_type_description_service:=x', ["'start_type_description_service'", 'x', 'BOOL']),
     ('debug_image.max_rate_hz:=1.0e-10', ["'debug_image.max_rate_hz'", '0.01', '1e-10']),

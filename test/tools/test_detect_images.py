@@ -254,11 +254,19 @@ def test_several_sources_keep_their_folders(model, images, tmp_path):
     assert (out / 'more' / 'deep' / 'a.png').is_file()
 
 
-def test_a_picture_that_cannot_be_read_is_left_out(model, images, tmp_path, capsys):
-    (images / 'a.png').write_bytes(b'no picture')
+@pytest.mark.parametrize(
+    ('content', 'said'),
+    [
+        (b'no picture', 'a.png: cannot be decoded'),
+        (cv2.imencode('.png', np.zeros((2, 32768, 3), np.uint8))[1].tobytes(), 'got 32768x2'),
+    ],
+    ids=['no picture', 'too long'],
+)
+def test_a_picture_that_cannot_be_read_is_left_out(model, images, tmp_path, capsys, content, said):
+    (images / 'a.png').write_bytes(content)
     out = tmp_path / 'out'
     assert run('--engine', model, '--source', images, '--output', out) == 1
-    assert 'a.png: cannot be decoded' in capsys.readouterr().err
+    assert said in capsys.readouterr().err
     assert set(detections(out)) == {'b.jpg', 'black.bmp'}
     as_expected(detections(out)['b.jpg'], COLORS['b.jpg'])
     (problem,) = json.loads((out / 'summary.json').read_text())['problems']

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ImageError
+from trt_perception.images.frame import MAX_SIDE
 
 __all__ = [
     'MAX_PIXELS',
@@ -99,19 +100,19 @@ def decode_picture(
 
 
 def check_size(width: int, height: int) -> None:
-    """Refuse a picture that has no pixels, or more than a camera's.
+    """Refuse a picture that has no pixels, or more of them or longer sides than a camera's.
 
     Raises:
         ImageError: with the reason ``not_decodable`` or ``too_large``.
     """
     if width < 1 or height < 1:
         raise damaged('image', f'no pixels ({width}x{height})')
-    if width * height > MAX_PIXELS:
+    if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
         raise ImageError(
             'too_large',
             'image',
             f'{width}x{height}',
-            expected=f'at most {MAX_PIXELS} pixels',
+            expected=f'at most {MAX_PIXELS} pixels, and {MAX_SIDE} a side',
             fix='make it smaller, or let the camera send a smaller one',
         )
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from trt_perception.errors import ImageError
 from trt_perception.plain_text import shown
 
-__all__ = ['PIXEL_FORMATS', 'Frame', 'PixelFormat']
+__all__ = ['MAX_SIDE', 'PIXEL_FORMATS', 'Frame', 'PixelFormat']
 
 # Larger sides are no camera's; this bounds what one message can make us allocate.
 MAX_SIDE: Final = 32767

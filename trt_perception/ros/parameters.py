@@ -38,7 +38,9 @@ _ROS_TYPES = {
 }
 _ROWS = {parameter.name: parameter for parameter in PARAMETERS}
 # Names that rclpy declares or reads by itself.
-_OF_RCLPY = ('use_sim_time', 'start_type_description_service', 'qos_overrides.')
+_OF_RCLPY = ('use_sim_time', 'start_type_description_service')
+_QOS = 'qos_overrides.'
+_QOS_OF_RCLPY = tuple(f'{_QOS}{topic}.' for topic in ('/clock', '/parameter_events', '/rosout'))
 _LONGEST_HINT = 200
 
 
@@ -147,7 +149,7 @@ def _configured_at_start(node: Node) -> DetectorConfig:
     mistakes = []
     # rclpy offers no public way to see overrides that nobody declared.
     for name, override in node._parameter_overrides.items():
-        if name.startswith(_OF_RCLPY):
+        if name in _OF_RCLPY or name.startswith(_QOS_OF_RCLPY):
             continue
         fault, text = _fault(name, override.value)
         if fault:
@@ -168,6 +170,8 @@ def _fault(name: str, value: Any) -> tuple[str, str]:
         if name not in _ROWS:
             close = nearest(name, _ROWS)
             fix = f"did you mean '{close[0]}'?" if close else 'see the list in docs/parameters.md'
+            if name.startswith(_QOS):
+                fix = 'set image_qos.reliability and image_qos.depth'
             raise ConfigError(f'parameter {shown(name)}', 'not known', fix=fix)
         DetectorConfig.from_values({name: _plain(_ROWS[name], value)})
     except ConfigError as error:

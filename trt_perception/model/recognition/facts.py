@@ -231,17 +231,25 @@ def _processor(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[int, in
     scale = values.get('rescale_factor', 1 / 255)
     if not isinstance(size, Mapping) or not _numbers('scale', [scale]):
         return {}, None
-    told: dict[str, Any] = {'color_order': 'rgb'}
+    steps = ('do_rescale', 'do_normalize', 'do_flip_channel_order')
+    if not {type(values[step]) for step in steps if step in values} <= {bool}:
+        return {}, None
+    flipped = values.get('do_flip_channel_order', False)
+    told: dict[str, Any] = {'color_order': 'bgr' if flipped else 'rgb'}
     fixed = size.get('width'), size.get('height')
     told['resize'] = 'stretch' if _is_size(fixed) else 'letterbox_top_left'
     told['scale'] = float(scale) if values.get('do_rescale', True) else 1.0
-    if values.get('do_normalize', False):
+    # Where the key is missing the processor's class decides, which takes the means it was given.
+    normalises = values.get('do_normalize', True if 'image_mean' in values else None)
+    if normalises is False:
+        told['mean'], told['std'] = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+    elif normalises:
         told['mean'] = _numbers('mean', values.get('image_mean'), 3)
         told['std'] = _numbers('std', values.get('image_std'), 3)
         if not told['mean'] or not told['std']:
             return {}, None
-    if not _is_size(fixed):  # one grey for three means: the middle one
-        zero = sorted(told.get('mean', (0.0, 0.0, 0.0)))[1] / told['scale']
+    if not _is_size(fixed) and normalises is not None:  # one grey for three means: the middle one
+        zero = sorted(told['mean'])[1] / told['scale']
         told['pad_value'] = min(255, max(0, round(zero)))
     return told, fixed if _is_size(fixed) else None  # type: ignore[return-value]
 
