@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from trt_perception.monitoring.problem import Level
 from trt_perception.monitoring.problem import Problem
 
 __all__ = ['Announcer']
 
+# What lasts is said again after this time; what comes and goes not before.
+_REPEAT_S: Final = 30.0
+_QUIET_S: Final = 10.0
+
 
 class Announcer:
-    """Turns problems into lines of a log: what is new, what lasts, and that it is over.
+    """Turns problems into lines of a log: what is new, what lasts, and that it is over."""
 
-    Args:
-        repeat_s: what lasts is said again after this time.
-        quiet_s: what comes and goes is not said again before.
-    """
-
-    def __init__(self, repeat_s: float = 30.0, quiet_s: float = 10.0) -> None:
-        self._repeat_s = repeat_s
-        self._quiet_s = quiet_s
+    def __init__(self) -> None:
         self._last_kind = ''
         self._logged_s: dict[str, float] = {}
         # Kind and start of the problem that was logged and is not over.
@@ -35,7 +34,7 @@ class Announcer:
             seconds = time_s - since_s
             return Level.OK, f'recovered after {seconds:.1f} s of {kind}: {problem.message}'
         since_logged_s = time_s - self._logged_s.get(problem.kind, float('-inf'))
-        if since_logged_s < (self._quiet_s if fresh else self._repeat_s):
+        if since_logged_s < (_QUIET_S if fresh else _REPEAT_S):
             return None
         self._logged_s[problem.kind] = time_s
         if self._current is None or self._current[0] != problem.kind:

@@ -87,6 +87,7 @@ def loss_cure(profile: str, reliability: str, environment: Mapping[str, str] = o
         environment: of this process.
     """
     middleware = environment.get('RMW_IMPLEMENTATION') or 'rmw_fastrtps_cpp'
+    own = next(filter(None, map(environment.get, _PROFILE_VARIABLES)), '')
     buffers = (
         'from another machine, raise net.core.rmem_max on both sides or send less: lower the '
         'rate of the camera, or take compressed images with '
@@ -94,13 +95,12 @@ def loss_cure(profile: str, reliability: str, environment: Mapping[str, str] = o
     )
     if middleware not in ('rmw_fastrtps_cpp', 'rmw_fastrtps_dynamic_cpp'):
         cure = f'give {middleware} larger buffers or shared memory; {buffers}'
-    elif not any(environment.get(name) for name in _PROFILE_VARIABLES):
+    elif not own:
         cure = (
             'the default transport holds no large image: start the node with detect.launch.py, '
             f'and the camera in a shell after {_export(profile)}'
         )
     else:
-        own = next(environment[name] for name in _PROFILE_VARIABLES if environment.get(name))
         cure = (
             'on this machine, give the camera the profile that the node has: start it in a shell '
             f'after {_export(own)}; {buffers}'

@@ -24,6 +24,7 @@ are often started together, and to find each other takes time, too.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -247,14 +248,13 @@ class SilenceWatch:
 
     def _all_dropped(self, now: _Moment, refusal: str) -> Problem | None:
         seconds = now.time_s - self._last_published.time_s
-        bad = _unreadable(self._last_published, now)
+        bad = _unreadable(self._last_published, now, refusal)
         if not bad or seconds < self._patience_s:
             return None
         return Problem(
             Level.ERROR,
             'all_dropped',
-            f'every image of the last {seconds:.1f} s was dropped: {_reasons(bad)}; '
-            f'the last one: {refusal}',
+            f'every image of the last {seconds:.1f} s was dropped: {bad}',
         )
 
     def _slower(self, now: _Moment) -> Problem | None:
@@ -281,9 +281,11 @@ class SilenceWatch:
 
     def _lost(self, now: _Moment) -> Problem | None:
         then = self._moments[0]
-        lost = _lost_between(then, now)
-        sent = (lost or 0) + now.received - then.received
-        if lost is None or lost < _AT_LEAST or lost <= _SHARE * sent:
+        if now.not_delivered is None or then.not_delivered is None:
+            return None
+        lost = now.not_delivered - then.not_delivered
+        sent = lost + now.received - then.received
+        if lost < _AT_LEAST or lost <= _SHARE * sent:
             return None
         return Problem(
             Level.WARN,
@@ -293,11 +295,9 @@ class SilenceWatch:
         )
 
     def _unreadable(self, now: _Moment, refusal: str) -> Problem | None:
-        bad = _unreadable(self._moments[0], now)
-        if not bad:
-            return None
-        message = f'some images cannot be read: {_reasons(bad)}; the last one: {refusal}'
-        return Problem(Level.WARN, 'unreadable', message)
+        bad = _unreadable(self._moments[0], now, refusal)
+        message = f'some images cannot be read: {bad}'
+        return Problem(Level.WARN, 'unreadable', message) if bad else None
 
     def _well(self, now: _Moment) -> Problem:
         if not now.received:
@@ -306,21 +306,8 @@ class SilenceWatch:
         return Problem(Level.OK, '', 'active' if rate_hz is None else f'active, {rate_hz:.1f} Hz')
 
 
-def _lost_between(then: _Moment, now: _Moment) -> int | None:
-    if now.not_delivered is None or then.not_delivered is None:
-        return None
-    return now.not_delivered - then.not_delivered
-
-
-def _unreadable(then: _Moment, now: _Moment) -> dict[str, int]:
-    """Return how many images could not be read in between, by reason."""
-    counts = {
-        reason: count - then.dropped.get(reason, 0)
-        for reason, count in now.dropped.items()
-        if reason not in _ON_PURPOSE
-    }
-    return {reason: count for reason, count in counts.items() if count}
-
-
-def _reasons(counts: Mapping[str, int]) -> str:
-    return ', '.join(f'{count} x {reason}' for reason, count in sorted(counts.items()))
+def _unreadable(then: _Moment, now: _Moment, refusal: str) -> str:
+    """Return which images could not be read in between, '' where all could."""
+    counts = Counter(now.dropped) - Counter(then.dropped)
+    bad = [f'{n} x {reason}' for reason, n in sorted(counts.items()) if reason not in _ON_PURPOSE]
+    return f'{", ".join(bad)}; the last one: {refusal}' if bad else ''

@@ -32,7 +32,6 @@ from trt_perception.monitoring.file_watch import FileWatch
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.plain_text import plain
-from trt_perception.ros.compatibility import answer_invalid_transitions
 from trt_perception.ros.health import NodeHealth
 from trt_perception.ros.image_input import ImageInput
 from trt_perception.ros.log import NodeLog
@@ -91,7 +90,6 @@ class DetectorNode(LifecycleNode):
         **options: Any,
     ) -> None:
         super().__init__('detector', **options)
-        answer_invalid_transitions(self)
         self._log = NodeLog(self.get_logger())
         self._open_pipeline = open_pipeline
         # Made by configure, freed by _release.
@@ -101,7 +99,6 @@ class DetectorNode(LifecycleNode):
         self._detector: Detector[Any] | None = None
         self._input: ImageInput | None = None
         self._frame_s = 0.0  # as the warm-up showed
-        self._not_delivered: int | None = 0
         self._health = NodeHealth(self, self._log, self._on_fault)
         self._fault: BaseException | None = None
         self._parameters_of_node = NodeParameters(
@@ -235,8 +232,7 @@ class DetectorNode(LifecycleNode):
     def _on_fault(self, error: BaseException) -> None:
         """Take note of what ended the worker, mostly in it; the executor does the rest."""
         self._fault = self._fault or error
-        trace = ''.join(traceback.format_exception(error))
-        self.report(f'stopped by a fault: {type(error).__name__}: {error}', trace)
+        self._report_traced('stopped by a fault', error)
         self._fault_signal.trigger()
 
     def _on_fault_signal(self) -> None:
@@ -278,8 +274,11 @@ class DetectorNode(LifecycleNode):
             if isinstance(error, CudaError) and error.sticky:
                 self._fault = error
         else:
-            trace = ''.join(traceback.format_exception(error))
-            self.report(f'{what} failed: {type(error).__name__}: {error}', trace)
+            self._report_traced(f'{what} failed', error)
+
+    def _report_traced(self, what: str, error: BaseException) -> None:
+        trace = ''.join(traceback.format_exception(error))
+        self.report(f'{what}: {type(error).__name__}: {error}', trace)
 
     def _attempt(self, *parts: Callable[[], object]) -> bool:
         """Do all parts, whatever one of them raises, and report that; return whether none did."""
@@ -309,12 +308,11 @@ class DetectorNode(LifecycleNode):
         image_input, self._input = self._input, None
         if image_input is not None:
             image_input.close()
-            self._not_delivered = image_input.not_delivered
 
     def _stop_worker(self) -> None:
         if self._detector is not None:
             self._detector.stop()
-            self._health.settle(self._detector.statistics(), self._not_delivered)
+            self._health.settle()
             self._detector = None
 
     def _close_outputs(self) -> None:

@@ -41,7 +41,6 @@ __all__ = ['main']
 
 _GRAPH = 'trt_perception.ros.doctor_graph'
 _PARAMETERS = 'trt_perception.ros.doctor_parameters'
-_WITHOUT_ROS = 'correct what is red above, then run doctor again'
 
 _EXAMPLES = """examples:
   doctor                                            this machine and shell, and all cameras
@@ -67,12 +66,9 @@ def main(args: list[str] | None = None) -> int:
     findings: list[Finding] = []
     code = 130
     try:
-        found = _collected(run_checks(options), findings)
-        if options.json:
-            list(found)
-        else:
-            color = sys.stdout.isatty() and not os.environ.get('NO_COLOR')
-            for text in texts(found, color=color):
+        color = sys.stdout.isatty() and not os.environ.get('NO_COLOR')
+        for text in texts(_collected(run_checks(options), findings), color=color):
+            if not options.json:
                 print(text, flush=True)
         code = int(any(finding.level == 'red' for finding in findings))
     except KeyboardInterrupt:
@@ -149,11 +145,7 @@ def _parameters(options: argparse.Namespace, values: dict[str, Any]) -> Iterator
     """
     arguments = [word for path in options.params_file for word in ('--params-file', path)]
     arguments += [word for given in options.param for word in ('-p', given)]
-    report, reason = _answer_of(_PARAMETERS, [options.node, *arguments], 60)
-    if reason:
-        found = f'cannot be read without ROS 2: {reason}'
-        yield Finding('parameters', 'parameters', 'red', found, _WITHOUT_ROS)
-        return
+    report = _answer_of(_PARAMETERS, [options.node, *arguments], 60)
     values.update(report['values'])
     for mistake in report['mistakes']:
         fix = 'correct it: the node would not start, with exit code 2'
@@ -169,19 +161,14 @@ def _parameters(options: argparse.Namespace, values: dict[str, Any]) -> Iterator
 def _graph(options: argparse.Namespace, segment_bytes: int) -> Sequence[Finding]:
     """Ask the graph in a process of its own: a middleware that is not there ends it."""
     arguments = [options.image_topic or '', str(options.seconds), str(segment_bytes)]
-    entries, reason = _answer_of(_GRAPH, arguments, options.seconds + 60)
-    if reason:
-        return [
-            Finding('cameras', 'graph', 'red', f'ROS 2 cannot be asked: {reason}', _WITHOUT_ROS)
-        ]
-    return [Finding(**entry) for entry in entries]
+    return [Finding(**entry) for entry in _answer_of(_GRAPH, arguments, options.seconds + 60)]
 
 
-def _answer_of(module: str, arguments: list[str], timeout_s: float) -> tuple[Any, str]:
-    """Run a module in a process of its own.
+def _answer_of(module: str, arguments: list[str], timeout_s: float) -> Any:
+    """Run a module in a process of its own; return what it prints as JSON in its last line.
 
-    Returns:
-        What it prints as JSON in its last line, and why it failed, '' where it did not.
+    Raises:
+        RuntimeError: it failed; with the last line of what it said of that.
     """
     ended = subprocess.run(
         [sys.executable, '-m', module, *arguments],
@@ -189,9 +176,10 @@ def _answer_of(module: str, arguments: list[str], timeout_s: float) -> tuple[Any
         text=True,
         timeout=timeout_s,
     )
-    if ended.returncode == 0:
-        return json.loads(ended.stdout.splitlines()[-1]), ''
-    return None, (ended.stderr.strip().splitlines() or [f'exit code {ended.returncode}'])[-1]
+    if ended.returncode:
+        reason = ended.stderr.strip().splitlines() or [f'exit code {ended.returncode}']
+        raise RuntimeError(f'not without ROS 2: {reason[-1]}')
+    return json.loads(ended.stdout.splitlines()[-1])
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -17,11 +17,10 @@ from typing import Final
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
-from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
-from rclpy.qos import QoSReliabilityPolicy
+from rclpy.qos import ReliabilityPolicy
 from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
@@ -35,7 +34,6 @@ from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.monitoring.rates import EvenRate
 from trt_perception.plain_text import plain
-from trt_perception.ros.compatibility import with_info
 from trt_perception.ros.same_name import nodes_of_one_name
 
 __all__ = ['check_graph', 'main']
@@ -46,12 +44,8 @@ _TYPES: Final = {
 }
 # Those that run already are heard of at once as a rule; what got lost Fast DDS repeats after 3 s.
 _DISCOVERY_S: Final = (1.0, 4.0)
-_LEVELS: Final[dict[bytes, Level]] = {
-    DiagnosticStatus.OK: 'green',
-    DiagnosticStatus.WARN: 'yellow',
-    DiagnosticStatus.ERROR: 'red',
-    DiagnosticStatus.STALE: 'yellow',
-}
+# By DiagnosticStatus's OK, WARN, ERROR, STALE.
+_LEVELS: Final[tuple[Level, ...]] = ('green', 'yellow', 'red', 'yellow')
 
 
 def check_graph(image_topic: str, seconds: float, segment_bytes: int) -> list[Finding]:
@@ -125,19 +119,11 @@ class _TopicListener:
         self._received = 0
         self._rate = EvenRate()
         self._last = b''
-        reliable = 'best_effort' not in self._reliability()
-        node.create_subscription(
-            self._kind,
-            topic,
-            with_info(self._on_message),
-            QoSProfile(
-                depth=10,
-                reliability=QoSReliabilityPolicy.RELIABLE
-                if reliable
-                else QoSReliabilityPolicy.BEST_EFFORT,
-            ),
-            raw=True,
-        )
+        best_effort = 'best_effort' in self._reliability()
+        asked = ReliabilityPolicy.BEST_EFFORT if best_effort else ReliabilityPolicy.RELIABLE
+        qos = QoSProfile(depth=10, reliability=asked)
+        heard: Any = self._on_message  # Jazzy's types know of no callback with info
+        node.create_subscription(kind, topic, heard, qos, raw=True)
 
     def camera(self) -> CameraReport:
         """Return what has arrived."""
@@ -171,7 +157,7 @@ class _TopicListener:
     def _reliability(self) -> tuple[str, ...]:
         return tuple(
             'best_effort'
-            if publisher.qos_profile.reliability == QoSReliabilityPolicy.BEST_EFFORT
+            if publisher.qos_profile.reliability == ReliabilityPolicy.BEST_EFFORT
             else 'reliable'
             for publisher in self._node.get_publishers_info_by_topic(self._topic)
         )
@@ -194,7 +180,7 @@ def _detectors(statuses: Iterable[Any]) -> list[Finding]:
     findings = []
     for status in statuses:
         if status.name.endswith(': detector'):
-            level = _LEVELS[status.level]
+            level = _LEVELS[min(ord(status.level), 3)]
             fix = (
                 ''
                 if level == 'green'

@@ -45,24 +45,17 @@ def read_parameters(name: str, arguments: list[str]) -> dict[str, Any]:
             enable_rosout=False,
             start_parameter_services=False,
         )
-        parameters = NodeParameters(
-            node,
-            configured=lambda: False,
-            check=lambda _: None,
-            apply=lambda _before, _after: None,
-        )
-    except ValuesError as error:
-        return {'values': {}, 'mistakes': list(error.mistakes), 'unused': []}
+        config = NodeParameters(node).config
     except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
-        return {'values': {}, 'mistakes': [str(error)], 'unused': []}
+        mistakes = error.mistakes if isinstance(error, ValuesError) else [str(error)]
+        return {'values': {}, 'mistakes': mistakes, 'unused': []}
     default = DetectorConfig()
-    values = {row.name: getattr(parameters.config, row.field) for row in PARAMETERS}
-    plain = {row.name: getattr(default, row.field) for row in PARAMETERS}
-    return {
-        'values': {key: value for key, value in values.items() if value != plain[key]},
-        'mistakes': [],
-        'unused': unused_parameters(arguments, name),
+    values = {
+        row.name: value
+        for row in PARAMETERS
+        if (value := getattr(config, row.field)) != getattr(default, row.field)
     }
+    return {'values': values, 'mistakes': [], 'unused': unused_parameters(arguments, name)}
 
 
 def main() -> None:

@@ -16,7 +16,9 @@ from typing import Final
 
 from rclpy.exceptions import InvalidHandle
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
+from rclpy.service import Service
 
 from trt_perception.ros.log import log_text
 from trt_perception.ros.services import answer_always
@@ -93,8 +95,10 @@ class GuardedExecutor(SingleThreadedExecutor):
             if len(self._logged) >= _KINDS:
                 self._logged.clear()
             self._logged[kind] = now
-            trace = ''.join(traceback.format_exception(error))
-            said = f'{what} raised {type(error).__name__}; the node goes on\n{trace[-_LONGEST:]}'
+            trace = ''.join(traceback.format_exception(error))[-_LONGEST:]
+            said = f'{what} raised {type(error).__name__}; the node goes on\n{trace}'
+            if isinstance(source, Service) and isinstance(error, rclpy_implementation.RCLError):
+                said = f'{what} refused: {error}'  # so Jazzy answers a transition at a wrong time
             self.logger.error(log_text(said))
 
 

@@ -119,16 +119,18 @@ class NodeHealth:
         self._finding = Problem(Level.OK, '', 'active, waiting for images')
         self._watch_timer = steady_timer(self._node, PERIOD_S, self._check)
 
-    def settle(self, counts: FrameStatistics, not_delivered: int | None) -> None:
+    def settle(self) -> None:
         """Stop watching, and keep what the activation came to."""
+        if self._active is None:
+            return
+        detector, image_input = self._active
+        self._settled, self._not_delivered = detector.statistics(), image_input.not_delivered
         self._active = self._finding = None
-        self._settled = counts
-        self._not_delivered = not_delivered
         timer, self._watch_timer = self._watch_timer, None
         if timer is not None:
             self._node.destroy_timer(timer)
-        lost = 'unknown' if not_delivered is None else str(not_delivered)
-        self._node.get_logger().info(f'counts: {counts}; never delivered: {lost}')
+        lost = 'unknown' if self._not_delivered is None else self._not_delivered
+        self._node.get_logger().info(f'counts: {self._settled}; never delivered: {lost}')
 
     def refused(self, error: ImageError) -> None:
         """Take an image that cannot be read; from the worker."""

@@ -10,10 +10,9 @@ from typing import Final
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.lifecycle import LifecycleNode
 from rclpy.qos import QoSCompatibility
-from rclpy.qos import QoSHistoryPolicy
 from rclpy.qos import QoSPolicyKind
 from rclpy.qos import QoSProfile
-from rclpy.qos import QoSReliabilityPolicy
+from rclpy.qos import ReliabilityPolicy
 from rclpy.qos import qos_check_compatible
 from rclpy.subscription import Subscription
 from sensor_msgs.msg import CompressedImage
@@ -24,7 +23,6 @@ from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.monitoring.transport import how_to_start
 from trt_perception.monitoring.transport import images_elsewhere
 from trt_perception.monitoring.watch import CameraState
-from trt_perception.ros.compatibility import with_info
 from trt_perception.ros.log import log_text
 
 __all__ = ['ImageInput']
@@ -44,6 +42,10 @@ class ImageInput:
         node: subscribes on it.
         config: transport and QoS.
         receive: called with each message, in the executor's thread.
+
+    Attributes:
+        topic: its resolved name.
+        reliability: what is asked of the camera now, ``reliable`` or ``best_effort``.
     """
 
     def __init__(
@@ -54,13 +56,13 @@ class ImageInput:
         self._receive = receive
         self._delivery = DeliveryCounter()
         self._quiet_until_s = 0.0
-        self._reliable = config.image_qos_reliability != 'best_effort'
+        compressed = config.image_transport == 'compressed'
+        self._kind = CompressedImage if compressed else Image
+        # The remapping of `image` must hold for its compressed sibling, too.
+        self.topic = node.resolve_topic_name('image') + ('/compressed' if compressed else '')
+        asked = config.image_qos_reliability
+        self.reliability = 'best_effort' if asked == 'best_effort' else 'reliable'
         self._subscription: Subscription | None = self._subscribe()
-
-    @property
-    def topic(self) -> str:
-        """The resolved name of the topic."""
-        return self._subscription.topic_name if self._subscription else ''
 
     @property
     def not_delivered(self) -> int | None:
@@ -70,26 +72,19 @@ class ImageInput:
         """
         return self._delivery.not_delivered
 
-    @property
-    def reliability(self) -> str:
-        """What is asked of the camera now."""
-        return 'reliable' if self._reliable else 'best_effort'
-
     def look(self) -> CameraState:
         """Return what the graph knows of the cameras on the topic; for when nothing arrives."""
-        if self._subscription is None:
-            return CameraState()
-        wanted = _type_name(self._subscription.msg_type)
+        wanted = _type_name(self._kind)
         publishers, mismatch = 0, ''
         for info in self._node.get_publishers_info_by_topic(self.topic):
-            if info.topic_type != wanted:
+            if info.topic_type == wanted:
+                publishers += 1
+                mismatch = self._mismatch(info) or mismatch
+            else:
                 mismatch = (
                     f'{info.node_name} publishes {info.topic_type} on {self.topic}, expected '
                     f'{wanted}: {self._other_type(info.topic_type)}'
                 )
-                continue
-            publishers += 1
-            mismatch = self._mismatch(info) or mismatch
         return CameraState(publishers, mismatch, '' if publishers else self._elsewhere())
 
     def restore(self) -> bool:
@@ -106,26 +101,22 @@ class ImageInput:
             self._subscription = None
 
     def _subscribe(self) -> Subscription:
-        compressed = self._config.image_transport == 'compressed'
-        # The remapping of `image` must hold for its compressed sibling, too.
-        topic = self._node.resolve_topic_name('image') + ('/compressed' if compressed else '')
+        heard: Any = self._on_message  # Jazzy's types know of no callback with info
         return self._node.create_subscription(
-            CompressedImage if compressed else Image,
-            topic,
-            with_info(self._on_message),
-            QoSProfile(
-                history=QoSHistoryPolicy.KEEP_LAST,
-                depth=self._config.image_qos_depth,
-                reliability=QoSReliabilityPolicy.RELIABLE
-                if self._reliable
-                else QoSReliabilityPolicy.BEST_EFFORT,
-            ),
+            self._kind,
+            self.topic,
+            heard,
+            self._qos(),
             event_callbacks=SubscriptionEventCallbacks(
                 incompatible_qos=self._on_incompatible_qos,
                 message_lost=self._on_message_lost,
                 matched=self._on_matched,
             ),
         )
+
+    def _qos(self) -> QoSProfile:
+        reliability = ReliabilityPolicy[self.reliability.upper()]
+        return QoSProfile(depth=self._config.image_qos_depth, reliability=reliability)
 
     def _on_message(self, message: Any, info: dict[str, int]) -> None:
         self._delivery.received(info['publication_sequence_number'])
@@ -143,37 +134,28 @@ class ImageInput:
         if (
             event.last_policy_kind == QoSPolicyKind.RELIABILITY
             and self._config.image_qos_reliability == 'auto'
-            and self._reliable
+            and self.reliability == 'reliable'
         ):
             self._node.get_logger().info(
                 f'the camera on {self.topic} is best effort; subscribing best effort'
             )
             self.close()
-            self._reliable = False
+            self.reliability = 'best_effort'
             self._subscription = self._subscribe()
-        else:
-            self._say_incompatible()
-
-    def _say_incompatible(self) -> None:
-        """Log why a camera's images do not arrive; of many cameras that come at once, of one.
-
-        As long as nothing else arrives, the watch says it, too.
-        """
-        now_s = time.monotonic()
-        if now_s < self._quiet_until_s:
-            return
-        self._quiet_until_s = now_s + _QUIET_S
-        other = f'a camera on {self.topic} offers an incompatible QoS'
-        self._node.get_logger().error(log_text(self.look().mismatch or other))
+        elif (now_s := time.monotonic()) >= self._quiet_until_s:
+            # Of many cameras that come at once, one. While nothing arrives the watch says it, too.
+            self._quiet_until_s = now_s + _QUIET_S
+            other = f'a camera on {self.topic} offers an incompatible QoS'
+            self._node.get_logger().error(log_text(self.look().mismatch or other))
 
     def _mismatch(self, info: Any) -> str:
         """Return why a publisher's images do not arrive and what to set, empty where they do."""
-        assert self._subscription is not None
-        asked = self._subscription.qos_profile
-        compatibility, reason = qos_check_compatible(info.qos_profile, asked)
+        offered = info.qos_profile
+        compatibility, reason = qos_check_compatible(offered, self._qos())
         if compatibility != QoSCompatibility.ERROR:
             return ''
-        if self._reliable and info.qos_profile.reliability == QoSReliabilityPolicy.BEST_EFFORT:
+        best_effort = offered.reliability == ReliabilityPolicy.BEST_EFFORT
+        if best_effort and self.reliability == 'reliable':
             return (
                 f'a camera on {self.topic} is best effort and image_qos.reliability is reliable: '
                 'its images do not arrive; set image_qos.reliability to auto or best_effort'

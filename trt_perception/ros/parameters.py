@@ -27,15 +27,6 @@ from trt_perception.plain_text import shown
 
 __all__ = ['NodeParameters']
 
-_ROS_TYPES = {
-    'bool': RosParameter.Type.BOOL,
-    'integer': RosParameter.Type.INTEGER,
-    'double': RosParameter.Type.DOUBLE,
-    'string': RosParameter.Type.STRING,
-    'integer[]': RosParameter.Type.INTEGER_ARRAY,
-    'double[]': RosParameter.Type.DOUBLE_ARRAY,
-    'string[]': RosParameter.Type.STRING_ARRAY,
-}
 _ROWS = {parameter.name: parameter for parameter in PARAMETERS}
 # Names that rclpy declares or reads by itself.
 _OF_RCLPY = ('use_sim_time', 'start_type_description_service')
@@ -61,30 +52,20 @@ class NodeParameters:
         self,
         node: Node,
         *,
-        configured: Callable[[], bool],
-        check: Callable[[DetectorConfig], None],
-        apply: Callable[[DetectorConfig, DetectorConfig], None],
+        configured: Callable[[], bool] = lambda: False,
+        check: Callable[[DetectorConfig], None] = lambda _: None,
+        apply: Callable[[DetectorConfig, DetectorConfig], None] = lambda _before, _now: None,
     ) -> None:
         self._node = node
         self._configured = configured
         self._check = check
         self._apply = apply
         self.config = self._accepted = _configured_at_start(node)
-        for parameter in PARAMETERS:
-            # Declared by type and set afterwards: from a value, rclpy takes an empty list for
-            # bytes.
-            node.declare_parameter(
-                parameter.name,
-                _ROS_TYPES[parameter.kind],
-                _descriptor(parameter),
-                ignore_override=True,
-            )
-        results = node.set_parameters(
-            [
-                _ros_parameter(parameter, getattr(self.config, parameter.field))
-                for parameter in PARAMETERS
-            ]
-        )
+        # Declared by type and set afterwards: from a value, rclpy takes an empty list for bytes.
+        for row in PARAMETERS:
+            node.declare_parameter(row.name, _type(row), _descriptor(row), ignore_override=True)
+        values = [_ros_parameter(row, getattr(self.config, row.field)) for row in PARAMETERS]
+        results = node.set_parameters(values)
         assert all(result.successful for result in results), results
         node.add_pre_set_parameters_callback(_in_own_types)
         node.add_on_set_parameters_callback(self._on_set)
@@ -101,12 +82,10 @@ class NodeParameters:
                     f"parameter '{change.name}' cannot be deleted, the node needs a value; for "
                     f'its default: {command} {change.name} {default}'
                 )
-            if row is not None or not self._node.has_parameter(change.name):
-                fault, text = _fault(change.name, change.value)
-                if text:
-                    return f'{fault}; for text: {command} {change.name} {shlex.quote(text)}'
-                if fault:
-                    return fault
+            if row is None and self._node.has_parameter(change.name):
+                continue  # one of rclpy's
+            if fault := _fault(change.name, change.value, f'{command} {change.name} '):
+                return fault
         return ''
 
     def _with(self, changes: list[RosParameter]) -> DetectorConfig:
@@ -151,9 +130,8 @@ def _configured_at_start(node: Node) -> DetectorConfig:
     for name, override in node._parameter_overrides.items():
         if name in _OF_RCLPY or name.startswith(_QOS_OF_RCLPY):
             continue
-        fault, text = _fault(name, override.value)
-        if fault:
-            mistakes.append(f'{fault}; for text: {text}' if text else fault)
+        if fault := _fault(name, override.value):
+            mistakes.append(fault)
         else:
             values[name] = _plain(_ROWS[name], override.value)
     if mistakes:
@@ -161,10 +139,13 @@ def _configured_at_start(node: Node) -> DetectorConfig:
     return DetectorConfig.from_values(values)
 
 
-def _fault(name: str, value: Any) -> tuple[str, str]:
-    """Return what is wrong with a value by itself, and the text that it was meant as.
+def _fault(name: str, value: Any, command: str = '') -> str:
+    """Return what is wrong with a value by itself, '' where nothing is.
 
-    Both are empty where nothing is wrong, the text also where none was meant.
+    Args:
+        name: of the parameter.
+        value: of any type.
+        command: what to type in a shell before a value; empty: say the value as a file has it.
     """
     try:
         if name not in _ROWS:
@@ -175,8 +156,10 @@ def _fault(name: str, value: Any) -> tuple[str, str]:
             raise ConfigError(f'parameter {shown(name)}', 'not known', fix=fix)
         DetectorConfig.from_values({name: _plain(_ROWS[name], value)})
     except ConfigError as error:
-        return str(error), _meant_as_text(_ROWS.get(name), value)
-    return '', ''
+        text = _meant_as_text(_ROWS.get(name), value)
+        typed = command + shlex.quote(text) if command else text
+        return f'{error}; for text: {typed}' if text else str(error)
+    return ''
 
 
 def _meant_as_text(parameter: Parameter | None, value: Any) -> str:
@@ -229,12 +212,13 @@ def _in_own_types(changes: list[RosParameter]) -> list[RosParameter]:
     return own
 
 
+def _type(parameter: Parameter) -> RosParameter.Type:
+    return RosParameter.Type[parameter.kind.replace('[]', '_array').upper()]
+
+
 def _ros_parameter(parameter: Parameter, value: Any) -> RosParameter:
-    return RosParameter(
-        parameter.name,
-        _ROS_TYPES[parameter.kind],
-        list(value) if isinstance(value, tuple) else value,
-    )
+    plain = list(value) if isinstance(value, tuple) else value
+    return RosParameter(parameter.name, _type(parameter), plain)
 
 
 def _descriptor(parameter: Parameter) -> ParameterDescriptor:

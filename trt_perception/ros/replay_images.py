@@ -125,7 +125,16 @@ class ReplayImages(Node):
             self.get_logger().error(log_text(reason))
 
     def _on_timer(self) -> None:
-        if not self._subscribers_are_there():
+        wanted, count = (
+            self._options.wait_for_subscribers,
+            self._publisher.get_subscription_count(),
+        )
+        if count < wanted and not self._sent:
+            self.get_logger().info(
+                f'waiting for {wanted} subscribers of {self._publisher.topic_name} '
+                f'(there are {count})',
+                throttle_duration_sec=5.0,
+            )
             return
         try:
             self._publish_next()
@@ -158,18 +167,6 @@ class ReplayImages(Node):
             raise ConfigError(
                 f'--log {self._options.log}', f'cannot be written: {error.strerror}'
             ) from error
-
-    def _subscribers_are_there(self) -> bool:
-        wanted = self._options.wait_for_subscribers
-        count = self._publisher.get_subscription_count()
-        if self._sent or count >= wanted:
-            return True
-        self.get_logger().info(
-            f'waiting for {wanted} subscribers of {self._publisher.topic_name} '
-            f'(there are {count})',
-            throttle_duration_sec=5.0,
-        )
-        return False
 
     def _message(self, bgr: npt.NDArray[np.uint8]) -> Any:
         if self._options.encoding in _COMPRESSED:
