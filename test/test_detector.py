@@ -115,7 +115,7 @@ def test_thresholds_change_from_the_next_frame_on():
     with Recorder(pipeline, first) as run:
         run.detector.submit(0)
         wait_until(lambda: 0 in pipeline.flying())
-        run.detector.set_thresholds(second)  # number 0 is on its way already
+        run.detector.thresholds = second  # number 0 is on its way already
         run.detector.submit(1)
         wait_until(lambda: 1 in pipeline.flying())
         pipeline.finish(0)

@@ -59,10 +59,13 @@ class Detector(Generic[Message]):
             close it.
         read: makes a Frame of a message, in the worker; raises ImageError where it cannot.
         publish: takes a message, its frame and its detections, in the worker.
-        refused: told of each message that cannot be read.
-        faulted: told once of the exception that ended the worker, from the worker; must return at
-            once.
-        thresholds: used until ``set_thresholds``.
+        refused: called with the error of each message that cannot be read.
+        faulted: called once with the exception that ended the worker, in the worker; must return
+            at once.
+        thresholds: used at first.
+
+    Attributes:
+        thresholds: for each frame that enters the pipeline from now on; may be set at any time.
     """
 
     def __init__(
@@ -80,7 +83,7 @@ class Detector(Generic[Message]):
         self._publish = publish
         self._refused = refused
         self._faulted = faulted
-        self._thresholds = thresholds
+        self.thresholds = thresholds
         # One lock for everything below; whoever changes it notifies.
         self._changed = threading.Condition()
         self._waiting: _Job[Message] | None = None
@@ -132,10 +135,6 @@ class Detector(Generic[Message]):
             self._waiting = job
             self._changed.notify()
 
-    def set_thresholds(self, thresholds: Thresholds) -> None:
-        """Use these from the next frame on that enters the pipeline."""
-        self._thresholds = thresholds
-
     def statistics(self) -> FrameStatistics:
         """Return counts and stage times of one instant."""
         with self._changed:
@@ -181,7 +180,7 @@ class Detector(Generic[Message]):
         job.taken = time.perf_counter()
         try:
             job.frame = self._read(job.message)
-            self._pipeline.enqueue(self._free[0], job.frame, self._thresholds)
+            self._pipeline.enqueue(self._free[0], job.frame, self.thresholds)
         except ImageError as error:
             with self._changed:
                 self._flying.pop()

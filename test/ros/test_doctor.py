@@ -150,20 +150,26 @@ def test_cameras_over_dds(client):
 
     timer = client.node.create_timer(0.05, send)
     command = [executable('doctor'), '--json', '--image-topic', f'{space}/silent']
-    try:
+
+    def judged():
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             client.spin_until(lambda: process.poll() is not None, 'the end of doctor')
             report = json.loads(process.stdout.read())
+        assert process.returncode == 1
+        found = {
+            entry['name'].rpartition('/')[2]: entry
+            for entry in report['findings']
+            if entry['name'].startswith(space)
+        }
+        # On a busy machine its images may come too unevenly for a rate.
+        return found if ' Hz' in found['good']['found'] else None
+
+    try:
+        found = client.spin_until(judged, 'a rate of the good camera')
     finally:
         client.node.destroy_timer(timer)
         for publisher in publishers.values():
             client.node.destroy_publisher(publisher)
-    found = {
-        entry['name'].rpartition('/')[2]: entry
-        for entry in report['findings']
-        if entry['name'].startswith(space)
-    }
-    assert process.returncode == 1
     assert set(found) == set(names)
     assert found['good']['level'] == 'green', found
     assert '64x48 bgr8' in found['good']['found']
@@ -178,10 +184,13 @@ def test_cameras_over_dds(client):
 def test_what_a_detector_says(active):
     # The fixture's camera sends nothing any more.
     active.wait_for_status(lambda status, _: 'has stalled' in status.message, 'a stall')
-    found = findings('--seconds', '1')
-    entry = found['detectors', f'{active.name}: detector']
-    assert entry['level'] == 'red'
-    assert ('cameras', f'{active.namespace}/image') in found
+    places = ('detectors', f'{active.name}: detector'), ('cameras', f'{active.namespace}/image')
+
+    def both():
+        found = findings('--seconds', '1')
+        return found if all(place in found for place in places) else None
+
+    assert active.client.spin_until(both, 'camera and detector')[places[0]]['level'] == 'red'
 
 
 def test_it_is_installed():

@@ -1,8 +1,11 @@
 """The executor: whatever a callback raises, it goes on, says so, and services answer."""
 
+import time
+
 import pytest
 import rclpy
 from graph import Client
+from programs import DEADLINE_S
 from rcl_interfaces.msg import Parameter
 from rcl_interfaces.msg import ParameterType
 from rcl_interfaces.msg import ParameterValue
@@ -14,9 +17,12 @@ from rclpy.lifecycle import LifecycleNode
 from std_msgs.msg import Header
 from std_srvs.srv import Trigger
 
+from trt_perception.ros import executor
 from trt_perception.ros.executor import GuardedExecutor
 
 pytest_plugins = ['graph_fixtures']
+
+ASK_AGAIN_S = 1.0
 
 
 class Recorder:
@@ -44,13 +50,13 @@ class Guarded:
         self.log = self.executor.logger = Recorder()
 
     def spin_until(self, condition, client=None):
-        for _ in range(2000):
-            if condition():
-                return
+        end = time.monotonic() + DEADLINE_S
+        while not condition():
+            if time.monotonic() > end:
+                pytest.fail('waited in vain')
             self.executor.spin_once(timeout_sec=0.01)
             if client is not None:
                 client.spin_for(0.001)
-        pytest.fail('waited in vain')
 
     def close(self):
         if self.executor is not None:
@@ -60,7 +66,9 @@ class Guarded:
 
 
 @pytest.fixture
-def guarded():
+def guarded(monkeypatch):
+    # However long a test takes, one kind of error is one line.
+    monkeypatch.setattr(executor, '_REPEAT_S', 1000 * DEADLINE_S)
     guarded = Guarded()
     yield guarded
     guarded.close()
@@ -145,15 +153,17 @@ def ask(guarded, asker, kind, name, request):
     client = asker.node.create_client(kind, name)
     try:
         guarded.spin_until(client.service_is_ready, asker)
-        # One that does not know its client yet answers nobody: asked again.
-        for _ in range(20):
-            future = client.call_async(request)
-            for _ in range(50):
-                guarded.executor.spin_once(timeout_sec=0.01)
-                asker.spin_for(0.001)
-                if future.done():
-                    return future.result()
-        return pytest.fail(f'no answer of {name}')
+        futures, asked_s = [], []
+
+        def answered():
+            # One that does not know its client yet answers nobody: asked again.
+            if not futures or time.monotonic() - asked_s[-1] > ASK_AGAIN_S:
+                futures.append(client.call_async(request))
+                asked_s.append(time.monotonic())
+            return any(future.done() for future in futures)
+
+        guarded.spin_until(answered, asker)
+        return next(future.result() for future in futures if future.done())
     finally:
         asker.node.destroy_client(client)
 

@@ -1,5 +1,7 @@
 """The camera's quality of service: auto follows it, everything else says what is wrong."""
 
+import time
+
 import pytest
 from graph import Detector
 from graph import picture_of
@@ -110,6 +112,7 @@ def test_many_cameras_that_are_kept_out_are_few_lines_of_the_log(start_detector,
     detector = start_detector(settings, camera_qos=BEST_EFFORT)
     sentence = 'set image_qos.reliability to auto or best_effort'
     detector.program.wait_for_output(sentence)
+    begun = time.monotonic()
     node, topic = detector.client.node, detector.topic('image')
     cameras = []
     for count in range(2, 22):
@@ -117,7 +120,8 @@ def test_many_cameras_that_are_kept_out_are_few_lines_of_the_log(start_detector,
         detector.client.spin_until(lambda: node.count_publishers(topic) == count, 'the camera')  # noqa: B023
         detector.wait_for_status(lambda status, _: sentence in status.message, 'the sentence')
     # The first camera at once, and the watch says it when nothing arrives and while that lasts.
-    assert detector.program.count(sentence) <= 4
+    seconds = time.monotonic() - begun
+    assert detector.program.count(sentence) <= 4 + seconds / 10 + seconds / 30
     for camera in cameras:
         node.destroy_publisher(camera)
 

@@ -164,7 +164,8 @@ def test_a_run_in_enclaves(model, tmp_path):
         'ROS_SECURITY_ENABLE': 'true',
         'ROS_SECURITY_STRATEGY': 'Enforce',
     }
-    cv2.imwrite(str(tmp_path / 'a.png'), np.zeros((48, 64, 3), np.uint8))
+    for name in range(20):
+        cv2.imwrite(str(tmp_path / f'{name}.png'), np.zeros((48, 64, 3), np.uint8))
     detector = Program(
         [
             *(executable('detector_node'), '--ros-args', '--enclave', '/trt_perception/detector'),
@@ -181,12 +182,12 @@ def test_a_run_in_enclaves(model, tmp_path):
             time.sleep(0.05)
         camera = Program(
             [
-                *(executable('replay_images'), tmp_path, '--loop', '--wait-for-subscribers', '1'),
+                *(executable('replay_images'), tmp_path, '--wait-for-subscribers', '1'),
                 *('--ros-args', '--enclave', '/trt_perception/camera'),
             ],
             environment,
         )
-        time.sleep(5)
+        assert camera.wait() == 0, 'all images were sent and acknowledged'
         detector.send(2)
         detector.wait_for_output('counts: ')
     finally:

@@ -64,12 +64,8 @@ class DebugImage:
             self._publisher = node.create_publisher(
                 Image, 'debug_image', QoSProfile(depth=1), event_callbacks=NO_EVENTS
             )
-            thread = threading.Thread(
-                target=self._run,
-                args=(self._publisher, 1 / max_rate_hz),
-                name='debug_image',
-                daemon=True,
-            )
+            args = self._publisher, 1 / max_rate_hz
+            thread = threading.Thread(target=self._run, args=args, name='debug_image', daemon=True)
             try:
                 thread.start()
             except BaseException:

@@ -343,6 +343,6 @@ class DetectorNode(LifecycleNode):
         if self._pipeline is None or self._outputs is None:
             return
         if self._detector is not None:
-            self._detector.set_thresholds(config.thresholds(self._pipeline.spec.class_names))
+            self._detector.thresholds = config.thresholds(self._pipeline.spec.class_names)
         if config.confidence_threshold != before.confidence_threshold:
             self._outputs.publish_label_info(config.confidence_threshold)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 from typing import Final
 
-from rcl_interfaces.msg import Parameter as ParameterMessage
 from rcl_interfaces.msg import SetParametersResult
 from rcl_interfaces.srv import SetParameters
 from rcl_interfaces.srv import SetParametersAtomically
@@ -61,7 +60,11 @@ def _answering(
             return response
         for parameter in request.parameters if kind in _SETTERS else ():
             if parameter.value.type not in _TYPES:  # on which rclpy raises
-                return _refusal(service, request, _unknown_type(parameter))
+                reason = (
+                    f'parameter {shown(parameter.name)} must be of a type that ROS 2 has, '
+                    f'{min(_TYPES)} to {max(_TYPES)} (got type {parameter.value.type})'
+                )
+                return _refusal(service, request, reason)
         try:
             return handle(request, response)
         except Exception as error:
@@ -76,13 +79,6 @@ def _named_twice(request: Any) -> str:
     named = [each.name for each in getattr(request, 'parameters', ())]
     named += getattr(request, 'names', ())
     return next((shown(name) for name, count in Counter(named).items() if count > 1), '')
-
-
-def _unknown_type(parameter: ParameterMessage) -> str:
-    return (
-        f'parameter {shown(parameter.name)} must be of a type that ROS 2 has, {min(_TYPES)} to '
-        f'{max(_TYPES)} (got type {parameter.value.type})'
-    )
 
 
 def _refusal(service: Service, request: Any, reason: str) -> Any:
