@@ -1,21 +1,24 @@
-"""What to do about images that are lost, or published elsewhere."""
+"""Environments for large images; what to do about images that are lost, or published elsewhere."""
 
 import pytest
 
 from trt_perception.monitoring.transport import images_elsewhere
 from trt_perception.monitoring.transport import loss_cure
+from trt_perception.monitoring.transport import transport_environment
 
-PROFILES = 'FASTRTPS_DEFAULT_PROFILES_FILE={0} FASTDDS_DEFAULT_PROFILES_FILE={0}'
+EXPORT = 'FASTRTPS_DEFAULT_PROFILES_FILE={0} FASTDDS_DEFAULT_PROFILES_FILE={0}'
+PROFILES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
+ALLOCATOR = ('MALLOC_MMAP_THRESHOLD_', 'MALLOC_TRIM_THRESHOLD_', 'MALLOC_TOP_PAD_')
 
 
 @pytest.mark.parametrize(
     ('environment', 'words'),
     [
-        ({}, ['export ' + PROFILES.format('/p.xml'), 'detect.launch.py']),
+        ({}, ['export ' + EXPORT.format('/p.xml'), 'detect.launch.py']),
         ({'RMW_IMPLEMENTATION': 'rmw_fastrtps_cpp'}, ['=/p.xml']),
         (
             {'FASTDDS_DEFAULT_PROFILES_FILE': '/x y.xml'},
-            ['give the camera', 'export ' + PROFILES.format("'/x y.xml'"), 'rmem_max'],
+            ['give the camera', 'export ' + EXPORT.format("'/x y.xml'"), 'rmem_max'],
         ),
         ({'RMW_IMPLEMENTATION': 'rmw_cyclonedds_cpp'}, ['rmw_cyclonedds_cpp', 'rmem_max']),
     ],
@@ -73,3 +76,27 @@ def test_what_to_type_for_images_elsewhere(topics, image, transport, expected):
     if 'image_topic:=' in expected:
         topic = expected.split()[0].removeprefix('image_topic:=')
         assert f'-r image:={topic} ' in sentence
+
+
+def test_everything_is_set_in_an_empty_environment():
+    added = transport_environment('/large.xml', {})
+    assert set(added) == {*PROFILES, *ALLOCATOR}
+    assert [added[name] for name in PROFILES] == ['/large.xml'] * 2
+    assert all(int(added[name]) >= 64 * 1024 * 1024 for name in ALLOCATOR)
+
+
+@pytest.mark.parametrize('name', [*PROFILES, *ALLOCATOR])
+@pytest.mark.parametrize('value', ['/mine.xml', ''])
+def test_a_value_of_the_user_is_left_alone(name, value):
+    added = transport_environment('/large.xml', {name: value, 'OTHER': 'x'})
+    assert set(added) == {*PROFILES, *ALLOCATOR} - {name}
+
+
+def test_no_profile():
+    assert set(transport_environment('', {})) == set(ALLOCATOR)
+
+
+def test_the_process_environment_is_the_default(monkeypatch):
+    for name in (*PROFILES, *ALLOCATOR):
+        monkeypatch.setenv(name, 'mine')
+    assert transport_environment('/large.xml') == {}

@@ -1,21 +1,22 @@
-"""The launch files, by the real `ros2 launch`; and the environment that they give the node.
+"""The launch files, by the real `ros2 launch`."""
 
-PyPI has no launch. Where ROS 2 is installed by apt, all of this runs.
-"""
-
-import importlib.util
 import os
-import re
-import shutil
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
-from ament_index_python.packages import get_package_share_directory
 from graph import HANDSHAKE
 from graph import Detector
 from graph import picture_of
+from launching import ALLOCATOR
+from launching import PROFILES
+from launching import SHARE
+from launching import assert_clean_end
+from launching import environment_of
+from launching import launch
+from launching import needs_launch
+from launching import process_ids
 from programs import DEADLINE_S
 from programs import Program
 from rclpy.qos import QoSProfile
@@ -23,47 +24,9 @@ from sensor_msgs.msg import Image
 from tiny_model import expected_detections
 from vision_msgs.msg import Detection2DArray
 
-from trt_perception.monitoring.transport import transport_environment
+pytest_plugins = ['graph_fixtures', 'launch_fixtures']
 
-pytest_plugins = ['graph_fixtures']
-
-SHARE = Path(get_package_share_directory('trt_perception'))
-NEEDED = ('launch', 'launch_ros', 'ros2launch', 'ros2param', 'ros2lifecycle')
-MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-needs_launch = pytest.mark.skipif(
-    bool(MISSING) or shutil.which('ros2') is None,
-    reason=f'{", ".join(MISSING) or "ros2"} is not installed (not on PyPI; apt has it: ros-base)',
-)
-PROFILES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
-ALLOCATOR = ('MALLOC_MMAP_THRESHOLD_', 'MALLOC_TRIM_THRESHOLD_', 'MALLOC_TOP_PAD_')
 COLOR = (200, 120, 60)
-
-
-# What the node's environment becomes: nothing of launch is needed.
-
-
-def test_everything_is_set_in_an_empty_environment():
-    added = transport_environment('/large.xml', {})
-    assert set(added) == {*PROFILES, *ALLOCATOR}
-    assert [added[name] for name in PROFILES] == ['/large.xml'] * 2
-    assert all(int(added[name]) >= 64 * 1024 * 1024 for name in ALLOCATOR)
-
-
-@pytest.mark.parametrize('name', [*PROFILES, *ALLOCATOR])
-@pytest.mark.parametrize('value', ['/mine.xml', ''])
-def test_a_value_of_the_user_is_left_alone(name, value):
-    added = transport_environment('/large.xml', {name: value, 'OTHER': 'x'})
-    assert set(added) == {*PROFILES, *ALLOCATOR} - {name}
-
-
-def test_no_profile():
-    assert set(transport_environment('', {})) == set(ALLOCATOR)
-
-
-def test_the_process_environment_is_the_default(monkeypatch):
-    for name in (*PROFILES, *ALLOCATOR):
-        monkeypatch.setenv(name, 'mine')
-    assert transport_environment('/large.xml') == {}
 
 
 # The files themselves.
@@ -102,51 +65,6 @@ def test_defaults_name_files_that_are_installed():
 
 
 # Real launches.
-
-
-def launch(name, *arguments, environment=None):
-    command = ['ros2', 'launch', 'trt_perception', name, *arguments]
-    # Without a terminal, launch passes SIGINT on; fixtures have set the profiles of the tests.
-    return Program(command, {**dict.fromkeys(PROFILES), **(environment or {})})
-
-
-@pytest.fixture
-def start_launch(start_detector):
-    """Launch detect.launch.py in a namespace of its own."""
-
-    def start(*arguments, environment=None):
-        return start_detector(
-            start=lambda namespace: launch(
-                'detect.launch.py',
-                f'namespace:={namespace}',
-                *arguments,
-                environment=environment,
-            )
-        )
-
-    return start
-
-
-def process_ids(program):
-    return [
-        int(number) for number in re.findall(r'process started with pid \[(\d+)\]', program.output)
-    ]
-
-
-def assert_clean_end(program, processes=1):
-    program.send(signal.SIGINT)
-    program.wait()
-    assert program.count('process has finished cleanly') == processes
-    assert 'process has died' not in program.output
-    assert 'Traceback' not in program.output
-    for number in process_ids(program):
-        assert not Path(f'/proc/{number}').exists()
-
-
-def environment_of(number):
-    """Return the environment of a process."""
-    content = Path(f'/proc/{number}/environ').read_bytes().decode()
-    return dict(entry.split('=', 1) for entry in content.split('\0') if '=' in entry)
 
 
 @needs_launch
@@ -312,56 +230,6 @@ def test_two_detectors_end_cleanly(model, tmp_path):
 
 
 @needs_launch
-def test_wrong_parameters_end_in_words(tmp_path):
-    parameters = tmp_path / 'wrong.yaml'
-    parameters.write_text('/**:\n  ros__parameters:\n    confidence: 0.6\n')
-    program = launch('detect.launch.py', f'params_file:={parameters}')
-    try:
-        program.wait()
-    finally:
-        program.close()
-    # Once: a second try would end the same.
-    assert program.count("'confidence': not known; did you mean 'confidence_threshold'?") == 1
-    assert program.count('exit code 2') == 1
-
-
-@needs_launch
-@pytest.mark.parametrize(
-    ('argument', 'words'),
-    [
-        ('autostart:=perhaps', "autostart: expected true or false (got 'perhaps')"),
-        ('params_file:=/missing.yaml', "params_file must name a file (got '/missing.yaml')"),
-        ('transport_profile:=/missing.xml', 'transport_profile must name a file'),
-        ('log_level:=verbose', 'log_level must be one of debug, info, warn, error, fatal'),
-        (
-            'confidence_threshold:=2',
-            "'confidence_threshold': expected a number from 0 to 1 (got 2.0)",
-        ),
-        ('engine_pth:=a.onnx', "there is no argument 'engine_pth': did you mean engine_path?"),
-        ('class_filter:=[person]', "'class_filter' is a list"),
-    ],
-)
-@pytest.mark.parametrize('name', ['detect.launch.py', 'demo.launch.py'])
-def test_wrong_argument(name, argument, words):
-    program = launch(name, argument)
-    try:
-        assert program.wait() == 1
-    finally:
-        program.close()
-    assert words in program.output
-    assert 'included' not in program.output
-    assert not process_ids(program)
-
-
-@needs_launch
-def test_an_argument_that_is_near_none_is_a_warning(start_launch, model):
-    detector = start_launch(f'engine_path:={model}', 'rviz:=true', 'autostart:=false')
-    assert detector.state() == 'unconfigured'
-    assert "there is no argument 'rviz': it changes nothing" in detector.program.output
-    assert_clean_end(detector.program)
-
-
-@needs_launch
 def test_what_is_given_leaves_no_file_behind(start_launch, model):
     detector = start_launch(f'engine_path:={model}', 'autostart:=false')
     assert detector.state() == 'unconfigured'
@@ -375,16 +243,21 @@ def test_what_is_given_leaves_no_file_behind(start_launch, model):
     assert Path(files[0]).is_file()
 
 
-def typed(command):
+def typed(client, command):
     """Run what a user types into a shell, without the daemon, which would outlive the test."""
     verb, _, rest = command.partition(' /')
-    return subprocess.run(
-        f'{verb} --no-daemon --spin-time 2 /{rest}',
-        shell=True,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-    )
+
+    def ran():
+        ended = subprocess.run(
+            f'{verb} --no-daemon --spin-time 2 /{rest}',
+            shell=True,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+        return None if 'Node not found' in ended.stdout + ended.stderr else ended
+
+    return client.spin_until(ran, 'the tool has found the node')
 
 
 @needs_launch
@@ -393,154 +266,19 @@ def test_parameters_by_the_real_tool(client):
     try:
         assert detector.state() == 'unconfigured'
         set_filter = f'ros2 param set {detector.name} class_filter'
-        refused = typed(f'{set_filter} "[3,7]"')
+        refused = typed(client, f'{set_filter} "[3,7]"')
         command = refused.stderr.partition('; for text: ')[2].strip()
         assert command.startswith(set_filter), refused
-        assert 'successful' in typed(command).stdout
+        assert 'successful' in typed(client, command).stdout
         assert list(detector.get('class_filter')) == ['3', '7']
-        deleted = typed(f'ros2 param delete {detector.name} class_filter')
+        deleted = typed(client, f'ros2 param delete {detector.name} class_filter')
         assert 'cannot be deleted, the node needs a value' in deleted.stderr
         assert list(detector.get('class_filter')) == ['3', '7']
         command = deleted.stderr.partition('for its default: ')[2].strip()
-        assert 'successful' in typed(command).stdout
+        assert 'successful' in typed(client, command).stdout
         assert list(detector.get('class_filter')) == []
     finally:
         detector.close()
-
-
-# Included by somebody else's launch file.
-
-FOREIGN = """
-from launch import LaunchDescription
-from launch.actions import DeclareLaunchArgument
-from launch.actions import ExecuteProcess
-from launch.actions import GroupAction
-from launch.actions import IncludeLaunchDescription
-from launch.actions import TimerAction
-from launch.launch_description_sources import PythonLaunchDescriptionSource
-from launch.substitutions import LaunchConfiguration
-
-def generate_launch_description():
-    include = IncludeLaunchDescription(
-        PythonLaunchDescriptionSource({file!r}),
-        launch_arguments={{
-            'namespace': {namespace!r},
-            'engine_path': {model!r},
-            'confidence_threshold': LaunchConfiguration('confidence'),
-            'image_qos.depth': LaunchConfiguration('undeclared', default='2'),
-            'max_detection': '7',
-        }}.items(),
-    )
-    return LaunchDescription([
-        DeclareLaunchArgument('engine_paths', default_value='9'),
-        DeclareLaunchArgument('confidence', default_value='0.5'),
-        DeclareLaunchArgument('rviz', default_value='true'),
-        *{more},
-        {include},
-    ])
-"""
-
-
-@pytest.fixture
-def start_foreign(start_detector, model, tmp_path):
-    """Launch another file that includes detect.launch.py in a namespace of its own."""
-
-    def start(*arguments, include='include', more='()'):
-        def start_file(namespace):
-            file = tmp_path / 'robot.launch.py'
-            detect = str(SHARE / 'launch' / 'detect.launch.py')
-            file.write_text(
-                FOREIGN.format(
-                    file=detect, namespace=namespace, model=str(model), include=include, more=more
-                )
-            )
-            return Program(['ros2', 'launch', str(file), *arguments])
-
-        return start_detector(start=start_file)
-
-    return start
-
-
-@needs_launch
-@pytest.mark.parametrize(
-    ('include', 'warnings'),
-    [
-        ('include', 1),
-        ('TimerAction(period=0.1, actions=[include])', 1),
-        # There launch tells nobody what was launched.
-        ("ExecuteProcess(cmd=['true'], on_exit=[include])", 0),
-    ],
-    ids=['now', 'by a timer', 'after a process'],
-)
-def test_a_launch_file_with_arguments_of_its_own_includes_it(start_foreign, include, warnings):
-    # Near one of ours: declared and not declared by the other file; far; used but not declared.
-    detector = start_foreign(
-        *('engine_paths:=7', 'confidence:=0.3', 'imag_topic:=x', 'rviz:=false', 'undeclared:=5'),
-        include=include,
-    )
-    detector.client.spin_until(lambda: detector.state() == 'active', 'state active')
-    assert detector.get('confidence_threshold') == 0.3
-    assert detector.get('image_qos.depth') == 5
-    assert 'engine_paths' not in detector.program.output
-    assert 'rviz' not in detector.program.output
-    assert detector.program.count("'imag_topic': did you mean image_topic?") == warnings
-    # Not typed, but given by the other file itself.
-    assert detector.program.count("'max_detection': did you mean max_detections?") == warnings
-    assert detector.program.count('did you mean') == 2 * warnings
-    assert_clean_end(detector.program, processes=1 + ('ExecuteProcess' in include))
-
-
-CLASH = "(DeclareLaunchArgument('device_id', default_value='/dev/video0'),)"
-
-
-@needs_launch
-def test_an_argument_of_the_other_file_that_clashes_is_said(model, tmp_path):
-    file = tmp_path / 'robot.launch.py'
-    detect = str(SHARE / 'launch' / 'detect.launch.py')
-    file.write_text(
-        FOREIGN.format(
-            file=detect, namespace='/clash', model=str(model), include='include', more=CLASH
-        )
-    )
-    program = Program(['ros2', 'launch', str(file)])
-    try:
-        assert program.wait() == 1
-    finally:
-        program.close()
-    assert "device_id: expected a whole number (got '/dev/video0')" in program.output
-    assert 'GroupAction([…], forwarding=False)' in program.output
-
-
-@needs_launch
-def test_a_group_that_forwards_nothing_ends_the_clash(start_foreign):
-    group = (
-        'GroupAction([include], forwarding=False, launch_configurations='
-        "{'confidence': LaunchConfiguration('confidence')})"
-    )
-    detector = start_foreign('confidence:=0.3', include=group, more=CLASH)
-    detector.client.spin_until(lambda: detector.state() == 'active', 'state active')
-    assert (detector.get('confidence_threshold'), detector.get('device_id')) == (0.3, 0)
-    assert_clean_end(detector.program)
-
-
-@needs_launch
-def test_the_example_of_the_page_includes_it(start_detector, model, tmp_path):
-    page = Path(__file__).resolve().parents[2] / 'docs' / 'operation.md'
-    [example] = re.findall(
-        r'^```xml\n(.*?)^```', page.read_text(encoding='utf-8'), re.DOTALL | re.MULTILINE
-    )
-
-    def start(namespace):
-        file = tmp_path / 'robot.launch.xml'
-        file.write_text(
-            example.replace('/path/to/yolo.onnx', str(model)).replace('"front"', f'"{namespace}"')
-        )
-        return Program(['ros2', 'launch', str(file)])
-
-    detector = start_detector(start=start)
-    detector.client.spin_until(lambda: detector.state() == 'active', 'state active')
-    assert detector.get('image_transport') == 'compressed'
-    assert_clean_end(detector.program)
 
 
 @needs_launch

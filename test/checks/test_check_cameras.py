@@ -1,0 +1,150 @@
+"""doctor's checks of cameras, driven to every colour they have; and how findings are shown."""
+
+import json
+
+import pytest
+
+from trt_perception.checks.cameras import CameraReport
+from trt_perception.checks.cameras import check_cameras
+from trt_perception.checks.finding import LEVELS
+from trt_perception.checks.finding import Finding
+from trt_perception.checks.finding import as_json
+from trt_perception.checks.finding import guarded
+from trt_perception.checks.finding import texts
+
+
+def by_name(findings):
+    return {finding.name: finding for finding in findings}
+
+
+# Cameras.
+
+
+def camera(topic='/image', **changes):
+    facts = {
+        'compressed': topic.endswith('/compressed'),
+        'reliability': ('reliable',),
+        'received': 90,
+        'lost': 0,
+        'seconds': 3.0,
+        'rate_hz': 30.0,
+        'message_bytes': 6_220_800,
+        'description': '1920x1080 bgr8',
+        'encoding': 'bgr8',
+    }
+    return CameraReport(topic, **{**facts, **changes})
+
+
+def cameras(*heard, wanted='', segment=2**26):
+    findings = check_cameras(
+        heard, wanted=wanted, segment_bytes=segment, profile_fix='CURE', encodings=['bgr8']
+    )
+    return by_name(findings)
+
+
+def test_good_cameras():
+    findings = cameras(camera(), camera('/image/compressed'), camera('/b', lost=None))
+    assert {finding.level for finding in findings.values()} == {'green'}
+    assert findings['/image'].found == '30.0 Hz, 1920x1080 bgr8, 6.2 MB, reliable'
+    slow = cameras(camera(received=2, rate_hz=None))['/image']
+    assert slow.found == '2 images in 3 s, 1920x1080 bgr8, 6.2 MB, reliable'
+
+
+@pytest.mark.parametrize(
+    ('changes', 'segment', 'found', 'fix'),
+    [
+        ({'reliability': (), 'received': 0}, 2**26, 'nobody publishes', 'remapping'),
+        ({'received': 0}, 2**26, 'silent for 3 s', 'CURE'),
+        ({'lost': 1, 'received': 99}, 2**26, '', ''),
+        ({'lost': 2}, 2**26, '2 of 92 lost', 'CURE'),
+        ({'reliability': ('reliable', 'best_effort')}, 2**26, '2 publishers', 'namespace'),
+        ({'message_bytes': 2**26 + 1}, 2**26, 'larger than the 64.0 MiB', 'CURE'),
+        ({'reliability': ('best_effort',)}, 2**26, '', ''),
+        (
+            {'reliability': ('best_effort',), 'message_bytes': 300_000},
+            2**19,
+            'best effort',
+            'CURE',
+        ),
+        ({'reliability': ('best_effort',), 'message_bytes': 90_000}, 2**19, '', ''),
+        ({'encoding': '32FC1'}, 2**26, 'needs cv_bridge', 'apt install'),
+    ],
+)
+def test_cameras(changes, segment, found, fix):
+    finding = cameras(camera(**changes), segment=segment)['/image']
+    assert finding.level == ('yellow' if found else 'green')
+    assert found in finding.found
+    assert fix in finding.fix
+
+
+def test_only_compressed():
+    finding = cameras(camera('/front/compressed'))['/front/compressed']
+    assert finding.level == 'yellow'
+    assert 'image_topic:=/front image_transport:=compressed (detect.launch.py)' in finding.fix
+    assert '-r image:=/front -p image_transport:=compressed (detector_node)' in finding.fix
+
+
+def test_no_cameras():
+    assert cameras()['topics'].level == 'yellow'
+    assert cameras(wanted='/image')['topics'].level == 'red'
+    finding = cameras(camera(), wanted='/front')['/front']
+    assert finding.level == 'red'
+    assert '/image' in finding.fix
+    assert cameras(camera(received=0), wanted='/image')['/image'].level == 'red'
+
+
+# What all share.
+
+
+def test_a_check_that_raises_is_a_finding():
+    def check():
+        yield Finding('a', 'one', 'green', 'good')
+        raise RuntimeError('this broke')
+
+    one, two = guarded('a', 'all', check)
+    assert one.level == 'green'
+    assert two.level == 'red'
+    assert 'RuntimeError: this broke' in two.found
+
+
+def test_whatever_is_not_green_has_a_fix():
+    for level in LEVELS:
+        with pytest.raises(AssertionError):
+            Finding('a', 'b', level, 'c', 'fix' if level == 'green' else '')
+
+
+def test_reports():
+    findings = [
+        Finding('one', 'a', 'green', 'good'),
+        Finding('one', 'b', 'yellow', 'so so', 'do this'),
+        Finding('two', 'c', 'red', 'bad\nworse', 'do that'),
+    ]
+    given = []
+    parts = texts((given.append(finding) or finding for finding in findings), color=False)
+    text = next(parts)
+    assert given == findings[:1]  # said as soon as it is known
+    text = '\n'.join([text, *parts])
+    assert text.splitlines() == [
+        'one',
+        '  green  a: good',
+        '  yellow b: so so',
+        '         fix: do this',
+        '',
+        'two',
+        '  red    c: bad',
+        '           worse',
+        '         fix: do that',
+        '',
+        '1 green, 1 yellow, 1 red',
+    ]
+    assert '\033' not in text
+    assert '\033[31mred   \033[0m' in '\n'.join(texts(findings, color=True))
+    read = json.loads(as_json(findings))
+    assert {level: read[level] for level in LEVELS} == {'green': 1, 'yellow': 1, 'red': 1}
+    assert read['findings'][1] == {
+        'area': 'one',
+        'name': 'b',
+        'level': 'yellow',
+        'found': 'so so',
+        'fix': 'do this',
+    }
