@@ -1,17 +1,15 @@
-"""The whole way over real DDS: a camera made of pictures, the detector node, and this recorder."""
+"""The whole way over real DDS: a camera made of images, the detector node, and this recorder."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from pathlib import Path
 
 import cv2
@@ -19,6 +17,8 @@ import numpy as np
 import rclpy
 from ament_index_python.packages import get_package_prefix
 from ament_index_python.packages import get_package_share_directory
+from demo_results import other_classes
+from demo_results import report
 from diagnostic_msgs.msg import DiagnosticArray
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
@@ -28,12 +28,8 @@ from rclpy.signals import SignalHandlerOptions
 from vision_msgs.msg import Detection2DArray
 from vision_msgs.msg import LabelInfo
 
-from trt_perception.detections import Detections
-from trt_perception.images.drawing import draw_detections
 from trt_perception.images.frame import PIXEL_FORMATS
-from trt_perception.model.model_file import read_model_file
 from trt_perception.monitoring.transport import transport_environment
-from trt_perception.plain_text import plain
 
 SHARE = Path(get_package_share_directory('trt_perception'))
 EXECUTABLES = Path(get_package_prefix('trt_perception')) / 'lib' / 'trt_perception'
@@ -156,7 +152,7 @@ def run_graph(options, recorder, log):
 
 
 def run_processes(options, recorder, processes, log):
-    """Run until every picture was sent and every frame in flight has ended."""
+    """Run until every image was sent and every frame in flight has ended."""
     detector = [
         *(str(EXECUTABLES / 'detector_node'), '--ros-args', '--log-level', 'warn'),
         *(
@@ -234,7 +230,7 @@ def check(process, name):
     """Fail where a process has ended with an error."""
     if process.poll():
         raise RuntimeError(
-            f'{name} ended with exit code {process.returncode}; its messages stand above'
+            f'{name} ended with exit code {process.returncode}; see its messages above'
         )
 
 
@@ -247,200 +243,6 @@ def stop(process):
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def report(options, recorder, sent):
-    """Measure against the truth, write everything, print the table; return the exit code."""
-    results = {entry['name']: recorder.detections.get(entry['stamp_ns']) for entry in sent}
-    counts = recorder.counts()
-    foreign = other_classes(options.truth, recorder.classes)
-    precision, recall = (
-        (None, None)
-        if foreign
-        else (round(share, 4) for share in precision_recall(options.truth, results))
-    )
-    arrivals = sorted(recorder.arrivals_ns.values())
-    latency = [(recorder.arrivals_ns[stamp] - stamp) * 1e-6 for stamp in recorder.arrivals_ns] or [
-        float('nan')
-    ]
-    span = (arrivals[-1] - arrivals[0]) * 1e-9 if len(arrivals) > 1 else float('nan')
-    summary = {
-        'command': shlex.join(['scripts/demo', *sys.argv[1:]]),
-        'sent': len(sent),
-        'received': counts['received'],
-        'published': counts['published'],
-        'dropped': counts['dropped'],
-        'failed': counts['failed'],
-        'not_delivered': counts['not_delivered'],
-        'published_fps': round((len(arrivals) - 1) / span, 2),
-        'precision': precision,
-        'recall': recall,
-        'latency_ms': {f'p{p}': round(float(np.percentile(latency, p)), 2) for p in (50, 99)},
-    }
-    (options.output / 'summary.json').write_text(
-        json.dumps(summary, indent=2) + '\n', encoding='utf-8'
-    )
-    write_detections(options, results)
-    write_pictures(options, results)
-    print_table(summary)
-    print(f'pictures, detections and summary: {options.output}/')
-    if foreign:
-        print(f'note: {foreign}')
-    if counts['not_delivered'] is None:
-        print('note: another camera publishes on this topic; use another ROS_DOMAIN_ID')
-    exact = (
-        counts['received']
-        == counts['published'] + sum(counts['dropped'].values()) + counts['failed']
-    )
-    if not exact:
-        print('error: received is not published + dropped + failed', file=sys.stderr)
-    return 0 if exact and counts['published'] else 1
-
-
-def other_classes(truth_file, classes):
-    """Return what is wrong where the model has none of the classes of the truth, else ''."""
-    content = json.loads(truth_file.read_text(encoding='utf-8'))
-    wanted = [category['name'] for category in content['categories']]
-    if set(wanted) & set(classes):
-        return ''
-    return (
-        f'the scenes show {listed(wanted)}, and the model has none of these classes but '
-        f'{listed(classes)}: precision and recall are not measured'
-    )
-
-
-def listed(names):
-    return ', '.join(plain(name) for name in names[:10]) + (' …' if len(names) > 10 else '')
-
-
-def boxes_of(message):
-    """Return a message's detections as (class name, score, x1, y1, x2, y2)."""
-    rows = []
-    for detection in message.detections if message else []:
-        hypothesis, box = detection.results[0].hypothesis, detection.bbox
-        x, y = box.center.position.x, box.center.position.y
-        corners = (x - box.size_x / 2, y - box.size_y / 2, x + box.size_x / 2, y + box.size_y / 2)
-        rows.append((hypothesis.class_id, hypothesis.score, *corners))
-    return rows
-
-
-def precision_recall(truth_file, results):
-    """Match detections to the truth of every scene that was sent: same class, IoU at least "
-    "0.5, best score first."""
-    content = json.loads(truth_file.read_text(encoding='utf-8'))
-    names = {image['id']: image['file_name'] for image in content['images']}
-    labels = {category['id']: category['name'] for category in content['categories']}
-    truth = defaultdict(list)
-    for annotation in content['annotations']:
-        truth[names[annotation['image_id']]].append(
-            (labels[annotation['category_id']], annotation['bbox'])
-        )
-    found = right = wanted = 0
-    for name, message in results.items():
-        open_boxes = list(truth[name])
-        wanted += len(open_boxes)
-        for class_name, _, *corners in sorted(boxes_of(message), key=lambda row: -row[1]):
-            found += 1
-            overlaps = [
-                iou(corners, (x, y, x + width, y + height)) if label == class_name else 0.0
-                for label, (x, y, width, height) in open_boxes
-            ]
-            if overlaps and max(overlaps) >= 0.5:
-                right += 1
-                del open_boxes[overlaps.index(max(overlaps))]
-    return right / max(1, found), right / max(1, wanted)
-
-
-def iou(one, other):
-    """Return the intersection over union of two boxes x1, y1, x2, y2."""
-    width = min(one[2], other[2]) - max(one[0], other[0])
-    height = min(one[3], other[3]) - max(one[1], other[1])
-    intersection = max(0.0, width) * max(0.0, height)
-    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
-    return intersection / (sum(areas) - intersection)
-
-
-def write_detections(options, results):
-    """Write detections.json: for each scene the class, score and box (x, y, width, height in "
-    "pixels)."""
-    content = {
-        name: None
-        if message is None
-        else [
-            {
-                'class': label,
-                'score': round(score, 4),
-                'bbox': [round(v, 2) for v in (x1, y1, x2 - x1, y2 - y1)],
-            }
-            for label, score, x1, y1, x2, y2 in boxes_of(message)
-        ]
-        for name, message in results.items()
-    }
-    (options.output / 'detections.json').write_text(
-        json.dumps(content, indent=1) + '\n', encoding='utf-8'
-    )
-
-
-def write_pictures(options, results):
-    """Draw each scene's detections; and an overview of the first twelve."""
-    folder = options.output / 'pictures'
-    folder.mkdir(exist_ok=True)
-    manifest = read_model_file(options.model).manifest
-    names = (
-        manifest.class_names
-        if manifest
-        else sorted({row[0] for m in results.values() for row in boxes_of(m)})
-    )
-    tiles = []
-    for name, message in results.items():
-        picture = cv2.imread(str(options.scenes / name))
-        rows = boxes_of(message)
-        detections = Detections(
-            np.array([row[2:] for row in rows], np.float32).reshape(-1, 4),
-            np.array([row[1] for row in rows], np.float32),
-            np.array([names.index(row[0]) for row in rows], np.int32),
-        )
-        draw_detections(picture, detections, names)
-        cv2.imwrite(str(folder / name), picture)
-        if len(tiles) < 12 and picture.shape[1] > picture.shape[0]:
-            scale = 300 / picture.shape[0]
-            small = cv2.resize(picture, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)[
-                :, :400
-            ]
-            tiles.append(
-                cv2.copyMakeBorder(small, 0, 0, 0, 400 - small.shape[1], cv2.BORDER_CONSTANT)
-            )
-    if tiles:
-        tiles += [np.zeros_like(tiles[0])] * (-len(tiles) % 3)
-        overview = np.vstack([np.hstack(tiles[i : i + 3]) for i in range(0, len(tiles), 3)])
-        cv2.imwrite(str(options.output / 'overview.jpg'), overview)
-
-
-def print_table(summary):
-    """Print the figures, one a line."""
-    dropped = ', '.join(f'{count} {reason}' for reason, count in summary['dropped'].items()) or '0'
-    rows = [
-        ('sent', summary['sent']),
-        ('received', summary['received']),
-        ('published', summary['published']),
-        ('dropped', dropped),
-        ('failed', summary['failed']),
-        ('not delivered', summary['not_delivered']),
-        ('published per second', summary['published_fps']),
-        ('precision at IoU 0.5', measured(summary['precision'])),
-        ('recall at IoU 0.5', measured(summary['recall'])),
-        (
-            'latency, stamp to detections',
-            f'p50 {summary["latency_ms"]["p50"]} ms, p99 {summary["latency_ms"]["p99"]} ms',
-        ),
-    ]
-    width = max(len(name) for name, _ in rows)
-    for name, value in rows:
-        print(f'  {name:<{width}}  {value}')
-
-
-def measured(share):
-    return 'not measured' if share is None else share
 
 
 def positive(text):

@@ -6,6 +6,7 @@ comes in that time, and some modules make another error of it, or none.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import signal
@@ -26,47 +27,8 @@ __all__ = [
 _MAX_PIXELS = 2**27
 
 
-def benchmark_engine() -> int:
-    """Run benchmark_engine; return its exit code."""
-    return _run('trt_perception.tools.benchmark_engine')
-
-
-def build_engine() -> int:
-    """Run build_engine; return its exit code."""
-    return _run('trt_perception.tools.build_engine')
-
-
-def detect_images() -> int:
-    """Run detect_images; return its exit code."""
-    return _run('trt_perception.tools.detect_images')
-
-
-def detector_node() -> int:
-    """Run detector_node; return its exit code."""
-    return _run('trt_perception.ros.detector_program', interrupted=0)
-
-
-def doctor() -> int:
-    """Run doctor; return its exit code."""
-    return _run('trt_perception.ros.doctor')
-
-
-def evaluate_engine() -> int:
-    """Run evaluate_engine; return its exit code."""
-    return _run('trt_perception.tools.evaluate_engine')
-
-
-def inspect_engine() -> int:
-    """Run inspect_engine; return its exit code."""
-    return _run('trt_perception.tools.inspect_engine')
-
-
-def replay_images() -> int:
-    """Run replay_images; return its exit code."""
-    return _run('trt_perception.ros.replay_images', interrupted=0)
-
-
 def _run(module: str, interrupted: int = 130) -> int:
+    """Run a module's ``main``; return its exit code, ``interrupted`` after Ctrl-C or SIGTERM."""
     defaults = (signal.default_int_handler, signal.SIG_DFL)
     # Not where a shell in the background, or nohup, ignores it.
     caught = [each for each in ENDING_SIGNALS if signal.getsignal(each) in defaults]
@@ -94,3 +56,14 @@ def _run(module: str, interrupted: int = 130) -> int:
         return interrupted
     finally:
         ignore_signals()
+
+
+# What setup.py's console_scripts name.
+benchmark_engine = functools.partial(_run, 'trt_perception.tools.benchmark_engine')
+build_engine = functools.partial(_run, 'trt_perception.tools.build_engine')
+detect_images = functools.partial(_run, 'trt_perception.tools.detect_images')
+detector_node = functools.partial(_run, 'trt_perception.ros.detector_program', interrupted=0)
+doctor = functools.partial(_run, 'trt_perception.ros.doctor')
+evaluate_engine = functools.partial(_run, 'trt_perception.tools.evaluate_engine')
+inspect_engine = functools.partial(_run, 'trt_perception.tools.inspect_engine')
+replay_images = functools.partial(_run, 'trt_perception.ros.replay_images', interrupted=0)

@@ -12,7 +12,6 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any
 from typing import Final
 
@@ -48,9 +47,7 @@ class BenchmarkProgress:
     def __enter__(self) -> BenchmarkProgress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.close()
 

@@ -7,7 +7,6 @@ The only module that imports cuda.bindings, at the first call. Written for cuda-
 from __future__ import annotations
 
 import functools
-from types import TracebackType
 from typing import Any
 from typing import Final
 
@@ -195,10 +194,5 @@ class Owner:
     def __enter__(self) -> Any:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
