@@ -129,10 +129,10 @@ def test_a_signal_that_is_ignored_stays_so(tmp_path):
 
 
 @pytest.mark.parametrize('name', commands.__all__)
-def test_each_starts_its_own_tool(name, monkeypatch):
-    started = []
-    monkeypatch.setattr(commands, '_run', lambda module, **_: started.append(module))
-    getattr(commands, name)()
+def test_each_starts_its_own_tool(name):
+    command = getattr(commands, name)
+    assert command.func is commands._run
+    (module,) = command.args
     tool = {'detector_node': 'detector_program'}.get(name, name)
-    assert [module.split('.')[-1] for module in started] == [tool]
-    assert callable(importlib.import_module(started[0]).main)
+    assert module.split('.')[-1] == tool
+    assert callable(importlib.import_module(module).main)

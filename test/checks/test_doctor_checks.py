@@ -1,12 +1,15 @@
 """doctor's checks of packages, GPU and model, each driven to every colour it has."""
 
+import contextlib
 import os
 import types
+from unittest import mock
 
 import pytest
 from support_models import write_model
 
 from trt_perception.checks import software
+from trt_perception.checks import trial
 from trt_perception.checks.model import check_model
 from trt_perception.checks.software import InstalledGpu
 from trt_perception.checks.software import Module
@@ -74,24 +77,25 @@ def test_modules_are_imported_for_real(tmp_path, monkeypatch):
 # The GPU.
 
 
-def gpu(*, engine=True, modules=None, versions=None, device=None, compiler=None):
-    def failing(error):
-        def fail(*_):
-            raise error
-
-        return fail
-
+def gpu(*, engine=True, modules=None, **errors):
+    """Check a GPU that is good but for the functions of checks.trial that raise."""
     card = types.SimpleNamespace(name='Card', compute_capability=(8, 7))
+    works = {
+        'cuda_versions': {'driver': '13.0', 'runtime': '12.9'},
+        'open_device': card,
+        'check_kernels': None,
+    }
     found = []
-    findings = software.check_gpu(
-        {**ALL, **(modules or {})},
-        engine_wanted=engine,
-        versions=failing(versions) if versions else lambda: {'driver': '13.0', 'runtime': '12.9'},
-        device=failing(device) if device else lambda: card,
-        compile_kernels=failing(compiler) if compiler else lambda _: b'',
-        found=found,
-    )
-    return by_name(findings), found
+    with contextlib.ExitStack() as stack:
+        for name, value in works.items():
+            stand_in = mock.Mock(return_value=value, side_effect=errors.get(name))
+            stack.enter_context(mock.patch.object(trial, name, stand_in))
+        findings = software.check_gpu(
+            {**ALL, **(modules or {})}, engine_wanted=engine, device_id=3, found=found
+        )
+        named = by_name(findings)
+        assert trial.open_device.mock_calls in ([], [mock.call(3)])
+    return named, found
 
 
 def test_a_good_gpu():
@@ -104,7 +108,11 @@ def test_a_good_gpu():
 @pytest.mark.parametrize(('engine', 'level'), [(True, 'red'), (False, 'yellow')])
 @pytest.mark.parametrize(
     ('step', 'name', 'later'),
-    [('versions', 'CUDA', 'device'), ('device', 'device', 'NVRTC'), ('compiler', 'NVRTC', '')],
+    [
+        ('cuda_versions', 'CUDA', 'device'),
+        ('open_device', 'device', 'NVRTC'),
+        ('check_kernels', 'NVRTC', ''),
+    ],
 )
 def test_what_cuda_lacks(engine, level, step, name, later):
     findings, _ = gpu(

@@ -9,15 +9,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 from typing import Final
 
+from trt_perception.checks import trial
 from trt_perception.checks.finding import Finding
 from trt_perception.checks.finding import Level
 from trt_perception.errors import CudaError
@@ -171,9 +170,7 @@ def check_gpu(
     modules: Mapping[str, Module],
     *,
     engine_wanted: bool,
-    versions: Callable[[], Mapping[str, str]],
-    device: Callable[[], Any],
-    compile_kernels: Callable[[tuple[int, int]], object],
+    device_id: int,
     found: list[InstalledGpu],
 ) -> Iterator[Finding]:
     """Check driver, CUDA, NVRTC and TensorRT.
@@ -181,49 +178,29 @@ def check_gpu(
     Args:
         modules: as import_modules returns them.
         engine_wanted: an engine is to run, so that what is missing is red, not yellow.
-        versions: of CUDA's driver and runtime.
-        device: opens the GPU.
-        compile_kernels: compiles something for a compute capability.
+        device_id: of the GPU.
         found: gets the GPU, where there is one.
     """
     bad: Level = 'red' if engine_wanted else 'yellow'
-    steps: list[tuple[str, Callable[[], str]]] = [
-        ('CUDA', lambda: _versions_text(versions())),
-        ('device', lambda: _device_text(device(), found)),
-        ('NVRTC', lambda: _compiled(compile_kernels, found)),
-    ]
-    for name, step in steps:
-        finding = _tried(name, step, bad)
-        yield finding
-        if finding.level != 'green':
-            break  # what follows would fail for the same reason
-    yield from _tensorrt(modules, bad)
-
-
-def _tried(name: str, step: Callable[[], str], bad: Level) -> Finding:
+    step = 'CUDA'
     try:
-        return Finding(_GPU_AREA, name, 'green', step())
-    except CudaError as error:
+        versions = trial.cuda_versions()
+        text = f'driver for CUDA {versions["driver"]}, runtime {versions["runtime"]}'
+        yield Finding(_GPU_AREA, step, 'green', text)
+        step = 'device'
+        device = trial.open_device(device_id)
+        gpu = InstalledGpu(device.name, device.compute_capability)
+        found.append(gpu)
+        capability = '.'.join(map(str, gpu.compute_capability))
+        text = f'{gpu.name}, compute capability {capability}'
+        yield Finding(_GPU_AREA, step, 'green', text)
+        step = 'NVRTC'
+        trial.check_kernels(gpu.compute_capability)
+        yield Finding(_GPU_AREA, step, 'green', 'compiles for this GPU')
+    except CudaError as error:  # what follows would fail for the same reason
         fix = error.fix or 'install or repair the NVIDIA driver: nvidia-smi must work'
-        return Finding(_GPU_AREA, name, bad, error.statement, f'{fix} ({_WITHOUT})')
-
-
-def _versions_text(versions: Mapping[str, str]) -> str:
-    return f'driver for CUDA {versions["driver"]}, runtime {versions["runtime"]}'
-
-
-def _device_text(device: Any, found: list[InstalledGpu]) -> str:
-    gpu = InstalledGpu(device.name, device.compute_capability)
-    found.append(gpu)
-    capability = '.'.join(map(str, gpu.compute_capability))
-    return f'{gpu.name}, compute capability {capability}'
-
-
-def _compiled(
-    compile_kernels: Callable[[tuple[int, int]], object], found: list[InstalledGpu]
-) -> str:
-    compile_kernels(found[0].compute_capability)
-    return 'compiles for this GPU'
+        yield Finding(_GPU_AREA, step, bad, error.statement, f'{fix} ({_WITHOUT})')
+    yield from _tensorrt(modules, bad)
 
 
 def _tensorrt(modules: Mapping[str, Module], bad: Level) -> Iterator[Finding]:

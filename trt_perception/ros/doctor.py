@@ -30,9 +30,6 @@ from trt_perception.checks.software import InstalledGpu
 from trt_perception.checks.software import check_gpu
 from trt_perception.checks.software import check_packages
 from trt_perception.checks.software import import_modules
-from trt_perception.checks.trial import check_kernels
-from trt_perception.checks.trial import cuda_versions
-from trt_perception.checks.trial import open_device
 from trt_perception.checks.trial import run_once
 from trt_perception.ros.arguments import matching
 from trt_perception.ros.arguments import number_between
@@ -114,9 +111,7 @@ def run_checks(options: argparse.Namespace) -> Iterator[Finding]:
         lambda: check_gpu(
             modules,
             engine_wanted=bool(model) and not onnx,
-            versions=cuda_versions,
-            device=lambda: open_device(values.get('device_id', 0)),
-            compile_kernels=check_kernels,
+            device_id=values.get('device_id', 0),
             found=gpus,
         ),
     )
