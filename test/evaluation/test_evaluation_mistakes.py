@@ -16,10 +16,10 @@ from trt_perception.evaluation.metrics import ClassMetrics
 from trt_perception.evaluation.metrics import Metrics
 from trt_perception.evaluation.mistakes import match_detections
 from trt_perception.evaluation.mistakes import sum_up
-from trt_perception.evaluation.pictures import COLORS
-from trt_perception.evaluation.pictures import draw_mistakes
-from trt_perception.evaluation.pictures import write_worst
 from trt_perception.evaluation.plots import plot_accuracy
+from trt_perception.evaluation.worst_images import COLORS
+from trt_perception.evaluation.worst_images import draw_mistakes
+from trt_perception.evaluation.worst_images import write_worst
 
 CAT, DOG = 0, 17  # a category may be number 0
 MAP = ClassMap((CAT, DOG), {CAT: 'cat', DOG: 'dog'})

@@ -17,7 +17,7 @@ from trt_perception.checks.shell import check_shell
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.evaluation.classes import read_class_map
 from trt_perception.evaluation.coco import read_annotations
-from trt_perception.evaluation.pictures import write_worst
+from trt_perception.evaluation.worst_images import write_worst
 from trt_perception.model.model_file import read_model_file
 
 # Each moves the FIFO to where a reader looks for its file, and lets it read.

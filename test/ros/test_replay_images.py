@@ -199,7 +199,7 @@ def test_undecodable_pictures_are_named_counted_and_left_out(client, replay, fol
     assert program.count('cannot be decoded as a picture') == 2
     assert 'b.png: cannot be decoded' in program.output
     assert 'sent 2 images' in program.output
-    assert '2 pictures could not be read' in program.output
+    assert '2 images could not be read' in program.output
     assert 'Traceback' not in program.output
     assert [pixels(message)[0, 0].tolist() for message in heard] == [
         list(COLORS['a.png']),
@@ -214,7 +214,7 @@ def test_undecodable_pictures_are_named_once_in_a_loop(client, replay, folder):
     program.send(signal.SIGINT)
     assert program.wait() == 1
     assert program.count('b.png: cannot be decoded') == 1
-    assert '1 pictures could not be read' in program.output
+    assert '1 images could not be read' in program.output
 
 
 def test_a_loop_over_broken_pictures_ends(tmp_path):

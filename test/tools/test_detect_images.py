@@ -1,4 +1,4 @@
-"""detect_images from its command line: pictures, videos, COCO's JSON, what it refuses."""
+"""detect_images from its command line: images, videos, COCO's JSON, what it refuses."""
 
 import json
 import subprocess
@@ -117,7 +117,7 @@ def test_a_folder(model, images, tmp_path, capfd):
     assert summary['decoder']['family'] == 'dense'
     assert summary['preprocessing']['resize'] == 'letterbox'
     assert 0 < summary['latency_ms']['p50'] <= summary['latency_ms']['p99']
-    assert '4 detections in 2 of 3 pictures, score > 0.25' in output
+    assert '4 detections in 2 of 3 images, score > 0.25' in output
     # The sources stay as they were.
     assert (cv2.imread(str(images / 'a.png')) == picture(COLORS['a.png'])).all()
 
@@ -200,7 +200,7 @@ def test_a_model_without_a_manifest(images, tmp_path, capsys):
 def test_a_video_comes_back(model, video, tmp_path, capsys):
     out = tmp_path / 'out'
     assert run('--engine', model, '--source', video, '--output', out) == 0
-    assert '16 detections in 12 of 12 pictures' in capsys.readouterr().out
+    assert '16 detections in 12 of 12 images' in capsys.readouterr().out
     found = detections(out)
     assert list(found) == [f'colors.avi#{number:06d}' for number in range(12)]
     for number, rows in enumerate(found.values()):

@@ -70,8 +70,8 @@ def test_a_model_that_finds_everything(place, capsys):
     assert usual(place, *more, '--worst', folder / 'worst') == 0
     output, error = capsys.readouterr()
     assert error == ''  # no progress bar without a terminal
-    assert '3 pictures, 4 objects, truth.json' in output
-    assert 'tiny.onnx: no picture has a mistake' in output
+    assert '3 images, 4 objects, truth.json' in output
+    assert 'tiny.onnx: no image has a mistake' in output
     report = json.loads((folder / 'r.json').read_text())
     assert report['command'].startswith('evaluate_engine --engine')
     (model,) = report['models'].values()
@@ -150,7 +150,7 @@ def test_two_models_without_annotations(place, capsys):
     other = write_tiny_model(place['folder'] / 'other' / 'second.onnx')
     assert run('--engine', place['model'], other, '--images', place['images']) == 0
     output = capsys.readouterr().out
-    assert '3 pictures without annotations' in output
+    assert '3 images without annotations' in output
     assert re.search(r'^second.onnx +1\.0000 +1\.0000 +4 +4 +4 ', output, re.MULTILINE)
     assert 'mAP' not in output
 
@@ -175,7 +175,7 @@ def test_the_digits_in_words_and_pictures(tmp_path, capsys):
     arguments += ['--json', tmp_path / 'report.json']
     assert run(*arguments, '--worst-count', '2') == 0
     output, error = capsys.readouterr()
-    assert 'saved 2 pictures with mistakes' in output
+    assert 'saved 2 images with mistakes' in output
     assert 'annotated images without a file, left out (50): ' in error
     assert len(json.loads((tmp_path / 'report.json').read_text())['missing_images']) == 50
     assert (tmp_path / 'plot.png').read_bytes().startswith(b'\x89PNG')
@@ -200,7 +200,7 @@ def test_classes_that_do_not_match(place, capsys):
     assert "annotated categories without a class (1 of 3): 'BLUE'" in capsys.readouterr().err
     assert usual(place, '--class-map', given, '--allow-subset') == 0
     output, error = capsys.readouterr()
-    assert '3 pictures, 3 objects' in output
+    assert '3 images, 3 objects' in output
     assert 'classes that are not judged: blue' in error
     assert 'categories left out: BLUE' in error
 

@@ -42,7 +42,7 @@ def lines(*models, **options):
 
 def test_one_model():
     found = lines(model('a.onnx', 0.75, range(2)))
-    assert found[0] == ['12', 'pictures,', '7', 'objects,', 'truth.json']
+    assert found[0] == ['12', 'images,', '7', 'objects,', 'truth.json']
     assert ['a.onnx', '0.500', '0.750', '-', '-', '0.250', '-', '0.625'] in found
     assert ['a.onnx', '0.750', '0.750', '3', '1', '0', '0'] in found
     assert ['a.onnx:', 'cat', 'taken', 'for', 'dog', '1x'] in found

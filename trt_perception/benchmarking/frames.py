@@ -1,4 +1,4 @@
-"""Frames for measuring: pictures of any source, encoded as a camera sends them."""
+"""Frames for measuring: images of any source, encoded as a camera sends them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ DEFAULT_SIZE: Final = (1920, 1080)
 def shipped_scenes() -> str:
     """Return the folder of the demo's scenes, photographs with digits; '' where there is none."""
     package = Path(__file__).parents[1]
-    # In a checkout beside the package, else where colcon installs data.
+    # In a checkout next to the package, else where colcon installs data.
     places = [package.parent, *(prefix / 'share' / package.name for prefix in package.parents)]
     folders = (place / 'demo' / 'scenes' for place in places)
     return next((str(folder) for folder in folders if folder.is_dir()), '')
 
 
 def synthetic_image(size_wh: tuple[int, int], seed: int) -> npt.NDArray[np.uint8]:
-    """Make a picture of gradients, blobs of all sizes and a little sensor noise.
+    """Make an image of gradients, blobs of all sizes and a little sensor noise.
 
     Returns:
         uint8 (height, width, 3), BGR; the same for the same arguments.
@@ -54,26 +54,26 @@ def load_frames(
     """Return frames in ordinary host memory, each with an array of its own.
 
     Args:
-        source: picture, video, folder or pattern; its first ``count`` pictures are taken, over
+        source: image, video, folder or pattern; its first ``count`` images are taken, over
             again where it has fewer. Empty: the demo's scenes, in which there is something to
-            find; synthetic pictures, all different, where they are not installed.
-        size_wh: every picture is resized to it; None leaves those of a source as they are, and
+            find; synthetic images, all different, where they are not installed.
+        size_wh: every image is resized to it; None leaves those of a source as they are, and
             makes the others DEFAULT_SIZE.
         encoding: a name of PIXEL_FORMATS.
         count: how many frames.
 
     Raises:
-        ConfigError: the source cannot be read, or a picture is too small for the encoding.
+        ConfigError: the source cannot be read, or an image is too small for the encoding.
     """
     if not source:
         source, size_wh = shipped_scenes(), size_wh or DEFAULT_SIZE
     if source:
-        pictures = [image for _, image in itertools.islice(ImageSource(source), count)]
+        images = [image for _, image in itertools.islice(ImageSource(source), count)]
     else:
-        pictures = [synthetic_image(size_wh or DEFAULT_SIZE, seed) for seed in range(count)]
+        images = [synthetic_image(size_wh or DEFAULT_SIZE, seed) for seed in range(count)]
     if size_wh is not None:
-        pictures = [_resized(picture, size_wh) for picture in pictures]
-    return [_frame(pictures[index % len(pictures)], encoding) for index in range(count)]
+        images = [_resized(image, size_wh) for image in images]
+    return [_frame(images[index % len(images)], encoding) for index in range(count)]
 
 
 def _resized(bgr: npt.NDArray[np.uint8], size_wh: tuple[int, int]) -> npt.NDArray[np.uint8]:

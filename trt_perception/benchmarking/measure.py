@@ -93,7 +93,7 @@ class PipelineReport:
         collect_ms: likewise for collecting, waiting included.
         cpu_ms: CPU time of all threads for a frame, with frames always waiting.
         detections: boxes of a frame, on average.
-        unequal: frames whose detections differ in any bit from those of the same picture run
+        unequal: frames whose detections differ in any bit from those of the same image run
             first.
         load_s: time to open the pipeline.
         device_memory_bytes: what it takes on the GPU, None on the CPU.
@@ -166,7 +166,7 @@ def detect_all(
     pipeline: Pipeline, frames: Sequence[Frame], thresholds: Thresholds, pace: Pace
 ) -> list[Detections]:
     """Return each frame's detections, run one after the other; fewer where it was stopped."""
-    pace.begin('each picture once', len(frames))
+    pace.begin('each image once', len(frames))
     found: list[Detections] = []
     while pace.more(len(found), len(frames)) and not pace.stopped:
         pipeline.enqueue(0, frames[len(found)], thresholds)

@@ -97,7 +97,7 @@ class ModelReport:
         stages: single steps, by name.
         encodings: an engine's steps that depend on the encoding, by its name; empty where one
             encoding was asked for.
-        candidates: boxes above the confidence threshold before NMS, for each picture.
+        candidates: boxes above the confidence threshold before NMS, for each image.
         pipelines: one entry for each depth.
         ratios: one entry for each depth.
     """

@@ -37,7 +37,7 @@ class BenchmarkProgress:
         self._total = total
         self._number = 0
         self._name = ''
-        tqdm.monitor_interval = 0  # no thread of its own beside what is measured
+        tqdm.monitor_interval = 0  # no thread of its own next to what is measured
         self._bar: Any = None
         if sys.stderr.isatty():
             self._bar = tqdm(total=total, leave=False, bar_format='{l_bar}{bar}| {n}/{total}')
@@ -84,13 +84,13 @@ class BenchmarkProgress:
 
 
 class Pace:
-    """Tells measurements when to end.
+    """Says when measurements end.
 
     Args:
         count: most frames of each.
         warmup: most frames before each that do not count.
         seconds: most seconds of each, None for as long as the frames take.
-        progress: told of each frame; None says nothing.
+        progress: called for each frame; None says nothing.
 
     Attributes:
         stopped: it was asked to end: what has begun ends, and nothing more begins.
@@ -137,11 +137,11 @@ class Pace:
         self._start = time.perf_counter()
 
     def more(self, done: int, least: int = 1) -> bool:
-        """Tell whether another frame shall begin.
+        """Return whether another frame is to begin.
 
         Args:
             done: how many have begun.
-            least: so many begin in any case, unless ``begin`` was told fewer.
+            least: so many begin in any case, unless ``begin`` was given fewer.
         """
         if done >= self._most:
             return False

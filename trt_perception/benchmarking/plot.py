@@ -1,4 +1,4 @@
-"""Benchmark results as a picture: steps, latency and throughput of each model side by side."""
+"""Benchmark results as a plot: steps, latency and throughput of each model side by side."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class CameraReport:
         compressed: sensor_msgs/CompressedImage.
         reliability: of each publisher, ``reliable`` or ``best_effort``.
         received: messages that arrived.
-        lost: messages that were sent meanwhile and did not arrive; None where nobody can tell.
+        lost: messages that were sent meanwhile and did not arrive; None where that is not known.
         seconds: how long it was listened to.
         rate_hz: at which they arrived, None where too few came, or not evenly.
         message_bytes: size of the last message.
@@ -117,7 +117,7 @@ def _problem(
         return f'{camera.lost} of {camera.lost + camera.received} lost on the way', profile_fix
     if len(camera.reliability) > 1:
         fix = 'let one camera publish each topic, by a namespace or remapping'
-        return f'{len(camera.reliability)} publishers mix, losses cannot be told', fix
+        return f'{len(camera.reliability)} publishers mix, losses cannot be counted', fix
     if camera.message_bytes > segment_bytes:
         found = f'larger than the {segment_bytes / 2**20:.1f} MiB of shared memory'
         return found, profile_fix

@@ -22,7 +22,7 @@ _REBUILD: Final = 'build it again on this machine'
 
 
 def is_onnx(path: str) -> bool:
-    """Tell whether a model's name says that ONNX Runtime runs it."""
+    """Return whether a model's name says that ONNX Runtime runs it."""
     return path.endswith('.onnx')
 
 
@@ -52,7 +52,7 @@ def check_model(
     size = len(model.content) / 2**20
     yield Finding(_AREA, 'file', 'green', f'{model.path}, {size:.1f} MiB')
     if model.manifest is None:
-        yield Finding(_AREA, 'manifest', 'green', 'none beside it: the model is asked instead')
+        yield Finding(_AREA, 'manifest', 'green', 'none next to it: the model is read instead')
     else:
         names = len(model.manifest.class_names)
         found = f'{model.manifest.decoder.family}, {names} classes; SHA-256 and size are its'
@@ -74,7 +74,7 @@ def check_model(
 
 
 def _agreement(build: Any) -> Iterator[Finding]:
-    """Tell how far the engine agreed with its original when it was built."""
+    """Report how far the engine agreed with its original when it was built."""
     agreement = build and build.agreement
     if not agreement:
         return

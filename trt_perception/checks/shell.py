@@ -46,7 +46,7 @@ def read_profile(environment: Mapping[str, str]) -> Profile:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no XML, or far too large.
+        ValueError: it is not XML, or far too large.
     """
     path = environment.get(_variable(environment), '')
     if not path:
@@ -212,7 +212,7 @@ def _security(environment: Mapping[str, str]) -> Iterator[Finding]:
     keystore = environment.get('ROS_SECURITY_KEYSTORE', '')
     if not (keystore and Path(keystore).is_dir()):
         fix = 'export ROS_SECURITY_KEYSTORE=…, see docs/security.md, or unset ROS_SECURITY_ENABLE'
-        found = f'enabled, but the keystore {keystore!r} is no folder'
+        found = f'enabled, but the keystore {keystore!r} is not a folder'
         yield Finding(_AREA, 'security', 'red', found, fix)
     elif environment.get('ROS_SECURITY_STRATEGY') != 'Enforce':
         found = 'enabled, but a node without an enclave still runs, unprotected'

@@ -1,1 +1,1 @@
-"""How accurate a model is: against annotated pictures, or against another model."""
+"""How accurate a model is: against annotated images, or against another model."""

@@ -1,4 +1,4 @@
-"""How far two models find the same objects, where nobody annotated what there is to find."""
+"""How far two models find the same objects, where no objects are annotated."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ClassAgreement:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Detections of two models over the same pictures.
+    """Detections of two models over the same images.
 
     Attributes:
         overall: all classes together; a pair is always of one class.
@@ -77,11 +77,11 @@ class Agreement:
 def compare_runs(
     reference: Sequence[Detections], candidate: Sequence[Detections], class_names: Sequence[str]
 ) -> Agreement:
-    """Pair the detections of one class in each picture, largest IoU first, from 0.5 on.
+    """Pair the detections of one class in each image, largest IoU first, from 0.5 on.
 
     Args:
-        reference: one entry for each picture.
-        candidate: of the same pictures.
+        reference: one entry for each image.
+        candidate: of the same images.
         class_names: of both models; empty: all classes together only.
     """
     ious: dict[int, list[float]] = defaultdict(list)

@@ -44,11 +44,11 @@ _MAX_ID: Final = 2**53
 
 @dataclass(frozen=True)
 class CocoImage:
-    """One picture that was annotated.
+    """One image that was annotated.
 
     Attributes:
         id: as other parts of the file name it.
-        file_name: below the folder of pictures, with slashes.
+        file_name: below the folder of images, with slashes.
         size_wh: in pixels, None where the file does not say.
     """
 
@@ -77,7 +77,7 @@ class TrueBox:
 
 @dataclass(frozen=True)
 class Annotations:
-    """What somebody says there is to see.
+    """What is in the images, according to a file.
 
     Attributes:
         path: the file.

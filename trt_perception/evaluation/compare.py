@@ -1,4 +1,4 @@
-"""Several models over the same pictures: what each is worth, and how far it is from the first."""
+"""Several models over the same images: what each is worth, and how far it is from the first."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
     'evaluate_model',
 ]
 
-#: Told the step, and how many of how many pictures are done.
+#: Called with the step, and how many of how many images are done.
 ModelProgress = Callable[[str, int, int], None]
 
 
@@ -52,10 +52,10 @@ class ModelAccuracy:
     Attributes:
         name: of the model.
         class_names: in its order.
-        latency: of a picture.
+        latency: of an image.
         detections: at the node's thresholds, one entry for each image of the data set.
         metrics: COCO's figures; None without annotations.
-        judged: each picture's detections held against the truth; empty without annotations.
+        judged: each image's detections held against the truth; empty without annotations.
         mistakes: their counts; None without annotations.
         rows: all detections in COCO's form; empty without annotations.
     """
@@ -166,7 +166,7 @@ def compare_models(
     class_map: Mapping[str, str | None] | None = None,
     reference_name: str = 'reference',
 ) -> AccuracyReport:
-    """Run models over the same pictures and compare each with the reference.
+    """Run models over the same images and compare each with the reference.
 
     Open them with ``open_for_evaluation``.
 
@@ -175,14 +175,14 @@ def compare_models(
         candidates: by name.
         images: at least one; with annotations, those without an entry are left out.
         annotations: COCO's file; None compares detections with the reference's.
-        progress: told the step and the pictures done; what it raises ends the comparison.
+        progress: called with the step and the images done; what it raises ends the comparison.
         thresholds: the node's, for the comparison of detections.
         class_map: categories of classes that are called otherwise in the annotations.
         reference_name: of the reference in the report.
 
     Raises:
-        ConfigError: pictures and annotations, or class names, do not belong together.
-        ImageError: a picture cannot be read.
+        ConfigError: images and annotations, or class names, do not belong together.
+        ImageError: an image cannot be read.
     """
     models = {reference_name: reference, **candidates}
     if len(models) <= len(candidates):
@@ -196,7 +196,7 @@ def compare_models(
                 'they have different class names, so their detections cannot be compared',
                 fix='build both from one model',
             )
-    # A gate looks at some of the annotated pictures only.
+    # A gate looks at some of the annotated images only.
     dataset = Dataset.of(images, annotations, allow_missing=True)
     results = [
         evaluate_model(
@@ -226,13 +226,13 @@ def evaluate_model(
     Args:
         name: for the report.
         pipeline: as ``open_for_evaluation`` opens it, nothing in flight.
-        dataset: the pictures.
+        dataset: the images.
         classes: as ``dataset.class_map`` returns it.
-        progress: told the step and the pictures done.
+        progress: called with the step and the images done.
         thresholds: the node's.
 
     Raises:
-        ImageError: a picture cannot be read.
+        ImageError: an image cannot be read.
     """
     low = thresholds if classes is None else replace(thresholds, confidence=CONFIDENCE)
     run = detect_images(

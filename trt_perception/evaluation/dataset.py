@@ -1,4 +1,4 @@
-"""The pictures that models are measured on, and what there is to see in them."""
+"""The images that models are measured on, and the objects in them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ['Dataset', 'DatasetImage']
 
 @dataclass(frozen=True)
 class DatasetImage:
-    """One picture to run.
+    """One image to run.
 
     Attributes:
         id: the annotated image's, or a number from 1 on.
@@ -36,7 +36,7 @@ class DatasetImage:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Pictures, and what there is to see in them where somebody said so.
+    """Images, and the objects in them where they are annotated.
 
     Attributes:
         images: at least one.
@@ -54,7 +54,7 @@ class Dataset:
         *,
         allow_missing: bool = False,
     ) -> Dataset:
-        """Read the annotations and find their pictures.
+        """Read the annotations and find their images.
 
         Args:
             images: files; with annotations, those that nobody annotated are left out.

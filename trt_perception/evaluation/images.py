@@ -1,4 +1,4 @@
-"""Which picture file belongs to which annotated image, and reading it as it was annotated."""
+"""Which image file belongs to which annotated image, and reading it as it was annotated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ['match_images', 'read_image']
 
 _SHOWN: Final = 3
 _MOST_PARTS: Final = 8
-_Picture = npt.NDArray[np.uint8]
+_Image = npt.NDArray[np.uint8]
 
 
 def match_images(
@@ -74,11 +74,11 @@ def _by_end(images: Sequence[Path], count: int) -> dict[tuple[str, ...], list[Pa
     return found
 
 
-def read_image(path: Path, size_wh: tuple[int, int] | None = None) -> _Picture:
-    """Decode a picture file.
+def read_image(path: Path, size_wh: tuple[int, int] | None = None) -> _Image:
+    """Decode an image file.
 
-    Cameras write which way is up beside the pixels. Some annotation tools heed that and some do
-    not, so the picture is turned as its annotated size says, and upright where nothing says.
+    Cameras write which way is up next to the pixels. Some annotation tools heed that and some do
+    not, so the image is turned as its annotated size says, and upright where nothing says.
 
     Args:
         path: the file.
@@ -88,7 +88,7 @@ def read_image(path: Path, size_wh: tuple[int, int] | None = None) -> _Picture:
         uint8 (height, width, 3), BGR.
 
     Raises:
-        ImageError: it is no picture, is cut off, or of another size.
+        ImageError: it is not an image, is cut off, or of another size.
     """
     sizes = []
     for upright in (True, False):

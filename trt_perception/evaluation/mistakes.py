@@ -1,4 +1,4 @@
-"""Which detections are right and which are not, picture by picture, at one threshold.
+"""Which detections are right and which are not, image by image, at one threshold.
 
 mAP says how good a ranking is; this says what a node would have published.
 """
@@ -26,7 +26,7 @@ _MIN_IOU = 0.5
 
 @dataclass(frozen=True)
 class ImageErrors:
-    """Detections of one picture held against the truth; indices into either.
+    """Detections of one image held against the truth; indices into either.
 
     Attributes:
         right: (detection, object).
@@ -48,7 +48,7 @@ class ImageErrors:
 
 @dataclass(frozen=True)
 class Mistakes:
-    """Counts over all pictures.
+    """Counts over all images.
 
     Attributes:
         right: detections that are.
@@ -96,7 +96,7 @@ class Mistakes:
 def match_detections(
     found: Detections, truth: Sequence[TrueBox], classes: ClassMap
 ) -> ImageErrors:
-    """Hold the detections of one picture against its objects.
+    """Hold the detections of one image against its objects.
 
     As COCO does at IoU 0.50: from the best score to the worst each detection takes the object of
     its class that it overlaps most and that is still free. What is left of both and overlaps is of
@@ -104,7 +104,7 @@ def match_detections(
 
     Args:
         found: in source pixels, best score first.
-        truth: all objects of the picture; those of categories that are not measured are left out.
+        truth: all objects of the image; those of categories that are not measured are left out.
         classes: which class is which category.
     """
     named = np.array([classes.category_ids[id_] or 0 for id_ in found.class_ids], np.int64)
@@ -142,22 +142,22 @@ def match_detections(
 
 
 def sum_up(
-    pictures: Sequence[tuple[ImageErrors, Detections, Sequence[TrueBox]]], classes: ClassMap
+    images: Sequence[tuple[ImageErrors, Detections, Sequence[TrueBox]]], classes: ClassMap
 ) -> Mistakes:
-    """Count over pictures.
+    """Count the mistakes of all images.
 
     Args:
-        pictures: what ``judge`` said, and of what.
+        images: what ``match_detections`` returned, and for what.
         classes: which class is which category.
     """
     confusions: Counter[tuple[str, str]] = Counter()
-    for mistakes, found, truth in pictures:
+    for mistakes, found, truth in images:
         for index, partner in mistakes.wrong_class:
             taken_for = classes.category_ids[found.class_ids[index]]
             assert taken_for is not None
             is_ = truth[partner].category_id
             confusions[classes.categories[is_], classes.categories[taken_for]] += 1
-    every = [mistakes for mistakes, _, _ in pictures]
+    every = [mistakes for mistakes, _, _ in images]
     return Mistakes(
         sum(len(one.right) for one in every),
         sum(len(one.wrong_class) for one in every),

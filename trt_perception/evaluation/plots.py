@@ -1,4 +1,4 @@
-"""Accuracy as a picture: precision over recall, and each category, of models side by side."""
+"""Accuracy as a plot: precision over recall, and each category, of models side by side."""
 
 from __future__ import annotations
 

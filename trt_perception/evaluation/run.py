@@ -1,4 +1,4 @@
-"""A pipeline run over pictures, offline: the next ones are decoded while the model works."""
+"""A pipeline run over images, offline: the next ones are decoded while the model works."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ MAX_CANDIDATES: Final = 30_000
 _DECODED_AHEAD: Final = 4
 _DECODERS: Final = 2
 
-#: Told how many of how many pictures are done.
+#: Called with how many of how many images are done.
 ImageProgress = Callable[[int, int], None]
-_Picture = npt.NDArray[np.uint8]
+_Image = npt.NDArray[np.uint8]
 _Item = TypeVar('_Item')
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Time of a picture from the start of preprocessing to its boxes, in milliseconds.
+    """Time of an image from the start of preprocessing to its boxes, in milliseconds.
 
-    The picture is decoded before. Where a model takes several at once, it is a picture's share.
+    The image is decoded before. Where a model takes several at once, it is an image's share.
     """
 
     mean_ms: float
@@ -69,7 +69,7 @@ class Latency:
 
     @classmethod
     def of_seconds(cls, seconds: Sequence[float], batch: int = 1) -> Latency:
-        """Describe at least one value, given in seconds, and how many pictures run at once."""
+        """Describe at least one value, given in seconds, and how many images run at once."""
         values = np.array(seconds) * 1e3
         p50, p99 = (float(value) for value in np.percentile(values, (50, 99)))
         return cls(float(values.mean()), p50, p99, batch)
@@ -84,8 +84,8 @@ class Run:
     """What a model found.
 
     Attributes:
-        detections: one entry for each picture, in their order.
-        latency: of those pictures.
+        detections: one entry for each image, in their order.
+        latency: of those images.
     """
 
     detections: tuple[Detections, ...]
@@ -131,13 +131,13 @@ def detect_images(
     thresholds: Thresholds,
     progress: ImageProgress,
 ) -> Run:
-    """Run a model over picture files, one after the other.
+    """Run a model over image files, one after the other.
 
     Args:
         pipeline: nothing in flight.
         images: at least one: file, and the size in pixels that it must have, or None.
         thresholds: for all of them.
-        progress: told after each; what it raises ends the run.
+        progress: called after each; what it raises ends the run.
 
     Raises:
         ImageError: a file cannot be read, or is of another size.
@@ -167,13 +167,13 @@ def batches(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
 def read_ahead(
     images: Sequence[tuple[Path, tuple[int, int] | None]],
     unreadable: Callable[[str], None] | None = None,
-) -> Iterator[tuple[int, _Picture]]:
-    """Yield decoded pictures in order, while threads decode the next.
+) -> Iterator[tuple[int, _Image]]:
+    """Yield decoded images in order, while threads decode the next.
 
     Args:
         images: file, and the size in pixels that it must have, or None.
-        unreadable: told of each file that cannot be read, which is then left out; None makes it
-            an error.
+        unreadable: called with the reason for each file that cannot be read, which is then left
+            out; None makes it an error.
 
     Yields:
         Index of the file, and uint8 (height, width, 3), BGR.
@@ -181,7 +181,7 @@ def read_ahead(
     Raises:
         ImageError: a file cannot be read, or is of another size.
     """
-    waiting: deque[tuple[int, Future[_Picture]]] = deque()
+    waiting: deque[tuple[int, Future[_Image]]] = deque()
     todo = enumerate(images)
     with ThreadPoolExecutor(_DECODERS, 'decode') as pool:
         try:

@@ -1,4 +1,4 @@
-"""Publishes pictures or a video as a camera would: stamped, at a steady rate, in any encoding."""
+"""Publishes images or a video as a camera would: stamped, at a steady rate, in any encoding."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ __all__ = ['main']
 _COMPRESSED = ('jpeg', 'png')
 
 _EXAMPLES = """examples:
-  replay_images ~/pictures                                   a folder, 10 pictures a second, once
+  replay_images ~/pictures                                   a folder, 10 images a second, once
   replay_images drive.mp4 --rate 30 --loop                   a video as a 30 Hz camera
   replay_images '~/pictures/*.png' --encoding nv12           as a camera that sends YUV
   replay_images ~/pictures --reliability best_effort         with the QoS of most camera drivers
   replay_images ~/pictures --ros-args -r image:=/front/image_raw
 
-exit codes: 0 all sent or interrupted, 1 a picture could not be read (the others are sent),
+exit codes: 0 all sent or interrupted, 1 an image could not be read (the others are sent),
             2 wrong usage
 """
 
@@ -60,23 +60,23 @@ def main(args: list[str] | None = None) -> int:
 
 
 class ReplayImages(Node):
-    """A camera made of pictures.
+    """A camera made of images.
 
     Args:
         options: what the command line says.
 
     Raises:
-        ConfigError: there are no pictures, or the log cannot be written.
+        ConfigError: there are no images, or the log cannot be written.
 
     Attributes:
-        done: all pictures were sent, or none can be sent any more.
+        done: all images were sent, or none can be sent any more.
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__('replay_images')
         self._options = options
         self._source = ImageSource(options.source, unreadable=self._on_unreadable)
-        self._pictures = self._all_pictures()
+        self._images = self._all_images()
         self._log: TextIO | None = None
         if options.log:
             with self._log_errors():
@@ -103,20 +103,20 @@ class ReplayImages(Node):
         seconds = time.monotonic() - self._started if self._started else 0.0
         self.get_logger().info(f'sent {self._sent} images in {seconds:.1f} s')
         if self._unreadable:
-            self.get_logger().error(f'{len(self._unreadable)} pictures could not be read')
+            self.get_logger().error(f'{len(self._unreadable)} images could not be read')
         if self._log is not None:
             with contextlib.suppress(OSError):  # reported when the line was written
                 self._log.close()
         self.destroy_node()
         return self._exit_code
 
-    def _all_pictures(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
+    def _all_images(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
         readable = True
         while readable:  # a loop over nothing but broken files would never end
             readable = False
-            for picture in self._source:
+            for image in self._source:
                 readable = self._options.loop
-                yield picture
+                yield image
 
     def _on_unreadable(self, reason: str) -> None:
         self._exit_code = 1
@@ -148,7 +148,7 @@ class ReplayImages(Node):
             self.get_logger().error(log_text(error))
 
     def _publish_next(self) -> None:
-        name, bgr = next(self._pictures)
+        name, bgr = next(self._images)
         message = self._message(bgr)
         self._started = self._started or time.monotonic()
         self._publisher.publish(message)
@@ -189,11 +189,11 @@ class ReplayImages(Node):
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog='replay_images',
-        description='Publish pictures or a video on the topic "image", as a camera would.',
+        description='Publish images or a video on the topic "image", as a camera would.',
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument('source', help='folder, glob pattern, picture file or video file')
+    parser.add_argument('source', help='folder, glob pattern, image file or video file')
     parser.add_argument(
         '--rate',
         type=number_between(0.001, 1000.0),

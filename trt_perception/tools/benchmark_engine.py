@@ -48,9 +48,9 @@ from trt_perception.tools.running import tool_parser
 
 __all__ = ['BenchmarkReport', 'benchmark_models', 'main']
 
-# More bytes than caches hold, as a rule, and a picture in flight is not the next one.
+# More bytes than caches hold, as a rule, and an image in flight is not the next one.
 _PROVIDERS: Final = {'cpu': CPU, 'cuda': 'CUDAExecutionProvider'}
-_PICTURES: Final = 8
+_IMAGES: Final = 8
 # A measurement's, unless the number of frames or of seconds was given.
 _SECONDS: Final = 10.0
 _EXAMPLES: Final = """\
@@ -114,7 +114,7 @@ def benchmark_models(
         frames: taken in turn.
         options: what is measured.
         pace: says when each measurement ends.
-        finished: told of each model's figures as soon as they are there.
+        finished: called with each model's figures as soon as they are there.
         encodings: a frame of each encoding to be compared, for engines.
 
     Raises:
@@ -156,7 +156,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
     """Read all that was named, so that mistakes show before minutes of measuring.
 
     Raises:
-        TrtPerceptionError: a model, picture or option cannot be used.
+        TrtPerceptionError: a model, image or option cannot be used.
     """
     for path in (options.json, options.plot):
         check_output_file(path)
@@ -179,7 +179,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
     for depth in wanted.depths or (1,):
         wanted.config(models[0], depth)
     first, *others = options.encoding
-    frames = load_frames(options.image, options.size, first, _PICTURES)
+    frames = load_frames(options.image, options.size, first, _IMAGES)
     compared = [
         load_frames(options.image, options.size, name, 1)[0]
         for name in (options.encoding if others else ())
@@ -238,13 +238,13 @@ def _parser() -> argparse.ArgumentParser:
         '--image',
         default='',
         metavar='FILE',
-        help="picture, folder or video (default: the demo's photographs with digits)",
+        help="image, folder or video (default: the demo's photographs with digits)",
     )
     add(
         '--size',
         type=_size,
         metavar='WxH',
-        help='of the frames in pixels (default: as the picture is; without one 1920x1080)',
+        help='of the frames in pixels (default: as the image is; without one 1920x1080)',
     )
     add(
         '--encoding',

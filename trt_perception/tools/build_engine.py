@@ -41,7 +41,7 @@ examples:
       --compute-capabilities 8.6 8.9 --json report.json
   ros2 run trt_perception build_engine --config build.yaml --precision fp16
 
-Writes yolo.engine and yolo.engine.json, its manifest, beside the ONNX file; an engine that is
+Writes yolo.engine and yolo.engine.json, its manifest, next to the ONNX file; an engine that is
 there already is replaced once the new one is whole. Build on the machine that runs the engine:
 TensorRT's engines fit one release and one kind of GPU. TensorRT-RTX also builds without a GPU.
 An engine that could not be loaded where it was built is marked "unverified" in its manifest;
@@ -136,7 +136,7 @@ def _build(options: Any, report: Any) -> None:
     logging.basicConfig(
         level=logging.INFO if options.verbose else logging.ERROR, format='%(message)s'
     )
-    tqdm.monitor_interval = 0  # no thread beside TensorRT's own
+    tqdm.monitor_interval = 0  # no thread next to TensorRT's own
     with tqdm(
         disable=None, leave=False, bar_format='{desc} {bar} {percentage:3.0f}% {elapsed}'
     ) as bar:

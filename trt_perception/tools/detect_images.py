@@ -1,4 +1,4 @@
-"""Runs an engine or ONNX model over pictures and videos, without ROS, and writes what it found."""
+"""Runs an engine or ONNX model over images and videos, without ROS, and writes what it found."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from trt_perception.tools.arguments import check_output_folder
 from trt_perception.tools.arguments import user_path
 from trt_perception.tools.detection_output import Results
 from trt_perception.tools.detection_output import VideoOutput
-from trt_perception.tools.detection_output import write_picture
+from trt_perception.tools.detection_output import write_image
 from trt_perception.tools.detection_sources import DETECTIONS
 from trt_perception.tools.detection_sources import RESULTS
 from trt_perception.tools.detection_sources import SUMMARY
@@ -65,16 +65,16 @@ examples:
   detect_images --engine yolo.onnx --source '~/pictures/**/*.jpg' a.png --output found \\
       --classes person car --no-pictures
 
-Writes into the output folder: each picture with its boxes, under its own name; each video, as MP4;
+Writes into the output folder: each image with its boxes, under its own name; each video, as MP4;
 detections.json, COCO's form with images and categories, which evaluate_engine can read as
 annotations (a video's frames are called drive.mp4#000012); results.json, the same detections in
 COCO's results format; summary.json.
 A folder is read without those below it; a pattern with ** reaches them.
-A picture that cannot be read is left out and named; the exit code is 1 then.
+An image that cannot be read is left out and named; the exit code is 1 then.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
-_Picture = npt.NDArray[np.uint8]
+_Image = npt.NDArray[np.uint8]
 
 
 @dataclass
@@ -88,10 +88,10 @@ class _Work:
     problems: list[str]
 
     def detect(
-        self, pictures: Iterable[tuple[str, _Picture]]
-    ) -> Iterator[tuple[str, _Picture, Detections]]:
-        """Run the model over named pictures, as many at once as it takes."""
-        for chunk in batches(pictures, self.pipeline.spec.batch):
+        self, images: Iterable[tuple[str, _Image]]
+    ) -> Iterator[tuple[str, _Image, Detections]]:
+        """Run the model over named images, as many at once as it takes."""
+        for chunk in batches(images, self.pipeline.spec.batch):
             frames = [frame_of(bgr) for _, bgr in chunk]
             started = time.perf_counter()
             run = detect(self.pipeline, frames, self.thresholds)
@@ -146,7 +146,7 @@ def _run(job: tuple[ModelFile, DetectorConfig, Plan], options: argparse.Namespac
         make_folder(plan.folder)
         check_output_folder(plan.folder)
         with tqdm(total=plan.total or None, unit='img', disable=None, leave=False) as bar:
-            _detect_in_pictures(work, plan, names, bar.update)
+            _detect_in_images(work, plan, names, bar.update)
             for name, video in plan.videos:
                 _detect_in_video(work, name, video, plan.targets.get(name), names, bar.update)
     latency = Latency.of_seconds(work.seconds).as_dict() if work.seconds else None
@@ -169,18 +169,18 @@ def _run(job: tuple[ModelFile, DetectorConfig, Plan], options: argparse.Namespac
     return 1 if work.problems or saver.failed else 0
 
 
-def _detect_in_pictures(
+def _detect_in_images(
     work: _Work, plan: Plan, names: Sequence[str], advance: Callable[[], object]
 ) -> None:
     def unreadable(message: str) -> None:
         work.problem(message)
         advance()
 
-    files = [(path, None) for _, path in plan.pictures]
-    named = ((plan.pictures[index][0], bgr) for index, bgr in read_ahead(files, unreadable))
+    files = [(path, None) for _, path in plan.images]
+    named = ((plan.images[index][0], bgr) for index, bgr in read_ahead(files, unreadable))
     for name, bgr, found in work.detect(named):
         if name in plan.targets:
-            write_picture(plan.targets[name], bgr, found, names)
+            write_image(plan.targets[name], bgr, found, names)
         advance()
 
 
@@ -208,14 +208,14 @@ def _detect_in_video(
         )
 
 
-def _frames(video: Video) -> Iterator[_Picture]:
+def _frames(video: Video) -> Iterator[_Image]:
     return (bgr for _, bgr in ImageSource(str(video.path)))
 
 
 def _summary_text(summary: dict[str, Any]) -> str:
     lines = [
         f'{summary["detections"]} detections in {summary["pictures_with_detections"]} of '
-        f'{summary["pictures"]} pictures, score > {summary["confidence_threshold"]:g}'
+        f'{summary["pictures"]} images, score > {summary["confidence_threshold"]:g}'
     ]
     width = max(map(len, summary['classes']), default=0)
     lines += [f'  {name:<{width}}  {count:>6}' for name, count in summary['classes'].items()]
@@ -234,11 +234,11 @@ def _parser() -> argparse.ArgumentParser:
         nargs='+',
         required=True,
         metavar='SOURCE',
-        help='folders, patterns, picture and video files',
+        help='folders, patterns, image and video files',
     )
     add('--output', type=user_path, required=True, metavar='DIR', help='folder of the results')
     add('--overwrite', action='store_true', help='replace results of an earlier run')
-    add('--no-pictures', action='store_true', help='write no annotated pictures and videos')
+    add('--no-pictures', action='store_true', help='write no annotated images and videos')
     add(
         '--classes',
         nargs='+',

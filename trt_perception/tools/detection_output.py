@@ -1,4 +1,4 @@
-"""What detect_images writes: annotated pictures and videos, COCO's JSON, a summary."""
+"""What detect_images writes: annotated images and videos, COCO's JSON, a summary."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from trt_perception.evaluation.coco import coco_rows
 from trt_perception.files.atomic_files import make_folder
 from trt_perception.images.drawing import draw_detections
 
-__all__ = ['Results', 'VideoOutput', 'write_picture']
+__all__ = ['Results', 'VideoOutput', 'write_image']
 
-_Picture = npt.NDArray[np.uint8]
+_Image = npt.NDArray[np.uint8]
 _JPEG_QUALITY: Final = [cv2.IMWRITE_JPEG_QUALITY, 92]
 
 
 class Results:
-    """Detections of many pictures in COCO's form, images and categories with them.
+    """Detections of many images in COCO's form, images and categories with them.
 
     A category's id is the class's index plus 1: to some readers 0 is the background.
 
@@ -49,7 +49,7 @@ class Results:
         return len(self._images)
 
     def add(self, file_name: str, size_wh: tuple[int, int], found: Detections) -> None:
-        """Add the detections of one picture or frame, in its pixels."""
+        """Add the detections of one image or frame, in its pixels."""
         image_id = len(self._images) + 1
         self._images.append(
             {'id': image_id, 'file_name': file_name, 'width': size_wh[0], 'height': size_wh[1]}
@@ -61,7 +61,7 @@ class Results:
         self._with += bool(len(found))
 
     def dataset(self) -> dict[str, Any]:
-        """Return what COCO calls a dataset; each annotation has a score besides."""
+        """Return what COCO calls a dataset; each annotation also has a score."""
         return {
             'info': self._info,
             'images': self._images,
@@ -84,14 +84,12 @@ class Results:
         }
 
 
-def write_picture(
-    path: Path, bgr: _Picture, found: Detections, class_names: Sequence[str]
-) -> None:
-    """Draw detections and write the picture whole or not at all.
+def write_image(path: Path, bgr: _Image, found: Detections, class_names: Sequence[str]) -> None:
+    """Draw detections and write the image whole or not at all.
 
     Args:
         path: its suffix says the format; its folder is made.
-        bgr: uint8 (height, width, 3), BGR; drawn upon.
+        bgr: uint8 (height, width, 3), BGR; it is drawn on.
         found: in its pixels.
         class_names: of the model.
 
@@ -130,7 +128,7 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
         self._size = (0, 0)
         self._written = 0
 
-    def add(self, bgr: _Picture, found: Detections) -> None:
+    def add(self, bgr: _Image, found: Detections) -> None:
         """Draw upon a frame, uint8 (height, width, 3), BGR, and write it.
 
         Raises:
@@ -205,5 +203,5 @@ def _frames_in(path: Path, most: int) -> int:
 
 
 def _temporary(path: Path) -> Path:
-    """Return a hidden name beside the target, with its suffix, which says the format."""
+    """Return a hidden name next to the target, with its suffix, which says the format."""
     return path.with_name(f'.{os.getpid()}.{path.name}')

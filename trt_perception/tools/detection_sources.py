@@ -47,20 +47,20 @@ class Plan:
 
     Attributes:
         folder: where everything is written.
-        pictures: name in the results and file.
+        images: name in the results and file.
         videos: likewise.
-        targets: annotated picture or video by that name; empty where none is wanted.
+        targets: annotated image or video by that name; empty where none is wanted.
     """
 
     folder: Path
-    pictures: tuple[tuple[str, Path], ...]
+    images: tuple[tuple[str, Path], ...]
     videos: tuple[tuple[str, Video], ...]
     targets: dict[str, Path]
 
     @property
     def total(self) -> int:
-        """Pictures and frames, as far as the videos say."""
-        return len(self.pictures) + sum(video.frames for _, video in self.videos)
+        """Images and frames, as far as the videos say."""
+        return len(self.images) + sum(video.frames for _, video in self.videos)
 
 
 def make_plan(sources: Sequence[str], folder: Path, *, draw: bool, overwrite: bool) -> Plan:
@@ -70,22 +70,22 @@ def make_plan(sources: Sequence[str], folder: Path, *, draw: bool, overwrite: bo
     them have in common.
 
     Args:
-        sources: folders, glob patterns, picture and video files.
+        sources: folders, glob patterns, image and video files.
         folder: may be missing.
-        draw: annotated pictures are wanted.
+        draw: annotated images are wanted.
         overwrite: results of an earlier run may be replaced.
 
     Raises:
-        ConfigError: a source has no pictures, or a target exists.
+        ConfigError: a source has no images, or a target exists.
     """
     files = list(dict.fromkeys(Path(os.path.abspath(p)) for s in sources for p in _files(s)))
     common = os.path.commonpath([file.parent for file in files])
     named = [(Path(os.path.relpath(file, common)).as_posix(), file) for file in files]
-    pictures = [(name, file) for name, file in named if not _is_video(file)]
+    images = [(name, file) for name, file in named if not _is_video(file)]
     videos = [(name, _open_video(file)) for name, file in named if _is_video(file)]
     targets = {name: folder / (name + _suffix(file)) for name, file in named} if draw else {}
     _check_targets(folder, [*targets.values()], [file for _, file in named], overwrite)
-    return Plan(folder, tuple(pictures), tuple(videos), targets)
+    return Plan(folder, tuple(images), tuple(videos), targets)
 
 
 def _files(source: str) -> Iterator[Path]:

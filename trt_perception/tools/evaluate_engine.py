@@ -26,9 +26,9 @@ from trt_perception.evaluation.compare import ModelAccuracy
 from trt_perception.evaluation.compare import accuracy_report
 from trt_perception.evaluation.compare import evaluate_model
 from trt_perception.evaluation.dataset import Dataset
-from trt_perception.evaluation.pictures import write_worst
 from trt_perception.evaluation.plots import plot_accuracy
 from trt_perception.evaluation.run import open_for_evaluation
+from trt_perception.evaluation.worst_images import write_worst
 from trt_perception.files.atomic_files import make_folder
 from trt_perception.files.atomic_files import write_json
 from trt_perception.files.plot_files import check_plot
@@ -57,17 +57,17 @@ examples:
   evaluate_engine --engine fp32.engine int8.engine --images val --annotations val.json \\
       --json accuracy.json --plot accuracy.png --worst mistakes
   evaluate_engine --engine model.onnx --images val --annotations val.json --allow-subset
-  evaluate_engine --engine fp32.engine fp16.engine --images pictures
+  evaluate_engine --engine fp32.engine fp16.engine --images photos
 
-mAP is COCO's: IoU 0.50 to 0.95, the 100 best detections of each category in each picture, all
+mAP is COCO's: IoU 0.50 to 0.95, the 100 best detections of each category in each image, all
 scores above 0.001; by pycocotools. Precision, recall, mistakes and agreement are at --confidence.
 F1 is the share of all detections of two models that pair up, at IoU 0.5 and of one class; "max
 score diff" is how far the scores of the worst pair are apart.
-Latency is of one picture, from preprocessing to boxes; of a model that takes several at once, a
-picture's share. For mAP, boxes are decoded on the
-host from a score of 0.001 on; benchmark_engine measures what a node does.
+Latency is of one image, from preprocessing to boxes; of a model that takes several at once, an
+image's share. For mAP, boxes are decoded on the host from a score of 0.001 on; benchmark_engine
+measures what a node does.
 Without --annotations, models are compared with the first one only.
-Classes and categories are matched by name, pictures by file_name.
+Classes and categories are matched by name, images by file_name.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
@@ -262,8 +262,8 @@ def _save_worst(model: ModelAccuracy, dataset: Dataset, folder: Path, count: int
         count,
     )
     if written:
-        return f'saved {len(written) - 1} pictures with mistakes, all of them in {written[0]}'
-    return f'{model.name}: no picture has a mistake'
+        return f'saved {len(written) - 1} images with mistakes, all of them in {written[0]}'
+    return f'{model.name}: no image has a mistake'
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -282,7 +282,7 @@ def _parser() -> argparse.ArgumentParser:
         type=user_path,
         required=True,
         metavar='DIR',
-        help='pictures in this folder and below',
+        help='images in this folder and below',
     )
     add('--annotations', type=user_path, metavar='FILE', help='what is to be found, as COCO JSON')
     add(
@@ -299,7 +299,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         '--allow-missing',
         action='store_true',
-        help='leave annotated pictures out that have no file',
+        help='leave annotated images out that have no file',
     )
     _add_output(parser)
     add_model_arguments(parser)
@@ -320,7 +320,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         '--worst',
         type=user_path,
         metavar='DIR',
-        help='draw the pictures with most mistakes; replaces those that an earlier run drew there',
+        help='draw the images with most mistakes; replaces those that an earlier run drew there',
     )
     add(
         '--worst-count',

@@ -34,8 +34,8 @@ def report_text(report: AccuracyReport, *, all_classes: bool = False) -> str:
 def _heading(report: AccuracyReport) -> str:
     metrics = report.models[0].metrics
     if metrics is None:
-        return f'{report.images} pictures without annotations'
-    return f'{report.images} pictures, {metrics.objects} objects, {report.annotations}'
+        return f'{report.images} images without annotations'
+    return f'{report.images} images, {metrics.objects} objects, {report.annotations}'
 
 
 def _metrics_table(report: AccuracyReport) -> str:
@@ -152,6 +152,6 @@ def _figure(value: float | None, digits: int = 3) -> str:
 def _change(value: float | None, first: float | None) -> str:
     if value is None or first is None:
         return ''
-    # A digit more than the figures: 0.000 would look wrong beside two that are not the same.
+    # A digit more than the figures: 0.000 would look wrong next to two that differ.
     text = f'{value - first:+.4f}'
     return '0.0000' if float(text) == 0 else text

@@ -98,7 +98,7 @@ def update_manifest(report: EngineReport) -> dict[str, int]:
     """Write the precision of the layers, as built, into the manifest; return what was written.
 
     Raises:
-        EngineError: the engine was not loaded or tells no types, its manifest has no place for
+        EngineError: the engine was not loaded or has no types, its manifest has no place for
             them, or it mostly lacks the precision that was asked for.
         ConfigError: the manifest cannot be written.
     """
@@ -124,20 +124,20 @@ def update_manifest(report: EngineReport) -> dict[str, int]:
         )
     precision = dataclasses.replace(manifest.build.precision, as_built=counts)
     build = dataclasses.replace(manifest.build, precision=precision)
-    # First written, then judged: the manifest tells the truth of a bad engine too.
+    # First written, then judged: the manifest is true of a bad engine too.
     write_manifest(_manifest_file(path), dataclasses.replace(manifest, build=build))
     raise_if_lost(check_precision(report.facts.layers, precision.asked), str(path))
     return counts
 
 
 def _manifest_file(engine: Path) -> Path:
-    """Return where read_model_file found it: beside the name, else beside what it links to."""
-    beside = manifest_path(engine)
-    return beside if beside.exists() else manifest_path(engine.resolve())
+    """Return where read_model_file found it: next to the name, else next to what it links to."""
+    path = manifest_path(engine)
+    return path if path.exists() else manifest_path(engine.resolve())
 
 
 def _look(report: EngineReport, options: argparse.Namespace) -> EngineReport:
-    """Add what the engine tells on a GPU, where there is one and it is wanted."""
+    """Add what is known of the loaded engine, where there is a GPU and it is wanted."""
     if options.no_gpu:
         return dataclasses.replace(report, why_no_facts='--no-gpu')
     try:

@@ -50,7 +50,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         type=at_least(1),
         default=defaults.max_detections,
         metavar='N',
-        help=f'in one picture, best scores first (default: {defaults.max_detections})',
+        help=f'in one image, best scores first (default: {defaults.max_detections})',
     )
     add('--device', type=at_least(0), default=0, metavar='N', help='CUDA device (default: 0)')
     add(

@@ -1,6 +1,6 @@
 """Standard output and error that fail in words: a full disk behind ``>`` must stop no work.
 
-Without this a print raises in the middle of whatever it tells about, or Python ends with exit
+Without this a print raises in the middle of whatever it reports, or Python ends with exit
 code 120 and a message that names nothing.
 """
 

@@ -1,4 +1,4 @@
-"""The pictures with most mistakes, drawn: what was missed, is false or has the wrong class."""
+"""The images with most mistakes, drawn: what was missed, is false or has the wrong class."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from trt_perception.images.drawing import draw_box
 
 __all__ = ['COLORS', 'draw_mistakes', 'write_worst']
 
-_Picture = npt.NDArray[np.uint8]
+_Image = npt.NDArray[np.uint8]
 
-#: BGR; told apart by colour-blind people too (Okabe and Ito, 2008).
+#: BGR; distinct for colour-blind people too (Okabe and Ito, 2008).
 COLORS: Final[Mapping[str, tuple[int, int, int]]] = {
     'right': (115, 158, 0),
     'wrong class': (233, 180, 86),
@@ -46,20 +46,20 @@ _FONT: Final = cv2.FONT_HERSHEY_SIMPLEX
 
 
 def draw_mistakes(
-    bgr: _Picture,
+    bgr: _Image,
     mistakes: ImageErrors,
     found: Detections,
     truth: Sequence[TrueBox],
     class_names: Sequence[str],
     categories: Mapping[int, str],
-) -> _Picture:
-    """Return the picture with what is right and what is not, and a legend below.
+) -> _Image:
+    """Return the image with what is right and what is not, and a legend below.
 
     Args:
         bgr: uint8 (height, width, 3), BGR; not changed.
         mistakes: what is right and what is not.
-        found: in the picture's pixels.
-        truth: the picture's objects.
+        found: in the image's pixels.
+        truth: the image's objects.
         class_names: of the model.
         categories: names by id.
     """
@@ -92,31 +92,31 @@ def draw_mistakes(
 
 def write_worst(
     folder: Path,
-    pictures: Sequence[tuple[Path, ImageErrors, Detections, Sequence[TrueBox]]],
+    images: Sequence[tuple[Path, ImageErrors, Detections, Sequence[TrueBox]]],
     class_names: Sequence[str],
     categories: Mapping[int, str],
     count: int,
 ) -> list[Path]:
-    """Draw the pictures with most mistakes, and all of them in one.
+    """Draw the images with most mistakes, and all of them in one.
 
     Args:
         folder: made where it is missing; what an earlier call wrote there is removed, as its
             ``pictures.json`` says.
-        pictures: file, mistakes, detections, objects.
+        images: file, mistakes, detections, objects.
         class_names: of the model.
         categories: names by id.
-        count: how many at most; a picture without a mistake is none of them.
+        count: how many at most; an image without a mistake is none of them.
 
     Returns:
         What was written: ``montage.jpg`` first, then from the worst on; empty without mistakes.
 
     Raises:
         ConfigError: the folder cannot be made, or what is there not be removed.
-        WriteError: a picture cannot be written.
-        ImageError: a picture cannot be read again.
+        WriteError: an image cannot be written.
+        ImageError: an image cannot be read again.
     """
     _remove_earlier(folder)
-    worst = sorted((p for p in pictures if len(p[1])), key=lambda p: (-len(p[1]), p[0].name))
+    worst = sorted((p for p in images if len(p[1])), key=lambda p: (-len(p[1]), p[0].name))
     worst = worst[:count]
     if not worst:
         return []
@@ -139,7 +139,7 @@ def _list_files(folder: Path, files: Sequence[Path]) -> None:
 
 
 def _remove_earlier(folder: Path) -> None:
-    """Remove the pictures that are listed, so that those of two runs do not mix."""
+    """Remove the images that are listed, so that those of two runs do not mix."""
     listed = folder / _LIST
     content = read_json(listed, _LIST_MAX_BYTES) if listed.exists() else {}
     names = content.get('files') if isinstance(content, dict) else None
@@ -152,7 +152,7 @@ def _remove_earlier(folder: Path) -> None:
         raise ConfigError(str(folder), f'cannot be written: {error.strerror}') from error
 
 
-def _legend(width: int, counts: Mapping[str, int]) -> _Picture:
+def _legend(width: int, counts: Mapping[str, int]) -> _Image:
     """Return one line that says what the colours mean: uint8 (h, width, 3)."""
     size = 0.5 if width >= 480 else 0.4
     strip = np.full((28, width, 3), 32, np.uint8)
@@ -165,14 +165,14 @@ def _legend(width: int, counts: Mapping[str, int]) -> _Picture:
     return strip
 
 
-def _scale(bgr: _Picture) -> float:
+def _scale(bgr: _Image) -> float:
     """Return a factor that makes labels legible and files small."""
     height, width = bgr.shape[:2]
     enlarged = max(1.0, _SHORTEST_SIDE / min(width, height))
     return min(enlarged, _LONGEST_SIDE / max(width, height))
 
 
-def _resized(bgr: _Picture, scale: float) -> _Picture:
+def _resized(bgr: _Image, scale: float) -> _Image:
     if scale == 1:
         return bgr.copy()
     size = max(1, round(bgr.shape[1] * scale)), max(1, round(bgr.shape[0] * scale))
@@ -180,8 +180,8 @@ def _resized(bgr: _Picture, scale: float) -> _Picture:
     return cv2.resize(bgr, size, interpolation=method).astype(np.uint8, copy=False)
 
 
-def _cell(bgr: _Picture, name: str) -> _Picture:
-    """Return the picture on a dark field of one size, its name above."""
+def _cell(bgr: _Image, name: str) -> _Image:
+    """Return the image on a dark field of one size, its name above."""
     width, height = _CELL
     cell = np.full((height, width, 3), 16, np.uint8)
     small = _resized(bgr, min((width - 8) / bgr.shape[1], (height - 28) / bgr.shape[0]))
@@ -191,7 +191,7 @@ def _cell(bgr: _Picture, name: str) -> _Picture:
     return cell
 
 
-def _grid(cells: Sequence[_Picture]) -> _Picture:
+def _grid(cells: Sequence[_Image]) -> _Image:
     columns = min(len(cells), max(1, math.ceil(math.sqrt(len(cells)))))
     rows = math.ceil(len(cells) / columns)
     empty = np.full_like(cells[0], 16)
@@ -202,6 +202,6 @@ def _grid(cells: Sequence[_Picture]) -> _Picture:
     return np.concatenate(lines)
 
 
-def _write(path: Path, bgr: _Picture) -> None:
+def _write(path: Path, bgr: _Image) -> None:
     content = cv2.imencode('.jpg', bgr, [cv2.IMWRITE_JPEG_QUALITY, 92])[1].tobytes()
     write_together({path: content})
