@@ -288,7 +288,7 @@ def test_a_name_that_two_files_have(tmp_path):
 def test_images_without_a_file(tmp_path):
     annotations = annotated(tmp_path, *(f'{letter}.png' for letter in 'abcdefg'))
     paths = [tmp_path / 'a.png', tmp_path / 'b.png', tmp_path / 'z.png']
-    with pytest.raises(ConfigError, match=r'5 of the 7 images .* c.png, d.png, e.png …'):
+    with pytest.raises(ConfigError, match=r'5 of the 7 images .* c.png, d.png, e.png and 2 more'):
         match_images(annotations, paths)
     pairs = match_images(annotations, paths, allow_missing=True)
     assert [path.name for _, path in pairs] == ['a.png', 'b.png']

@@ -1,9 +1,9 @@
 """When measurements end: frames, seconds, Ctrl-C; and what is said until then."""
 
+import contextlib
 import json
 import signal
 import subprocess
-from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -23,12 +23,11 @@ from trt_perception.benchmarking.frames import load_frames
 from trt_perception.benchmarking.frames import shipped_scenes
 from trt_perception.benchmarking.measure import detect_all
 from trt_perception.benchmarking.measure import measure_pipeline
-from trt_perception.benchmarking.model import BenchmarkOptions
 from trt_perception.benchmarking.pace import BenchmarkProgress
 from trt_perception.benchmarking.pace import Pace
 from trt_perception.benchmarking.pace import stopped_by_interrupt
 from trt_perception.config import Thresholds
-from trt_perception.tools.benchmark_engine import benchmark_models
+from trt_perception.tools import benchmark_engine
 
 
 @pytest.fixture
@@ -142,15 +141,21 @@ def test_a_pipeline_that_is_stopped_ends_whole(clock, depth):
     assert detect_all(pipeline, frames, Thresholds(), pace) == []
 
 
-def test_nothing_is_measured_that_was_stopped_before(tmp_path):
-    pace = Pace(10)
-    pace.stopped = True
-    options = BenchmarkOptions(count=10)
-    frames = load_frames('', (64, 48), 'bgr8', 2)
-    models = [SimpleNamespace(is_onnx=True)]
-    report = benchmark_models(models, frames, options, pace=pace, finished=lambda _: None)
-    assert report.models == ()
-    assert report.partial
+def test_nothing_is_measured_that_was_stopped_before(tmp_path, monkeypatch, capsys):
+    @contextlib.contextmanager
+    def stopped(pace):
+        pace.stopped = True
+        yield
+
+    monkeypatch.setattr(benchmark_engine, 'stopped_by_interrupt', stopped)
+    path, saved = write_model(tmp_path, outputs=OUTPUTS), tmp_path / 'result.json'
+    assert benchmark_engine.main([str(path), '--size', '64x48', '--json', str(saved)]) == 130
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == (
+        '',
+        'benchmark_engine: interrupted; nothing was measured\n',
+    )
+    assert not saved.exists()
 
 
 @pytest.fixture
@@ -234,8 +239,6 @@ def test_seconds_are_kept(model, tmp_path):
     [([], 10, 1000), (['--frames', 5], None, 5), (['--frames', 5, '--seconds', 3], 3, 5)],
 )
 def test_frames_that_were_asked_for_are_not_cut_off(model, given, seconds, frames):
-    from trt_perception.tools import benchmark_engine
-
     options = benchmark_engine._parser().parse_args([str(model), *map(str, given)])
     wanted = benchmark_engine._prepare(options)[3]
     assert (wanted.seconds, wanted.count) == (seconds, frames)
@@ -285,8 +288,6 @@ def test_nms_has_something_to_do(tmp_path):
 
 
 def test_a_model_that_finds_nothing_is_told(model, capsys):
-    from trt_perception.tools import benchmark_engine
-
     given = [str(model), '--frames', '1', '--size', '64x48']
     assert benchmark_engine.main([*given, '--confidence', '1']) == 0
     assert 'NMS were timed with nothing to do; give images' in capsys.readouterr().out

@@ -145,9 +145,12 @@ def test_a_report_beside_an_engine_that_cannot_be_written(tmp_path, monkeypatch,
         raise WriteError(f'{next(iter(files))}: cannot be written: No space left on device')
 
     monkeypatch.setattr(build_engine, 'write_together', full)
-    assert not build_engine._saved(tmp_path / 'r.json', b'{}')
+    monkeypatch.setattr(build_engine, '_build', lambda *_: None)
+    model = write_tiny_model(tmp_path / 'tiny.onnx')
+    given = ['--onnx', str(model), '--json', str(tmp_path / 'r.json')]
+    assert build_engine.main(given) == 1
     said = capsys.readouterr().err
-    assert 'build_engine: the report was not saved: ' in said
+    assert 'build_engine: not saved: ' in said
     assert 'No space left' in said
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Sequence
 from pathlib import Path
 from pathlib import PurePosixPath
@@ -16,6 +15,7 @@ from trt_perception.errors import ImageError
 from trt_perception.evaluation.coco import Annotations
 from trt_perception.evaluation.coco import CocoImage
 from trt_perception.images.picture_files import read_picture
+from trt_perception.plain_text import listed
 
 __all__ = ['match_images', 'read_image']
 
@@ -113,18 +113,13 @@ def _missing(
     if len(missing) < total:
         return ConfigError(
             str(annotations.path),
-            f'{len(missing)} of the {total} images in it have no file: {_examples(missing)}',
+            f'{len(missing)} of the {total} images in it have no file: {listed(missing, _SHOWN)}',
             fix='add them, or give evaluate_engine --allow-missing',
         )
-    there = _examples(path.name for path in images)
+    there = listed([path.name for path in images], _SHOWN)
     return ConfigError(
         str(annotations.path),
-        f'none of the {total} images in it has a file: it names {_examples(missing)}, the '
+        f'none of the {total} images in it has a file: it names {listed(missing, _SHOWN)}, the '
         f'{len(images)} files given are {there}',
         fix='give the folder of the annotated images',
     )
-
-
-def _examples(names: Iterable[str]) -> str:
-    names = list(names)
-    return ', '.join(names[:_SHOWN]) + (' …' if len(names) > _SHOWN else '')

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,10 +83,7 @@ class Mistakes:
         return {
             'precision': self.precision,
             'recall': self.recall,
-            'right': self.right,
-            'wrong_class': self.wrong_class,
-            'false': self.false,
-            'missed': self.missed,
+            **asdict(self),
             'confusions': [
                 {'is': one, 'taken_for': other, 'count': count}
                 for one, other, count in self.confusions

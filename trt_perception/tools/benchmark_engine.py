@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable
 from collections.abc import Sequence
 from dataclasses import asdict
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ from trt_perception.tools.running import run_tool
 from trt_perception.tools.running import say
 from trt_perception.tools.running import tool_parser
 
-__all__ = ['BenchmarkReport', 'benchmark_models', 'main']
+__all__ = ['BenchmarkReport', 'main']
 
 # More bytes than caches hold, as a rule, and an image in flight is not the next one.
 _PROVIDERS: Final = {'cpu': CPU, 'cuda': 'CUDAExecutionProvider'}
@@ -98,54 +97,6 @@ class BenchmarkReport:
     partial: bool
 
 
-def benchmark_models(
-    models: Sequence[ModelFile],
-    frames: Sequence[Frame],
-    options: BenchmarkOptions,
-    *,
-    pace: Pace,
-    finished: Callable[[ModelReport], None],
-    encodings: Sequence[Frame] = (),
-) -> BenchmarkReport:
-    """Measure models one after the other, on the same frames.
-
-    Args:
-        models: engines and ONNX files.
-        frames: taken in turn.
-        options: what is measured.
-        pace: says when each measurement ends.
-        finished: called with each model's figures as soon as they are there.
-        encodings: a frame of each encoding to be compared, for engines.
-
-    Raises:
-        EngineError: a model cannot be run.
-        CudaError: a CUDA call failed.
-    """
-    date = datetime.now(timezone.utc).isoformat(timespec='seconds')
-    reports, detections = [], []
-    for model in models:
-        measured = None if pace.stopped else measure_model(model, frames, options, pace, encodings)
-        if measured is None:
-            break
-        reports.append(measured[0])
-        detections.append(measured[1])
-        finished(measured[0])
-    on_gpu = any(not model.is_onnx for model in models)
-    return BenchmarkReport(
-        date=date,
-        machine=machine_facts(options.parameters.device_id if on_gpu else None),
-        options=options,
-        pictures=tuple(f'{f.width}x{f.height} {f.format.name}' for f in frames),
-        models=tuple(reports),
-        agreement=tuple(
-            compare_runs(detections[0], other, ()) if detections[0] and other else None
-            for other in detections[1:]
-            if options.depths
-        ),
-        partial=pace.stopped,
-    )
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     interrupted = 'interrupted; nothing was saved'
@@ -189,7 +140,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
 
 def _run(job: _Job, options: argparse.Namespace) -> int:
     """Measure, print each model's tables, and save what was asked for; return the exit code."""
-    report = _measure(*job)
+    report = _measure(job)
     saver = Saver('benchmark_engine')
     if report.models and options.json:
         agreement = [one and one.as_dict() for one in report.agreement]
@@ -204,30 +155,42 @@ def _run(job: _Job, options: argparse.Namespace) -> int:
     return int(saver.failed)
 
 
-def _measure(
-    models: Sequence[ModelFile],
-    frames: Sequence[Frame],
-    encodings: Sequence[Frame],
-    options: BenchmarkOptions,
-) -> BenchmarkReport:
-    """Measure, say how far it has come, and print each model's tables."""
+def _measure(job: _Job) -> BenchmarkReport:
+    """Measure models one after the other, on the same frames, and print each one's tables."""
+    models, frames, encodings, options = job
+    date = datetime.now(timezone.utc).isoformat(timespec='seconds')
+    reports, detections = [], []
     steps = sum(1 + (bool(options.depths) if m.is_onnx else len(options.depths)) for m in models)
     with BenchmarkProgress(steps) as progress:
         pace = Pace(options.count, options.warmup, options.seconds, progress)
-
-        def finished(report: ModelReport) -> None:
-            progress.clear()
-            print(plain(model_text(report), None), flush=True)
-
         with stopped_by_interrupt(pace):
-            report = benchmark_models(
-                models, frames, options, pace=pace, finished=finished, encodings=encodings
-            )
-    for model, agreement in zip(report.models[1:], report.agreement, strict=bool(options.depths)):
-        if agreement is not None:
-            found = agreement_text(agreement)
-            print(plain(f'{model.file} against {report.models[0].file}: {found}'))
-    return report
+            for model in models:
+                if pace.stopped:
+                    break
+                measured = measure_model(model, frames, options, pace, encodings)
+                if measured is None:
+                    break
+                reports.append(measured[0])
+                detections.append(measured[1])
+                progress.clear()
+                print(plain(model_text(measured[0]), None), flush=True)
+    agreement = tuple(
+        compare_runs(detections[0], other, ()) if detections[0] and other else None
+        for other in detections[1:]
+    )
+    for report, one in zip(reports[1:], agreement, strict=True):
+        if one is not None:
+            print(plain(f'{report.file} against {reports[0].file}: {agreement_text(one)}'))
+    on_gpu = any(not model.is_onnx for model in models)
+    return BenchmarkReport(
+        date=date,
+        machine=machine_facts(options.parameters.device_id if on_gpu else None),
+        options=options,
+        pictures=tuple(f'{f.width}x{f.height} {f.format.name}' for f in frames),
+        models=tuple(reports),
+        agreement=agreement if options.depths else (),
+        partial=pace.stopped,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

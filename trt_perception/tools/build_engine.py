@@ -19,11 +19,11 @@ from tqdm import tqdm
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.errors import TrtPerceptionError
-from trt_perception.errors import WriteError
 from trt_perception.files.atomic_files import write_together
 from trt_perception.interruption import ENDING_SIGNALS
 from trt_perception.interruption import Interruption
 from trt_perception.plain_text import plain
+from trt_perception.tools.running import Saver
 from trt_perception.tools.running import say
 from trt_perception.tools.running import tool_parser
 
@@ -105,7 +105,6 @@ def _run(given: Sequence[str]) -> int:
     parsed = _parser().parse_args(given)
     report = BuildReport()
     json_file = None
-    failed = False
     try:
         options = load_options(parsed.config, given_options(parsed))
         check_report(options)
@@ -123,9 +122,10 @@ def _run(given: Sequence[str]) -> int:
         _say(f'interrupted; {engine}' + (f'; {json_file} says how far it came' * bool(json_file)))
         return 130
     finally:
-        if json_file is not None and not _saved(json_file, report.json_text()):
-            failed = True
-    return int(failed)
+        saver = Saver('build_engine')
+        if json_file is not None:
+            saver.save(json_file, lambda: write_together({json_file: report.json_text()}))
+    return int(saver.failed)
 
 
 def _build(options: Any, report: Any) -> None:
@@ -152,16 +152,6 @@ def _build(options: Any, report: Any) -> None:
 
         build(options, report, progress, ended)
     print(f'\n{plain(report.text(), None)}')
-
-
-def _saved(path: Path, content: bytes) -> bool:
-    """Write the report; that it cannot be written must not hide what became of the engine."""
-    try:
-        write_together({path: content})
-    except WriteError as error:
-        _say(f'the report was not saved: {error}')
-        return False
-    return True
 
 
 def _parser() -> argparse.ArgumentParser:

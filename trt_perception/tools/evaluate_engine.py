@@ -37,6 +37,7 @@ from trt_perception.model.model_file import ModelFile
 from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.plain_text import listed
 from trt_perception.plain_text import plain
 from trt_perception.tools.arguments import at_least
 from trt_perception.tools.arguments import check_output_file
@@ -47,6 +48,7 @@ from trt_perception.tools.model_arguments import add_model_arguments
 from trt_perception.tools.model_arguments import detector_config
 from trt_perception.tools.running import Saver
 from trt_perception.tools.running import run_tool
+from trt_perception.tools.running import say
 from trt_perception.tools.running import tool_parser
 
 __all__ = ['main']
@@ -105,9 +107,8 @@ def _prepare(options: argparse.Namespace) -> _Job:
     images = find_images(options.images, subfolders=True)
     dataset = Dataset.of(images, options.annotations, allow_missing=options.allow_missing)
     if missing := dataset.missing:
-        first = ', '.join(missing[:5]) + (', …' if len(missing) > 5 else '')
-        sentence = f'annotated images without a file, left out ({len(missing)}): {first}'
-        print(plain(sentence), file=sys.stderr)
+        found = f'annotated images without a file, left out ({len(missing)}): {listed(missing)}'
+        say('evaluate_engine', found)
     names = _names(options.engine)
     models = {name: read_model_file(path) for name, path in names.items()}
     configs = {name: detector_config(options, path) for name, path in names.items()}
