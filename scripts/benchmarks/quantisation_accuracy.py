@@ -87,12 +87,10 @@ def main():
         }
         with tqdm(total=len(images) * (1 + len(candidates)), unit='image') as bar:
             report = compare_models(
-                reference,
-                candidates,
+                {'fp32': reference, **candidates},
                 images,
                 arguments.held_out / 'truth.json',
                 progress=lambda _name, done, _total: bar.update(done > 0),
-                reference_name='fp32',
             )
     print(f'| | mAP50-95 | mAP50 |\n|---|---|---|   ({len(images)} images)')
     for measured in report.models:

@@ -81,8 +81,10 @@ def test_int8_finds_what_fp32_finds_on_held_out_scenes(tmp_path, digits, quantis
     int8 = quantised_digits['int8'].model
     strong = convert_precision(int8, 'int8', strongly_typed=True).model
     report = compare_models(
-        opened(tmp_path, 'fp32', digits),
-        {'int8_fp16': opened(tmp_path, 'int8_fp16', in_float32(strong))},
+        {
+            'fp32': opened(tmp_path, 'fp32', digits),
+            'int8_fp16': opened(tmp_path, 'int8_fp16', in_float32(strong)),
+        },
         sorted((ROOT / 'demo/scenes').glob('*.jpg')),
         ROOT / 'demo/truth.json',
         progress=lambda _name, _done, _count: None,

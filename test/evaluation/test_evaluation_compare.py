@@ -116,8 +116,7 @@ def test_models_with_annotations(tmp_path):
     steps = []
     reference = WrittenModel(perfect)
     report = compare_models(
-        reference,
-        models,
+        {'reference': reference, **models},
         pictures(tmp_path, 2),
         written(tmp_path, truth(boxes)),
         progress=lambda *step: steps.append(step),
@@ -148,12 +147,10 @@ def test_models_without_annotations(tmp_path):
     reference = WrittenModel({0: found(('cat', 0.9, BOX), ('dog', 0.1, BOX))})
     other = WrittenModel({0: found(('cat', 0.3, NEAR)), 1: found(('cat', 0.3, BOX))})
     report = compare_models(
-        reference,
-        {'other': other},
+        {'fp32': reference, 'other': other},
         pictures(tmp_path, 2),
         progress=quiet,
         thresholds=Thresholds(0.2, 0.5),
-        reference_name='fp32',
     )
     assert report.annotations is None
     assert report.difference('other') == {}
@@ -166,8 +163,8 @@ def test_models_without_annotations(tmp_path):
 
 
 def test_nothing_found_is_no_drop(tmp_path):
-    models = WrittenModel({}), {'other': WrittenModel({})}
-    report = compare_models(*models, pictures(tmp_path, 1), progress=quiet)
+    models = {'reference': WrittenModel({}), 'other': WrittenModel({})}
+    report = compare_models(models, pictures(tmp_path, 1), progress=quiet)
     assert report.drop('other') == 0
 
 
@@ -175,7 +172,7 @@ def test_pictures_that_nobody_annotated_are_left_out(tmp_path):
     paths = pictures(tmp_path, 4)
     annotations = written(tmp_path, truth([(1, 'cat', BOX)], images=3))
     model = WrittenModel({1: found(('cat', 0.9, BOX)), 3: found(('cat', 0.95, BOX))})
-    report = compare_models(model, {}, paths[1:], annotations, progress=quiet)
+    report = compare_models({'model': model}, paths[1:], annotations, progress=quiet)
     assert report.images == 2
     assert {number for number, _ in model.asked} == {1, 2}
     assert report.models[0].metrics.figures['mAP'] == pytest.approx(1)
@@ -185,17 +182,17 @@ def test_what_does_not_belong_together(tmp_path):
     paths = pictures(tmp_path, 1)
     annotations = written(tmp_path, truth([(0, 'cat', BOX)]))
     cats = WrittenModel({})
+    models = {'reference': cats, 'other': WrittenModel({}, ('cow',))}
     with pytest.raises(ConfigError, match='other and reference: they have different class names'):
-        compare_models(cats, {'other': WrittenModel({}, ('cow',))}, paths, progress=quiet)
-    with pytest.raises(ConfigError, match='has the name of the reference'):
-        compare_models(cats, {'reference': WrittenModel({})}, paths, progress=quiet)
+        compare_models(models, paths, progress=quiet)
     with pytest.raises(ConfigError, match='images to compare models on: there are none'):
-        compare_models(cats, {}, [], progress=quiet)
+        compare_models({'cats': cats}, [], progress=quiet)
+    wrong = {'wrong': WrittenModel({}, ('Cat', 'dog'))}
     with pytest.raises(ConfigError, match=r"'Cat' \(nearest: 'cat'\)"):
-        compare_models(WrittenModel({}, ('Cat', 'dog')), {}, paths, annotations, progress=quiet)
+        compare_models(wrong, paths, annotations, progress=quiet)
     paths[0].write_bytes(b'no picture')
     with pytest.raises(ImageError, match=r'000\.png: cannot be decoded'):
-        compare_models(cats, {}, paths, progress=quiet)
+        compare_models({'cats': cats}, paths, progress=quiet)
 
 
 def test_progress_can_end_it(tmp_path):
@@ -205,7 +202,7 @@ def test_progress_can_end_it(tmp_path):
 
     model = WrittenModel({})
     with pytest.raises(KeyboardInterrupt):
-        compare_models(model, {}, pictures(tmp_path, 9), progress=interrupt)
+        compare_models({'model': model}, pictures(tmp_path, 9), progress=interrupt)
     assert {number for number, _ in model.asked} == {0, 1}
 
 
@@ -216,8 +213,8 @@ def test_without_pycocotools(tmp_path, monkeypatch):
     annotations = written(tmp_path, truth([(0, 'cat', BOX)]))
     paths = pictures(tmp_path, 1)
     with pytest.raises(ConfigError, match='pip install pycocotools'):
-        compare_models(WrittenModel({}), {}, paths, annotations, progress=quiet)
-    compare_models(WrittenModel({}), {}, paths, progress=quiet)
+        compare_models({'any': WrittenModel({})}, paths, annotations, progress=quiet)
+    compare_models({'any': WrittenModel({})}, paths, progress=quiet)
 
 
 # The digits.

@@ -196,7 +196,7 @@ def test_any_figures_can_be_plotted(tmp_path, count, classes):
         precisions50=dict.fromkeys(names, 1 - recalls),
     )
     path = tmp_path / 'plot.svg'
-    plot_accuracy({f'model {number}': metrics for number in range(count)}, path)
+    plot_accuracy(path, {f'model {number}': metrics for number in range(count)})
     assert path.read_text().rstrip().endswith('</svg>')
     with pytest.raises(WriteError, match=r'gone/plot\.png: '):
-        plot_accuracy({'model': metrics}, tmp_path / 'gone' / 'plot.png')
+        plot_accuracy(tmp_path / 'gone' / 'plot.png', {'model': metrics})

@@ -13,12 +13,12 @@ from trt_perception.files.plot_files import write_figure
 __all__ = ['plot_reports']
 
 
-def plot_reports(reports: Sequence[ModelReport], path: Path) -> None:
+def plot_reports(path: Path, reports: Sequence[ModelReport]) -> None:
     """Draw one row of three diagrams for each model.
 
     Args:
-        reports: at least one.
         path: image to write, as ``check_plot`` wants it; whole or not at all.
+        reports: at least one.
 
     Raises:
         WriteError: it cannot be written.

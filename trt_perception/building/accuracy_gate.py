@@ -67,12 +67,10 @@ def measure_accuracy(
     """
     original, most = state.original, state.options.max_accuracy_drop
     report = compare_models(
-        reference,
-        {_BUILT: built},
+        {original: reference, _BUILT: built},
         state.validation,
         state.options.annotations,
         progress=lambda name, done, total: state.progress(f'running {name}', done, total),
-        reference_name=original,
     )
     agreement = report.agreements[_BUILT]
     assert agreement is not None  # both have one model's class names

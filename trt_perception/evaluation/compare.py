@@ -156,43 +156,33 @@ class AccuracyReport:
 
 
 def compare_models(
-    reference: Pipeline,
-    candidates: Mapping[str, Pipeline],
+    models: Mapping[str, Pipeline],
     images: Sequence[Path],
     annotations: Path | None = None,
     *,
     progress: ModelProgress,
     thresholds: Thresholds = Thresholds(),  # noqa: B008  frozen
-    class_map: Mapping[str, str | None] | None = None,
-    reference_name: str = 'reference',
 ) -> AccuracyReport:
-    """Run models over the same images and compare each with the reference.
+    """Run models over the same images and compare each with the first.
 
     Open them with ``open_for_evaluation``.
 
     Args:
-        reference: what the candidates are held to, often the FP32 model.
-        candidates: by name.
+        models: by name, the reference first, often the FP32 model.
         images: at least one; with annotations, those without an entry are left out.
         annotations: COCO's file; None compares detections with the reference's.
         progress: called with the step and the images done; what it raises ends the comparison.
         thresholds: the node's, for the comparison of detections.
-        class_map: categories of classes that are called otherwise in the annotations.
-        reference_name: of the reference in the report.
 
     Raises:
         ConfigError: images and annotations, or class names, do not belong together.
         ImageError: an image cannot be read.
     """
-    models = {reference_name: reference, **candidates}
-    if len(models) <= len(candidates):
-        raise ConfigError(
-            f'candidate {reference_name!r}', 'has the name of the reference', fix='rename it'
-        )
-    for name, pipeline in candidates.items():
-        if pipeline.spec.class_names != reference.spec.class_names:
+    first = next(iter(models))
+    for name, pipeline in models.items():
+        if pipeline.spec.class_names != models[first].spec.class_names:
             raise ConfigError(
-                f'{name} and {reference_name}',
+                f'{name} and {first}',
                 'they have different class names, so their detections cannot be compared',
                 fix='build both from one model',
             )
@@ -203,7 +193,7 @@ def compare_models(
             name,
             pipeline,
             dataset,
-            dataset.class_map(pipeline.spec.class_names, class_map),
+            dataset.class_map(pipeline.spec.class_names),
             progress=progress,
             thresholds=thresholds,
         )

@@ -19,12 +19,12 @@ __all__ = ['plot_accuracy']
 _MOST_CLASSES: Final = 20
 
 
-def plot_accuracy(models: Mapping[str, Metrics], path: Path) -> None:
+def plot_accuracy(path: Path, models: Mapping[str, Metrics]) -> None:
     """Draw precision over recall at IoU 0.50, and AP50 of each category.
 
     Args:
-        models: figures by name, at least one.
         path: image to write, as ``check_plot`` wants it; whole or not at all.
+        models: figures by name, at least one.
 
     Raises:
         WriteError: it cannot be written.

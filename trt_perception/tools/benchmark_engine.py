@@ -145,9 +145,9 @@ def _run(job: _Job, options: argparse.Namespace) -> int:
     if report.models and options.json:
         agreement = [one and one.as_dict() for one in report.agreement]
         content = {'command': options.command, **asdict(report), 'agreement': agreement}
-        saver.save(options.json, lambda: write_json(options.json, content, indent=2))
+        saver.save(options.json, write_json, content, 2)
     if report.models and options.plot:
-        saver.save(options.plot, lambda: plot_reports(report.models, options.plot))
+        saver.save(options.plot, plot_reports, report.models)
     if report.partial:
         so_far = 'the figures are partial' if report.models else 'nothing was measured'
         say('benchmark_engine', f'interrupted; {so_far}')

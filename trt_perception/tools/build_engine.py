@@ -124,7 +124,7 @@ def _run(given: Sequence[str]) -> int:
     finally:
         saver = Saver('build_engine')
         if json_file is not None:
-            saver.save(json_file, lambda: write_together({json_file: report.json_text()}))
+            saver.save(json_file, lambda path: write_together({path: report.json_text()}))
     return int(saver.failed)
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import sys
 import time
-from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import asdict
 from dataclasses import dataclass
+from dataclasses import field
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from typing import Final
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -79,15 +78,49 @@ _Image = npt.NDArray[np.uint8]
 
 @dataclass
 class _Work:
-    """One run: the model, what it found, and how long it took."""
+    """One run: the model, what it is run on, what it found, and how long it took."""
 
     pipeline: Pipeline
     thresholds: Thresholds
+    plan: Plan
     results: Results
-    seconds: list[float]
-    problems: list[str]
+    bar: tqdm[NoReturn]
+    seconds: list[float] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
-    def detect(
+    def images(self) -> None:
+        """Run the model over all images."""
+        files = [(path, None) for _, path in self.plan.images]
+        decoded = read_ahead(files, self._unreadable)
+        named = ((self.plan.images[index][0], bgr) for index, bgr in decoded)
+        for name, bgr, found in self._detect(named):
+            if name in self.plan.targets:
+                write_image(self.plan.targets[name], bgr, found, self._class_names)
+
+    def video(self, name: str, video: Video) -> None:
+        """Run the model over the frames of a video."""
+        before = len(self.results)
+        target = self.plan.targets.get(name)
+        opened = VideoOutput(target, video.fps, self._class_names) if target else None
+        frames = (bgr for _, bgr in ImageSource(str(video.path)))
+        named = ((f'{name}#{number:06d}', bgr) for number, bgr in enumerate(frames))
+        with opened or contextlib.nullcontext():
+            for _, bgr, found in self._detect(named):
+                if opened is not None:
+                    opened.add(bgr, found)
+        count = len(self.results) - before
+        # Some containers only estimate; a tenth less is no estimate.
+        if count < 0.9 * video.frames:
+            self._problem(
+                f'{video.path}: promises {video.frames} frames, {count} could be decoded: it is '
+                'damaged or cut off'
+            )
+
+    @property
+    def _class_names(self) -> tuple[str, ...]:
+        return self.pipeline.spec.class_names
+
+    def _detect(
         self, images: Iterable[tuple[str, _Image]]
     ) -> Iterator[tuple[str, _Image, Detections]]:
         """Run the model over named images, as many at once as it takes."""
@@ -99,8 +132,13 @@ class _Work:
             for (name, bgr), found in zip(chunk, run, strict=True):
                 self.results.add(name, (bgr.shape[1], bgr.shape[0]), found)
                 yield name, bgr, found
+                self.bar.update()
 
-    def problem(self, message: str) -> None:
+    def _unreadable(self, message: str) -> None:
+        self._problem(message)
+        self.bar.update()
+
+    def _problem(self, message: str) -> None:
         self.problems.append(message)
         tqdm.write(plain(f'detect_images: {message}'), file=sys.stderr)
 
@@ -142,13 +180,13 @@ def _run(job: tuple[ModelFile, DetectorConfig, Plan], options: argparse.Namespac
         for sentence in pipeline.spec.evidence:
             print(plain(sentence), file=sys.stderr)
         warm_up(pipeline)
-        work = _Work(pipeline, thresholds, Results(names, facts), [], [])
         make_folder(plan.folder)
         check_output_folder(plan.folder)
         with tqdm(total=plan.total or None, unit='img', disable=None, leave=False) as bar:
-            _detect_in_images(work, plan, names, bar.update)
+            work = _Work(pipeline, thresholds, plan, Results(names, facts), bar)
+            work.images()
             for name, video in plan.videos:
-                _detect_in_video(work, name, video, plan.targets.get(name), names, bar.update)
+                work.video(name, video)
     latency = Latency.of_seconds(work.seconds).as_dict() if work.seconds else None
     summary: dict[str, Any] = {
         'command': options.command,
@@ -159,57 +197,10 @@ def _run(job: tuple[ModelFile, DetectorConfig, Plan], options: argparse.Namespac
     }
     print(plain(_summary_text(summary), None), flush=True)
     saver = Saver('detect_images')
-    for name, content, indent in (
-        (DETECTIONS, work.results.dataset(), None),
-        (RESULTS, work.results.rows(), None),
-        (SUMMARY, summary, 2),
-    ):
-        path = plan.folder / name
-        saver.save(path, functools.partial(write_json, path, content, indent))
+    saver.save(plan.folder / DETECTIONS, write_json, work.results.dataset())
+    saver.save(plan.folder / RESULTS, write_json, work.results.rows())
+    saver.save(plan.folder / SUMMARY, write_json, summary, 2)
     return 1 if work.problems or saver.failed else 0
-
-
-def _detect_in_images(
-    work: _Work, plan: Plan, names: Sequence[str], advance: Callable[[], object]
-) -> None:
-    def unreadable(message: str) -> None:
-        work.problem(message)
-        advance()
-
-    files = [(path, None) for _, path in plan.images]
-    named = ((plan.images[index][0], bgr) for index, bgr in read_ahead(files, unreadable))
-    for name, bgr, found in work.detect(named):
-        if name in plan.targets:
-            write_image(plan.targets[name], bgr, found, names)
-        advance()
-
-
-def _detect_in_video(
-    work: _Work,
-    name: str,
-    video: Video,
-    target: Path | None,
-    names: Sequence[str],
-    advance: Callable[[], object],
-) -> None:
-    count = 0
-    with VideoOutput(target, video.fps, names) if target else contextlib.nullcontext() as output:
-        frames = ((f'{name}#{number:06d}', bgr) for number, bgr in enumerate(_frames(video)))
-        for _, bgr, found in work.detect(frames):
-            if output is not None:
-                output.add(bgr, found)
-            count += 1
-            advance()
-    # Some containers only estimate; a tenth less is no estimate.
-    if count < 0.9 * video.frames:
-        work.problem(
-            f'{video.path}: promises {video.frames} frames, {count} could be decoded: it is '
-            'damaged or cut off'
-        )
-
-
-def _frames(video: Video) -> Iterator[_Image]:
-    return (bgr for _, bgr in ImageSource(str(video.path)))
 
 
 def _summary_text(summary: dict[str, Any]) -> str:
@@ -240,11 +231,7 @@ def _parser() -> argparse.ArgumentParser:
     add('--overwrite', action='store_true', help='replace results of an earlier run')
     add('--no-pictures', action='store_true', help='write no annotated images and videos')
     add(
-        '--classes',
-        nargs='+',
-        default=[],
-        metavar='NAME',
-        help='report only these (default: all)',
+        '--classes', nargs='+', default=[], metavar='NAME', help='report only these (default: all)'
     )
     add_model_arguments(parser)
     return parser

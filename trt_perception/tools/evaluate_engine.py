@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import sys
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -225,21 +224,16 @@ def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace) -> int
             'missing_images': list(job.dataset.missing),
             **report.as_dict(),
         }
-        saver.save(options.json, lambda: write_json(options.json, content, indent=2))
+        saver.save(options.json, write_json, content, 2)
     if options.plot:
-        metrics = {m.name: m.metrics for m in report.models if m.metrics}
-        saver.save(options.plot, lambda: plot_accuracy(metrics, options.plot))
+        saver.save(options.plot, plot_accuracy, {m.name: m.metrics for m in report.models})
     for model in report.models:
         name = model.name.replace('/', '_')
         if options.results:
-            path = options.results / f'{name}.results.json'
-            saver.save(path, functools.partial(_save_rows, path, model.rows))
+            saver.save(options.results / f'{name}.results.json', _save_rows, model.rows)
         if options.worst:
             folder = options.worst / name
-            saver.save(
-                folder,
-                functools.partial(_save_worst, model, job.dataset, folder, options.worst_count),
-            )
+            saver.save(folder, _save_worst, model, job.dataset, options.worst_count)
     return int(saver.failed)
 
 
@@ -248,7 +242,7 @@ def _save_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     write_json(path, rows)
 
 
-def _save_worst(model: ModelAccuracy, dataset: Dataset, folder: Path, count: int) -> str:
+def _save_worst(folder: Path, model: ModelAccuracy, dataset: Dataset, count: int) -> str:
     assert dataset.annotations is not None
     written = write_worst(
         folder,
@@ -298,9 +292,7 @@ def _parser() -> argparse.ArgumentParser:
         help='measure only the categories that the model has, and only those classes',
     )
     add(
-        '--allow-missing',
-        action='store_true',
-        help='leave annotated images out that have no file',
+        '--allow-missing', action='store_true', help='leave annotated images out that have no file'
     )
     _add_output(parser)
     add_model_arguments(parser)
@@ -323,13 +315,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         metavar='DIR',
         help='draw the images with most mistakes; replaces those that an earlier run drew there',
     )
-    add(
-        '--worst-count',
-        type=at_least(1),
-        default=12,
-        metavar='N',
-        help='how many (default: 12)',
-    )
+    add('--worst-count', type=at_least(1), default=12, metavar='N', help='how many (default: 12)')
     add('--results', type=user_path, metavar='DIR', help="write all detections as COCO's results")
     add('--all-classes', action='store_true', help='show each category, not the 20 worst')
 

@@ -78,7 +78,7 @@ def _run(_: None, options: argparse.Namespace) -> int:
     print(plain(report_text(report, layers=options.layers), None), flush=True)
     saver = Saver('inspect_engine')
     if options.json is not None:
-        saver.save(options.json, lambda: write_json(options.json, report.as_dict(), indent=2))
+        saver.save(options.json, write_json, report.as_dict(), 2)
     return int(failed or saver.failed)
 
 

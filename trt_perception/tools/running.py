@@ -81,15 +81,17 @@ class Saver:
         self.failed = False
         self._tool = tool
 
-    def save(self, path: Path, write: Callable[[], str | None]) -> None:
+    def save(self, path: Path, write: Callable[..., str | None], *content: object) -> None:
         """Write a result and say so.
 
         Args:
             path: where.
-            write: writes it; may return what to say instead of ``saved PATH``.
+            write: writes it, given path and content; may return what to say instead of
+                ``saved PATH``.
+            content: what is written.
         """
         try:
-            said = write() or f'saved {path}'
+            said = write(path, *content) or f'saved {path}'
         except (TrtPerceptionError, OSError) as error:
             self.failed = True
             say(self._tool, f'not saved: {error}')
