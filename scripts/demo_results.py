@@ -88,11 +88,11 @@ def precision_recall(truth_file, classes, results):
     truth = read_annotations(truth_file)
     matched = match_classes(classes, truth, allow_subset=True)
     objects = {image.file_name: truth.boxes.get(image.id, ()) for image in truth.images}
-    judged = [
+    matched_images = [
         (match_detections(found, objects[name], matched), found, objects[name])
         for name, found in results.items()
     ]
-    mistakes = sum_up(judged, matched)
+    mistakes = sum_up(matched_images, matched)
     return round(mistakes.precision or 0.0, 4), round(mistakes.recall or 0.0, 4)
 
 

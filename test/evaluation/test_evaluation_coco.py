@@ -173,14 +173,14 @@ def test_names_decide_not_numbers(tmp_path):
     classes = matched(tmp_path, ('dog', 'cat'), BOTH)
     assert classes.category_ids == (17, 7)
     assert classes.categories == {7: 'cat', 17: 'dog'}
-    assert classes.unjudged == classes.unmeasured == ()
+    assert classes.ignored_classes == classes.ignored_categories == ()
 
 
 def test_a_category_that_nothing_is_annotated_with_needs_no_class(tmp_path):
     classes = matched(tmp_path, ('cat',), BOTH[:1])
     assert classes.category_ids == (7,)
     assert classes.categories == {7: 'cat'}
-    assert classes.unmeasured == ()
+    assert classes.ignored_categories == ()
 
 
 @pytest.mark.parametrize(
@@ -219,8 +219,8 @@ def test_a_subset_when_it_is_allowed(tmp_path):
     classes = matched(tmp_path, ('cow', 'dog'), BOTH, allow_subset=True)
     assert classes.category_ids == (None, 17)
     assert classes.categories == {17: 'dog'}
-    assert classes.unjudged == ('cow',)
-    assert classes.unmeasured == ('cat',)
+    assert classes.ignored_classes == ('cow',)
+    assert classes.ignored_categories == ('cat',)
     with pytest.raises(ConfigError, match='at all'):
         matched(tmp_path, ('cow',), BOTH, allow_subset=True)
 
@@ -229,7 +229,7 @@ def test_a_class_map(tmp_path):
     given = {'kitten': 'cat', 'tiger': 'cat', 'tree': None}
     classes = matched(tmp_path, ('tiger', 'tree', 'dog', 'kitten'), BOTH, class_map=given)
     assert classes.category_ids == (7, None, 17, 7)
-    assert classes.unjudged == ('tree',)
+    assert classes.ignored_classes == ('tree',)
     with pytest.raises(ConfigError, match=r"no class of the model: 'kiten' \(nearest: 'kitten'\)"):
         matched(tmp_path, ('kitten', 'dog'), BOTH, class_map={'kiten': 'cat'})
     with pytest.raises(ConfigError, match=r"no category of the annotations: 'cats' \(nearest: 'c"):

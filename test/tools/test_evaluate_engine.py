@@ -201,7 +201,7 @@ def test_classes_that_do_not_match(place, capsys):
     assert usual(place, '--class-map', given, '--allow-subset') == 0
     output, error = capsys.readouterr()
     assert '3 images, 3 objects' in output
-    assert 'classes that are not judged: blue' in error
+    assert 'classes that do not count: blue' in error
     assert 'categories left out: BLUE' in error
 
 

@@ -67,7 +67,7 @@ class BenchmarkOptions:
 
 @dataclass(frozen=True)
 class Ratios:
-    """What the times say when they are held against each other.
+    """The times compared with each other.
 
     Attributes:
         depth: of the pipeline.

@@ -32,14 +32,14 @@ class ClassMap:
     Attributes:
         category_ids: for each class of the model; None where its detections do not count.
         categories: id and name of what is measured.
-        unjudged: classes whose detections do not count, by name.
-        unmeasured: annotated categories that are not measured, by name.
+        ignored_classes: classes whose detections do not count, by name.
+        ignored_categories: annotated categories that are not measured, by name.
     """
 
     category_ids: tuple[int | None, ...]
     categories: Mapping[int, str]
-    unjudged: tuple[str, ...] = ()
-    unmeasured: tuple[str, ...] = ()
+    ignored_classes: tuple[str, ...] = ()
+    ignored_categories: tuple[str, ...] = ()
 
 
 def read_class_map(path: Path) -> dict[str, str | None]:
@@ -127,7 +127,7 @@ def _check_map(
         if unknown:
             raise ConfigError(
                 'the class map',
-                f'it names what is no {what}: {_listed(unknown, known)}',
+                f'it names what is not a {what}: {_listed(unknown, known)}',
                 fix=f'use one of: {_listed(known)}',
             )
 

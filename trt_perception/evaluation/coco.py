@@ -178,7 +178,7 @@ def read_json(path: Path, limit: int = MAX_BYTES) -> Any:
     """Read a JSON file of limited size.
 
     Raises:
-        ConfigError: it cannot be opened, is no regular file, too large or no JSON.
+        ConfigError: it cannot be opened, is not a regular file, too large or not JSON.
     """
     try:
         return parse_json(read_regular(path, limit))

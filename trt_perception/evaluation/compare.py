@@ -55,7 +55,8 @@ class ModelAccuracy:
         latency: of an image.
         detections: at the node's thresholds, one entry for each image of the data set.
         metrics: COCO's figures; None without annotations.
-        judged: each image's detections held against the truth; empty without annotations.
+        image_errors: each image's detections compared with the truth; empty without
+            annotations.
         mistakes: their counts; None without annotations.
         rows: all detections in COCO's form; empty without annotations.
     """
@@ -65,7 +66,7 @@ class ModelAccuracy:
     latency: Latency
     detections: Sequence[Detections] = field(repr=False)
     metrics: Metrics | None
-    judged: Sequence[ImageErrors] = field(repr=False)
+    image_errors: Sequence[ImageErrors] = field(repr=False)
     mistakes: Mistakes | None
     rows: Sequence[Mapping[str, Any]] = field(repr=False)
 
@@ -242,15 +243,15 @@ def evaluate_model(
     ]
     ids = {image.id for image in dataset.images}
     truths = [dataset.truth(image) for image in dataset.images]
-    judged = [match_detections(*pair, classes) for pair in zip(sure, truths, strict=True)]
+    errors = [match_detections(*pair, classes) for pair in zip(sure, truths, strict=True)]
     return ModelAccuracy(
         name,
         pipeline.spec.class_names,
         run.latency,
         sure,
         measure(dataset.annotations, ids, classes.categories, rows),
-        judged,
-        sum_up(list(zip(judged, sure, truths, strict=True)), classes),
+        errors,
+        sum_up(list(zip(errors, sure, truths, strict=True)), classes),
         rows,
     )
 

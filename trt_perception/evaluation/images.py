@@ -77,7 +77,7 @@ def _by_end(images: Sequence[Path], count: int) -> dict[tuple[str, ...], list[Pa
 def read_image(path: Path, size_wh: tuple[int, int] | None = None) -> _Image:
     """Decode an image file.
 
-    Cameras write which way is up next to the pixels. Some annotation tools heed that and some do
+    Cameras write which way is up next to the pixels. Some annotation tools follow that and some do
     not, so the image is turned as its annotated size says, and upright where nothing says.
 
     Args:

@@ -27,14 +27,14 @@ _MIN_IOU = 0.5
 
 @dataclass(frozen=True)
 class ImageErrors:
-    """Detections of one image held against the truth; indices into either.
+    """Detections of one image compared with the truth; indices into either.
 
     Attributes:
         right: (detection, object).
         wrong_class: (detection, object): the box is right, the class is not.
         false: detections where no object is left to be found; a second one on the same object too.
         missed: objects that nothing was found at.
-        ignored: detections within a crowd, or of a class that is not judged.
+        ignored: detections within a crowd, or of a class that does not count.
     """
 
     right: tuple[tuple[int, int], ...]
@@ -94,7 +94,7 @@ class Mistakes:
 def match_detections(
     found: Detections, truth: Sequence[TrueBox], classes: ClassMap
 ) -> ImageErrors:
-    """Hold the detections of one image against its objects.
+    """Compare the detections of one image with its objects.
 
     As COCO does at IoU 0.50: from the best score to the worst each detection takes the object of
     its class that it overlaps most and that is still free. What is left of both and overlaps is of
@@ -105,8 +105,9 @@ def match_detections(
         truth: all objects of the image; those of categories that are not measured are left out.
         classes: which class is which category.
     """
-    named = np.array([classes.category_ids[id_] or 0 for id_ in found.class_ids], np.int64)
-    judged = np.array([classes.category_ids[id_] is not None for id_ in found.class_ids], np.bool_)
+    ids = [classes.category_ids[class_id] for class_id in found.class_ids]
+    named = np.array([id_ or 0 for id_ in ids], np.int64)
+    counted = np.array([id_ is not None for id_ in ids], np.bool_)
     measured = np.array([box.category_id in classes.categories for box in truth], np.bool_)
     crowd = np.array([box.crowd for box in truth], np.bool_)
     categories = np.array([box.category_id for box in truth], np.int64)
@@ -114,9 +115,9 @@ def match_detections(
     overlap = box_iou(found.xyxy, corners)
     same = named[:, None] == categories
     free = measured & ~crowd
-    waiting = judged.copy()
+    waiting = counted.copy()
     right = []
-    for index in np.flatnonzero(judged):
+    for index in np.flatnonzero(counted):
         best = np.where(free & same[index], overlap[index], 0.0)
         if best.size and best.max() >= _MIN_IOU:
             partner = int(best.argmax())
@@ -135,7 +136,7 @@ def match_detections(
         tuple(wrong),
         tuple(int(index) for index in np.flatnonzero(waiting)),
         tuple(int(index) for index in np.flatnonzero(free)),
-        tuple(int(index) for index in np.flatnonzero(in_crowd | ~judged)),
+        tuple(int(index) for index in np.flatnonzero(in_crowd | ~counted)),
     )
 
 

@@ -105,7 +105,7 @@ def write_worst(
         images: file, mistakes, detections, objects.
         class_names: of the model.
         categories: names by id.
-        count: how many at most; an image without a mistake is none of them.
+        count: how many at most; images without a mistake are left out.
 
     Returns:
         What was written: ``montage.jpg`` first, then from the worst on; empty without mistakes.

@@ -109,7 +109,7 @@ class _Work:
                 if opened is not None:
                     opened.add(bgr, found)
         count = len(self.results) - before
-        # Some containers only estimate; a tenth less is no estimate.
+        # Some containers only estimate; a tenth less is more than an estimate is off.
         if count < 0.9 * video.frames:
             self._problem(
                 f'{video.path}: promises {video.frames} frames, {count} could be decoded: it is '

@@ -1,4 +1,4 @@
-"""Says how accurate engines and ONNX models are, each by itself and held against the first."""
+"""Measures how accurate engines and ONNX models are, alone and compared with the first."""
 
 from __future__ import annotations
 
@@ -204,8 +204,8 @@ def _class_maps(job: _Job, options: argparse.Namespace) -> dict[str, ClassMap | 
             own, entries, allow_subset=options.allow_subset, model=name
         )
         for what, names in (
-            ('classes that are not judged', classes.unjudged if classes else ()),
-            ('categories left out', classes.unmeasured if classes else ()),
+            ('classes that do not count', classes.ignored_classes if classes else ()),
+            ('categories left out', classes.ignored_categories if classes else ()),
         ):
             if names:
                 print(plain(f'{name}: {what}: {", ".join(names)}', None), file=sys.stderr)
@@ -249,7 +249,7 @@ def _save_worst(folder: Path, model: ModelAccuracy, dataset: Dataset, count: int
         [
             (image.path, mistakes, found, dataset.truth(image))
             for image, mistakes, found in zip(
-                dataset.images, model.judged, model.detections, strict=True
+                dataset.images, model.image_errors, model.detections, strict=True
             )
         ],
         model.class_names,

@@ -124,7 +124,7 @@ def update_manifest(report: EngineReport) -> dict[str, int]:
         )
     precision = dataclasses.replace(manifest.build.precision, as_built=counts)
     build = dataclasses.replace(manifest.build, precision=precision)
-    # First written, then judged: the manifest is true of a bad engine too.
+    # First written, then checked: the manifest is true of a bad engine too.
     write_manifest(_manifest_file(path), dataclasses.replace(manifest, build=build))
     raise_if_lost(check_precision(report.facts.layers, precision.asked), str(path))
     return counts
