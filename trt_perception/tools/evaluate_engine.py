@@ -277,7 +277,7 @@ def _parser() -> argparse.ArgumentParser:
         type=user_path,
         required=True,
         metavar='DIR',
-        help='images in this folder and below',
+        help='folder of images, read with those below it; or a pattern',
     )
     add('--annotations', type=user_path, metavar='FILE', help='what is to be found, as COCO JSON')
     add(
