@@ -142,7 +142,7 @@ def test_models_that_call_their_classes_differently_share_a_class_map(place, cap
     assert models['other.onnx']['metrics'] == models['tiny.onnx']['metrics']
     class_map.write_text('{"Rot": "red", "rouge": "red"}')
     assert usual(place, *more) == 1
-    assert "no class of tiny.onnx: 'rouge'" in capsys.readouterr().err
+    assert "not a class of tiny.onnx: 'rouge'" in capsys.readouterr().err
 
 
 def test_two_models_without_annotations(place, capsys):
