@@ -230,9 +230,13 @@ def test_a_class_map(tmp_path):
     classes = matched(tmp_path, ('tiger', 'tree', 'dog', 'kitten'), BOTH, class_map=given)
     assert classes.category_ids == (7, None, 17, 7)
     assert classes.ignored_classes == ('tree',)
-    with pytest.raises(ConfigError, match=r"not a class of the model: 'kiten' \(nearest: 'kitten'\)"):
+    with pytest.raises(
+        ConfigError, match=r"not a class of the model: 'kiten' \(nearest: 'kitten'\)"
+    ):
         matched(tmp_path, ('kitten', 'dog'), BOTH, class_map={'kiten': 'cat'})
-    with pytest.raises(ConfigError, match=r"no category of the annotations: 'cats' \(nearest: 'c"):
+    with pytest.raises(
+        ConfigError, match=r"not a category of the annotations: 'cats' \(nearest: 'c"
+    ):
         matched(tmp_path, ('kitten', 'dog'), BOTH, class_map={'kitten': 'cats'})
 
 
