@@ -24,12 +24,8 @@ from trt_perception.errors import ImageError
 from trt_perception.images.frame import MAX_SIDE
 
 __all__ = [
-    'MAX_PIXELS',
-    'check_size',
-    'damaged',
-    'decode_checked',
-    'decode_picture',
-    'truncated',
+    *('MAX_PIXELS', 'check_size', 'damaged', 'decode_checked', 'decode_picture', 'too_large'),
+    *('truncated', 'unsupported'),
 ]
 
 #: 134 megapixels, 403 MB once decoded: twice the largest camera that ROS knows.
@@ -88,12 +84,8 @@ def decode_picture(
             '>HH', next(p for p in parts if p[1] in _JPEG_FRAMES), 5
         )
     else:
-        raise ImageError(
-            'not_decodable',
-            'image',
-            f'a file that begins with {start.hex(" ") or "nothing"}',
-            expected='JPEG or PNG',
-        )
+        found = f'a file that begins with {start.hex(" ") or "nothing"}'
+        raise unsupported('image', found, 'JPEG or PNG')
     check_size(width, height)
     whole = np.frombuffer(b''.join(parts), np.uint8)
     return decode_checked(whole, (width, height), upright=upright, turned=upright)
@@ -108,12 +100,8 @@ def check_size(width: int, height: int) -> None:
     if width < 1 or height < 1:
         raise damaged('image', f'no pixels ({width}x{height})')
     if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
-        raise ImageError(
-            'too_large',
-            'image',
-            f'{width}x{height}',
-            expected=f'at most {MAX_PIXELS} pixels, and {MAX_SIDE} a side',
-            fix='make it smaller, or let the camera send a smaller one',
+        raise too_large(
+            'image', f'{width}x{height}', f'{MAX_PIXELS} pixels, and {MAX_SIDE} a side'
         )
 
 
@@ -152,9 +140,7 @@ def _png_parts(content: memoryview, upright: bool) -> Iterator[bytes]:
     yield _PNG_START
     at, pixels = len(_PNG_START), False
     for index in range(_MAX_PARTS):
-        if at + 12 > len(content):
-            raise truncated('PNG')
-        (size,) = struct.unpack_from('>I', content, at)
+        size = int.from_bytes(content[at : at + 4], 'big')
         kind, end = bytes(content[at + 4 : at + 8]), at + 12 + size
         if end > len(content):
             raise truncated('PNG')
@@ -170,7 +156,7 @@ def _png_parts(content: memoryview, upright: bool) -> Iterator[bytes]:
                 raise damaged('PNG', 'no pixels')
             return
         at = end
-    raise ImageError('too_large', 'PNG', 'more', expected=f'at most {_MAX_PARTS} parts')
+    raise too_large('PNG', 'more', f'{_MAX_PARTS} parts')
 
 
 def _jpeg_parts(content: memoryview, upright: bool) -> Iterator[bytes]:
@@ -195,31 +181,25 @@ def _jpeg_parts(content: memoryview, upright: bool) -> Iterator[bytes]:
             scans += 1
             end = _scan_end(content, end)
         elif marker not in _JPEG_TABLES | _JPEG_LEFT_OUT:
-            raise ImageError(
-                'not_decodable',
-                'JPEG',
-                f'marker {marker:#04x}, or a damaged file',
-                expected='baseline or progressive with Huffman coding',
-            )
+            found = f'marker {marker:#04x}, or a damaged file'
+            raise unsupported('JPEG', found, 'baseline or progressive with Huffman coding')
         if frames != 1 and (scans or frames):
             raise damaged('JPEG', 'another number of frames than one')
         if scans > _MAX_SCANS:
-            raise ImageError('too_large', 'JPEG', 'more', expected=f'at most {_MAX_SCANS} scans')
+            raise too_large('JPEG', 'more', f'{_MAX_SCANS} scans')
         exif = upright and marker == _JPEG_EXIF
         if marker not in _JPEG_LEFT_OUT or marker in _JPEG_COLORS or exif:
             yield bytes((0xFF, marker)) + content[at:end]
         at = end
-    raise ImageError('too_large', 'JPEG', 'more', expected=f'at most {_MAX_PARTS} parts')
+    raise too_large('JPEG', 'more', f'{_MAX_PARTS} parts')
 
 
 def _segment_size(content: memoryview, at: int) -> int:
     """Return the length that a segment declares; it counts its own two bytes."""
-    if at + 2 > len(content):
-        raise truncated('JPEG')
-    (size,) = struct.unpack_from('>H', content, at)
+    size = int.from_bytes(content[at : at + 2], 'big')
     if size < 2 or at + size > len(content):
         raise truncated('JPEG')
-    return int(size)
+    return size
 
 
 def _check_frame(segment: memoryview) -> None:
@@ -239,6 +219,17 @@ def _scan_end(content: memoryview, at: int) -> int:
 def truncated(kind: str) -> ImageError:
     """Return the error of a file that lacks its end."""
     return ImageError('not_decodable', kind, 'it ends before one of its parts: it is truncated')
+
+
+def unsupported(kind: str, found: str, expected: str, fix: str = '') -> ImageError:
+    """Return the error of a file of a kind that is not read."""
+    return ImageError('not_decodable', kind, found, expected=expected, fix=fix)
+
+
+def too_large(kind: str, found: str, most: str) -> ImageError:
+    """Return the error of a file that asks for more than is read."""
+    fix = 'make it smaller, or let the camera send a smaller one'
+    return ImageError('too_large', kind, found, expected=f'at most {most}', fix=fix)
 
 
 def damaged(kind: str, found: str) -> ImageError:

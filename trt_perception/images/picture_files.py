@@ -7,8 +7,7 @@ decoders. Non-guarantee: that pixels are what was photographed; nobody can tell.
 
 from __future__ import annotations
 
-import os
-import stat
+import errno
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ImageError
+from trt_perception.files.regular_files import read_regular
 from trt_perception.images.compressed import decode_checked
 from trt_perception.images.compressed import decode_picture
 from trt_perception.images.frame import Frame
@@ -42,10 +42,8 @@ def read_picture(path: Path, *, upright: bool = True) -> npt.NDArray[np.uint8]:
     Raises:
         ImageError: ``not_decodable`` or ``too_large``; the message names the file.
     """
-    content = _content(path)
-    if not content.size:
-        raise ImageError('not_decodable', str(path), 'cannot be decoded as a picture: it is empty')
     try:
+        content = np.frombuffer(read_regular(path, MAX_BYTES), np.uint8)
         size_wh = declared_size(content)
         if size_wh is None:
             return decode_picture(content, upright=upright)
@@ -55,6 +53,9 @@ def read_picture(path: Path, *, upright: bool = True) -> npt.NDArray[np.uint8]:
     except ImageError as error:
         found = f'cannot be decoded as a picture: {error}'
         raise ImageError(error.reason, str(path), found) from error
+    except OSError as error:
+        reason = 'too_large' if error.errno == errno.EFBIG else 'not_decodable'
+        raise ImageError(reason, str(path), f'cannot be read: {error.strerror}') from error
 
 
 def frame_of(bgr: npt.NDArray[np.uint8]) -> Frame:
@@ -62,22 +63,3 @@ def frame_of(bgr: npt.NDArray[np.uint8]) -> Frame:
     height, width = bgr.shape[:2]
     pixels = np.ascontiguousarray(bgr).reshape(-1)
     return Frame.view(pixels, width=width, height=height, step=3 * width, encoding='bgr8')
-
-
-def _content(path: Path) -> npt.NDArray[np.uint8]:
-    try:
-        # Non-blocking, so that a FIFO is refused instead of waited for.
-        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), 'rb') as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
-                raise ImageError(
-                    'too_large',
-                    str(path),
-                    f'{stat.filemode(status.st_mode)}, {status.st_size} bytes',
-                    expected=f'a file of at most {MAX_BYTES} bytes',
-                )
-            return np.frombuffer(file.read(status.st_size), np.uint8)
-    except OSError as error:
-        raise ImageError(
-            'not_decodable', str(path), f'cannot be read: {error.strerror}'
-        ) from error

@@ -14,11 +14,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.errors import ImageError
 from trt_perception.images.compressed import MAX_PIXELS
 from trt_perception.images.compressed import check_size
 from trt_perception.images.compressed import damaged
+from trt_perception.images.compressed import too_large
 from trt_perception.images.compressed import truncated
+from trt_perception.images.compressed import unsupported
 
 __all__ = ['declared_size']
 
@@ -112,12 +113,8 @@ def _bmp_size(head: bytes, size: int) -> tuple[int, int]:
 
 def _check_room(kind: str, needed: int, there: int) -> None:
     if needed > there:
-        raise ImageError(
-            'not_decodable',
-            kind,
-            f'{there}: it is truncated',
-            expected=f'{needed} bytes for its pixels',
-        )
+        found = f'{there}: it is truncated'
+        raise unsupported(kind, found, f'{needed} bytes for its pixels')
 
 
 def _webp_size(content: memoryview) -> tuple[int, int]:
@@ -132,9 +129,7 @@ def _webp_size(content: memoryview) -> tuple[int, int]:
             raise truncated('WebP')
         if kind == b'VP8X' and at == 12:
             if content[at + 8] & _WEBP_ANIMATED:
-                raise ImageError(
-                    'not_decodable', 'WebP', 'several images', fix='give them one by one'
-                )
+                raise unsupported('WebP', 'several', 'a single image')
             canvas = 1 + _three_bytes(content, at + 12), 1 + _three_bytes(content, at + 15)
             check_size(*canvas)
         elif kind in (b'VP8 ', b'VP8L'):
@@ -194,30 +189,16 @@ class _Tiff:
         bits = self._numbers(_BITS) if _BITS in self._entries else np.ones(1, np.int64)
         method = self._number(_COMPRESSION, 1)
         if method not in _TIFF_METHODS:
-            raise ImageError(
-                'not_decodable',
-                'TIFF',
-                f'compression {method}',
-                expected='no compression, LZW, Deflate or PackBits',
-                fix='convert it',
-            )
+            expected = 'no compression, LZW, Deflate or PackBits'
+            raise unsupported('TIFF', f'compression {method}', expected, 'convert it')
         plain = 1 <= samples <= 4 and planes in (1, 2) and 1 <= bits.max(initial=0) <= 16
         if not plain or self._number(_COLORS) not in _TIFF_COLORS or self._has(_DEPTHS):
-            raise ImageError(
-                'not_decodable',
-                'TIFF',
-                'another kind, such as floating point',
-                expected='8 or 16 bits and one to four channels',
-                fix='convert it',
-            )
+            found = 'another kind, such as floating point'
+            expected = '8 or 16 bits and one to four channels'
+            raise unsupported('TIFF', found, expected, 'convert it')
         if width * height * samples * int(bits.max()) > 32 * MAX_PIXELS:
-            raise ImageError(
-                'too_large',
-                'TIFF',
-                f'{width}x{height} with {samples} channels of {bits.max()} bits',
-                expected=f'at most {4 * MAX_PIXELS} bytes of pixels',
-                fix='make it smaller',
-            )
+            found = f'{width}x{height} with {samples} channels of {bits.max()} bits'
+            raise too_large('TIFF', found, f'{4 * MAX_PIXELS} bytes of pixels')
         tiled = self._has(_OF_TILES)
         if tiled and self._has(_OF_STRIPS):
             raise damaged('TIFF', 'both strips and tiles, of which readers take one or other')
@@ -229,27 +210,18 @@ class _Tiff:
         """Return the number of tiles."""
         wide, high = self._number(_TILE_WIDTH), self._number(_TILE_HEIGHT)
         if not (1 <= wide <= _TILE_SIDE and 1 <= high <= _TILE_SIDE):
-            raise ImageError(
-                'not_decodable',
-                'TIFF',
-                f'tiles of {wide}x{high}',
-                expected=f'{_TILE_SIDE} pixels a side at most',
-            )
+            found = f'tiles of {wide}x{high}'
+            raise unsupported('TIFF', found, f'{_TILE_SIDE} pixels a side at most')
         parts = -(-width // wide) * -(-height // high)
         most = max(2 * width * height, _TILED_PIXELS)
         if parts * wide * high > most:
-            raise ImageError(
-                'not_decodable',
-                'TIFF',
-                f'{parts} tiles of {wide}x{high} for {width}x{height} pixels',
-                expected=f'{most} pixels in all tiles at most',
-            )
+            found = f'{parts} tiles of {wide}x{high} for {width}x{height} pixels'
+            raise unsupported('TIFF', found, f'{most} pixels in all tiles at most')
         return parts
 
     def _strips(self, width: int, height: int) -> int:
         rows = self._number(_ROWS, 2**32 - 1)
-        if rows == 2**32 - 1:
-            rows = height
+        rows = height if rows == 2**32 - 1 else rows
         if rows < 1 or width * rows > max(width * height, _STRIP_PIXELS):
             raise damaged('TIFF', f'{height} rows in strips of {rows}')
         return -(-height // rows)
@@ -272,7 +244,7 @@ class _Tiff:
             if page == 0:
                 return
             at = page + 2 + 12 * self._unpack('H', page)[0]
-        raise ImageError('not_decodable', 'TIFF', 'more', expected=f'{_TIFF_PAGES} pages at most')
+        raise unsupported('TIFF', 'more', f'{_TIFF_PAGES} pages at most')
 
     def _has(self, tags: frozenset[int]) -> bool:
         return not tags.isdisjoint(self._entries)
