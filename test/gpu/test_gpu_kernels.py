@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from dense_decoding import decode_dense
 from gpu_support import from_device
 from gpu_support import needs_gpu
 from gpu_support import to_device
@@ -16,12 +17,11 @@ from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.manifest import DecoderSpec
+from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages.decoders.decode import decode
-from trt_perception.stages.decoders.dense import decode_dense
 from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES
 from trt_perception.stages.gpu_kernels import RESULT_ROW
 from trt_perception.stages.gpu_kernels import FrameKernels

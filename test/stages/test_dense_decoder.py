@@ -5,19 +5,20 @@ import math
 
 import numpy as np
 import pytest
+from dense_decoding import decode_dense
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
 from trt_perception.config import Thresholds
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.manifest import DECODERS
-from trt_perception.stages.decoders.dense import decode_dense
+from trt_perception.model.decoder_spec import DECODERS
 
 NETWORK = (640, 640)
 SAME = Letterbox.fit(NETWORK, NETWORK, 'letterbox')
 HD = Letterbox.fit((1920, 1080), NETWORK, 'letterbox')  # scale 1/3, 140 rows above
 NAN, INF = math.nan, math.inf
+DENSE = [name for name, decoder in DECODERS.items() if decoder.family == 'dense']
 
 pytestmark = pytest.mark.filterwarnings('error')  # whatever a network says, stderr stays quiet
 
@@ -51,7 +52,7 @@ def listed(detections):
     ]
 
 
-@pytest.mark.parametrize('decoder', DECODERS)
+@pytest.mark.parametrize('decoder', DENSE)
 @pytest.mark.parametrize('dtype', [np.float32, np.float16])
 def test_no_anchors(decoder, dtype):
     found = decode([], decoder=decoder, dtype=dtype)
@@ -65,7 +66,7 @@ def test_nothing_above_the_threshold():
     assert len(decode([[100, 100, 20, 20, 0.1, 0.2]] * 8)) == 0
 
 
-@pytest.mark.parametrize('decoder', DECODERS)
+@pytest.mark.parametrize('decoder', DENSE)
 def test_known_boxes(decoder):
     scores = [[0.9, 0.1, 0.0], [0.2, 0.3, 0.8]]
     boxes = [[320, 320, 100, 50], [60.5, 400.25, 33, 17.5]]

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 import onnxruntime
+from dense_decoding import decode_dense
 from gpu_support import from_device
 
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.images.frame import Frame
 from trt_perception.pipelines.open_pipeline import open_pipeline
-from trt_perception.stages.decoders.dense import decode_dense
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
 # Largest error of an input value, of a box side in pixels, of a score.

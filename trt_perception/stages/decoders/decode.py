@@ -18,6 +18,7 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.output_layout import assign_outputs
+from trt_perception.model.output_layout import layout
 from trt_perception.stages.decoders.dense import dense_candidates
 from trt_perception.stages.decoders.final_boxes import counted_candidates
 from trt_perception.stages.decoders.final_boxes import final_candidates
@@ -114,20 +115,23 @@ def _candidates(
     outputs: Sequence[Array], spec: ModelSpec, images: int, thresholds: Thresholds
 ) -> list[Candidates]:
     """Return what the family reads off the outputs, for each image."""
-    assigned = assign_outputs(spec.decoder, spec.outputs, len(spec.class_names))
+    decoder, classes = spec.decoder, len(spec.class_names)
+    assigned = assign_outputs(decoder, spec.outputs, classes)
     assert assigned is not None, 'checked when the model was opened'
-    # torchvision's tensors have no axis for a batch: each image brings its own.
-    sets = images if spec.decoder.family == 'torchvision' else 1
-    arrays = [
-        _plain(outputs[number * len(spec.outputs) + index])
-        for number in range(sets)
-        for index in assigned
-    ]
-    family = _FAMILIES[spec.decoder.family]
-    size = spec.preprocessing.input_size
-    return [
-        family(arrays, _Image(index, spec.decoder, size, thresholds)) for index in range(images)
-    ]
+    read = _FAMILIES[decoder.family]
+    found = []
+    for index in range(images):
+        # torchvision's tensors have no axis for a batch: each image brings its own.
+        first = index * len(spec.outputs) if decoder.family == 'torchvision' else 0
+        arrays = [
+            _plain(
+                outputs[first + place][index] if role.shape[0] == 'B' else outputs[first + place]
+            )
+            for role, place in zip(layout(decoder, classes), assigned, strict=True)
+        ]
+        image = _Image(index, decoder, spec.preprocessing.input_size, thresholds)
+        found.append(read(arrays, image))
+    return found
 
 
 def bfloat16_to_float32(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
@@ -145,50 +149,33 @@ _LABELS: Final = {
 }
 _NEED_NMS: Final = ('dense', 'yolox_raw')
 _NORMALISED: Final = ('rtdetr_ultralytics', 'rtdetr_end_to_end', 'detr', 'tensorflow')
+# The arrays are those of one image, in the order of the family's layout.
 _FAMILIES: Final[Mapping[str, Callable[[Sequence[Array], _Image], Candidates]]] = {
-    'dense': lambda arrays, image: dense_candidates(
-        arrays[0][image.index], image.decoder, image.thresholds
-    ),
+    'dense': lambda arrays, image: dense_candidates(arrays[0], image.decoder, image.thresholds),
     'yolox_raw': lambda arrays, image: yolox_raw_candidates(
-        arrays[0][image.index], image.decoder.strides, image.network_wh, image.thresholds
+        arrays[0], image.decoder.strides, image.network_wh, image.thresholds
     ),
-    'end_to_end': lambda arrays, image: final_candidates(
-        arrays[0][image.index][:, :4], arrays[0][image.index][:, 4], arrays[0][image.index][:, 5]
+    'end_to_end': lambda arrays, _: final_candidates(
+        arrays[0][:, :4], arrays[0][:, 4], arrays[0][:, 5]
     ),
-    'efficient_nms': lambda arrays, image: counted_candidates(
-        *(array[image.index] for array in arrays)
+    'efficient_nms': lambda arrays, _: counted_candidates(
+        arrays[0], arrays[1], arrays[2], arrays[3]
     ),
     'onnx_nms': lambda arrays, image: onnx_nms_candidates(
-        arrays[0][image.index],
-        arrays[1][image.index],
-        arrays[2],
-        image.index,
-        image.decoder.box_format,
+        arrays[0], arrays[1], arrays[2], image.index, image.decoder.box_format
     ),
     'rtdetr_ultralytics': lambda arrays, image: rtdetr_ultralytics_candidates(
-        arrays[0][image.index], image.network_wh
+        arrays[0], image.network_wh
     ),
     'rtdetr_end_to_end': lambda arrays, image: rtdetr_end_to_end_candidates(
-        arrays[0][image.index], image.network_wh
+        arrays[0], image.network_wh
     ),
     'detr': lambda arrays, image: detr_candidates(
-        arrays[0][image.index],
-        arrays[1][image.index],
-        image.decoder.activation,
-        image.network_wh,
-        image.thresholds,
+        arrays[0], arrays[1], image.decoder.activation, image.network_wh, image.thresholds
     ),
-    'labels_boxes_scores': lambda arrays, image: final_candidates(
-        arrays[1][image.index], arrays[2][image.index], arrays[0][image.index]
-    ),
+    'labels_boxes_scores': lambda arrays, _: final_candidates(arrays[1], arrays[2], arrays[0]),
     'tensorflow': lambda arrays, image: tensorflow_candidates(
-        arrays[0][image.index],
-        arrays[1][image.index],
-        arrays[2][image.index],
-        arrays[3][image.index],
-        image.network_wh,
+        arrays[0], arrays[1], arrays[2], arrays[3], image.network_wh
     ),
-    'torchvision': lambda arrays, image: final_candidates(
-        arrays[3 * image.index], arrays[3 * image.index + 2], arrays[3 * image.index + 1]
-    ),
+    'torchvision': lambda arrays, _: final_candidates(arrays[0], arrays[2], arrays[1]),
 }

@@ -16,16 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.config import Thresholds
-from trt_perception.detections import Detections
-from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.stages.decoders.selection import Candidates
-from trt_perception.stages.decoders.selection import Limits
 from trt_perception.stages.decoders.selection import corners
 from trt_perception.stages.decoders.selection import passing
-from trt_perception.stages.decoders.selection import select
 
-__all__ = ['decode_dense', 'dense_candidates']
+__all__ = ['dense_candidates']
 
 
 def dense_candidates(
@@ -48,33 +44,3 @@ def dense_candidates(
     chosen = passing(scores, class_ids, thresholds)
     boxes = rows[:4, chosen].astype(np.float32).T
     return Candidates(corners(boxes), scores[chosen], class_ids[chosen])
-
-
-# A network may say anything; what is no box leaves in a step of its own, not with a warning.
-@np.errstate(over='ignore', under='ignore', divide='ignore', invalid='ignore')
-def decode_dense(
-    output: npt.NDArray[np.floating],
-    decoder: DecoderSpec,
-    letterbox: Letterbox,
-    thresholds: Thresholds,
-    *,
-    max_detections: int,
-    max_candidates: int = 1024,
-    class_agnostic: bool = False,
-) -> Detections:
-    """Turn one dense output into detections: best class of each anchor, then ``select``.
-
-    Args:
-        output: float (1, 4 + C, N), or as ``decoder`` says.
-        decoder: layout of the output.
-        letterbox: geometry of the frame.
-        thresholds: confidence, IoU and class filter.
-        max_detections: most boxes returned.
-        max_candidates: most boxes that enter NMS.
-        class_agnostic: boxes of different classes suppress each other too.
-    """
-    candidates = dense_candidates(output[0], decoder, thresholds)
-    limits = Limits(max_detections, max_candidates, class_agnostic)
-    rows = output.shape[2 if decoder.transposed else 1]
-    classes = rows - (5 if decoder.objectness else 4)
-    return select(candidates, letterbox, thresholds, limits, classes=classes, suppress=True)

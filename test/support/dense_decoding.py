@@ -1,0 +1,22 @@
+"""Decoding of one dense output, as the pipelines do it."""
+
+from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.stages.decoders.decode import decode
+
+
+def decode_dense(output, decoder, letterbox, thresholds, **limits):
+    """Return the detections of an output (1, 4 + C, N), or as the decoder says."""
+    width, height = letterbox.network_wh
+    classes = output.shape[2 if decoder.transposed else 1] - (5 if decoder.objectness else 4)
+    spec = ModelSpec(
+        TensorSpec('images', (1, 3, height, width), 'float32'),
+        (TensorSpec('output', output.shape, str(output.dtype)),),
+        Preprocessing((width, height)),
+        decoder,
+        tuple(f'class {number}' for number in range(classes)),
+        has_manifest=True,
+    )
+    (found,) = decode([output], spec, [letterbox], thresholds, **limits)
+    return found
