@@ -14,7 +14,7 @@ from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.config import parameter_value
 from trt_perception.errors import ConfigError
-from trt_perception.model.manifest import DECODERS
+from trt_perception.model.decoder_spec import DECODERS
 
 ROWS = {row.name: row for row in PARAMETERS}
 
@@ -203,16 +203,16 @@ def test_the_decoders_on_offer_are_those_there_are():
 @pytest.mark.parametrize(
     ('values', 'words'),
     [
-        ({'model.input_size': [64]}, ["'model.input_size'", '2 values', 'got 1']),
-        ({'model.input_size': [64, 48, 3]}, ['2 values', 'got 3']),
+        ({'model.input_size': [64]}, ["'model.input_size'", '[width, height]', 'got [64]']),
+        ({'model.input_size': [64, 48, 3]}, ['[width, height]', 'got [64, 48, 3]']),
         ({'model.input_size': [0, 48]}, ["'model.input_size'", 'got [0, 48]']),
         ({'model.input_size': [64, -1]}, ['got [64, -1]']),
         ({'model.input_size': [64, 32768]}, ['1 to 32767', 'got [64, 32768]']),
         ({'model.input_size': [8192, 8193]}, ['at most 67108864', 'got [8192, 8193]']),
         ({'model.input_size': [32767, 32767]}, ['got [32767, 32767]']),
         ({'model.mean': [0.5]}, ["'model.mean'", '3 values', 'got 1']),
-        ({'model.mean': [0.0, math.nan, 0.0]}, ["'model.mean'", 'must be from', 'nan']),
-        ({'model.mean': [0.0, 0.0, -math.inf]}, ['must be from', '-inf']),
+        ({'model.mean': [0.0, math.nan, 0.0]}, ["'model.mean'", 'a number from', 'nan']),
+        ({'model.mean': [0.0, 0.0, -math.inf]}, ['a number from', '-inf']),
         ({'model.mean': [10**400, 0.0, 0.0]}, ["'model.mean'", 'a finite double']),
         ({'model.std': [1.0, 1.0]}, ["'model.std'", 'got 2']),
         ({'model.std': [1.0, 0.0, 1.0]}, ["'model.std'", '1e-06 to 1e+06', 'got 0.0']),
@@ -220,11 +220,11 @@ def test_the_decoders_on_offer_are_those_there_are():
         ({'model.std': [1e-300, 1, 1]}, ['got 1e-300']),
         ({'model.mean': [0, 0, 1e300]}, ["'model.mean'", '-1e+06 to 1e+06']),
         ({'model.scale': 1e-300}, ["'model.scale'", '1e-06 to 1000']),
-        ({'model.std': [1.0, math.nan, 1.0]}, ['must be from', 'nan']),
-        ({'model.std': [1.0, math.inf, 1.0]}, ['must be from', 'inf']),
+        ({'model.std': [1.0, math.nan, 1.0]}, ['a number from', 'nan']),
+        ({'model.std': [1.0, math.inf, 1.0]}, ['a number from', 'inf']),
         (
             {'model.class_names': ['cat', '']},
-            ["'model.class_names'", "1 to 256 characters (got '')"],
+            ["'model.class_names'", "1 to 256 characters (got '', name 2 of 2)"],
         ),
         ({'model.class_names': ['cat', 'dog', 'cat']}, ["'model.class_names'", 'different']),
         ({'confidence': 0.5}, ["'confidence'", 'confidence_threshold']),

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import math
 import os
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -22,14 +21,15 @@ from typing import Final
 
 from trt_perception.errors import ConfigError
 from trt_perception.model.class_filter import filtered_ids
-from trt_perception.model.manifest import DECODERS
-from trt_perception.model.manifest import number_fault
+from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.preprocessing import COLOR_ORDERS
 from trt_perception.model.preprocessing import RESIZE_MODES
+from trt_perception.model.preprocessing import number_fault
 from trt_perception.model.preprocessing import size_fault
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.plain_text import MAX_CLASSES
 from trt_perception.plain_text import MAX_PATH_LENGTH
+from trt_perception.plain_text import Fault
 from trt_perception.plain_text import names_fault
 from trt_perception.plain_text import shown
 
@@ -51,8 +51,8 @@ class Parameter:
         default: the value where the user gives none.
         description: one sentence for people.
         unit: of the value, may be empty.
-        minimum: smallest value, None where there is no limit.
-        maximum: largest value, None where there is no limit.
+        minimum: smallest value, None where there is no limit; then ``maximum`` is None, too.
+        maximum: largest value.
         choices: the values that are allowed, empty where any is.
         live: it may change while the node is active.
     """
@@ -244,23 +244,6 @@ class DetectorConfig:
     def __post_init__(self) -> None:
         for parameter in PARAMETERS:
             _check(parameter, getattr(self, parameter.field))
-        for name, value, count in (
-            ('model.input_size', self.model_input_size, 2),
-            ('model.mean', self.model_mean, 3),
-            ('model.std', self.model_std, 3),
-        ):
-            if len(value) not in (0, count):
-                raise ConfigError(
-                    f"parameter '{name}'", str(len(value)), expected=f'no value or {count} values'
-                )
-        if self.model_input_size and (fault := size_fault(self.model_input_size)):
-            raise ConfigError("parameter 'model.input_size'", fault)
-        for name, fault in (
-            ('class_filter', _names_fault(self.class_filter, distinct=False)),
-            ('model.class_names', _names_fault(self.model_class_names)),
-        ):
-            if fault:
-                raise ConfigError(f"parameter '{name}'", fault)
         if 0 < self.debug_image_max_rate_hz < _LOWEST_RATE_HZ:
             raise ConfigError(
                 "parameter 'debug_image.max_rate_hz'",
@@ -268,9 +251,16 @@ class DetectorConfig:
                 expected=f'0 or a number from {_LOWEST_RATE_HZ:g} to 1000',
             )
         scale = (self.model_scale,) if self.model_scale else ()
-        for key, numbers in (('scale', scale), ('mean', self.model_mean), ('std', self.model_std)):
-            if fault := number_fault(key, numbers):
-                raise ConfigError(f"parameter 'model.{key}'", fault)
+        for name, fault in (
+            ('class_filter', _names_fault(self.class_filter, distinct=False)),
+            ('model.class_names', _names_fault(self.model_class_names)),
+            ('model.input_size', self.model_input_size and size_fault(self.model_input_size)),
+            ('model.scale', number_fault('scale', scale)),
+            ('model.mean', _triple_fault('mean', self.model_mean)),
+            ('model.std', _triple_fault('std', self.model_std)),
+        ):
+            if fault:
+                raise ConfigError(f"parameter '{name}'", **fault)
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> DetectorConfig:
@@ -280,31 +270,19 @@ class DetectorConfig:
             ConfigError: a name is unknown, a value has the wrong type or is outside its range.
         """
         rows = {parameter.name: parameter for parameter in PARAMETERS}
-        unknown = [name for name in values if name not in rows]
-        if unknown:
-            raise ConfigError(
-                f'parameter {shown(unknown[0])}',
-                'there is no such parameter',
-                fix=f'known: {", ".join(rows)}',
-            )
-        return cls(
-            **{
-                rows[name].field: parameter_value(rows[name], value)
-                for name, value in values.items()
-            }
-        )
+        fields = {}
+        for name, value in values.items():
+            if name not in rows:
+                known = ', '.join(rows)
+                raise ConfigError(f'parameter {shown(name)}', 'unknown', fix=f'known: {known}')
+            fields[rows[name].field] = parameter_value(rows[name], value)
+        return cls(**fields)
 
     def given(self) -> ModelOverrides:
         """Take the ``model.*`` parameters, without those left at their default."""
-        values: dict[str, Any] = {
-            'input_size': self.model_input_size,
-            'resize': self.model_resize,
-            'color_order': self.model_color_order,
-            'scale': self.model_scale,
-            'mean': self.model_mean,
-            'std': self.model_std,
-        }
-        values = {key: value for key, value in values.items() if value}
+        names = ('input_size', 'resize', 'color_order', 'scale', 'mean', 'std')
+        said = {name: getattr(self, f'model_{name}') for name in names}
+        values: dict[str, Any] = {name: value for name, value in said.items() if value}
         if self.model_pad_value >= 0:
             values['pad_value'] = self.model_pad_value
         if self.model_antialias >= 0:
@@ -328,6 +306,12 @@ class DetectorConfig:
 # Any change of a parameter makes the whole configuration anew, and a service must answer within
 # 0.1 s, even if there are 65536 names.
 _names_fault: Final = functools.lru_cache(maxsize=4)(names_fault)
+
+
+def _triple_fault(key: str, values: Sequence[float]) -> Fault | None:
+    if len(values) not in (0, 3):
+        return Fault(found=str(len(values)), expected='no value or 3 values')
+    return number_fault(key, values)
 
 
 _KINDS: Final = {
@@ -370,24 +354,17 @@ def parameter_value(parameter: Parameter, value: Any) -> Any:
     is_list = parameter.kind.endswith('[]')
     several = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     if several and len(value) > MAX_CLASSES:
-        raise ConfigError(
-            f"parameter '{parameter.name}'",
-            str(len(value)),
-            expected=f'at most {MAX_CLASSES} values',
-        )
+        raise _wrong(parameter, str(len(value)), f'at most {MAX_CLASSES} values')
     items = list(value) if several and is_list else [value]
     if several != is_list or not set(map(type, items)) <= _SCALARS[kind]:
         article = 'an' if kind == 'integer' else 'a'
         shape = f'a list of {kind} values' if is_list else f'{article} {kind}'
-        got = shown(list(value) if several else value)
-        raise ConfigError(f"parameter '{parameter.name}'", got, expected=shape)
+        raise _wrong(parameter, shown(list(value) if several else value), shape)
     if kind == 'double':
         try:
             items = [float(item) for item in items]
         except OverflowError as error:
-            raise ConfigError(
-                f"parameter '{parameter.name}'", shown(value), expected='a finite double'
-            ) from error
+            raise _wrong(parameter, shown(value), 'a finite double') from error
     return tuple(items) if is_list else items[0]
 
 
@@ -395,21 +372,15 @@ def _check(parameter: Parameter, value: Any) -> None:
     """Hold one value to its row; arrays have rules of their own."""
     if parameter.choices and value not in parameter.choices:
         choices = ', '.join(repr(choice) for choice in parameter.choices)
-        raise ConfigError(
-            f"parameter '{parameter.name}'", shown(value), expected=f'one of {choices}'
-        )
+        raise _wrong(parameter, shown(value), f'one of {choices}')
     if isinstance(value, str) and len(value) > MAX_PATH_LENGTH:
-        raise ConfigError(
-            f"parameter '{parameter.name}'",
-            str(len(value)),
-            expected=f'at most {MAX_PATH_LENGTH} characters',
-        )
-    if parameter.minimum is not None or parameter.maximum is not None:
-        lowest = -math.inf if parameter.minimum is None else parameter.minimum
-        highest = math.inf if parameter.maximum is None else parameter.maximum
-        if not lowest <= value <= highest:  # also refuses NaN
-            raise ConfigError(
-                f"parameter '{parameter.name}'",
-                shown(value),
-                expected=f'a number from {lowest:g} to {highest:g}',
-            )
+        raise _wrong(parameter, str(len(value)), f'at most {MAX_PATH_LENGTH} characters')
+    lowest, highest = parameter.minimum, parameter.maximum
+    if lowest is None or highest is None:
+        return
+    if not lowest <= value <= highest:  # also refuses NaN
+        raise _wrong(parameter, shown(value), f'a number from {lowest:g} to {highest:g}')
+
+
+def _wrong(parameter: Parameter, found: str, expected: str) -> ConfigError:
+    return ConfigError(f"parameter '{parameter.name}'", found, expected=expected)

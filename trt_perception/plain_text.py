@@ -12,15 +12,18 @@ from __future__ import annotations
 import difflib
 import itertools
 import re
+from collections import Counter
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 from typing import Final
+from typing import TypedDict
 
 __all__ = [
     *('MAX_CLASSES', 'MAX_NAME_LENGTH', 'MAX_PATH_LENGTH'),
-    *('listed', 'name_fault', 'names_fault', 'nearest', 'one_line', 'plain', 'shown', 'table'),
+    *('Fault', 'listed', 'name_fault', 'names_fault', 'nearest', 'one_line', 'plain', 'shown'),
+    'table',
 ]
 
 #: A class id of label_info has 16 bits.
@@ -39,43 +42,47 @@ _MOST_COMPARED: Final = 2000
 _LONGEST_COMPARED: Final = 100
 
 
-def name_fault(name: object, longest: int = MAX_NAME_LENGTH) -> str:
-    """Return what keeps a value from being a name, as in 'must be …'; '' where nothing does.
+class Fault(TypedDict):
+    """What is wrong with a value, as an error takes it: ``ConfigError(subject, **fault)``."""
+
+    found: str
+    expected: str
+
+
+def name_fault(name: object, longest: int = MAX_NAME_LENGTH) -> Fault | None:
+    """Return what keeps a value from being a name; None where nothing does.
 
     Args:
         name: what shall name a class, a tensor, a frame or a file.
         longest: most characters.
     """
     if not isinstance(name, str) or not 1 <= len(name) <= longest:
-        return f'must be a text of 1 to {longest} characters (got {shown(name)})'
+        return Fault(found=shown(name), expected=f'a text of 1 to {longest} characters')
     # The first question is a quick one, and answers for nearly all.
-    found = None if name.isprintable() else _ACTING.search(name)
-    if found is None:
-        return ''
-    return f'must have no control characters (got U+{ord(found[0]):04X} in {shown(name)})'
+    acting = None if name.isprintable() else _ACTING.search(name)
+    if acting is None:
+        return None
+    found = f'U+{ord(acting[0]):04X} in {shown(name)}'
+    return Fault(found=found, expected='a text with no control characters')
 
 
-def names_fault(names: Sequence[object], *, distinct: bool = True) -> str:
-    """Return what is wrong with names of classes, as in 'must be …'; '' where nothing is.
+def names_fault(names: Sequence[object], *, distinct: bool = True) -> Fault | None:
+    """Return what is wrong with names of classes; None where nothing is.
 
     Args:
         names: in the network's order.
         distinct: each must say one class.
     """
     if len(names) > MAX_CLASSES:
-        return f'must be at most {MAX_CLASSES} names (got {len(names)})'
+        return Fault(found=str(len(names)), expected=f'at most {MAX_CLASSES} names')
     for number, name in () if _all_are_simple(names) else enumerate(names):
-        fault = name_fault(name)
-        if fault:
-            return f'{fault}, name {number + 1} of {len(names)}'
+        if fault := name_fault(name):
+            where = f'{fault["found"]}, name {number + 1} of {len(names)}'
+            return Fault(found=where, expected=fault['expected'])
     if not distinct or len(set(names)) == len(names):
-        return ''
-    seen: set[object] = set()
-    for name in names:
-        if name in seen:
-            return f'must be different names (got {shown(name)} twice)'
-        seen.add(name)
-    raise AssertionError(names)
+        return None
+    twice = next(name for name, count in Counter(names).items() if count > 1)
+    return Fault(found=f'{shown(twice)} twice', expected='different names')
 
 
 def _all_are_simple(names: Sequence[Any]) -> bool:

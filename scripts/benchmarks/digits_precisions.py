@@ -21,7 +21,7 @@ from trt_perception.building.precision.quantise import quantise
 from trt_perception.model.manifest import FileIdentity
 from trt_perception.model.manifest import Manifest
 from trt_perception.model.manifest import manifest_path
-from trt_perception.model.manifest_writer import write_manifest
+from trt_perception.model.manifest import manifest_text
 from trt_perception.model.model_file import read_model_file
 
 DIGITS = Path(__file__).resolve().parents[2] / 'models' / 'digits.onnx'
@@ -33,7 +33,7 @@ def write(path: Path, model: onnx.ModelProto, manifest: Manifest) -> None:
     content = model.SerializeToString()
     path.write_bytes(content)
     identity = FileIdentity(path.name, hashlib.sha256(content).hexdigest(), len(content))
-    write_manifest(manifest_path(path), dataclasses.replace(manifest, onnx=identity))
+    manifest_path(path).write_bytes(manifest_text(dataclasses.replace(manifest, onnx=identity)))
     print(f'{path}: {len(content)} bytes')
 
 

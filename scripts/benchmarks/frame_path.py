@@ -32,7 +32,7 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import Image
 
 from trt_perception.detections import Detections
-from trt_perception.model.manifest import DecoderSpec
+from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec

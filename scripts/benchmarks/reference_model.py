@@ -29,11 +29,13 @@ from reference_network import build_network
 
 from trt_perception.benchmarking.frames import synthetic_image
 from trt_perception.config import Thresholds
-from trt_perception.images.frame import Frame
-from trt_perception.model.manifest import DecoderSpec
+from trt_perception.images.picture_files import frame_of
+from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.model_file import read_model_file
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.stages.decoders.dense import decode_dense
+from trt_perception.stages.decoders.dense import dense_candidates
+from trt_perception.stages.decoders.selection import Limits
+from trt_perception.stages.decoders.selection import select
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
 MAX_DETECTIONS = 300
@@ -120,16 +122,13 @@ def check(model, stages, preprocessing, batch):
     preprocess = HostPreprocessor(preprocessing)
     spreads, counts = {}, {}
     for name, bgr in pictures().items():
-        height, width = bgr.shape[:2]
-        frame = Frame.view(
-            bgr.reshape(-1), width=width, height=height, step=3 * width, encoding='bgr8'
-        )
-        tensor, letterbox = preprocess(frame)
+        tensor, letterbox = preprocess(frame_of(bgr))
         output, *inner = session.run(None, {'images': np.repeat(tensor, batch, axis=0)})
         spreads[name] = [float(values.astype(np.float32).std()) for values in inner]
-        found = decode_dense(
-            output, DecoderSpec('dense'), letterbox, Thresholds(), max_detections=MAX_DETECTIONS
-        )
+        candidates = dense_candidates(output[0], DecoderSpec('dense'), Thresholds())
+        limits = Limits(MAX_DETECTIONS)
+        classes = output.shape[1] - 4
+        found = select(candidates, letterbox, Thresholds(), limits, classes=classes, suppress=True)
         passed = int((output[0, 4:].max(axis=0) > Thresholds().confidence).sum())
         counts[name] = passed, len(found), output.shape[2]
     print('standard deviation of activations')

@@ -116,11 +116,11 @@ def test_compute_capabilities_of_two_digits():
         ({'optimization_level': 6}, 'from 0 to 5 (got 6)'),
         ({'output': 'model.bin'}, '.engine, .plan, .trt'),
         ({'decoder': 'magic'}, '--decoder: must be one of dense'),
-        ({'scale': 0.0}, 'must be from 1e-06 to 1000 (got 0.0)'),
+        ({'scale': 0.0}, 'must be a number from 1e-06 to 1000 (got 0.0)'),
         ({'mean': [0.0, 1.0]}, '--mean: expected a list of 3, each a number (got 2 values)'),
-        ({'std': [1.0, 0.0, 1.0]}, 'must be from 1e-06 to 1e+06 (got 0.0)'),
+        ({'std': [1.0, 0.0, 1.0]}, 'must be a number from 1e-06 to 1e+06 (got 0.0)'),
         ({'std': [1e-300, 1.0, 1.0]}, 'got 1e-300)'),
-        ({'mean': [0.0, 1e300, 0.0]}, 'must be from -1e+06 to 1e+06 (got 1e+300)'),
+        ({'mean': [0.0, 1e300, 0.0]}, 'must be a number from -1e+06 to 1e+06 (got 1e+300)'),
         ({'mean': [0.0, float('nan'), 0.0]}, '--mean: expected'),
         ({'input_size': '640'}, 'width and height'),
         ({'class_names': ['a', 'a']}, "'a' twice"),
@@ -278,7 +278,7 @@ def test_each_wrong_key_has_its_line_and_sentence(tmp_path):
         ('x: ' + '[' * 5000, 'line 1: lists and mappings nest deeper than 16'),
         ('yes: 1\n', "'True': is not an option"),
         ('date: 2026-13-45\n', "line 1: 'date': is not an option"),
-        ('onnx: a\n"x\\ty": 1', 'line 2: a text must have no control characters'),
+        ('onnx: a\n"x\\ty": 1', 'line 2: expected a text with no control characters'),
     ],
 )
 def test_yaml_that_is_refused(tmp_path, text, reason):

@@ -35,7 +35,9 @@ from trt_perception.evaluation.coco import Annotations
 from trt_perception.evaluation.coco import CocoImage
 from trt_perception.evaluation.coco import read_annotations
 from trt_perception.evaluation.images import match_images
+from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.recognition.recognise import recognise
+from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.ros.detector_node import DetectorNode
 
@@ -59,7 +61,10 @@ def test_as_many_names_as_there_may_be_in_metadata():
     names = {index: f'{index:x}' for index in range(MOST)}
     names[MOST - 1] = names[MOST - 2]
     with at_most(20):
-        found = recognise('x.onnx', IMAGE, DENSE, {'names': repr(names), 'task': 'detect'}, None)
+        found = recognise(
+            LoadedModel('x.onnx', IMAGE, DENSE, {'names': repr(names), 'task': 'detect'}),
+            ModelOverrides(),
+        )
     assert found.class_names[-1] == f'fffe {MOST - 1}'
     assert len(set(found.class_names)) == MOST
 
@@ -74,7 +79,7 @@ def test_as_many_names_in_a_config_json():
         TensorSpec('pred_boxes', (1, 100, 4), 'float32'),
     )
     with at_most(20):
-        found = recognise('x.onnx', IMAGE, outputs, {}, config)
+        found = recognise(LoadedModel('x.onnx', IMAGE, outputs, {}, config), ModelOverrides())
     assert len(set(found.class_names)) == MOST
 
 
@@ -129,7 +134,7 @@ def test_wrong_names_are_compared_with_a_few(tmp_path):
 def test_a_model_of_many_outputs(tmp_path):
     outputs = tuple(TensorSpec(f'o{n}', (1, 300, n), 'float32') for n in range(1, 400))
     with at_most(20), pytest.raises((EngineError, MissingModelInfoError)) as caught:
-        recognise('x.onnx', IMAGE, outputs, {}, None)
+        recognise(LoadedModel('x.onnx', IMAGE, outputs, {}), ModelOverrides())
     assert len(str(caught.value)) < 20_000
 
 

@@ -29,8 +29,8 @@ def one(value):
         (lambda s: s.text('key'), None, "'key': expected a string (got null)"),
         (lambda s: s.text('key', ('a', 'b')), 'c', '\'key\': expected one of a, b (got "c")'),
         (lambda s: s.items('key'), {}, "'key': expected a list (got {})"),
-        (lambda s: s.section('key', optional=False), 3, "'key': expected a JSON object (got 3)"),
-        (lambda s: s.required_section('key'), None, "'key': expected a JSON object (got null)"),
+        (lambda s: s.section('key'), 3, "'key': expected a JSON object (got 3)"),
+        (lambda s: s.section('key'), None, "'key': expected a JSON object (got null)"),
         (lambda s: s.sections('key'), [{}, 4], 'key[1]: expected a JSON object (got 4)'),
         (lambda s: s.text('other'), 1, "'other' is missing; add a string"),
         (lambda s: s.integer('other'), 1, "'other' is missing; add a whole number"),
@@ -70,11 +70,11 @@ def test_what_is_there_is_returned():
     assert section.boolean('d') is False
     assert section.text('e', ('x',)) == 'x'
     assert section.items('f') == [1]
-    inner = section.section('g', optional=True)
+    inner = section.section('g')
     assert inner.where == 'x: g'
     assert inner.integer('h') == 1
-    assert section.section('i', optional=True) is None
-    assert section.section('never there', optional=True) is None
+    assert not section.has('i')
+    assert not section.has('never there')
     assert section.names() == []
     section.finish()
 

@@ -28,7 +28,9 @@ from trt_perception.evaluation.classes import read_class_map
 from trt_perception.evaluation.coco import read_annotations
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.model_file import read_model_file
+from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.recognition.recognise import recognise
+from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.tools.model_arguments import detector_config
 
@@ -183,7 +185,7 @@ def files_of_hugging_face(rng, folder):
     (folder / 'preprocessor_config.json').write_bytes(as_json(rng, PROCESSOR) or b' ')
     model = read_model_file(folder / 'm.onnx')
     assert repr(model.config)
-    recognise('m.onnx', IMAGE, QUERIES, {}, model.config)
+    recognise(LoadedModel('m.onnx', IMAGE, QUERIES, {}, model.config), ModelOverrides())
 
 
 def metadata_of_an_engine(rng, folder):
@@ -191,7 +193,7 @@ def metadata_of_an_engine(rng, folder):
     plan = len(content).to_bytes(4, 'little') + content + b'ftrt' + bytes(40)
     (folder / 'm.engine').write_bytes(plan)
     model = read_model_file(folder / 'm.engine')
-    recognise('m.engine', IMAGE, DENSE, model.metadata, None)
+    recognise(LoadedModel('m.engine', IMAGE, DENSE, model.metadata), ModelOverrides())
 
 
 def metadata_of_an_onnx_file(rng, folder):
@@ -199,7 +201,7 @@ def metadata_of_an_onnx_file(rng, folder):
     for _ in range(rng.randrange(1, 3)):
         text = ''.join(rng.choice(LITERALS) for _ in range(rng.randrange(1, 9)))
         metadata[rng.choice(list(metadata))] = text
-    recognise('m.onnx', IMAGE, DENSE, metadata, None)
+    recognise(LoadedModel('m.onnx', IMAGE, DENSE, metadata), ModelOverrides())
 
 
 READERS = [
@@ -236,7 +238,7 @@ def test_is_read_or_refused_in_words(reader, tmp_path):
         ('shapes: 1x3x' + '9' * 5000 + 'x4', 'expected a shape NxCxHxW'),
         ('output: ' + 'x' * 300 + '.engine', 'must have at most 255 bytes (got 307)'),
         ('validate: ' + 'x' * 300, 'must have at most 255 bytes (got 300)'),
-        ('onnx: "a\\ud800.onnx"', 'a text must have no control characters (got U+D800'),
+        ('onnx: "a\\ud800.onnx"', 'expected a text with no control characters (got U+D800'),
         ('a: ' + '[' * 100, 'line 1: lists and mappings nest deeper than 16'),
     ],
     ids=range(13),

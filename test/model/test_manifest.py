@@ -17,8 +17,8 @@ from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.manifest import FileIdentity
 from trt_perception.model.manifest import Manifest
 from trt_perception.model.manifest import manifest_path
+from trt_perception.model.manifest import manifest_text
 from trt_perception.model.manifest import parse_manifest
-from trt_perception.model.manifest_writer import manifest_text
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 

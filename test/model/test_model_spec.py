@@ -11,11 +11,12 @@ from trt_perception.errors import BatchError
 from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
 from trt_perception.errors import MissingModelInfoError
+from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.input_layout import constant_inputs
-from trt_perception.model.manifest import DECODERS
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
 
 IMAGES = TensorSpec('images', (1, 3, 48, 64), 'float32')
@@ -33,7 +34,8 @@ ENOUGH = {
 def resolve(values=(), described=None, inputs=(IMAGES,), outputs=(OUTPUT,)):
     content = None if described is None else parse_manifest(json.dumps(described).encode(), 'm')
     config = DetectorConfig.from_values(dict(values))
-    return resolve_model_spec('tiny.onnx', content, tuple(inputs), tuple(outputs), config.given())
+    model = LoadedModel('tiny.onnx', tuple(inputs), tuple(outputs))
+    return resolve_model_spec(model, content, config.given())
 
 
 def refusal(error=EngineError, **arguments):

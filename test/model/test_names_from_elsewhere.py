@@ -15,7 +15,9 @@ from trt_perception.config import DetectorConfig
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.evaluation.coco import read_annotations
 from trt_perception.model.manifest import parse_manifest
+from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.recognition.recognise import recognise
+from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
 
 # Each would look like a message of the node, or hide one.
@@ -59,12 +61,14 @@ def by_class_filter(name, folder):
 
 def by_metadata(name, folder):
     names = repr({0: 'dog', 1: name})
-    recognise('x.onnx', IMAGE, DENSE, {'names': names, 'task': 'detect'}, None)
+    recognise(
+        LoadedModel('x.onnx', IMAGE, DENSE, {'names': names, 'task': 'detect'}), ModelOverrides()
+    )
 
 
 def by_config_json(name, folder):
     config = {'model_type': 'rt_detr', 'id2label': {'0': 'dog', '1': name}}
-    recognise('x.onnx', IMAGE, QUERIES, {}, config)
+    recognise(LoadedModel('x.onnx', IMAGE, QUERIES, {}, config), ModelOverrides())
 
 
 def by_option(name, folder):

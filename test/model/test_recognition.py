@@ -26,7 +26,8 @@ def test_an_ultralytics_export_needs_nothing():
     assert found.preprocessing == PLAIN
     assert any('80 classes' in sentence for sentence in found.evidence)
     assert any(
-        'output0 [1, 84, 8400] by ultralytics -> dense' in sentence for sentence in found.evidence
+        'output0 float32[1, 84, 8400] by ultralytics -> dense' in sentence
+        for sentence in found.evidence
     )
 
 
@@ -109,7 +110,7 @@ def test_other_tasks_are_refused_by_name(task, word):
 
 def test_masks_and_raw_grids_are_refused_by_what_they_are():
     message = refusal(tensors(output0=(1, 116, 8400), output1=(1, 32, 160, 160)), class_names=COCO)
-    assert 'output1 [1, 32, 160, 160]' in message
+    assert 'output1 float32[1, 32, 160, 160]' in message
     assert 'segmentation' in message
     grids = tensors(a=(1, 3, 80, 80, 85), b=(1, 3, 40, 40, 85), c=(1, 3, 20, 20, 85))
     assert '--grid' in refusal(grids, class_names=COCO)

@@ -6,6 +6,7 @@ from trt_perception.errors import EngineError
 from trt_perception.errors import MissingModelInfoError
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.recognition.recognise import recognise
+from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
 
 IMAGE = (TensorSpec('images', (1, 3, 640, 640), 'float32'),)
@@ -24,7 +25,7 @@ def ask(shapes, names=(), config=None, inputs=IMAGE, **given):
         for name, shape in shapes.items()
     )
     said = ModelOverrides(given, class_names=names)
-    return recognise('x.onnx', inputs, outputs, {}, config, given=said)
+    return recognise(LoadedModel('x.onnx', inputs, outputs, {}, config), said)
 
 
 DENSE = {'output0': (1, 84, 8400)}
@@ -133,7 +134,7 @@ def test_a_filter_is_asked_for_beside_everything_else():
 def test_what_was_trained_on_pictures_of_pil_antialiases_without_any_file(shapes, shown):
     outputs = tuple(TensorSpec(name, shape, 'float32') for name, shape in shapes.items())
     given = ModelOverrides({}, class_names=COCO, **shown)
-    found = recognise('x.onnx', IMAGE, outputs, {}, None, given=given)
+    found = recognise(LoadedModel('x.onnx', IMAGE, outputs), given)
     assert found.preprocessing.antialias
 
 
@@ -201,7 +202,7 @@ def test_each_shell_writes_names_its_way(name, written):
         outputs = tuple(TensorSpec(key, shape, 'float32') for key, shape in shapes.items())
         given = ModelOverrides(written=written, **more)
         with pytest.raises(EngineError) as caught:
-            recognise(name, IMAGE, outputs, {}, None, given=given)
+            recognise(LoadedModel(name, IMAGE, outputs), given)
         return caught.value
 
     error = message(DENSE)
@@ -227,7 +228,7 @@ def test_each_shell_writes_names_its_way(name, written):
 def test_evidence_names_what_the_user_wrote(written):
     outputs = (TensorSpec('output0', (1, 84, 8400), 'float32'),)
     given = ModelOverrides({}, 'dense', COCO, written)
-    found = recognise('model.onnx', IMAGE, outputs, {}, None, given=given)
+    found = recognise(LoadedModel('model.onnx', IMAGE, outputs), given)
     assert f'{written("class_names")} -> 80 classes' in found.evidence
     assert f'{written("decoder")} -> dense' in found.evidence
 

@@ -15,6 +15,7 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.recognition.recognise import PREPROCESSING
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.recognition.recognise import recognise
+from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
 
 NAMES = tuple(f'class {number}' for number in range(80))
@@ -149,14 +150,15 @@ def test_every_row_has_its_case():
 
 
 def answer(case, preprocessing):
-    return recognise(
+    model = LoadedModel(
         'x.onnx',
         case.get('inputs', (IMAGE,)),
         tuple(case['outputs']),
         case.get('metadata', {}),
         case.get('config'),
-        given=ModelOverrides(preprocessing, class_names=case.get('class_names', ())),
     )
+    given = ModelOverrides(preprocessing, class_names=case.get('class_names', ()))
+    return recognise(model, given)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from recognition_support import tensors
 from trt_perception.config import DetectorConfig
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.recognition.recognise import recognise
+from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
 
 PAIR = {'names': "{0: 'cat', 1: 'dog'}"}
@@ -136,7 +137,8 @@ def run_once(outputs, metadata, shapes, inputs=(OPEN_IMAGE,), **given):
 
     values = {f'model.{name}': value for name, value in given.items()}
     chosen = DetectorConfig.from_values(values).given()
-    return recognise('x.onnx', inputs, outputs, metadata, None, given=chosen, run=run), fed
+    model = LoadedModel('x.onnx', inputs, outputs, metadata)
+    return recognise(model, chosen, run), fed
 
 
 @pytest.mark.parametrize(

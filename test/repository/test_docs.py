@@ -36,11 +36,13 @@ from docs_pages import sources
 
 from trt_perception.config import PARAMETERS
 from trt_perception.config import DetectorConfig
+from trt_perception.files.json_records import json_content
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.decoder_spec import FAMILIES
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.recognition.recognise import recognise
+from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
 
 # Links, places, blocks.
@@ -123,7 +125,7 @@ def test_parameter_files_in_the_readme_work(block):
     # An export of three classes by YOLOX: all that is left open is said.
     image = TensorSpec('images', (1, 3, 640, 640), 'float32')
     output = TensorSpec('output', (1, 8400, 8), 'float32')
-    found = recognise('x', [image], [output], {}, None, given=config.given())
+    found = recognise(LoadedModel('x', (image,), (output,)), config.given())
     assert found.class_names == ('person', 'forklift', 'pallet')
 
 
@@ -233,7 +235,7 @@ def test_manifest_example_is_the_shipped_one():
 def test_manifest_build_section():
     example, build = (json.loads(block) for block in blocks(MANIFEST, 'json'))
     whole = json.dumps({**example, 'build': build}).encode()
-    assert parse_manifest(whole, 'docs/manifest.md').build.as_dict() == build
+    assert json_content(parse_manifest(whole, 'docs/manifest.md').build) == build
     told = {cell.strip('`') for cell, *_ in rows(section(MANIFEST, 'Build'))}
     assert told == {*build, *(f'precision.{key}' for key in build['precision'])} - {'precision'}
 

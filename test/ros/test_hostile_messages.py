@@ -126,7 +126,7 @@ def forged_model(folder):
 def test_names_within_a_model_forge_no_line_of_the_log(start_detector, tmp_path):
     detector = start_detector({'engine_path': str(forged_model(tmp_path))})
     assert not detector.change_state('configure')
-    detector.program.wait_for_output('with plain names')
+    detector.program.wait_for_output('with no control characters')
     status, _ = detector.wait_for_status(lambda status, _: status.message, 'the error')
     assert 'the GPU is on fire' in status.message
     assert '\x1b' not in status.message

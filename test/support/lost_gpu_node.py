@@ -13,7 +13,7 @@ from trt_perception import gpu
 from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
 from trt_perception.errors import CudaError
-from trt_perception.model.manifest import DecoderSpec
+from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec

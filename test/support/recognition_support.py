@@ -5,6 +5,7 @@ import pytest
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import EngineError
 from trt_perception.model.recognition.recognise import recognise
+from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
 
 COCO = tuple(f'class {number}' for number in range(80))
@@ -28,7 +29,8 @@ def tensors(**shapes):
 def recognised(outputs, metadata=(), config=None, inputs=(IMAGES,), **given):
     values = {f'model.{name}': value for name, value in given.items()}
     chosen = DetectorConfig.from_values(values).given()
-    return recognise('x.onnx', inputs, outputs, dict(metadata), config, given=chosen)
+    model = LoadedModel('x.onnx', inputs, outputs, dict(metadata), config)
+    return recognise(model, chosen)
 
 
 def refusal(*arguments, **options):

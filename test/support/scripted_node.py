@@ -10,7 +10,7 @@ import numpy as np
 
 from trt_perception.detections import Detections
 from trt_perception.interruption import interrupted
-from trt_perception.model.manifest import DECODERS
+from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec

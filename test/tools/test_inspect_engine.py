@@ -34,9 +34,10 @@ from trt_perception.model.build_record import AccuracyRecord
 from trt_perception.model.build_record import BuildRecord
 from trt_perception.model.build_record import CalibrationRecord
 from trt_perception.model.build_record import PrecisionRecord
+from trt_perception.model.build_record import TensorRtRecord
 from trt_perception.model.manifest import FileIdentity
+from trt_perception.model.manifest import manifest_text
 from trt_perception.model.manifest import parse_manifest
-from trt_perception.model.manifest_writer import write_manifest
 from trt_perception.model.model_file import read_model_file
 from trt_perception.stages.tensorrt_runtime import read_plan_header
 from trt_perception.tools.inspect_engine import main
@@ -45,7 +46,8 @@ from trt_perception.tools.inspect_engine import update_manifest
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / 'models' / 'digits.onnx'
 PRECISION = PrecisionRecord('fp16')
-BUILD = BuildRecord('tensorrt_rtx', '1.7.1.116', None, None, {}, (), PRECISION)
+TENSORRT = TensorRtRecord('tensorrt_rtx', '1.7.1.116')
+BUILD = BuildRecord(TENSORRT, None, None, {}, (), PRECISION)
 
 
 def write_engine(path, content, build=BUILD):
@@ -54,7 +56,7 @@ def write_engine(path, content, build=BUILD):
     manifest = parse_manifest(DIGITS.with_name('digits.onnx.json').read_bytes(), 'digits')
     identity = FileIdentity(path.name, hashlib.sha256(content).hexdigest(), len(content))
     manifest = dataclasses.replace(manifest, engine=identity, build=build)
-    write_manifest(path.with_name(path.name + '.json'), manifest)
+    path.with_name(path.name + '.json').write_bytes(manifest_text(manifest))
     return path
 
 
@@ -280,7 +282,8 @@ def built(tmp_path_factory):
         given = {'onnx': str(DIGITS), 'precision': 'fp32' if name == 'fp32' else 'fp16'}
         options = load_options(None, {**given, 'profiling_verbosity': verbosity})
         made = build_plan(content, options, tensorrt)
-        record = BuildRecord(made.flavour, made.version, None, None, {}, (), PRECISION)
+        tensorrt = TensorRtRecord(made.flavour, made.version)
+        record = BuildRecord(tensorrt, None, None, {}, (), PRECISION)
         paths[name] = write_engine(folder / f'{name}.engine', made.content, record)
     device = Device(0)
     device.use()

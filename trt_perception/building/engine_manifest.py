@@ -18,6 +18,7 @@ from trt_perception.model.build_record import BuildRecord
 from trt_perception.model.build_record import OptionValue
 from trt_perception.model.build_record import PrecisionRecord
 from trt_perception.model.build_record import ProfileRange
+from trt_perception.model.build_record import TensorRtRecord
 from trt_perception.model.manifest import FileIdentity
 from trt_perception.model.manifest import Manifest
 from trt_perception.model.model_file import ModelFile

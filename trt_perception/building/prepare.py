@@ -16,15 +16,16 @@ from trt_perception.building.graph.onnx_model import unknown_operators
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.options.sources import read_class_names
 from trt_perception.building.precision.calibration import open_session
-from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.input_layout import image_size
 from trt_perception.model.model_file import ModelFile
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.recognition.recognise import Recognised
+from trt_perception.model.recognition.recognise import overridden
 from trt_perception.model.recognition.recognise import recognise
 from trt_perception.model.tensors import INPUT_DTYPES
+from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
 
 __all__ = ['check_readable', 'outputs_at', 'recognise_source']

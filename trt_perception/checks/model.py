@@ -91,7 +91,7 @@ def _plan(
     model: Any, modules: Mapping[str, Module], gpu: InstalledGpu | None
 ) -> Iterator[Finding]:
     """Compare what built an engine with what is here."""
-    from trt_perception.model.manifest_writer import rebuild_command
+    from trt_perception.model.manifest import rebuild_command
     from trt_perception.stages.tensorrt_runtime import read_plan_header
 
     rebuild = f'{_REBUILD}: {rebuild_command(model.manifest, model.path)}'
@@ -119,7 +119,7 @@ def _plan(
     build = model.manifest.build if model.manifest else None
     if build is None or build.gpu is None:
         return
-    name, capability = build.gpu
+    name, capability = build.gpu.name, build.gpu.compute_capability
     here = '.'.join(map(str, gpu.compute_capability))
     if capability != here:
         found = f'built for {name} (compute capability {capability}), here is {gpu.name} ({here})'

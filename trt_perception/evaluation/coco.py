@@ -137,7 +137,7 @@ def _categories(path: Path, content: dict[str, Any]) -> dict[int, str]:
     for where, entry in _entries(path, content, 'categories', MAX_CLASSES):
         category_id, name = _id(where, entry, 'id'), entry.get('name')
         if fault := name_fault(name):
-            raise ConfigError(f'{where}: "name"', fault)
+            raise ConfigError(f'{where}: "name"', **fault)
         if category_id in categories:
             raise ConfigError(where, f'id {category_id} is listed twice')
         categories[category_id] = str(name)
@@ -248,7 +248,7 @@ def _id(where: str, entry: dict[str, Any], key: str) -> int:
 def _file_name(where: str, entry: dict[str, Any]) -> str:
     name = entry.get('file_name')
     if fault := name_fault(name, MAX_PATH_LENGTH):
-        raise ConfigError(f'{where}: "file_name"', fault)
+        raise ConfigError(f'{where}: "file_name"', **fault)
     return str(name).replace('\\', '/')  # as tools on Windows write it
 
 

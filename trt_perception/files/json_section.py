@@ -8,13 +8,18 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
+from typing import TypeVar
 
 from trt_perception.errors import ManifestError
+from trt_perception.plain_text import Fault
 
 __all__ = ['JsonSection', 'found', 'nests_deeper', 'parse_json', 'read_json']
+
+Value = TypeVar('Value')
 
 
 def parse_json(text: bytes | str) -> Any:
@@ -146,18 +151,15 @@ class JsonSection:
         value: list[Any] = self.take(key, 'a list', (list,))
         return value
 
-    def section(self, key: str, *, optional: bool) -> JsonSection | None:
-        """Return an object; None where it is optional and missing or null."""
-        if optional and self._left.get(key) is None:
+    def has(self, key: str) -> bool:
+        """Tell whether a key is there and not null; a null is struck off."""
+        if self._left.get(key) is None:
             self._left.pop(key, None)
-            return None
-        return JsonSection(self.take(key, 'a JSON object', (dict,)), f'{self.where}: {key}')
+        return key in self._left
 
-    def required_section(self, key: str) -> JsonSection:
-        """Return an object that must be there."""
-        section = self.section(key, optional=False)
-        assert section is not None
-        return section
+    def section(self, key: str) -> JsonSection:
+        """Return an object."""
+        return JsonSection(self.take(key, 'a JSON object', (dict,)), f'{self.where}: {key}')
 
     def sections(self, key: str) -> list[JsonSection]:
         """Return a list of objects."""
@@ -166,9 +168,9 @@ class JsonSection:
             for index, item in enumerate(self.items(key))
         ]
 
-    def texts(self) -> Iterator[str]:
-        """Yield all keys and texts within what nobody has asked for yet."""
-        left: list[object] = [self._left]
+    def texts(self, without: str) -> Iterator[str]:
+        """Yield all keys and texts within what nobody has asked for yet, but for one key's."""
+        left: list[object] = [{key: self._left[key] for key in self._left if key != without}]
         while left:
             value = left.pop()
             if isinstance(value, str):
@@ -192,6 +194,12 @@ class JsonSection:
     def refusal(self, key: str, value: object, expected: str) -> ManifestError:
         """Return the error that says what is expected at a key instead of this value."""
         return ManifestError(f'{self.where}: {key!r}', found(value), expected=expected)
+
+    def checked(self, key: str, value: Value, check: Callable[[Value], Fault | None]) -> Value:
+        """Return a value found at this key, unless the check finds a fault."""
+        if fault := check(value):
+            raise ManifestError(f'{self.where}: {key!r}', **fault)
+        return value
 
 
 def found(value: object) -> str:

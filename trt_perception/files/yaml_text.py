@@ -55,7 +55,7 @@ class _Loader(yaml.SafeLoader):
             raise _problem(f'lists and mappings nest deeper than {_MOST_NESTED}', event)
         text = event.value if isinstance(event, yaml.ScalarEvent) else ''
         if text and (fault := name_fault(text, MAX_BYTES)):
-            raise _problem(f'a text {fault}', event)
+            raise _problem(f'expected {fault["expected"]} (got {fault["found"]})', event)
         self._nested += 1
         node = super().compose_node(parent, index)
         self._nested -= 1

@@ -13,10 +13,11 @@ from types import MappingProxyType
 from typing import Any
 from typing import Final
 
-__all__ = ['ACTIVATIONS', 'BOX_FORMATS', 'DECODERS', 'FAMILIES', 'DecoderSpec']
+from trt_perception.files.json_records import Reader
+from trt_perception.files.json_records import choice
+from trt_perception.files.json_section import JsonSection
 
-ACTIVATIONS: Final = ('sigmoid', 'softmax')
-BOX_FORMATS: Final = ('xyxy', 'yxyx', 'cxcywh')
+__all__ = ['DECODERS', 'FAMILIES', 'DecoderSpec']
 
 #: The constants that each family has; a manifest must hold these and no others.
 FAMILIES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -34,6 +35,23 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         'tensorflow': (),
     }
 )
+
+
+def _strides(section: JsonSection, key: str) -> tuple[int, ...]:
+    strides = section.items(key)
+    whole = all(type(side) is int and 1 <= side <= 1024 for side in strides)
+    if not whole or not 1 <= len(strides) <= 8:
+        raise section.refusal(key, strides, '1 to 8 whole numbers from 1 to 1024')
+    return tuple(strides)
+
+
+_READERS: Final[Mapping[str, Reader]] = {
+    'objectness': JsonSection.boolean,
+    'transposed': JsonSection.boolean,
+    'strides': _strides,
+    'activation': choice('sigmoid', 'softmax'),
+    'box_format': choice('xyxy', 'yxyx', 'cxcywh'),
+}
 
 
 @dataclass(frozen=True)
@@ -55,6 +73,15 @@ class DecoderSpec:
     strides: tuple[int, ...] = ()
     activation: str = ''
     box_format: str = ''
+
+    @classmethod
+    def read(cls, section: JsonSection, key: str) -> DecoderSpec:
+        """Read what a manifest says at a key: the family and its own constants, and no others."""
+        inner = section.section(key)
+        family = inner.text('family', tuple(FAMILIES))
+        constants = {name: _READERS[name](inner, name) for name in FAMILIES[family]}
+        inner.finish()
+        return cls(family, **constants)
 
     def as_dict(self) -> dict[str, Any]:
         """Return what a manifest says of it: the family and its own constants."""

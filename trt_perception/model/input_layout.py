@@ -1,8 +1,8 @@
-"""Which input is the image, how it lies in memory, and what the inputs beside it are told.
+"""Which input is the image, how it lies in memory, and what the inputs next to it are given.
 
-The inputs beside it are the same for each frame:
+The inputs next to it are the same for each frame:
 
-    orig_target_sizes   (B, 2): the size to which boxes are scaled. It is told the network's own
+    orig_target_sizes   (B, 2): the size to which boxes are scaled. It is given the network's own
                         size, so that boxes come in network pixels as from any other model.
     pixel_mask          (B, H, W): 1 where the input is image. All of it is.
 """
@@ -18,21 +18,29 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import EngineError
+from trt_perception.model.tensors import INDEX_DTYPES
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.model.tensors import tensors_text
 
 __all__ = [
-    *('closed_image', 'constant_inputs', 'has_size_input', 'image_shape', 'image_size'),
+    *(
+        'batch_size',
+        'closed_image',
+        'constant_inputs',
+        'has_size_input',
+        'image_shape',
+        'image_size',
+    ),
     *('shapes_beside', 'split_inputs'),
 ]
 
-_BESIDE: Final = ('orig_target_sizes', 'pixel_mask')
-_WHOLE: Final = ('int64', 'int32')
+_AUXILIARY: Final = ('orig_target_sizes', 'pixel_mask')
 
 
 def split_inputs(
     name: str, inputs: Sequence[TensorSpec]
 ) -> tuple[TensorSpec, tuple[TensorSpec, ...]]:
-    """Return the image and the inputs beside it.
+    """Return the image and the inputs next to it.
 
     Args:
         name: the model's file name, for messages.
@@ -42,35 +50,32 @@ def split_inputs(
         EngineError: there is no single image of three channels, or an input that nothing is known
             about.
     """
-    auxiliary_inputs = tuple(tensor for tensor in inputs if _is_beside(tensor))
+    auxiliary_inputs = tuple(tensor for tensor in inputs if _is_auxiliary(tensor))
     images = [tensor for tensor in inputs if tensor not in auxiliary_inputs]
     if len(images) != 1 or len(images[0].shape) not in (3, 4):
-        listed = ', '.join(f'{each.name} {each.dtype}{list(each.shape)}' for each in inputs)
         raise EngineError(
             name,
-            listed or 'none',
+            tensors_text(inputs),
             expected='one image input of shape (1, 3, height, width)',
             fix='export the detector with a single image input (others may be '
-            f'{" and ".join(_BESIDE)})',
+            f'{" and ".join(_AUXILIARY)})',
         )
     image = images[0]
-    channels = image.shape[
-        1 if image_shape(image) == 'nchw' else 0 if len(image.shape) == 3 else 3
-    ]
+    channels = image.shape[{'nchw': 1, 'nhwc': 3, 'chw': 0}[image_shape(image)]]
     if channels not in (3, -1):
         raise EngineError(
             name,
-            f'{image.name} {image.dtype}{list(image.shape)}',
+            tensors_text(images),
             expected='an image of 3 channels, (1, 3, height, width) or (1, height, width, 3)',
             fix='export the detector for colour images',
         )
     return image, auxiliary_inputs
 
 
-def _is_beside(tensor: TensorSpec) -> bool:
-    if tensor.name not in _BESIDE:
+def _is_auxiliary(tensor: TensorSpec) -> bool:
+    if tensor.name not in _AUXILIARY:
         # The size has a form that no image has.
-        return len(tensor.shape) == 2 and tensor.shape[1] == 2 and tensor.dtype in _WHOLE
+        return len(tensor.shape) == 2 and tensor.shape[1] == 2 and tensor.dtype in INDEX_DTYPES
     return len(tensor.shape) == (2 if tensor.name == 'orig_target_sizes' else 3)
 
 
@@ -96,19 +101,27 @@ def closed_image(tensor: TensorSpec, network_wh: tuple[int, int]) -> TensorSpec:
         'nhwc': (1, height, width, 3),
         'chw': (3, height, width),
     }[image_shape(tensor)]
-    shape = tuple(side if side > 0 else one for side, one in zip(tensor.shape, own, strict=True))
-    return replace(tensor, shape=shape)
+    return replace(tensor, shape=_closed(tensor.shape, own))
+
+
+def _closed(shape: tuple[int, ...], own: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(side if side > 0 else one for side, one in zip(shape, own, strict=True))
+
+
+def batch_size(image: TensorSpec) -> int:
+    """Return how many images a closed image input takes."""
+    return image.shape[0] if len(image.shape) == 4 else 1
 
 
 def has_size_input(auxiliary_inputs: Sequence[TensorSpec]) -> bool:
-    """Whether one of the inputs beside the image is told the size that boxes are scaled to."""
+    """Whether one of the inputs next to the image is given the size that boxes are scaled to."""
     return any(len(tensor.shape) == 2 for tensor in auxiliary_inputs)
 
 
 def constant_inputs(
     auxiliary_inputs: Sequence[TensorSpec], network_wh: tuple[int, int], batch: int = 1
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return what the inputs beside the image are told, by name; open sides are closed."""
+    """Return what the inputs next to the image are given, by name; open sides are closed."""
     width, height = network_wh
     constants: dict[str, npt.NDArray[Any]] = {}
     for tensor in auxiliary_inputs:
@@ -116,10 +129,7 @@ def constant_inputs(
         if len(tensor.shape) == 2:
             constants[tensor.name] = np.array([[width, height]] * batch, dtype)
         else:
-            whole = (batch, height, width)
-            shape = [
-                side if side > 0 else own for side, own in zip(tensor.shape, whole, strict=True)
-            ]
+            shape = _closed(tensor.shape, (batch, height, width))
             constants[tensor.name] = np.ones(shape, dtype)
     return constants
 
@@ -127,10 +137,8 @@ def constant_inputs(
 def shapes_beside(
     image: TensorSpec, auxiliary_inputs: Sequence[TensorSpec]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the inputs beside an image without open sides, by name."""
+    """Return the shapes of the inputs next to an image without open sides, by name."""
     size = image_size(image)
     assert size is not None
-    batch = image.shape[0] if len(image.shape) == 4 else 1
-    return {
-        name: value.shape for name, value in constant_inputs(auxiliary_inputs, size, batch).items()
-    }
+    constants = constant_inputs(auxiliary_inputs, size, batch_size(image))
+    return {name: value.shape for name, value in constants.items()}

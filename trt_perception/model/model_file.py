@@ -32,7 +32,7 @@ from trt_perception.model.manifest import FileIdentity
 from trt_perception.model.manifest import Manifest
 from trt_perception.model.manifest import manifest_path
 from trt_perception.model.manifest import parse_manifest
-from trt_perception.model.manifest_writer import rebuild_command
+from trt_perception.model.manifest import rebuild_command
 
 __all__ = [
     *('ENGINE_SUFFIXES', 'ONNX_SUFFIX'),

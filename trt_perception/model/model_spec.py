@@ -9,33 +9,34 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from typing import Final
 
 from trt_perception.errors import BatchError
 from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
-from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.input_layout import batch_size
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.input_layout import has_size_input
 from trt_perception.model.input_layout import split_inputs
 from trt_perception.model.manifest import Manifest
-from trt_perception.model.manifest_writer import rebuild_command
+from trt_perception.model.manifest import rebuild_command
 from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.output_layout import layout
 from trt_perception.model.output_layout import layout_text
 from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.preprocessing import pixels_fault
 from trt_perception.model.recognition.recognise import ModelOverrides
-from trt_perception.model.recognition.recognise import Recognised
 from trt_perception.model.recognition.recognise import RunOnce
+from trt_perception.model.recognition.recognise import overridden
 from trt_perception.model.recognition.recognise import recognise
 from trt_perception.model.tensors import INPUT_DTYPES
+from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.model.tensors import tensors_text
 
 __all__ = ['ModelSpec', 'resolve_model_spec']
 
@@ -55,7 +56,7 @@ class ModelSpec:
         class_names: in the network's order.
         has_manifest: False where the model itself and parameters say what a manifest would.
         evidence: without a manifest: what was seen -> what was chosen, a sentence each.
-        auxiliary_inputs: the inputs beside the image, without open dimensions.
+        auxiliary_inputs: the inputs next to the image, without open dimensions.
     """
 
     input: TensorSpec
@@ -70,7 +71,7 @@ class ModelSpec:
     @property
     def batch(self) -> int:
         """How many images the model takes at once."""
-        return self.input.shape[0] if len(self.input.shape) == 4 else 1
+        return batch_size(self.input)
 
     def check_outputs(self, found: tuple[TensorSpec, ...]) -> None:
         """Hold outputs as they came to what the decoder reads; a model may leave shapes open.
@@ -82,27 +83,19 @@ class ModelSpec:
 
 
 def resolve_model_spec(
-    name: str,
+    model: LoadedModel,
     manifest: Manifest | None,
-    inputs: tuple[TensorSpec, ...],
-    outputs: tuple[TensorSpec, ...],
     given: ModelOverrides,
     *,
-    metadata: Mapping[str, str] | None = None,
-    model_config: Mapping[str, Any] | None = None,
     any_batch: bool = False,
     run: RunOnce | None = None,
 ) -> ModelSpec:
     """Bring tensors, manifest and parameters together.
 
     Args:
-        name: the model's file name, for messages.
-        manifest: the one beside the file, None where there is none.
-        inputs: as the runtime reports them, -1 for an open dimension.
-        outputs: likewise.
+        model: what it shows of itself; metadata and config.json are read without a manifest.
+        manifest: the one next to the file, None where there is none.
         given: what the user said; it wins over everything.
-        metadata: what the file says of itself; read where there is no manifest.
-        model_config: a config.json beside it; likewise.
         any_batch: the model may take several images at once. An open batch is 1.
         run: runs the model; asked where it must be recognised and leaves shapes open.
 
@@ -112,46 +105,37 @@ def resolve_model_spec(
         ManifestError: the manifest names other tensors than the model has.
     """
     if manifest is not None:
-        again = rebuild_command(manifest, Path(name))
-        _check_tensors(name, 'input', manifest.inputs, inputs, again)
-        _check_tensors(name, 'output', _known(manifest.outputs, outputs), outputs, again)
-    image, auxiliary_inputs = split_inputs(name, inputs)
+        _check_tensors(model, manifest)
+    image, auxiliary_inputs = split_inputs(model.name, model.inputs)
     if manifest is not None:
-        known = Recognised(
-            DECODERS[given.decoder] if given.decoder else manifest.decoder,
-            replace(manifest.preprocessing, **given.preprocessing),
-            given.class_names or manifest.class_names,
-            (),
-        )
+        known = overridden(manifest, given)
     else:
-        known = recognise(
-            name, inputs, outputs, metadata or {}, model_config, given=given, run=run
-        )
+        known = recognise(model, given, run)
         for sentence in known.evidence:
-            _LOG.info('%s: %s', name, sentence)
-    resolved = _image_input(name, image, known.preprocessing, given.written, any_batch=any_batch)
-    batch = resolved.shape[0] if len(resolved.shape) == 4 else 1
-    constants = constant_inputs(auxiliary_inputs, known.preprocessing.input_size, batch)
-    spec = ModelSpec(
+            _LOG.info('%s: %s', model.name, sentence)
+    preprocessing = known.preprocessing
+    resolved = _image_input(model.name, image, preprocessing, given.written, any_batch=any_batch)
+    batch = batch_size(resolved)
+    constants = constant_inputs(auxiliary_inputs, preprocessing.input_size, batch)
+    _check_outputs(model.name, known.decoder, model.outputs, len(known.class_names), batch)
+    if known.decoder.family == 'labels_boxes_scores' and not has_size_input(auxiliary_inputs):
+        raise EngineError(
+            model.name,
+            tensors_text(model.inputs),
+            expected=f'a second input orig_target_sizes, in whose units the boxes of '
+            f'{known.decoder} are',
+            fix='export the detector with it',
+        )
+    return ModelSpec(
         resolved,
-        outputs,
-        known.preprocessing,
+        model.outputs,
+        preprocessing,
         known.decoder,
         known.class_names,
         manifest is not None,
         known.evidence,
         tuple(replace(tensor, shape=constants[tensor.name].shape) for tensor in auxiliary_inputs),
     )
-    _check_outputs(name, spec.decoder, outputs, len(spec.class_names), batch)
-    if spec.decoder.family == 'labels_boxes_scores' and not has_size_input(spec.auxiliary_inputs):
-        raise EngineError(
-            name,
-            _listed(inputs),
-            expected=f'a second input orig_target_sizes, in whose units the boxes of '
-            f'{spec.decoder} are',
-            fix='export the detector with it',
-        )
-    return spec
 
 
 def _known(
@@ -172,26 +156,19 @@ def _known(
     )
 
 
-def _check_tensors(
-    name: str,
-    role: str,
-    described: tuple[TensorSpec, ...],
-    found: tuple[TensorSpec, ...],
-    again: str,
-) -> None:
-    if described != found:
-        raise ManifestError(
-            name,
-            f'the manifest describes {role}s {_listed(described)}, the model has {_listed(found)}',
-            fix=f'make both again, they do not belong together: {again}',
-        )
-
-
-def _listed(tensors: tuple[TensorSpec, ...]) -> str:
-    return (
-        ', '.join(f'{tensor.name} {tensor.dtype}{list(tensor.shape)}' for tensor in tensors)
-        or 'none'
-    )
+def _check_tensors(model: LoadedModel, manifest: Manifest) -> None:
+    for role, described, found in (
+        ('input', manifest.inputs, model.inputs),
+        ('output', _known(manifest.outputs, model.outputs), model.outputs),
+    ):
+        if described != found:
+            again = rebuild_command(manifest, Path(model.name))
+            raise ManifestError(
+                model.name,
+                f'the manifest describes {role}s {tensors_text(described)}, the model has '
+                f'{tensors_text(found)}',
+                fix=f'make both again, they do not belong together: {again}',
+            )
 
 
 def _image_input(
@@ -213,11 +190,11 @@ def _image_input(
     if several and not any_batch:
         raise BatchError(
             name,
-            _listed((image,)),
+            tensors_text((image,)),
             expected=f'a model that takes one image at a time, {list(wanted)}',
             fix='export it with batch 1: only evaluate_engine and detect_images run batches',
         )
-    found = _listed((image,))
+    found = tensors_text((image,))
     if len(image.shape) != len(wanted) or any(
         side not in (-1, want) for side, want in zip(image.shape, wanted, strict=True)
     ):
@@ -235,14 +212,8 @@ def _image_input(
         raise EngineError(
             name, found, expected=f'a {preprocessing.dtype} input, as its manifest says'
         )
-    plain = preprocessing.scale, preprocessing.mean, preprocessing.std
-    if image.dtype == 'uint8' and plain != (1, (0, 0, 0), (1, 1, 1)):
-        raise EngineError(
-            name,
-            ', '.join(map(str, plain)),
-            expected=f'{written("scale")} 1, {written("mean")} 0 and {written("std")} 1, because '
-            f'{found} takes pixels as they are',
-        )
+    if fault := pixels_fault(preprocessing, written):
+        raise EngineError(f'{name}: {found}', **fault)
     return replace(image, shape=wanted)
 
 
@@ -258,7 +229,7 @@ def _check_outputs(
     ):
         raise EngineError(
             name,
-            _listed(outputs),
+            tensors_text(outputs),
             expected=f'{layout_text(decoder, classes, batch)}, as the decoder {decoder} reads '
             f'with {classes} classes',
             fix='check class names and decoder',

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.tensors import FLOAT_DTYPES
+from trt_perception.model.tensors import INDEX_DTYPES
 from trt_perception.model.tensors import TensorSpec
 
 __all__ = ['Role', 'assign_outputs', 'layout', 'layout_text']
-
-_FLOATS: Final = ('float32', 'float16', 'bfloat16')
-_WHOLE: Final = ('int64', 'int32')
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Role:
 
     name: str
     shape: tuple[int | str, ...]
-    dtypes: tuple[str, ...] = _FLOATS
+    dtypes: tuple[str, ...] = FLOAT_DTYPES
     tensor_names: tuple[str, ...] = ()
     by_name: bool = False
 
@@ -171,13 +170,13 @@ _FIXED: Final[Mapping[str, tuple[Role, ...]]] = {
     'end_to_end': (Role('output', ('B', 'K', 6)),),
     'rtdetr_end_to_end': (Role('output', ('B', 'K', 6)),),
     'efficient_nms': (
-        Role('number', ('B', 1), _WHOLE, _NUMBER),
+        Role('number', ('B', 1), INDEX_DTYPES, _NUMBER),
         Role('boxes', ('B', 'K', 4), tensor_names=_BOXES),
         Role('scores', ('B', 'K'), tensor_names=_SCORES),
-        Role('classes', ('B', 'K'), _WHOLE, _CLASSES),
+        Role('classes', ('B', 'K'), INDEX_DTYPES, _CLASSES),
     ),
     'labels_boxes_scores': (
-        Role('labels', ('B', 'K'), _WHOLE, ('labels',)),
+        Role('labels', ('B', 'K'), INDEX_DTYPES, ('labels',)),
         Role('boxes', ('B', 'K', 4), tensor_names=('boxes',)),
         Role('scores', ('B', 'K'), tensor_names=('scores',)),
     ),
@@ -189,7 +188,7 @@ _FIXED: Final[Mapping[str, tuple[Role, ...]]] = {
     ),
     'torchvision': (
         Role('boxes', ('M', 4), tensor_names=('boxes',)),
-        Role('labels', ('M',), _WHOLE, ('labels',)),
+        Role('labels', ('M',), INDEX_DTYPES, ('labels',)),
         Role('scores', ('M',), tensor_names=('scores',)),
     ),
 }
@@ -201,7 +200,7 @@ _LAYOUTS: Final[Mapping[str, Callable[[DecoderSpec, int | None], tuple[Role, ...
     'onnx_nms': lambda _, classes: (
         Role('boxes', ('B', 'N', 4), tensor_names=_BOXES),
         Role('scores', ('B', _rows(classes, 0), 'N'), tensor_names=_SCORES),
-        Role('selected', ('M', 3), _WHOLE, ('selected_indices', 'selected')),
+        Role('selected', ('M', 3), INDEX_DTYPES, ('selected_indices', 'selected')),
     ),
     'rtdetr_ultralytics': lambda _, classes: (Role('output', ('B', 'Q', _rows(classes, 4))),),
     'detr': _detr,

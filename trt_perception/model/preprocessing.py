@@ -2,42 +2,104 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 from typing import Final
 
+from trt_perception.files.json_records import choice
+from trt_perception.files.json_records import whole
+from trt_perception.files.json_section import JsonSection
 from trt_perception.images.letterbox import ResizeMode
+from trt_perception.model.tensors import INPUT_DTYPES
+from trt_perception.plain_text import Fault
 from trt_perception.plain_text import shown
 
-__all__ = ['COLOR_ORDERS', 'LAYOUTS', 'RESIZE_MODES', 'Preprocessing', 'size_fault']
+__all__ = [
+    *('COLOR_ORDERS', 'RESIZE_MODES', 'Preprocessing', 'number_fault', 'pixels_fault'),
+    'size_fault',
+]
 
 RESIZE_MODES: Final[tuple[ResizeMode, ...]] = ('letterbox', 'letterbox_top_left', 'stretch')
 COLOR_ORDERS: Final = ('rgb', 'bgr')
 LAYOUTS: Final = ('nchw', 'nhwc')
+_NUMBERS: Final = {'scale': (1e-6, 1e3), 'mean': (-1e6, 1e6), 'std': (1e-6, 1e6)}
 
 _LONGEST_SIDE: Final = 32767
 # 0.8 GB as float32: whoever asks for more has mistaken a number, and would lose the process to it.
 _MOST_PIXELS: Final = 2**26
 
 
-def size_fault(size: Sequence[float]) -> str:
-    """Return what keeps numbers from being width and height of an input, as in 'must be …'.
-
-    Args:
-        size: in pixels.
-
-    Returns:
-        '' where nothing does.
-    """
+def size_fault(size: Sequence[float]) -> Fault | None:
+    """Return what keeps numbers from being width and height of an input in pixels."""
     whole = len(size) == 2 and all(
         side == int(side) and 1 <= side <= _LONGEST_SIDE for side in size
     )
     if whole and size[0] * size[1] <= _MOST_PIXELS:
-        return ''
-    return (
-        f'must be [width, height] in whole pixels, each from 1 to {_LONGEST_SIDE}, and at most '
-        f'{_MOST_PIXELS} pixels together (got {shown(list(size))})'
+        return None
+    return Fault(
+        found=shown(list(size)),
+        expected=f'[width, height] in whole pixels, each from 1 to {_LONGEST_SIDE}, and at most '
+        f'{_MOST_PIXELS} pixels together',
     )
+
+
+def number_fault(key: str, values: Sequence[float]) -> Fault | None:
+    """Return what is wrong with ``scale``, ``mean`` or ``std``; None where nothing is.
+
+    Within these ranges every factor and every input value is one that float32 holds.
+    """
+    low, high = _NUMBERS[key]
+    for value in values:
+        if not low <= value <= high:  # also refuses NaN
+            return Fault(found=shown(value), expected=f'a number from {low:g} to {high:g}')
+    return None
+
+
+def pixels_fault(
+    preprocessing: Preprocessing, written: Callable[[str], str] = '"{}"'.format
+) -> Fault | None:
+    """Return what contradicts an input of bytes, which takes pixels as they are.
+
+    Args:
+        preprocessing: of the model.
+        written: makes of a field's name what the user reads.
+    """
+    plain = preprocessing.scale, preprocessing.mean, preprocessing.std
+    if preprocessing.dtype != 'uint8' or plain == (1, (0, 0, 0), (1, 1, 1)):
+        return None
+    return Fault(
+        found=', '.join(map(str, plain)),
+        expected=f'{written("scale")} 1, {written("mean")} 0 and {written("std")} 1, because a '
+        'uint8 input takes pixels as they are',
+    )
+
+
+def _finite(section: JsonSection, key: str, count: int) -> tuple[float, ...]:
+    values = section.items(key)
+    if len(values) != count:
+        raise section.refusal(key, values, f'{count} numbers')
+    return tuple(section.finite(value, key) for value in values)
+
+
+def _size(section: JsonSection, key: str) -> tuple[int, int]:
+    width, height = section.checked(key, _finite(section, key, 2), size_fault)
+    return int(width), int(height)
+
+
+def _scale(section: JsonSection, key: str) -> float:
+    return section.checked(key, section.number(key), lambda scale: number_fault(key, [scale]))
+
+
+def _triple(section: JsonSection, key: str) -> tuple[float, ...]:
+    numbers = _finite(section, key, 3)
+    return section.checked(key, numbers, lambda values: number_fault(key, values))
+
+
+def _antialias(section: JsonSection, key: str) -> bool:
+    # Manifests from before there was a choice lack it.
+    return key in section.names() and section.boolean(key)
 
 
 @dataclass(frozen=True)
@@ -58,16 +120,16 @@ class Preprocessing:
             bilinear resize; else four pixels make one, as in ``cv2.resize``.
     """
 
-    input_size: tuple[int, int]
-    resize: ResizeMode = 'letterbox'
-    pad_value: int = 114
-    color_order: str = 'rgb'
-    scale: float = 1 / 255
-    mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    std: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    layout: str = 'nchw'
-    dtype: str = 'float32'
-    antialias: bool = False
+    input_size: Annotated[tuple[int, int], _size]
+    resize: Annotated[ResizeMode, choice(*RESIZE_MODES)] = 'letterbox'
+    pad_value: Annotated[int, whole(0, 255)] = 114
+    color_order: Annotated[str, choice(*COLOR_ORDERS)] = 'rgb'
+    scale: Annotated[float, _scale] = 1 / 255
+    mean: Annotated[tuple[float, float, float], _triple] = (0.0, 0.0, 0.0)
+    std: Annotated[tuple[float, float, float], _triple] = (1.0, 1.0, 1.0)
+    layout: Annotated[str, choice(*LAYOUTS)] = 'nchw'
+    dtype: Annotated[str, choice(*INPUT_DTYPES)] = 'float32'
+    antialias: Annotated[bool, _antialias] = False
 
     def in_words(self) -> str:
         """Return in one line for people what becomes of the pixels; size and type are left out."""

@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import field
+from typing import Annotated
+from typing import Any
 from typing import Final
 
 from trt_perception.errors import EngineError
+from trt_perception.files.json_records import choice
+from trt_perception.files.json_records import items
 from trt_perception.plain_text import MAX_PATH_LENGTH
 from trt_perception.plain_text import name_fault
 
-__all__ = ['INPUT_DTYPES', 'TENSOR_DTYPES', 'TensorSpec']
+__all__ = [
+    *(
+        'FLOAT_DTYPES',
+        'INDEX_DTYPES',
+        'INPUT_DTYPES',
+        'TENSOR_DTYPES',
+        'LoadedModel',
+        'TensorSpec',
+    ),
+    *('tensorrt_dtype', 'tensors_text'),
+]
 
-TENSOR_DTYPES: Final = (
-    'float32',
-    'float16',
-    'bfloat16',
-    'int64',
-    'int32',
-    'int8',
-    'uint8',
-    'bool',
+#: Bytes of one value, by the name of its type, as NumPy has it (and bfloat16).
+TENSOR_DTYPES: Final = {
+    'float32': 4,
+    'float16': 2,
+    'bfloat16': 2,
+    'int64': 8,
+    'int32': 4,
+    'int8': 1,
+    'uint8': 1,
+    'bool': 1,
+}
+FLOAT_DTYPES: Final = ('float32', 'float16', 'bfloat16')
+INDEX_DTYPES: Final = ('int64', 'int32')
+INPUT_DTYPES: Final = (*FLOAT_DTYPES, 'uint8')
+_OF_TENSORRT: Final = {'FLOAT': 'float32', 'HALF': 'float16', 'BF16': 'bfloat16'}
+_SHAPE: Final = items(
+    lambda side: type(side) is int and side >= -1, 'a list of whole numbers, -1 where it may vary'
 )
-INPUT_DTYPES: Final = ('float32', 'float16', 'bfloat16', 'uint8')
 
 
 @dataclass(frozen=True)
@@ -33,13 +58,44 @@ class TensorSpec:
     """
 
     name: str
-    shape: tuple[int, ...]
-    dtype: str
+    shape: Annotated[tuple[int, ...], _SHAPE]
+    dtype: Annotated[str, choice(*TENSOR_DTYPES)]
 
     def __post_init__(self) -> None:
         if fault := name_fault(self.name, MAX_PATH_LENGTH):
-            raise EngineError(
-                'name of an input or output of the model',
-                fault,
-                fix='export the model again, with plain names',
-            )
+            raise EngineError('name of an input or output of the model', **fault)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the tensor, which has no open dimensions."""
+        return math.prod(self.shape) * TENSOR_DTYPES[self.dtype]
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """What a model shows of itself once a runtime has loaded it.
+
+    Attributes:
+        name: the file's name, for messages.
+        inputs: as the runtime reports them, -1 for an open dimension.
+        outputs: likewise.
+        metadata: the ONNX file's own, or what stands in front of an engine's plan.
+        config: of a config.json next to the file, None where there is none.
+    """
+
+    name: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] | None = None
+
+
+def tensorrt_dtype(name: str) -> str:
+    """Return the name here of a type that TensorRT names, such as ``HALF``."""
+    return _OF_TENSORRT.get(name, name.lower())
+
+
+def tensors_text(tensors: Sequence[TensorSpec]) -> str:
+    """Return tensors for messages: ``images float32[1, 3, 640, 640]``."""
+    listed = (f'{tensor.name} {tensor.dtype}{list(tensor.shape)}' for tensor in tensors)
+    return ', '.join(listed) or 'none'

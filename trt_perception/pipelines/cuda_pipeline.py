@@ -35,6 +35,7 @@ from trt_perception.model.input_layout import split_inputs
 from trt_perception.model.model_file import ModelFile
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.model_spec import resolve_model_spec
+from trt_perception.model.tensors import LoadedModel
 from trt_perception.pipelines.copier import Copier
 from trt_perception.pipelines.cuda_slot import CudaSlot
 from trt_perception.pipelines.pipeline import Result
@@ -80,14 +81,13 @@ class CudaPipeline:
             self._closing.callback(engine.close)
             self.runtime = engine.header.module
             streams = [self._closing.enter_context(Stream()) for _ in range(self.depth)]
+            loaded = LoadedModel(
+                model.path.name, engine.inputs, engine.outputs, model.metadata, model.config
+            )
             spec = resolve_model_spec(
-                model.path.name,
+                loaded,
                 model.manifest,
-                engine.inputs,
-                engine.outputs,
                 config.given(),
-                metadata=model.metadata,
-                model_config=model.config,
                 run=lambda tensors: _output_shapes(model.path.name, engine, streams[0], tensors),
             )
             contexts = []

@@ -5,11 +5,9 @@ A slot has one of the two; the queued part of either is captured into the slot's
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
-from typing import Final
 from typing import Protocol
 
 import numpy as np
@@ -34,23 +32,7 @@ from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES
 from trt_perception.stages.gpu_kernels import RESULT_ROW
 from trt_perception.stages.gpu_kernels import FrameKernels
 
-__all__ = ['HostDecoded', 'KernelDecoded', 'SlotResult', 'array_of', 'tensor_bytes']
-
-_ITEM_BYTES: Final = {
-    'float32': 4,
-    'float16': 2,
-    'bfloat16': 2,
-    'int64': 8,
-    'int32': 4,
-    'int8': 1,
-    'uint8': 1,
-    'bool': 1,
-}
-
-
-def tensor_bytes(tensor: TensorSpec) -> int:
-    """Return the size in bytes of a tensor without open dimensions."""
-    return math.prod(tensor.shape) * _ITEM_BYTES[tensor.dtype]
+__all__ = ['HostDecoded', 'KernelDecoded', 'SlotResult', 'array_of']
 
 
 class SlotResult(Protocol):
@@ -131,7 +113,7 @@ class HostDecoded:
         with ExitStack() as undo:
             undo.enter_context(self._closing)
             self._outputs = {
-                tensor.name: self._closing.enter_context(PinnedBuffer(tensor_bytes(tensor)))
+                tensor.name: self._closing.enter_context(PinnedBuffer(tensor.size_bytes))
                 for tensor in spec.outputs
             }
             undo.pop_all()
@@ -171,7 +153,7 @@ class HostDecoded:
 
 def array_of(content: npt.NDArray[np.uint8], tensor: TensorSpec) -> npt.NDArray[Any]:
     """Return the bytes of a tensor as an array; NumPy has no bfloat16."""
-    own = content[: tensor_bytes(tensor)]
+    own = content[: tensor.size_bytes]
     if tensor.dtype == 'bfloat16':
         return bfloat16_to_float32(own.view(np.uint16)).reshape(tensor.shape)
     return own.view(np.dtype(tensor.dtype)).reshape(tensor.shape)

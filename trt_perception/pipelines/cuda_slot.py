@@ -31,7 +31,6 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.pipelines.cuda_results import HostDecoded
 from trt_perception.pipelines.cuda_results import KernelDecoded
 from trt_perception.pipelines.cuda_results import SlotResult
-from trt_perception.pipelines.cuda_results import tensor_bytes
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.stages.gpu_kernels import MAX_CANDIDATES
 from trt_perception.stages.gpu_kernels import FrameKernels
@@ -108,7 +107,7 @@ class CudaSlot:
             self._started: Event = own(Event())
             self.finished: Event = own(Event(blocking=device.integrated))
             tensors = (spec.input, *spec.auxiliary_inputs, *spec.outputs)
-            buffers = {each.name: own(DeviceBuffer(tensor_bytes(each))) for each in tensors}
+            buffers = {each.name: own(DeviceBuffer(each.size_bytes)) for each in tensors}
             addresses = {name: buffer.pointer for name, buffer in buffers.items()}
             context.bind(addresses)
             self.input = addresses[spec.input.name]

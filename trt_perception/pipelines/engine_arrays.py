@@ -21,7 +21,6 @@ from trt_perception.gpu import copy_async
 from trt_perception.model.input_layout import split_inputs
 from trt_perception.model.model_file import ModelFile
 from trt_perception.pipelines.cuda_results import array_of
-from trt_perception.pipelines.cuda_results import tensor_bytes
 from trt_perception.stages.tensorrt_runtime import TensorRtContext
 from trt_perception.stages.tensorrt_runtime import TensorRtEngine
 
@@ -81,7 +80,7 @@ class EngineArrays:
         self._context.enqueue(self._stream)
         for tensor in self._context.outputs:
             pinned, device = self._buffers[tensor.name]
-            copy_async(pinned.pointer, device.pointer, tensor_bytes(tensor), self._stream)
+            copy_async(pinned.pointer, device.pointer, tensor.size_bytes, self._stream)
         self._stream.synchronize()
         return [
             array_of(self._buffers[tensor.name][0].array, tensor)
@@ -102,8 +101,8 @@ class EngineArrays:
         context = self._engine.create_context(closed[0], self._stream, closed[1:])
         self._closing.callback(context.close)
         for tensor in (*closed, *context.outputs):
-            pinned = self._closing.enter_context(PinnedBuffer(tensor_bytes(tensor)))
-            device = self._closing.enter_context(DeviceBuffer(tensor_bytes(tensor)))
+            pinned = self._closing.enter_context(PinnedBuffer(tensor.size_bytes))
+            device = self._closing.enter_context(DeviceBuffer(tensor.size_bytes))
             self._buffers[tensor.name] = pinned, device
             context.bind({tensor.name: device.pointer})
         return context

@@ -22,6 +22,7 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.model_file import ModelFile
 from trt_perception.model.model_spec import resolve_model_spec
+from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.pipelines.engine_arrays import EngineArrays
 from trt_perception.pipelines.pipeline import Result
@@ -70,14 +71,11 @@ class HostPipeline:
             else EngineArrays(model, config.device_id)
         )
         self._file = model.path.name
+        found = self._model
         self.spec = resolve_model_spec(
-            self._file,
+            LoadedModel(self._file, found.inputs, found.outputs, found.metadata, model.config),
             model.manifest,
-            self._model.inputs,
-            self._model.outputs,
             config.given(),
-            metadata=self._model.metadata,
-            model_config=model.config,
             any_batch=any_batch,
             run=self._output_shapes,
         )

@@ -14,6 +14,7 @@ from trt_perception.errors import ImageError
 from trt_perception.images.compressed import decode_picture
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.frame import Frame
+from trt_perception.plain_text import Fault
 from trt_perception.plain_text import name_fault
 from trt_perception.plain_text import shown
 
@@ -48,24 +49,23 @@ def _check_frame_id(header: Header) -> None:
         raise ImageError(
             'bad_frame_id',
             "the image's header.frame_id",
-            fault[0],
-            expected=fault[1],
+            **fault,
             fix='correct it in the camera driver',
         )
 
 
-def _text_fault(text: str, most_bytes: int) -> tuple[str, str] | None:
-    """Return what was found and expected of a short text; None where it is fine or empty."""
+def _text_fault(text: str, most_bytes: int) -> Fault | None:
+    """Return what is wrong with a short text; None where it is fine or empty."""
     size = len(text.encode(errors='replace'))
     if size > most_bytes:
-        return f'{size} bytes: {shown(text)}', f'at most {most_bytes} bytes'
-    fault = name_fault(text) if text else ''
-    return (fault, '') if fault else None
+        found = f'{size} bytes: {shown(text)}'
+        return Fault(found=found, expected=f'at most {most_bytes} bytes')
+    return name_fault(text) if text else None
 
 
 def _frame_by_cv_bridge(message: Image) -> Frame:
     if fault := _text_fault(message.encoding, _MAX_ENCODING_BYTES):
-        raise ImageError('unknown_encoding', 'the image encoding', fault[0], expected=fault[1])
+        raise ImageError('unknown_encoding', 'the image encoding', **fault)
     try:
         import cv_bridge  # optional
     except ImportError as error:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from trt_perception.errors import EngineError
 from trt_perception.model.model_file import ModelFile
+from trt_perception.model.tensors import TENSOR_DTYPES
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages.onnx_external import external_weights
 
@@ -18,15 +19,8 @@ __all__ = ['CPU', 'OnnxModel']
 #: The provider that is everywhere.
 CPU: Final = 'CPUExecutionProvider'
 
-_DTYPES = {
-    'tensor(float)': 'float32',
-    'tensor(float16)': 'float16',
-    'tensor(int64)': 'int64',
-    'tensor(int32)': 'int32',
-    'tensor(int8)': 'int8',
-    'tensor(uint8)': 'uint8',
-    'tensor(bool)': 'bool',
-}
+# NumPy, which carries them here, has no bfloat16.
+_DTYPES: Final = {f'tensor({name})': name for name in TENSOR_DTYPES if name != 'bfloat16'}
 
 
 class OnnxModel:
@@ -141,4 +135,5 @@ def _fix(error: Exception) -> str:
 
 def _spec(node: Any) -> TensorSpec:
     shape = tuple(side if isinstance(side, int) else -1 for side in node.shape)
-    return TensorSpec(node.name, shape, _DTYPES.get(node.type, node.type))
+    dtype = 'float32' if node.type == 'tensor(float)' else _DTYPES.get(node.type, node.type)
+    return TensorSpec(node.name, shape, dtype)

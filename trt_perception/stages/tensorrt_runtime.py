@@ -21,24 +21,16 @@ from trt_perception.files.cache import write_cached
 from trt_perception.gpu import Device
 from trt_perception.gpu import DeviceBuffer
 from trt_perception.gpu import Stream
-from trt_perception.model.manifest_writer import rebuild_command
+from trt_perception.model.manifest import rebuild_command
 from trt_perception.model.model_file import ModelFile
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.model.tensors import tensorrt_dtype
+from trt_perception.model.tensors import tensors_text
 from trt_perception.stages.tensorrt_log import TensorRtLog
 
 __all__ = ['PlanHeader', 'TensorRtContext', 'TensorRtEngine', 'read_plan_header']
 
 _LOG: Final = logging.getLogger('trt_perception.tensorrt')
-_DTYPES: Final = {
-    'FLOAT': 'float32',
-    'HALF': 'float16',
-    'BF16': 'bfloat16',
-    'INT64': 'int64',
-    'INT32': 'int32',
-    'INT8': 'int8',
-    'UINT8': 'uint8',
-    'BOOL': 'bool',
-}
 
 
 @dataclass(frozen=True)
@@ -143,10 +135,7 @@ class TensorRtEngine:
         profile, is_open = self._profile(image)
         context = self._new_context()
         if context is None:
-            raise EngineError(
-                self._name,
-                f'no execution context: {self._said.last_errors()}',
-            )
+            raise self._refusal('no execution context')
         memory = None
         try:
             self._check(
@@ -228,11 +217,10 @@ class TensorRtEngine:
     def _refuse_open(self, outputs: tuple[TensorSpec, ...]) -> None:
         """Refuse outputs whose shape is open although the inputs' are not."""
         if any(side < 0 for tensor in outputs for side in tensor.shape):
-            listed = ', '.join(f'{tensor.name} {list(tensor.shape)}' for tensor in outputs)
             raise EngineError(
                 self._name,
-                f'the shape of an output depends on the data ({listed}), which a CUDA graph '
-                'cannot hold',
+                f'the shape of an output depends on the data ({tensors_text(outputs)}), which a '
+                'CUDA graph cannot hold',
                 fix='run the ONNX model instead, or export the detector without NMS',
             )
 
@@ -277,31 +265,24 @@ class TensorRtEngine:
             if all(a <= side <= b for a, side, b in zip(low, image.shape, high, strict=True)):
                 return profile, low != high
             ranges.append(f'{list(low)} to {list(high)}')
-        raise EngineError(
-            self._name,
-            f'no profile takes {list(image.shape)}; it has {", ".join(ranges)}',
-        )
+        found = f'no profile takes {list(image.shape)}; it has {", ".join(ranges)}'
+        raise EngineError(self._name, found)
 
     def _spec(self, name: str) -> TensorSpec:
         profiles = range(self._engine.num_optimization_profiles)
         formats = [self._engine.get_tensor_format(name, profile) for profile in profiles]
         if any(each != self._trt.TensorFormat.LINEAR for each in formats):
-            raise EngineError(
-                self._name,
-                f'tensor {name} must have the LINEAR format',
-                fix=self._rebuild,
-            )
-        kind = self._engine.get_tensor_dtype(name).name
-        return TensorSpec(
-            name, tuple(self._engine.get_tensor_shape(name)), _DTYPES.get(kind, kind.lower())
-        )
+            found = f'tensor {name} must have the LINEAR format'
+            raise EngineError(self._name, found, fix=self._rebuild)
+        dtype = tensorrt_dtype(self._engine.get_tensor_dtype(name).name)
+        return TensorSpec(name, tuple(self._engine.get_tensor_shape(name)), dtype)
 
     def _check(self, succeeded: bool, call: str) -> None:
         if not succeeded:
-            raise EngineError(
-                self._name,
-                f'{call} failed: {self._said.last_errors()}',
-            )
+            raise self._refusal(f'{call} failed')
+
+    def _refusal(self, found: str) -> EngineError:
+        return EngineError(self._name, f'{found}: {self._said.last_errors()}')
 
 
 class TensorRtContext:
@@ -334,10 +315,7 @@ class TensorRtContext:
         """Set the device address of each input and output."""
         for name, address in addresses.items():
             if not self._context.set_tensor_address(name, address):
-                raise EngineError(
-                    f'set_tensor_address({name}) failed',
-                    self._owner.errors(),
-                )
+                raise EngineError(f'set_tensor_address({name}) failed', self._owner.errors())
 
     def enqueue(self, stream: Stream) -> None:
         """Queue inference. Releases the GIL meanwhile.
@@ -348,11 +326,7 @@ class TensorRtContext:
         """
         if not self._context.execute_async_v3(stream.handle):
             stream.raise_if_lost()
-            raise EngineError(
-                'execute_async_v3 failed',
-                self._owner.errors(),
-                fix=self._fix,
-            )
+            raise EngineError('execute_async_v3 failed', self._owner.errors(), fix=self._fix)
 
     def capturable(self, stream: Stream) -> bool:
         """Tell whether ``enqueue`` may be captured into a graph, as far as TensorRT says."""

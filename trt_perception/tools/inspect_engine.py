@@ -25,9 +25,10 @@ from trt_perception.errors import CudaError
 from trt_perception.errors import EngineError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.files.atomic_files import write_json
+from trt_perception.files.atomic_files import write_together
 from trt_perception.gpu import Device
 from trt_perception.model.manifest import manifest_path
-from trt_perception.model.manifest_writer import write_manifest
+from trt_perception.model.manifest import manifest_text
 from trt_perception.model.model_file import read_model_file
 from trt_perception.plain_text import plain
 from trt_perception.tools.arguments import at_least
@@ -125,7 +126,8 @@ def update_manifest(report: EngineReport) -> dict[str, int]:
     precision = dataclasses.replace(manifest.build.precision, as_built=counts)
     build = dataclasses.replace(manifest.build, precision=precision)
     # First written, then checked: the manifest is true of a bad engine too.
-    write_manifest(_manifest_file(path), dataclasses.replace(manifest, build=build))
+    updated = dataclasses.replace(manifest, build=build)
+    write_together({_manifest_file(path): manifest_text(updated)})
     raise_if_lost(check_precision(report.facts.layers, precision.asked), str(path))
     return counts
 

@@ -106,14 +106,8 @@ def plan_targets(content: bytes, header: PlanHeader) -> tuple[str, ...]:
 
 
 def _manifest_dict(manifest: Manifest) -> dict[str, Any]:
-    return {
-        'onnx': manifest.onnx and asdict(manifest.onnx),
-        'preprocessing': asdict(manifest.preprocessing),
-        'decoder': manifest.decoder.as_dict(),
-        'class_names': list(manifest.class_names),
-        'notes': dict(manifest.notes),
-        'build': manifest.build and manifest.build.as_dict(),
-    }
+    content = json_content(manifest)
+    return {key: content[key] for key in content if key not in ('engine', 'inputs', 'outputs')}
 
 
 def report_text(report: EngineReport, *, layers: int) -> str:

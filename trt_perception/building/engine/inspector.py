@@ -21,13 +21,12 @@ from trt_perception.gpu import Stream
 from trt_perception.gpu import clear_async
 from trt_perception.model.input_layout import split_inputs
 from trt_perception.model.model_file import ModelFile
+from trt_perception.model.tensors import TENSOR_DTYPES
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages.tensorrt_runtime import TensorRtContext
 from trt_perception.stages.tensorrt_runtime import TensorRtEngine
 
 __all__ = ['EngineFacts', 'LayerTime', 'inspect_engine', 'on_zeros', 'time_layers']
-
-_BYTES = {'float32': 4, 'float16': 2, 'bfloat16': 2, 'int64': 8, 'int32': 4}
 
 
 @dataclass(frozen=True)
@@ -195,7 +194,7 @@ def on_zeros(
         context = engine.create_context(image, stream, beside)
         stack.callback(context.close)
         for tensor in (image, *beside, *context.outputs):
-            size = math.prod(tensor.shape) * _BYTES.get(tensor.dtype, 1)
+            size = math.prod(tensor.shape) * TENSOR_DTYPES.get(tensor.dtype, 1)
             buffer = stack.enter_context(DeviceBuffer(max(256, size)))
             clear_async(buffer.pointer, buffer.size, stream)
             context.bind({tensor.name: buffer.pointer})

@@ -17,11 +17,11 @@ from trt_perception.model.input_layout import shapes_beside
 from trt_perception.model.input_layout import split_inputs
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.plain_text import listed
+from trt_perception.model.tensors import tensorrt_dtype
 from trt_perception.stages.tensorrt_log import TensorRtLog
 
 __all__ = ['add_profiles', 'keep_in_fp32', 'parse_onnx', 'resolve_profiles', 'tensor_specs']
 
-_DTYPES: Final = {'FLOAT': 'float32', 'HALF': 'float16', 'BF16': 'bfloat16'}
 _SHOWN: Final = 20
 # How TensorRT and TensorRT-RTX 1.4 say that they have no such operator, with another error code.
 _UNKNOWN: Final = re.compile(r'Plugin not found|Op type \S+ is not supported')
@@ -93,12 +93,8 @@ def tensor_specs(network: Any) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec
 
 
 def _spec(tensor: Any) -> TensorSpec:
-    kind = tensor.dtype.name
-    return TensorSpec(
-        str(tensor.name),
-        tuple(int(side) for side in tensor.shape),
-        _DTYPES.get(kind, kind.lower()),
-    )
+    shape = tuple(int(side) for side in tensor.shape)
+    return TensorSpec(str(tensor.name), shape, tensorrt_dtype(tensor.dtype.name))
 
 
 def resolve_profiles(image: TensorSpec, options: BuildOptions) -> tuple[ShapeProfile, ...]:

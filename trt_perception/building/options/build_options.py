@@ -31,7 +31,7 @@ from trt_perception.building.options.option_types import Texts
 from trt_perception.building.options.option_types import Triple
 from trt_perception.building.options.option_types import option
 from trt_perception.building.options.values import ShapeProfile
-from trt_perception.model.manifest import DECODERS
+from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_file import ENGINE_SUFFIXES
 
 __all__ = ['GROUPS', 'BuildOptions', 'Precision']

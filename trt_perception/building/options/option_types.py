@@ -16,9 +16,10 @@ from trt_perception.building.options.values import parse_path
 from trt_perception.building.options.values import parse_paths
 from trt_perception.building.options.values import parse_profiles
 from trt_perception.building.options.values import parse_size
-from trt_perception.model.manifest import DECODERS
-from trt_perception.model.manifest import number_fault
+from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_file import ENGINE_SUFFIXES
+from trt_perception.model.preprocessing import number_fault
+from trt_perception.plain_text import Fault
 from trt_perception.plain_text import names_fault
 
 __all__ = [
@@ -46,16 +47,19 @@ def _check_decoder(value: str) -> str:
     return value
 
 
+def _raise_fault(fault: Fault | None) -> None:
+    if fault:
+        raise ValueError(f'must be {fault["expected"]} (got {fault["found"]})')
+
+
 def _check_numbers(value: Any, info: pydantic.ValidationInfo) -> Any:
     values = value if isinstance(value, tuple) else (value,)
-    if fault := number_fault(str(info.field_name), values):
-        raise ValueError(fault)
+    _raise_fault(number_fault(str(info.field_name), values))
     return value
 
 
 def _check_names(value: tuple[str, ...]) -> tuple[str, ...]:
-    if fault := names_fault(value):
-        raise ValueError(fault)
+    _raise_fault(names_fault(value))
     return value
 
 

@@ -18,7 +18,7 @@ from typing import Final
 from trt_perception.errors import EngineError
 from trt_perception.files.json_section import found
 from trt_perception.files.literals import read_literal
-from trt_perception.model.manifest import number_fault
+from trt_perception.model.preprocessing import number_fault
 from trt_perception.model.preprocessing import size_fault
 from trt_perception.plain_text import name_fault
 from trt_perception.plain_text import names_fault
@@ -88,6 +88,11 @@ class Facts:
     written: tuple[tuple[str, ...], ...] = ()
     resampling: str = ''
     evidence: tuple[str, ...] = ()
+
+    @property
+    def is_yolo_export(self) -> bool:
+        """Whether the file itself says how Ultralytics' or YOLOv5's exporter wrote it."""
+        return self.exporter in ('ultralytics', 'yolov5')
 
 
 def facts_of(name: str, metadata: Mapping[str, str], config: Mapping[str, Any] | None) -> Facts:
@@ -318,9 +323,8 @@ def _class_names(value: object) -> tuple[tuple[str, ...], str]:
     names = [str(item) for item in value]
     counts = Counter(names)
     unique = [name if counts[name] == 1 else f'{name} {index}' for index, name in enumerate(names)]
-    fault = names_fault(unique)
-    if fault:
-        return (), fault
+    if fault := names_fault(unique):
+        return (), f'must be {fault["expected"]} (got {fault["found"]})'
     return tuple(unique), '' if unique == names else ', equal ones told apart by their number'
 
 

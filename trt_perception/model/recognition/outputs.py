@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from trt_perception.errors import EngineError
 from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.input_layout import has_size_input
+from trt_perception.model.input_layout import split_inputs
 from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.recognition.facts import Facts
+from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.model.tensors import tensors_text
 
-__all__ = ['Candidate', 'anchors_per_cell', 'candidates']
+__all__ = ['anchors_per_cell', 'candidates', 'fitting_decoders']
 
 # Detectors of boxes have grids of such strides, some of them two or four.
 _STRIDE_SETS: Final = (
@@ -27,19 +30,6 @@ _STRIDE_SETS: Final = (
 )
 # Queries and final boxes are no more than that; as few rows may be a coarse grid too.
 _MOST_QUERIES: Final = 1000
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A decoder that fits, and why.
-
-    Attributes:
-        decoder: a name of DECODERS.
-        sentence: what was seen -> what was chosen.
-    """
-
-    decoder: str
-    sentence: str
 
 
 def anchors_per_cell(anchors: int, input_size: tuple[int, int] | None) -> int | None:
@@ -61,49 +51,53 @@ def anchors_per_cell(anchors: int, input_size: tuple[int, int] | None) -> int | 
 
 
 def candidates(
-    name: str,
+    model: LoadedModel,
     input_size: tuple[int, int] | None,
-    outputs: tuple[TensorSpec, ...],
     classes: int | None,
     facts: Facts,
-    has_target_size: bool,
     written: Callable[[str], str],
-) -> list[Candidate]:
-    """Return the decoders that fit: one where there is no doubt.
+) -> tuple[str, ...]:
+    """Return the names of the decoders that fit: one where there is no doubt.
 
     Args:
-        name: the model's file name, for messages.
+        model: what it shows of itself.
         input_size: width and height, None where open.
-        outputs: as the runtime reports them.
         classes: how many class names there are, None where nobody said.
         facts: what metadata and config.json say.
-        has_target_size: there is a second input that takes a size.
         written: makes of a parameter's name, without ``model.``, what the user must write.
 
     Raises:
         EngineError: the outputs are those of something else than a detector of boxes.
     """
-    _refuse_others(name, outputs)
+    outputs = model.outputs
+    _refuse_others(model)
     for open_fits in (False, True):  # an open dimension could be anything: only if nothing else
-        fitting = [
-            decoder
-            for decoder, spec in DECODERS.items()
-            if assign_outputs(spec, outputs, classes, open_fits=open_fits) is not None
-        ]
-        excluded = [] if has_target_size else ['labels_boxes_scores']
-        excluded += ['rtdetr_ultralytics'] if _most_rows(outputs) > _MOST_QUERIES else []
-        fitting = [decoder for decoder in fitting if decoder not in excluded]
+        fitting = fitting_decoders(model, classes, open_fits=open_fits)
+        if _most_rows(outputs) > _MOST_QUERIES:
+            fitting = [decoder for decoder in fitting if decoder != 'rtdetr_ultralytics']
         left = _written(fitting, outputs, facts)
         if not facts.written and len(outputs) == 1 and len(outputs[0].shape) == 3:
             left = _by_anchors(left, outputs[0].shape, input_size)
         if left:
             break
     if not facts.written:
-        _refuse_anchors(name, outputs, left, written)
+        _refuse_anchors(model, left, written)
     if classes is not None and left in ([], ['dense_objectness']):
-        _refuse_extra_channels(name, outputs, classes, written)
-    why = f' by {facts.exporter}' if facts.written else ''
-    return [Candidate(decoder, f'{_listed(outputs)}{why} -> {decoder}') for decoder in left]
+        _refuse_extra_channels(model, classes, written)
+    return tuple(left)
+
+
+def fitting_decoders(
+    model: LoadedModel, classes: int | None, *, open_fits: bool = True
+) -> list[str]:
+    """Return what the shapes alone allow; see ``assign_outputs``."""
+    _, auxiliary_inputs = split_inputs(model.name, model.inputs)
+    return [
+        decoder
+        for decoder, spec in DECODERS.items()
+        if assign_outputs(spec, model.outputs, classes, open_fits=open_fits) is not None
+        and (decoder != 'labels_boxes_scores' or has_size_input(auxiliary_inputs))
+    ]
 
 
 def _written(fitting: list[str], outputs: tuple[TensorSpec, ...], facts: Facts) -> list[str]:
@@ -117,38 +111,34 @@ def _written(fitting: list[str], outputs: tuple[TensorSpec, ...], facts: Facts) 
     return [] if sets else fitting
 
 
-def _refuse_others(name: str, outputs: tuple[TensorSpec, ...]) -> None:
+def _refuse_others(model: LoadedModel) -> None:
     """Refuse what has more or other outputs than boxes, and say what it is."""
+    outputs = model.outputs
     masks = tuple(tensor for tensor in outputs if len(tensor.shape) == 4)
     if masks and any(0 < len(tensor.shape) < 4 for tensor in outputs):
         raise EngineError(
-            name,
-            f'{_listed(masks)} next to the boxes, as of instance segmentation',
+            model.name,
+            f'{tensors_text(masks)} next to the boxes, as of instance segmentation',
             expected='a detector of boxes',
             fix='export one',
         )
     if outputs and all(len(tensor.shape) in (4, 5) for tensor in outputs):
         raise EngineError(
-            name,
-            f'the raw grids of a detector head: {_listed(outputs)}',
+            model.name,
+            f'the raw grids of a detector head: {tensors_text(outputs)}',
             expected='outputs decoded and joined, as (1, N, 5 + C)',
             fix='export with that inside (YOLOv7: --grid)',
         )
 
 
-def _refuse_anchors(
-    name: str,
-    outputs: tuple[TensorSpec, ...],
-    fitting: list[str],
-    written: Callable[[str], str],
-) -> None:
+def _refuse_anchors(model: LoadedModel, fitting: list[str], written: Callable[[str], str]) -> None:
     """Refuse boxes and scores of anchors, whose shapes fit a transformer's but for the number."""
-    most = _most_rows(outputs)
+    most = _most_rows(model.outputs)
     if most > _MOST_QUERIES and {DECODERS[decoder].family for decoder in fitting} == {'detr'}:
         raise EngineError(
-            name,
-            f'{_listed(outputs)} are {most} boxes and their scores, as YOLO-NAS outputs them '
-            'without its NMS, which is not supported; transformers have up to '
+            model.name,
+            f'{tensors_text(model.outputs)} are {most} boxes and their scores, as YOLO-NAS '
+            'outputs them without its NMS, which is not supported; transformers have up to '
             f'{_MOST_QUERIES}',
             fix='export it with its NMS inside; if these are queries, set '
             f'{written("decoder")} to one of {", ".join(fitting)}',
@@ -160,12 +150,10 @@ def _most_rows(outputs: tuple[TensorSpec, ...]) -> int:
 
 
 def _refuse_extra_channels(
-    name: str,
-    outputs: tuple[TensorSpec, ...],
-    classes: int,
-    written: Callable[[str], str],
+    model: LoadedModel, classes: int, written: Callable[[str], str]
 ) -> None:
     """Refuse what has more channels than boxes and classes, and say what they look like."""
+    outputs = model.outputs
     if len(outputs) != 1 or len(outputs[0].shape) != 3 or min(outputs[0].shape[1:]) < 0:
         return
     _, rows, columns = outputs[0].shape
@@ -185,8 +173,8 @@ def _refuse_extra_channels(
         )
     if has:
         raise EngineError(
-            name,
-            f'{_listed(outputs)} has {", or ".join(has)}; they may be {", or ".join(could)}',
+            model.name,
+            f'{tensors_text(outputs)} has {", or ".join(has)}; they may be {", or ".join(could)}',
             expected='a detector of boxes',
         )
 
@@ -222,7 +210,3 @@ def _by_anchors(
 _ROWS_FIRST: Final = ('dense', 'dense_objectness')
 _ROWS_LAST: Final = ('dense_transposed', 'dense_objectness_transposed', 'yolox', 'yolox_raw')
 _NO_ANCHORS: Final = ('end_to_end', 'rtdetr_ultralytics', 'rtdetr_end_to_end')
-
-
-def _listed(outputs: tuple[TensorSpec, ...]) -> str:
-    return ', '.join(f'{tensor.name} {list(tensor.shape)}' for tensor in outputs)

@@ -1,8 +1,8 @@
 """What a model without a manifest is: decoder, preprocessing and class names, from what it shows.
 
-Asked in this order: the parameters, the metadata in the file, a config.json beside it, names and
-shapes of its tensors. Each finding is kept as a sentence. Where more than one reading fits or none
-does, the error lists what was seen, what it could be, and which parameters to set.
+Asked in this order: the parameters, the metadata in the file, a config.json next to it, names
+and shapes of its tensors. Each finding is kept as a sentence. Where more than one reading fits or
+none does, the error lists what was seen, what it could be, and which parameters to set.
 
 Page: docs/decoders.md.
 """
@@ -23,24 +23,27 @@ import numpy.typing as npt
 
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.input_layout import batch_size
 from trt_perception.model.input_layout import closed_image
 from trt_perception.model.input_layout import constant_inputs
-from trt_perception.model.input_layout import has_size_input
 from trt_perception.model.input_layout import image_shape
 from trt_perception.model.input_layout import image_size
 from trt_perception.model.input_layout import split_inputs
+from trt_perception.model.manifest import Manifest
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.recognition.facts import Facts
 from trt_perception.model.recognition.facts import facts_of
-from trt_perception.model.recognition.outputs import Candidate
 from trt_perception.model.recognition.outputs import candidates
 from trt_perception.model.recognition.refusal import NEEDED
 from trt_perception.model.recognition.refusal import MissingModelInfo
 from trt_perception.model.recognition.refusal import refuse_missing_info
 from trt_perception.model.tensors import INPUT_DTYPES
-from trt_perception.model.tensors import TensorSpec
+from trt_perception.model.tensors import LoadedModel
+from trt_perception.model.tensors import tensors_text
 
-__all__ = ['PREPROCESSING', 'ModelOverrides', 'Recognised', 'RunOnce', 'recognise']
+__all__ = [
+    *('PREPROCESSING', 'ModelOverrides', 'Recognised', 'RunOnce', 'overridden', 'recognise'),
+]
 
 #: Runs a model on its inputs, by name, and returns the shapes of its outputs, in their order.
 RunOnce = Callable[[Mapping[str, npt.NDArray[Any]]], Sequence[tuple[int, ...]]]
@@ -118,24 +121,23 @@ class Recognised:
     evidence: tuple[str, ...]
 
 
-def recognise(
-    name: str,
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
-    metadata: Mapping[str, str],
-    config: Mapping[str, Any] | None,
-    *,
-    given: ModelOverrides | None = None,
-    run: RunOnce | None = None,
+def overridden(
+    manifest: Manifest, given: ModelOverrides, evidence: tuple[str, ...] = ()
 ) -> Recognised:
-    """Tell how to feed and read a model, or which parameters would.
+    """Return what a manifest says, except for what the user said."""
+    return Recognised(
+        DECODERS[given.decoder] if given.decoder else manifest.decoder,
+        replace(manifest.preprocessing, **given.preprocessing),
+        given.class_names or manifest.class_names,
+        evidence,
+    )
+
+
+def recognise(model: LoadedModel, given: ModelOverrides, run: RunOnce | None = None) -> Recognised:
+    """Find out how to feed and read a model, or which parameters would say it.
 
     Args:
-        name: the model's file name, for messages.
-        inputs: as the runtime reports them, -1 for an open dimension.
-        outputs: likewise.
-        metadata: the ONNX file's own, or what stands in front of an engine's plan.
-        config: a config.json beside the model, None where there is none.
+        model: what it shows of itself.
         given: what the user said.
         run: runs the model; asked for the shapes that the file leaves open.
 
@@ -144,53 +146,43 @@ def recognise(
         EngineError: the model is no detector of boxes, or no parameter would make it readable, or
             it does not run.
     """
-    given = given or ModelOverrides()
-    facts = facts_of(name, metadata, config)
+    facts = facts_of(model.name, model.metadata, model.config)
     evidence = list(facts.evidence)
-    image, beside = split_inputs(name, inputs)
+    image, _ = split_inputs(model.name, model.inputs)
+    class_names = given.class_names or facts.class_names
     if given.class_names:
-        class_names = given.class_names
         evidence.append(f'{given.written("class_names")} -> {len(class_names)} classes')
-    else:
-        class_names = facts.class_names
     size = given.preprocessing.get('input_size') or image_size(image) or facts.input_size
-    names = [given.decoder]
-    others: list[str] = []
+    fitting: tuple[str, ...] = (given.decoder,)
+    others: tuple[str, ...] = ()
     if given.decoder:
         evidence.append(f'{given.written("decoder")} -> {given.decoder}')
     else:
-        if run is not None and size is not None and _leaves_open(outputs):
-            outputs = _run_once(run, closed_image(image, size), beside, size, outputs)
-        sized = has_size_input(beside)
-        found, others = _fitting(
-            name, size, tuple(outputs), class_names, facts, sized, given.written
-        )
-        if facts.exporter in ('ultralytics', 'yolov5') and not given.class_names:
-            others = []  # names within the file itself are the model's own
-        names = [candidate.decoder for candidate in found]
-        evidence += [candidate.sentence for candidate in found] if len(found) == 1 else []
-    chosen = names[0] if len(names) == 1 else ''
-    trained = PREPROCESSING.get(chosen, {})
-    if not trained and facts.exporter in ('ultralytics', 'yolov5'):
-        trained = _ULTRALYTICS
-    values: dict[str, Any] = {**trained, **facts.preprocessing}
+        if run is not None and size is not None:
+            model = _with_output_shapes(model, size, run)
+        fitting, others = _fitting(model, size, len(class_names), facts, given)
+        if len(fitting) == 1:
+            by = f' by {facts.exporter}' if facts.written else ''
+            evidence.append(f'{tensors_text(model.outputs)}{by} -> {fitting[0]}')
+    chosen = fitting[0] if len(fitting) == 1 else ''
+    trained = PREPROCESSING.get(chosen, _ULTRALYTICS if facts.is_yolo_export else {})
     if trained and not facts.preprocessing:
         evidence.append(
             f'{chosen or facts.exporter} -> preprocessing that such models are trained with: '
             + ', '.join(f'{key} {value}' for key, value in trained.items())
         )
-    values.update(given.preprocessing)
+    values = {**trained, **facts.preprocessing, **given.preprocessing}
     if size is not None:
         values['input_size'] = size
-    unsaid = MissingModelInfo(
-        fitting=tuple(names),
-        with_other_names=tuple(others),
+    unknown = MissingModelInfo(
+        fitting=fitting,
+        with_other_names=others,
         class_names=len(class_names),
         missing=tuple(key for key in NEEDED if key not in values),
         trained=tuple(DECODERS) if trained else tuple(PREPROCESSING),
         resampling='' if 'antialias' in given.preprocessing else facts.resampling,
     )
-    refuse_missing_info(name, inputs, outputs, evidence, unsaid, given.written)
+    refuse_missing_info(model, evidence, unknown, given.written)
     if chosen == 'torchvision':
         evidence.append(f'torchvision -> label 0, the background, is called {class_names[0]!r}')
     layout = 'nhwc' if image_shape(image) == 'nhwc' else 'nchw'
@@ -198,47 +190,36 @@ def recognise(
     return Recognised(DECODERS[chosen], preprocessing, class_names, tuple(evidence))
 
 
-def _leaves_open(outputs: Sequence[TensorSpec]) -> bool:
-    return any(not tensor.shape or -1 in tensor.shape for tensor in outputs)
-
-
-def _run_once(
-    run: RunOnce,
-    image: TensorSpec,
-    beside: Sequence[TensorSpec],
-    size: tuple[int, int],
-    outputs: Sequence[TensorSpec],
-) -> Sequence[TensorSpec]:
-    """Return the outputs with the shapes that they have for a black image."""
-    if image.dtype not in INPUT_DTYPES:
-        return outputs  # refused with better words than the runtime's
-    batch = image.shape[0] if len(image.shape) == 4 else 1
-    shapes = run(
-        {
-            image.name: np.zeros(image.shape, image.dtype),
-            **constant_inputs(beside, size, batch),
-        }
-    )
+def _with_output_shapes(model: LoadedModel, size: tuple[int, int], run: RunOnce) -> LoadedModel:
+    """Return the model with the shapes that open outputs have for a black image."""
+    found, auxiliary_inputs = split_inputs(model.name, model.inputs)
+    image = closed_image(found, size)
+    is_open = any(not tensor.shape or -1 in tensor.shape for tensor in model.outputs)
+    if (
+        not is_open or image.dtype not in INPUT_DTYPES
+    ):  # refused with better words than a runtime's
+        return model
+    black = np.zeros(image.shape, image.dtype)
+    constants = constant_inputs(auxiliary_inputs, size, batch_size(image))
+    shapes = run({image.name: black, **constants})
     # No rows at all: their number follows from what is in the image, and stays open.
-    return [
+    outputs = tuple(
         replace(tensor, shape=tuple(side or -1 for side in shape))
-        for tensor, shape in zip(outputs, shapes, strict=True)
-    ]
+        for tensor, shape in zip(model.outputs, shapes, strict=True)
+    )
+    return replace(model, outputs=outputs)
 
 
 def _fitting(
-    name: str,
+    model: LoadedModel,
     size: tuple[int, int] | None,
-    outputs: tuple[TensorSpec, ...],
-    class_names: Sequence[str],
+    classes: int,
     facts: Facts,
-    has_target_size: bool,
-    written: Callable[[str], str],
-) -> tuple[list[Candidate], list[str]]:
+    given: ModelOverrides,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the decoders that fit; where none does, what would with other class names."""
-    count = len(class_names) or None
-    found = candidates(name, size, outputs, count, facts, has_target_size, written)
-    if found or not class_names:
-        return found, []
-    others = candidates(name, size, outputs, None, facts, has_target_size, written)
-    return [], [candidate.decoder for candidate in others]
+    found = candidates(model, size, classes or None, facts, given.written)
+    # Names within the file itself are the model's own.
+    if found or not classes or (facts.is_yolo_export and not given.class_names):
+        return found, ()
+    return (), candidates(model, size, None, facts, given.written)

@@ -11,12 +11,13 @@ from typing import Final
 from trt_perception.errors import EngineError
 from trt_perception.errors import MissingModelInfoError
 from trt_perception.model.decoder_spec import DECODERS
-from trt_perception.model.input_layout import has_size_input
-from trt_perception.model.input_layout import split_inputs
 from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.preprocessing import COLOR_ORDERS
 from trt_perception.model.preprocessing import RESIZE_MODES
+from trt_perception.model.recognition.outputs import fitting_decoders
+from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.model.tensors import tensors_text
 
 __all__ = ['NEEDED', 'MissingModelInfo', 'refuse_missing_info']
 
@@ -52,59 +53,44 @@ class MissingModelInfo:
 
 
 def refuse_missing_info(
-    name: str,
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
+    model: LoadedModel,
     evidence: Sequence[str],
-    unsaid: MissingModelInfo,
+    unknown: MissingModelInfo,
     written: Callable[[str], str],
 ) -> None:
     """Return where all is known; else list what is not, and what it can be.
 
     Args:
-        name: the model's file name.
-        inputs: as the runtime reports them.
-        outputs: likewise.
+        model: what it shows of itself.
         evidence: what was found.
-        unsaid: what was not.
+        unknown: what was not.
         written: makes of a parameter's name, without ``model.``, what the user must write.
 
     Raises:
         MissingModelInfoError: the parameters that it lists could say the rest.
         EngineError: none could: no decoder reads such outputs.
     """
-    seen = [f'inputs: {_listed(inputs)}', f'outputs: {_listed(outputs)}', *evidence]
-    fits = unsaid.fitting or unsaid.with_other_names
-    by_shape = () if fits else _by_shape(name, inputs, outputs, unsaid.class_names)
-    fits = fits or by_shape
-    if not fits:
+    name = model.name
+    inputs, outputs = tensors_text(model.inputs), tensors_text(model.outputs)
+    seen = [f'inputs: {inputs}', f'outputs: {outputs}', *evidence]
+    fits = unknown.fitting or unknown.with_other_names
+    # What the shapes alone allow; exporter or number of anchors speak against it.
+    by_shape = () if fits else fitting_decoders(model, unknown.class_names or None)
+    counts = _class_counts(fits or by_shape, model.outputs)
+    if not counts:
         raise EngineError(
             name,
             f'the outputs fit no decoder. Seen: {"; ".join(seen)}',
             fix='export a detector with outputs that docs/decoders.md lists',
         )
-    counts = _class_counts(fits, outputs)
     # Of several, some may bring their preprocessing: then only the choice of another asks for it.
-    lacking = [fit for fit in fits if fit not in unsaid.trained]
-    asked = unsaid.missing if len(lacking) == len(fits) else set(unsaid.missing) & {'input_size'}
-    missing = {key: _CHOICES[key] for key in NEEDED if key in asked}
-    # Where each needs another number of class names, these determine the decoder too.
-    told_apart = not unsaid.class_names or unsaid.with_other_names
-    shared = len(set(counts.values())) < len(counts)
-    if by_shape or (len(fits) > 1 and (shared or not told_apart)):
-        missing['decoder'] = f'the outputs fit {" and ".join(fits)}'
-    if not unsaid.class_names or unsaid.with_other_names:
-        missing['class_names'] = _classes(counts, unsaid.class_names)
-    if unsaid.resampling:
-        missing['antialias'] = (
-            f'{unsaid.resampling}; only bilinear sampling (2) is supported. To use it all the '
-            'same, say whether with antialiasing, as PIL always has it, or without; then measure '
-            'the accuracy'
-        )
+    lacking = [fit for fit in counts if fit not in unknown.trained]
+    needs_all = len(lacking) == len(counts)
+    missing = _missing(unknown, counts, needs_all=needs_all, by_shape=bool(by_shape))
     if not missing:
         return
     choices = [f'{written(key)}: {text}' for key, text in missing.items()]
-    if 0 < len(lacking) < len(fits):
+    if 0 < len(lacking) < len(counts):
         more = [written(key) for key in ('decoder', *NEEDED[1:]) if key not in missing]
         choices.append(f'{" and ".join(lacking)} would need {", ".join(more)} too')
     raise MissingModelInfoError(
@@ -117,17 +103,26 @@ def refuse_missing_info(
     )
 
 
-def _by_shape(
-    name: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], classes: int
-) -> tuple[str, ...]:
-    """Return what the shapes alone allow; exporter or number of anchors speak against it."""
-    _, beside = split_inputs(name, inputs)
-    return tuple(
-        decoder
-        for decoder, spec in DECODERS.items()
-        if assign_outputs(spec, tuple(outputs), classes or None) is not None
-        and (has_size_input(beside) or decoder != 'labels_boxes_scores')
-    )
+def _missing(
+    unknown: MissingModelInfo, counts: Mapping[str, int | None], *, needs_all: bool, by_shape: bool
+) -> dict[str, str]:
+    """Return what parameters must say, by name, with what each can be."""
+    asked = unknown.missing if needs_all else set(unknown.missing) & {'input_size'}
+    missing = {key: _CHOICES[key] for key in NEEDED if key in asked}
+    needs_names = not unknown.class_names or bool(unknown.with_other_names)
+    # Where each needs another number of class names, these determine the decoder too.
+    shared = len(set(counts.values())) < len(counts)
+    if by_shape or (len(counts) > 1 and (shared or not needs_names)):
+        missing['decoder'] = f'the outputs fit {" and ".join(counts)}'
+    if needs_names:
+        missing['class_names'] = _classes(counts, unknown.class_names)
+    if unknown.resampling:
+        missing['antialias'] = (
+            f'{unknown.resampling}; only bilinear sampling (2) is supported. To use it all the '
+            'same, say whether with antialiasing, as PIL always has it, or without; then measure '
+            'the accuracy'
+        )
+    return missing
 
 
 def _classes(counts: Mapping[str, int | None], given: int) -> str:
@@ -144,24 +139,14 @@ def _classes(counts: Mapping[str, int | None], given: int) -> str:
     return f'the outputs have {listed}{wrong}{first}'
 
 
-def _class_counts(names: Sequence[str], outputs: Sequence[TensorSpec]) -> dict[str, int | None]:
+def _class_counts(names: Sequence[str], outputs: tuple[TensorSpec, ...]) -> dict[str, int | None]:
     """Return how many class names each candidate would need, None where any number will do."""
-    told: dict[str, int | None] = {}
+    sides = {side for tensor in outputs for side in tensor.shape}
+    counts = sorted({side - before for side in sides for before in (0, 1, 4, 5) if side > before})
+    needed: dict[str, int | None] = {}
     for name in names:
-        # At most what a manifest may hold; the first that fits, because they only differ in C.
-        sides = {side for tensor in outputs for side in tensor.shape}
-        counts = {side - before for side in sides for before in (0, 1, 4, 5) if side > before}
         fits = [
-            count
-            for count in sorted(counts)
-            if assign_outputs(DECODERS[name], tuple(outputs), count) is not None
+            count for count in counts if assign_outputs(DECODERS[name], outputs, count) is not None
         ]
-        told[name] = fits[0] if len(fits) == 1 else None
-    return told
-
-
-def _listed(tensors: Sequence[TensorSpec]) -> str:
-    return (
-        ', '.join(f'{tensor.name} {tensor.dtype}{list(tensor.shape)}' for tensor in tensors)
-        or 'none'
-    )
+        needed[name] = fits[0] if len(fits) == 1 else None
+    return needed

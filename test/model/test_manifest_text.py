@@ -19,12 +19,14 @@ from trt_perception.model.build_record import AccuracyRecord
 from trt_perception.model.build_record import AgreementRecord
 from trt_perception.model.build_record import BuildRecord
 from trt_perception.model.build_record import CalibrationRecord
+from trt_perception.model.build_record import CudaRecord
+from trt_perception.model.build_record import GpuRecord
 from trt_perception.model.build_record import PrecisionRecord
 from trt_perception.model.build_record import ProfileRange
+from trt_perception.model.build_record import TensorRtRecord
+from trt_perception.model.manifest import manifest_text
 from trt_perception.model.manifest import parse_manifest
-from trt_perception.model.manifest_writer import manifest_text
-from trt_perception.model.manifest_writer import rebuild_command
-from trt_perception.model.manifest_writer import write_manifest
+from trt_perception.model.manifest import rebuild_command
 from trt_perception.model.model_file import read_model_file
 
 BUILD = {
@@ -80,9 +82,9 @@ def parse(content):
 
 def test_the_build_section_is_read():
     build = parse(manifest(build=BUILD)).build
-    assert (build.flavour, build.version) == ('tensorrt_rtx', '1.7.1.12')
-    assert build.gpu == ('NVIDIA RTX A4000', '8.6')
-    assert build.cuda == ('13.0', '13.5')
+    assert build.tensorrt == TensorRtRecord('tensorrt_rtx', '1.7.1.12')
+    assert build.gpu == GpuRecord('NVIDIA RTX A4000', '8.6')
+    assert build.cuda == CudaRecord('13.0', '13.5')
     assert build.options['keep_fp32'] == ('/model/*', 'a b')
     assert build.options['refit'] is True
     assert build.profiles == ({'images': ProfileRange((1, 3, 4, 4), (2, 3, 4, 4), (4, 3, 8, 8))},)
@@ -188,10 +190,9 @@ def ranges(draw):
 
 BUILDS = st.builds(
     BuildRecord,
-    flavour=st.sampled_from(['tensorrt', 'tensorrt_rtx']),
-    version=TEXT,
-    gpu=st.none() | st.tuples(TEXT, TEXT),
-    cuda=st.none() | st.tuples(TEXT, TEXT),
+    tensorrt=st.builds(TensorRtRecord, st.sampled_from(['tensorrt', 'tensorrt_rtx']), TEXT),
+    gpu=st.none() | st.builds(GpuRecord, TEXT, TEXT),
+    cuda=st.none() | st.builds(CudaRecord, TEXT, TEXT),
     options=st.dictionaries(
         NAME, TEXT | NUMBER | st.booleans() | st.lists(TEXT | NUMBER).map(tuple), max_size=5
     ),
@@ -222,15 +223,6 @@ def test_what_is_written_is_read_back_as_the_same(build, names):
     plain = parse(manifest(class_names=names))
     whole = type(plain)(**{**vars(plain), 'build': build})
     assert parse_manifest(manifest_text(whole), 'x.json') == whole
-
-
-def test_the_file_is_whole_and_replaced(tmp_path):
-    path = tmp_path / 'tiny.engine.json'
-    path.write_text('old')
-    read = parse(manifest(build=BUILD))
-    write_manifest(path, read)
-    assert parse_manifest(path.read_bytes(), 'x.json') == read
-    assert [entry.name for entry in tmp_path.iterdir()] == ['tiny.engine.json']
 
 
 def arguments_of(command):

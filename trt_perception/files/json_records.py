@@ -1,0 +1,116 @@
+"""Frozen dataclasses as JSON objects: their fields say once how each value is read and written.
+
+A field's type says it, where that is str, int, float, bool, another such dataclass, or such a one
+or None, or a tuple of them. Else ``Annotated`` names the reader behind the type, and the writer
+behind that where JSON has the value in another form.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Annotated
+from typing import Any
+from typing import Final
+from typing import TypeVar
+from typing import get_args
+from typing import get_origin
+from typing import get_type_hints
+
+from trt_perception.files.json_section import JsonSection
+
+__all__ = [
+    *('Reader', 'by_name', 'choice', 'items', 'json_content', 'optional', 'read_record', 'whole'),
+]
+
+#: Takes the value of a key out of a section; ManifestError where it is missing or wrong.
+Reader = Callable[[JsonSection, str], Any]
+Record = TypeVar('Record')
+
+_READERS: Final[Mapping[Any, Reader]] = {
+    str: JsonSection.text,
+    int: JsonSection.integer,
+    float: JsonSection.number,
+    bool: JsonSection.boolean,
+}
+
+
+def read_record(kind: type[Record], section: JsonSection) -> Record:
+    """Read all fields of a dataclass, and refuse what is left.
+
+    Raises:
+        ManifestError: a key is missing, unknown or of the wrong type, or a value is out of range.
+    """
+    hints = get_type_hints(kind, include_extras=True)
+    values = {name: _reader(hint)(section, name) for name, hint in hints.items()}
+    section.finish()
+    return kind(**values)
+
+
+def _reader(hint: Any) -> Reader:
+    if hint in _READERS:
+        return _READERS[hint]
+    if get_origin(hint) is Annotated:
+        reader: Reader = hint.__metadata__[0]
+        return reader
+    if get_origin(hint) is tuple:
+        kind = get_args(hint)[0]
+        return lambda section, key: tuple(
+            read_record(kind, item) for item in section.sections(key)
+        )
+    if type(None) in get_args(hint):
+        return optional(_reader(get_args(hint)[0]))
+    return lambda section, key: read_record(hint, section.section(key))
+
+
+def json_content(value: Any) -> Any:
+    """Return what JSON has of a value: of a dataclass what ``read_record`` reads as the same."""
+    if dataclasses.is_dataclass(value):
+        hints = get_type_hints(type(value), include_extras=True)
+        return {name: _writer(hint)(getattr(value, name)) for name, hint in hints.items()}
+    if isinstance(value, Mapping):
+        return {key: json_content(item) for key, item in value.items()}
+    return [json_content(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _writer(hint: Any) -> Callable[[Any], Any]:
+    named: tuple[Any, ...] = getattr(hint, '__metadata__', ())
+    return named[1] if len(named) > 1 else json_content
+
+
+def choice(*choices: str) -> Reader:
+    """Read one of these texts."""
+    return lambda section, key: section.text(key, choices)
+
+
+def whole(lowest: int, highest: int = 2**53) -> Reader:
+    """Read a whole number from lowest to highest."""
+    return lambda section, key: section.integer(key, lowest, highest)
+
+
+def items(fits: Callable[[Any], bool], expected: str) -> Reader:
+    """Read a list as a tuple, of which all items fit."""
+
+    def read(section: JsonSection, key: str) -> tuple[Any, ...]:
+        values = section.items(key)
+        if not all(map(fits, values)):
+            raise section.refusal(key, values, expected)
+        return tuple(values)
+
+    return read
+
+
+def by_name(read: Reader) -> Reader:
+    """Read an object of any keys as a dict."""
+
+    def read_all(section: JsonSection, key: str) -> dict[str, Any]:
+        inner = section.section(key)
+        return {name: read(inner, name) for name in inner.names()}
+
+    return read_all
+
+
+def optional(read: Reader, missing: Any = None) -> Reader:
+    """Read a key that may be missing or null."""
+    return lambda section, key: read(section, key) if section.has(key) else missing
