@@ -58,7 +58,7 @@ class BoomError(Exception):
     pass
 
 
-ERRORS = [BoomError('boom'), SystemExit(3), ImageError('bad_step', 'where none belongs')]
+ERRORS = [BoomError('boom'), SystemExit(3), ImageError('bad_step', 'step', 'is bad')]
 # In read and enqueue an ImageError is no fault; with one slot nobody asks whether it is done.
 FAULTS = [
     *(('read', depth, error) for depth in (1, 3) for error in ERRORS[:2]),

@@ -5,19 +5,18 @@ import pytest
 from trt_perception.errors import CudaError
 from trt_perception.errors import EngineError
 from trt_perception.errors import ImageError
+from trt_perception.errors import ValuesError
 
 
 @pytest.mark.parametrize(
     ('error', 'sentence', 'statement'),
     [
-        (EngineError('it is broken'), 'it is broken', 'it is broken'),
         (EngineError('x.onnx', 'is empty'), 'x.onnx: is empty', 'x.onnx: is empty'),
         (
             EngineError('x.onnx', '3 bytes', expected='an ONNX file', fix='export it again'),
             'x.onnx: expected an ONNX file (got 3 bytes); export it again',
             'x.onnx: expected an ONNX file (got 3 bytes)',
         ),
-        (EngineError('x', expected='y'), 'x: expected y', 'x: expected y'),
         (EngineError('x', 'is z', fix='do w; then v'), 'x: is z; do w; then v', 'x: is z'),
     ],
 )
@@ -31,4 +30,6 @@ def test_fields_of_their_own():
     assert (image.reason, str(image)) == ('bad_step', 'step: expected at least 6 bytes (got 3)')
     lost = CudaError('cudaFree', 'failed', status='cudaErrorIllegalAddress', sticky=True)
     assert (lost.status, lost.sticky) == ('cudaErrorIllegalAddress', True)
-    assert not CudaError('cudaFree').sticky
+    assert not CudaError('cudaFree', 'failed').sticky
+    several = ValuesError(['a: is bad', 'b: is bad'])
+    assert (several.mistakes, str(several)) == (('a: is bad', 'b: is bad'), 'a: is bad\nb: is bad')

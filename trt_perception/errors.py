@@ -41,16 +41,13 @@ class TrtPerceptionError(Exception):
     """Base of all errors that this package raises on purpose.
 
     Attributes:
-        subject: what the error is about: a file, a parameter, a call. Where nothing else is given
-            it is the whole sentence.
+        subject: what the error is about: a file, a parameter, a call.
         found: what is there.
         expected: what should be there; empty where ``found`` says it all.
         fix: what to do, as an instruction; empty where nobody can do anything.
     """
 
-    def __init__(
-        self, subject: str, found: str = '', *, expected: str = '', fix: str = ''
-    ) -> None:
+    def __init__(self, subject: str, found: str, *, expected: str = '', fix: str = '') -> None:
         super().__init__(subject, found, expected, fix)
         self.subject = subject
         self.found = found
@@ -61,9 +58,8 @@ class TrtPerceptionError(Exception):
     def statement(self) -> str:
         """What is wrong, without what to do."""
         if self.expected:
-            got = f' (got {self.found})' if self.found else ''
-            return f'{self.subject}: expected {self.expected}{got}'
-        return f'{self.subject}: {self.found}' if self.found else self.subject
+            return f'{self.subject}: expected {self.expected} (got {self.found})'
+        return f'{self.subject}: {self.found}'
 
     def __str__(self) -> str:
         return f'{self.statement}; {self.fix}' if self.fix else self.statement
@@ -81,8 +77,13 @@ class ValuesError(ConfigError):
     """
 
     def __init__(self, mistakes: Sequence[str]) -> None:
-        super().__init__('\n'.join(mistakes))
+        super().__init__('values', '; '.join(mistakes))
         self.mistakes = tuple(mistakes)
+
+    @property
+    def statement(self) -> str:
+        """All mistakes, a line each."""
+        return '\n'.join(self.mistakes)
 
 
 class EngineError(TrtPerceptionError):
@@ -131,7 +132,7 @@ class CudaError(TrtPerceptionError):
     def __init__(
         self,
         subject: str,
-        found: str = '',
+        found: str,
         *,
         expected: str = '',
         fix: str = '',
@@ -152,7 +153,7 @@ class ImageError(TrtPerceptionError):
     """
 
     def __init__(
-        self, reason: str, subject: str, found: str = '', *, expected: str = '', fix: str = ''
+        self, reason: str, subject: str, found: str, *, expected: str = '', fix: str = ''
     ) -> None:
         super().__init__(subject, found, expected=expected, fix=fix)
         self.reason = reason

@@ -208,13 +208,13 @@ def test_a_model_that_came_quantised_is_not_compared_with_itself(build, tmp_path
 
 def test_what_onnx_runtime_cannot_run_is_not_measured(build, monkeypatch):
     def cannot(*_):
-        raise EngineError('ONNX Runtime cannot load it:\n\t\x1b[31mno kernel')
+        raise EngineError('ONNX Runtime', 'cannot load it:\n\t\x1b[31mno kernel')
 
     monkeypatch.setattr(validation, 'onnx_file', cannot)
     done = build(*INT8)
     assert done.code == 0
     warning = done.manifest.build.agreement.warning  # one line, or it could not be read
-    assert 'ONNX Runtime cannot load it: \\x1b[31mno kernel; on the target: ros2 run' in warning
+    assert 'ONNX Runtime: cannot load it: \\x1b[31mno kernel; on the target: ros2 run' in warning
     assert done.manifest.build.agreement.f1 is None
 
 

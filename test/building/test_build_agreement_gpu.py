@@ -25,16 +25,16 @@ pytestmark = [
 
 def test_a_stand_in_that_fails_on_an_image_is_not_measured(build, gpu_that_runs, monkeypatch):
     def fails(*_):
-        raise EngineError('the model fails')
+        raise EngineError('the model', 'fails')
 
     monkeypatch.setattr(validation, 'compare_until_sure', fails)
     done = build(*INT8)
     assert done.code == 0
-    assert 'the model fails; on the target' in done.manifest.build.agreement.warning
+    assert 'the model: fails; on the target' in done.manifest.build.agreement.warning
     gpu_that_runs(DIGITS)
     done = build(*INT8)
     assert done.code == 1
-    assert done.report['error'] == 'the model fails'
+    assert done.report['error'] == 'the model: fails'
 
 
 @pytest.mark.parametrize('words', [('--validate', SOME_SCENES), INT8])
@@ -79,10 +79,10 @@ def test_an_engine_that_does_not_run_is_an_error(build, gpu_that_runs, monkeypat
 
     def fails(file):
         if not file.is_onnx:
-            raise EngineError('the engine cannot be run')
+            raise EngineError('the engine', 'cannot be run')
         return stand_in(file)
 
     monkeypatch.setattr(validation, 'opened', fails)
     done = build(*INT8)
     assert done.code == 1
-    assert done.report['error'] == 'the engine cannot be run'
+    assert done.report['error'] == 'the engine: cannot be run'

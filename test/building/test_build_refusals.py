@@ -63,7 +63,7 @@ def test_packages_of_the_extra_that_are_missing(name):
     )
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert done.stderr.startswith(f'build_engine: building engines needs {name}, not installed')
+    assert done.stderr.startswith(f'build_engine: building engines: needs {name}, not installed')
     assert len(done.stderr.splitlines()) == 1
 
 

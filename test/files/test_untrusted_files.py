@@ -83,7 +83,7 @@ def given(monkeypatch):
 
         def deserialize_cuda_engine(self, content):
             plans.append(bytes(content))
-            raise EngineError('the stand-in was reached')
+            raise EngineError('TensorRT', 'the stand-in was reached')
 
     fake = types.ModuleType('tensorrt')
     vars(fake).update(Runtime=Runtime, ILogger=object, __version__='10.13.3.9')

@@ -142,7 +142,7 @@ def test_a_report_beside_an_engine_that_cannot_be_written(tmp_path, monkeypatch,
     from trt_perception.tools import build_engine
 
     def full(files):
-        raise WriteError(f'{next(iter(files))}: cannot be written: No space left on device')
+        raise WriteError(str(next(iter(files))), 'cannot be written: No space left on device')
 
     monkeypatch.setattr(build_engine, 'write_together', full)
     monkeypatch.setattr(build_engine, '_build', lambda *_: None)

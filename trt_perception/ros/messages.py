@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from typing import Final
 
 import numpy as np
@@ -14,6 +13,7 @@ from trt_perception.errors import ImageError
 from trt_perception.images.compressed import decode_picture
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.frame import Frame
+from trt_perception.images.picture_files import frame_of
 from trt_perception.plain_text import Fault
 from trt_perception.plain_text import name_fault
 from trt_perception.plain_text import shown
@@ -84,7 +84,7 @@ def _frame_by_cv_bridge(message: Image) -> Frame:
             f'image encoding {message.encoding!r}',
             f'cv_bridge cannot convert it to bgr8: {error}',
         ) from error
-    return frame_from_bgr(bgr)
+    return frame_of(bgr)
 
 
 def frame_from_compressed(message: CompressedImage) -> Frame:
@@ -104,11 +104,4 @@ def frame_from_compressed(message: CompressedImage) -> Frame:
             error.statement,
             fix=error.fix,
         ) from error
-    return frame_from_bgr(bgr)
-
-
-def frame_from_bgr(bgr: np.ndarray[Any, Any]) -> Frame:
-    """View OpenCV's usual image, uint8 (height, width, 3), as a Frame."""
-    height, width = bgr.shape[:2]
-    flat = np.ascontiguousarray(bgr).reshape(-1)
-    return Frame.view(flat, width=width, height=height, step=3 * width, encoding='bgr8')
+    return frame_of(bgr)

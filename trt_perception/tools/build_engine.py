@@ -88,7 +88,8 @@ def _check_packages() -> None:
     missing = [name for name in ('pydantic', 'onnx') if importlib.util.find_spec(name) is None]
     if missing:
         raise EngineError(
-            f'building engines needs {" and ".join(missing)}, not installed here',
+            'building engines',
+            f'needs {" and ".join(missing)}, not installed here',
             fix='install what the extra "build" of this package names, into the environment of '
             'this shell: '
             "python3 -m pip install onnx onnxslim onnxruntime ml_dtypes 'pydantic>=2' pycocotools",
