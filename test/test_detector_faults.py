@@ -26,7 +26,7 @@ def test_an_unreadable_image_is_dropped_by_its_reason_and_its_slot_stays_free(de
     bad = {2: 'bad_step', 3: 'bad_length', 5: 'bad_step', 6: 'bad_step', 7: 'odd_size'}
     errors = run.errors if where == 'read' else pipeline.errors
     for number, reason in bad.items():
-        errors[where, number] = ImageError(reason, f'number {number}')
+        errors[where, number] = ImageError(reason, f'number {number}', 'bad')
     with run:
         for number in range(12):
             run.detector.submit(number)
@@ -42,7 +42,7 @@ def test_an_unreadable_image_is_dropped_by_its_reason_and_its_slot_stays_free(de
 def test_an_unreadable_image_between_frames_in_flight_disturbs_none():
     pipeline = FakePipeline(3, automatic=False)
     run = Recorder(pipeline)
-    run.errors['read', 1] = ImageError('bad_step', 'one')
+    run.errors['read', 1] = ImageError('bad_step', 'one', 'bad')
     with run:
         for number in range(4):
             run.detector.submit(number)
@@ -115,7 +115,7 @@ def test_a_fault_with_everything_in_flight():
 
 def test_an_exception_of_the_refused_callback_is_a_fault_too():
     run = Recorder(FakePipeline())
-    run.errors['read', 0] = ImageError('bad_step', 'zero')
+    run.errors['read', 0] = ImageError('bad_step', 'zero', 'bad')
 
     class Full(list):
         def append(self, item):

@@ -70,7 +70,7 @@ class DetectorRules(RuleBasedStateMachine):
         self.number += 1
         if kind == 'bad':
             self.bad.add(self.number)
-            self.run.errors['read', self.number] = ImageError('bad_step', 'bad')
+            self.run.errors['read', self.number] = ImageError('bad_step', 'step', 'bad')
         if kind == 'fatal':
             self.fatal.add(self.number)
             self.pipeline.errors['collect', self.number] = RuntimeError('fatal')
@@ -195,7 +195,7 @@ def random_run(seed, fault):
     for number in rng.sample(range(total), total // 8):
         table = run.errors if rng.random() < 0.5 else pipeline.errors
         where = 'read' if table is run.errors else 'enqueue'
-        table[where, number] = ImageError(f'bad_{number % 3}', 'bad')
+        table[where, number] = ImageError(f'bad_{number % 3}', 'image', 'bad')
     ending = threading.Event()
 
     def device():

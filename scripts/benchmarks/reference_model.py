@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -31,8 +29,13 @@ from trt_perception.benchmarking.frames import synthetic_image
 from trt_perception.config import Thresholds
 from trt_perception.images.picture_files import frame_of
 from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.manifest import FileIdentity
+from trt_perception.model.manifest import Manifest
+from trt_perception.model.manifest import manifest_path
+from trt_perception.model.manifest import manifest_text
 from trt_perception.model.model_file import read_model_file
 from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages.decoders.dense import dense_candidates
 from trt_perception.stages.decoders.selection import Limits
 from trt_perception.stages.decoders.selection import select
@@ -71,30 +74,25 @@ def preprocessing_of(model, size):
 
 
 def write_manifest(path, model, content, preprocessing):
-    tensors = [
-        {
-            'name': value.name,
-            'shape': [side.dim_value for side in value.type.tensor_type.shape.dim],
-            'dtype': preprocessing.dtype,
-        }
+    image, output = (
+        TensorSpec(
+            value.name,
+            tuple(side.dim_value for side in value.type.tensor_type.shape.dim),
+            preprocessing.dtype,
+        )
         for value in (model.graph.input[0], model.graph.output[0])
-    ]
-    manifest = {
-        'schema': 1,
-        'onnx': {
-            'file': path.name,
-            'sha256': hashlib.sha256(content).hexdigest(),
-            'size_bytes': len(content),
-        },
-        'engine': None,
-        'inputs': tensors[:1],
-        'outputs': tensors[1:],
-        'preprocessing': asdict(preprocessing),
-        'decoder': DecoderSpec('dense').as_dict(),
-        'class_names': [f'class {index}' for index in range(CLASSES)],
-        'notes': {'description': 'random weights of the size of YOLO11n, for benchmarks'},
-    }
-    path.with_name(path.name + '.json').write_text(json.dumps(manifest, indent=2) + '\n')
+    )
+    manifest = Manifest(
+        onnx=FileIdentity(path.name, hashlib.sha256(content).hexdigest(), len(content)),
+        engine=None,
+        inputs=(image,),
+        outputs=(output,),
+        preprocessing=preprocessing,
+        decoder=DecoderSpec('dense'),
+        class_names=tuple(f'class {index}' for index in range(CLASSES)),
+        notes={'description': 'random weights of the size of YOLO11n, for benchmarks'},
+    )
+    manifest_path(path).write_bytes(manifest_text(manifest))
     read_model_file(path)  # refuses what does not belong together
 
 

@@ -1,13 +1,14 @@
 """The manifest reader: every key is needed, of one type, in range; nothing else is accepted."""
 
 import copy
-import json
 
 import pytest
 from support_models import DIGEST
 from support_models import MANIFEST
 from support_models import changed
 from support_models import manifest
+from written_manifest import parse
+from written_manifest import refusal
 
 from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
@@ -21,19 +22,6 @@ from trt_perception.model.manifest import manifest_text
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
-
-
-def parse(content):
-    text = content if isinstance(content, bytes) else json.dumps(content).encode()
-    return parse_manifest(text, 'x.json')
-
-
-def refusal(content):
-    with pytest.raises(ManifestError) as caught:
-        parse(content)
-    assert str(caught.value).startswith('x.json: ')
-    assert len(str(caught.value)) < 700
-    return str(caught.value)
 
 
 def without(path):

@@ -11,24 +11,12 @@ from support_models import MANIFEST
 from support_models import changed
 from support_models import manifest
 from support_models import manifest_bytes
+from written_manifest import parse
+from written_manifest import refusal
 
 from trt_perception.errors import ManifestError
 from trt_perception.model.manifest import MAX_BYTES
 from trt_perception.model.manifest import Manifest
-from trt_perception.model.manifest import parse_manifest
-
-
-def parse(content):
-    text = content if isinstance(content, bytes) else json.dumps(content).encode()
-    return parse_manifest(text, 'x.json')
-
-
-def refusal(content):
-    with pytest.raises(ManifestError) as caught:
-        parse(content)
-    assert str(caught.value).startswith('x.json: ')
-    assert len(str(caught.value)) < 700
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,11 @@ and in each floating type that an engine may have.
 
 from __future__ import annotations
 
-import hashlib
-import json
-
 import numpy as np
 from onnx import TensorProto
 from onnx import helper
 from onnx import numpy_helper
+from written_manifest import write_manifest
 
 CLASS_NAMES = ('red', 'green', 'blue', 'dark')
 PATCH = 8
@@ -94,40 +92,8 @@ def write_engine(path, plan, size_wh, decoder, dtype='float32', output_dtype=Non
     rows = 4 + len(CLASS_NAMES) + decoder.objectness
     anchors = -1 if opened else (width // PATCH) * (height // PATCH)
     path.write_bytes(plan)
-    manifest = {
-        'schema': 1,
-        'engine': {
-            'file': path.name,
-            'sha256': hashlib.sha256(plan).hexdigest(),
-            'size_bytes': len(plan),
-        },
-        'inputs': [
-            {
-                'name': 'images',
-                'shape': [1, 3, *((-1, -1) if opened else (height, width))],
-                'dtype': dtype,
-            }
-        ],
-        'outputs': [
-            {
-                'name': 'output',
-                'shape': [1, anchors, rows] if decoder.transposed else [1, rows, anchors],
-                'dtype': output_dtype or dtype,
-            }
-        ],
-        'preprocessing': {
-            'input_size': [width, height],
-            'resize': 'letterbox',
-            'pad_value': 114,
-            'color_order': 'rgb',
-            'scale': 1 / 255,
-            'mean': [0, 0, 0],
-            'std': [1, 1, 1],
-            'layout': 'nchw',
-            'dtype': dtype,
-        },
-        'decoder': decoder.as_dict(),
-        'class_names': list(CLASS_NAMES),
-    }
-    path.with_name(path.name + '.json').write_text(json.dumps(manifest))
+    image = 'images', (1, 3, *((-1, -1) if opened else (height, width))), dtype
+    shape = (1, anchors, rows) if decoder.transposed else (1, rows, anchors)
+    output = 'output', shape, output_dtype or dtype
+    write_manifest(path, size_wh, image, output, decoder, CLASS_NAMES)
     return path

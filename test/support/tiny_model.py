@@ -5,13 +5,13 @@ boxes never change. So a black picture has no detections, and a picture of one c
 ones whatever its size.
 """
 
-import hashlib
-import json
-
 import numpy as np
 from onnx import TensorProto
 from onnx import helper
 from onnx import numpy_helper
+from written_manifest import write_manifest
+
+from trt_perception.model.decoder_spec import DecoderSpec
 
 CLASS_NAMES = ('red', 'green', 'blue')
 NETWORK_WH = (64, 48)
@@ -69,39 +69,10 @@ def write_tiny_model(path, *, manifest=True, batch=1):
         ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 18)], ir_version=9)
-    content = model.SerializeToString()
-    path.write_bytes(content)
+    path.write_bytes(model.SerializeToString())
     if manifest:
-        write_manifest(path, content, [batch, 4 + count, anchors])
+        width, height = NETWORK_WH
+        image = 'images', (batch, 3, height, width), 'float32'
+        output = 'output', (batch, 4 + count, anchors), 'float32'
+        write_manifest(path, NETWORK_WH, image, output, DecoderSpec('dense'), CLASS_NAMES)
     return path
-
-
-def write_manifest(path, content, output_shape):
-    """Write the manifest that stands beside the model."""
-    width, height = NETWORK_WH
-    manifest = {
-        'schema': 1,
-        'onnx': {
-            'file': path.name,
-            'sha256': hashlib.sha256(content).hexdigest(),
-            'size_bytes': len(content),
-        },
-        'inputs': [
-            {'name': 'images', 'shape': [output_shape[0], 3, height, width], 'dtype': 'float32'}
-        ],
-        'outputs': [{'name': 'output', 'shape': output_shape, 'dtype': 'float32'}],
-        'preprocessing': {
-            'input_size': [width, height],
-            'resize': 'letterbox',
-            'pad_value': 114,
-            'color_order': 'rgb',
-            'scale': 1 / 255,
-            'mean': [0, 0, 0],
-            'std': [1, 1, 1],
-            'layout': 'nchw',
-            'dtype': 'float32',
-        },
-        'decoder': {'family': 'dense', 'objectness': False, 'transposed': False},
-        'class_names': list(CLASS_NAMES),
-    }
-    path.with_name(path.name + '.json').write_text(json.dumps(manifest))

@@ -11,11 +11,12 @@ import contextlib
 import hashlib
 import logging
 import os
-import tempfile
 from pathlib import Path
 from typing import Final
 
 from trt_perception.errors import EngineError
+from trt_perception.errors import WriteError
+from trt_perception.files.atomic_files import write_together
 from trt_perception.files.checked_files import read_checked
 
 __all__ = ['cache_folder', 'read_cached', 'write_cached']
@@ -59,19 +60,12 @@ def write_cached(kind: str, key: str, content: bytes) -> None:
     folder = cache_folder(kind)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix='.', delete=False) as file:
-            try:
-                file.write(hashlib.sha256(content).digest() + content)
-                file.flush()
-                Path(file.name).replace(folder / key)
-            except BaseException:
-                Path(file.name).unlink()
-                raise
+        write_together({folder / key: hashlib.sha256(content).digest() + content})
         entries = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
         for old in entries[_KEEP:]:
             with contextlib.suppress(OSError):
                 old.unlink()
-    except OSError as error:
+    except (OSError, WriteError) as error:
         _LOG.warning(
             'the cache %s cannot be written, so this is made again each time: %s',
             folder,

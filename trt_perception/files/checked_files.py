@@ -18,6 +18,7 @@ from trt_perception.files.regular_files import open_regular
 __all__ = ['MODEL_MAX_BYTES', 'open_checked', 'read_checked', 'read_opened']
 
 MODEL_MAX_BYTES: Final = 16 * 1024**3
+_WHY: Final = 'because loading it runs what it says'
 
 
 def read_checked(path: Path, limit: int = MODEL_MAX_BYTES) -> tuple[bytes, Path]:
@@ -68,12 +69,9 @@ def read_opened(file: BinaryIO, size: int, path: Path) -> bytes:
     except OSError as error:
         raise EngineError(str(path), f'cannot be read: {error.strerror}') from error
     if len(content) != size or more:
-        raise EngineError(
-            str(path),
-            f'{"more" if more else len(content)}, somebody is writing it',
-            expected=f'{size} bytes',
-            fix='try again when it is complete',
-        )
+        found = f'{"more" if more else len(content)}, somebody is writing it'
+        fix = 'try again when it is complete'
+        raise EngineError(str(path), found, expected=f'{size} bytes', fix=fix)
     return content
 
 
@@ -82,12 +80,9 @@ def _check_owner_and_mode(status: os.stat_result, path: Path) -> None:
         raise EngineError(
             str(path),
             f'uid {status.st_uid}',
-            expected='root or this user as the owner, because loading it runs what it says',
+            expected=f'root or this user as the owner, {_WHY}',
             fix=f'copy it: cp {path} ~/',
         )
     if status.st_mode & stat.S_IWOTH:
-        raise EngineError(
-            str(path),
-            'must not be writable by everybody, because loading it runs what it says',
-            fix=f'chmod o-w {path}',
-        )
+        found = f'must not be writable by everybody, {_WHY}'
+        raise EngineError(str(path), found, fix=f'chmod o-w {path}')

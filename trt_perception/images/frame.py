@@ -132,37 +132,23 @@ class Frame:
         """
         pixel_format = PIXEL_FORMATS.get(encoding)
         if pixel_format is None:
-            raise ImageError(
-                'unknown_encoding',
-                'image encoding',
-                shown(encoding),
-                expected=f'one of {", ".join(PIXEL_FORMATS)}',
-            )
+            known = f'one of {", ".join(PIXEL_FORMATS)}'
+            raise ImageError('unknown_encoding', 'image encoding', shown(encoding), expected=known)
         _check_size(pixel_format, width, height)
         row_bytes = width * pixel_format.bytes_per_pixel
         if step < row_bytes:
-            raise ImageError(
-                'bad_step',
-                f'step of a {width}-pixel-wide {encoding} image',
-                str(step),
-                expected=f'at least {row_bytes} bytes',
-            )
+            subject = f'step of a {width}-pixel-wide {encoding} image'
+            expected = f'at least {row_bytes} bytes'
+            raise ImageError('bad_step', subject, str(step), expected=expected)
         pixels = np.frombuffer(data, dtype=np.uint8) if len(data) else np.empty(0, np.uint8)
-        expected = pixel_format.rows(height) * step
-        if pixels.size != expected:
-            raise ImageError(
-                'bad_length',
-                f'{width}x{height} {encoding} image with step {step}',
-                str(pixels.size),
-                expected=f'{expected} bytes',
-            )
-        if expected > MAX_BYTES:
-            raise ImageError(
-                'too_large',
-                f'image with step {step}',
-                str(expected),
-                expected=f'at most {MAX_BYTES} bytes',
-            )
+        size = pixel_format.rows(height) * step
+        if pixels.size != size:
+            subject = f'{width}x{height} {encoding} image with step {step}'
+            found = str(pixels.size)
+            raise ImageError('bad_length', subject, found, expected=f'{size} bytes')
+        if size > MAX_BYTES:
+            subject, expected = f'image with step {step}', f'at most {MAX_BYTES} bytes'
+            raise ImageError('too_large', subject, str(size), expected=expected)
         return cls(pixels, width, height, step, pixel_format, big_endian)
 
     def plane(self) -> npt.NDArray[np.uint8]:
@@ -173,18 +159,11 @@ class Frame:
 
 def _check_size(pixel_format: PixelFormat, width: int, height: int) -> None:
     smallest = pixel_format.min_side
+    subject, found = f'{pixel_format.name} image', f'{width}x{height}'
     if not (smallest <= width <= MAX_SIDE and smallest <= height <= MAX_SIDE):
-        raise ImageError(
-            'bad_size',
-            f'{pixel_format.name} image',
-            f'{width}x{height}',
-            expected=f'{smallest} to {MAX_SIDE} pixels a side',
-        )
+        expected = f'{smallest} to {MAX_SIDE} pixels a side'
+        raise ImageError('bad_size', subject, found, expected=expected)
     if (pixel_format.even_width and width % 2) or (pixel_format.even_height and height % 2):
         sides = 'width and height' if pixel_format.even_height else 'width'
-        raise ImageError(
-            'odd_size',
-            f'{pixel_format.name} image',
-            f'{width}x{height}',
-            expected=f'an even {sides}, because chroma is shared',
-        )
+        expected = f'an even {sides}, because chroma is shared'
+        raise ImageError('odd_size', subject, found, expected=expected)

@@ -13,6 +13,7 @@ __all__ = ['filtered_ids']
 _SHOWN: Final = 20
 
 
+@functools.lru_cache(maxsize=2)  # asked again with any change of another parameter
 def filtered_ids(wanted: tuple[str, ...], class_names: tuple[str, ...]) -> tuple[int, ...]:
     """Return the indices of the wanted names, sorted, each once; empty where none is wanted.
 
@@ -23,26 +24,12 @@ def filtered_ids(wanted: tuple[str, ...], class_names: tuple[str, ...]) -> tuple
     Raises:
         ConfigError: the model has no class of such a name.
     """
-    ids, unknown = _found(wanted, class_names)
+    by_name = _indices(class_names) if wanted else {}
+    unknown = [name for name in wanted if name not in by_name]
     if unknown:
-        raise ConfigError(
-            "parameter 'class_filter'",
-            _few(unknown),
-            expected=f'classes of the model: {_few(class_names)}',
-        )
-    return ids
-
-
-@functools.lru_cache(maxsize=2)  # asked again with any change of another parameter
-def _found(
-    wanted: tuple[str, ...], class_names: tuple[str, ...]
-) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Return indices and names that are unknown."""
-    if not wanted:
-        return (), ()
-    by_name = _indices(class_names)
-    known = {by_name[name] for name in wanted if name in by_name}
-    return tuple(sorted(known)), tuple(name for name in wanted if name not in by_name)
+        expected = f'classes of the model: {_few(class_names)}'
+        raise ConfigError("parameter 'class_filter'", _few(unknown), expected=expected)
+    return tuple(sorted({by_name[name] for name in wanted}))
 
 
 @functools.lru_cache(maxsize=2)

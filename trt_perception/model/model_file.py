@@ -1,10 +1,9 @@
-"""Opening an engine or ONNX file once, safely, with the manifest beside it.
+"""Opening an engine or ONNX file once, safely, with the manifest next to it.
 
 Guarantees: the bytes returned are the bytes that were checked; they come from a regular file
-    (after links are resolved)
-that root or this user owns and that not everybody may write; where a manifest stands beside it,
-size and SHA-256 are its. Non-guarantee: whoever may write the file may write its manifest too;
-neither is signed.
+(after links are resolved) that root or this user owns and that not everybody may write; where a
+manifest stands next to it, size and SHA-256 are its. Non-guarantee: whoever may write the file may
+write its manifest too; neither is signed.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from trt_perception.files.checked_files import read_opened
 from trt_perception.files.json_section import nests_deeper
 from trt_perception.files.json_section import parse_json
 from trt_perception.model.manifest import MAX_BYTES as MANIFEST_MAX_BYTES
-from trt_perception.model.manifest import FileIdentity
 from trt_perception.model.manifest import Manifest
 from trt_perception.model.manifest import manifest_path
 from trt_perception.model.manifest import parse_manifest
@@ -56,8 +54,8 @@ class ModelFile:
         path: the file as it was named.
         content: its bytes.
         sha256: of those bytes, lower-case hex.
-        manifest: the manifest beside it, None where there is none.
-        config: content of a Hugging Face config.json beside a model without manifest, with that
+        manifest: the manifest next to it, None where there is none.
+        config: content of a Hugging Face config.json next to a model without manifest, with that
             of preprocessor_config.json under that key; None where there is none.
         metadata: what Ultralytics' exporter writes before an engine's plan, texts by key; ONNX
             files hold theirs inside. ``content`` is the plan alone.
@@ -89,39 +87,48 @@ def read_model_file(path: str | Path) -> ModelFile:
         asked = Path(path).expanduser()
     except RuntimeError as error:
         raise EngineError(str(path), str(error)) from error
-    if asked.suffix not in (ONNX_SUFFIX, *ENGINE_SUFFIXES):
-        known = ', '.join((ONNX_SUFFIX, *ENGINE_SUFFIXES))
-        raise EngineError(
-            str(asked),
-            repr(asked.suffix),
-            expected=f'a suffix that says what the file is, one of {known}',
-        )
+    known = (ONNX_SUFFIX, *ENGINE_SUFFIXES)
+    if asked.suffix not in known:
+        expected = f'a suffix that says what the file is, one of {", ".join(known)}'
+        raise EngineError(str(asked), repr(asked.suffix), expected=expected)
     file, size, resolved = open_checked(asked, MODEL_MAX_BYTES)
     with file:
-        # Beside the path that was given, else beside the file that it links to. A link that
+        # Next to the path that was given, else next to the file that it links to. A link that
         # leads nowhere stands there too, and is refused below.
         places = manifest_path(asked), manifest_path(resolved)
-        beside = next((place for place in places if os.path.lexists(place)), None)
-        if beside is None:
-            content = read_opened(file, size, asked)
-            digest = hashlib.sha256(content).hexdigest()
-            config = _sibling_config(asked, resolved)
-            content, metadata = _split_engine(content)
-            return ModelFile(asked, content, digest, None, config, metadata)
-        manifest = parse_manifest(read_checked(beside, MANIFEST_MAX_BYTES)[0], str(beside))
-        kind = 'onnx' if asked.suffix == ONNX_SUFFIX else 'engine'
-        identity = manifest.onnx if kind == 'onnx' else manifest.engine
-        if identity is None:
-            raise ManifestError(str(beside), f'has no "{kind}" entry for {asked.name}')
-        if identity.size_bytes != size:  # before gigabytes are read that nobody vouches for
-            raise _other_file(manifest, identity, asked, beside, f'{size} bytes')
+        place = next((place for place in places if os.path.lexists(place)), None)
+        manifest = config = None
+        if place is not None:
+            manifest = parse_manifest(read_checked(place, MANIFEST_MAX_BYTES)[0], str(place))
+            # Before gigabytes are read that nobody vouches for.
+            _check_identity(manifest, place, asked, size)
         content = read_opened(file, size, asked)
     digest = hashlib.sha256(content).hexdigest()
-    if identity.sha256 != digest:
-        found = f'{size} bytes, {digest[:16]}…'
-        raise _other_file(manifest, identity, asked, beside, found)
+    if manifest is not None and place is not None:
+        _check_identity(manifest, place, asked, size, digest)
+    else:
+        config = _sibling_config(asked, resolved)
     content, metadata = _split_engine(content)
-    return ModelFile(asked, content, digest, manifest, None, metadata)
+    return ModelFile(asked, content, digest, manifest, config, metadata)
+
+
+def _check_identity(
+    manifest: Manifest, place: Path, path: Path, size: int, digest: str = ''
+) -> None:
+    """Hold size and, once it is known, SHA-256 of a file to its manifest."""
+    kind = 'onnx' if path.suffix == ONNX_SUFFIX else 'engine'
+    identity = manifest.onnx if kind == 'onnx' else manifest.engine
+    if identity is None:
+        raise ManifestError(str(place), f'has no "{kind}" entry for {path.name}')
+    if identity.size_bytes == size and digest in ('', identity.sha256):
+        return
+    again = rebuild_command(manifest, path)
+    raise ManifestError(
+        f'{path} is not the file that {place.name} describes',
+        f'{size} bytes, {digest[:16]}…' if digest else f'{size} bytes',
+        expected=f'{identity.size_bytes} bytes with SHA-256 {identity.sha256[:16]}…',
+        fix=f'copy model and manifest together, or make both again: {again}',
+    )
 
 
 def _split_engine(content: bytes) -> tuple[bytes, dict[str, str]]:
@@ -147,7 +154,7 @@ def _split_engine(content: bytes) -> tuple[bytes, dict[str, str]]:
 
 
 def _sibling_config(asked: Path, resolved: Path) -> dict[str, Any] | None:
-    """Return what Hugging Face's files beside the model say, or in its parent of ``onnx/``."""
+    """Return what Hugging Face's files next to the model say, or in its parent of ``onnx/``."""
     folders = [asked.parent, resolved.parent]
     folders += [folder.parent for folder in folders if folder.name == 'onnx']
     for folder in dict.fromkeys(folders):
@@ -170,15 +177,3 @@ def _json_object(path: Path) -> dict[str, Any] | None:
         _LOG.warning('%s is not read: not JSON: %s', path, error)
         return None
     return content if isinstance(content, dict) else None
-
-
-def _other_file(
-    manifest: Manifest, identity: FileIdentity, path: Path, beside: Path, found: str
-) -> ManifestError:
-    return ManifestError(
-        f'{path} is not the file that {beside.name} describes',
-        found,
-        expected=f'{identity.size_bytes} bytes with SHA-256 {identity.sha256[:16]}…',
-        fix='copy model and manifest together, or make both again: '
-        + rebuild_command(manifest, path),
-    )

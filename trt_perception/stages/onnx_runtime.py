@@ -78,9 +78,7 @@ class OnnxModel:
             )
         except Exception as error:  # ONNX Runtime's exceptions share no base of their own
             raise EngineError(
-                str(model.path),
-                f'ONNX Runtime cannot load it: {error}',
-                fix=_fix(error),
+                str(model.path), f'ONNX Runtime cannot load it: {error}', fix=_fix(error)
             ) from error
         self.inputs = tuple(_spec(node) for node in self._session.get_inputs())
         self.outputs = tuple(_spec(node) for node in self._session.get_outputs())
@@ -103,11 +101,7 @@ def _refuse_other_files(model: ModelFile) -> None:
     try:
         places = external_weights(model.content)
     except EngineError as error:
-        raise EngineError(
-            str(model.path),
-            error.found,
-            fix=error.fix,
-        ) from error
+        raise EngineError(str(model.path), error.found, fix=error.fix) from error
     if places:
         raise EngineError(
             str(model.path),

@@ -1,0 +1,46 @@
+"""Manifests written next to models that tests make, and reading one as a test expects it."""
+
+import hashlib
+import json
+
+import pytest
+
+from trt_perception.errors import ManifestError
+from trt_perception.model.manifest import FileIdentity
+from trt_perception.model.manifest import Manifest
+from trt_perception.model.manifest import manifest_path
+from trt_perception.model.manifest import manifest_text
+from trt_perception.model.manifest import parse_manifest
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.tensors import TensorSpec
+
+
+def write_manifest(path, size_wh, image, output, decoder, class_names):
+    """Write the manifest of a model of one input and one output, given as name, shape, dtype."""
+    content = path.read_bytes()
+    identity = FileIdentity(path.name, hashlib.sha256(content).hexdigest(), len(content))
+    is_onnx = path.suffix == '.onnx'
+    manifest = Manifest(
+        onnx=identity if is_onnx else None,
+        engine=None if is_onnx else identity,
+        inputs=(TensorSpec(*image),),
+        outputs=(TensorSpec(*output),),
+        preprocessing=Preprocessing(size_wh, dtype=image[2]),
+        decoder=decoder,
+        class_names=class_names,
+        notes={},
+    )
+    manifest_path(path).write_bytes(manifest_text(manifest))
+
+
+def parse(content):
+    text = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return parse_manifest(text, 'x.json')
+
+
+def refusal(content):
+    with pytest.raises(ManifestError) as caught:
+        parse(content)
+    assert str(caught.value).startswith('x.json: ')
+    assert len(str(caught.value)) < 700
+    return str(caught.value)
