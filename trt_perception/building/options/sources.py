@@ -59,12 +59,12 @@ def load_options(config: Path | None, given: Mapping[str, Any]) -> BuildOptions:
 
 def _mistakes(
     error: pydantic.ValidationError, given: Collection[str]
-) -> list[tuple[str, ConfigError]]:
+) -> list[tuple[str, ConfigError | str]]:
     """Return (option, what is wrong with it); the option is '' for combinations.
 
     Those that are ``given`` on the command line are called as there.
     """
-    found: dict[str, ConfigError] = {}
+    found: dict[str, ConfigError | str] = {}
     for entry in error.errors(include_url=False):
         name = str(entry['loc'][0]) if entry['loc'] else ''
         row = _ROWS.get(name)
@@ -74,10 +74,10 @@ def _mistakes(
     return list(found.items())
 
 
-def _mistake(name: str, called: str, row: Option | None, entry: Any) -> ConfigError:
+def _mistake(name: str, called: str, row: Option | None, entry: Any) -> ConfigError | str:
     if entry['type'] == 'value_error':
         reason = str(entry['ctx']['error'])
-        return ConfigError(called, reason) if name else ConfigError(reason)
+        return ConfigError(called, reason) if name else reason
     if row is None:
         near = nearest(name.replace('-', '_'), _ROWS)
         return ConfigError(
@@ -173,7 +173,7 @@ def read_class_names(options: BuildOptions) -> tuple[str, ...]:
         found = f'{len(names)} lines{", one of them empty" if names else ""}'
         raise ConfigError(str(path), found, expected='class names, one on each line')
     if fault := names_fault(names):
-        raise ConfigError(str(path), fault)
+        raise ConfigError(str(path), **fault)
     return tuple(names)
 
 
