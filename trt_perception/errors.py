@@ -23,17 +23,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 __all__ = [
-    'BatchError',
-    'ConfigError',
-    'CudaError',
-    'EngineError',
-    'ImageError',
-    'InterruptionError',
-    'ManifestError',
-    'MissingModelInfoError',
-    'TrtPerceptionError',
-    'ValuesError',
-    'WriteError',
+    *('BatchError', 'ConfigError', 'CudaError', 'EngineError', 'ImageError', 'InterruptionError'),
+    *('ManifestError', 'MissingModelInfoError', 'TrtPerceptionError', 'ValuesError', 'WriteError'),
 ]
 
 
@@ -91,7 +82,7 @@ class EngineError(TrtPerceptionError):
 
 
 class ManifestError(EngineError):
-    """Raised when a manifest is malformed or contradicts the file it stands beside."""
+    """Raised when a manifest is malformed or contradicts the file it is next to."""
 
 
 class BatchError(EngineError):

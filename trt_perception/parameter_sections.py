@@ -12,13 +12,13 @@ from typing import Final
 
 import yaml
 
+from trt_perception.plain_text import listed
 from trt_perception.plain_text import shown
 
 __all__ = ['foreign_sections', 'unused_parameters']
 
 # A file that a person wrote is far smaller; reading this much takes a second.
 _MOST_BYTES: Final = 256 * 1024
-_SHOWN: Final = 5
 
 
 def unused_parameters(arguments: Sequence[str], node: str) -> list[str]:
@@ -37,16 +37,14 @@ def unused_parameters(arguments: Sequence[str], node: str) -> list[str]:
             name, colon, _ = given.partition(':=')[0].rpartition(':')
             others = [f'/{name}'] if colon and not _matches(name, node) else []
         if others:
-            few = [other if other.isprintable() else shown(other) for other in others[:_SHOWN]]
-            more = ' …' if len(others) > _SHOWN else ''
+            names = [other if other.isprintable() else shown(other) for other in others]
             cure = (
                 f'name one of its sections {node} or /**'
                 if option == '--params-file'
                 else 'leave the name out'
             )
             sentences.append(
-                f'nothing in {given} is for this node, {node}, but for {", ".join(few)}{more}: '
-                f'{cure}'
+                f'nothing in {given} is for this node, {node}, but for {listed(names)}: {cure}'
             )
     return sentences
 

@@ -44,7 +44,9 @@ def test_what_is_told(ask, value, message):
 
 
 def test_five_unknown_keys_are_named():
-    with pytest.raises(ManifestError, match=r'unknown key "0", "1", "2", "3", "4"; see'):
+    with pytest.raises(
+        ManifestError, match=r'unknown key "0", "1", "2", "3", "4" and 2 more; see'
+    ):
         JsonSection(dict.fromkeys('0123456'), 'x.json').finish()
 
 

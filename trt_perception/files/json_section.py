@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from trt_perception.errors import ManifestError
 from trt_perception.plain_text import Fault
+from trt_perception.plain_text import listed
 
 __all__ = ['JsonSection', 'found', 'nests_deeper', 'parse_json', 'read_json']
 
@@ -188,7 +189,7 @@ class JsonSection:
     def finish(self) -> None:
         """Refuse what nobody asked for."""
         if self._left:
-            names = ', '.join(found(key) for key in list(self._left)[:5])
+            names = listed([found(key) for key in self._left])
             raise ManifestError(self.where, f'unknown key {names}', fix='see docs/manifest.md')
 
     def refusal(self, key: str, value: object, expected: str) -> ManifestError:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Final
 
 from trt_perception.errors import ConfigError
+from trt_perception.plain_text import listed
 
 __all__ = ['filtered_ids']
 
@@ -27,15 +27,11 @@ def filtered_ids(wanted: tuple[str, ...], class_names: tuple[str, ...]) -> tuple
     by_name = _indices(class_names) if wanted else {}
     unknown = [name for name in wanted if name not in by_name]
     if unknown:
-        expected = f'classes of the model: {_few(class_names)}'
-        raise ConfigError("parameter 'class_filter'", _few(unknown), expected=expected)
+        expected = f'classes of the model: {listed(class_names, _SHOWN)}'
+        raise ConfigError("parameter 'class_filter'", listed(unknown, _SHOWN), expected=expected)
     return tuple(sorted({by_name[name] for name in wanted}))
 
 
 @functools.lru_cache(maxsize=2)
 def _indices(class_names: tuple[str, ...]) -> dict[str, int]:
     return {name: index for index, name in enumerate(class_names)}
-
-
-def _few(names: Sequence[str]) -> str:
-    return ', '.join(names[:_SHOWN]) + (' …' if len(names) > _SHOWN else '')

@@ -15,6 +15,7 @@ from typing import Final
 
 from trt_perception.files.json_records import Reader
 from trt_perception.files.json_records import choice
+from trt_perception.files.json_records import json_content
 from trt_perception.files.json_section import JsonSection
 
 __all__ = ['DECODERS', 'FAMILIES', 'DecoderSpec']
@@ -85,14 +86,8 @@ class DecoderSpec:
 
     def as_dict(self) -> dict[str, Any]:
         """Return what a manifest says of it: the family and its own constants."""
-        constants = {name: getattr(self, name) for name in FAMILIES[self.family]}
-        return {
-            'family': self.family,
-            **{
-                name: list(value) if isinstance(value, tuple) else value
-                for name, value in constants.items()
-            },
-        }
+        constants = {name: json_content(getattr(self, name)) for name in FAMILIES[self.family]}
+        return {'family': self.family, **constants}
 
     def __str__(self) -> str:
         """Return it for messages: ``dense (objectness false, transposed true)``."""

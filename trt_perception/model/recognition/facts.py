@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
 from typing import Any
@@ -132,29 +131,21 @@ def _ultralytics(name: str, metadata: Mapping[str, str]) -> Facts:
             expected='a detector of boxes (task "detect")',
             fix='export one',
         )
-    exporter = 'ultralytics' if 'task' in metadata else 'yolov5'
-    evidence = []
-    names, remark = _class_names(literal(metadata['names']))
-    if names:
-        writer = 'Ultralytics' if exporter == 'ultralytics' else 'YOLOv5'
-        evidence.append(f'metadata "names" as {writer} writes it -> {len(names)} classes{remark}')
-    else:
-        evidence.append(f'metadata "names" is not read: it {remark}')
-    size = literal(metadata.get('imgsz', ''))
-    if _is_size(size):
-        evidence.append(f'metadata "imgsz" {list(size)} -> input {size[1]} x {size[0]}')
+    names, sentence = _class_names('metadata "names"', literal(metadata['names']))
+    evidence = [sentence]
+    rows_columns = literal(metadata.get('imgsz', ''))
+    size = None
+    if _is_size(rows_columns):
+        size = rows_columns[1], rows_columns[0]
+        evidence.append(f'metadata "imgsz" {list(rows_columns)} -> input {size[0]} x {size[1]}')
     head = metadata.get('head', '')
     if head and not name_fault(head):
         evidence.append(f'metadata "head" {head}')
-    return Facts(
-        class_names=names,
-        input_size=(size[1], size[0]) if _is_size(size) else None,
-        exporter=exporter,
-        written=_ultralytics_decoders(metadata)
-        if exporter == 'ultralytics'
-        else (('dense_objectness_transposed',),),
-        evidence=tuple(evidence),
-    )
+    exporter = 'yolov5'
+    written: tuple[tuple[str, ...], ...] = (('dense_objectness_transposed',),)
+    if 'task' in metadata:
+        exporter, written = 'ultralytics', _ultralytics_decoders(metadata)
+    return Facts(names, size, {}, exporter, written, evidence=tuple(evidence))
 
 
 def _ultralytics_decoders(metadata: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
@@ -201,11 +192,8 @@ def _huggingface(config: Mapping[str, Any]) -> Facts:
     model = config.get('model_type')
     model = model if isinstance(model, str) and not name_fault(model) else ''
     evidence = [f'config.json "model_type" {model!r}'] if model else []
-    names, remark = _class_names(config.get('id2label'))
-    if names:
-        evidence.append(f'config.json "id2label" -> {len(names)} classes{remark}')
-    elif 'id2label' in config:
-        evidence.append(f'config.json "id2label" is not read: it {remark}')
+    names, sentence = _class_names('config.json "id2label"', config.get('id2label'))
+    evidence += [sentence] if 'id2label' in config else []
     processor = config.get('preprocessor_config')
     processor = processor if isinstance(processor, Mapping) else {}
     preprocessing, size = _processor(processor)
@@ -214,15 +202,8 @@ def _huggingface(config: Mapping[str, Any]) -> Facts:
         preprocessing |= {} if resampling else {'antialias': _antialiases(processor, model)}
         shown = ', '.join(f'{key} {value}' for key, value in preprocessing.items())
         evidence.append(f'preprocessor_config.json -> {shown}')
-    return Facts(
-        class_names=names,
-        input_size=size,
-        preprocessing=preprocessing,
-        exporter='huggingface',
-        written=((_HUGGINGFACE[model],),) if model in _HUGGINGFACE else (),
-        resampling=resampling,
-        evidence=tuple(evidence),
-    )
+    written = ((_HUGGINGFACE[model],),) if model in _HUGGINGFACE else ()
+    return Facts(names, size, preprocessing, 'huggingface', written, resampling, tuple(evidence))
 
 
 def _processor(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[int, int] | None]:
@@ -303,29 +284,24 @@ def _is_size(value: object) -> bool:
     )
 
 
-def _class_names(value: object) -> tuple[tuple[str, ...], str]:
-    """Return names from a list or from a mapping of 0 … n-1, and a remark.
+def _class_names(source: str, value: object) -> tuple[tuple[str, ...], str]:
+    """Return names from a list or from a mapping of 0 … n-1, and the finding as a sentence.
 
     COCO's placeholders ("N/A") stand there several times; a name must say one class.
-
-    Returns:
-        The remark says what had to be changed in the names, or, where there are none, what is
-        wrong with them, as in 'must be …'.
     """
-    form = "must be {0: 'name', 1: …} without gaps"
     if isinstance(value, Mapping):
         by_index = {str(key): item for key, item in value.items() if _is_name(key)}
         value = [by_index.get(str(index)) for index in range(len(value))]
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
-        return (), form
-    if not all(map(_is_name, value)):
-        return (), form
+    if not isinstance(value, list | tuple) or not value or not all(map(_is_name, value)):
+        return (), f"{source} is not read: expected {{0: 'name', 1: …}} without gaps"
     names = [str(item) for item in value]
     counts = Counter(names)
     unique = [name if counts[name] == 1 else f'{name} {index}' for index, name in enumerate(names)]
     if fault := names_fault(unique):
-        return (), f'must be {fault["expected"]} (got {fault["found"]})'
-    return tuple(unique), '' if unique == names else ', equal ones told apart by their number'
+        found = f'expected {fault["expected"]} (got {fault["found"]})'
+        return (), f'{source} is not read: {found}'
+    remark = '' if unique == names else ', equal ones told apart by their number'
+    return tuple(unique), f'{source} -> {len(names)} classes{remark}'
 
 
 def _is_name(value: object) -> bool:
