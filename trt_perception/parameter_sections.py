@@ -30,19 +30,15 @@ def unused_parameters(arguments: Sequence[str], node: str) -> list[str]:
     """
     sentences = []
     for option, given in itertools.pairwise(arguments):
-        others = []
+        others, cure = [], 'leave the name out'
         if option == '--params-file':
             others = foreign_sections(Path(given), node)
+            cure = f'name one of its sections {node} or /**'
         elif option in ('-p', '--param'):
             name, colon, _ = given.partition(':=')[0].rpartition(':')
             others = [f'/{name}'] if colon and not _matches(name, node) else []
         if others:
             names = [other if other.isprintable() else shown(other) for other in others]
-            cure = (
-                f'name one of its sections {node} or /**'
-                if option == '--params-file'
-                else 'leave the name out'
-            )
             sentences.append(
                 f'nothing in {given} is for this node, {node}, but for {listed(names)}: {cure}'
             )

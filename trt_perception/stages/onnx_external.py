@@ -54,11 +54,12 @@ _DATA_LOCATIONS: Final = {0: False, 1: True}
 _FIELDS_BETWEEN_LOOKS: Final = 4096
 
 
-def external_weights(content: bytes) -> tuple[str, ...]:
+def external_weights(content: bytes, name: str = 'the model') -> tuple[str, ...]:
     """Return the places outside the file where a model keeps weights, each once.
 
     Args:
         content: of an ONNX file.
+        name: of that file, for messages.
 
     Raises:
         EngineError: it is cut off, no ONNX model at all, or of a newer ONNX than this reader.
@@ -68,7 +69,7 @@ def external_weights(content: bytes) -> tuple[str, ...]:
         return tuple(dict.fromkeys(_tensors(memoryview(content), 'Model', 0)))
     except (IndexError, ValueError) as error:
         raise EngineError(
-            'the model',
+            name,
             f'is not an ONNX model, or is cut off, or is of a newer ONNX than 1.23 ({error})',
             fix='copy it again, or export it again with an older opset',
         ) from error

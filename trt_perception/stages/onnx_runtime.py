@@ -98,11 +98,7 @@ class OnnxModel:
 
 
 def _refuse_other_files(model: ModelFile) -> None:
-    try:
-        places = external_weights(model.content)
-    except EngineError as error:
-        raise EngineError(str(model.path), error.found, fix=error.fix) from error
-    if places:
+    if places := external_weights(model.content, str(model.path)):
         raise EngineError(
             str(model.path),
             f'some in {places[0]!r}, which ONNX Runtime would read without a check',

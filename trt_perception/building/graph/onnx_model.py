@@ -154,14 +154,9 @@ def _check_versions(name: Path, model: onnx.ModelProto) -> None:
 def _take_external(file: ModelFile, model: onnx.ModelProto, digest: Any) -> tuple[str, ...]:
     """Put external weights into the model; return their files' names."""
     name = file.path
-    try:
-        # Refuses what this reader of protocol buffers and the next may understand differently.
-        if not external_weights(file.content):
-            return ()
-    except EngineError as error:
-        raise EngineError(
-            f'{name}: {error.subject}', error.found, expected=error.expected, fix=error.fix
-        ) from error
+    # Refuses what this reader of protocol buffers and the next may understand differently.
+    if not external_weights(file.content, str(name)):
+        return ()
     tensors = [t for t in every(model, TensorProto) if t.data_location == TensorProto.EXTERNAL]
     files: dict[str, bytes] = {}
     total, held = model.ByteSize(), 0
