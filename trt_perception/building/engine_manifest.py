@@ -15,6 +15,8 @@ from trt_perception.building.options.rows import PLACES
 from trt_perception.model.build_record import AccuracyRecord
 from trt_perception.model.build_record import AgreementRecord
 from trt_perception.model.build_record import BuildRecord
+from trt_perception.model.build_record import CudaRecord
+from trt_perception.model.build_record import GpuRecord
 from trt_perception.model.build_record import OptionValue
 from trt_perception.model.build_record import PrecisionRecord
 from trt_perception.model.build_record import ProfileRange
@@ -86,10 +88,9 @@ def describe_engine(state: BuildState) -> ModelFile:
     calibration, gpu = state.converted.calibration, plan.gpu
     image = next(iter(state.shapes))  # which the profiles are of
     build = BuildRecord(
-        flavour=plan.flavour,
-        version=plan.version,
-        gpu=(gpu.name, gpu.compute_capability) if gpu else None,
-        cuda=(gpu.cuda['driver'], gpu.cuda['runtime']) if gpu else None,
+        tensorrt=TensorRtRecord(plan.flavour, plan.version),
+        gpu=GpuRecord(gpu.name, gpu.compute_capability) if gpu else None,
+        cuda=CudaRecord(**gpu.cuda) if gpu else None,
         options=recorded_options(options),
         profiles=tuple({image: ProfileRange(p.min, p.opt, p.max)} for p in plan.profiles),
         precision=PrecisionRecord(options.precision, options.keep_fp32),

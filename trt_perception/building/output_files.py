@@ -18,7 +18,7 @@ from trt_perception.files.json_section import read_json
 from trt_perception.files.regular_files import open_regular
 from trt_perception.model.manifest import MAX_BYTES
 from trt_perception.model.manifest import manifest_path
-from trt_perception.model.manifest_writer import manifest_text
+from trt_perception.model.manifest import manifest_text
 
 __all__ = ['check_outputs', 'check_report', 'write']
 

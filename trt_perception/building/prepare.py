@@ -103,13 +103,9 @@ def recognise_source(
     given = _given(options, inputs[0])
     name, manifest = source.file.path.name, source.file.manifest
     if manifest is None:
-        return recognise(name, inputs, outputs, source.metadata, source.file.config, given=given)
-    return Recognised(
-        DECODERS[given.decoder] if given.decoder else manifest.decoder,
-        replace(manifest.preprocessing, **given.preprocessing),
-        given.class_names or manifest.class_names,
-        _evidence(f'{name}.json', given),
-    )
+        model = LoadedModel(name, inputs, outputs, source.metadata, source.file.config)
+        return recognise(model, given)
+    return overridden(manifest, given, _evidence(f'{name}.json', given))
 
 
 def _given(options: BuildOptions, image: TensorSpec) -> ModelOverrides:
@@ -151,10 +147,8 @@ def check_readable(model: ModelFile) -> None:
     assert manifest is not None
     if not all(tensor.shape for tensor in manifest.outputs):
         return  # operators of others: only the engine will show
-    given = ModelOverrides(written=_flag)
-    resolve_model_spec(
-        model.path.name, manifest, manifest.inputs, manifest.outputs, given, any_batch=True
-    )
+    loaded = LoadedModel(model.path.name, manifest.inputs, manifest.outputs)
+    resolve_model_spec(loaded, manifest, ModelOverrides(written=_flag), any_batch=True)
 
 
 def _flag(name: str) -> str:

@@ -17,6 +17,7 @@ from trt_perception.building.engine.inspector import EngineFacts
 from trt_perception.building.engine.inspector import LayerTime
 from trt_perception.building.engine.layers import layer_precisions
 from trt_perception.errors import EngineError
+from trt_perception.files.json_records import json_content
 from trt_perception.model.build_record import BuildRecord
 from trt_perception.model.manifest import Manifest
 from trt_perception.model.model_file import ModelFile
@@ -182,7 +183,7 @@ def _build_rows(build: BuildRecord) -> Iterator[tuple[str, str]]:
         )
         if agreed.warning:
             yield 'warning', agreed.warning
-    yield 'built on', build.gpu[0] if build.gpu else 'a machine without a GPU'
+    yield 'built on', build.gpu.name if build.gpu else 'a machine without a GPU'
     built = build.precision.as_built
     counts = 'unverified (--update-manifest on the target)' if built is None else _counts(built)
     yield 'precision', f'{build.precision.asked} asked, as built: {counts}'

@@ -17,8 +17,8 @@ from trt_perception.building.store.engine_store import store_key
 from trt_perception.errors import ManifestError
 from trt_perception.files.checked_files import MODEL_MAX_BYTES
 from trt_perception.files.regular_files import read_given
+from trt_perception.model.manifest import manifest_text
 from trt_perception.model.manifest import parse_manifest
-from trt_perception.model.manifest_writer import manifest_text
 
 __all__ = ['StorePlace']
 
