@@ -26,7 +26,7 @@ def test_an_unreadable_image_is_dropped_by_its_reason_and_its_slot_stays_free(de
     bad = {2: 'bad_step', 3: 'bad_length', 5: 'bad_step', 6: 'bad_step', 7: 'odd_size'}
     errors = run.errors if where == 'read' else pipeline.errors
     for number, reason in bad.items():
-        errors[where, number] = ImageError(reason, f'number {number}', 'bad')
+        errors[where, number] = ImageError(reason, 'image', f'number {number}')
     with run:
         for number in range(12):
             run.detector.submit(number)
@@ -34,7 +34,7 @@ def test_an_unreadable_image_is_dropped_by_its_reason_and_its_slot_stays_free(de
         dropped = {'bad_step': 3, 'bad_length': 1, 'odd_size': 1}
         assert run.settled() == (12, 7, dropped, 0)
     assert run.published == [0, 1, 4, 8, 9, 10, 11]
-    assert [str(error) for error in run.refused] == [f'number {number}' for number in bad]
+    assert [str(error) for error in run.refused] == [f'image: number {number}' for number in bad]
     assert [error.reason for error in run.refused] == list(bad.values())
     assert not run.faults
 

@@ -22,11 +22,12 @@ from trt_perception.errors import WriteError
 __all__ = ['make_folder', 'write_json', 'write_together']
 
 
-def write_together(files: Mapping[Path, bytes]) -> None:
+def write_together(files: Mapping[Path, bytes], mode: int = 0o664) -> None:
     """Write files so that all are there or none; existing ones are replaced.
 
     Args:
         files: contents by path, renamed in this order: what others trust last stands last.
+        mode: of the files, less what the process leaves out by its umask.
 
     Raises:
         WriteError: one of them cannot be written; the message says why.
@@ -37,7 +38,7 @@ def write_together(files: Mapping[Path, bytes]) -> None:
     try:
         for path, content in files.items():
             if path not in special:
-                written.append((_write_beside(path, content), path))
+                written.append((_write_beside(path, content, mode), path))
         for temporary, path in written:
             backup = _backup(path, temporary)
             renamed.append((path, backup))
@@ -87,7 +88,7 @@ def _write_into(path: Path, content: bytes) -> None:
         raise _problem(path, error, len(content)) from error
 
 
-def _write_beside(path: Path, content: bytes) -> Path:
+def _write_beside(path: Path, content: bytes, mode: int) -> Path:
     """Write a temporary file in the same folder, down to the disk."""
     temporary: Path | None = None
     try:
@@ -102,7 +103,7 @@ def _write_beside(path: Path, content: bytes) -> Path:
         # Never for everybody to write: the node refuses such files.
         umask = os.umask(0)
         os.umask(umask)
-        temporary.chmod(0o664 & ~umask)
+        temporary.chmod(mode & ~umask)
     except BaseException as error:
         if temporary is not None:
             temporary.unlink(missing_ok=True)

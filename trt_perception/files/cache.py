@@ -60,7 +60,8 @@ def write_cached(kind: str, key: str, content: bytes) -> None:
     folder = cache_folder(kind)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_together({folder / key: hashlib.sha256(content).digest() + content})
+        entry = hashlib.sha256(content).digest() + content
+        write_together({folder / key: entry}, mode=0o600)
         entries = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
         for old in entries[_KEEP:]:
             with contextlib.suppress(OSError):
