@@ -160,7 +160,7 @@ def test_an_image_that_fails_within_tensorrt_is_the_error(no_gpu_memory, tmp_pat
 
     def batches():
         yield np.zeros((1, 3, 8, 8), np.float32)
-        raise ConfigError('a.png cannot be decoded')
+        raise ConfigError('a.png', 'cannot be decoded')
 
     calibration = CalibrationFeed('images', (1, 3, 8, 8), batches, '', tmp_path / 'ranges')
     with pytest.raises(ConfigError, match=r'a\.png'):
@@ -172,8 +172,18 @@ def test_an_image_that_fails_within_tensorrt_is_the_error(no_gpu_memory, tmp_pat
 @pytest.mark.parametrize(
     'raised',
     [
-        *(ConfigError('a.png'), WriteError('no room'), OSError(5, 'I/O'), ValueError('a bug')),
-        *(MemoryError(), KeyboardInterrupt(), StopIteration('within'), CudaError('lost')),
+        *(
+            ConfigError('a.png', 'is bad'),
+            WriteError('a.png', 'no room'),
+            OSError(5, 'I/O'),
+            ValueError('a bug'),
+        ),
+        *(
+            MemoryError(),
+            KeyboardInterrupt(),
+            StopIteration('within'),
+            CudaError('cudaFree', 'lost'),
+        ),
     ],
     ids=lambda error: type(error).__name__,
 )
