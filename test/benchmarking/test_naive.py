@@ -10,11 +10,11 @@ from cuda_recorder import Recorder
 from docs_pages import load_script
 from fake_tensorrt import PLAN
 from fake_tensorrt import FakeTensorRt
+from fixed_model import OUTPUTS
+from fixed_model import small_onnx
 from gpu_support import build_plan
 from gpu_support import needs_tensorrt
 from support_models import write_model
-from test_benchmark_engine import OUTPUTS
-from test_benchmark_engine import small_onnx
 
 from trt_perception.benchmarking import gpu_steps
 from trt_perception.benchmarking.frames import load_frames

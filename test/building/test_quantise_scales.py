@@ -99,6 +99,7 @@ def bright(tmp_path):
     return select_images(tmp_path)
 
 
+@pytest.mark.engine_build
 @pytest.mark.parametrize('target', TARGETS)
 def test_what_no_image_reaches_stays_in_float(bright, target):
     """And computes what it did when the camera shows it, which no guessed scale could."""
@@ -129,6 +130,7 @@ def outputs(model, names):
     return copied
 
 
+@pytest.mark.engine_build
 @pytest.mark.parametrize('target', TARGETS)
 @pytest.mark.parametrize('factor', [0.0, 1e-45, 1e-40, 1e-30, 1e-12, 5e-6])
 def test_data_too_small_for_a_scale_stay_in_float(images, factor, target):
@@ -139,6 +141,7 @@ def test_data_too_small_for_a_scale_stay_in_float(images, factor, target):
     built(done.model, target)
 
 
+@pytest.mark.engine_build
 @pytest.mark.parametrize('target', TARGETS)
 @pytest.mark.parametrize('factor', [1e-5, 1e-4, 1e-2])
 def test_data_that_are_just_large_enough_are_quantised(images, factor, target):
@@ -152,6 +155,7 @@ def test_data_that_are_just_large_enough_are_quantised(images, factor, target):
     assert scale * most >= factor * 0.99
 
 
+@pytest.mark.engine_build
 @pytest.mark.parametrize('factor', [1e5, 1e30])
 def test_data_beyond_fp16_are_told(images, factor):
     model, tensor = with_branch(('Mul', factor))
@@ -215,6 +219,7 @@ def test_a_range_that_is_no_float32_is_damage(images, tmp_path, value):
 SMALL_WEIGHTS = (0.0, 1e-45, 1e-39, 1e-30, 1e-12, 1e-7, 1e-6, 3e-5, 5e-4)
 
 
+@pytest.mark.engine_build
 @pytest.mark.parametrize('target', TARGETS)
 def test_channels_that_are_0_or_nearly_are_quantised(images, target):
     model, node = with_channels(SMALL_WEIGHTS)
@@ -235,6 +240,7 @@ def test_channels_that_are_0_or_nearly_are_quantised(images, target):
         assert error[channel] <= max(value * level, 2**-25) * 1.02, value
 
 
+@pytest.mark.engine_build
 @pytest.mark.parametrize('target', TARGETS)
 def test_weights_of_nothing_but_zeros_are_quantised(images, target):
     model, node = with_channels([0.0] * 32)
@@ -320,6 +326,7 @@ def test_a_scale_that_is_no_positive_number_is_refused(images, scale, of, explic
     assert '--calibration-images' in said
 
 
+@pytest.mark.engine_build
 @pytest.mark.parametrize('explicit', [False, True])
 @pytest.mark.parametrize('scale', [0.0, np.nan, np.inf])
 def test_a_channel_of_zeros_needs_no_scale(images, scale, explicit):
@@ -331,6 +338,7 @@ def test_a_channel_of_zeros_needs_no_scale(images, scale, explicit):
     assert np.isfinite(session(strong).run(None, feed)[0]).all()
 
 
+@pytest.mark.engine_build
 @pytest.mark.parametrize(
     ('of', 'explicit'), [('data', False), ('weights', False), ('weights', True)]
 )
@@ -364,6 +372,7 @@ def test_scales_that_fit_no_weights_are_left_to_whoever_checks_shapes(images):
 # --- other tools ---------------------------------------------------------------------------------
 
 
+@pytest.mark.engine_build
 def test_modelopts_scales_of_0_leave_their_layers_in_float(images, monkeypatch):
     model, tensor = with_branch(('Mul', 1.0))
     (name,) = readers(model, tensor)
@@ -394,6 +403,7 @@ def test_modelopts_scales_of_0_leave_their_layers_in_float(images, monkeypatch):
 # --- all of it -----------------------------------------------------------------------------------
 
 
+@pytest.mark.engine_build
 @pytest.mark.parametrize('precision', TARGETS)
 def test_an_engine_of_it_is_built(tmp_path, monkeypatch, precision):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))

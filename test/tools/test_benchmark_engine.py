@@ -18,11 +18,10 @@ from family_outputs import OUTPUTS as FAMILY_OUTPUTS
 from family_outputs import batched
 from family_outputs import known
 from family_outputs import network
+from fixed_model import OUTPUTS
+from fixed_model import small_onnx
 from gpu_support import build_plan
 from gpu_support import needs_tensorrt
-from onnx import TensorProto
-from onnx import helper
-from onnx import numpy_helper
 from support_models import write_model
 
 from trt_perception.benchmarking import gpu_steps
@@ -32,41 +31,6 @@ from trt_perception.tools import benchmark_engine
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = ['--frames', '6', '--warmup', '1', '--size', '64x48']
-# cx, cy, w, h, score of cat, score of dog for each of five anchors: three pass 0.25, two of them
-# are one object.
-ROWS = np.array(
-    [
-        [20, 21, 44, 5, 60],
-        [24, 24, 24, 5, 40],
-        [16, 16, 12, 4, 4],
-        [16, 16, 12, 4, 4],
-        [0.9, 0.8, 0, 0, 0.1],
-        [0, 0, 0.7, 0.2, 0],
-    ],
-    np.float32,
-)
-
-
-def small_onnx():
-    """Return a model whose boxes do not depend on the image; the scores do, by up to 0.001."""
-    constants = {'rows': ROWS[None], 'little': np.float32(1e-3)}
-    nodes = [
-        helper.make_node('ReduceMean', ['images'], ['mean'], axes=[1, 2, 3], keepdims=0),
-        helper.make_node('Mul', ['mean', 'little'], ['change']),
-        helper.make_node('Add', ['rows', 'change'], ['output0']),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        'small',
-        [helper.make_tensor_value_info('images', TensorProto.FLOAT, [1, 3, 48, 64])],
-        [helper.make_tensor_value_info('output0', TensorProto.FLOAT, [1, 6, 5])],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=8)
-    return model.SerializeToString()
-
-
-OUTPUTS = [{'name': 'output0', 'shape': [1, 6, 5], 'dtype': 'float32'}]
 
 
 @pytest.fixture(scope='module')

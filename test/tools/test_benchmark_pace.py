@@ -8,13 +8,13 @@ import subprocess
 import cv2
 import numpy as np
 import pytest
+from fixed_model import OUTPUTS
+from fixed_model import small_onnx
 from programs import UNMEASURED
 from programs import Program
 from programs import executable
 from support_models import write_model
-from test_benchmark_engine import OUTPUTS
 from test_benchmark_engine import ROOT
-from test_benchmark_engine import small_onnx
 from test_benchmark_parts import RecordingPipeline
 
 from trt_perception.benchmarking import frames as benchmark_frames

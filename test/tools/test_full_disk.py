@@ -18,10 +18,10 @@ import pytest
 from evaluation_support import truth
 from evaluation_support import written
 from faults import PLAN
+from fixed_model import OUTPUTS
+from fixed_model import small_onnx
 from programs import executable
 from support_models import write_model
-from test_benchmark_engine import OUTPUTS
-from test_benchmark_engine import small_onnx
 from tiny_model import CLASS_NAMES
 from tiny_model import expected_detections
 from tiny_model import write_tiny_model
