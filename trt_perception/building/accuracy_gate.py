@@ -57,8 +57,7 @@ def measure_accuracy(
         built: the engine, or the converted ONNX model where no GPU is.
 
     Returns:
-        what the manifest says, None where there are no labels and neither model finds anything;
-        and both models' detections side by side.
+        what the manifest says, None without labels and detections; both models' detections.
 
     Raises:
         ConfigError: images and labels do not belong together, or there are none.
