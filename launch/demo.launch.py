@@ -53,7 +53,7 @@ def generate_launch_description():
             DeclareLaunchArgument('rate', default_value='5', description='Scenes a second.'),
             LogInfo(
                 msg='until Ctrl-C; see the boxes with: ros2 topic echo /detections, and the '
-                'pictures on the topic /debug_image, in RViz or rqt'
+                'images on the topic /debug_image, in RViz or rqt'
             ),
             # First: it checks the arguments, and the camera needs its transport_profile.
             IncludeLaunchDescription(

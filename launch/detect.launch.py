@@ -62,7 +62,7 @@ def check_names(context):
         for entity in launched.entities
         if isinstance(entity, IncludeLaunchDescription)
     ]
-    # What `ros2 launch` makes of this file and of demo.launch.py beside it.
+    # What `ros2 launch` makes of this file and of demo.launch.py next to it.
     alone = len(launched.entities) == 1 and folders == [Path(__file__).resolve().parent]
     declared = {argument.name for argument in launched.get_launch_arguments()}
     # An include may mistype as well, and what it gives is among the configurations.

@@ -101,11 +101,8 @@ class FrameStatistics:
         """Percentiles of the times of a snapshot, by the names of FrameTimes; may be empty."""
         if not self.times:
             return {}
-        p50, p99 = np.percentile(1e3 * np.array(self.times), [50, 99], axis=0)
-        return {
-            name: Percentiles(float(p50[i]), float(p99[i]))
-            for i, name in enumerate(FrameTimes._fields)
-        }
+        p50, p99 = np.percentile(1e3 * np.array(self.times), [50, 99], axis=0).tolist()
+        return dict(zip(FrameTimes._fields, map(Percentiles, p50, p99), strict=True))
 
     def __str__(self) -> str:
         """Return the counts as the sum that they are, for the log."""

@@ -156,9 +156,7 @@ class _TopicListener:
 
     def _reliability(self) -> tuple[str, ...]:
         return tuple(
-            'best_effort'
-            if publisher.qos_profile.reliability == ReliabilityPolicy.BEST_EFFORT
-            else 'reliable'
+            publisher.qos_profile.reliability.name.lower()
             for publisher in self._node.get_publishers_info_by_topic(self._topic)
         )
 
@@ -181,11 +179,8 @@ def _detectors(statuses: Iterable[Any]) -> list[Finding]:
     for status in statuses:
         if status.name.endswith(': detector'):
             level = _LEVELS[min(ord(status.level), 3)]
-            fix = (
-                ''
-                if level == 'green'
-                else 'see its log and the troubleshooting table in docs/operation.md'
-            )
+            fix = 'see its log and the troubleshooting table in docs/operation.md'
+            fix = '' if level == 'green' else fix
             findings.append(Finding('detectors', status.name, level, status.message, fix))
     return findings
 

@@ -89,9 +89,7 @@ class NodeParameters:
         return ''
 
     def _with(self, changes: list[RosParameter]) -> DetectorConfig:
-        values = {
-            parameter.name: getattr(self.config, parameter.field) for parameter in PARAMETERS
-        }
+        values = {row.name: getattr(self.config, row.field) for row in PARAMETERS}
         values.update({change.name: change.value for change in changes if change.name in _ROWS})
         return DetectorConfig.from_values(values)
 
