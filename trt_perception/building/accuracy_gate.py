@@ -64,7 +64,7 @@ def measure_accuracy(
         EngineError: it lost more than --max-accuracy-drop, or that cannot be said.
         ImageError: an image cannot be read.
     """
-    original, most = state.original, state.options.max_accuracy_drop
+    original = state.original
     report = compare_models(
         {original: reference, _BUILT: built},
         state.validation,
@@ -76,20 +76,25 @@ def measure_accuracy(
     images = report.images
     compared = Compared(agreement, images, images, (), 'validation', state.runtime, original)
     record = _record(report, agreement, state.runtime)
-    if record is None:
-        if most is not None:
-            raise EngineError(
-                '--max-accuracy-drop',
-                f'neither {original} nor what was built finds anything on these '
-                f'{images} images, so there is nothing to compare',
-                fix='use images with objects of these classes',
-            )
-        return None, compared
-    figures = f'mAP50 {record.built:.4f}, {original} {record.reference:.4f}'
+    if record is not None:
+        _hold_to(state, record, report)
+    elif state.options.max_accuracy_drop is not None:
+        raise EngineError(
+            '--max-accuracy-drop',
+            f'neither {original} nor what was built finds anything on these '
+            f'{images} images, so there is nothing to compare',
+            fix='use images with objects of these classes',
+        )
+    return record, compared
+
+
+def _hold_to(state: BuildState, record: AccuracyRecord, report: AccuracyReport) -> None:
+    """Put the figures into the report of the build, and refuse too large a loss."""
+    figures = f'mAP50 {record.built:.4f}, {state.original} {record.reference:.4f}'
     if record.measure == 'agreement':
-        figures = f'{record.built:.1%} of the detections agree with {original}'
+        figures = f'{record.built:.1%} of the detections agree with {state.original}'
     summary = f'{figures}, on {record.images} images, through {record.runtime}'
-    drop = report.drop(_BUILT)
+    drop, most = report.drop(_BUILT), state.options.max_accuracy_drop
     state.report.accuracy = {
         **vars(record),
         'drop': drop,
@@ -103,7 +108,6 @@ def measure_accuracy(
             fix='keep sensitive layers in a wider type (--keep-fp32, --keep-float), calibrate '
             'with more images, or use fp16',
         )
-    return record, compared
 
 
 def _record(report: AccuracyReport, agreement: Agreement, runtime: str) -> AccuracyRecord | None:

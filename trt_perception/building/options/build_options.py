@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from typing import Final
 from typing import Literal
 
 import pydantic
@@ -34,11 +33,9 @@ from trt_perception.building.options.values import ShapeProfile
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_file import ENGINE_SUFFIXES
 
-__all__ = ['GROUPS', 'BuildOptions', 'Precision']
+__all__ = ['BuildOptions', 'Precision']
 
 Precision = Literal['fp32', 'tf32', 'fp16', 'bf16', 'int8', 'fp8']
-#: Headings under which the options stand in --help and in the docs.
-GROUPS: Final = ('files', 'precision', 'shapes', 'calibration', 'validation', 'model', 'builder')
 
 
 class BuildOptions(pydantic.BaseModel):

@@ -23,7 +23,7 @@ class Option:
     Attributes:
         name: in YAML; on the command line ``--name`` with dashes.
         field: name of the field in BuildOptions.
-        group: one of GROUPS.
+        group: heading under which it stands in --help.
         kind: ``bool``, ``int``, ``float``, ``text``, ``path``.
         default: the value where none is given; None where it must be given or has a meaning that
             the description says.
