@@ -22,7 +22,7 @@ import numpy.typing as npt
 from trt_perception.detections import Detections
 from trt_perception.errors import ConfigError
 from trt_perception.files.json_section import parse_json
-from trt_perception.files.regular_files import read_regular
+from trt_perception.files.regular_files import read_given
 from trt_perception.plain_text import MAX_CLASSES
 from trt_perception.plain_text import MAX_PATH_LENGTH
 from trt_perception.plain_text import name_fault
@@ -181,9 +181,7 @@ def read_json(path: Path, limit: int = MAX_BYTES) -> Any:
         ConfigError: it cannot be opened, is not a regular file, too large or not JSON.
     """
     try:
-        return parse_json(read_regular(path, limit))
-    except OSError as error:
-        raise ConfigError(str(path), f'cannot be read: {error.strerror}') from error
+        return parse_json(read_given(path, limit))
     except ValueError as error:
         raise ConfigError(str(path), f'is not JSON: {error}') from error
 

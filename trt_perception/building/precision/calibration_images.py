@@ -26,7 +26,7 @@ import numpy.typing as npt
 from trt_perception.building.report import StepProgress
 from trt_perception.errors import ConfigError
 from trt_perception.errors import ImageError
-from trt_perception.files.regular_files import read_regular
+from trt_perception.files.regular_files import read_given
 from trt_perception.images.image_source import find_images
 from trt_perception.images.picture_files import MAX_BYTES
 from trt_perception.images.picture_files import frame_of
@@ -95,7 +95,7 @@ def select_images(source: str | Path, limit: int = 300, seed: int = 0) -> ImageS
         chosen = sorted(random.Random(seed).sample(found, limit), key=_natural)
     digest = hashlib.sha256()
     for path in chosen:
-        digest.update(hashlib.sha256(_content(path)).digest())
+        digest.update(hashlib.sha256(read_given(path, MAX_BYTES)).digest())
     return ImageSet(str(source), tuple(chosen), len(found), limit, seed, digest.hexdigest())
 
 
@@ -108,7 +108,7 @@ def find_files(source: str | Path) -> list[Path]:
 
 def _listed(path: Path) -> list[Path]:
     try:
-        lines = _content(path).decode('utf-8').splitlines()
+        lines = read_given(path, MAX_BYTES).decode('utf-8').splitlines()
     except UnicodeDecodeError as error:
         raise ConfigError(str(path), f'a list of images must be UTF-8 text: {error}') from error
     found: list[Path] = []
@@ -129,13 +129,6 @@ def _natural(path: Path) -> tuple[list[tuple[int, int, str]], str]:
     """Sort numbers in names by value; the last part decides between ``1`` and ``01``."""
     parts = re.findall(r'[0-9]+|[^0-9]+', str(path))
     return [(0, int(p), '') if p.isdecimal() else (1, 0, p) for p in parts], str(path)
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return read_regular(path, MAX_BYTES)
-    except OSError as error:
-        raise ConfigError(str(path), f'cannot be read: {error.strerror}') from error
 
 
 def read_image(path: Path) -> npt.NDArray[np.uint8]:
