@@ -61,7 +61,7 @@ class QueryDecoder:
         options = '--keep-fp32' + ('' if precision in ('fp16', 'bf16') else ' and --keep-float')
         named = shlex.join(self.patterns[:_SHOWN])
         if (left := len(self.patterns) - _SHOWN) > 0:
-            named += f' and the {left} names more that the report has under query_decoder'
+            named += f' and {left} more that the report has in optimization: query_decoder'
         return (
             f'detectors with queries lose accuracy where their decoder computes in {precision}: '
             'for RT-DETR and D-FINE in FP16 others report a tenth of AP. Measure it on a GPU '
