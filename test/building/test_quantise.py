@@ -264,7 +264,7 @@ def test_the_batch_may_be_open_or_larger_than_one(images):
 def test_what_cannot_be_quantised_is_refused(images):
     model, *_ = small_detectors.anchor_free()
     done = quantise(model, SMALL, images).model
-    with pytest.raises(EngineError, match='quantised already'):
+    with pytest.raises(EngineError, match=r'expected an FP32 model .* layers in fp32, int8'):
         quantise(done, SMALL, images)
     half = convert_precision(model, 'fp16', strongly_typed=True).model
     with pytest.raises(EngineError, match='expected an FP32 model to quantise'):

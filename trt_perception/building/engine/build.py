@@ -104,7 +104,7 @@ def build_plan(
         fp32_nodes: ONNX nodes to hold to FP32 where the network is weakly typed; a strongly typed
             model says so itself.
         calibration: for TensorRT's own calibration, which ``calibration_tool`` asks for.
-        progress: told ten times a second, in this thread, how far TensorRT is.
+        progress: called ten times a second, in this thread, with how far TensorRT is.
 
     Raises:
         EngineError: TensorRT, its release or this machine cannot build it; the message holds what

@@ -51,7 +51,7 @@ class CalibrationFeed:
         batches: makes the batches anew: float32, preprocessed as at run time.
         identity: text that changes with model, images and preprocessing.
         cache_dir: where TensorRT's ranges are kept, None for nowhere.
-        constants: what the inputs beside the image are told with each batch, by name.
+        constants: values of the auxiliary inputs for each batch, by name.
         warnings: about the images, complete after the last batch.
     """
 

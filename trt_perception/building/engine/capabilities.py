@@ -27,7 +27,7 @@ def check_release(tensorrt: TensorRt, options: BuildOptions) -> None:
     """Refuse what cannot work with this release on this machine.
 
     Raises:
-        EngineError: one sentence for each option that cannot be had.
+        EngineError: one sentence for each option that is not available.
     """
     refused = [
         *_refused_by_release(tensorrt, options),
@@ -47,33 +47,18 @@ def _refused_by_release(tensorrt: TensorRt, options: BuildOptions) -> Iterable[s
         )
     implicit = options.precision == 'int8' and options.calibration_tool == 'tensorrt'
     if implicit and tensorrt.find('IBuilderConfig.int8_calibrator') is None:
-        yield (
-            '--calibration-tool tensorrt: TensorRT 11.0 and TensorRT-RTX have no calibrators of '
-            'their own; use --calibration-tool onnxruntime'
-        )
+        yield '--calibration-tool tensorrt: this release has no calibrators; use onnxruntime'
     elif implicit and options.calibration_method == 'percentile':
-        yield (
-            '--calibration-method percentile: TensorRT itself calibrates by entropy or minmax; '
-            'use one of them, or --calibration-tool onnxruntime'
-        )
+        yield '--calibration-method percentile: TensorRT itself has only entropy or minmax'
     elif implicit and options.dla_core is not None and options.calibration_method != 'entropy':
-        yield (
-            f'--calibration-method {options.calibration_method}: a DLA takes ranges from '
-            "TensorRT's entropy calibrator only; give --calibration-method entropy"
-        )
+        yield '--dla-core: a DLA takes ranges by entropy only; give --calibration-method entropy'
     if options.compute_capabilities and not tensorrt.is_rtx:
-        yield (
-            '--compute-capabilities are for TensorRT-RTX; TensorRT builds for the GPU it runs on; '
-            'leave them out, or use --runtime tensorrt_rtx or --hardware-compatibility'
-        )
+        yield '--compute-capabilities are for TensorRT-RTX; use --hardware-compatibility instead'
 
 
 def _refused_by_rtx(tensorrt: TensorRt, options: BuildOptions) -> Iterable[str]:
     if options.hardware_compatibility != 'none':
-        yield (
-            '--hardware-compatibility is ignored by TensorRT-RTX; its engines run on all GPUs '
-            'named by --compute-capabilities'
-        )
+        yield '--hardware-compatibility is ignored by TensorRT-RTX; use --compute-capabilities'
     if options.version_compatible:
         yield '--version-compatible: engines of TensorRT-RTX run with the release that built them'
     if options.timing_cache not in ('auto', 'off'):
@@ -122,7 +107,7 @@ def _refused_by_gpu(tensorrt: TensorRt, options: BuildOptions) -> Iterable[str]:
 
 
 def not_by_onnx_runtime(precision: str) -> str:
-    """Return why ONNX Runtime tells nothing of an engine of this precision, empty if it does."""
+    """Return why ONNX Runtime says nothing about an engine of this precision, empty if it does."""
     return _NOT_BY_ONNX_RUNTIME.get(precision, '')
 
 
@@ -153,15 +138,9 @@ def remarks(tensorrt: TensorRt, options: BuildOptions, tf32_override: str | None
             'NVIDIA_TF32_OVERRIDE=0, when building and whenever the engine runs'
         )
     if tensorrt.is_rtx and tf32_override == '0':
-        found.append(
-            'built with NVIDIA_TF32_OVERRIDE=0: TensorRT-RTX loads the engine only where that is '
-            'set too'
-        )
+        found.append('TensorRT-RTX loads the engine only where NVIDIA_TF32_OVERRIDE=0 is set too')
     if options.precision == 'int8' and tensorrt.is_rtx:
-        found.append(
-            'INT8 with TensorRT-RTX is experimental: it builds, but may compute in higher '
-            'precision; compare its speed with fp16'
-        )
+        found.append('INT8 with TensorRT-RTX is experimental: compare its speed with fp16')
     if options.precision == 'int8' and not tensorrt.is_rtx:
         found.append('INT8 is not always faster than FP16: compare with benchmark_engine')
     if (

@@ -41,8 +41,8 @@ class EngineReport:
     Attributes:
         model: the file, read and checked.
         header: which TensorRT built it.
-        targets: GPUs it was built for, empty where the plan does not tell.
-        facts: what it tells once loaded; None without a GPU.
+        targets: GPUs it was built for, empty where the plan does not say.
+        facts: what it reports once loaded; None without a GPU.
         why_no_facts: why there are none, empty where there are.
         times: of its layers, slowest first; empty where they were not measured.
     """
@@ -82,10 +82,10 @@ class EngineReport:
 
 
 def read_report(model: ModelFile) -> EngineReport:
-    """Return what file and manifest tell.
+    """Return what file and manifest say.
 
     Raises:
-        EngineError: it is no engine.
+        EngineError: it is not an engine.
     """
     if model.is_onnx:
         raise EngineError(
@@ -143,7 +143,7 @@ def _rows(rows: Sequence[tuple[str, str]]) -> str:
 
 def _manifest_text(manifest: Manifest | None) -> str:
     if manifest is None:
-        return 'manifest: none beside the file; build_engine writes one'
+        return 'manifest: none next to the file; build_engine writes one'
     image = manifest.preprocessing
     names = manifest.class_names
     rows = [
@@ -194,7 +194,7 @@ def _tensor_text(tensor: TensorSpec) -> str:
 
 
 def _counts(counts: Mapping[str, int]) -> str:
-    return ', '.join(f'{count} layers {kind}' for kind, count in counts.items()) or 'not told'
+    return ', '.join(f'{count} layers {kind}' for kind, count in counts.items()) or 'not reported'
 
 
 def _facts_text(facts: EngineFacts) -> str:
@@ -223,7 +223,7 @@ def _facts_text(facts: EngineFacts) -> str:
 def _layers_text(report: EngineReport, most: int) -> str:
     assert report.facts is not None
     if not report.facts.layers and not report.times:
-        return 'layers: the engine was built with --profiling-verbosity none and tells nothing'
+        return 'layers: the engine was built with --profiling-verbosity none and reports nothing'
     timed = {row.layer.name: row for row in report.times}
     order = [row.layer for row in report.times] or list(report.facts.layers)
     lines = [f'{"ms":>8} {"share":>6}  {"type":<5} {"kind":<16} layer (tactic) <- ONNX nodes']

@@ -31,17 +31,17 @@ __all__ = ['EngineFacts', 'LayerTime', 'inspect_engine', 'on_zeros', 'time_layer
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """What a loaded engine tells of itself.
+    """What a loaded engine reports of itself.
 
     Attributes:
         inputs: -1 for a side that may vary.
         outputs: likewise.
         profiles: for each profile (min, opt, max) of each input by name.
         context_bytes: memory that one context needs, by profile.
-        weight_bytes: of the weights; None where the release does not tell.
-        verbosity: how much the engine tells: ``none``, ``layer_names_only``, ``detailed``.
+        weight_bytes: of the weights; None where the release does not report it.
+        verbosity: how much the engine reports: ``none``, ``layer_names_only``, ``detailed``.
         refittable: whether weights can be replaced.
-        extra_streams: that run beside the main one.
+        extra_streams: that run next to the main one.
         layers: in the order they run; empty where the verbosity is none.
         load_s: time to load it.
     """
@@ -74,7 +74,7 @@ class LayerTime:
 
 
 def inspect_engine(model: ModelFile, device: Device) -> EngineFacts:
-    """Load an engine and read all it tells.
+    """Load an engine and read all it reports.
 
     Raises:
         EngineError: it cannot be loaded here.
@@ -141,13 +141,13 @@ def time_layers(
         model: the engine.
         device: must be the current one.
         runs: to take the mean of; as many again, at most 10, warm up.
-        progress: told how many runs are done, and of how many.
+        progress: called with how many runs are done, and of how many.
 
     Returns:
         slowest first.
 
     Raises:
-        EngineError: the engine cannot be run here, or tells no times.
+        EngineError: the engine cannot be run here, or reports no times.
         CudaError: there is not enough memory.
     """
     with on_zeros(model, device) as (engine, context, stream):
@@ -187,13 +187,13 @@ def on_zeros(
         stack.callback(engine.close)
         stream = stack.enter_context(Stream())
         tuned = [_tuned_for(engine, tensor) for tensor in engine.inputs]
-        image, beside = tuned[0], tuple(tuned[1:])  # any engine, not a detector's only
+        image, auxiliary = tuned[0], tuple(tuned[1:])  # any engine, not a detector's only
         if shape is not None:
-            image, beside = split_inputs(model.path.name, tuned)
+            image, auxiliary = split_inputs(model.path.name, tuned)
             image = dataclasses.replace(image, shape=shape)
-        context = engine.create_context(image, stream, beside)
+        context = engine.create_context(image, stream, auxiliary)
         stack.callback(context.close)
-        for tensor in (image, *beside, *context.outputs):
+        for tensor in (image, *auxiliary, *context.outputs):
             size = math.prod(tensor.shape) * TENSOR_DTYPES.get(tensor.dtype, 1)
             buffer = stack.enter_context(DeviceBuffer(max(256, size)))
             clear_async(buffer.pointer, buffer.size, stream)

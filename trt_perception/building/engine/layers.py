@@ -1,10 +1,10 @@
-"""The layers of a finished engine, as TensorRT's inspector tells them: types, tactics, origin.
+"""The layers of a finished engine, as TensorRT's inspector reports them: types, tactics, origin.
 
-A layer is one kernel, made from several ONNX nodes or from a part of one. What is told depends on
-the profiling verbosity of the build: ``detailed`` tells types, ``layer_names_only`` names, and
-``none`` nothing. Types are the same words for TensorRT and TensorRT-RTX here; TensorRT tells them
-with the memory format (``Channel major FP16 format where channel % 8 == 0``), TensorRT-RTX without
-(``Half``). Non-guarantee: FP32 and TF32 look the same to the inspector.
+A layer is one kernel, made from several ONNX nodes or from a part of one. What is reported depends
+on the profiling verbosity of the build: ``detailed`` reports types, ``layer_names_only`` names,
+and ``none`` nothing. Types are the same words for TensorRT and TensorRT-RTX here; TensorRT reports
+them with the memory format (``Channel major FP16 format where channel % 8 == 0``), TensorRT-RTX
+without (``Half``). Non-guarantee: FP32 and TF32 look the same to the inspector.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class LayerInfo:
 
     Attributes:
         name: TensorRT's, which its profiler uses too.
-        kind: TensorRT's word for what it is, empty where it does not tell.
+        kind: TensorRT's word for what it is, empty where it does not report.
         inputs: type of each input, in the words of _TYPES.
         outputs: type of each output.
-        tactic: the kernel chosen, empty where it does not tell.
+        tactic: the kernel chosen, empty where it does not report.
         nodes: the ONNX nodes it was made from.
     """
 
@@ -78,7 +78,7 @@ class LayerInfo:
 
     @property
     def precision(self) -> str:
-        """The type it computes in: the narrowest it reads; empty where nothing tells."""
+        """The type it computes in: the narrowest it reads; empty where nothing is reported."""
         known = [kind for kind in _WIDTH if kind in self.inputs] or list(self.inputs[:1])
         return known[0] if known else ''
 
@@ -107,7 +107,7 @@ class PrecisionCheck:
 
 
 def parse_layers(text: str) -> tuple[LayerInfo, ...]:
-    """Read the inspector's JSON; () where the engine was built to tell nothing.
+    """Read the inspector's JSON; () where the engine was built to report nothing.
 
     Raises:
         EngineError: it is not what TensorRT writes.
@@ -120,8 +120,7 @@ def parse_layers(text: str) -> tuple[LayerInfo, ...]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise EngineError(
             "the inspector's text",
-            f'is not what TensorRT is known to write ({type(error).__name__}: '
-            f'{error}): {text[:200]!r}',
+            f'is not what TensorRT is known to write ({error!r}): {text[:200]!r}',
         ) from error
 
 
@@ -148,7 +147,7 @@ def _type(tensor: Mapping[str, Any]) -> str:
 def layer_precisions(layers: Sequence[LayerInfo]) -> dict[str, int]:
     """Return the number of layers by the type they compute in, most first.
 
-    Layers that read nothing, and those whose type the inspector does not tell, are left out.
+    Layers that read nothing, and those whose type the inspector does not report, are left out.
     """
     return dict(Counter(layer.precision for layer in layers if layer.precision).most_common())
 
@@ -203,8 +202,5 @@ def raise_if_lost(check: PrecisionCheck, name: str) -> None:
         f'only {check.share:.0%} of {check.counted} convolutions and matrix '
         f'products in it or narrower; {built}',
         expected=check.asked,
-        fix=(
-            'the GPU or the release may lack fast kernels: use another --precision, '
-            'or check with inspect_engine'
-        ),
+        fix='use another --precision: the GPU or the release may lack fast kernels for it',
     )

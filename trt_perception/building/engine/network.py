@@ -145,23 +145,23 @@ def add_profiles(
 ) -> tuple[ShapeProfile, ...]:
     """Add the profiles of the image input to the configuration; return them.
 
-    Open sides of the inputs beside it follow the image's.
+    Open sides of the auxiliary inputs follow the image's.
 
     Raises:
         EngineError: as resolve_profiles and split_inputs.
     """
-    image, beside = split_inputs(options.onnx.name, inputs)
+    image, auxiliary = split_inputs(options.onnx.name, inputs)
     profiles = resolve_profiles(image, options)
-    open_beside = [tensor for tensor in beside if -1 in tensor.shape]
-    wanted_for = profiles or ((ShapeProfile(*(image.shape,) * 3),) if open_beside else ())
+    open_auxiliary = [tensor for tensor in auxiliary if -1 in tensor.shape]
+    wanted_for = profiles or ((ShapeProfile(*(image.shape,) * 3),) if open_auxiliary else ())
     for wanted in wanted_for:
         profile = builder.create_optimization_profile()
         profile.set_shape(image.name, wanted.min, wanted.opt, wanted.max)
         sizes = [
-            shapes_beside(replace(image, shape=shape), beside)
+            shapes_beside(replace(image, shape=shape), auxiliary)
             for shape in (wanted.min, wanted.opt, wanted.max)
         ]
-        for tensor in open_beside:
+        for tensor in open_auxiliary:
             profile.set_shape(tensor.name, *(size[tensor.name] for size in sizes))
         if config.add_optimization_profile(profile) < 0:
             raise EngineError(f'input {image.name!r}', f'TensorRT refuses the shapes {wanted}')

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 __all__ = ['EngineProgress', 'make_monitor', 'run_watched']
 
-#: Told what is done now, how many steps of it are done, and of how many.
+#: Called with what is done now, how many steps of it are done, and of how many.
 EngineProgress = Callable[[str, int, int], None]
 _POLL_S: Final = 0.1
 _FINE: Final = 1000
@@ -94,7 +94,7 @@ def run_watched(
         finally:
             ended.set()
 
-    # A daemon: a process that is told to end at once does not wait for it.
+    # A daemon: a process that must end at once does not wait for it.
     thread = threading.Thread(target=run, name='build', daemon=True)
     try:
         thread.start()

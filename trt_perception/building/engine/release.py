@@ -127,11 +127,8 @@ def find_tensorrt(runtime: str) -> TensorRt:
     raise EngineError(
         'TensorRT, which builds engines,',
         f'cannot be imported ({"; ".join(reasons)})',
-        fix=(
-            'JetPack brings it by sudo apt install python3-libnvinfer, elsewhere: '
-            'python3 -m pip install tensorrt, or, to build without a GPU, '
-            'tensorrt-rtx-cu13'
-        ),
+        fix='on a Jetson: sudo apt install python3-libnvinfer; elsewhere: python3 -m pip install '
+        'tensorrt, or, to build without a GPU, tensorrt-rtx-cu13',
     )
 
 

@@ -51,7 +51,7 @@ class Verified:
     """What a loaded engine showed.
 
     Attributes:
-        layers: in the order they run; empty where the engine tells none.
+        layers: in the order they run; empty where the engine reports none.
         others: type of each convolution and matrix product that has not the precision asked for,
             by ONNX node or by layer.
         context_bytes: memory of one context.
@@ -65,7 +65,7 @@ class Verified:
 
     @property
     def precisions(self) -> dict[str, int]:
-        """How many layers compute in each type; empty where the engine does not tell."""
+        """How many layers compute in each type; empty where the engine does not report it."""
         return layer_precisions(self.layers)
 
     def as_dict(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def verify_engine(
     others: Mapping[str, str] = {}
     if any(layer.precision for layer in facts.layers):
         found = check_precision(facts.layers, options.precision, nodes, leave_out)
-        if not found.counted:  # the release does not tell which nodes a layer came from
+        if not found.counted:  # the release does not report which nodes a layer came from
             found = check_precision(facts.layers, options.precision)
         raise_if_lost(found, model.path.name)
         others = found.others

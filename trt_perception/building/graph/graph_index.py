@@ -97,9 +97,9 @@ def per_channel(scale: npt.NDArray[_Number], axis: int, dimensions: int) -> npt.
 
 
 def tensor_types(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto.Tensor]:
-    """Return type and shape by tensor, of all that the graph tells; weights are not among them."""
-    told = (*graph.input, *graph.value_info, *graph.output)
-    return {entry.name: entry.type.tensor_type for entry in told}
+    """Return type and shape by tensor, of all that the graph declares; without weights."""
+    declared = (*graph.input, *graph.value_info, *graph.output)
+    return {entry.name: entry.type.tensor_type for entry in declared}
 
 
 def outer_tensors(node: onnx.NodeProto) -> Iterator[str]:

@@ -21,7 +21,7 @@ from trt_perception.building.graph.graph_index import outer_tensors
 
 __all__ = ['in_float32', 'sort_nodes']
 
-# By which an operator is told a type of numbers.
+# Attributes that name a type of numbers.
 _TYPE_ATTRIBUTES: Final = ('to', 'dtype', 'output_datatype', 'stash_type')
 _LARGEST: Final = float(np.finfo(np.float32).max)
 
@@ -81,9 +81,9 @@ def in_float32(model: onnx.ModelProto) -> bool:
             held = np.where(np.isfinite(wide), np.clip(wide, -_LARGEST, _LARGEST), wide)
             tensor.CopyFrom(numpy_helper.from_array(held.astype(np.float32), tensor.name))
             changed = True
-    for told in every(model, onnx.TypeProto.Tensor):
-        if told.elem_type == TensorProto.DOUBLE:
-            told.elem_type = TensorProto.FLOAT
+    for kind in every(model, onnx.TypeProto.Tensor):
+        if kind.elem_type == TensorProto.DOUBLE:
+            kind.elem_type = TensorProto.FLOAT
             changed = True
     for node in every(model, onnx.NodeProto):
         for attribute in node.attribute if node.domain in ('', 'ai.onnx') else ():

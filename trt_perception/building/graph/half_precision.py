@@ -39,7 +39,7 @@ HALF_TYPES: Final[Mapping[str, tuple[int, npt.DTypeLike, str]]] = {
 }
 _FP16_LARGEST: Final = 65504.0
 _FP16_SMALLEST: Final = 2.0**-24  # half of it and below becomes 0
-_TOLD_FROM: Final = 0.01  # of a constant's numbers
+_REPORTED_FROM: Final = 0.01  # of a constant's numbers
 # Their result has the type that an attribute says; float32, and a Cast where it is wanted narrow.
 _TYPED_BY_ATTRIBUTE: Final = frozenset(
     ('Bernoulli', 'ConstantOfShape', 'EyeLike', 'Multinomial', 'RandomNormal', 'RandomUniform')
@@ -171,7 +171,7 @@ class _Rewriting:
             return f'{node.op_type} makes float32'
         schema = self._schema(node)
         if schema is None:
-            return f'{node.op_type} is no operator of ONNX'
+            return f'{node.op_type} is not an operator of ONNX'
         for place, name in enumerate(node.output):
             if self.is_float(name) and not self._allows(schema.outputs, place):
                 return f'{node.op_type} has no {self.precision}'
@@ -220,8 +220,8 @@ class _Rewriting:
             made.append(numpy_helper.from_array(values.astype(self.dtype), name + self.suffix))
             if self.precision == 'fp16':
                 lost = int(((np.abs(values) <= _FP16_SMALLEST / 2) & (values != 0)).sum())
-                # Single small weights beside large ones change nothing; an epsilon does.
-                if lost > _TOLD_FROM * values.size:
+                # Single small weights next to large ones change nothing; an epsilon does.
+                if lost > _REPORTED_FROM * values.size:
                     self.result.notes.append(
                         f'{lost} of {values.size} numbers of {name!r} are 0 in FP16'
                     )

@@ -3,7 +3,7 @@
 Guarantees: external weights, wherever in the model, come from the model's own folder only and are
 part of the hash; what is built from refers to no file any more; every node has a name of its own,
 so that patterns and messages can point at it. Non-guarantee: that TensorRT knows every operator;
-its parser tells.
+its parser reports that.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class OnnxSource:
     """An ONNX model as it was found.
 
     Attributes:
-        file: the ONNX file, with its manifest where one stands beside it.
+        file: the ONNX file, with its manifest where one is next to it.
         model: weights within, all nodes named.
         sha256: of the file and its external weights, lower-case hex.
         external: names of the files of external weights.
@@ -167,16 +167,16 @@ def _take_external(file: ModelFile, model: onnx.ModelProto, digest: Any) -> tupl
             files[location] = _read_external(name, location)
             digest.update(hashlib.sha256(files[location]).digest())
             held += len(files[location])
+        size = len(files[location])
         try:
             start = int(where.get('offset', 0))
-            length = int(where.get('length', len(files[location]) - start))
+            length = int(where.get('length', size - start))
         except ValueError as error:
             raise EngineError(f'{name}: weights {tensor.name!r}', str(error)) from error
-        if not 0 <= start <= start + length <= len(files[location]):
+        if not 0 <= start <= start + length <= size:
             raise EngineError(
-                str(name),
-                f'weights {tensor.name!r} are bytes {start} to {start + length} of '
-                f'{location}, which has {len(files[location])}',
+                f'{name}: weights {tensor.name!r}',
+                f'bytes {start} to {start + length} of {location}, which has {size}',
                 fix='it is cut off or belongs to another model: export both again',
             )
         total += length
@@ -211,8 +211,7 @@ def _read_external(name: Path, location: str) -> bytes:
     if not any(resolved.is_relative_to(home) for home in homes):
         raise EngineError(
             str(name),
-            f"{location} is a link to {resolved}, outside the model's folder, which "
-            'is not followed',
+            f"{location} is a link to {resolved}, outside the model's folder",
             fix='copy the file itself',
         )
     return content

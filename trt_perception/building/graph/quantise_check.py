@@ -39,7 +39,7 @@ def check_quantised(model: onnx.ModelProto) -> None:
 
     Raises:
         EngineError: a zero point is not 0 or missing, a type is neither INT8 nor FP8 (E4M3), a
-            scale is no positive constant, or its type needs a newer opset.
+            scale is not a positive constant, or its type needs a newer opset.
     """
     index = GraphIndex(model.graph)
     nodes = [node for node in model.graph.node if node.op_type in _TYPES]

@@ -147,7 +147,7 @@ def _feed(
 ) -> CalibrationFeed:
     """Return the images as TensorRT's own calibrators take them; an odd rest is left out."""
     name, shape = next(iter(shapes.items()))  # the image's stands first
-    _, beside = split_inputs(options.onnx.name, input_specs(model))
+    _, auxiliary = split_inputs(options.onnx.name, input_specs(model))
 
     def batches() -> Iterator[npt.NDArray[np.float32]]:
         batch: list[npt.NDArray[np.float32]] = []
@@ -163,7 +163,7 @@ def _feed(
         batches,
         calibration_identity(model, images, preprocessing),
         _cache(options.calibration_cache),
-        constant_inputs(beside, preprocessing.input_size, shape[0]),
+        constant_inputs(auxiliary, preprocessing.input_size, shape[0]),
         checked.warnings,
     )
 

@@ -41,13 +41,13 @@ def calibration_inputs(
         preprocessing: how images become its input.
 
     Returns:
-        the image, and by name what the inputs beside it are told.
+        the image, and by name the values of the auxiliary inputs.
 
     Raises:
         EngineError: the model has no single image, takes it in another type than float32, or is
             fixed to another size than preprocessing makes.
     """
-    image, beside = split_inputs('the model', input_specs(model))
+    image, auxiliary = split_inputs('the model', input_specs(model))
     size = preprocessing.input_size
     if image.dtype != 'float32':
         raise EngineError(
@@ -65,7 +65,7 @@ def calibration_inputs(
             fix="set the input size to the model's",
         )
     batch = closed.shape[0] if len(closed.shape) == 4 else 1
-    return closed, constant_inputs(beside, size, batch)
+    return closed, constant_inputs(auxiliary, size, batch)
 
 
 def input_shapes(

@@ -88,7 +88,7 @@ def keep(path: Path, content: bytes) -> str:
 def _range(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f'a range must be a number, got {value!r}')
-    # A huge integer is no float, and a huge float no float32.
+    # A huge integer is not a float, and a huge float not a float32.
     if not 0 <= value <= _MOST_RANGE:
         raise ValueError(f'a range must be from 0 to {_MOST_RANGE:.2e}, got {value!r:.20}')
     return float(value)

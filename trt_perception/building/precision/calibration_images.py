@@ -135,7 +135,7 @@ def read_image(path: Path) -> npt.NDArray[np.uint8]:
     """Decode one file: uint8 (height, width, 3), BGR; turned as its EXIF data say.
 
     Raises:
-        ConfigError: it is no image, it ends before the image does, or it is too large.
+        ConfigError: it is not an image, it ends before the image does, or it is too large.
     """
     try:
         return read_picture(path)
@@ -151,7 +151,7 @@ class CheckedImages:
     Args:
         images: the choice.
         preprocessing: as at run time.
-        progress: told how many are done, and of how many.
+        progress: called with how many are done, and of how many.
 
     Attributes:
         chosen: the choice.

@@ -75,7 +75,7 @@ def make_precise(
         preprocessing: as at run time.
         tensorrt: that builds; its release decides whether the graph's types count.
         shapes: final shape of each input by name, the image's first.
-        progress: told the part and how much of it is done.
+        progress: called with the part and how much of it is done.
 
     Raises:
         ConfigError: images or patterns do not serve.

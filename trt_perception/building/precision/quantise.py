@@ -29,7 +29,6 @@ from trt_perception.building.graph.mac_count import layer_work
 from trt_perception.building.graph.mac_count import shares
 from trt_perception.building.graph.opsets import upgraded
 from trt_perception.building.graph.quantise_check import check_quantised
-from trt_perception.building.graph.quantise_check import is_quantised
 from trt_perception.building.precision.calibration import collect_magnitudes
 from trt_perception.building.precision.calibration import input_shapes
 from trt_perception.building.precision.calibration_cache import cache_file
@@ -135,7 +134,8 @@ def quantise(
         EngineError: the model cannot be quantised: not float32, quantised already, does not run.
     """
     start = time.perf_counter()
-    source = _float_source(model)
+    source = upgraded(model, _OPSET)
+    name_nodes(source)
     shape = input_shapes(source, preprocessing)
     kept = kept_layers(source, keep_float, shape, keep_head=keep_head)
     index = GraphIndex(source.graph)
@@ -183,19 +183,6 @@ def _ranges(
     return ranges, cache
 
 
-def _float_source(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy at the opset that is needed, its nodes named."""
-    if is_quantised(model):
-        raise EngineError(
-            'the model',
-            'is quantised already (it has QuantizeLinear nodes)',
-            fix='build it without calibration images',
-        )
-    source = upgraded(model, _OPSET)
-    name_nodes(source)
-    return source
-
-
 def _chosen(
     index: GraphIndex, model: onnx.ModelProto, kept: Mapping[str, str]
 ) -> list[onnx.NodeProto]:
@@ -204,8 +191,7 @@ def _chosen(
     if not chosen:
         raise EngineError(
             'the model',
-            'no layer is left to quantise: it has none with constant weights, or all '
-            'are kept in float',
+            'no layer is left to quantise',
             fix='keep fewer layers in float',
         )
     return chosen
@@ -220,10 +206,7 @@ def _idle(
         raise EngineError(
             'the model',
             f'no layer can be quantised: {_listed(idle)}',
-            fix=(
-                'check that the images show something, and that --scale, --mean and '
-                '--std are those of the training'
-            ),
+            fix='check the images, and that --scale, --mean and --std are those of the training',
         )
     return idle
 
@@ -262,8 +245,7 @@ def kept_layers(
     if patterns and not asked:
         raise ConfigError(
             ', '.join(map(repr, patterns)),
-            'matches no layer that could be quantised, only nodes without weights, '
-            'which stay in float anyway',
+            'matches no layer that could be quantised, only nodes without weights',
             fix='name layers with weights',
         )
     return dict.fromkeys(asked, 'asked for') | kept

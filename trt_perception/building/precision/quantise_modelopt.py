@@ -57,7 +57,7 @@ def quantise_with_modelopt(
         images: what to calibrate with.
         method: ModelOpt has ``entropy`` and ``minmax`` (its ``max``).
         target: INT8 or FP8.
-        keep_float: patterns of node names that stay in float, beside the head's output layers.
+        keep_float: patterns of node names that stay in float, as the head's output layers do.
         progress: called with a step's name, how many are done, and of how many.
 
     Raises:
@@ -73,7 +73,7 @@ def quantise_with_modelopt(
     tensors = np.concatenate([tensor.copy() for _, tensor in checked])
     data = {
         image.name: tensors,
-        # Told the same for each image; ModelOpt splits all of them along the first axis.
+        # The same for each image; ModelOpt splits all of them along the first axis.
         **{key: np.repeat(value, len(tensors), axis=0) for key, value in constants.items()},
     }
     progress('quantising', 0, 1)

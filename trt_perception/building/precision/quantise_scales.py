@@ -3,7 +3,7 @@
 TensorRT refuses a scale that is not positive, and what is not quantised computes in FP16, whose
 numbers near 0 are multiples of 2**-24. Weights are known, so any scale does for zeros, and one
 that FP16 cannot hold is raised. Data are known from images only: where they were always 0, no
-scale can be told, and the layers that read them stay in float.
+scale is known, and the layers that read them stay in float.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def is_usable(scale: _Array) -> npt.NDArray[np.bool_]:
 
 
 def check_weights(layers: Iterable[onnx.NodeProto], index: GraphIndex) -> None:
-    """Refuse layers whose weights are no numbers, before their results are blamed.
+    """Refuse layers whose weights are not numbers, before their results are blamed.
 
     Raises:
         EngineError: weights hold NaN or infinity.
@@ -95,7 +95,7 @@ def _no_scale(data: str, largest: float) -> str:
 def fit_scales(model: onnx.ModelProto) -> None:
     """Raise the scales that FP16 cannot hold, and round stored weights anew, in place.
 
-    A scale below 2**-17 becomes the next multiple of 2**-24. One that is no positive number
+    A scale below 2**-17 becomes the next multiple of 2**-24. One that is not a positive number
     becomes 1 where it belongs to weights that are 0; elsewhere it stays.
 
     Args:
@@ -140,7 +140,7 @@ def fit_scales(model: onnx.ModelProto) -> None:
 
 
 def _fits(scale: _Array, node: onnx.NodeProto, index: GraphIndex) -> bool:
-    """Return whether it is one scale, or one for each channel, as far as that can be told."""
+    """Return whether it is one scale, or one for each channel, as far as that is known."""
     data = index.constant(node.input[0])
     if scale.ndim > 1 or scale.size < 2 or data is None:
         return scale.ndim < 2
