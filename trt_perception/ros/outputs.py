@@ -77,8 +77,8 @@ class DetectorOutputs:
         Fast DDS refuses it while it still sends the one before, as there is room for one only: it
         is published a moment later then.
         """
-        assert self._label_info is not None
         self._forget_again()
+        assert self._label_info is not None
         stamp = self._node.get_clock().now().to_msg()
         try:
             self._label_info.publish(self._serialize_labels(stamp, confidence_threshold))
