@@ -38,7 +38,7 @@ def write_together(files: Mapping[Path, bytes], mode: int = 0o664) -> None:
     try:
         for path, content in files.items():
             if path not in special:
-                written.append((_write_beside(path, content, mode), path))
+                written.append((_write_temporary(path, content, mode), path))
         for temporary, path in written:
             backup = _backup(path, temporary)
             renamed.append((path, backup))
@@ -88,7 +88,7 @@ def _write_into(path: Path, content: bytes) -> None:
         raise _problem(path, error, len(content)) from error
 
 
-def _write_beside(path: Path, content: bytes, mode: int) -> Path:
+def _write_temporary(path: Path, content: bytes, mode: int) -> Path:
     """Write a temporary file in the same folder, down to the disk."""
     temporary: Path | None = None
     try:
@@ -114,7 +114,7 @@ def _write_beside(path: Path, content: bytes, mode: int) -> Path:
 
 
 def _problem(path: Path, error: OSError, size: int = 0) -> WriteError:
-    """Return what can be told of a file that could not be written."""
+    """Return the error of a file that could not be written."""
     if not path.parent.is_dir():
         return WriteError(
             str(path), f'cannot be written: {path.parent} is not a folder', fix='make it first'

@@ -142,12 +142,13 @@ def _split_engine(content: bytes) -> tuple[bytes, dict[str, str]]:
     if not 4 < end <= MANIFEST_MAX_BYTES or content[end : end + 4] not in _PLAN_MAGICS:
         return content, {}
     try:
-        told = parse_json(content[4:end])
-        if not isinstance(told, dict):
+        metadata = parse_json(content[4:end])
+        if not isinstance(metadata, dict):
             return content, {}
         # As its ONNX files say it: every value as a Python literal, texts as they are.
         return content[end:], {
-            key: value if isinstance(value, str) else repr(value) for key, value in told.items()
+            key: value if isinstance(value, str) else repr(value)
+            for key, value in metadata.items()
         }
     except (ValueError, RecursionError):
         return content, {}

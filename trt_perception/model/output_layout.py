@@ -102,7 +102,7 @@ def _assigned(
         len(choice) == 1 and _named(role, outputs[choice[0]])
         for role, choice in zip(roles, choices, strict=True)
     )
-    # An output that nobody reads is fine beside outputs that are known by name, not else.
+    # An output that nobody reads is fine next to outputs that are known by name, not else.
     if len(found) != 1 or (len(outputs) != len(roles) and not named):
         return None
     return found[0]

@@ -27,7 +27,7 @@ def best_candidates(scores: npt.NDArray[np.float32], limit: int) -> npt.NDArray[
     return order
 
 
-# Areas beyond float32 make an IoU that is no number, which suppresses nothing.
+# Areas beyond float32 make the IoU NaN, which suppresses nothing.
 @np.errstate(over='ignore', under='ignore', divide='ignore', invalid='ignore')
 def non_maximum_suppression(
     xyxy: Boxes,

@@ -1,4 +1,4 @@
-"""What a model's metadata and a config.json beside it say, read with care.
+"""What a model's metadata and a config.json next to it say, read with care.
 
 Both are text that came with a file from elsewhere: sizes are bounded, values are literals, and
 what does not look as expected is left alone.
@@ -27,13 +27,13 @@ __all__ = ['Facts', 'facts_of', 'literal']
 # How PIL numbers its filters, and so transformers.
 _BILINEAR: Final = 2
 _RESAMPLE: Final = {0: 'nearest', 1: 'Lanczos', 3: 'bicubic', 4: 'box', 5: 'Hamming'}
-#: Image processors of transformers that are bilinear unless told otherwise.
+#: Image processors of transformers that are bilinear unless their file says otherwise.
 _BILINEAR_PROCESSORS: Final = {
     f'{name}{kind}'
     for name in ('Detr', 'ConditionalDetr', 'DeformableDetr', 'RTDetr', 'RfDetr', 'Yolos')
     for kind in ('FeatureExtractor', 'ImageProcessor', 'ImageProcessorFast', 'ImageProcessorPil')
 }
-#: Ultralytics' tasks that this package does not do, and what their outputs hold beside boxes.
+#: Ultralytics' tasks that this package does not do, and what their outputs hold besides boxes.
 _OTHER_TASKS: Final = {
     'segment': 'instance segmentation (mask coefficients and a prototype tensor)',
     'pose': 'pose estimation (keypoints behind the scores)',
@@ -70,12 +70,12 @@ class Facts:
     Attributes:
         class_names: in the network's order, empty where nothing says them.
         input_size: width and height, None where nothing says them.
-        preprocessing: fields of Preprocessing that a file beside the model says.
+        preprocessing: fields of Preprocessing that a file next to the model says.
         exporter: ``ultralytics``, ``yolov5``, ``huggingface``, or empty.
         written: names of decoders that read what this exporter writes for this model, the
             narrowest set first. The first set counts of which one fits the shapes: so what a
             model is called decides only between readings that metadata and shapes leave.
-        resampling: a sentence where a file beside the model says, or leaves open, how images are
+        resampling: a sentence where a file next to the model says, or leaves open, how images are
             made smaller, and it is not known to be bilinear; else empty.
         evidence: a sentence for each finding.
     """
@@ -221,23 +221,23 @@ def _processor(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[int, in
     if not {type(values[step]) for step in steps if step in values} <= {bool}:
         return {}, None
     flipped = values.get('do_flip_channel_order', False)
-    told: dict[str, Any] = {'color_order': 'bgr' if flipped else 'rgb'}
+    fields: dict[str, Any] = {'color_order': 'bgr' if flipped else 'rgb'}
     fixed = size.get('width'), size.get('height')
-    told['resize'] = 'stretch' if _is_size(fixed) else 'letterbox_top_left'
-    told['scale'] = float(scale) if values.get('do_rescale', True) else 1.0
+    fields['resize'] = 'stretch' if _is_size(fixed) else 'letterbox_top_left'
+    fields['scale'] = float(scale) if values.get('do_rescale', True) else 1.0
     # Where the key is missing the processor's class decides, which takes the means it was given.
     normalises = values.get('do_normalize', True if 'image_mean' in values else None)
     if normalises is False:
-        told['mean'], told['std'] = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+        fields['mean'], fields['std'] = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
     elif normalises:
-        told['mean'] = _numbers('mean', values.get('image_mean'), 3)
-        told['std'] = _numbers('std', values.get('image_std'), 3)
-        if not told['mean'] or not told['std']:
+        fields['mean'] = _numbers('mean', values.get('image_mean'), 3)
+        fields['std'] = _numbers('std', values.get('image_std'), 3)
+        if not fields['mean'] or not fields['std']:
             return {}, None
     if not _is_size(fixed) and normalises is not None:  # one grey for three means: the middle one
-        zero = sorted(told['mean'])[1] / told['scale']
-        told['pad_value'] = min(255, max(0, round(zero)))
-    return told, fixed if _is_size(fixed) else None  # type: ignore[return-value]
+        zero = sorted(fields['mean'])[1] / fields['scale']
+        fields['pad_value'] = min(255, max(0, round(zero)))
+    return fields, fixed if _is_size(fixed) else None  # type: ignore[return-value]
 
 
 def _resampling(values: Mapping[str, Any]) -> str:
@@ -300,7 +300,7 @@ def _class_names(source: str, value: object) -> tuple[tuple[str, ...], str]:
     if fault := names_fault(unique):
         found = f'expected {fault["expected"]} (got {fault["found"]})'
         return (), f'{source} is not read: {found}'
-    remark = '' if unique == names else ', equal ones told apart by their number'
+    remark = '' if unique == names else ', equal ones distinguished by their number'
     return tuple(unique), f'{source} -> {len(names)} classes{remark}'
 
 

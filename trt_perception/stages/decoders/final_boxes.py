@@ -10,7 +10,7 @@ B images of K boxes each; a score of 0 fills what is left of K. None of these ne
     labels_boxes_scores   RT-DETR, D-FINE and their kin as their own repositories export them:
                           classes int64 (B, K) from 0, boxes (B, K, 4) as left, top, right, bottom
                           in units of the second input orig_target_sizes, scores (B, K). That
-                          input is told the network's own size, so they are network pixels too.
+                          input is given the network's own size, so they are network pixels too.
     tensorflow            TensorFlow's detection API: boxes (B, K, 4) as top, left, bottom, right
                           in 0…1 of the input, classes float (B, K) from 1, scores (B, K), number
                           of boxes (B,).
@@ -39,7 +39,7 @@ def final_candidates(
     Args:
         xyxy: float32 (K, 4), network pixels.
         scores: float32 (K,).
-        labels: float or int (K,); what is no number takes its box along.
+        labels: float or int (K,); NaN takes its box along.
         first_label: the label that the first class name stands for.
     """
     if not np.issubdtype(labels.dtype, np.integer):
@@ -59,8 +59,8 @@ def counted_candidates(
     first_label: int = 0,
 ) -> Candidates:
     """Return the first ``number`` of K final boxes; a number outside 0 … K takes none or all."""
-    told = float(number.reshape(-1)[0])
-    count = int(np.clip(told, 0, len(scores))) if np.isfinite(told) else 0
+    value = float(number.reshape(-1)[0])
+    count = int(np.clip(value, 0, len(scores))) if np.isfinite(value) else 0
     return final_candidates(xyxy[:count], scores[:count], labels[:count], first_label)
 
 
