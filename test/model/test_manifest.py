@@ -242,6 +242,7 @@ OUT_OF_RANGE = [
     (['inputs'], [], '"inputs"'),
     (['outputs'], [], '"outputs"'),
     (['inputs', 0, 'shape'], [1, 3, -2, 4], 'vary (got [1, 3, -2, 4])'),
+    (['inputs', 0, 'name'], '', "'name': expected a text of 1 to 4096 characters"),
     (['inputs', 0, 'dtype'], 'float64', 'float32, float16'),
     (['preprocessing', 'input_size'], [64], '2 numbers'),
     (['preprocessing', 'input_size'], [64, 48, 3], 'expected 2 numbers'),

@@ -14,7 +14,9 @@ from typing import Final
 from trt_perception.errors import EngineError
 from trt_perception.files.json_records import choice
 from trt_perception.files.json_records import items
+from trt_perception.files.json_section import JsonSection
 from trt_perception.plain_text import MAX_PATH_LENGTH
+from trt_perception.plain_text import Fault
 from trt_perception.plain_text import name_fault
 
 __all__ = [
@@ -49,6 +51,14 @@ _SHAPE: Final = items(
 )
 
 
+def _name_fault(name: str) -> Fault | None:
+    return name_fault(name, MAX_PATH_LENGTH)
+
+
+def _read_name(section: JsonSection, key: str) -> str:
+    return section.checked(key, section.text(key), _name_fault)
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """An input or output tensor; -1 in the shape is a dimension that may vary.
@@ -57,12 +67,12 @@ class TensorSpec:
         EngineError: the name has control characters, or thousands of others.
     """
 
-    name: str
+    name: Annotated[str, _read_name]
     shape: Annotated[tuple[int, ...], _SHAPE]
     dtype: Annotated[str, choice(*TENSOR_DTYPES)]
 
     def __post_init__(self) -> None:
-        if fault := name_fault(self.name, MAX_PATH_LENGTH):
+        if fault := _name_fault(self.name):
             raise EngineError('name of an input or output of the model', **fault)
 
     @property
