@@ -129,7 +129,7 @@ REFUSED = [
     ('engine_path', '/other.onnx', None, ['cannot change while', 'cleanup']),
     ('image_transport', 'smoke', None, ["'raw', 'compressed'", "'smoke'"]),
     ('image_qos.depth', 5, None, ['cannot change while', 'cleanup']),
-    ('model.input_size', [640], None, ['2 values', '1']),
+    ('model.input_size', [640], None, ['[width, height]', '[640]']),
     ('confidence_treshold', 0.5, None, ['not known', "'confidence_threshold'"]),
 ]
 
