@@ -139,8 +139,7 @@ def quantise(
     shape = input_shapes(source, preprocessing)
     kept = kept_layers(source, keep_float, shape, keep_head=keep_head)
     index = GraphIndex(source.graph)
-    chosen = _chosen(index, source, kept)
-    check_weights(chosen, index)
+    chosen = _chosen(index, kept)
     checked = CheckedImages(images, preprocessing, progress)
     ranges, cache = _ranges(source, chosen, checked, method, cache_dir)
     idle = _idle(chosen, ranges, index)
@@ -183,17 +182,16 @@ def _ranges(
     return ranges, cache
 
 
-def _chosen(
-    index: GraphIndex, model: onnx.ModelProto, kept: Mapping[str, str]
-) -> list[onnx.NodeProto]:
-    """Return the layers to quantise."""
-    chosen = [n for n in model.graph.node if index.is_layer(n) and n.name not in kept]
+def _chosen(index: GraphIndex, kept: Mapping[str, str]) -> list[onnx.NodeProto]:
+    """Return the layers to quantise, whose weights are numbers."""
+    chosen = [n for n in index.graph.node if index.is_layer(n) and n.name not in kept]
     if not chosen:
         raise EngineError(
             'the model',
             'no layer is left to quantise',
             fix='keep fewer layers in float',
         )
+    check_weights(chosen, index)
     return chosen
 
 
