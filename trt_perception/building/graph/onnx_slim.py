@@ -77,6 +77,7 @@ def _run(model: onnx.ModelProto, inputs: _Tensors) -> _Tensors:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    options.add_session_config_entry('session.intra_op.allow_spinning', '0')
     # Its own rewriting would hide, or be blamed for, a difference.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(

@@ -151,6 +151,8 @@ def open_session(model: onnx.ModelProto) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # as in stages.onnx_runtime
     options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    # Between two images a spinning pool would only take time from counting their values.
+    options.add_session_config_entry('session.intra_op.allow_spinning', '0')
     try:
         return onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=['CPUExecutionProvider']
