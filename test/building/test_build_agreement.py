@@ -1,5 +1,6 @@
 """After a build: does what was built find what the original finds? On the digits, end to end."""
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 
 import cv2
 import numpy as np
+import onnx
 import pytest
 from detector_models import listing
 from detector_models import report_of
@@ -17,6 +19,8 @@ from digits import ROOT
 from digits import SCENES
 from digits import SOME_SCENES
 from gpu_support import why_no_gpu
+from onnx import helper
+from onnx import numpy_helper
 from programs import UNMEASURED
 from programs import Program
 from programs import executable
@@ -62,13 +66,15 @@ def test_int8_that_agrees_is_measured_on_the_images_of_the_calibration(build):
     assert not [text for text in done.report['warnings'] if 'agree' in text]
 
 
-def test_f1_is_that_of_evaluate_engine(build, tmp_path):
-    """Counted anew from the two ONNX files, through the evaluation's own way."""
-    qdq = tmp_path / 'qdq.onnx'
-    done = build(*INT8, '--qdq-onnx', qdq, '--validate', SCENES)
+def test_f1_is_that_of_evaluate_engine(build, monkeypatch):
+    """Counted anew from the two models, through the evaluation's own way."""
+    files = []
+    monkeypatch.setattr(validation, 'opened', lambda file: files.append(file) or opened(file))
+    done = build(*INT8, '--validate', SCENES)
     runs = []
-    for path in (DIGITS, qdq):
-        with opened(read_model_file(path)) as pipeline:
+    assert len(files) == 2
+    for file in files:
+        with opened(file) as pipeline:
             pictures = [(picture, None) for picture in sorted(SCENES.glob('*.jpg'))]
             runs.append(detect_images(pipeline, pictures, Thresholds(), lambda *_: None))
     names = [str(digit) for digit in range(10)]
@@ -158,6 +164,34 @@ def test_fp16_is_compared_where_images_are_given(build):
     done = build('--validate', SOME_SCENES)
     assert done.manifest.build.agreement.f1 > 0.99
     assert done.manifest.build.agreement.images_of == 'validation'
+
+
+def test_fp16_that_overflows_is_an_error_without_a_gpu_too(build, tmp_path):
+    """The same in FP32; in FP16, as TensorRT computes, infinite where a pixel is above 0.66."""
+    model = onnx.load(DIGITS)
+    image = model.graph.input[0].name
+    for node in model.graph.node:
+        node.input[:] = ['restored' if name == image else name for name in node.input]
+    chain = [image, 'large', 'larger', 'restored']
+    for number, factor in enumerate((1e4, 10.0, 1e-5)):
+        model.graph.initializer.append(
+            numpy_helper.from_array(np.array(factor, np.float32), f'factor_{number}')
+        )
+        scale = helper.make_node('Mul', [chain[number], f'factor_{number}'], [chain[number + 1]])
+        model.graph.node.insert(number, scale)
+    path = tmp_path / 'overflows.onnx'
+    onnx.save(model, path)
+    written = json.loads(DIGITS.with_name('digits.onnx.json').read_text())
+    file = read_model_file(path)
+    written['onnx'] = {'file': path.name, 'sha256': file.sha256, 'size_bytes': len(file.content)}
+    path.with_name('overflows.onnx.json').write_text(json.dumps(written))
+    done = build('--precision', 'fp16', '--validate', SOME_SCENES, onnx_file=path)
+    assert done.code == 1
+    assert done.report['agreement']['f1'] < 0.5
+    # What the first layer's QuantizeLinear gets is infinite, and becomes its largest value.
+    record = build(*INT8, onnx_file=path).manifest.build.agreement
+    assert 0.5 < record.f1 < 0.95
+    assert record.warning
 
 
 def test_with_labels_both_are_measured(build):

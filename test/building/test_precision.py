@@ -7,12 +7,12 @@ import onnxruntime
 import pytest
 import small_detectors
 import tensorrt_rtx_build
-from half_emulation import in_float32
 from onnx import TensorProto
 from onnx import helper
 from onnx import numpy_helper
 
 from trt_perception.building.graph.graph_index import opset
+from trt_perception.building.graph.rounded import rounded
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
@@ -69,7 +69,7 @@ def test_bf16_computes_the_same_within_its_rounding(family):
     model, layers, _ = FAMILIES[family]()
     done = convert_precision(model, 'bf16', strongly_typed=True)
     onnx.checker.check_model(done.model)
-    for exact, half in zip(run(model), run(in_float32(done.model)), strict=True):
+    for exact, half in zip(run(model), run(rounded(done.model)), strict=True):
         assert np.abs(half - exact).max() < 5e-2 * np.abs(exact).max()
         assert np.abs(half - exact).max() > 0
     made = result_types(done.model)

@@ -10,13 +10,13 @@ import onnxruntime
 import pytest
 import small_detectors
 import tensorrt_rtx_build
-from half_emulation import in_float32
 from onnx import TensorProto
 from onnx import helper
 from onnx import numpy_helper
 
 from trt_perception.building.graph.dequantise import dequantised
 from trt_perception.building.graph.quantise_check import check_quantised
+from trt_perception.building.graph.rounded import rounded
 from trt_perception.building.precision.calibration_images import select_images
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.building.precision.quantise import quantise
@@ -83,7 +83,7 @@ def test_int8_finds_what_fp32_finds_on_held_out_scenes(tmp_path, digits, quantis
     report = compare_models(
         {
             'fp32': opened(tmp_path, 'fp32', digits),
-            'int8_fp16': opened(tmp_path, 'int8_fp16', in_float32(strong)),
+            'int8_fp16': opened(tmp_path, 'int8_fp16', rounded(strong)),
         },
         sorted((ROOT / 'demo/scenes').glob('*.jpg')),
         ROOT / 'demo/truth.json',

@@ -48,7 +48,7 @@ def build(state: BuildState) -> None:
         check_readable(state.engine)
         step.outcome = f'{len(plan.content) / 2**20:.1f} MiB'
     if options.qdq_onnx is not None:
-        file = in_memory(options.qdq_onnx, converted.stand_in.SerializeToString())
+        file = in_memory(options.qdq_onnx, converted.quantised.SerializeToString())
         state.quantised = described(
             file, state.recognised, state.source.inputs, state.source.outputs
         )

@@ -19,6 +19,7 @@ from trt_perception.building.engine_manifest import described
 from trt_perception.building.engine_manifest import in_memory
 from trt_perception.building.engine_manifest import with_results
 from trt_perception.building.graph.quantise_check import is_quantised
+from trt_perception.building.graph.rounded import rounded
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import EngineError
 from trt_perception.evaluation.run import open_for_evaluation
@@ -146,7 +147,7 @@ def _built(state: BuildState) -> ModelFile:
     """Return the engine, or what ONNX Runtime runs in its place."""
     if state.verified is not None:
         return state.engine
-    return onnx_file(state, state.converted.stand_in)
+    return onnx_file(state, rounded(state.converted.typed))
 
 
 def onnx_file(state: BuildState, model: onnx.ModelProto) -> ModelFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import asdict
 from dataclasses import dataclass
@@ -32,9 +33,8 @@ class ConvertedModel:
 
     Attributes:
         model: what TensorRT parses.
-        stand_in: what ONNX Runtime runs in the engine's place where no GPU is. Of a quantised
-            model the rest is still FP32: in FP16 ONNX Runtime's QuantizeLinear truncates, which
-            costs accuracy that no GPU loses.
+        quantised: with its Q/DQ nodes, where it has any; the rest is still FP32.
+        typed: with the types of this precision in its graph, which the engine's are, too.
         fp32_nodes: nodes that a weakly typed build is held to FP32 at.
         layer_nodes: the model's convolutions and matrix products in the precision asked for.
         kept_nodes: nodes that were kept in a wider one.
@@ -46,7 +46,8 @@ class ConvertedModel:
     """
 
     model: onnx.ModelProto
-    stand_in: onnx.ModelProto
+    quantised: onnx.ModelProto
+    typed: onnx.ModelProto
     fp32_nodes: tuple[str, ...]
     layer_nodes: tuple[str, ...]
     kept_nodes: tuple[str, ...]
@@ -90,13 +91,14 @@ def make_precise(
         record = CalibrationRecord(tool, method, len(images.paths), images.sha256)
     model, quantised = calibrated.model, calibrated.report
     progress('converting', 0, 0)
-    converted = convert_precision(
+    convert = functools.partial(
+        convert_precision,
         model,
         'fp16' if implicit else options.precision,
         keep_fp32=options.keep_fp32,
-        strongly_typed=strongly_typed,
         input_shapes=shapes,
     )
+    converted = convert(strongly_typed=strongly_typed)
     report = converted.report
     kept = {**(quantised.kept if quantised else {}), **report.kept}
     details: dict[str, Any] = {'conversion': asdict(report)}
@@ -104,7 +106,8 @@ def make_precise(
         details['calibration'] = asdict(quantised)
     return ConvertedModel(
         model=converted.model,
-        stand_in=model if is_quantised(model) else converted.model,
+        quantised=model,
+        typed=converted.model if strongly_typed else convert(strongly_typed=True).model,
         fp32_nodes=() if strongly_typed else tuple(report.kept),
         layer_nodes=converted.layers,
         kept_nodes=tuple(kept),
