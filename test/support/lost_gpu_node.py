@@ -50,11 +50,11 @@ class Pretended:
     def collect(self, slot):
         if self._seen > FRAMES:
             print(f'dead at {time.time()}', flush=True)
-            raise CudaError('cudaEventSynchronize failed: cudaErrorIllegalAddress', sticky=True)
+            raise CudaError('cudaEventSynchronize', 'cudaErrorIllegalAddress', sticky=True)
         return Result(Detections.empty(), 0.0)
 
     def close(self):
-        raise CudaError('cudaFree failed: cudaErrorIllegalAddress', sticky=True)
+        raise CudaError('cudaFree', 'cudaErrorIllegalAddress', sticky=True)
 
 
 class Poisoned(CudaPipeline):
