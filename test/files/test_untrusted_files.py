@@ -10,94 +10,26 @@ import hashlib
 import json
 import os
 import random
-import shutil
-import sys
 import tempfile
-import threading
-import types
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from support_models import identity
-from support_models import manifest
+from untrusted_engines import OTHER
+from untrusted_engines import PLAN
+from untrusted_engines import Place
+from untrusted_engines import attempt
+from untrusted_engines import described
+from untrusted_engines import plan
 
-from trt_perception.config import DetectorConfig
 from trt_perception.errors import EngineError
-from trt_perception.errors import ManifestError
-from trt_perception.errors import TrtPerceptionError
-from trt_perception.model.model_file import read_model_file
-from trt_perception.pipelines import cuda_pipeline
-from trt_perception.pipelines.open_pipeline import open_pipeline
 
+pytest_plugins = ['untrusted_fixtures']
 NOBODY = 65534
 STRANGER = 12345
 as_root = pytest.mark.skipif(
     os.geteuid() != 0, reason='giving files away and becoming somebody else needs root'
 )
-
-
-def plan(seed, size=600):
-    """Return bytes with the header of a TensorRT plan."""
-    head = b'ftrt' + bytes(20) + bytes([10, 13, 3, 9])
-    return head + random.Random(seed).randbytes(size - len(head))
-
-
-PLAN, OTHER = plan(1), plan(2)
-
-
-def described(content, name='tiny.engine', **changes):
-    return manifest(**{'onnx': None, 'engine': identity(name, content), **changes})
-
-
-class Place:
-    """A folder with an engine and its manifest."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.engine = folder / 'tiny.engine'
-        self.manifest = folder / 'tiny.engine.json'
-
-    def reset(self):
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir()
-        self.engine.write_bytes(PLAN)
-        self.manifest.write_text(json.dumps(described(PLAN)))
-
-
-@pytest.fixture
-def place(tmp_path):
-    place = Place(tmp_path / 'models')
-    place.reset()
-    return place
-
-
-@pytest.fixture
-def given(monkeypatch):
-    """Stand in for TensorRT and the GPU; return the list of plans that the runtime was given."""
-    plans = []
-
-    class Runtime:
-        def __init__(self, logger):
-            self.logger = logger
-
-        def deserialize_cuda_engine(self, content):
-            plans.append(bytes(content))
-            raise EngineError('TensorRT', 'the stand-in was reached')
-
-    fake = types.ModuleType('tensorrt')
-    vars(fake).update(Runtime=Runtime, ILogger=object, __version__='10.13.3.9')
-    device = types.SimpleNamespace(name='none', compute_capability=(8, 6), integrated=False)
-    monkeypatch.setitem(sys.modules, 'tensorrt', fake)
-    monkeypatch.setattr(cuda_pipeline, 'Device', lambda index: device)
-    return plans
-
-
-def attempt(path):
-    """Open an engine as the node does; return the error, which is the package's own."""
-    with pytest.raises(TrtPerceptionError) as caught:
-        open_pipeline(DetectorConfig(engine_path=str(path)))
-    return caught.value
 
 
 def test_the_stand_in_is_reached_by_a_good_engine(place, given):
@@ -294,136 +226,6 @@ def test_flipped_bits_in_a_manifest(place, given):
 
 def test_there_are_a_thousand_cases():
     assert sum(SPOILED.values()) + len(malformed()) + 300 >= 1000
-
-
-# Races.
-
-
-@contextlib.contextmanager
-def meanwhile(action):
-    """Do something over and over in another thread."""
-    stop = threading.Event()
-
-    def work():
-        while not stop.is_set():
-            action()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
-def read_or_none(path):
-    """Read a model; None where it is refused."""
-    try:
-        return read_model_file(path)
-    except EngineError:
-        return None
-
-
-def link(path, target):
-    new = path.with_name(path.name + '.new')
-    new.unlink(missing_ok=True)
-    new.symlink_to(target)
-    new.replace(path)
-
-
-def test_links_that_are_swapped_while_they_are_opened(place, given):
-    good, evil = place.folder / 'good', place.folder / 'evil'
-    good.write_bytes(PLAN)
-    evil.write_bytes(OTHER)
-    swaps = Counter()
-
-    def swap():
-        link(place.engine, (good, evil)[swaps['all'] % 2])
-        swaps['all'] += 1
-
-    attempts = 0
-    with meanwhile(swap):
-        # A busy machine may let one of the two threads wait; both must get their turns.
-        while attempts < 400 or swaps['all'] < 100:
-            attempt(place.engine)
-            attempts += 1
-    assert set(given) <= {PLAN}
-    print(f'{len(given)} of {attempts} loaded, {swaps["all"]} swaps')
-
-
-def test_pairs_that_are_swapped_while_they_are_opened(place):
-    """Whatever is read, model and manifest belong together."""
-    for name, content in (('a', PLAN), ('b', OTHER)):
-        (place.folder / name).write_bytes(content)
-        (place.folder / f'{name}.json').write_text(json.dumps(described(content)))
-    turns = iter(range(10**9))
-
-    def swap():
-        name = 'ab'[next(turns) % 2]
-        link(place.engine, place.folder / name)
-        link(place.manifest, place.folder / f'{name}.json')
-
-    outcomes = Counter()
-    with meanwhile(swap):
-        for _ in range(400):
-            model = read_or_none(place.engine)
-            outcomes['refused' if model is None else 'read'] += 1
-            if model is not None:
-                assert model.sha256 == hashlib.sha256(model.content).hexdigest()
-                assert model.sha256 == model.manifest.engine.sha256
-    print(dict(outcomes))
-
-
-def test_a_file_that_is_written_while_it_is_read(place):
-    """Bytes change in place, the size too: what is returned has the manifest's hash."""
-    large = {letter: plan(letter, 3_000_000) for letter in 'ab'}
-    place.engine.write_bytes(large['a'])
-    place.manifest.write_text(json.dumps(described(large['a'])))
-    turns = iter(range(10**9))
-
-    def write():
-        turn = next(turns) % 3
-        with place.engine.open('r+b') as file:
-            file.write(large['ab'[turn % 2]])
-            file.truncate(3_000_000 + turn // 2)
-
-    outcomes = Counter()
-    with meanwhile(write):
-        for _ in range(60):
-            model = read_or_none(place.engine)
-            outcomes['refused' if model is None else 'read'] += 1
-            assert model is None or model.content == large['a']
-    print(dict(outcomes))
-    assert outcomes.total() == 60
-
-
-def test_a_file_that_grows_or_shrinks_under_the_reader(place, monkeypatch):
-    real = os.fstat
-
-    def lying(size):
-        def fstat(descriptor):
-            status = real(descriptor)
-            values = list(status)
-            values[6] = size
-            return os.stat_result(values)
-
-        return fstat
-
-    place.manifest.unlink()
-    for size, word in ((len(PLAN) - 1, 'got more'), (len(PLAN) + 1, f'got {len(PLAN)}')):
-        monkeypatch.setattr('trt_perception.model.model_file.os.fstat', lying(size))
-        with pytest.raises(EngineError, match=word):
-            read_model_file(place.engine)
-
-
-def test_gigabytes_that_nobody_vouches_for_are_not_read(place, monkeypatch):
-    os.truncate(place.engine, 2**33)
-    monkeypatch.setattr('trt_perception.model.model_file.read_opened', None)
-    read = json.dumps(described(PLAN)).encode()
-    monkeypatch.setattr('trt_perception.model.model_file.read_checked', lambda *_: (read, None))
-    with pytest.raises(ManifestError, match=f'got {2**33} bytes'):
-        read_model_file(place.engine)
 
 
 # Owners and modes, as somebody who is not root.

@@ -45,6 +45,11 @@ def once(tmp_path_factory):
 
 
 @pytest.fixture
+def own_caches(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
+
+
+@pytest.fixture
 def build(tmp_path, once):
     """Return a function that builds the digits and returns exit code, report and manifest."""
 

@@ -11,6 +11,7 @@ from onnx import TensorProto
 from onnx import helper
 from onnx import numpy_helper
 
+from trt_perception.model.manifest import parse_manifest
 from trt_perception.tools import build_engine
 
 ROOT = Path(__file__).parents[2]
@@ -121,3 +122,29 @@ def listing(folder):
         for path in sorted(folder.rglob('*'))
         if path.is_file()
     }
+
+
+def manifest_beside(engine):
+    path = engine.with_name(engine.name + '.json')
+    return parse_manifest(path.read_bytes(), path.name)
+
+
+def check_report(report, engine):
+    """Hold a report to what its readers may rely on."""
+    assert list(report) == [
+        *('operation', 'status', 'error', 'reused', 'input_model', 'output_engine'),
+        *('configuration', 'optimization', 'performance', 'accuracy', 'agreement', 'steps'),
+        'warnings',
+    ]
+    assert (report['operation'], report['status'], report['error']) == (
+        'build_engine',
+        'done',
+        None,
+    )
+    assert report['output_engine']['file'] == str(engine)
+    assert report['output_engine']['size_bytes'] == engine.stat().st_size
+    assert report['performance']['size_bytes'] == engine.stat().st_size
+    assert report['performance']['build_seconds'] > 0
+    assert report['configuration']['tensorrt']['flavour'] == 'tensorrt_rtx'
+    assert {step['status'] for step in report['steps']} <= {'done', 'skipped'}
+    assert all(step['outcome'] for step in report['steps'])

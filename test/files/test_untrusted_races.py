@@ -1,0 +1,148 @@
+"""Engines and manifests that change while they are read."""
+
+import contextlib
+import hashlib
+import json
+import os
+import threading
+from collections import Counter
+
+import pytest
+from untrusted_engines import OTHER
+from untrusted_engines import PLAN
+from untrusted_engines import attempt
+from untrusted_engines import described
+from untrusted_engines import plan
+
+from trt_perception.errors import EngineError
+from trt_perception.errors import ManifestError
+from trt_perception.model.model_file import read_model_file
+
+pytest_plugins = ['untrusted_fixtures']
+
+
+@contextlib.contextmanager
+def meanwhile(action):
+    """Do something over and over in another thread."""
+    stop = threading.Event()
+
+    def work():
+        while not stop.is_set():
+            action()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def read_or_none(path):
+    """Read a model; None where it is refused."""
+    try:
+        return read_model_file(path)
+    except EngineError:
+        return None
+
+
+def link(path, target):
+    new = path.with_name(path.name + '.new')
+    new.unlink(missing_ok=True)
+    new.symlink_to(target)
+    new.replace(path)
+
+
+def test_links_that_are_swapped_while_they_are_opened(place, given):
+    good, evil = place.folder / 'good', place.folder / 'evil'
+    good.write_bytes(PLAN)
+    evil.write_bytes(OTHER)
+    swaps = Counter()
+
+    def swap():
+        link(place.engine, (good, evil)[swaps['all'] % 2])
+        swaps['all'] += 1
+
+    attempts = 0
+    with meanwhile(swap):
+        # A busy machine may let one of the two threads wait; both must get their turns.
+        while attempts < 400 or swaps['all'] < 100:
+            attempt(place.engine)
+            attempts += 1
+    assert set(given) <= {PLAN}
+    print(f'{len(given)} of {attempts} loaded, {swaps["all"]} swaps')
+
+
+def test_pairs_that_are_swapped_while_they_are_opened(place):
+    """Whatever is read, model and manifest belong together."""
+    for name, content in (('a', PLAN), ('b', OTHER)):
+        (place.folder / name).write_bytes(content)
+        (place.folder / f'{name}.json').write_text(json.dumps(described(content)))
+    turns = iter(range(10**9))
+
+    def swap():
+        name = 'ab'[next(turns) % 2]
+        link(place.engine, place.folder / name)
+        link(place.manifest, place.folder / f'{name}.json')
+
+    outcomes = Counter()
+    with meanwhile(swap):
+        for _ in range(400):
+            model = read_or_none(place.engine)
+            outcomes['refused' if model is None else 'read'] += 1
+            if model is not None:
+                assert model.sha256 == hashlib.sha256(model.content).hexdigest()
+                assert model.sha256 == model.manifest.engine.sha256
+    print(dict(outcomes))
+
+
+def test_a_file_that_is_written_while_it_is_read(place):
+    """Bytes change in place, the size too: what is returned has the manifest's hash."""
+    large = {letter: plan(letter, 3_000_000) for letter in 'ab'}
+    place.engine.write_bytes(large['a'])
+    place.manifest.write_text(json.dumps(described(large['a'])))
+    turns = iter(range(10**9))
+
+    def write():
+        turn = next(turns) % 3
+        with place.engine.open('r+b') as file:
+            file.write(large['ab'[turn % 2]])
+            file.truncate(3_000_000 + turn // 2)
+
+    outcomes = Counter()
+    with meanwhile(write):
+        for _ in range(60):
+            model = read_or_none(place.engine)
+            outcomes['refused' if model is None else 'read'] += 1
+            assert model is None or model.content == large['a']
+    print(dict(outcomes))
+    assert outcomes.total() == 60
+
+
+def test_a_file_that_grows_or_shrinks_under_the_reader(place, monkeypatch):
+    real = os.fstat
+
+    def lying(size):
+        def fstat(descriptor):
+            status = real(descriptor)
+            values = list(status)
+            values[6] = size
+            return os.stat_result(values)
+
+        return fstat
+
+    place.manifest.unlink()
+    for size, word in ((len(PLAN) - 1, 'got more'), (len(PLAN) + 1, f'got {len(PLAN)}')):
+        monkeypatch.setattr('trt_perception.model.model_file.os.fstat', lying(size))
+        with pytest.raises(EngineError, match=word):
+            read_model_file(place.engine)
+
+
+def test_gigabytes_that_nobody_vouches_for_are_not_read(place, monkeypatch):
+    os.truncate(place.engine, 2**33)
+    monkeypatch.setattr('trt_perception.model.model_file.read_opened', None)
+    read = json.dumps(described(PLAN)).encode()
+    monkeypatch.setattr('trt_perception.model.model_file.read_checked', lambda *_: (read, None))
+    with pytest.raises(ManifestError, match=f'got {2**33} bytes'):
+        read_model_file(place.engine)
