@@ -120,3 +120,18 @@ def test_one_line():
     assert one_line(ValueError('a\n  b\t c')) == 'a b c'
     assert one_line(ValueError('x' * 900), 200) == 'x' * 200
     assert one_line(MemoryError()) == 'MemoryError'
+
+
+def test_long_words_are_compared_with_fewer():
+    looked_at = []
+
+    def known(length):
+        for number in range(5000):
+            looked_at.append(number)
+            yield f'{number:x}' * length
+
+    nearest('classname', known(1))
+    assert len(looked_at) == 2000
+    looked_at.clear()
+    nearest('x' * 100, known(20))
+    assert len(looked_at) == 100

@@ -39,6 +39,7 @@ _ACTING: Final = re.compile(
 _ACTING_IN_LINES: Final = re.compile(rf'(?![\n\t]){_ACTING.pattern}')
 # Each comparison costs the product of both lengths.
 _MOST_COMPARED: Final = 2000
+_MOST_PRODUCTS: Final = 10**6
 _LONGEST_COMPARED: Final = 100
 
 
@@ -100,13 +101,14 @@ def nearest(word: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6
 
     Args:
         word: as it was typed; a long one resembles nothing.
-        known: of many, the first 2000 are looked at.
+        known: of many, the first 2000 are looked at, and fewer where the word is long.
         count: most words returned.
         cutoff: least resemblance, 0…1.
     """
     if len(word) > _LONGEST_COMPARED:
         return []
-    few = [other for other, _ in zip(known, range(_MOST_COMPARED), strict=False)]
+    most = min(_MOST_COMPARED, _MOST_PRODUCTS // max(1, len(word)) ** 2)
+    few = list(itertools.islice(known, most))
     short = [other for other in few if len(other) <= _LONGEST_COMPARED]
     return difflib.get_close_matches(word, short, n=count, cutoff=cutoff)
 

@@ -282,6 +282,20 @@ def test_what_a_processor_says_wins_over_the_family(model, processor, mean, colo
     assert found.std == ((1.0,) * 3 if not mean else (0.5,) * 3)
 
 
+def test_a_config_of_another_network_decides_nothing():
+    processor = {'size': {'height': 640, 'width': 640}, 'image_mean': [0.5] * 3}
+    config = {
+        'model_type': 'vit',
+        'id2label': {str(number): f'label {number}' for number in range(80)},
+        'preprocessor_config': processor | {'image_std': [0.5] * 3},
+    }
+    message = refusal(tensors(output0=(1, 84, 8400)), config=config)
+    assert "'vit', not known here -> not used" in message
+    found = recognised(tensors(output0=(1, 84, 8400)), config=config, class_names=COCO)
+    assert (found.decoder, found.class_names) == (DECODERS['dense'], COCO)
+    assert (found.preprocessing.resize, found.preprocessing.mean) == ('letterbox', (0.0,) * 3)
+
+
 def test_a_tensors_name_decides_nothing_that_its_shape_contradicts():
     masked = recognised(tensors(masked_scores=(1, 84, 8400)), class_names=COCO)
     assert masked.decoder == DECODERS['dense']

@@ -96,7 +96,6 @@ PLACES = {
     'attributes': lambda tensor: model(nodes=[node_with(values=[inside('v'), tensor])]),
     'subgraph': lambda tensor: model(nodes=[node_with(body=subgraph(tensor))]),
     'subgraphs': lambda tensor: model(nodes=[node_with(body=[subgraph(tensor)])]),
-    'sparse attribute': lambda tensor: model(nodes=[node_with(value=sparse(tensor))]),
     'function': with_function,
     'training': with_training,
 }
@@ -114,6 +113,71 @@ def test_models_that_keep_everything_inside():
     assert found
     for path in found:
         assert external_weights(path.read_bytes()) == ()
+
+
+def calling(*calls):
+    """Return a model with functions of these names, each of which calls the others given."""
+    opsets = [helper.make_opsetid('', 19), helper.make_opsetid('mine', 1)]
+    functions = [
+        helper.make_function(
+            'mine',
+            name,
+            ['x'],
+            ['y'],
+            [helper.make_node(other, ['x'], ['y'], domain='mine') for other in others],
+            opsets,
+        )
+        for name, others in calls
+    ]
+    return model(functions=functions)
+
+
+def nested(depth):
+    """Return a model with graphs within each other; the outer one counts."""
+    node = node_with(value=inside('v'))
+    value = helper.make_tensor_value_info('w', TensorProto.FLOAT, [SIDE, SIDE])
+    for _ in range(depth - 1):
+        node = node_with(body=helper.make_graph([node], 'inner', [], [value]))
+    return model(nodes=[node])
+
+
+def with_sparse_weights():
+    whole = model()
+    whole.graph.sparse_initializer.append(sparse(inside('w')))
+    return whole
+
+
+DOUBLING = [(f'F{level}', [f'F{level + 1}'] * 2) for level in range(20)]
+
+
+@pytest.mark.parametrize(
+    ('found', 'makes'),
+    [
+        ('has a sparse tensor', with_sparse_weights),
+        ('has a sparse tensor', lambda: model(nodes=[node_with(value=sparse(inside()))])),
+        ('has a function that calls itself', lambda: calling(('F', ['F']))),
+        ('has a function that calls itself', lambda: calling(('F', ['G']), ('G', ['F', 'F']))),
+        ('has functions that make more than', lambda: calling(*DOUBLING, ('F20', []))),
+        ('has more than 8 graphs within', lambda: nested(9)),
+    ],
+)
+def test_what_onnx_runtime_does_not_bound_is_refused(found, makes):
+    with pytest.raises(EngineError) as caught:
+        external_weights(makes().SerializeToString(), 'm.onnx')
+    assert caught.value.found.startswith(found)
+
+
+@pytest.mark.parametrize(
+    'whole',
+    [
+        calling(('F', ['G', 'G', 'Other']), ('G', ['H'] * 5), ('H', [])),
+        calling(*DOUBLING[:10], ('F10', [])),
+        nested(8),
+    ],
+    ids=['functions', 'doubling', 'graphs'],
+)
+def test_functions_and_graphs_as_exporters_write_them(whole):
+    assert external_weights(whole.SerializeToString()) == ()
 
 
 def has_external(parsed):

@@ -1,4 +1,4 @@
-"""Finds the files that an ONNX model keeps weights in, without the onnx package.
+"""Looks at an ONNX file before ONNX Runtime does: other files it reads, what is unbounded.
 
 ONNX Runtime opens such files itself, wherever the model says, and no manifest has their hash.
 Guarantee: whatever reader of protocol buffers ONNX Runtime has, it finds no weights that are not
@@ -6,10 +6,16 @@ found here. Readers agree on files as every writer makes them: each number in it
 groups, only fields that ONNX has, and messages where messages belong. Everything else, where
 readers may differ, is refused. The numbers are those of onnx.proto:
 https://github.com/onnx/onnx/blob/v1.19.0/onnx/onnx.proto.
+
+Refused, too, is what no exporter of detectors writes and ONNX Runtime does not bound: sparse
+tensors, whose indices it takes as they are; functions that call themselves, or that make millions
+of nodes of a few; graphs nested deeply. Non-guarantee: operators with values that nobody writes
+can still end the process or never end.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -48,6 +54,10 @@ _FIELDS: Final[dict[str, tuple[dict[int, str], frozenset[int]]]] = {
     'Tensor': ({13: 'StringStringEntry'}, frozenset((*range(1, 13), 14, 16))),
     'StringStringEntry': ({}, frozenset((1, 2))),
 }
+_FUNCTIONS: Final = 25
+_SPARSE: Final = frozenset((('Graph', 15), ('Attribute', 22), ('Attribute', 23)))
+_MOST_NESTED: Final = 8
+_MOST_CALLS: Final = 100_000
 _DATA_LOCATION: Final = 14
 _DATA_LOCATIONS: Final = {0: False, 1: True}
 # Looking whether the process was asked to end costs as much as a tenth of a field.
@@ -62,11 +72,16 @@ def external_weights(content: bytes, name: str = 'the model') -> tuple[str, ...]
         name: of that file, for messages.
 
     Raises:
-        EngineError: it is cut off, no ONNX model at all, or of a newer ONNX than this reader.
+        EngineError: it is cut off, no ONNX model at all, of a newer ONNX than this reader, or
+            has parts that ONNX Runtime does not bound.
         InterruptionError: the process was asked to end meanwhile.
     """
     try:
-        return tuple(dict.fromkeys(_tensors(memoryview(content), 'Model', 0)))
+        places = tuple(dict.fromkeys(_tensors(memoryview(content), 'Model', 0)))
+        _check_functions(memoryview(content))
+        return places
+    except _UnboundedError as error:
+        raise EngineError(name, str(error), fix='export it again without') from error
     except (IndexError, ValueError) as error:
         raise EngineError(
             name,
@@ -75,10 +90,60 @@ def external_weights(content: bytes, name: str = 'the model') -> tuple[str, ...]
         ) from error
 
 
-def _tensors(message: memoryview, kind: str, depth: int) -> Iterator[str]:
+class _UnboundedError(Exception):
+    """What ONNX Runtime does not bound."""
+
+
+def _check_functions(model: memoryview) -> None:
+    """Refuse functions that call themselves, and those that call others ever more often."""
+    functions = [value for number, value in _fields(model, 'Model') if number == _FUNCTIONS]
+    calls = {_name(each, 1, 10): Counter(_calls(each, 'Function')) for each in functions}
+    sizes: dict[tuple[bytes, bytes], int] = {}
+
+    def size(name: tuple[bytes, bytes], callers: tuple[tuple[bytes, bytes], ...]) -> int:
+        if name in callers or len(callers) > _MOST_DEEP:
+            raise _UnboundedError('has a function that calls itself, or very many in a row')
+        if name not in sizes:
+            inner = calls[name].items()
+            sizes[name] = 1 + sum(
+                count * size(other, (*callers, name)) for other, count in inner if other in calls
+            )
+        return sizes[name]
+
+    if functions and sum(size(name, ()) for name in calls) > _MOST_CALLS:
+        raise _UnboundedError(f'has functions that make more than {_MOST_CALLS} calls')
+
+
+def _calls(message: int | memoryview, kind: str) -> Iterator[tuple[bytes, bytes]]:
+    """Yield name and domain of each operator that is called."""
+    assert isinstance(message, memoryview)
+    if kind == 'Node':
+        yield _name(message, 4, 7)
+    leads = _FIELDS[kind][0]
+    for number, value in _fields(message, kind):
+        if leads.get(number) in ('Node', 'Attribute', 'Graph'):
+            yield from _calls(value, leads[number])
+
+
+def _name(message: int | memoryview, name: int, domain: int) -> tuple[bytes, bytes]:
+    """Return the name and domain of a NodeProto or FunctionProto, by the numbers of its fields."""
+    assert isinstance(message, memoryview)
+    kind = 'Function' if name == 1 else 'Node'
+    texts = {
+        number: bytes(value)
+        for number, value in _fields(message, kind)
+        if number in (name, domain) and not isinstance(value, int)
+    }
+    return texts.get(name, b''), texts.get(domain, b'')
+
+
+def _tensors(message: memoryview, kind: str, depth: int, nested: int = 0) -> Iterator[str]:
     """Yield the location of each tensor whose data lie elsewhere."""
     if depth > _MOST_DEEP:
         raise ValueError(f'more than {_MOST_DEEP} messages within each other')
+    nested += kind == 'Graph'
+    if nested > _MOST_NESTED:
+        raise _UnboundedError(f'has more than {_MOST_NESTED} graphs within each other')
     external, place = False, ''
     leads = _FIELDS[kind][0]
     for number, value in _fields(message, kind):
@@ -86,11 +151,13 @@ def _tensors(message: memoryview, kind: str, depth: int) -> Iterator[str]:
             external |= _is_external(value)
         if number not in leads or isinstance(value, int):
             continue
+        if (kind, number) in _SPARSE:
+            raise _UnboundedError('has a sparse tensor')
         if leads[number] == 'StringStringEntry':
             key, text = _entry(value)
             place = text if key == 'location' else place
         else:
-            yield from _tensors(value, leads[number], depth + 1)
+            yield from _tensors(value, leads[number], depth + 1, nested)
     if external:
         yield place
 

@@ -191,6 +191,9 @@ def _huggingface(config: Mapping[str, Any]) -> Facts:
     """Read what transformers saves: config.json, and preprocessor_config.json under its name."""
     model = config.get('model_type')
     model = model if isinstance(model, str) and not name_fault(model) else ''
+    if model and model not in _HUGGINGFACE:
+        # Of another network, maybe: neither its classes nor its preprocessing need be this one's.
+        return Facts(evidence=(f'config.json "model_type" {model!r}, not known here -> not used',))
     evidence = [f'config.json "model_type" {model!r}'] if model else []
     names, sentence = _class_names('config.json "id2label"', config.get('id2label'))
     evidence += [sentence] if 'id2label' in config else []
