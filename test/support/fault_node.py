@@ -17,6 +17,7 @@ import fake_cuda
 from fake_tensorrt import FakeTensorRt
 
 from trt_perception.detector import Detector
+from trt_perception.files import atomic_files
 from trt_perception.files import cache
 from trt_perception.gpu import bindings
 from trt_perception.pipelines import host
@@ -128,10 +129,8 @@ def install():
 
     TensorRtEngine._new_context = new_context
     full = OSError(errno.ENOSPC, 'No space left on device')
-    cache.tempfile = SimpleNamespace(
-        NamedTemporaryFile=during(
-            'cache folder full', cache.tempfile.NamedTemporaryFile, raises(full)
-        )
+    atomic_files.tempfile = SimpleNamespace(
+        mkstemp=during('cache folder full', atomic_files.tempfile.mkstemp, raises(full))
     )
     cache.cache_folder = during(
         'cache folder unwritable', cache.cache_folder, lambda kind: Path('/dev/null') / kind
