@@ -178,7 +178,7 @@ def check_recognised(path):
     pipeline = open_pipeline(DetectorConfig(engine_path=str(path)))
     try:
         assert not pipeline.spec.has_manifest
-        assert any('output [1, 8, 48]' in sentence for sentence in pipeline.spec.evidence)
+        assert any('output float32[1, 8, 48]' in sentence for sentence in pipeline.spec.evidence)
         return check_frame(pipeline, colours(640, 480), patch_onnx(OPEN, DENSE))
     finally:
         pipeline.close()

@@ -282,8 +282,8 @@ def built(tmp_path_factory):
         given = {'onnx': str(DIGITS), 'precision': 'fp32' if name == 'fp32' else 'fp16'}
         options = load_options(None, {**given, 'profiling_verbosity': verbosity})
         made = build_plan(content, options, tensorrt)
-        tensorrt = TensorRtRecord(made.flavour, made.version)
-        record = BuildRecord(tensorrt, None, None, {}, (), PRECISION)
+        release = TensorRtRecord(made.flavour, made.version)
+        record = BuildRecord(release, None, None, {}, (), PRECISION)
         paths[name] = write_engine(folder / f'{name}.engine', made.content, record)
     device = Device(0)
     device.use()
