@@ -20,6 +20,7 @@ from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_file import read_model_file
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.recognition.recognise import ModelOverrides
+from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
 
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
@@ -61,7 +62,8 @@ def test_open_outputs_are_run_once_before_they_decide(count, tmp_path):
     manifest = engine.manifest
     assert manifest.decoder == DECODERS['rtdetr_end_to_end']
     assert manifest.preprocessing.resize == 'stretch'
-    resolve_model_spec('net.engine', manifest, manifest.inputs, manifest.outputs, ModelOverrides())
+    model = LoadedModel('net.engine', manifest.inputs, manifest.outputs)
+    resolve_model_spec(model, manifest, ModelOverrides())
 
 
 def test_an_engine_that_no_pipeline_would_load_is_not_written(tmp_path, monkeypatch, capsys):

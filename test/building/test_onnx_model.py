@@ -144,11 +144,6 @@ def external_places(location):
     tensor = TensorProto(name='w', data_type=TensorProto.FLOAT, dims=[4, 4])
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key='location', value=location)
-    flat = TensorProto()
-    flat.CopyFrom(tensor)
-    flat.dims[:] = [16]
-    places = numpy_helper.from_array(np.arange(16))
-    sparse = onnx.SparseTensorProto(values=flat, indices=places, dims=[4, 4])
     constant = helper.make_node('Constant', [], ['w'], value=tensor)
     add = helper.make_node('Add', ['images', 'w'], ['out'])
     call = helper.make_node('F', [], ['w'], domain='mine')
@@ -156,17 +151,12 @@ def external_places(location):
     models = {
         'function': small_model([call, add]),
         'constant': small_model([constant, add]),
-        'sparse constant': small_model(
-            [helper.make_node('Constant', [], ['w'], sparse_value=sparse), add]
-        ),
-        'sparse initializer': small_model([add]),
         'training': small_model(),
     }
     models['function'].functions.append(
         helper.make_function('mine', 'F', [], ['w'], [constant], opsets)
     )
     models['function'].opset_import.add(domain='mine', version=1)
-    models['sparse initializer'].graph.sparse_initializer.append(sparse)
     models['training'].training_info.add().algorithm.initializer.append(tensor)
     return models
 

@@ -63,7 +63,7 @@ def load_bindings() -> Any:
         from cuda.bindings import runtime
     except ImportError as error:
         raise CudaError(
-            'cuda-python',
+            'cuda-bindings',
             f'TensorRT engines need it, and it cannot be imported ({error})',
             fix='for a CUDA 13 driver: python3 -m pip install "cuda-bindings>=13.0.3,<14", '
             'for CUDA 12 (JetPack 6): "cuda-bindings>=12.9,<13"',

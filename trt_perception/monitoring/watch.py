@@ -243,8 +243,10 @@ class SilenceWatch:
             state = 'is back, and no image yet' if camera.publishers else gone
             return Problem(Level.ERROR, 'camera_gone', f'the camera on {self._topic} {state}')
         alone = f'nobody publishes on {self._topic}; {instead}'
-        appeared = f'a camera has appeared on {self._topic}, and no image yet'
-        return Problem(Level.WARN, 'no_publisher', appeared if camera.publishers else alone)
+        if camera.publishers:
+            appeared = f'a camera has appeared on {self._topic}, and no image yet'
+            return Problem(Level.OK, '', appeared)
+        return Problem(Level.WARN, 'no_publisher', alone)
 
     def _all_dropped(self, now: _Moment, refusal: str) -> Problem | None:
         seconds = now.time_s - self._last_published.time_s
@@ -266,17 +268,23 @@ class SilenceWatch:
             return None
         self._slower_s = now.time_s if self._slower_s is None else self._slower_s
         sent_hz, done_hz = self._sent.hz(), self._done.hz()
-        if sent_hz is not None and done_hz is not None:
-            seen = f'the camera sends {sent_hz:.1f} Hz, of which the model takes {done_hz:.1f} Hz'
+        if sent_hz is not None and done_hz is not None and done_hz < (1 - _SHARE) * sent_hz:
+            # No share with it: that is of other seconds than the rates.
+            seen = (
+                f'the camera sends {sent_hz:.1f} Hz, of which the model takes {done_hz:.1f} Hz: '
+                'the other images'
+            )
         elif now.time_s - self._slower_s >= _SILENCE_S:  # nor will it be known soon
-            seen = 'images come faster than the model takes them'
+            seen = (
+                f'images come faster than the model takes them: {replaced / received:.0%} of them'
+            )
         else:
             return None
         return Problem(
             Level.WARN,
             'engine_slower',
-            f'{seen}: {replaced / received:.0%} of the images give way to newer ones; lower the '
-            'rate of the camera, or take a faster engine, to have every image processed',
+            f'{seen} give way to newer ones; lower the rate of the camera, or take a faster '
+            'engine, to have every image processed',
         )
 
     def _lost(self, now: _Moment) -> Problem | None:

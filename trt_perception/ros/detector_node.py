@@ -28,6 +28,7 @@ from trt_perception.errors import InterruptionError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.images.frame import Frame
 from trt_perception.interruption import interrupted
+from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.monitoring.file_watch import FileWatch
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
@@ -138,10 +139,11 @@ class DetectorNode(LifecycleNode):
         self._health.engine = engine
         spec = self._pipeline.spec
         source = 'manifest' if spec.has_manifest else 'model itself'
+        overridden = self.config.given() != ModelOverrides()
         self.get_logger().info(
             f'configured: {log_text(engine.path)}, {len(spec.class_names)} classes, '
             f'{spec.decoder}; {spec.preprocessing.in_words()} '
-            f'(as the {source} and the parameters say)'
+            f'(as the {source} {"and the parameters say" if overridden else "says"})'
         )
         return super().on_configure(state)
 
