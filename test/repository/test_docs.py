@@ -263,7 +263,7 @@ def test_architecture_names_what_exists():
     shown = re.findall(r'\b([A-Z][a-z]+[A-Z]\w+|[a-z]+_\w+)\b', words)
     assert len(shown) > 10
     assert set(shown) - {'TensorRT'} <= defined
-    for path in re.findall(r'`((?:\w+/)*\w+\.(?:py|cu))`', ARCHITECTURE):
+    for path in re.findall(r'`((?:\w+/)*\w+\.(?:py|cuh?))`', ARCHITECTURE):
         assert (PACKAGE / path).exists() or (ROOT / path).exists(), path
 
 

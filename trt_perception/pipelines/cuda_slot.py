@@ -74,7 +74,7 @@ class CudaSlot:
         input: device address of the input tensor.
         outputs: device addresses of the output tensors, by name.
         result: what follows the engine.
-        taken: where the last frame lies in the input, and its thresholds.
+        letterbox_and_thresholds: where the last frame lies in the input, and its thresholds.
 
     Raises:
         CudaError: there is not enough memory.
