@@ -29,6 +29,13 @@ def test_the_encodings_are_those_of_the_design():
     assert {name: entry.name for name, entry in PIXEL_FORMATS.items()} == ENCODINGS
 
 
+@pytest.mark.parametrize('encoding', ENCODINGS)
+def test_rows_and_height_follow_from_each_other(encoding):
+    for height in (4, 6, 480, MAX_SIDE - 1):
+        assert PIXEL_FORMATS[encoding].rows(height) == byte_rows(encoding, height)
+        assert PIXEL_FORMATS[encoding].height(byte_rows(encoding, height)) == height
+
+
 def test_the_table_cannot_be_changed():
     with pytest.raises(TypeError):
         PIXEL_FORMATS['mine'] = PIXEL_FORMATS['bgr8']

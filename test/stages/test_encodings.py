@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from reference_images import ENCODINGS
 from reference_images import SIZES
+from reference_images import TWO_PLANES
 from reference_images import YUV
+from reference_images import byte_rows
 from reference_images import fits
 from reference_images import frame_of
 from reference_images import noise
@@ -52,9 +54,9 @@ def test_yuv_over_the_whole_cube(encoding):
     chroma = np.array([*range(0, 256, 5), 128, 255], np.uint8)
     u, v = (grid.ravel() for grid in np.meshgrid(chroma, chroma))
     y = np.arange(256, dtype=np.uint8)[:, None]
-    if encoding in ('nv12', 'nv21'):
+    if encoding in TWO_PLANES:
         height, width = 512, 2 * len(u)
-        data = np.empty((height * 3 // 2, width), np.uint8)
+        data = np.empty((byte_rows(encoding, height), width), np.uint8)
         data[:height] = np.repeat(y, 2, axis=0)
         data[height:, 0::2], data[height:, 1::2] = (u, v) if encoding == 'nv12' else (v, u)
         step = width

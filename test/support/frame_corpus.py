@@ -14,10 +14,13 @@ from dataclasses import replace
 import cv2
 import numpy as np
 from reference_images import ENCODINGS
+from reference_images import TWO_PLANES
+from reference_images import YUV
 from reference_images import byte_rows
 from reference_images import row_bytes
 
 from trt_perception.images.encode import encode_bgr
+from trt_perception.images.frame import PIXEL_FORMATS
 
 MAX_SIDE = 32767
 UINT32 = 2**32 - 1
@@ -61,8 +64,7 @@ class Case:
         low = 3 if name.startswith('bayer') else 1
         if not (low <= self.width <= MAX_SIDE and low <= self.height <= MAX_SIDE):
             faults.add('bad_size')
-        even = {'uyvy': 2, 'yuyv': 2, 'nv12': 3, 'nv21': 3}.get(name, 0)
-        if even and (self.width % 2 or (even == 3 and self.height % 2)):
+        if (name in YUV and self.width % 2) or (name in TWO_PLANES and self.height % 2):
             faults.add('odd_size')
         if self.step < row_bytes(self.encoding, self.width):
             faults.add('bad_step')
@@ -91,7 +93,7 @@ def real(rng):
         'real',
         rows.tobytes(),
         (rows.shape[1] - padding) // (row_bytes(encoding, 2) // 2),
-        rows.shape[0] * 2 // 3 if ENCODINGS[encoding] in ('nv12', 'nv21') else rows.shape[0],
+        PIXEL_FORMATS[encoding].height(rows.shape[0]),
         rows.shape[1],
         encoding,
         rng.random() < 0.2,
@@ -145,7 +147,7 @@ def _strange_encoding(rng, case):
 
 
 def _odd_chroma(rng, case):
-    encoding = rng.choice(('uyvy', 'yuyv', 'nv12', 'nv21', 'yuv422', 'yuv422_yuy2'))
+    encoding = rng.choice([name for name, same in ENCODINGS.items() if same in YUV])
     width, height = rng.randrange(1, 60), rng.randrange(1, 60)
     step = row_bytes(encoding, width) + rng.randrange(3)
     data = rng.randbytes(step * byte_rows(encoding, height))

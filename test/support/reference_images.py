@@ -33,7 +33,9 @@ ENCODINGS = {
 }
 BYTES_PER_PIXEL = {'bgr8': 3, 'rgb8': 3, 'bgra8': 4, 'rgba8': 4, 'mono16': 2, 'uyvy': 2, 'yuyv': 2}
 SIZES = [(1, 1), (2, 2), (3, 3), (4, 4), (53, 37), (54, 38), (640, 480), (6, 250), (700, 4)]
-YUV = ('uyvy', 'yuyv', 'nv12', 'nv21')
+# Rows of luma, then rows of chroma: pairs of rows share it.
+TWO_PLANES = ('nv12', 'nv21')
+YUV = ('uyvy', 'yuyv', *TWO_PLANES)
 
 
 def row_bytes(encoding, width):
@@ -41,7 +43,7 @@ def row_bytes(encoding, width):
 
 
 def byte_rows(encoding, height):
-    return height * 3 // 2 if ENCODINGS[encoding] in ('nv12', 'nv21') else height
+    return height * 3 // 2 if ENCODINGS[encoding] in TWO_PLANES else height
 
 
 def fits(encoding, width, height):
@@ -49,7 +51,7 @@ def fits(encoding, width, height):
     name = ENCODINGS[encoding]
     if name.startswith('bayer'):
         return width >= 3 and height >= 3
-    return not (name in YUV and width % 2) and not (name in ('nv12', 'nv21') and height % 2)
+    return not (name in YUV and width % 2) and not (name in TWO_PLANES and height % 2)
 
 
 def noise(rng, encoding, width, height, padding=0):
@@ -88,7 +90,7 @@ def rgb_levels(data, encoding, width, height, step, big_endian=False):
 
 def _yuv_planes(name, rows, height):
     """Return Y, Cb, Cr for every pixel: a chroma sample serves the pixels it was taken from."""
-    if name in ('nv12', 'nv21'):
+    if name in TWO_PLANES:
         chroma = np.repeat(rows[height:], 2, axis=0)
         first, second = (
             np.repeat(chroma[:, 0::2], 2, axis=1),

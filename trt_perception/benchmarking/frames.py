@@ -96,7 +96,7 @@ def _frame(bgr: npt.NDArray[np.uint8], encoding: str) -> Frame:
     return Frame.view(
         encoded.reshape(-1).copy(),
         width=step // pixel_format.bytes_per_pixel,
-        height=rows * 2 // 3 if pixel_format.chroma_rows else rows,
+        height=pixel_format.height(rows),
         step=step,
         encoding=encoding,
     )

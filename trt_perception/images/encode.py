@@ -31,15 +31,14 @@ _BAYER: Final = {
 
 
 def encode_bgr(bgr: npt.NDArray[np.uint8], encoding: str) -> npt.NDArray[np.uint8]:
-    """Encode a picture; an odd last row or column is cut off where the encoding shares chroma.
+    """Encode an image; an odd last row or column is cut off where the encoding shares chroma.
 
     Args:
         bgr: uint8 (height, width, 3).
         encoding: a name of PIXEL_FORMATS.
 
     Returns:
-        uint8 (rows, bytes per row), contiguous; ``rows`` is the height, half more for nv12 and
-        nv21.
+        uint8 (rows, bytes per row), contiguous; ``rows`` is ``PixelFormat.rows`` of the height.
 
     Raises:
         ConfigError: the encoding is not known.

@@ -53,6 +53,10 @@ class PixelFormat:
         """Return the number of byte rows that an image of this height has."""
         return height + height // 2 if self.chroma_rows else height
 
+    def height(self, rows: int) -> int:
+        """Return the height of an image that has this many byte rows."""
+        return rows * 2 // 3 if self.chroma_rows else rows
+
 
 def _table() -> dict[str, PixelFormat]:
     table = {

@@ -179,7 +179,7 @@ class ReplayImages(Node):
             pixel_format = PIXEL_FORMATS[encoding]
             message = Image(encoding=encoding, step=rows.shape[1])
             message.width = rows.shape[1] // pixel_format.bytes_per_pixel
-            message.height = rows.shape[0] * 2 // 3 if pixel_format.chroma_rows else rows.shape[0]
+            message.height = pixel_format.height(rows.shape[0])
             message.data = array.array('B', rows.tobytes())  # bytes would take rclpy's slow path
         message.header.frame_id = self._options.frame_id
         message.header.stamp = self.get_clock().now().to_msg()
