@@ -13,6 +13,7 @@ from typing import Final
 
 from trt_perception.checks.finding import Finding
 from trt_perception.files.regular_files import read_regular
+from trt_perception.monitoring.transport import PROFILE_VARIABLES
 
 __all__ = ['DEFAULT_SEGMENT_BYTES', 'Profile', 'check_shell', 'export_profile', 'read_profile']
 
@@ -20,7 +21,7 @@ TESTED: Final = ('jazzy', 'kilted')
 #: What Fast DDS takes without a profile: no image larger than this passes through shared memory.
 DEFAULT_SEGMENT_BYTES: Final = 512 * 1024
 _FAST_DDS: Final = 'rmw_fastrtps_cpp'
-_OLD, _NEW = 'FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE'
+_OLD, _NEW = PROFILE_VARIABLES
 # Since Kilted only the new name is read, before it only the old one.
 _OLD_NAME_READ_BY: Final = ('humble', 'iron', 'jazzy')
 _SHIPPED: Final = '$(ros2 pkg prefix --share trt_perception)/config/fastdds_large_images.xml'

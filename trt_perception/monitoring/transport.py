@@ -10,10 +10,13 @@ import shlex
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ['how_to_start', 'images_elsewhere', 'loss_cure', 'transport_environment']
+__all__ = [
+    *('PROFILE_VARIABLES', 'how_to_start', 'images_elsewhere', 'loss_cure'),
+    'transport_environment',
+]
 
-# Jazzy's Fast DDS reads the first name only, Kilted's only the second.
-_PROFILE_VARIABLES: Final = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
+#: What names a Fast DDS profile: up to Jazzy only the first is read, since Kilted only the second.
+PROFILE_VARIABLES: Final = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
 
 # Images are allocated and freed at the camera's rate. Where glibc returns the memory each time,
 # page faults are half of what receiving costs. The C library reads these when a process starts.
@@ -35,7 +38,7 @@ def transport_environment(
     """
     wanted = dict(_ALLOCATOR)
     if profile not in ('', 'none'):
-        wanted.update(dict.fromkeys(_PROFILE_VARIABLES, os.path.expanduser(profile)))
+        wanted.update(dict.fromkeys(PROFILE_VARIABLES, os.path.expanduser(profile)))
     return {name: value for name, value in wanted.items() if name not in environment}
 
 
@@ -87,7 +90,7 @@ def loss_cure(profile: str, reliability: str, environment: Mapping[str, str] = o
         environment: of this process.
     """
     middleware = environment.get('RMW_IMPLEMENTATION') or 'rmw_fastrtps_cpp'
-    own = next(filter(None, map(environment.get, _PROFILE_VARIABLES)), '')
+    own = next(filter(None, map(environment.get, PROFILE_VARIABLES)), '')
     buffers = (
         'from another machine, raise net.core.rmem_max on both sides or send less: lower the '
         'rate of the camera, or take compressed images with '
@@ -111,4 +114,4 @@ def loss_cure(profile: str, reliability: str, environment: Mapping[str, str] = o
 
 
 def _export(profile: str) -> str:
-    return 'export ' + ' '.join(f'{name}={shlex.quote(profile)}' for name in _PROFILE_VARIABLES)
+    return 'export ' + ' '.join(f'{name}={shlex.quote(profile)}' for name in PROFILE_VARIABLES)
