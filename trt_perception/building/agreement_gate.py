@@ -22,6 +22,7 @@ from trt_perception.evaluation.agreement import Agreement
 from trt_perception.evaluation.agreement import compare_runs
 from trt_perception.evaluation.run import batches
 from trt_perception.evaluation.run import detect_images
+from trt_perception.model.build_record import QUANTISED
 from trt_perception.model.build_record import AgreementRecord
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.plain_text import plain
@@ -176,7 +177,7 @@ def _warning(compared: Compared, f1: float | None, options: BuildOptions) -> str
 def _advice(options: BuildOptions) -> str:
     """Return what can be done where too much accuracy is lost."""
     found = 'measure what it means with --validate and --annotations'
-    if options.precision in ('int8', 'fp8'):
+    if options.precision in QUANTISED:
         found += (
             ', calibrate with more images, of all that the camera sees, try another '
             '--calibration-method, keep sensitive layers in float (--keep-float), or use '

@@ -16,6 +16,7 @@ from trt_perception.building.graph.quantise_check import is_quantised
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.building.prepare import check_readable
 from trt_perception.gpu import Device
+from trt_perception.model.build_record import QUANTISED
 from trt_perception.plain_text import listed
 
 __all__ = ['build', 'compare', 'verify']
@@ -80,7 +81,7 @@ def verify(state: BuildState) -> None:
 def compare(state: BuildState) -> None:
     """Build FP16 too and say whether INT8 or FP8 is worth it: its size, on a GPU its time."""
     options, report = state.options, state.report
-    if options.precision not in ('int8', 'fp8'):
+    if options.precision not in QUANTISED:
         return
     with state.step('compare') as step:
         if not options.compare_fp16:

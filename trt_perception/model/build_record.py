@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Annotated
 from typing import Any
 from typing import Final
+from typing import Literal
+from typing import get_args
 
 from trt_perception.errors import ManifestError
 from trt_perception.files.json_records import by_name
@@ -23,13 +25,16 @@ from trt_perception.files.json_section import JsonSection
 from trt_perception.files.json_section import found
 
 __all__ = [
-    *('FLAVOURS', 'PICTURES', 'PRECISIONS', 'UNVERIFIED', 'AccuracyRecord', 'AgreementRecord'),
-    *('BuildRecord', 'CalibrationRecord', 'CudaRecord', 'GpuRecord', 'OptionValue'),
-    *('PrecisionRecord', 'ProfileRange', 'TensorRtRecord'),
+    *('FLAVOURS', 'PICTURES', 'PRECISIONS', 'QUANTISED', 'UNVERIFIED', 'AccuracyRecord'),
+    *('AgreementRecord', 'BuildRecord', 'CalibrationRecord', 'CudaRecord', 'GpuRecord'),
+    *('OptionValue', 'Precision', 'PrecisionRecord', 'ProfileRange', 'TensorRtRecord'),
 ]
 
 FLAVOURS: Final = ('tensorrt', 'tensorrt_rtx')
-PRECISIONS: Final = ('fp32', 'tf32', 'fp16', 'bf16', 'int8', 'fp8')
+Precision = Literal['fp32', 'tf32', 'fp16', 'bf16', 'int8', 'fp8']
+PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
+#: Those that need a quantised model: calibrated, or with Q/DQ nodes.
+QUANTISED: Final[tuple[Precision, ...]] = ('int8', 'fp8')
 #: What the pictures were given for on which an engine was compared with its original.
 PICTURES: Final = ('validation', 'calibration', 'none')
 #: In place of the layers' precision, where the engine could not be loaded when it was built.

@@ -11,6 +11,7 @@ from typing import Final
 from trt_perception.files.json_records import choice
 from trt_perception.files.json_records import whole
 from trt_perception.files.json_section import JsonSection
+from trt_perception.images.frame import MAX_SIDE
 from trt_perception.images.letterbox import ResizeMode
 from trt_perception.model.tensors import INPUT_DTYPES
 from trt_perception.plain_text import Fault
@@ -26,21 +27,18 @@ COLOR_ORDERS: Final = ('rgb', 'bgr')
 LAYOUTS: Final = ('nchw', 'nhwc')
 _NUMBERS: Final = {'scale': (1e-6, 1e3), 'mean': (-1e6, 1e6), 'std': (1e-6, 1e6)}
 
-_LONGEST_SIDE: Final = 32767
 # 0.8 GB as float32: whoever asks for more has mistaken a number, and would lose the process to it.
 _MOST_PIXELS: Final = 2**26
 
 
 def size_fault(size: Sequence[float]) -> Fault | None:
     """Return what keeps numbers from being width and height of an input in pixels."""
-    whole = len(size) == 2 and all(
-        side == int(side) and 1 <= side <= _LONGEST_SIDE for side in size
-    )
+    whole = len(size) == 2 and all(side == int(side) and 1 <= side <= MAX_SIDE for side in size)
     if whole and size[0] * size[1] <= _MOST_PIXELS:
         return None
     return Fault(
         found=shown(list(size)),
-        expected=f'[width, height] in whole pixels, each from 1 to {_LONGEST_SIDE}, and at most '
+        expected=f'[width, height] in whole pixels, each from 1 to {MAX_SIDE}, and at most '
         f'{_MOST_PIXELS} pixels together',
     )
 

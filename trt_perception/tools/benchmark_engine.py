@@ -29,6 +29,7 @@ from trt_perception.evaluation.agreement import Agreement
 from trt_perception.evaluation.agreement import compare_runs
 from trt_perception.files.atomic_files import write_json
 from trt_perception.files.plot_files import check_plot
+from trt_perception.images.frame import MAX_SIDE
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.frame import Frame
 from trt_perception.model.model_file import ModelFile
@@ -291,9 +292,13 @@ def _seconds(text: str) -> float:
 
 def _size(text: str) -> tuple[int, int]:
     sides = [int(side) for side in text.lower().split('x') if side.isdecimal()]
-    if text.lower().count('x') != 1 or len(sides) != 2 or not all(1 <= s <= 32767 for s in sides):
+    if (
+        text.lower().count('x') != 1
+        or len(sides) != 2
+        or not all(1 <= s <= MAX_SIDE for s in sides)
+    ):
         raise argparse.ArgumentTypeError(
-            f'expected WIDTHxHEIGHT, each from 1 to 32767, as in 1920x1080 (got {text!r})'
+            f'expected WIDTHxHEIGHT, each from 1 to {MAX_SIDE}, as in 1920x1080 (got {text!r})'
         )
     return sides[0], sides[1]
 

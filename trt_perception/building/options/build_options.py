@@ -30,12 +30,12 @@ from trt_perception.building.options.option_types import Texts
 from trt_perception.building.options.option_types import Triple
 from trt_perception.building.options.option_types import option
 from trt_perception.building.options.values import ShapeProfile
+from trt_perception.model.build_record import QUANTISED
+from trt_perception.model.build_record import Precision
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_file import ENGINE_SUFFIXES
 
-__all__ = ['BuildOptions', 'Precision']
-
-Precision = Literal['fp32', 'tf32', 'fp16', 'bf16', 'int8', 'fp8']
+__all__ = ['BuildOptions']
 
 
 class BuildOptions(pydantic.BaseModel):
@@ -272,7 +272,7 @@ class BuildOptions(pydantic.BaseModel):
 
     @pydantic.model_validator(mode='after')
     def _check_together(self) -> BuildOptions:
-        makes_qdq = self.precision in ('int8', 'fp8') and self.calibration_tool != 'tensorrt'
+        makes_qdq = self.precision in QUANTISED and self.calibration_tool != 'tensorrt'
         rules = (
             (self.batch and self.shapes, 'give --batch or --shapes, not both'),
             (

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from trt_perception.images.frame import MAX_SIDE
 from trt_perception.plain_text import shown
 
 __all__ = [
@@ -28,7 +29,6 @@ __all__ = [
     'parse_size',
 ]
 
-MAX_SIDE: Final = 32767
 _MAX_PART_BYTES: Final = 255
 
 

@@ -25,13 +25,13 @@ from trt_perception.building.precision.quantise_modelopt import quantise_with_mo
 from trt_perception.building.report import StepProgress
 from trt_perception.errors import ConfigError
 from trt_perception.files.cache import cache_folder
+from trt_perception.model.build_record import QUANTISED
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.input_layout import split_inputs
 from trt_perception.model.preprocessing import Preprocessing
 
 __all__ = ['Calibrated', 'calibrate', 'choose_images', 'unused_options']
 
-_QUANTISED = ('int8', 'fp8')
 #: Options that only count where this package calibrates.
 _CALIBRATION = (
     *('calibration_images', 'calibration_method', 'calibration_count', 'calibration_seed'),
@@ -62,7 +62,7 @@ def choose_images(options: BuildOptions, *, quantised: bool) -> ImageSet | None:
     Raises:
         ConfigError: INT8 or FP8 needs images and none are given, or none are found.
     """
-    if options.precision not in _QUANTISED:
+    if options.precision not in QUANTISED:
         if options.calibration_images is not None:
             raise ConfigError(
                 'calibration images',
@@ -95,11 +95,11 @@ def unused_options(options: BuildOptions, *, quantised: bool) -> str:
     given = [
         '--' + name.replace('_', '-') for name in _CALIBRATION if name in options.model_fields_set
     ]
-    if not given or (options.precision in _QUANTISED and not quantised):
+    if not given or (options.precision in QUANTISED and not quantised):
         return ''
     reason = (
         'the model is quantised already, and its own ranges are used'
-        if options.precision in _QUANTISED
+        if options.precision in QUANTISED
         else f'only int8 and fp8 are calibrated (precision {options.precision})'
     )
     return f'not used: {", ".join(given)}: {reason}'

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
-from typing import Literal
 
 import onnx
 from onnx import TensorProto
@@ -35,11 +34,11 @@ from trt_perception.building.graph.quantise_check import is_quantised
 from trt_perception.building.precision.quantise_scales import fit_scales
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
+from trt_perception.model.build_record import QUANTISED
+from trt_perception.model.build_record import Precision
 
 __all__ = ['Converted', 'PrecisionReport', 'convert_precision']
 
-_Precision = Literal['fp32', 'tf32', 'fp16', 'bf16', 'int8', 'fp8']
-_QUANTISED: Final = ('int8', 'fp8')
 # FP16 scales exist from opset 19 on, convolutions in BF16 from 22 on.
 _OPSET: Final[Mapping[str, int]] = {'int8': 19, 'fp8': 19, 'bf16': 22}
 _NAMES: Final[Mapping[int, str]] = {
@@ -85,7 +84,7 @@ class Converted:
 
 def convert_precision(
     model: onnx.ModelProto,
-    precision: _Precision,
+    precision: Precision,
     *,
     keep_fp32: Sequence[str] = (),
     strongly_typed: bool,
@@ -109,7 +108,7 @@ def convert_precision(
     """
     source = copy.deepcopy(model)
     name_nodes(source)
-    if precision in _QUANTISED:
+    if precision in QUANTISED:
         fit_scales(source)
     asked = match_nodes(source, keep_fp32)
     work = layer_work(source, input_shapes)
@@ -153,7 +152,7 @@ def _check_result(model: onnx.ModelProto, precision: str) -> None:
 
 
 def _check_start(model: onnx.ModelProto, precision: str, found: set[str]) -> None:
-    if precision in _QUANTISED:
+    if precision in QUANTISED:
         if precision not in found:
             has = ', '.join(sorted(found)) or 'no layers'
             raise EngineError(
@@ -164,7 +163,7 @@ def _check_start(model: onnx.ModelProto, precision: str, found: set[str]) -> Non
             )
         check_quantised(model)
     elif is_quantised(model):
-        kinds = ', '.join(sorted(found & set(_QUANTISED))) or 'Q/DQ nodes'
+        kinds = ', '.join(sorted(found & set(QUANTISED))) or 'Q/DQ nodes'
         raise EngineError(
             'the model',
             f'is quantised ({kinds}), so it cannot be built as {precision}',
