@@ -3,7 +3,6 @@
 import threading
 import time
 
-import numpy as np
 import pytest
 from fake_pipeline import DEADLINE_S
 from fake_pipeline import FakePipeline
@@ -12,9 +11,6 @@ from fake_pipeline import detector_threads
 from fake_pipeline import wait_until
 
 from trt_perception.config import Thresholds
-from trt_perception.detections import Detections
-from trt_perception.detector import warm_up
-from trt_perception.pipelines.pipeline import Result
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -165,24 +161,3 @@ def test_stage_times_of_published_frames():
     for stage, pauses in {'wait': 0, 'copy': 2, 'publish': 1, 'total': 3}.items():
         times = latency[stage]
         assert 1e3 * pauses * pause <= times.p50_ms <= times.p99_ms <= elapsed_ms
-
-
-@pytest.mark.parametrize('depth', [1, 4])
-def test_warm_up_runs_every_slot_once(depth):
-    calls = []
-
-    class Warmed:
-        def __init__(self):
-            self.depth = depth
-
-        def enqueue(self, slot, frame, thresholds):
-            assert isinstance(thresholds, Thresholds)
-            assert np.unique(frame.data).tolist() == [114]
-            calls.append(('enqueue', slot))
-
-        def collect(self, slot):
-            calls.append(('collect', slot))
-            return Result(Detections.empty(), 0.0)
-
-    warm_up(Warmed())
-    assert calls == [(call, slot) for slot in range(depth) for call in ('enqueue', 'collect')]

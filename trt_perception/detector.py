@@ -19,17 +19,15 @@ from typing import Final
 from typing import Generic
 from typing import TypeVar
 
-from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.errors import ImageError
 from trt_perception.images.frame import Frame
-from trt_perception.interruption import check_interruption
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.frame_statistics import FrameTimes
 from trt_perception.pipelines.pipeline import Pipeline
 
-__all__ = ['Detector', 'ready_pipeline', 'warm_up']
+__all__ = ['Detector']
 
 Message = TypeVar('Message')
 
@@ -222,48 +220,3 @@ class Detector(Generic[Message]):
             if self._waiting is not None:
                 self._waiting = None
                 self._statistics.drop('inactive')
-
-
-def ready_pipeline(
-    config: DetectorConfig, open_pipeline: Callable[[DetectorConfig], Pipeline]
-) -> tuple[Pipeline, float]:
-    """Open a model as *configure* does: held to the parameters, and run once.
-
-    Args:
-        config: the node's parameters.
-        open_pipeline: makes the pipeline from them.
-
-    Returns:
-        The pipeline, and the seconds that a frame took.
-
-    Raises:
-        TrtPerceptionError: the node could not be configured so; the message says why.
-    """
-    pipeline = open_pipeline(config)
-    try:
-        config.thresholds(pipeline.spec.class_names)
-        return pipeline, warm_up(pipeline)
-    except BaseException:
-        pipeline.close()
-        raise
-
-
-def warm_up(pipeline: Pipeline) -> float:
-    """Run a grey image through every slot: the first real frame pays for nothing done once.
-
-    Returns:
-        Seconds that the last one took.
-
-    Raises:
-        InterruptionError: the process was asked to end.
-    """
-    grey = Frame.view(
-        bytes([114]) * (64 * 48 * 3), width=64, height=48, step=64 * 3, encoding='bgr8'
-    )
-    started = 0.0
-    for slot in range(pipeline.depth):
-        check_interruption()
-        started = time.perf_counter()
-        pipeline.enqueue(slot, grey, Thresholds())
-        pipeline.collect(slot)
-    return time.perf_counter() - started

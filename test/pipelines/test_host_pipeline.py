@@ -17,7 +17,6 @@ from support_models import tiny_onnx
 
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
-from trt_perception.detector import warm_up
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
@@ -27,6 +26,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.ready import warm_up
 
 PLAIN = {'mean': [0, 0, 0], 'std': [1, 1, 1]}
 ENOUGH = {

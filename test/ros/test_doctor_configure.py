@@ -28,8 +28,8 @@ from trt_perception.checks.model import check_model
 from trt_perception.checks.software import import_modules
 from trt_perception.checks.trial import run_once
 from trt_perception.config import DetectorConfig
-from trt_perception.detector import ready_pipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.ready import ready_pipeline
 
 TINY = {
     'model.decoder': 'dense',

@@ -53,8 +53,8 @@ def run_once(values: Mapping[str, Any]) -> str:
         TrtPerceptionError: it cannot be used; the message says why.
     """
     from trt_perception.config import DetectorConfig
-    from trt_perception.detector import ready_pipeline
     from trt_perception.pipelines.open_pipeline import open_pipeline
+    from trt_perception.pipelines.ready import ready_pipeline
 
     pipeline, _ = ready_pipeline(DetectorConfig.from_values(values), open_pipeline)
     try:

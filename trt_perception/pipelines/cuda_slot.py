@@ -32,6 +32,7 @@ from trt_perception.pipelines.cuda_results import HostDecoded
 from trt_perception.pipelines.cuda_results import KernelDecoded
 from trt_perception.pipelines.cuda_results import SlotResult
 from trt_perception.pipelines.pipeline import Result
+from trt_perception.pipelines.ready import grey_frame
 from trt_perception.stages.gpu_kernels import MAX_CANDIDATES
 from trt_perception.stages.gpu_kernels import FrameKernels
 from trt_perception.stages.tensorrt_runtime import TensorRtContext
@@ -131,10 +132,7 @@ class CudaSlot:
             Whether there is a graph.
         """
         self._use_graph = use_graph
-        grey = Frame.view(
-            bytes([114]) * (64 * 48 * 3), width=64, height=48, step=192, encoding='bgr8'
-        )
-        self.stage(grey, Thresholds())
+        self.stage(grey_frame(), Thresholds())
         self.upload()
         self.run()
         self.stream.synchronize()

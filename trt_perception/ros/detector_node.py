@@ -22,7 +22,6 @@ from rclpy.parameter import Parameter
 from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
 from trt_perception.detector import Detector
-from trt_perception.detector import ready_pipeline
 from trt_perception.errors import CudaError
 from trt_perception.errors import InterruptionError
 from trt_perception.errors import TrtPerceptionError
@@ -32,6 +31,7 @@ from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.monitoring.file_watch import FileWatch
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.pipelines.ready import ready_pipeline
 from trt_perception.plain_text import plain
 from trt_perception.ros.health import NodeHealth
 from trt_perception.ros.image_input import ImageInput

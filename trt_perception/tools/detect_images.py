@@ -24,7 +24,6 @@ from tqdm import tqdm
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
-from trt_perception.detector import warm_up
 from trt_perception.evaluation.run import Latency
 from trt_perception.evaluation.run import batches
 from trt_perception.evaluation.run import detect
@@ -37,6 +36,7 @@ from trt_perception.model.model_file import ModelFile
 from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.pipelines.ready import warm_up
 from trt_perception.plain_text import plain
 from trt_perception.tools.arguments import check_output_folder
 from trt_perception.tools.arguments import user_path

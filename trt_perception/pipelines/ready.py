@@ -1,0 +1,64 @@
+"""A pipeline made ready: held to the parameters, and run once on a grey image."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from trt_perception.config import DetectorConfig
+from trt_perception.config import Thresholds
+from trt_perception.images.frame import Frame
+from trt_perception.interruption import check_interruption
+from trt_perception.pipelines.pipeline import Pipeline
+
+__all__ = ['grey_frame', 'ready_pipeline', 'warm_up']
+
+
+def grey_frame() -> Frame:
+    """Return a small grey image, for a run whose result does not matter."""
+    return Frame.view(
+        bytes([114]) * (64 * 48 * 3), width=64, height=48, step=64 * 3, encoding='bgr8'
+    )
+
+
+def ready_pipeline(
+    config: DetectorConfig, open_pipeline: Callable[[DetectorConfig], Pipeline]
+) -> tuple[Pipeline, float]:
+    """Open a model as *configure* does: held to the parameters, and run once.
+
+    Args:
+        config: the node's parameters.
+        open_pipeline: makes the pipeline from them.
+
+    Returns:
+        The pipeline, and the seconds that a frame took.
+
+    Raises:
+        TrtPerceptionError: the node could not be configured so; the message says why.
+    """
+    pipeline = open_pipeline(config)
+    try:
+        config.thresholds(pipeline.spec.class_names)
+        return pipeline, warm_up(pipeline)
+    except BaseException:
+        pipeline.close()
+        raise
+
+
+def warm_up(pipeline: Pipeline) -> float:
+    """Run a grey image through every slot: the first real frame pays for nothing done once.
+
+    Returns:
+        Seconds that the last one took.
+
+    Raises:
+        InterruptionError: the process was asked to end.
+    """
+    grey = grey_frame()
+    started = 0.0
+    for slot in range(pipeline.depth):
+        check_interruption()
+        started = time.perf_counter()
+        pipeline.enqueue(slot, grey, Thresholds())
+        pipeline.collect(slot)
+    return time.perf_counter() - started
