@@ -13,6 +13,8 @@ import pytest
 
 from trt_perception.building.engine.release import BuildGpu
 from trt_perception.building.engine.release import TensorRt
+from trt_perception.building.engine_manifest import recorded_options
+from trt_perception.building.options.rows import OPTIONS
 from trt_perception.building.options.sources import load_options
 from trt_perception.building.store import engine_store as store_module
 from trt_perception.building.store.engine_store import EngineStore
@@ -24,11 +26,16 @@ ORIN = BuildGpu('Orin', '8.7', {'driver': '12.6', 'runtime': '12.6'})
 TENSORRT = TensorRt(None, 'tensorrt', '10.3.0.26', ORIN)
 STORED = StoredEngine(b'plan' * 100, b'{}', b'{"status": "done"}')
 KEY = 'a' * 64
+AFFECTS = {row.name: row.affects for row in OPTIONS}
 
 
 def key(onnx='1' * 64, tensorrt=TENSORRT, contents=None, **given):
     options = load_options(None, {'onnx': 'folder/model.onnx', **given})
     return store_key(onnx, options, tensorrt, contents or {})
+
+
+def recorded(**given):
+    return recorded_options(load_options(None, {'onnx': 'folder/model.onnx', **given}))
 
 
 @pytest.fixture
@@ -69,10 +76,24 @@ def test_whatever_changes_the_engine_changes_the_key(given):
         {'verbose': True},
         {'timing_cache': 'off'},
         {'calibration_cache': 'off'},
+        {'store': 's', 'store_keep_days': 3},
+        {'qdq_onnx': 'q.onnx', 'precision': 'int8', 'calibration_images': 'i'},
     ],
 )
 def test_where_things_are_written_does_not(given):
-    assert key(**given) == key()
+    same = {name: value for name, value in given.items() if AFFECTS[name] != 'nothing'}
+    assert len(same) < len(given)
+    assert key(**given) == key(**same)
+    assert recorded(**given) == recorded(**same)
+
+
+def test_what_changes_the_report_only_counts_and_is_not_recorded():
+    for row in OPTIONS:
+        if row.affects == 'report':
+            assert (row.kind, row.default) == ('bool', True)
+            assert key(**{row.name: False}) != key()
+            assert recorded(**{row.name: False}) == recorded()
+    assert AFFECTS['compare_fp16'] == 'report'
 
 
 def test_the_environment_and_the_revision_count(monkeypatch):

@@ -6,12 +6,10 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from typing import Final
 
 from trt_perception.building.build_state import BuildState
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.options.rows import OPTIONS
-from trt_perception.building.options.rows import PLACES
 from trt_perception.model.build_record import AccuracyRecord
 from trt_perception.model.build_record import AgreementRecord
 from trt_perception.model.build_record import BuildRecord
@@ -36,9 +34,6 @@ __all__ = [
     'with_results',
 ]
 
-#: Options that change nothing about the engine.
-NOT_RECORDED: Final = (*PLACES, 'compare_fp16')
-
 
 def recorded_options(options: BuildOptions) -> dict[str, OptionValue]:
     """Return the options that make the engine what it is, without those at their default."""
@@ -47,7 +42,7 @@ def recorded_options(options: BuildOptions) -> dict[str, OptionValue]:
     for row in OPTIONS:
         value: Any = values[row.name]
         value = tuple(value) if isinstance(value, list) else value
-        if row.name not in NOT_RECORDED and value not in (None, row.default):
+        if row.affects == 'engine' and value not in (None, row.default):
             found[row.name] = value
     return found
 

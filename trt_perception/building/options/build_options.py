@@ -51,21 +51,29 @@ class BuildOptions(pydantic.BaseModel):
 
     onnx: OnnxPath = option('files', 'ONNX model to build from.', default=...)
     output: EnginePath | None = option(
-        'files', 'Engine to write (default: next to the ONNX file, as .engine).'
+        'files',
+        'Engine to write (default: next to the ONNX file, as .engine).',
+        affects='nothing',
     )
-    json_file: FilePath | None = option('files', 'Write the report as JSON too.', name='json')
+    json_file: FilePath | None = option(
+        'files', 'Write the report as JSON too.', name='json', affects='nothing'
+    )
     store: FilePath | None = option(
         'files',
         'Keep engines in this folder and take an unchanged one from it instead of building.',
         metavar='DIR',
+        affects='nothing',
     )
     store_keep_days: int | None = option(
         'files',
         'Remove engines from the store that nobody used for so long.',
         limits=(0, 36500),
         unit='days',
+        affects='nothing',
     )
-    verbose: bool = option('files', 'Show all that TensorRT logs.', default=False)
+    verbose: bool = option(
+        'files', 'Show all that TensorRT logs.', default=False, affects='nothing'
+    )
 
     precision: Precision = option(
         'precision',
@@ -83,6 +91,7 @@ class BuildOptions(pydantic.BaseModel):
         'precision',
         'With int8 or fp8: build FP16 too, and say which is smaller and, on a GPU, which faster.',
         default=True,
+        affects='report',
     )
 
     batch: int | None = option(
@@ -121,6 +130,7 @@ class BuildOptions(pydantic.BaseModel):
         metavar='auto|off|DIR',
         is_path=True,
         words=('auto', 'off'),
+        affects='nothing',
     )
     calibration_tool: Literal['onnxruntime', 'modelopt', 'tensorrt'] = option(
         'calibration',
@@ -138,6 +148,7 @@ class BuildOptions(pydantic.BaseModel):
         'calibration',
         'Write the quantised model too, as ONNX with Q/DQ nodes, and its manifest: it builds '
         'elsewhere without images, and ONNX Runtime runs it.',
+        affects='nothing',
     )
 
     validate_images: PathText | None = option(
@@ -225,6 +236,7 @@ class BuildOptions(pydantic.BaseModel):
         metavar='auto|off|FILE',
         is_path=True,
         words=('auto', 'off'),
+        affects='nothing',
     )
     hardware_compatibility: Literal['none', 'ampere_plus', 'same_compute_capability'] = option(
         'builder',

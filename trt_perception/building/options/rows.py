@@ -13,7 +13,7 @@ from typing import get_origin
 
 from trt_perception.building.options.build_options import BuildOptions
 
-__all__ = ['OPTIONS', 'PLACES', 'Option', 'expected']
+__all__ = ['OPTIONS', 'Option', 'expected']
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,9 @@ class Option:
         limits: smallest and largest value, None where there are none.
         choices: the values that are allowed, empty where any is.
         words: values of a path that are not paths.
+        affects: ``engine``, as most do: the manifest records it, and it is part of the store's
+            key. ``report``: the same engine is reported on differently, so that only the key has
+            it. ``nothing`` of what is built, as places and logs: neither has it.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Option:
     limits: tuple[float, float] | None = None
     choices: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
+    affects: Literal['engine', 'report', 'nothing'] = 'engine'
 
     @property
     def flag(self) -> str:
@@ -97,11 +101,6 @@ def _rows() -> tuple[Option, ...]:
     return tuple(rows)
 
 
-#: Options that say where results and intermediate ones are put or kept, not what is built.
-PLACES: Final = (
-    *('output', 'json', 'store', 'store_keep_days', 'verbose', 'qdq_onnx', 'timing_cache'),
-    'calibration_cache',
-)
 #: The table, in the order of BuildOptions.
 OPTIONS: Final = _rows()
 

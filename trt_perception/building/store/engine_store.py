@@ -25,7 +25,7 @@ from typing import Final
 
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.building.options.rows import PLACES
+from trt_perception.building.options.rows import OPTIONS
 from trt_perception.errors import ConfigError
 from trt_perception.files.json_section import parse_json
 from trt_perception.files.regular_files import read_regular
@@ -68,7 +68,9 @@ def store_key(
         contents: SHA-256 of whatever else is read, by a name: images, labels, class names,
             plugins.
     """
-    relevant = {k: v for k, v in options.as_dict().items() if k not in (*PLACES, 'onnx')}
+    values = options.as_dict()
+    counted = (row.name for row in OPTIONS if row.affects != 'nothing')
+    relevant = {name: values[name] for name in counted if name != 'onnx'}
     gpu = tensorrt.gpu
     facts = {
         'revision': BUILDER_REVISION,
