@@ -10,8 +10,8 @@ from digits import SCENES
 from gpu_support import why_no_gpu
 
 from trt_perception.building import agreement_gate
-from trt_perception.building.graph.query_decoder import QUERY_FAMILIES
 from trt_perception.model.decoder_spec import FAMILIES
+from trt_perception.model.decoder_spec import QUERY_FAMILIES
 
 EXPORTS = ROOT / 'test' / 'data' / 'exports'
 

@@ -17,7 +17,6 @@ from trt_perception.building.graph.onnx_model import load_onnx
 from trt_perception.building.graph.onnx_model import unknown_operators
 from trt_perception.building.graph.onnx_slim import random_inputs
 from trt_perception.building.graph.quantise_check import is_quantised
-from trt_perception.building.graph.query_decoder import QUERY_FAMILIES
 from trt_perception.building.graph.query_decoder import find_query_decoder
 from trt_perception.building.precision.calibrate import choose_images
 from trt_perception.building.precision.calibrate import unused_options
@@ -26,6 +25,7 @@ from trt_perception.building.precision.prepare_precision import make_precise
 from trt_perception.building.prepare import check_readable
 from trt_perception.building.prepare import outputs_at
 from trt_perception.building.prepare import recognise_source
+from trt_perception.model.decoder_spec import QUERY_FAMILIES
 from trt_perception.model.input_layout import shapes_beside
 from trt_perception.model.input_layout import split_inputs
 from trt_perception.model.model_file import read_model_file

@@ -25,10 +25,8 @@ from trt_perception.building.graph.graph_index import tensor_types
 from trt_perception.building.graph.mac_count import infer_shapes
 from trt_perception.building.graph.mac_count import layer_work
 
-__all__ = ['QUERY_FAMILIES', 'QueryDecoder', 'find_query_decoder']
+__all__ = ['QueryDecoder', 'find_query_decoder']
 
-#: Families of outputs with a row for each query.
-QUERY_FAMILIES: Final = ('detr', 'labels_boxes_scores', 'rtdetr_end_to_end', 'rtdetr_ultralytics')
 # Of the nodes below a name, so many stand for all: what else a decoder has may stay with it.
 _MOST_OF: Final = 0.7
 _SHOWN: Final = 3
