@@ -278,7 +278,7 @@ class DetectorConfig:
             fields[rows[name].field] = parameter_value(rows[name], value)
         return cls(**fields)
 
-    def given(self) -> ModelOverrides:
+    def model_overrides(self) -> ModelOverrides:
         """Take the ``model.*`` parameters, without those left at their default."""
         names = ('input_size', 'resize', 'color_order', 'scale', 'mean', 'std')
         said = {name: getattr(self, f'model_{name}') for name in names}

@@ -35,7 +35,7 @@ def resolve(values=(), described=None, inputs=(IMAGES,), outputs=(OUTPUT,)):
     content = None if described is None else parse_manifest(json.dumps(described).encode(), 'm')
     config = DetectorConfig.from_values(dict(values))
     model = LoadedModel('tiny.onnx', tuple(inputs), tuple(outputs))
-    return resolve_model_spec(model, content, config.given())
+    return resolve_model_spec(model, content, config.model_overrides())
 
 
 def refusal(error=EngineError, **arguments):

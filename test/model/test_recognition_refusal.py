@@ -200,7 +200,7 @@ def test_each_choice_is_told():
 def test_each_shell_writes_names_its_way(name, written):
     def message(shapes, **more):
         outputs = tuple(TensorSpec(key, shape, 'float32') for key, shape in shapes.items())
-        given = ModelOverrides(written=written, **more)
+        given = ModelOverrides(parameter_name=written, **more)
         with pytest.raises(EngineError) as caught:
             recognise(LoadedModel(name, IMAGE, outputs), given)
         return caught.value

@@ -136,7 +136,7 @@ def run_once(outputs, metadata, shapes, inputs=(OPEN_IMAGE,), **given):
         return shapes
 
     values = {f'model.{name}': value for name, value in given.items()}
-    chosen = DetectorConfig.from_values(values).given()
+    chosen = DetectorConfig.from_values(values).model_overrides()
     model = LoadedModel('x.onnx', inputs, outputs, metadata)
     return recognise(model, chosen, run), fed
 

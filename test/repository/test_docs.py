@@ -125,7 +125,7 @@ def test_parameter_files_in_the_readme_work(block):
     # An export of three classes by YOLOX: all that is left open is said.
     image = TensorSpec('images', (1, 3, 640, 640), 'float32')
     output = TensorSpec('output', (1, 8400, 8), 'float32')
-    found = recognise(LoadedModel('x', (image,), (output,)), config.given())
+    found = recognise(LoadedModel('x', (image,), (output,)), config.model_overrides())
     assert found.class_names == ('person', 'forklift', 'pallet')
 
 

@@ -28,7 +28,7 @@ def tensors(**shapes):
 
 def recognised(outputs, metadata=(), config=None, inputs=(IMAGES,), **given):
     values = {f'model.{name}': value for name, value in given.items()}
-    chosen = DetectorConfig.from_values(values).given()
+    chosen = DetectorConfig.from_values(values).model_overrides()
     model = LoadedModel('x.onnx', inputs, outputs, dict(metadata), config)
     return recognise(model, chosen)
 

@@ -77,7 +77,7 @@ def measure_accuracy(
     compared = Compared(agreement, images, images, (), 'validation', state.runtime, original)
     record = _record(report, agreement, state.runtime)
     if record is not None:
-        _hold_to(state, record, report)
+        _check_drop(state, record, report)
     elif state.options.max_accuracy_drop is not None:
         raise EngineError(
             '--max-accuracy-drop',
@@ -88,7 +88,7 @@ def measure_accuracy(
     return record, compared
 
 
-def _hold_to(state: BuildState, record: AccuracyRecord, report: AccuracyReport) -> None:
+def _check_drop(state: BuildState, record: AccuracyRecord, report: AccuracyReport) -> None:
     """Put the figures into the report of the build, and refuse too large a loss."""
     figures = f'mAP50 {record.built:.4f}, {state.original} {record.reference:.4f}'
     if record.measure == 'agreement':

@@ -27,7 +27,7 @@ from trt_perception.model.build_record import AgreementRecord
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.plain_text import plain
 
-__all__ = ['Compared', 'compare_until_sure', 'hold_to', 'judge', 'unmeasured']
+__all__ = ['Compared', 'agreement_record', 'check_agreement', 'compare_until_sure', 'unmeasured']
 
 #: Detections of the original below which F1 says nothing: one is 2 %.
 FEWEST: Final = 50
@@ -141,7 +141,7 @@ def unmeasured(reason: str) -> AgreementRecord:
     return AgreementRecord(None, 0, 0, 'none', '', plain(warning, _LONGEST))
 
 
-def judge(compared: Compared, options: BuildOptions) -> AgreementRecord:
+def agreement_record(compared: Compared, options: BuildOptions) -> AgreementRecord:
     """Return the record of a comparison, with a warning where it is not good.
 
     Args:
@@ -188,7 +188,7 @@ def _advice(options: BuildOptions) -> str:
     return found
 
 
-def hold_to(record: AgreementRecord, compared: Compared, options: BuildOptions) -> None:
+def check_agreement(record: AgreementRecord, compared: Compared, options: BuildOptions) -> None:
     """Refuse what has become another detector, unless that is accepted.
 
     Raises:

@@ -9,9 +9,9 @@ import onnx
 
 from trt_perception.building.accuracy_gate import measure_accuracy
 from trt_perception.building.agreement_gate import Compared
+from trt_perception.building.agreement_gate import agreement_record
+from trt_perception.building.agreement_gate import check_agreement
 from trt_perception.building.agreement_gate import compare_until_sure
-from trt_perception.building.agreement_gate import hold_to
-from trt_perception.building.agreement_gate import judge
 from trt_perception.building.agreement_gate import unmeasured
 from trt_perception.building.build_state import BuildState
 from trt_perception.building.engine.capabilities import not_by_onnx_runtime
@@ -54,9 +54,9 @@ def validate(state: BuildState) -> None:
             if options.validate_images is None and state.calibration is None:
                 step.skip('no images given (--validate)')
         else:
-            record = judge(found, options)
+            record = agreement_record(found, options)
             report.agreement = {**vars(record), **found.as_dict()}
-            hold_to(record, found, options)
+            check_agreement(record, found, options)
         step.outcome = step.outcome or report.agreement['summary']
         if report.accuracy and report.accuracy['measure'] != 'agreement':
             step.outcome = f'{report.accuracy["summary"]}\n{step.outcome}'

@@ -114,7 +114,9 @@ def resolve_model_spec(
         for sentence in known.evidence:
             _LOG.info('%s: %s', model.name, sentence)
     preprocessing = known.preprocessing
-    resolved = _image_input(model.name, image, preprocessing, given.written, any_batch=any_batch)
+    resolved = _image_input(
+        model.name, image, preprocessing, given.parameter_name, any_batch=any_batch
+    )
     batch = batch_size(resolved)
     constants = constant_inputs(auxiliary_inputs, preprocessing.input_size, batch)
     _check_outputs(model.name, known.decoder, model.outputs, len(known.class_names), batch)

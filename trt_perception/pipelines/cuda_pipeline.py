@@ -87,7 +87,7 @@ class CudaPipeline:
             spec = resolve_model_spec(
                 loaded,
                 model.manifest,
-                config.given(),
+                config.model_overrides(),
                 run=lambda tensors: _output_shapes(model.path.name, engine, streams[0], tensors),
             )
             contexts = []

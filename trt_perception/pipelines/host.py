@@ -75,7 +75,7 @@ class HostPipeline:
         self.spec = resolve_model_spec(
             LoadedModel(self._file, found.inputs, found.outputs, found.metadata, model.config),
             model.manifest,
-            config.given(),
+            config.model_overrides(),
             any_batch=any_batch,
             run=self._output_shapes,
         )

@@ -139,7 +139,7 @@ class DetectorNode(LifecycleNode):
         self._health.engine = engine
         spec = self._pipeline.spec
         source = 'manifest' if spec.has_manifest else 'model itself'
-        overridden = self.config.given() != ModelOverrides()
+        overridden = self.config.model_overrides() != ModelOverrides()
         self.get_logger().info(
             f'configured: {log_text(engine.path)}, {len(spec.class_names)} classes, '
             f'{spec.decoder}; {spec.preprocessing.in_words()} '

@@ -49,7 +49,7 @@ class Health:
 
 def diagnostics_message(name: str, now: Time, health: Health) -> DiagnosticArray:
     """Make the message: one status; ERROR after a fault, else what the watch found."""
-    level, summary = _judge(health)
+    level, summary = _level_and_summary(health)
     counts = health.statistics
     values = {
         'state': health.state,
@@ -83,7 +83,7 @@ def diagnostics_message(name: str, now: Time, health: Health) -> DiagnosticArray
     return message
 
 
-def _judge(health: Health) -> tuple[Level, str]:
+def _level_and_summary(health: Health) -> tuple[Level, str]:
     if health.error:
         return Level.ERROR, health.error
     if health.finding is None:

@@ -198,9 +198,9 @@ class CheckedImages:
             thumbnails.append(cv2.resize(bgr, _THUMBNAIL, interpolation=cv2.INTER_AREA))
             yield path, preprocess(frame_of(bgr))[0]
         self._progress('calibrating', count, count)
-        self._judge(np.stack(thumbnails).astype(np.float32), len(digests), small)
+        self._check_variety(np.stack(thumbnails).astype(np.float32), len(digests), small)
 
-    def _judge(self, stack: npt.NDArray[np.float32], different: int, small: int) -> None:
+    def _check_variety(self, stack: npt.NDArray[np.float32], different: int, small: int) -> None:
         """Refuse images that show nothing, and warn of doubtful ones."""
         count = len(stack)
         spread = float(stack.std(axis=0).mean())

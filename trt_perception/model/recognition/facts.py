@@ -72,8 +72,8 @@ class Facts:
         input_size: width and height, None where nothing says them.
         preprocessing: fields of Preprocessing that a file next to the model says.
         exporter: ``ultralytics``, ``yolov5``, ``huggingface``, or empty.
-        written: names of decoders that read what this exporter writes for this model, the
-            narrowest set first. The first set counts of which one fits the shapes: so what a
+        exporter_decoders: names of decoders that read what this exporter writes for this model,
+            the narrowest set first. The first set counts of which one fits the shapes: so what a
             model is called decides only between readings that metadata and shapes leave.
         resampling: a sentence where a file next to the model says, or leaves open, how images are
             made smaller, and it is not known to be bilinear; else empty.
@@ -84,7 +84,7 @@ class Facts:
     input_size: tuple[int, int] | None = None
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     exporter: str = ''
-    written: tuple[tuple[str, ...], ...] = ()
+    exporter_decoders: tuple[tuple[str, ...], ...] = ()
     resampling: str = ''
     evidence: tuple[str, ...] = ()
 
@@ -142,10 +142,10 @@ def _ultralytics(name: str, metadata: Mapping[str, str]) -> Facts:
     if head and not name_fault(head):
         evidence.append(f'metadata "head" {head}')
     exporter = 'yolov5'
-    written: tuple[tuple[str, ...], ...] = (('dense_objectness_transposed',),)
+    decoders: tuple[tuple[str, ...], ...] = (('dense_objectness_transposed',),)
     if 'task' in metadata:
-        exporter, written = 'ultralytics', _ultralytics_decoders(metadata)
-    return Facts(names, size, {}, exporter, written, evidence=tuple(evidence))
+        exporter, decoders = 'ultralytics', _ultralytics_decoders(metadata)
+    return Facts(names, size, {}, exporter, decoders, evidence=tuple(evidence))
 
 
 def _ultralytics_decoders(metadata: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
@@ -205,8 +205,8 @@ def _huggingface(config: Mapping[str, Any]) -> Facts:
         preprocessing |= {} if resampling else {'antialias': _antialiases(processor, model)}
         shown = ', '.join(f'{key} {value}' for key, value in preprocessing.items())
         evidence.append(f'preprocessor_config.json -> {shown}')
-    written = ((_HUGGINGFACE[model],),) if model in _HUGGINGFACE else ()
-    return Facts(names, size, preprocessing, 'huggingface', written, resampling, tuple(evidence))
+    decoders = ((_HUGGINGFACE[model],),) if model in _HUGGINGFACE else ()
+    return Facts(names, size, preprocessing, 'huggingface', decoders, resampling, tuple(evidence))
 
 
 def _processor(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[int, int] | None]:

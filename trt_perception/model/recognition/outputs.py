@@ -55,7 +55,7 @@ def candidates(
     input_size: tuple[int, int] | None,
     classes: int | None,
     facts: Facts,
-    written: Callable[[str], str],
+    parameter_name: Callable[[str], str],
 ) -> tuple[str, ...]:
     """Return the names of the decoders that fit: one where there is no doubt.
 
@@ -64,7 +64,7 @@ def candidates(
         input_size: width and height, None where open.
         classes: how many class names there are, None where nobody said.
         facts: what metadata and config.json say.
-        written: makes of a parameter's name, without ``model.``, what the user must write.
+        parameter_name: makes of a parameter's name, without ``model.``, what the user must write.
 
     Raises:
         EngineError: the outputs are those of something else than a detector of boxes.
@@ -75,15 +75,15 @@ def candidates(
         fitting = fitting_decoders(model, classes, open_fits=open_fits)
         if _most_rows(outputs) > _MOST_QUERIES:
             fitting = [decoder for decoder in fitting if decoder != 'rtdetr_ultralytics']
-        left = _written(fitting, outputs, facts)
-        if not facts.written and len(outputs) == 1 and len(outputs[0].shape) == 3:
+        left = _narrowed_by_exporter(fitting, outputs, facts)
+        if not facts.exporter_decoders and len(outputs) == 1 and len(outputs[0].shape) == 3:
             left = _by_anchors(left, outputs[0].shape, input_size)
         if left:
             break
-    if not facts.written:
-        _refuse_anchors(model, left, written)
+    if not facts.exporter_decoders:
+        _refuse_anchors(model, left, parameter_name)
     if classes is not None and left in ([], ['dense_objectness']):
-        _refuse_extra_channels(model, classes, written)
+        _refuse_extra_channels(model, classes, parameter_name)
     return tuple(left)
 
 
@@ -100,13 +100,15 @@ def fitting_decoders(
     ]
 
 
-def _written(fitting: list[str], outputs: tuple[TensorSpec, ...], facts: Facts) -> list[str]:
+def _narrowed_by_exporter(
+    fitting: list[str], outputs: tuple[TensorSpec, ...], facts: Facts
+) -> list[str]:
     """Return those that the exporter writes, of what fits."""
-    sets = facts.written
+    sets = facts.exporter_decoders
     if not sets and {tensor.name for tensor in outputs} == {'dets', 'labels'}:
         sets = (('rfdetr',), tuple(DECODERS))  # names that only its exporter gives
-    for written in sets:
-        if left := [decoder for decoder in fitting if decoder in written]:
+    for decoders in sets:
+        if left := [decoder for decoder in fitting if decoder in decoders]:
             return left
     return [] if sets else fitting
 
@@ -131,7 +133,9 @@ def _refuse_others(model: LoadedModel) -> None:
         )
 
 
-def _refuse_anchors(model: LoadedModel, fitting: list[str], written: Callable[[str], str]) -> None:
+def _refuse_anchors(
+    model: LoadedModel, fitting: list[str], parameter_name: Callable[[str], str]
+) -> None:
     """Refuse boxes and scores of anchors, whose shapes fit a transformer's but for the number."""
     most = _most_rows(model.outputs)
     if most > _MOST_QUERIES and {DECODERS[decoder].family for decoder in fitting} == {'detr'}:
@@ -141,7 +145,7 @@ def _refuse_anchors(model: LoadedModel, fitting: list[str], written: Callable[[s
             'outputs them without its NMS, which is not supported; transformers have up to '
             f'{_MOST_QUERIES}',
             fix='export it with its NMS inside; if these are queries, set '
-            f'{written("decoder")} to one of {", ".join(fitting)}',
+            f'{parameter_name("decoder")} to one of {", ".join(fitting)}',
         )
 
 
@@ -150,7 +154,7 @@ def _most_rows(outputs: tuple[TensorSpec, ...]) -> int:
 
 
 def _refuse_extra_channels(
-    model: LoadedModel, classes: int, written: Callable[[str], str]
+    model: LoadedModel, classes: int, parameter_name: Callable[[str], str]
 ) -> None:
     """Refuse what has more channels than boxes and classes, and say what they look like."""
     outputs = model.outputs
@@ -166,7 +170,7 @@ def _refuse_extra_channels(
         has.append(f'{extra} more channels than 4 of a box and {classes} classes')
         could += _looks_like(extra)
         if extra == 1:
-            could.append(f'objectness: then set {written("decoder")} to dense_objectness')
+            could.append(f'objectness: then set {parameter_name("decoder")} to dense_objectness')
         fewer = classes + extra - 1
         could.append(
             f'of {fewer + 1} classes or, with objectness, {fewer}: then correct the class names'

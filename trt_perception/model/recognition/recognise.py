@@ -94,14 +94,14 @@ class ModelOverrides:
         preprocessing: fields of Preprocessing.
         decoder: a name of DECODERS, or empty.
         class_names: in the network's order, or empty.
-        written: makes of a parameter's name, without ``model.``, what the user writes, for
+        parameter_name: makes of a parameter's name, without ``model.``, what the user writes, for
             messages.
     """
 
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     decoder: str = ''
     class_names: tuple[str, ...] = ()
-    written: Callable[[str], str] = 'model.{}'.format
+    parameter_name: Callable[[str], str] = 'model.{}'.format
 
 
 @dataclass(frozen=True)
@@ -151,18 +151,18 @@ def recognise(model: LoadedModel, given: ModelOverrides, run: RunOnce | None = N
     image, _ = split_inputs(model.name, model.inputs)
     class_names = given.class_names or facts.class_names
     if given.class_names:
-        evidence.append(f'{given.written("class_names")} -> {len(class_names)} classes')
+        evidence.append(f'{given.parameter_name("class_names")} -> {len(class_names)} classes')
     size = given.preprocessing.get('input_size') or image_size(image) or facts.input_size
     fitting: tuple[str, ...] = (given.decoder,)
     others: tuple[str, ...] = ()
     if given.decoder:
-        evidence.append(f'{given.written("decoder")} -> {given.decoder}')
+        evidence.append(f'{given.parameter_name("decoder")} -> {given.decoder}')
     else:
         if run is not None and size is not None:
             model = _with_output_shapes(model, size, run)
         fitting, others = _fitting(model, size, len(class_names), facts, given)
         if len(fitting) == 1:
-            by = f' by {facts.exporter}' if facts.written else ''
+            by = f' by {facts.exporter}' if facts.exporter_decoders else ''
             evidence.append(f'{tensors_text(model.outputs)}{by} -> {fitting[0]}')
     chosen = fitting[0] if len(fitting) == 1 else ''
     trained = PREPROCESSING.get(chosen, _ULTRALYTICS if facts.is_yolo_export else {})
@@ -182,7 +182,7 @@ def recognise(model: LoadedModel, given: ModelOverrides, run: RunOnce | None = N
         trained=tuple(DECODERS) if trained else tuple(PREPROCESSING),
         resampling='' if 'antialias' in given.preprocessing else facts.resampling,
     )
-    refuse_missing_info(model, evidence, unknown, given.written)
+    refuse_missing_info(model, evidence, unknown, given.parameter_name)
     if chosen == 'torchvision':
         evidence.append(f'torchvision -> label 0, the background, is called {class_names[0]!r}')
     layout = 'nhwc' if image_shape(image) == 'nhwc' else 'nchw'
@@ -218,8 +218,8 @@ def _fitting(
     given: ModelOverrides,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the decoders that fit; where none does, what would with other class names."""
-    found = candidates(model, size, classes or None, facts, given.written)
+    found = candidates(model, size, classes or None, facts, given.parameter_name)
     # Names within the file itself are the model's own.
     if found or not classes or (facts.is_yolo_export and not given.class_names):
         return found, ()
-    return (), candidates(model, size, None, facts, given.written)
+    return (), candidates(model, size, None, facts, given.parameter_name)

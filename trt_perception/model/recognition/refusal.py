@@ -56,7 +56,7 @@ def refuse_missing_info(
     model: LoadedModel,
     evidence: Sequence[str],
     unknown: MissingModelInfo,
-    written: Callable[[str], str],
+    parameter_name: Callable[[str], str],
 ) -> None:
     """Return where all is known; else list what is not, and what it can be.
 
@@ -64,7 +64,7 @@ def refuse_missing_info(
         model: what it shows of itself.
         evidence: what was found.
         unknown: what was not.
-        written: makes of a parameter's name, without ``model.``, what the user must write.
+        parameter_name: makes of a parameter's name, without ``model.``, what the user must write.
 
     Raises:
         MissingModelInfoError: the parameters that it lists could say the rest.
@@ -89,14 +89,15 @@ def refuse_missing_info(
     missing = _missing(unknown, counts, needs_all=needs_all, by_shape=bool(by_shape))
     if not missing:
         return
-    choices = [f'{written(key)}: {text}' for key, text in missing.items()]
+    choices = [f'{parameter_name(key)}: {text}' for key, text in missing.items()]
     if 0 < len(lacking) < len(counts):
-        more = [written(key) for key in ('decoder', *NEEDED[1:]) if key not in missing]
+        more = [parameter_name(key) for key in ('decoder', *NEEDED[1:]) if key not in missing]
         choices.append(f'{" and ".join(lacking)} would need {", ".join(more)} too')
     raise MissingModelInfoError(
         name,
         f'there is no manifest ({name}.json), and these are unknown: '
-        f'{", ".join(map(written, missing))}. Seen: {"; ".join(seen)}. {". ".join(choices)}',
+        f'{", ".join(map(parameter_name, missing))}. Seen: {"; ".join(seen)}. '
+        f'{". ".join(choices)}',
         fix='set them (docs/decoders.md), or write a manifest (docs/manifest.md)',
         missing=missing,
         seen=seen,
