@@ -76,6 +76,16 @@ def test_the_names_are_those_of_the_design():
     assert Thresholds() == DetectorConfig().thresholds(('cat',))
 
 
+def test_every_live_parameter_reaches_the_frame():
+    changed = {'confidence_threshold': 0.5, 'iou_threshold': 0.5, 'class_filter': ['cat']}
+    assert set(changed) == LIVE
+    fields = set()
+    for name, value in changed.items():
+        found = vars(DetectorConfig.from_values({name: value}).thresholds(('cat',)))
+        fields.add(*(key for key, was in vars(Thresholds()).items() if found[key] != was))
+    assert fields == set(vars(Thresholds()))
+
+
 @pytest.mark.parametrize('row', PARAMETERS, ids=ROWS)
 def test_every_parameter_is_described(row):
     assert row.description

@@ -1,6 +1,7 @@
 """README and docs name what exists: links, parameters, topics, arguments, executables, figures."""
 
 import ast
+import dataclasses
 import functools
 import json
 import operator
@@ -8,6 +9,7 @@ import os
 import re
 import statistics
 import subprocess
+import typing
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -38,9 +40,15 @@ from trt_perception.config import PARAMETERS
 from trt_perception.config import DetectorConfig
 from trt_perception.files.json_records import json_content
 from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.model.build_record import BuildRecord
+from trt_perception.model.build_record import PrecisionRecord
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.decoder_spec import FAMILIES
+from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.manifest import FileIdentity
+from trt_perception.model.manifest import Manifest
 from trt_perception.model.manifest import parse_manifest
+from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.recognition.recognise import recognise
 from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
@@ -230,6 +238,34 @@ def test_manifest_example_is_the_shipped_one():
     keys |= {f'….{key}' for key in (*told['onnx'], *told['inputs'][0])}
     keys |= set(told) - {'preprocessing', 'decoder'} | {'build'}
     assert {cell.strip('`') for cell, *_ in rows(section(MANIFEST, 'Schema 1'))} == keys
+
+
+def keys_of(record):
+    return {field.name for field in dataclasses.fields(record)}
+
+
+def records_in(kind):
+    """Return the dataclasses that a type is made of."""
+    if dataclasses.is_dataclass(kind):
+        return {kind}
+    return set().union(*map(records_in, typing.get_args(kind)))
+
+
+def test_every_key_that_a_manifest_may_have_is_described():
+    told = {cell.strip('`') for cell, *_ in rows(section(MANIFEST, 'Schema 1'))}
+    keys = {'schema'} | keys_of(Manifest) - {'preprocessing', 'decoder'}
+    keys |= {f'preprocessing.{key}' for key in keys_of(Preprocessing)}
+    keys |= {f'decoder.{key}' for key in keys_of(DecoderSpec)}
+    keys |= {f'….{key}' for key in keys_of(FileIdentity) | keys_of(TensorSpec)}
+    assert told == keys
+    told = {cell.strip('`'): allowed for cell, _, allowed, _ in rows(section(MANIFEST, 'Build'))}
+    keys = keys_of(BuildRecord) - {'precision'}
+    assert set(told) == keys | {f'precision.{key}' for key in keys_of(PrecisionRecord)}
+    inner = {key: records_in(typing.get_type_hints(BuildRecord)[key]) for key in keys}
+    assert sum(map(bool, inner.values())) > 5
+    for key, records in inner.items():
+        for record in records:
+            assert keys_of(record) <= set(codes(told[key])), key
 
 
 def test_manifest_build_section():
