@@ -48,8 +48,8 @@ from trt_perception.tools.running import tool_parser
 
 __all__ = ['BenchmarkReport', 'main']
 
-# More bytes than caches hold, as a rule, and an image in flight is not the next one.
 _PROVIDERS: Final = {'cpu': CPU, 'cuda': 'CUDAExecutionProvider'}
+# More bytes than caches hold, as a rule, and an image in flight is not the next one.
 _IMAGES: Final = 8
 # A measurement's, unless the number of frames or of seconds was given.
 _SECONDS: Final = 10.0

@@ -30,6 +30,7 @@ from trt_perception.building.options.option_types import Texts
 from trt_perception.building.options.option_types import Triple
 from trt_perception.building.options.option_types import option
 from trt_perception.building.options.values import ShapeProfile
+from trt_perception.images.letterbox import ResizeMode
 from trt_perception.model.build_record import QUANTISED
 from trt_perception.model.build_record import Precision
 from trt_perception.model.decoder_spec import DECODERS
@@ -175,7 +176,7 @@ class BuildOptions(pydantic.BaseModel):
         "Width and height of the network's input (default: from the ONNX file).",
         metavar='WxH',
     )
-    resize: Literal['letterbox', 'letterbox_top_left', 'stretch'] | None = option(
+    resize: ResizeMode | None = option(
         'model', 'How an image is fitted into the input (default: letterbox).'
     )
     antialias: bool | None = option(
