@@ -103,6 +103,8 @@ def test_an_image_that_is_not_contiguous(model, images):
 def test_what_is_no_bgr_image_is_refused(model, image):
     with pytest.raises(ValueError, match=r'uint8 array \(height, width, 3\)'):
         model([image])
+    with pytest.raises(ValueError, match=r'uint8 array \(height, width, 3\)'):
+        model(image)
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,9 @@ class Model:
         given = {key: value for key, value in changes.items() if value is not None}
         config = DetectorConfig.from_values({**self._values, **given})
         thresholds = config.thresholds(self.class_names)
-        one = isinstance(images, np.ndarray) and images.ndim < 4
+        one = not isinstance(images, Sequence) or isinstance(images, str)  # cv2.imread's None, too
+        if isinstance(images, np.ndarray):
+            one = images.ndim < 4
         frames = [_frame(image) for image in ([images] if one else list(images))]
         with self._lock:
             if self._closed:

@@ -112,6 +112,12 @@ class DetectorNode(LifecycleNode):
         self._fault_signal = self.create_guard_condition(self._on_fault_signal)
         if self.config.autostart:
             self._autostart_timer = steady_timer(self, 0.0, self._autostart)
+        else:
+            name = self.get_fully_qualified_name()
+            self.get_logger().info(
+                f'unconfigured, as autostart is false: ros2 lifecycle set {name} configure, '
+                'then activate'
+            )
 
     @property
     def config(self) -> DetectorConfig:
