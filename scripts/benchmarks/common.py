@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import rclpy
 from ament_index_python.packages import get_package_share_directory
 from rclpy.node import Node
@@ -25,6 +26,22 @@ WIDTH, HEIGHT = 1920, 1080
 SHARE = Path(get_package_share_directory('trt_perception'))
 
 
+# Each image begins with its number, and bears it in bytes all over: a prime's remainder, so that
+# those of images that follow each other, in whatever memory, differ.
+NUMBER_BYTES = 8
+SAMPLES = slice(2**16 - 1, None, 2**16)
+SAMPLE_VALUES = 251
+
+
+def number_of(pixels):
+    """Return the number of a camera's image; raises ValueError where a sample has another."""
+    number = int.from_bytes(pixels[:NUMBER_BYTES].tobytes(), 'little')
+    samples = pixels[SAMPLES]
+    if not samples.size or (samples != number % SAMPLE_VALUES).any():
+        raise ValueError(f'image {number} has samples of others: {set(samples.tolist())}')
+    return number
+
+
 def launch_environment():
     """Return the variables that detect.launch.py sets for the detector."""
     return transport_environment(str(SHARE / 'config' / 'fastdds_large_images.xml'))
@@ -36,7 +53,7 @@ def quality(reliability):
 
 
 def run_camera(rate_hz, reliability, topics=('image',)):
-    """Publish 1080p bgr8 images until the process is ended, on one topic after the other.
+    """Publish numbered 1080p bgr8 images until the process is ended, on one topic after the other.
 
     Args:
         rate_hz: of each topic.
@@ -50,8 +67,13 @@ def run_camera(rate_hz, reliability, topics=('image',)):
     )
     message = Image(height=HEIGHT, width=WIDTH, encoding='bgr8', step=3 * WIDTH)
     message.data = array.array('B', os.urandom(3 * WIDTH * HEIGHT))
+    pixels = np.frombuffer(message.data, np.uint8)
+    numbers = itertools.count(1)
 
     def publish():
+        number = next(numbers)
+        pixels[:NUMBER_BYTES] = np.frombuffer(number.to_bytes(NUMBER_BYTES, 'little'), np.uint8)
+        pixels[SAMPLES] = number % SAMPLE_VALUES
         message.header.stamp = node.get_clock().now().to_msg()
         next(publishers).publish(message)
 

@@ -1,10 +1,13 @@
 """CPU time per 1080p frame: the node with an empty pipeline, against a bare subscriber.
 
-The empty pipeline copies the pixels and returns ten fixed boxes, which the node publishes; the
-bare subscriber only copies the pixels. The difference is what the node adds to receiving an image.
+The empty pipeline compares samples of the pixels with what the camera sent and returns ten fixed
+boxes, which the node publishes; the bare subscriber of rclpy only copies the pixels.
 Both use the transport and allocator settings of detect.launch.py unless --default-transport is
 given. They run at the same time and take turns, a frame each, so that what else the machine does
 falls on both; the figure is the median ratio of the rounds.
+
+A second figure is what the node's own threads cost: their CPU clocks, less what passes within the
+middleware's wait and take, where the interpreter's lock is free. (rclpy's take keeps the lock.)
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import contextlib
 import json
 import statistics
 import sys
+import threading
 import time
 
 import gate
@@ -23,10 +27,12 @@ from common import HEIGHT
 from common import WIDTH
 from common import Child
 from common import launch_environment
+from common import number_of
 from common import quality
 from common import run_camera
 from common import save
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from sensor_msgs.msg import Image
@@ -38,37 +44,82 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.ros.detector_node import DetectorNode
+from trt_perception.ros.intake import rcl
 
 WARM_UP = 30
 BARE_TOPIC = 'image_bare'
 
 
 class Meter:
-    """Takes the process's CPU time once a frame, and knows when enough frames have come."""
+    """Takes CPU times once a frame, and knows when enough frames have come."""
 
     def __init__(self, frames):
         self._frames = frames
         self._seen = 0
         self.finished = False
+        self.results = {}
 
     def frame(self):
         self._seen += 1
         if self._seen == WARM_UP:
-            self._cpu, self._wall = time.process_time(), time.perf_counter()
+            self._begun = self._clocks()
         if self._seen == WARM_UP + self._frames:
+            spent = {name: at - self._begun.get(name, 0) for name, at in self._clocks().items()}
+            self.results = {'rate_hz': self._frames / spent.pop('wall')}
+            for name, seconds in spent.items():
+                self.results[f'{name}_ms'] = 1e3 * seconds / self._frames
             self.finished = True
-            self.cpu_ms = 1e3 * (time.process_time() - self._cpu) / self._frames
-            self.rate_hz = self._frames / (time.perf_counter() - self._wall)
+
+    def _clocks(self):
+        return {'cpu': time.process_time(), 'wall': time.perf_counter()}
+
+
+# What the node's threads are called, and what they are here.
+THREADS = {'MainThread': 'executor', 'intake': 'intake', 'detector': 'worker'}
+
+
+class ThreadMeter(Meter):
+    """Takes the CPU clocks of the node's threads, too, less what passes in wait and take."""
+
+    def __init__(self, frames):
+        super().__init__(frames)
+        self._away_s = {}
+        _rclpy.WaitSet.wait = self._left_out(_rclpy.WaitSet.wait)
+        slow = rcl.load().slow
+        for name in ('rcl_wait', 'rcl_take_serialized_message'):
+            setattr(slow, name, self._left_out(getattr(slow, name)))
+
+    def _left_out(self, call):
+        """Return the call, with the CPU time that its thread spends in it noted."""
+
+        def timed(*args):
+            begun = time.thread_time()
+            try:
+                return call(*args)
+            finally:
+                name = threading.current_thread().name
+                self._away_s[name] = self._away_s.get(name, 0.0) + time.thread_time() - begun
+
+        return timed
+
+    def _clocks(self):
+        clocks = super()._clocks()
+        for thread in threading.enumerate():
+            if thread.name in THREADS:
+                clock = time.pthread_getcpuclockid(thread.ident)
+                spent = time.clock_gettime(clock) - self._away_s.get(thread.name, 0.0)
+                clocks[THREADS[thread.name]] = spent
+        return clocks
 
 
 class EmptyPipeline:
-    """Copies the pixels and returns ten fixed boxes."""
+    """Looks at samples of the pixels and returns ten fixed boxes."""
 
     depth = 1
 
     def __init__(self, meter):
         self._meter = meter
-        self._buffer = np.empty(3 * WIDTH * HEIGHT, np.uint8)
+        self._number = 0
         tensors = (
             TensorSpec('images', (1, 3, 640, 640), 'float32'),
             TensorSpec('output0', (1, 84, 8400), 'float32'),
@@ -84,7 +135,12 @@ class EmptyPipeline:
         )
 
     def enqueue(self, slot, frame, thresholds):
-        self._buffer[: frame.data.size] = frame.data
+        if frame.width != WIDTH:
+            return  # the warm-up
+        number = number_of(frame.data)
+        if number <= self._number:
+            raise ValueError(f'image {number} came after {self._number}')
+        self._number = number
 
     def done(self, slot):
         return True
@@ -97,20 +153,23 @@ class EmptyPipeline:
         pass
 
 
-def run_node(frames):
-    """Run the real node with the empty pipeline; print its CPU time per frame."""
+def run_node(frames, intake):
+    """Run the real node with the empty pipeline; print its CPU times per frame."""
     rclpy.init()
-    meter = Meter(frames)
+    meter = ThreadMeter(frames)
     node = DetectorNode(
         open_pipeline=lambda config: EmptyPipeline(meter),
-        parameter_overrides=[Parameter('autostart', value=True)],
+        parameter_overrides=[
+            Parameter('autostart', value=True),
+            Parameter('image_intake', value=intake),
+        ],
     )
     executor = SingleThreadedExecutor()
     executor.add_node(node)
     while not meter.finished:
         executor.spin_once()
     node.close()
-    print(json.dumps({'cpu_ms': meter.cpu_ms, 'rate_hz': meter.rate_hz}), flush=True)
+    print(json.dumps(meter.results), flush=True)
     rclpy.shutdown()
 
 
@@ -132,7 +191,7 @@ def run_bare(frames):
     while not meter.finished:
         executor.spin_once()
     node.destroy_node()
-    print(json.dumps({'cpu_ms': meter.cpu_ms, 'rate_hz': meter.rate_hz}), flush=True)
+    print(json.dumps(meter.results), flush=True)
     rclpy.shutdown()
 
 
@@ -144,13 +203,18 @@ def main():
     parser.add_argument(
         '--default-transport', action='store_true', help='without profile and allocator settings'
     )
+    parser.add_argument(
+        '--intake', choices=['auto', 'rclpy'], default='auto', help="the node's image_intake"
+    )
     gate.add_option(parser)
     parser.add_argument('--role', choices=['camera', 'node', 'bare'], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.role == 'camera':
         run_camera(options.rate, 'reliable', ('image', BARE_TOPIC))
-    elif options.role:
-        {'node': run_node, 'bare': run_bare}[options.role](options.frames)
+    elif options.role == 'node':
+        run_node(options.frames, options.intake)
+    elif options.role == 'bare':
+        run_bare(options.frames)
     else:
         return compare(options)
     return 0
@@ -169,6 +233,7 @@ def compare(options):
                     role: stack.enter_context(
                         Child(
                             *(__file__, '--role', role, '--frames', options.frames),
+                            *('--intake', options.intake),
                             environment=environment,
                         )
                     )
@@ -180,15 +245,28 @@ def compare(options):
             ratios.append(node / bare)
             print(
                 f'round {index + 1}/{options.rounds}: node {node:.2f} ms, bare {bare:.2f} ms, '
-                f'ratio {ratios[-1]:.2f}'
+                f'ratio {ratios[-1]:.2f}; {threads_of(figures["node"][-1:])}'
             )
     ratio = statistics.median(ratios)
+    print(f'threads of the node, medians: {threads_of(figures["node"])}')
     save('frame_path', {'figures': figures, 'ratio': ratio, 'transport': environment})
-    if options.default_transport:
+    if options.default_transport or options.intake == 'rclpy':
         print(f'CPU time per 1080p frame, node / bare subscriber: median {ratio:.3f}')
         return 0  # another figure than the baseline's
     name = 'CPU time, node / bare subscriber'
     return gate.gate('frame_path', {name: ratio}, store=options.store_baseline)
+
+
+def threads_of(rounds):
+    """Return what a node's threads cost without wait and take, in words: medians of rounds."""
+    intake, worker, executor = (
+        statistics.median(figures.get(f'{name}_ms', 0.0) for figures in rounds)
+        for name in ('intake', 'worker', 'executor')
+    )
+    return (
+        f'intake and worker {intake + worker:.2f} ms ({intake:.2f} + {worker:.2f}), '
+        f'executor {executor:.2f} ms'
+    )
 
 
 if __name__ == '__main__':
