@@ -23,6 +23,7 @@ NAMES = {
     'engine_path', 'device_id', 'pipeline_depth', 'use_cuda_graph', 'cpu_threads',
     'confidence_threshold',
     'iou_threshold', 'max_detections', 'class_filter', 'class_agnostic_nms', 'image_transport',
+    'image_intake',
     'image_qos.reliability', 'image_qos.depth', 'debug_image.max_rate_hz',
     'diagnostics_period_s', 'autostart', 'model.input_size', 'model.resize',
     'model.antialias', 'model.pad_value', 'model.color_order', 'model.scale', 'model.mean',

@@ -148,6 +148,12 @@ class DetectorConfig:
         'sensor_msgs/CompressedImage on <image>/compressed.',
         choices=('raw', 'compressed'),
     )
+    image_intake: str = _parameter(
+        'auto',
+        'auto takes images in a thread of its own, without the lock of the Python interpreter; '
+        'rclpy takes them in the executor, as other Python nodes do, for twice the CPU.',
+        choices=('auto', 'rclpy'),
+    )
     image_qos_reliability: str = _parameter(
         'auto',
         'auto starts reliable and turns best effort when it meets a best-effort camera.',

@@ -15,7 +15,9 @@ from graph import picture_of
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
+from raw_messages import swapped
 from rclpy.qos import QoSProfile
+from rclpy.serialization import serialize_message
 from reference_images import ENCODINGS
 from sensor_msgs.msg import CompressedImage
 from tiny_model import expected_detections
@@ -222,6 +224,30 @@ def test_raw_frames_over_dds(client, model, start_detector):
     right, dropped = send_each(node, node.camera, map(message_of, cases), picture_of(COLOR))
     assert right == len(cases)
     assert dropped == {'unknown_encoding', 'bad_size', 'odd_size', 'bad_step', 'bad_length'}
+
+
+def test_rubbish_and_both_byte_orders_over_dds(client, model, start_detector):
+    detector = start_detector({'engine_path': str(model), 'autostart': True})
+    detector.connect()
+    picture = picture_of(COLOR)
+    expected = found_in(detector.ask(picture))
+    before = detector.settled_counts()
+    assert expected
+    whole = serialize_message(picture)
+    rubbish = [b'\0\1\0\0', b'rubbish' * 1000, whole[:-5], b'\0\3' + whole[2:]]
+    for number, content in enumerate(rubbish, 1):
+        detector.camera.publish(content)
+        detector.wait_for_status(
+            lambda _, values: values.get('dropped: bad_message') == str(number),  # noqa: B023
+            'the rubbish counted',
+        )
+        # The next one is answered, in either byte order.
+        for good in (picture, swapped(picture)):
+            assert found_in(detector.ask(good)) == expected
+    after = detector.settled_counts()
+    assert after['dropped']['bad_message'] == len(rubbish)
+    assert after['received'] - before['received'] == 3 * len(rubbish)
+    detector.program.wait_for_output('image dropped (bad_message)')
 
 
 @pytest.mark.timeout(200)

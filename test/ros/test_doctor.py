@@ -190,7 +190,9 @@ def test_what_a_detector_says(active):
         found = findings('--seconds', '1')
         return found if all(place in found for place in places) else None
 
-    assert active.client.spin_until(both, 'camera and detector')[places[0]]['level'] == 'red'
+    found = active.client.spin_until(both, 'camera and detector')
+    assert found[places[0]]['level'] == 'red'
+    assert found['cameras', 'image intake']['level'] == 'green'
 
 
 def test_it_is_installed():

@@ -5,8 +5,10 @@ import signal
 import pytest
 import scripted_node
 from graph import HANDSHAKE
+from graph import Detector
 from graph import counts_of
 from graph import order
+from programs import script
 from rclpy.duration import Duration
 from rclpy.lifecycle import LifecycleNode
 from rclpy.qos import QoSProfile
@@ -17,6 +19,16 @@ from trt_perception.config import DetectorConfig
 from trt_perception.ros.image_input import ImageInput
 
 pytest_plugins = ['graph_fixtures']
+
+
+@pytest.fixture(scope='module', params=['auto', 'rclpy'])
+def _scripted(client, request):
+    """One node for all tests, and another that takes its images through rclpy."""
+    detector = Detector(
+        client, {'image_intake': request.param}, command=script('scripted_node.py')
+    )
+    yield detector
+    detector.close()
 
 
 def balance(counts):
@@ -186,7 +198,8 @@ def received(client):
     node = LifecycleNode('image_input_test', context=client.context, cli_args=remap)
     client.add(node)
     images = []
-    image_input = ImageInput(node, DetectorConfig(), images.append)
+    # The intake would take them as they come, however the test's own thread is held up.
+    image_input = ImageInput(node, DetectorConfig(image_intake='rclpy'), images.append)
     yield image_input, images
     image_input.close()
     image_input.close()

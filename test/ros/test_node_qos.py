@@ -30,10 +30,10 @@ def reliability(detector):
     return values['image reliability']
 
 
-@pytest.fixture(scope='module')
-def adjustable(client, model):
+@pytest.fixture(scope='module', params=['auto', 'rclpy'])
+def adjustable(client, model, request):
     """One detector without a camera, for tests that set its parameters themselves."""
-    detector = Detector(client, {'engine_path': str(model)})
+    detector = Detector(client, {'engine_path': str(model), 'image_intake': request.param})
     detector.destroy_camera()
     yield detector
     detector.close()

@@ -21,9 +21,9 @@ from trt_perception.files import atomic_files
 from trt_perception.files import cache
 from trt_perception.gpu import bindings
 from trt_perception.pipelines import host
-from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.detector_program import main
 from trt_perception.ros.health import NodeHealth
+from trt_perception.ros.intake import subscriptions
 from trt_perception.ros.outputs import DetectorOutputs
 from trt_perception.stages.onnx_runtime import OnnxModel
 from trt_perception.stages.tensorrt_runtime import TensorRtEngine
@@ -150,11 +150,13 @@ def install():
         threading.Thread.start,
         raises(RuntimeError("can't start new thread")),
     )
-    DetectorNode.create_subscription = during(
+    middleware = subscriptions._rclpy
+    subscribe = during(
         'no subscription',
-        DetectorNode.create_subscription,
+        middleware.Subscription,
         raises(RuntimeError('failed to create subscription')),
     )
+    subscriptions._rclpy = Over(middleware, Subscription=subscribe)
     Detector._next_job = during('worker thread dies', Detector._next_job, lambda self: None)
 
     real_check = NodeHealth._check
@@ -162,7 +164,7 @@ def install():
     def lose(self):
         if not getattr(self, 'lost', False):
             self.lost = True
-            self._node.destroy_subscription(self._active[1]._subscription)
+            self._active[1]._subscription.close()
         real_check(self)
 
     NodeHealth._check = during('subscription lost', real_check, lose)

@@ -15,6 +15,8 @@ class DeliveryCounter:
     that crashed matches until its lease has expired, 20 s with Fast DDS, so that it and the one
     that takes its place are several for so long.
 
+    One thread at a time counts, any may ask.
+
     Non-guarantee: images lost before the first or after the last one that arrived may go unseen.
     """
 
@@ -29,8 +31,14 @@ class DeliveryCounter:
         """Images that never arrived; None while several publishers mix their sequence numbers."""
         return None if self._several else max(self._gaps, self._lost)
 
-    def received(self, sequence_number: int) -> None:
-        """Take the publisher's sequence number of an image that arrived."""
+    def received(self, sequence_number: int | None) -> None:
+        """Take the publisher's sequence number of an image that arrived.
+
+        None where it is not known: it is taken for the one that was to come.
+        """
+        if sequence_number is None:
+            self._last = None if self._last is None else self._last + 1
+            return
         if self._last is not None and not self._several and sequence_number > self._last:
             self._gaps += sequence_number - self._last - 1
         # A smaller number is a publisher that started again.

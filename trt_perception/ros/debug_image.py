@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import struct
 import threading
 import time
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
+from builtin_interfaces.msg import Time
 from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.lifecycle import LifecycleNode
 from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
-from rclpy.serialization import serialize_message
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 
 from trt_perception.detections import Detections
 from trt_perception.images.drawing import draw_detections
 from trt_perception.images.frame import Frame
+from trt_perception.ros.intake.cdr import HeaderView
 from trt_perception.ros.log import log_text
 from trt_perception.ros.unlocked_publish import publish_unlocked
+from trt_perception.ros.unlocked_publish import serialize_with_room
 from trt_perception.stages.host_preprocess import bgr_image
 
 __all__ = ['NO_EVENTS', 'DebugImage']
@@ -54,10 +56,10 @@ class DebugImage:
         self._class_names = class_names
         # One lock for these; whoever changes them notifies.
         self._changed = threading.Condition()
-        self._newest: tuple[Header, Frame, Detections] | None = None
+        self._newest: tuple[Header | HeaderView, Frame, Detections] | None = None
         self._closed = False
         # Of the thread alone: the serialised message, used again while its size stays.
-        self._message = np.empty(0, np.uint8)
+        self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
         self._publisher: Publisher | None = None
         self._thread: threading.Thread | None = None
         if max_rate_hz > 0:
@@ -73,7 +75,7 @@ class DebugImage:
                 raise
             self._thread = thread
 
-    def offer(self, header: Header, frame: Frame, detections: Detections) -> None:
+    def offer(self, header: Header | HeaderView, frame: Frame, detections: Detections) -> None:
         """Leave the newest result; from any thread. Keeps the frame only while somebody looks."""
         if self._publisher is None or not self._publisher.get_subscription_count():
             return
@@ -109,7 +111,7 @@ class DebugImage:
                 self._report(error)
             del newest  # the wait for the next one may be long
 
-    def _take(self, due_s: float) -> tuple[Header, Frame, Detections] | None:
+    def _take(self, due_s: float) -> tuple[Header | HeaderView, Frame, Detections] | None:
         """Wait for the newest result, until it may be drawn; None: closed."""
         with self._changed:
             while not self._closed:
@@ -123,17 +125,16 @@ class DebugImage:
                     return newest
         return None
 
-    def _draw(self, header: Header, frame: Frame, detections: Detections) -> None:
+    def _draw(self, header: Header | HeaderView, frame: Frame, detections: Detections) -> None:
         """Draw into the serialised message, where the pixels stand last."""
-        empty = Image(header=header, height=frame.height, width=frame.width, encoding='bgr8')
+        stamp = Time(sec=header.stamp.sec, nanosec=header.stamp.nanosec)
+        written = Header(stamp=stamp, frame_id=header.frame_id)
+        empty = Image(header=written, height=frame.height, width=frame.width, encoding='bgr8')
         empty.step = 3 * frame.width
-        pixels = empty.step * frame.height
-        start = serialize_message(empty)[:-4] + struct.pack('=I', pixels)
-        size = len(start) + pixels
-        if self._message.size != size:
-            self._message = np.empty(size, np.uint8)
-        self._message[: len(start)] = np.frombuffer(start, np.uint8)
-        bgr = self._message[len(start) :].reshape(frame.height, frame.width, 3)
+        self._message, pixels = serialize_with_room(
+            empty, empty.step * frame.height, self._message
+        )
+        bgr = pixels.reshape(frame.height, frame.width, 3)
         draw_detections(bgr_image(frame, out=bgr), detections, self._class_names)
 
     def _report(self, error: Exception) -> None:

@@ -170,7 +170,9 @@ class DetectorNode(LifecycleNode):
         self._detector.start()
         self._input = ImageInput(self, self.config, self._detector.submit)
         self._health.watch(self._detector, self._input, self._frame_s)
-        self.get_logger().info(f'active: waiting for images on {self._input.topic}')
+        self.get_logger().info(
+            f'active: waiting for images on {self._input.topic}, taken {self._input.way}'
+        )
         return super().on_activate(state)
 
     @_logged(on_failure=TransitionCallbackReturn.ERROR)

@@ -23,7 +23,7 @@ __all__ = ['main']
 _EXAMPLES: Final = """\
 Everything is a parameter (docs/parameters.md), given behind --ros-args:
   detector_node --ros-args -p engine_path:=model.onnx -p autostart:=true
-  detector_node --ros-args --params-file my.yaml -r image:=/front/image_raw
+  detector_node --ros-args --params-file my.yaml -r image:=/front/image_raw -p autostart:=true
 
 exit codes: 0 ended by a signal, 1 the GPU was lost, 2 wrong parameters or usage
 """

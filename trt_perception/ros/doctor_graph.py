@@ -34,6 +34,8 @@ from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.monitoring.rates import EvenRate
 from trt_perception.plain_text import plain
+from trt_perception.ros.intake.intake import check_intake
+from trt_perception.ros.intake.rcl import RclError
 from trt_perception.ros.same_name import nodes_of_one_name
 
 __all__ = ['check_graph', 'main']
@@ -72,6 +74,7 @@ def check_graph(image_topic: str, seconds: float, segment_bytes: int) -> list[Fi
         listeners = _listen(node, executor, wanted, seconds)
         cameras = [listener.camera() for listener in listeners.values()]
         same_names = nodes_of_one_name(node, {*_TYPES, 'vision_msgs/msg/Detection2DArray'})
+        intake = _intake(context)
         node.destroy_node()
     finally:
         rclpy.shutdown(context=context)
@@ -82,7 +85,19 @@ def check_graph(image_topic: str, seconds: float, segment_bytes: int) -> list[Fi
         profile_fix=f'in the shells of camera and detector: {export_profile(os.environ)}',
         encodings=list(PIXEL_FORMATS),
     )
-    return [*findings, *_same_names(same_names), *_detectors(statuses.values())]
+    return [intake, *findings, *_same_names(same_names), *_detectors(statuses.values())]
+
+
+def _intake(context: rclpy.Context) -> Finding:
+    """Return who takes the images of a detector here: `image_intake`, where it is `auto`."""
+    try:
+        check_intake(context)
+    except RclError as error:
+        found = f'rclpy takes the images, for twice the CPU: {error}'
+        fix = 'nothing, if the CPU suffices; else report it, with the versions of ROS 2'
+        return Finding('cameras', 'image intake', 'yellow', found, fix)
+    found = 'a thread of its own takes the images, through the C interface of ROS 2'
+    return Finding('cameras', 'image intake', 'green', found)
 
 
 def _listen(

@@ -34,6 +34,7 @@ from trt_perception.ros.debug_image import NO_EVENTS
 from trt_perception.ros.diagnostics import Health
 from trt_perception.ros.diagnostics import diagnostics_message
 from trt_perception.ros.image_input import ImageInput
+from trt_perception.ros.intake.cdr import StampView
 from trt_perception.ros.log import NodeLog
 from trt_perception.ros.log import log_text
 from trt_perception.ros.same_name import same_name
@@ -174,7 +175,7 @@ class NodeHealth:
         change = self.engine.change() if self.engine is not None else ''
         return [note for note in (change, self._age.note(now_s), *self._log.shown) if note]
 
-    def published(self, stamp: Time) -> None:
+    def published(self, stamp: Time | StampView) -> None:
         """Take the stamp of an image whose detections are out; from the worker."""
         # Not by rclpy's Time, which refuses a negative stamp: a camera may send any.
         self._age.take(

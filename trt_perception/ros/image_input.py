@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 from typing import Final
 
-from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.lifecycle import LifecycleNode
 from rclpy.qos import QoSCompatibility
 from rclpy.qos import QoSPolicyKind
 from rclpy.qos import QoSProfile
 from rclpy.qos import ReliabilityPolicy
 from rclpy.qos import qos_check_compatible
-from rclpy.subscription import Subscription
 from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
 
@@ -23,6 +22,11 @@ from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.monitoring.transport import how_to_start
 from trt_perception.monitoring.transport import images_elsewhere
 from trt_perception.monitoring.watch import CameraState
+from trt_perception.ros.intake.buffers import MessageBuffers
+from trt_perception.ros.intake.rcl import RclError
+from trt_perception.ros.intake.subscriptions import ImageSubscription
+from trt_perception.ros.intake.subscriptions import IntakeSubscription
+from trt_perception.ros.intake.subscriptions import TypedSubscription
 from trt_perception.ros.log import log_text
 
 __all__ = ['ImageInput']
@@ -41,7 +45,8 @@ class ImageInput:
     Args:
         node: subscribes on it.
         config: transport and QoS.
-        receive: called with each message, in the executor's thread.
+        receive: called with each message: an Arrived, in the intake's thread, or rclpy's object,
+            in the executor's, where rclpy takes the images. Must not wait.
 
     Attributes:
         topic: its resolved name.
@@ -55,14 +60,24 @@ class ImageInput:
         self._config = config
         self._receive = receive
         self._delivery = DeliveryCounter()
+        self._buffers = MessageBuffers()
+        self._typed = config.image_intake == 'rclpy'
         self._quiet_until_s = 0.0
         compressed = config.image_transport == 'compressed'
-        self._kind = CompressedImage if compressed else Image
+        self._kind: Any = CompressedImage if compressed else Image
         # The remapping of `image` must hold for its compressed sibling, too.
         self.topic = node.resolve_topic_name('image') + ('/compressed' if compressed else '')
         asked = config.image_qos_reliability
         self.reliability = 'best_effort' if asked == 'best_effort' else 'reliable'
-        self._subscription: Subscription | None = self._subscribe()
+        # The middleware's word may come in the intake's thread, which must not end itself.
+        self._unfit: Any = None
+        self._unfit_signal = node.create_guard_condition(self._on_unfit_signal)
+        self._subscription: ImageSubscription | None = None
+        try:
+            self._subscription = self._subscribe()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def not_delivered(self) -> int | None:
@@ -71,6 +86,11 @@ class ImageInput:
         None while several cameras publish, whose counts mix.
         """
         return self._delivery.not_delivered
+
+    @property
+    def way(self) -> str:
+        """Who takes the images, in words."""
+        return 'through rclpy' if self._typed else 'by a thread of its own'
 
     def look(self) -> CameraState:
         """Return what the graph knows of the cameras on the topic; for when nothing arrives."""
@@ -89,38 +109,65 @@ class ImageInput:
 
     def restore(self) -> bool:
         """Subscribe again where the subscription is lost; return whether it was."""
-        if self._subscription is None or self._subscription in self._node.subscriptions:
+        if self._subscription is None or not self._subscription.lost:
             return False
+        self._subscription.close()
         self._subscription = self._subscribe()
         return True
 
     def close(self) -> None:
         """Destroy the subscription; no message arrives afterwards. May be called again."""
-        if self._subscription is not None:
-            self._node.destroy_subscription(self._subscription)
-            self._subscription = None
+        self._unsubscribe()
+        self._node.destroy_guard_condition(self._unfit_signal)
+        self._buffers.close()
 
-    def _subscribe(self) -> Subscription:
-        heard: Any = self._on_message  # Jazzy's types know of no callback with info
-        return self._node.create_subscription(
+    def _unsubscribe(self) -> None:
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            subscription.close()
+        self._unfit = None  # the new one has not met that camera
+
+    def _subscribe(self) -> ImageSubscription:
+        arguments = (
+            self._node,
             self._kind,
             self.topic,
-            heard,
             self._qos(),
-            event_callbacks=SubscriptionEventCallbacks(
-                incompatible_qos=self._on_incompatible_qos,
-                message_lost=self._on_message_lost,
-                matched=self._on_matched,
-            ),
+            self._on_message,
+            {
+                'incompatible_qos': self._on_incompatible_qos,
+                'message_lost': self._on_message_lost,
+                'matched': self._on_matched,
+            },
         )
+        if not self._typed:
+            try:
+                return IntakeSubscription(*arguments, self._buffers, self._on_fault)
+            except RclError as error:
+                self._fall_back(error)
+        return TypedSubscription(*arguments)
 
     def _qos(self) -> QoSProfile:
         reliability = ReliabilityPolicy[self.reliability.upper()]
         return QoSProfile(depth=self._config.image_qos_depth, reliability=reliability)
 
-    def _on_message(self, message: Any, info: dict[str, int]) -> None:
-        self._delivery.received(info['publication_sequence_number'])
+    def _on_message(self, message: Any, sequence_number: int | None) -> None:
+        self._delivery.received(sequence_number)
         self._receive(message)
+
+    def _on_fault(self, error: BaseException) -> None:
+        """Take what ended the intake's thread, from it; the watch subscribes again."""
+        if isinstance(error, RclError):
+            self._fall_back(error)
+        else:
+            trace = ''.join(traceback.format_exception(error))
+            self._node.get_logger().error(log_text(f'the intake of images ended\n{trace}'))
+
+    def _fall_back(self, error: RclError) -> None:
+        self._typed = True
+        self._node.get_logger().warning(
+            log_text(f'images are taken through rclpy, which costs twice the CPU: {error}')
+        )
 
     def _on_message_lost(self, event: Any) -> None:
         self._delivery.lost(event.total_count_change)
@@ -131,6 +178,14 @@ class ImageInput:
         self._delivery.publishers(event.current_count, changed=changed)
 
     def _on_incompatible_qos(self, event: Any) -> None:
+        self._unfit = event
+        self._unfit_signal.trigger()
+
+    def _on_unfit_signal(self) -> None:
+        """Adapt to a camera that does not fit, or log why its images do not arrive."""
+        event, self._unfit = self._unfit, None
+        if event is None or self._subscription is None:
+            return
         if (
             event.last_policy_kind == QoSPolicyKind.RELIABILITY
             and self._config.image_qos_reliability == 'auto'
@@ -139,7 +194,7 @@ class ImageInput:
             self._node.get_logger().info(
                 f'the camera on {self.topic} is best effort; subscribing best effort'
             )
-            self.close()
+            self._unsubscribe()
             self.reliability = 'best_effort'
             self._subscription = self._subscribe()
         elif (now_s := time.monotonic()) >= self._quiet_until_s:

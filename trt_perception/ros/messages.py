@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
 from typing import Final
 
 import numpy as np
-from sensor_msgs.msg import CompressedImage
-from sensor_msgs.msg import Image
-from std_msgs.msg import Header
+import numpy.typing as npt
 
 from trt_perception.errors import ImageError
 from trt_perception.images.compressed import decode_picture
@@ -17,6 +17,10 @@ from trt_perception.images.picture_files import frame_of
 from trt_perception.plain_text import Fault
 from trt_perception.plain_text import name_fault
 from trt_perception.plain_text import shown
+from trt_perception.ros.intake.buffers import MAX_MESSAGE_BYTES
+from trt_perception.ros.intake.cdr import read_compressed
+from trt_perception.ros.intake.cdr import read_image
+from trt_perception.ros.intake.intake import Arrived
 
 __all__ = ['frame_from_compressed', 'frame_from_image']
 
@@ -25,12 +29,16 @@ _MAX_FRAME_ID_BYTES: Final = 256
 _MAX_ENCODING_BYTES: Final = 64
 
 
-def frame_from_image(message: Image) -> Frame:
+def frame_from_image(message: Any) -> Frame:
     """View an Image's bytes as a Frame; what neither host nor GPU reads goes through cv_bridge.
 
+    Args:
+        message: an Image, or a serialised one, whose ``header`` is set.
+
     Raises:
-        ImageError: frame_id, size, step, length or encoding are wrong.
+        ImageError: it is not a message, or frame_id, size, step, length or encoding are wrong.
     """
+    message = _read(message, read_image)
     _check_frame_id(message.header)
     if message.encoding not in PIXEL_FORMATS:
         return _frame_by_cv_bridge(message)
@@ -44,7 +52,23 @@ def frame_from_image(message: Image) -> Frame:
     )
 
 
-def _check_frame_id(header: Header) -> None:
+def _read(message: Any, read: Callable[[npt.NDArray[np.uint8]], Any]) -> Any:
+    """Return the message of a serialised one, any other as it is."""
+    if not isinstance(message, Arrived):
+        return message
+    if message.lease is None:
+        raise ImageError(
+            'too_large',
+            "the camera's message",
+            f'{message.size} bytes',
+            expected=f'at most {MAX_MESSAGE_BYTES}, and memory for them',
+        )
+    view = read(message.data)
+    message.header = view.header
+    return view
+
+
+def _check_frame_id(header: Any) -> None:
     if fault := _text_fault(header.frame_id, _MAX_FRAME_ID_BYTES):
         raise ImageError(
             'bad_frame_id',
@@ -63,7 +87,7 @@ def _text_fault(text: str, most_bytes: int) -> Fault | None:
     return name_fault(text) if text else None
 
 
-def _frame_by_cv_bridge(message: Image) -> Frame:
+def _frame_by_cv_bridge(message: Any) -> Frame:
     if fault := _text_fault(message.encoding, _MAX_ENCODING_BYTES):
         raise ImageError('unknown_encoding', 'the image encoding', **fault)
     try:
@@ -87,12 +111,17 @@ def _frame_by_cv_bridge(message: Image) -> Frame:
     return frame_of(bgr)
 
 
-def frame_from_compressed(message: CompressedImage) -> Frame:
+def frame_from_compressed(message: Any) -> Frame:
     """Decode a JPEG or PNG into a bgr8 Frame.
 
+    Args:
+        message: a CompressedImage, or a serialised one, whose ``header`` is set.
+
     Raises:
-        ImageError: with the reason ``bad_frame_id``, ``not_decodable`` or ``too_large``.
+        ImageError: with the reason ``bad_message``, ``bad_frame_id``, ``not_decodable`` or
+            ``too_large``.
     """
+    message = _read(message, read_compressed)
     _check_frame_id(message.header)
     data = np.frombuffer(message.data, np.uint8) if len(message.data) else np.empty(0, np.uint8)
     try:

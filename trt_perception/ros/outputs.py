@@ -20,6 +20,7 @@ from trt_perception.detections import Detections
 from trt_perception.images.frame import Frame
 from trt_perception.ros.debug_image import NO_EVENTS
 from trt_perception.ros.debug_image import DebugImage
+from trt_perception.ros.intake.cdr import HeaderView
 from trt_perception.ros.log import log_text
 from trt_perception.ros.serialize import DetectionsSerializer
 from trt_perception.ros.serialize import LabelInfoSerializer
@@ -64,7 +65,7 @@ class DetectorOutputs:
             self.close()
             raise
 
-    def publish(self, header: Header, frame: Frame, detections: Detections) -> None:
+    def publish(self, header: Header | HeaderView, frame: Frame, detections: Detections) -> None:
         """Publish what was found in one image; from the worker."""
         assert self._detections is not None
         assert self._debug_image is not None

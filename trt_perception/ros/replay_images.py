@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import array
 import contextlib
 import json
 import sys
@@ -30,6 +29,8 @@ from trt_perception.ros.arguments import number_between
 from trt_perception.ros.log import log_text
 from trt_perception.ros.process import own_arguments
 from trt_perception.ros.process import run_node
+from trt_perception.ros.unlocked_publish import publish_unlocked
+from trt_perception.ros.unlocked_publish import serialize_with_room
 
 __all__ = ['main']
 
@@ -77,6 +78,7 @@ class ReplayImages(Node):
         self._options = options
         self._source = ImageSource(options.source, unreadable=self._on_unreadable)
         self._images = self._all_images()
+        self._memory: npt.NDArray[np.uint8] | None = None
         self._log: TextIO | None = None
         if options.log:
             with self._log_errors():
@@ -149,12 +151,15 @@ class ReplayImages(Node):
 
     def _publish_next(self) -> None:
         name, bgr = next(self._images)
-        message = self._message(bgr)
+        empty, encoded = self._encoded(bgr)
+        stamp = empty.header.stamp = self.get_clock().now().to_msg()
+        # Bytes, because rclpy would make Python objects of them first.
+        self._memory, data = serialize_with_room(empty, encoded.size, self._memory)
+        data[:] = encoded
         self._started = self._started or time.monotonic()
-        self._publisher.publish(message)
+        publish_unlocked(self._publisher, self._memory)
         self._sent += 1
         if self._log is not None:
-            stamp = message.header.stamp
             entry = {'name': name, 'stamp_ns': stamp.sec * 10**9 + stamp.nanosec}
             with self._log_errors():
                 self._log.write(json.dumps(entry) + '\n')
@@ -168,22 +173,20 @@ class ReplayImages(Node):
                 f'--log {self._options.log}', f'cannot be written: {error.strerror}'
             ) from error
 
-    def _message(self, bgr: npt.NDArray[np.uint8]) -> Any:
-        if self._options.encoding in _COMPRESSED:
-            suffix = '.jpg' if self._options.encoding == 'jpeg' else '.png'
-            message: Any = CompressedImage(format=self._options.encoding)
-            message.data = array.array('B', cv2.imencode(suffix, bgr)[1].tobytes())
+    def _encoded(self, bgr: npt.NDArray[np.uint8]) -> tuple[Any, npt.NDArray[np.uint8]]:
+        """Return an image's message without stamp and data, and the data."""
+        encoding = self._options.encoding
+        if encoding in _COMPRESSED:
+            message: Any = CompressedImage(format=encoding)
+            rows = cv2.imencode('.jpg' if encoding == 'jpeg' else '.png', bgr)[1]
         else:
-            encoding = self._options.encoding
             rows = encode_bgr(bgr, encoding)
             pixel_format = PIXEL_FORMATS[encoding]
             message = Image(encoding=encoding, step=rows.shape[1])
             message.width = rows.shape[1] // pixel_format.bytes_per_pixel
             message.height = pixel_format.height(rows.shape[0])
-            message.data = array.array('B', rows.tobytes())  # bytes would take rclpy's slow path
         message.header.frame_id = self._options.frame_id
-        message.header.stamp = self.get_clock().now().to_msg()
-        return message
+        return message, rows.reshape(-1)
 
 
 def _parser() -> argparse.ArgumentParser:

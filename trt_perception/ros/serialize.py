@@ -21,6 +21,7 @@ from builtin_interfaces.msg import Time
 from std_msgs.msg import Header
 
 from trt_perception.detections import Detections
+from trt_perception.ros.intake.cdr import HeaderView
 
 __all__ = ['DetectionsSerializer', 'LabelInfoSerializer']
 
@@ -52,7 +53,7 @@ class DetectionsSerializer:
         # before the stamp, and those between stamp and score.
         self._templates: dict[tuple[int, int], tuple[bytes, bytes]] = {}
 
-    def __call__(self, header: Header, detections: Detections) -> bytes:
+    def __call__(self, header: Header | HeaderView, detections: Detections) -> bytes:
         """Return the serialised message: source pixels, one hypothesis each, id empty."""
         if header.frame_id != self._frame_id:
             self._frame_id = header.frame_id

@@ -8,13 +8,17 @@ no service is answered and no image taken. The same call of rcl, made by ctypes,
 from __future__ import annotations
 
 import ctypes
+import struct
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 from rclpy.publisher import Publisher
+from rclpy.serialization import serialize_message
+from sensor_msgs.msg import CompressedImage
+from sensor_msgs.msg import Image
 
-__all__ = ['publish_unlocked']
+__all__ = ['publish_unlocked', 'serialize_with_room']
 
 
 class _Allocator(ctypes.Structure):
@@ -45,6 +49,26 @@ def _libraries() -> tuple[ctypes.CDLL, ctypes.CDLL]:
     )
     rcutils.rcutils_get_default_allocator.restype = _Allocator
     return rcl, rcutils
+
+
+def serialize_with_room(
+    empty: Image | CompressedImage, size: int, memory: npt.NDArray[np.uint8] | None = None
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+    """Serialise an image whose data are still to be written, without a Python object of them.
+
+    Args:
+        empty: has no data, which stand last in such messages.
+        size: bytes of the data.
+        memory: of an earlier message, which is used again if it fits.
+
+    Returns:
+        The serialised message, and a view of its data; both uint8, one-dimensional.
+    """
+    start = serialize_message(empty)[:-4] + struct.pack('=I', size)
+    if memory is None or memory.size != len(start) + size:
+        memory = np.empty(len(start) + size, np.uint8)
+    memory[: len(start)] = np.frombuffer(start, np.uint8)
+    return memory, memory[len(start) :]
 
 
 def publish_unlocked(publisher: Publisher, message: npt.NDArray[np.uint8]) -> None:

@@ -39,7 +39,7 @@ examples:
       --shapes 1x3x320x320:1x3x640x640:1x3x1280x1280
   ros2 run trt_perception build_engine --onnx yolo.onnx --runtime tensorrt_rtx \\
       --compute-capabilities 8.6 8.9 --json report.json
-  ros2 run trt_perception build_engine --config build.yaml --precision fp16
+  ros2 run trt_perception build_engine --config build.yaml --workspace-mib 4096
 
 Writes yolo.engine and yolo.engine.json, its manifest, next to the ONNX file; an engine that is
 there already is replaced once the new one is whole. Build on the machine that runs the engine:

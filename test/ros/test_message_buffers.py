@@ -1,0 +1,93 @@
+"""Memory for messages comes back when the last reader is gone, and is used again."""
+
+import gc
+import threading
+
+import numpy as np
+
+from trt_perception.ros.intake.buffers import MessageBuffers
+from trt_perception.ros.intake.buffers import PlainMemory
+
+
+class Counted(PlainMemory):
+    open = 0
+
+    def __init__(self, size):
+        super().__init__(size)
+        Counted.open += 1
+
+    def close(self):
+        Counted.open -= 1
+        super().close()
+
+
+def test_memory_is_lent_until_the_last_view_is_gone():
+    buffers = MessageBuffers()
+    lease = buffers.lend(1000)
+    place = lease.memory.pointer
+    view = lease.array()[10:20][::2].reshape(5, 1)
+    view[...] = 7
+    del lease
+    other = buffers.lend(1000)
+    assert other.memory.pointer != place
+    other.array()[:] = 9
+    assert view.ravel().tolist() == [7] * 5
+    del view
+    assert buffers.lend(1000).memory.pointer == place
+    assert buffers.count == 2
+
+
+def test_an_array_over_lent_memory_is_writable_and_in_place():
+    lease = MessageBuffers(front=256).lend(100)
+    assert lease.memory.size >= 356
+    array = lease.array()
+    assert array.ctypes.data == lease.memory.pointer
+    assert array.dtype == np.uint8
+    array[255:258] = 1, 2, 3
+    assert lease.array()[255:258].tolist() == [1, 2, 3]
+
+
+def test_smaller_memory_makes_room_for_larger():
+    buffers = MessageBuffers(Counted)
+    for size in (1000, 10**6, 1000, 3 * 10**6, 10):
+        assert buffers.lend(size).memory.size >= size
+    assert buffers.count == Counted.open == 1
+    buffers.close()
+    assert buffers.count == Counted.open == 0
+
+
+def test_what_is_lent_when_all_is_closed_is_freed_when_it_comes_back():
+    buffers = MessageBuffers(Counted)
+    kept, back = buffers.lend(), buffers.lend()
+    view = kept.array()[:4]
+    del kept, back
+    buffers.close()
+    assert buffers.count == Counted.open == 1
+    view[:] = 3
+    del view
+    assert buffers.count == Counted.open == 0
+    buffers.close()
+
+
+def test_readers_in_other_threads_and_rings_of_references():
+    buffers = MessageBuffers()
+    for number in range(200):
+        lease = buffers.lend(5000)
+        array = lease.array()
+        array[:] = number % 256
+
+        def read(array=array, number=number):
+            ring = [array]
+            ring.append(ring)  # only the garbage collection finds it
+            assert (array == number % 256).all()
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        del lease, array, read
+        reader.join()
+        del reader
+    gc.collect()
+    count = buffers.count
+    lent = [buffers.lend(5000) for _ in range(count)]
+    assert buffers.count == count
+    assert len({lease.memory.pointer for lease in lent}) == count

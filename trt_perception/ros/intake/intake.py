@@ -1,0 +1,226 @@
+"""The thread that takes images from the middleware: waits and takes without the lock.
+
+QoS events are waited for here too. They share a condition with the images of their subscription:
+waited for elsewhere, each image would wake whoever waits for events, and an event that nobody
+takes would make the wait here return at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rclpy.context import Context
+from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy
+
+from trt_perception.ros.intake.buffers import Lease
+from trt_perception.ros.intake.buffers import MessageBuffers
+from trt_perception.ros.intake.rcl import BAD_ALLOC
+from trt_perception.ros.intake.rcl import TAKE_FAILED
+from trt_perception.ros.intake.rcl import RclError
+from trt_perception.ros.intake.rcl import Taking
+from trt_perception.ros.intake.rcl import WaitSet
+from trt_perception.ros.intake.rcl import load
+
+__all__ = ['Arrived', 'Intake', 'Source', 'check_intake']
+
+
+@dataclass(slots=True)
+class Arrived:
+    """A message as it came.
+
+    Attributes:
+        data: uint8, the serialised message in lent memory; empty where it was too large.
+        size: bytes that it has, or would have had.
+        lease: the memory, in which ``data`` begins behind the front; None where it was too large.
+        header: set by whoever reads the message.
+    """
+
+    data: npt.NDArray[np.uint8]
+    size: int
+    lease: Lease | None
+    header: Any = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A subscription that the intake serves; both callbacks are called in the intake's thread.
+
+    Attributes:
+        subscription: of _rclpy; nobody else takes from it.
+        deliver: called with each message and its publisher's number for it, None where that is
+            not known; must not wait.
+        events: QoS events of _rclpy with their callbacks, called before the messages that came
+            with them; must not wait either.
+    """
+
+    subscription: Any
+    deliver: Callable[[Arrived, int | None], None]
+    events: tuple[tuple[Any, Callable[[Any], None]], ...] = ()
+
+
+class Intake:
+    """Takes messages of all its sources into lent memory, until it is closed.
+
+    Its thread also ends with the context, and by what a callback or rcl raises.
+
+    Args:
+        context: of the node.
+        buffers: the memory.
+        faulted: called with the exception that ended the thread while it served, from it.
+
+    Raises:
+        RclError: rcl's interface is not the one expected.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        buffers: MessageBuffers,
+        faulted: Callable[[BaseException], None],
+    ) -> None:
+        rcl = load()
+        self._context: Any = context.handle
+        self._buffers = buffers
+        self._faulted = faulted
+        self._rcl = rcl
+        # Of the thread alone: where the next message goes; how large one was that did not fit, and
+        # why it got no memory.
+        self._lease: Lease | None = None
+        self._asked = 0
+        self._refusal: Exception | None = None
+        self._guard = _rclpy.GuardCondition(self._context)
+        # One lock for these; whoever changes them notifies.
+        self._changed = threading.Condition()
+        self._sources: tuple[Source, ...] = ()
+        self._served: tuple[Source, ...] | None = None
+        self._error: BaseException | None = None
+        self._running = True
+        self._thread = threading.Thread(target=self._work, name='intake', daemon=True)
+        self._thread.start()
+        context.on_shutdown(self._end)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread is there."""
+        return self._thread.is_alive()
+
+    def serve(self, *sources: Source) -> None:
+        """Take from these and no others; nothing of the others arrives when this returns.
+
+        Raises:
+            Exception: what has ended the thread instead.
+            RclError: it has ended with the context, or rcl's interface is not the one expected.
+        """
+        with self._changed:
+            self._sources = sources
+            self._guard.trigger_guard_condition()
+            self._changed.wait_for(lambda: self._served is sources or not self._running)
+            if self._served is not sources:
+                raise self._error or RclError('the intake of images', 'has ended')
+
+    def close(self) -> None:
+        """End the thread; nothing arrives afterwards. May be called again."""
+        self._end()
+        self._thread.join()
+
+    def _end(self) -> None:
+        # Without the lock: the thread may hold it, and waits for nobody who holds the context's.
+        self._running = False
+        self._guard.trigger_guard_condition()
+
+    def _work(self) -> None:
+        try:
+            while self._running:
+                self._serve()
+        except BaseException as error:
+            with self._changed:
+                self._error = error
+                told = self._served is not self._sources  # serve raises it
+            if not told:
+                self._faulted(error)
+        finally:
+            self._lease = None
+            with self._changed:
+                self._running = False
+                self._changed.notify_all()
+
+    def _serve(self) -> None:
+        """Take from the sources as they are now, until they change."""
+        with self._changed:
+            sources = self._sources
+        events = [event for source in sources for event in source.events]
+        with ExitStack() as held:
+            # What is held so is not destroyed meanwhile.
+            for each in (self._context, self._guard):
+                held.enter_context(each)
+            for each in (*(source.subscription for source in sources), *(e for e, _ in events)):
+                held.enter_context(each)
+            waiting = WaitSet(
+                self._rcl,
+                self._context.pointer,
+                [source.subscription.pointer for source in sources],
+                [self._guard.pointer],
+                [event.pointer for event, _ in events],
+            )
+            held.callback(waiting.close)
+            taking = Taking(self._rcl, self._larger)
+            with self._changed:
+                self._served = sources
+                self._changed.notify_all()
+            while self._running and self._sources is sources:
+                waiting.wait()
+                for index, (event, callback) in enumerate(events):
+                    if waiting.ready_event(index) and (status := event.take_event()) is not None:
+                        callback(status)
+                for index, source in enumerate(sources):
+                    if waiting.ready_subscription(index):
+                        self._take(taking, source)
+
+    def _take(self, taking: Taking, source: Source) -> None:
+        """Take one message, so that no source keeps the others waiting."""
+        front = self._buffers.front
+        lease = self._lease = self._lease or self._buffers.lend()
+        memory = lease.memory
+        status = taking.take(
+            source.subscription.pointer, memory.pointer + front, memory.size - front
+        )
+        if status == TAKE_FAILED:
+            return
+        number = taking.info.publication_sequence_number or None
+        if status == BAD_ALLOC:
+            if not isinstance(self._refusal, MemoryError):
+                raise self._refusal or RclError('a take', 'found no memory and asked for none')
+            source.deliver(Arrived(np.empty(0, np.uint8), self._asked, None), number)
+            return
+        lease, self._lease = self._lease, None
+        address, size = taking.array.buffer, taking.array.length
+        if address != lease.memory.pointer + front or front + size > lease.memory.size:
+            raise RclError('a taken message', 'lies somewhere else than asked for')
+        source.deliver(Arrived(lease.array()[front : front + size], size, lease), number)
+
+    def _larger(self, size: int) -> int:
+        """Return memory for a message that does not fit, or 0 where there is none."""
+        self._asked, self._refusal = size, None
+        try:
+            self._lease = self._buffers.lend(size)
+        except Exception as error:  # the C library that calls this can pass none on
+            self._refusal = error
+            return 0
+        return self._lease.memory.pointer + self._buffers.front
+
+
+def check_intake(context: Context) -> None:
+    """Find out whether an intake works here, as far as that shows without images.
+
+    Raises:
+        RclError: rcl's interface is not the one expected.
+    """
+    handle: Any = context.handle
+    with handle:
+        WaitSet(load(), handle.pointer, [0], [0], [0]).close()

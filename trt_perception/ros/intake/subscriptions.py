@@ -1,0 +1,142 @@
+"""A subscription to images, served by the intake's thread or by rclpy: one behind the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+from typing import Final
+from typing import Protocol
+
+from rclpy.event_handler import QoSSubscriptionEventType
+from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from rclpy.type_support import check_for_type_support
+
+from trt_perception.ros.intake.buffers import MessageBuffers
+from trt_perception.ros.intake.intake import Intake
+from trt_perception.ros.intake.intake import Source
+
+__all__ = ['EVENTS', 'ImageSubscription', 'IntakeSubscription', 'TypedSubscription']
+
+#: The QoS events that are asked for, by the names of SubscriptionEventCallbacks.
+EVENTS: Final = {
+    'incompatible_qos': QoSSubscriptionEventType.RCL_SUBSCRIPTION_REQUESTED_INCOMPATIBLE_QOS,
+    'message_lost': QoSSubscriptionEventType.RCL_SUBSCRIPTION_MESSAGE_LOST,
+    'matched': QoSSubscriptionEventType.RCL_SUBSCRIPTION_MATCHED,
+}
+_Events = Mapping[str, Callable[[Any], None]]
+
+
+class ImageSubscription(Protocol):
+    """A subscription to one topic."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether no message will come any more, because something went wrong."""
+
+    def close(self) -> None:
+        """Destroy it; no message arrives afterwards. May be called again."""
+
+
+class TypedSubscription:
+    """rclpy's own: the executor takes a message object of every image.
+
+    Args:
+        node: subscribes.
+        kind: class of the messages.
+        topic: name.
+        qos: asked for.
+        receive: called with each message and its publisher's number for it, by the executor.
+        events: callbacks by the names of EVENTS, called by the executor.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        kind: Any,
+        topic: str,
+        qos: QoSProfile,
+        receive: Callable[[Any, int | None], None],
+        events: _Events,
+    ) -> None:
+        def heard(message: Any, info: Any) -> None:
+            receive(message, info['publication_sequence_number'])
+
+        callback: Any = heard  # Jazzy's types know of no callback with info
+        self._node = node
+        self._subscription = node.create_subscription(
+            kind,
+            topic,
+            callback,
+            qos,
+            event_callbacks=SubscriptionEventCallbacks(**dict[str, Any](events)),
+        )
+
+    @property
+    def lost(self) -> bool:
+        """Whether rclpy has dropped it."""
+        return self._subscription not in self._node.subscriptions
+
+    def close(self) -> None:
+        """Destroy it. May be called again."""
+        self._node.destroy_subscription(self._subscription)
+
+
+class IntakeSubscription:
+    """Of the intake: a thread of ours takes serialised messages into memory of ours.
+
+    Args:
+        node: subscribes.
+        kind: class of the messages.
+        topic: name.
+        qos: asked for.
+        receive: called with each Arrived and its publisher's number for it, by the intake's
+            thread; must not wait.
+        events: callbacks by the names of EVENTS, called by the intake's thread; must not wait.
+        buffers: the memory; not closed here.
+        faulted: called with what ended the thread, from it.
+
+    Raises:
+        RclError: rcl's interface is not the one expected.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        kind: Any,
+        topic: str,
+        qos: QoSProfile,
+        receive: Callable[[Any, int | None], None],
+        events: _Events,
+        buffers: MessageBuffers,
+        faulted: Callable[[BaseException], None],
+    ) -> None:
+        with ExitStack() as made:
+            check_for_type_support(kind)
+            handle: Any = node.handle
+            with handle:
+                subscription = _rclpy.Subscription(handle, kind, topic, qos.get_c_qos_profile())
+            made.callback(subscription.destroy_when_not_in_use)
+            handles = []
+            for name, callback in events.items():
+                with subscription:
+                    event = _rclpy.EventHandle(subscription, EVENTS[name])
+                made.callback(event.destroy_when_not_in_use)
+                handles.append((event, callback))
+            self._intake = Intake(node.context, buffers, faulted)
+            made.callback(self._intake.close)
+            self._intake.serve(Source(subscription, receive, tuple(handles)))
+            self._made = made.pop_all()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the thread has ended."""
+        return not self._intake.alive
+
+    def close(self) -> None:
+        """End the thread and destroy the subscription. May be called again."""
+        self._made.close()
