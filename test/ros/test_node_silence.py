@@ -50,10 +50,10 @@ def assert_recovers(detector, picture=None):
     detector.program.wait_for_output('recovered after')
 
 
-@pytest.fixture(scope='module', params=['auto', 'rclpy'])
-def adjustable(client, model, request):
+@pytest.fixture(scope='module')
+def adjustable(client, model):
     """One detector without a camera; a test that wants one makes it."""
-    detector = Detector(client, {'engine_path': str(model), 'image_intake': request.param})
+    detector = Detector(client, {'engine_path': str(model)})
     detector.destroy_camera()
     yield detector
     detector.close()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -85,7 +86,7 @@ class Intake:
         faulted: Callable[[BaseException], None],
     ) -> None:
         rcl = load()
-        self._context: Any = context.handle
+        self._context = cast(Any, context.handle)  # its type differs between distributions
         self._buffers = buffers
         self._faulted = faulted
         self._rcl = rcl

@@ -121,10 +121,10 @@ class IntakeSubscription:
             with handle:
                 subscription = _rclpy.Subscription(handle, kind, topic, qos.get_c_qos_profile())
             made.callback(subscription.destroy_when_not_in_use)
-            handles = []
+            handles: list[tuple[Any, Callable[[Any], None]]] = []
             for name, callback in events.items():
                 with subscription:
-                    event = _rclpy.EventHandle(subscription, EVENTS[name])
+                    event: Any = _rclpy.EventHandle(subscription, EVENTS[name])
                 made.callback(event.destroy_when_not_in_use)
                 handles.append((event, callback))
             self._intake = Intake(node.context, buffers, faulted)
