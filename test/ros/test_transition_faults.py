@@ -62,11 +62,12 @@ class Fault:
         self.place = ''
 
     def __enter__(self):
+        self._before = sys.gettrace()  # coverage's
         sys.settrace(self._trace)
         return self
 
     def __exit__(self, *_):
-        sys.settrace(None)
+        sys.settrace(self._before)
 
     def _trace(self, frame, event, _):
         code = frame.f_code
