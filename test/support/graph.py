@@ -135,7 +135,12 @@ class Detector:
             self.program = start(self.namespace)
         self._subscriptions = []
         self.detections = self.subscribe(Detection2DArray, 'detections')
-        self._statuses = self.subscribe(DiagnosticArray, '/diagnostics')
+        self._statuses = []  # each with its time of sending, by the clock of this machine
+        self._subscriptions.append(
+            client.node.create_subscription(
+                DiagnosticArray, '/diagnostics', self._keep_status, QoSProfile(depth=100)
+            )
+        )
         self.camera = self.create_camera(camera_qos or QoSProfile(depth=10))
         # get_state comes last: see _get_ready.
         self._services = {
@@ -242,10 +247,14 @@ class Detector:
 
     # Diagnostics.
 
-    def take_statuses(self, seen=None):
-        """Return the values of all statuses that came since the last time."""
+    def _keep_status(self, message, info):
+        self._statuses.append((info['source_timestamp'], message))
+
+    def take_statuses(self, seen=None, since_ns=0):
+        """Return the values of all statuses that came since the last time, if sent since then."""
         name = f'{self.name}: detector'
-        statuses = [s for message in self._statuses for s in message.status if s.name == name]
+        messages = [message for sent_ns, message in self._statuses if sent_ns >= since_ns]
+        statuses = [s for message in messages for s in message.status if s.name == name]
         self._statuses.clear()
         if seen is not None:
             seen += statuses
@@ -254,15 +263,15 @@ class Detector:
     def wait_for_status(self, accepts, what, *, from_now=True):
         """Return the first status that is accepted, and its values as a dict.
 
-        Those that came before are passed over, unless they are wanted too.
+        Those that were sent before are passed over, unless they are wanted too: one may still lie
+        in the middleware and come only now.
         """
-        if from_now:
-            self._statuses.clear()
+        since_ns = time.time_ns() if from_now else 0
         last = []
 
         def find():
             statuses = []
-            for values in self.take_statuses(statuses):
+            for values in self.take_statuses(statuses, since_ns):
                 status = statuses.pop(0)
                 last[:] = [status]
                 if accepts(status, values):
