@@ -92,6 +92,11 @@ class Child:
             text=True,
         )
 
+    @property
+    def pid(self):
+        """Its number."""
+        return self._process.pid
+
     def __enter__(self):
         return self
 

@@ -1,0 +1,201 @@
+"""Latency and CPU time of the whole node with a real model, camera and detections over DDS.
+
+A camera process publishes the same 1080p photograph-like image again and again, raw or as JPEG,
+each with the time in its stamp; detector_node runs the model; a third process takes the
+detections. Latency is from the camera's stamp to the arrival of the detections, CPU time is the
+node's process, all threads. All have the transport and allocator settings of detect.launch.py.
+Rounds alternate, the figures are medians over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import struct
+import sys
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import rclpy
+from common import SHARE
+from common import Child
+from common import launch_environment
+from common import quality
+from common import save
+from rclpy.node import Node
+from sensor_msgs.msg import CompressedImage
+from sensor_msgs.msg import Image
+from vision_msgs.msg import Detection2DArray
+
+from trt_perception.ros.unlocked_publish import publish_unlocked
+from trt_perception.ros.unlocked_publish import serialize_with_room
+
+WARM_UP = 60
+# A serialised message: four bytes of encapsulation, then the stamp's seconds and nanoseconds.
+STAMP_AT = slice(4, 12)
+NODE = SHARE.parents[1] / 'lib' / 'trt_perception' / 'detector_node'
+CLOCK_TICKS = os.sysconf('SC_CLK_TCK')
+
+
+def picture(width, height):
+    """Return uint8 (height, width, 3) with detail at all scales, as a photograph has it."""
+    random = np.random.default_rng(5)
+    total = np.zeros((height, width, 3), np.float32)
+    for cells in (4, 16, 64, 256, 960):
+        coarse = random.normal(0, 100 / cells**0.45, (cells * 9 // 16 + 1, cells, 3))
+        total += cv2.resize(coarse.astype(np.float32), (width, height))
+    return np.clip(total + 128, 0, 255).astype(np.uint8)
+
+
+def run_camera(options):
+    """Publish until the process is ended, each image with the time at which it is sent."""
+    rclpy.init()
+    node = Node('camera')
+    bgr = picture(*map(int, options.size.split('x')))
+    if options.kind == 'jpeg':
+        data = cv2.imencode('.jpg', bgr, [cv2.IMWRITE_JPEG_QUALITY, options.quality])[1]
+        empty, topic = CompressedImage(format='jpeg'), 'image/compressed'
+    else:
+        height, width, _ = bgr.shape
+        empty = Image(width=width, height=height, encoding='bgr8', step=3 * width)
+        data, topic = bgr.reshape(-1), 'image'
+    message, place = serialize_with_room(empty, data.size)
+    place[:] = data.reshape(-1)
+    publisher = node.create_publisher(type(empty), topic, quality('reliable'))
+    period_s = 1 / options.rate
+    due = time.monotonic()
+    while True:
+        seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+        message[STAMP_AT] = np.frombuffer(struct.pack('=iI', seconds, nanoseconds), np.uint8)
+        publish_unlocked(publisher, message)
+        due = max(due + period_s, time.monotonic() - period_s)
+        time.sleep(max(0.0, due - time.monotonic()))
+
+
+def run_client(options):
+    """Take detections for some seconds; print latencies, rate and the node's CPU time."""
+    rclpy.init()
+    node = Node('client')
+    latencies, stamps = [], []
+
+    def receive(message):
+        stamp = message.header.stamp
+        latencies.append(time.time() - stamp.sec - stamp.nanosec * 1e-9)
+        stamps.append(len(message.detections))
+
+    node.create_subscription(Detection2DArray, 'detections', receive, 10)
+    while len(latencies) < WARM_UP:
+        rclpy.spin_once(node)
+    latencies.clear()
+    stamps.clear()
+    cpu_s, begun = cpu_seconds(options.node), time.monotonic()
+    while time.monotonic() < begun + options.seconds:
+        rclpy.spin_once(node, timeout_sec=0.05)
+    elapsed_s, cpu_s = time.monotonic() - begun, cpu_seconds(options.node) - cpu_s
+    p50, p99 = np.percentile(latencies, (50, 99)) * 1e3
+    result = {
+        'rate_hz': len(latencies) / elapsed_s,
+        'p50_ms': p50,
+        'p99_ms': p99,
+        'cpu_ms': 1e3 * cpu_s / len(latencies),
+        'boxes': statistics.mean(stamps),
+    }
+    print(json.dumps(result), flush=True)
+
+
+def cpu_seconds(process):
+    """Return the CPU time of a process so far, user and system, of all its threads."""
+    fields = Path(f'/proc/{process}/stat').read_text().rpartition(')')[2].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+
+
+def main():
+    parser = argparse.ArgumentParser(prog='scripts/bench detector', description=__doc__)
+    parser.add_argument('engine', help='engine or ONNX file')
+    parser.add_argument(
+        '--image', nargs='+', choices=['raw', 'jpeg'], default=['raw', 'jpeg'], help='default both'
+    )
+    parser.add_argument('--rounds', type=int, default=3)
+    parser.add_argument('--seconds', type=float, default=10.0, help='measured in each round')
+    parser.add_argument('--rate', type=float, default=30.0, metavar='HZ', help="the camera's rate")
+    parser.add_argument('--size', default='1920x1080', metavar='WxH')
+    parser.add_argument('--quality', type=int, default=95, help='of the JPEG (default 95)')
+    parser.add_argument(
+        '--parameter', action='append', default=[], metavar='NAME:=VALUE', help="of the node's"
+    )
+    parser.add_argument('--role', choices=['camera', 'client'], help=argparse.SUPPRESS)
+    parser.add_argument('--kind', help=argparse.SUPPRESS)
+    parser.add_argument('--node', help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.role == 'camera':
+        run_camera(options)
+    elif options.role == 'client':
+        run_client(options)
+    else:
+        compare(options)
+    return 0
+
+
+def compare(options):
+    """Alternate raw and JPEG, and print the medians."""
+    environment = launch_environment()
+    results = {kind: [] for kind in options.image}
+    print(f'{"":8}{"frames/s":>10}{"p50 ms":>9}{"p99 ms":>9}{"CPU ms":>9}{"boxes":>7}')
+    for _ in range(options.rounds):
+        for kind, rows in results.items():
+            rows.append(run_round(options, kind, environment))
+            print_row(kind, rows[-1])
+    medians = {
+        kind: {key: statistics.median(row[key] for row in rows) for key in rows[0]}
+        for kind, rows in results.items()
+    }
+    print('medians')
+    for kind, row in medians.items():
+        print_row(kind, row)
+    save('detector', {'rounds': results, 'medians': medians, 'settings': environment})
+
+
+def run_round(options, kind, environment):
+    """Run camera, node and client once; return what the client measured."""
+    transport = 'compressed' if kind == 'jpeg' else 'raw'
+    parameters = {
+        'engine_path': str(Path(options.engine).resolve()),
+        'autostart': 'true',
+        'image_transport': transport,
+    }
+    node = ['--ros-args', '--log-level', 'warn']
+    for parameter in (*(f'{n}:={v}' for n, v in parameters.items()), *options.parameter):
+        node += ['-p', parameter]
+    camera = ('--role', 'camera', '--kind', kind, '--rate', options.rate, '--size', options.size)
+    with (
+        Child(NODE, *node, environment=environment) as detector,
+        Child(
+            __file__,
+            options.engine,
+            *camera,
+            '--quality',
+            options.quality,
+            environment=environment,
+        ),
+        Child(
+            *(__file__, options.engine, '--role', 'client', '--node', detector.pid),
+            *('--seconds', options.seconds),
+            environment=environment,
+        ) as client,
+    ):
+        return client.result(120 + options.seconds)
+
+
+def print_row(kind, row):
+    print(
+        f'{kind:8}{row["rate_hz"]:>10.1f}{row["p50_ms"]:>9.2f}{row["p99_ms"]:>9.2f}'
+        f'{row["cpu_ms"]:>9.2f}{row["boxes"]:>7.0f}'
+    )
+
+
+if __name__ == '__main__':
+    sys.exit(main())
