@@ -3,11 +3,12 @@
 import json
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import onnx
 import pytest
 import small_detectors
+from scaled_models import SCENES
+from scaled_models import SMALL
 
 from trt_perception.building.precision import calibration_cache
 from trt_perception.building.precision import calibration_images
@@ -17,10 +18,7 @@ from trt_perception.building.precision.calibration_cache import read_ranges
 from trt_perception.building.precision.calibration_cache import write_ranges
 from trt_perception.building.precision.calibration_images import select_images
 from trt_perception.building.precision.quantise import quantise
-from trt_perception.model.preprocessing import Preprocessing
 
-SCENES = Path(__file__).resolve().parents[1] / 'data/calibration'
-SMALL = Preprocessing(input_size=(64, 64))
 RANGES = {'x': 1.5, 'y': 0.0}
 
 

@@ -1,11 +1,12 @@
 """The step that makes a model INT8 where TensorRT itself calibrates: no Q/DQ nodes, but a feed."""
 
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 import small_detectors
+from scaled_models import SCENES
+from scaled_models import SMALL
 from tensorrt_standin import StandIn
 
 from trt_perception.building.engine.release import TensorRt
@@ -15,11 +16,7 @@ from trt_perception.building.precision.prepare_precision import make_precise
 from trt_perception.errors import ConfigError
 from trt_perception.images.picture_files import frame_of
 from trt_perception.images.picture_files import read_picture
-from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.stages.host_preprocess import HostPreprocessor
-
-SCENES = Path(__file__).resolve().parents[1] / 'data/calibration'
-SMALL = Preprocessing(input_size=(64, 64))
 
 
 def precise(images, batch=1):

@@ -13,6 +13,8 @@ import tensorrt_rtx_build
 from onnx import TensorProto
 from onnx import helper
 from onnx import numpy_helper
+from scaled_models import SCENES
+from scaled_models import SMALL
 
 from trt_perception.building.graph.dequantise import dequantised
 from trt_perception.building.graph.quantise_check import check_quantised
@@ -30,8 +32,6 @@ from trt_perception.model.model_file import read_model_file
 from trt_perception.model.preprocessing import Preprocessing
 
 ROOT = Path(__file__).resolve().parents[2]
-SCENES = ROOT / 'test/data/calibration'
-SMALL = Preprocessing(input_size=(64, 64))
 SETTINGS = json.loads((ROOT / 'models/digits.onnx.json').read_bytes())
 METHODS = ('entropy', 'percentile', 'minmax')
 

@@ -2,11 +2,12 @@
 
 import sys
 import types
-from pathlib import Path
 
 import onnx
 import pytest
 import small_detectors
+from scaled_models import SCENES
+from scaled_models import SMALL
 
 from trt_perception.building.precision import quantise_modelopt
 from trt_perception.building.precision.calibration_images import select_images
@@ -14,10 +15,6 @@ from trt_perception.building.precision.quantise import quantise
 from trt_perception.building.precision.quantise_modelopt import quantise_with_modelopt
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
-from trt_perception.model.preprocessing import Preprocessing
-
-SCENES = Path(__file__).resolve().parents[1] / 'data/calibration'
-SMALL = Preprocessing(input_size=(64, 64))
 
 
 def test_modelopt_is_asked_for_by_name():

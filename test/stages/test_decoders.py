@@ -1,4 +1,4 @@
-"""Every family: outputs made for known boxes give those boxes, in a batch and in a pipeline."""
+"""Every family: outputs made for known boxes give those boxes, also in a batch."""
 
 from __future__ import annotations
 
@@ -7,31 +7,25 @@ import pytest
 from family_outputs import NAMES
 from family_outputs import NETWORK
 from family_outputs import OUTPUTS
+from family_outputs import SOURCES
+from family_outputs import assert_found
 from family_outputs import batched
 from family_outputs import known
-from family_outputs import network
-from onnx import TensorProto
+from family_outputs import to_source
 
-from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
-from trt_perception.errors import BatchError
 from trt_perception.errors import EngineError
-from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
-from trt_perception.model.model_file import read_model_file
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.pipelines.open_pipeline import open_offline
-from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.stages.decoders.decode import bfloat16_to_float32
 from trt_perception.stages.decoders.decode import decode
 
 pytestmark = pytest.mark.filterwarnings('error')  # whatever a network says, stderr stays quiet
 
 NAN, INF = float('nan'), float('inf')
-SOURCES = [(1280, 720), (641, 333)]
 NEEDS_NMS = ('dense', 'yolox_raw')
 
 
@@ -56,19 +50,6 @@ def run(name, outputs, letterboxes, thresholds=None, names=NAMES, **limits):
     limits.setdefault('max_detections', 300)
     thresholds = thresholds or Thresholds()
     return decode(list(outputs.values()), spec, letterboxes, thresholds, **limits)
-
-
-def to_source(xyxy, letterbox):
-    """Map by the definition: x_network = x_source * resized / source + padding."""
-    scale = np.array(letterbox.source_wh * 2) / np.array(letterbox.resized_wh * 2)
-    pad = np.array([letterbox.pad_left, letterbox.pad_top] * 2)
-    return np.clip((xyxy - pad) * scale, 0, letterbox.source_wh * 2)
-
-
-def assert_found(found, xyxy, scores, labels, pixels=1e-3, probability=1e-5):
-    assert found.class_ids.tolist() == labels.tolist()
-    assert np.abs(found.scores - scores).max() < probability
-    assert np.abs(found.xyxy - xyxy).max() < pixels
 
 
 def test_every_decoder_is_tested():
@@ -351,76 +332,3 @@ def test_bfloat16():
     assert found[:3].tolist() == [0, 1, -2.5]
     assert np.allclose(found[3:6], values[3:6], rtol=2**-7)
     assert found[6] == INF
-
-
-# In a pipeline: the image's form, the inputs beside it and the model's own metadata count.
-FORMS = {
-    'torchvision': {'image': (3, NETWORK[1], NETWORK[0])},
-    'tensorflow': {
-        'image': (1, NETWORK[1], NETWORK[0], 3),
-        'image_dtype': TensorProto.UINT8,
-    },
-    'labels_boxes_scores': {'beside': [('orig_target_sizes', (1, 2))]},
-    'detr': {'beside': [('pixel_mask', (1, 64, 64))]},
-}
-
-
-def config_for(path, name):
-    return DetectorConfig(
-        engine_path=str(path),
-        model_decoder=name,
-        model_class_names=NAMES,
-        model_resize='letterbox',
-        model_color_order='rgb',
-        model_scale=1.0 if name == 'tensorflow' else 1 / 255,
-        model_mean=(0.0, 0.0, 0.0),
-        model_std=(1.0, 1.0, 1.0),
-    )
-
-
-def grey(size_wh):
-    width, height = size_wh
-    pixels = np.full(width * height, 114, np.uint8)
-    return Frame.view(pixels, width=width, height=height, step=width, encoding='mono8')
-
-
-@pytest.mark.parametrize('name', DECODERS)
-def test_a_generated_network_in_the_pipeline(name, tmp_path):
-    rng = np.random.default_rng(20)
-    xyxy, scores, labels = known(rng)
-    outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
-    path = tmp_path / 'made.onnx'
-    path.write_bytes(network(outputs, **FORMS.get(name, {})))
-    pipeline = open_pipeline(config_for(path, name))
-    pipeline.enqueue(0, grey(SOURCES[0]), Thresholds())
-    found = pipeline.collect(0).detections
-    letterbox = Letterbox.fit(SOURCES[0], NETWORK, 'letterbox')
-    assert_found(found, to_source(xyxy, letterbox), scores, labels)
-    pipeline.close()
-
-
-@pytest.mark.parametrize('name', [name for name in DECODERS if name != 'torchvision'])
-def test_a_network_of_a_batch_in_the_offline_pipeline(name, tmp_path):
-    """Two images at once and then one, of several sizes; a node refuses the same file."""
-    rng = np.random.default_rng(21)
-    made = [known(rng, count) for count in (6, 3)]
-    outputs = batched(name, [OUTPUTS[name](rng, *one) for one in made])
-    form = {key: value for key, value in FORMS.get(name, {}).items() if key != 'image'}
-    form['beside'] = [(key, (2, *shape[1:])) for key, shape in form.get('beside', ())]
-    by_row = name == 'tensorflow'
-    image = (2, NETWORK[1], NETWORK[0], 3) if by_row else (2, 3, NETWORK[1], NETWORK[0])
-    path = tmp_path / 'made.onnx'
-    path.write_bytes(network(outputs, image=image, **form))
-    config = config_for(path, name)
-    with pytest.raises(BatchError, match=r'made\.onnx.*one image at a time.*got image .*\[2, '):
-        open_pipeline(config)
-    pipeline = open_offline(read_model_file(path), config)
-    assert pipeline.spec.batch == 2
-    frames = [grey(size) for size in SOURCES]
-    letterboxes = [Letterbox.fit(source, NETWORK, 'letterbox') for source in SOURCES]
-    for count in (2, 1):
-        run = pipeline.detect(frames[:count], Thresholds())
-        assert len(run) == count
-        for found, letterbox, one in zip(run, letterboxes, made, strict=False):
-            assert_found(found, to_source(one[0], letterbox), *one[1:])
-    pipeline.close()

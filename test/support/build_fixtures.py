@@ -1,4 +1,4 @@
-"""Fixtures for tests that build engines of the digits, as a plugin: pytest_plugins names it.
+"""Fixtures for tests that build engines or are refused it, as a plugin: pytest_plugins names it.
 
 What does not change between the builds of a file is done once: its caches are shared, and onnxslim
 slims equal models once.
@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import onnx
 import pytest
+from detector_models import listing
 from detector_models import report_of
 from detector_models import run
 from digits import DIGITS
@@ -61,6 +62,23 @@ def build(tmp_path, once):
         return SimpleNamespace(code=code, report=report_of(report), manifest=manifest)
 
     return built
+
+
+@pytest.fixture
+def refused(tmp_path, capsys):
+    """Run build_engine; return its message, after looking that it changed no file."""
+
+    def refuse(*arguments, code=1):
+        before = listing(tmp_path)
+        capsys.readouterr()
+        assert run(*arguments) == code
+        assert listing(tmp_path) == before
+        message = capsys.readouterr().err
+        assert message.startswith('build_engine: ')
+        assert 'Traceback' not in message
+        return message
+
+    return refuse
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ CLASSES = 5
 NAMES = tuple(f'class {number}' for number in range(CLASSES))
 NETWORK = (640, 480)  # width and height
 QUERIES = 40
+SOURCES = [(1280, 720), (641, 333)]  # of images, width and height
 # Inputs beside the image, by decoder.
 BESIDE = {
     'labels_boxes_scores': [('orig_target_sizes', (1, 2))],
@@ -337,3 +338,16 @@ def network(
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 13)], ir_version=8)
     helper.set_model_props(model, dict(metadata))
     return model.SerializeToString()
+
+
+def to_source(xyxy, letterbox):
+    """Map by the definition: x_network = x_source * resized / source + padding."""
+    scale = np.array(letterbox.source_wh * 2) / np.array(letterbox.resized_wh * 2)
+    pad = np.array([letterbox.pad_left, letterbox.pad_top] * 2)
+    return np.clip((xyxy - pad) * scale, 0, letterbox.source_wh * 2)
+
+
+def assert_found(found, xyxy, scores, labels, pixels=1e-3, probability=1e-5):
+    assert found.class_ids.tolist() == labels.tolist()
+    assert np.abs(found.scores - scores).max() < probability
+    assert np.abs(found.xyxy - xyxy).max() < pixels

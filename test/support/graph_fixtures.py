@@ -9,6 +9,8 @@ from graph import HANDSHAKE
 from graph import Client
 from graph import Detector
 from graph import order
+from intake_taker import Taker
+from intake_taker import intakes
 from programs import script
 from tiny_model import write_tiny_model
 
@@ -112,3 +114,19 @@ def share_environment(folder):
 @pytest.fixture(autouse=True, scope='session')
 def _environment(tmp_path_factory):
     share_environment(tmp_path_factory.mktemp('environment'))
+
+
+@pytest.fixture
+def make_taker(client):
+    """Make nodes of this process that take images, and end with the test."""
+    takers = []
+
+    def make(**settings):
+        takers.append(Taker(client, **settings))
+        return takers[-1]
+
+    before = intakes()
+    yield make
+    for taker in takers:
+        taker.close()
+    assert intakes() == before

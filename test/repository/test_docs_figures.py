@@ -1,0 +1,130 @@
+"""Figures in the pages are those that were recorded."""
+
+import functools
+import json
+import operator
+import statistics
+
+import pytest
+from docs_pages import BENCHMARKS
+from docs_pages import ROOT
+from docs_pages import TRANSPORT
+from docs_pages import codes
+from docs_pages import rows
+from docs_pages import section
+
+
+def test_benchmark_figures_are_the_recorded_ones():
+    folder = ROOT / 'docs' / 'benchmarks'
+    frame_path = json.loads((folder / 'frame_path.json').read_text(encoding='utf-8'))
+    assert f'**{frame_path["ratio"]:.2f}**' in BENCHMARKS
+    assert frame_path['ratio'] <= 1.25
+    transport = json.loads((folder / 'transport.json').read_text(encoding='utf-8'))
+    for text in (section(BENCHMARKS, 'Transport'), TRANSPORT):
+        told = {cell: figures for cell, *figures in rows(text)}
+        assert set(told) == set(transport['medians'])
+        for case, row in transport['medians'].items():
+            expected = [f'{100 * row["arrived"]:.0f} %']
+            expected += [f'{row[key]:.1f} ms' for key in ('p50_ms', 'cpu_ms')]
+            assert [cell for cell in told[case] if cell in expected] == expected
+
+
+@pytest.mark.parametrize(
+    ('title', 'files', 'suffix'),
+    [
+        ('The digits in several precisions', ['digits_cpu'], '.onnx'),
+        ('On a GPU', ['digits_gpu', 'digits_gpu_tf32'], ''),
+    ],
+)
+def test_accuracy_figures_are_the_recorded_ones(title, files, suffix):
+    text = (ROOT / 'docs' / 'accuracy.md').read_text(encoding='utf-8')
+    models = {}
+    for file in files:
+        recorded = ROOT / 'docs' / 'accuracy' / f'{file}.json'
+        models |= json.loads(recorded.read_text(encoding='utf-8'))['models']
+    told = {f'digits_{name.strip("`")}{suffix}': row for name, *row in rows(section(text, title))}
+    assert set(told) == set(models)
+    for name, (m_ap, m_ap50, m_ap75, shares, f1) in told.items():
+        metrics, at = models[name]['metrics'], models[name]['at_threshold']
+        assert [m_ap, m_ap50, m_ap75] == [f'{metrics[k]:.3f}' for k in ('mAP', 'mAP50', 'mAP75')]
+        assert shares == f'{at["precision"]:.3f}, {at["recall"]:.3f}'
+        agreement = models[name].get('agreement')
+        assert f1 == (f'{agreement["F1"]:.4f}' if agreement else '')
+
+
+GPU_STEPS = {
+    'engine, graph replay (*E*)': 'engine_graph',
+    'engine, plain enqueue': 'engine_enqueue',
+    'upload of 6.2 MB': 'upload',
+    'letterbox kernel': 'letterbox',
+    'filter and NMS, 300 boxes left': 'decode',
+    'one graph: letterbox, engine, filter, NMS': 'graph',
+    'upload and graph': 'upload_graph',
+}
+
+
+def test_gpu_figures_are_the_recorded_ones():
+    folder = ROOT / 'docs' / 'benchmarks'
+    told = {head: cells for head, *cells in rows((folder / 'gpu.md').read_text(encoding='utf-8'))}
+
+    def recorded(name):
+        path = folder / 'gpu' / f'reference_fp16_{name}.json'
+        return json.loads(path.read_text(encoding='utf-8'))['models'][0]
+
+    runs = [recorded(f'run{number}') for number in range(1, 6)]
+
+    def median(*keys):
+        return statistics.median(functools.reduce(operator.getitem, keys, run) for run in runs)
+
+    for index, depth in enumerate(('1', '2', '3 (default)', '4')):
+        pipeline, ratio = ('pipelines', index), ('ratios', index)
+        assert told[depth] == [
+            f'{median(*pipeline, "frames_per_s"):.0f}',
+            f'{median(*ratio, "throughput_x_engine"):.2f}',
+            f'{median(*ratio, "throughput_over_naive"):.1f}',
+            f'{median(*pipeline, "latency_ms", "p50"):.2f} ms',
+            f'{median(*ratio, "p50_minus_engine_ms"):.2f} ms',
+            f'{median(*ratio, "p99_over_p50"):.2f}',
+            f'{median(*pipeline, "enqueue_ms", "mean"):.2f} ms',
+            f'{median(*pipeline, "device_memory_bytes") / 2**20:.0f} MiB',
+        ]
+    for head, name in GPU_STEPS.items():
+        mean = median('stages', name, 'mean_ms')
+        assert told[head] == [f'{mean:.4f}' if name == 'letterbox' else f'{mean:.3f}'], head
+    encodings = {name: cells for head, cells in told.items() for name in codes(head)}
+    for name, time in recorded('encodings')['encodings'].items():
+        size, upload, letterbox = encodings[name]
+        assert size == f'{time["frame_bytes"] / 1e6:.2f}'
+        assert upload == f'{time["upload_ms"]:.3f}'
+        assert letterbox == f'{time["letterbox_ms"] * 1e3:.1f}'
+
+
+def test_figures_of_antialiasing_are_the_recorded_ones():
+    folder = ROOT / 'docs' / 'benchmarks'
+    told = {head: cells for head, *cells in rows((folder / 'gpu.md').read_text(encoding='utf-8'))}
+    text = (folder / 'gpu' / 'antialias_letterbox.json').read_text(encoding='utf-8')
+    recorded = {(row['size'][1], row['encoding']): row for row in json.loads(text)['letterbox']}
+    for name in ('bgr8', 'mono8', 'mono16', 'nv12', 'bayer_rggb8'):
+        small, large = recorded[1080, name], recorded[2160, name]
+        figures = small['plain'], small['antialias'], large['antialias']
+        assert told[name] == [f'{figure:.1f}' for figure in figures]
+
+
+def test_reliability_figures_are_the_recorded_ones():
+    text = (ROOT / 'docs' / 'reliability.md').read_text(encoding='utf-8')
+    recorded = ROOT / 'docs' / 'reliability' / 'cpu.json'
+    runs = json.loads(recorded.read_text(encoding='utf-8'))['figures']
+    said = [figure for figure in runs['faults'] if figure['promise'].startswith('said: ')]
+    slowest = max(said, key=lambda figure: figure['value'])
+    rest = [figure for figure in runs['faults'] if figure not in said]
+    runs['faults'] = [{**slowest, 'promise': f'slowest diagnostic of {len(said)}'}, *rest]
+    expected = [
+        [
+            name,
+            figure['promise'],
+            *(f'{figure[key]:.3g} {figure["unit"]}'.strip() for key in ('limit', 'value')),
+        ]
+        for name, figures in runs.items()
+        for figure in figures
+    ]
+    assert rows(section(text, 'Long runs')) == expected

@@ -1,0 +1,16 @@
+"""Build options as tests give them."""
+
+import pytest
+
+from trt_perception.building.options.sources import load_options
+from trt_perception.errors import ConfigError
+
+
+def refusal(given, config=None):
+    with pytest.raises(ConfigError) as caught:
+        load_options(config, given)
+    return str(caught.value)
+
+
+def options(**given):
+    return load_options(None, {'onnx': 'model.onnx', **given})

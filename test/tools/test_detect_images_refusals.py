@@ -1,0 +1,189 @@
+"""detect_images: what it refuses, leaves out and never replaces, and how it ends early."""
+
+import json
+import subprocess
+import sys
+
+import cv2
+import numpy as np
+import pytest
+from detect_runs import COLORS
+from detect_runs import as_expected
+from detect_runs import detections
+from detect_runs import run
+from detect_runs import write_pictures
+from detect_runs import write_video
+from tiny_model import write_tiny_model
+
+from trt_perception.tools import detect_images
+
+
+@pytest.fixture
+def images(tmp_path):
+    return write_pictures(tmp_path / 'images')
+
+
+@pytest.fixture
+def model(tmp_path):
+    return write_tiny_model(tmp_path / 'tiny.onnx')
+
+
+@pytest.fixture
+def video(tmp_path):
+    return write_video(tmp_path / 'colors.avi')
+
+
+def test_an_unknown_class(model, images, tmp_path, capsys):
+    arguments = ['--engine', model, '--source', images, '--output', tmp_path / 'out']
+    assert run(*arguments, '--classes', 'purple') == 1
+    printed = capsys.readouterr().err
+    assert "'class_filter': expected classes of the model" in printed
+    assert '(got purple' in printed
+    assert not (tmp_path / 'out').exists()
+
+
+def test_a_video_that_is_cut_off(model, video, tmp_path, capsys):
+    content = video.read_bytes()
+    video.write_bytes(content[: len(content) * 2 // 3])
+    code = run('--engine', model, '--source', video, '--output', tmp_path / 'out')
+    frames = len(detections(tmp_path / 'out'))
+    assert 0 < frames < 12
+    error = capsys.readouterr().err
+    # Without its index the file may no longer promise twelve.
+    assert (code, 'could be decoded' in error) in ((1, True), (0, False))
+
+
+@pytest.mark.parametrize(
+    ('content', 'said'),
+    [
+        (b'no picture', 'a.png: cannot be decoded'),
+        (cv2.imencode('.png', np.zeros((2, 32768, 3), np.uint8))[1].tobytes(), 'got 32768x2'),
+    ],
+    ids=['no picture', 'too long'],
+)
+def test_a_picture_that_cannot_be_read_is_left_out(model, images, tmp_path, capsys, content, said):
+    (images / 'a.png').write_bytes(content)
+    out = tmp_path / 'out'
+    assert run('--engine', model, '--source', images, '--output', out) == 1
+    assert said in capsys.readouterr().err
+    assert set(detections(out)) == {'b.jpg', 'black.bmp'}
+    as_expected(detections(out)['b.jpg'], COLORS['b.jpg'])
+    (problem,) = json.loads((out / 'summary.json').read_text())['problems']
+    assert 'a.png' in problem
+    assert not (out / 'a.png').exists()
+
+
+def test_nothing_is_replaced_unless_it_may_be(model, images, tmp_path, capsys):
+    out = tmp_path / 'out'
+    arguments = ['--engine', model, '--source', images, '--output', out]
+    assert run(*arguments) == 0
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    (out / 'mine.txt').write_text('kept')
+    assert run(*arguments, '--confidence', '0.95') == 2
+    error = capsys.readouterr().err
+    assert '6 of the files to write exist there' in error
+    assert '--overwrite' in error
+    assert all(path.read_bytes() == content for path, content in before.items())
+    assert run(*arguments, '--confidence', '0.95', '--overwrite') == 0
+    assert (out / 'detections.json').read_bytes() != before[out / 'detections.json']
+    assert (out / 'mine.txt').read_text() == 'kept'
+
+
+@pytest.mark.parametrize('more', [(), ('--overwrite',)])
+def test_sources_are_never_replaced(model, images, more, tmp_path, capsys):
+    before = {path: path.read_bytes() for path in images.iterdir()}
+    link = tmp_path / 'link'
+    link.symlink_to(images)
+    for folder in (images, link):
+        arguments = ['--engine', model, '--source', images, '--output', folder]
+        assert run(*arguments, *more) == 2
+        assert 'is a source and would be replaced' in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in images.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['--engine', 'gone.onnx', '--source', 'IMAGES', '--output', 'OUT'], 'gone.onnx: cannot'),
+        (
+            ['--engine', '', '--source', 'IMAGES', '--output', 'OUT'],
+            "engine or ONNX file (got '')",
+        ),
+        (
+            ['--engine', 'MODEL', '--source', 'MODEL', '--output', 'OUT'],
+            'its suffix says that it is no image; give',
+        ),
+        (['--engine', 'MODEL', '--source', 'gone', '--output', 'OUT'], 'gone: does not exist'),
+        (['--engine', 'MODEL', '--source', 'IMAGES', '--output', 'MODEL'], 'there is a file'),
+        (['--engine', 'MODEL', '--source', 'IMAGES'], '--output'),
+        (['--engine', 'MODEL', '--source', 'NO_VIDEO', '--output', 'OUT'], 'decoded as a video'),
+    ],
+)
+def test_wrong_usage_is_refused_before_any_work(
+    model, images, tmp_path, arguments, message, capsys
+):
+    broken = tmp_path / 'broken.mp4'
+    broken.write_bytes(b'no video')
+    words = {'MODEL': model, 'IMAGES': images, 'OUT': tmp_path / 'out', 'NO_VIDEO': broken}
+    assert run(*[words.get(argument, argument) for argument in arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / 'out').exists()
+
+
+def test_interrupt_leaves_no_half_file(model, images, video, tmp_path, monkeypatch, capsys):
+    out = tmp_path / 'out'
+    add, calls = detect_images.VideoOutput.add, []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        add(*arguments)
+
+    monkeypatch.setattr(detect_images.VideoOutput, 'add', interrupted)
+    assert run('--engine', model, '--source', images, video, '--output', out) == 130
+    assert 'interrupted' in capsys.readouterr().err
+    left = {path.relative_to(out).as_posix() for path in out.rglob('*') if path.is_file()}
+    assert left == {'images/a.png', 'images/b.jpg', 'images/black.bmp.png'}
+
+
+_LIMITED_VIDEO = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from trt_perception.detections import Detections
+from trt_perception.errors import ConfigError
+from trt_perception.tools.detection_output import VideoOutput
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
+noise = np.random.default_rng(3)
+nothing = Detections.empty()
+try:
+    with VideoOutput(Path(sys.argv[1]), 10.0, ()) as output:
+        for _ in range(12):
+            output.add(noise.integers(0, 256, (240, 320, 3), np.uint8), nothing)
+except ConfigError as error:
+    sys.exit(f'refused: {error}')
+"""
+
+
+@pytest.mark.parametrize(('limit', 'whole'), [(2**30, True), (20_000, False)])
+def test_a_video_that_does_not_fit_on_the_disk(tmp_path, limit, whole):
+    target = tmp_path / 'out' / 'a.mp4'
+    command = [sys.executable, '-c', _LIMITED_VIDEO, target, str(limit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    left = [path.name for path in target.parent.iterdir()]
+    assert (done.returncode, left) == ((0, ['a.mp4']) if whole else (1, [])), done.stderr
+    if not whole:
+        assert f'refused: {target}: could not be written whole: expected 12 fr' in done.stderr
+        assert 'MB are free there' in done.stderr
+
+
+def test_a_folder_that_cannot_be_written(model, images, tmp_path, capsys):
+    blocked = tmp_path / 'file'
+    blocked.touch()
+    out = blocked / 'out'
+    assert run('--engine', model, '--source', images, '--output', out) == 1
+    assert 'cannot be made' in capsys.readouterr().err
+    arguments = ['--engine', model, '--source', images, '--no-pictures', '--output', '/proc']
+    assert run(*arguments) == 1
+    assert '/proc: cannot be written: no file can be made' in capsys.readouterr().err
