@@ -1,6 +1,5 @@
 """After a build: does what was built find what the original finds? On the digits, end to end."""
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -18,7 +17,8 @@ from digits import INT8
 from digits import ROOT
 from digits import SCENES
 from digits import SOME_SCENES
-from gpu_support import why_no_gpu
+from digits import save_digits
+from gpu_support import BUILT_ON_CPU
 from onnx import helper
 from onnx import numpy_helper
 from programs import UNMEASURED
@@ -33,15 +33,11 @@ from trt_perception.errors import EngineError
 from trt_perception.evaluation.agreement import compare_runs
 from trt_perception.evaluation.run import detect_images
 from trt_perception.model.build_record import AgreementRecord
-from trt_perception.model.model_file import read_model_file
 from trt_perception.tools import inspect_engine
 
 pytest_plugins = ['build_fixtures']
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
-pytestmark = [
-    pytest.mark.engine_build,
-    pytest.mark.skipif(not why_no_gpu(), reason='there is a GPU: test_gpu_build_engine'),
-]
+pytestmark = BUILT_ON_CPU
 
 
 def summed_up(report):
@@ -180,11 +176,7 @@ def test_fp16_that_overflows_is_an_error_without_a_gpu_too(build, tmp_path):
         scale = helper.make_node('Mul', [chain[number], f'factor_{number}'], [chain[number + 1]])
         model.graph.node.insert(number, scale)
     path = tmp_path / 'overflows.onnx'
-    onnx.save(model, path)
-    written = json.loads(DIGITS.with_name('digits.onnx.json').read_text())
-    file = read_model_file(path)
-    written['onnx'] = {'file': path.name, 'sha256': file.sha256, 'size_bytes': len(file.content)}
-    path.with_name('overflows.onnx.json').write_text(json.dumps(written))
+    save_digits(model, path)
     done = build('--precision', 'fp16', '--validate', SOME_SCENES, onnx_file=path)
     assert done.code == 1
     assert done.report['agreement']['f1'] < 0.5

@@ -1,26 +1,21 @@
 """The same on a GPU, by a stand-in: there the engine itself is compared with the original."""
 
-import json
-
 import numpy as np
 import onnx
 import pytest
 from digits import DIGITS
 from digits import INT8
 from digits import SOME_SCENES
-from gpu_support import why_no_gpu
+from digits import save_digits
+from gpu_support import BUILT_ON_CPU
 from onnx import numpy_helper
 
 from trt_perception.building import validation
 from trt_perception.errors import EngineError
-from trt_perception.model.model_file import read_model_file
 
 pytest_plugins = ['build_fixtures']
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
-pytestmark = [
-    pytest.mark.engine_build,
-    pytest.mark.skipif(not why_no_gpu(), reason='there is a GPU: test_gpu_build_engine'),
-]
+pytestmark = BUILT_ON_CPU
 
 
 def test_a_stand_in_that_fails_on_an_image_is_not_measured(build, gpu_that_runs, monkeypatch):
@@ -60,11 +55,7 @@ def test_on_a_gpu_every_precision_is_held_to_it(
             rounded = np.round(values * 8) / np.float32(8)
             tensor.CopyFrom(numpy_helper.from_array(rounded, tensor.name))
     path = tmp_path / 'spoiled.onnx'
-    onnx.save(spoiled, path)
-    beside = json.loads(DIGITS.with_name('digits.onnx.json').read_text())
-    model = read_model_file(path)
-    beside['onnx'] = {'file': path.name, 'sha256': model.sha256, 'size_bytes': len(model.content)}
-    path.with_name('spoiled.onnx.json').write_text(json.dumps(beside))
+    save_digits(spoiled, path)
     gpu_that_runs(path)
     done = build('--precision', precision, '--validate', SOME_SCENES)
     assert done.code == 1

@@ -7,7 +7,7 @@ import pytest
 from detector_models import parsed_models
 from digits import ROOT
 from digits import SCENES
-from gpu_support import why_no_gpu
+from gpu_support import BUILT_ON_CPU
 
 from trt_perception.building import agreement_gate
 from trt_perception.model.decoder_spec import FAMILIES
@@ -17,10 +17,7 @@ EXPORTS = ROOT / 'test' / 'data' / 'exports'
 
 pytest_plugins = ['build_fixtures']
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
-pytestmark = [
-    pytest.mark.engine_build,
-    pytest.mark.skipif(not why_no_gpu(), reason='there is a GPU: test_gpu_build_engine'),
-]
+pytestmark = BUILT_ON_CPU
 
 
 def test_convolutions_have_no_queries(build):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import onnx
 import pytest
 import small_detectors
-from scaled_models import SCENES
+from digits import CALIBRATION
 from scaled_models import SMALL
 
 from trt_perception.building.precision import calibration_cache
@@ -24,7 +24,7 @@ RANGES = {'x': 1.5, 'y': 0.0}
 
 def test_the_second_calibration_takes_the_ranges_of_the_first(tmp_path):
     model, *_ = small_detectors.anchor_free()
-    images = select_images(SCENES, 8)
+    images = select_images(CALIBRATION, 8)
     ran = []
 
     def again(**changes):
@@ -51,7 +51,7 @@ def test_the_second_calibration_takes_the_ranges_of_the_first(tmp_path):
     changed, *_ = small_detectors.anchor_free(opset=18)
     changed.graph.initializer[0].raw_data = bytes(len(changed.graph.initializer[0].raw_data))
     for change in (
-        {'images': select_images(SCENES, 9)},
+        {'images': select_images(CALIBRATION, 9)},
         {'preprocessing': replace(SMALL, scale=1.0)},
         {'method': 'percentile'},
         {'model': changed},
@@ -64,7 +64,7 @@ def test_the_second_calibration_takes_the_ranges_of_the_first(tmp_path):
 
 def test_each_image_is_decoded_once_and_not_at_all_where_ranges_are_reused(monkeypatch, tmp_path):
     model, *_ = small_detectors.raw_maps()
-    images = select_images(SCENES, 8)
+    images = select_images(CALIBRATION, 8)
     decode, read = calibration_images.read_image, []
 
     def counted(path):
@@ -92,7 +92,7 @@ def test_what_is_written_is_read(tmp_path):
 
 def test_each_part_names_another_file(tmp_path):
     model, *_ = small_detectors.raw_maps()
-    identity = calibration_identity(model, select_images(SCENES, 8), SMALL)
+    identity = calibration_identity(model, select_images(CALIBRATION, 8), SMALL)
     parts = [(identity, 'minmax', 1), (identity, 'minmax', 2), (identity, 'entropy', 1)]
     names = {cache_file(tmp_path, 'json', *each) for each in parts}
     names.add(cache_file(tmp_path, 'tensorrt', *parts[0]))
@@ -153,12 +153,12 @@ def test_nothing_is_left_of_a_write_that_failed(tmp_path, monkeypatch):
 
 def test_the_identity_follows_what_it_is_made_of():
     model, *_ = small_detectors.raw_maps()
-    images = select_images(SCENES, 8)
+    images = select_images(CALIBRATION, 8)
     identity = calibration_identity(model, images, SMALL)
     copied = onnx.load_from_string(model.SerializeToString())
     assert calibration_identity(copied, images, SMALL) == identity
     changed = replace(SMALL, color_order='bgr')
     assert calibration_identity(model, images, changed) != identity
-    assert calibration_identity(model, select_images(SCENES, 9), SMALL) != identity
+    assert calibration_identity(model, select_images(CALIBRATION, 9), SMALL) != identity
     model.graph.node[0].name += 'x'
     assert calibration_identity(model, images, SMALL) != identity

@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 import small_detectors
-from scaled_models import SCENES
+from digits import CALIBRATION
 from scaled_models import SMALL
 from tensorrt_standin import StandIn
 
@@ -24,7 +24,7 @@ def precise(images, batch=1):
     for entry in (*model.graph.input, *model.graph.output):
         entry.type.tensor_type.shape.dim[0].dim_value = batch
     given = {'onnx': 'model.onnx', 'precision': 'int8', 'calibration_tool': 'tensorrt'}
-    options = load_options(None, {**given, 'calibration_images': str(SCENES)})
+    options = load_options(None, {**given, 'calibration_images': str(CALIBRATION)})
     module = StandIn('10.3', '10.3.0.26')
     tensorrt = TensorRt(module, module.flavour, '10.3.0.26', None)
     shapes = {'images': (batch, 3, 64, 64)}
@@ -33,7 +33,7 @@ def precise(images, batch=1):
 
 @pytest.mark.parametrize('batch', [1, 3])
 def test_each_image_comes_once_as_at_run_time(batch):
-    images = select_images(SCENES, 8)
+    images = select_images(CALIBRATION, 8)
     made = precise(images, batch)
     assert not any('Quantize' in node.op_type for node in made.model.graph.node)
     preprocess = HostPreprocessor(SMALL)
@@ -49,7 +49,7 @@ def test_each_image_comes_once_as_at_run_time(batch):
 
 
 def test_images_that_cannot_serve_are_refused(tmp_path):
-    for path in select_images(SCENES, 8).paths[:3]:
+    for path in select_images(CALIBRATION, 8).paths[:3]:
         shutil.copy(path, tmp_path)
     with pytest.raises(ConfigError, match='at least 8 images to calibrate with'):
         precise(select_images(tmp_path))

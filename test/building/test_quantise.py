@@ -10,10 +10,10 @@ import onnxruntime
 import pytest
 import small_detectors
 import tensorrt_rtx_build
+from digits import CALIBRATION
 from onnx import TensorProto
 from onnx import helper
 from onnx import numpy_helper
-from scaled_models import SCENES
 from scaled_models import SMALL
 
 from trt_perception.building.graph.dequantise import dequantised
@@ -43,7 +43,7 @@ def digits():
 
 @pytest.fixture(scope='module')
 def images():
-    return select_images(SCENES)
+    return select_images(CALIBRATION)
 
 
 @pytest.fixture(scope='module')
@@ -99,7 +99,7 @@ def test_int8_finds_what_fp32_finds_on_held_out_scenes(tmp_path, digits, quantis
 def test_calibration_saw_none_of_the_held_out_scenes():
     demo = {path.read_bytes() for path in (ROOT / 'demo/scenes').glob('*.jpg')}
     assert len(demo) == 60
-    assert not demo & {path.read_bytes() for path in SCENES.glob('*.jpg')}
+    assert not demo & {path.read_bytes() for path in CALIBRATION.glob('*.jpg')}
 
 
 def test_nine_tenths_of_the_work_are_quantised(quantised_digits):
@@ -227,7 +227,7 @@ def test_without_its_q_and_dq_nodes_it_computes_what_the_original_does(quantised
 
 def test_patterns_keep_more_in_float(digits, images):
     preprocessing = parse_manifest(json.dumps(SETTINGS).encode(), 'digits').preprocessing
-    few = select_images(SCENES, 8)
+    few = select_images(CALIBRATION, 8)
     done = quantise(digits, preprocessing, few, keep_float=['/heads.*'])
     assert len(done.report.kept) == 12
     assert set(done.report.kept.values()) == {'output layer of the head', 'asked for'}

@@ -6,7 +6,7 @@ import types
 import onnx
 import pytest
 import small_detectors
-from scaled_models import SCENES
+from digits import CALIBRATION
 from scaled_models import SMALL
 
 from trt_perception.building.precision import quantise_modelopt
@@ -22,16 +22,16 @@ def test_modelopt_is_asked_for_by_name():
     assert 'modelopt' not in sys.modules
     settings = {'progress': lambda *_: None}
     with pytest.raises(ConfigError, match=r'nvidia-modelopt\[onnx\]'):
-        quantise_with_modelopt(model, SMALL, select_images(SCENES, 8), **settings)
+        quantise_with_modelopt(model, SMALL, select_images(CALIBRATION, 8), **settings)
     with pytest.raises(ConfigError, match='entropy or minmax'):
         quantise_with_modelopt(
-            model, SMALL, select_images(SCENES, 8), method='percentile', **settings
+            model, SMALL, select_images(CALIBRATION, 8), method='percentile', **settings
         )
 
 
 def test_modelopt_is_given_what_it_needs(monkeypatch):
     model, layers, _ = small_detectors.raw_maps()
-    images = select_images(SCENES, 8)
+    images = select_images(CALIBRATION, 8)
     asked = {}
 
     def quantize(**arguments):

@@ -7,10 +7,10 @@ import numpy as np
 import onnx
 import pytest
 import small_detectors
+from digits import CALIBRATION
 from onnx import TensorProto
 from onnx import helper
 from onnx import numpy_helper
-from scaled_models import SCENES
 from scaled_models import SMALL
 from scaled_models import TARGETS
 from scaled_models import built
@@ -26,7 +26,7 @@ from trt_perception.errors import EngineError
 
 @pytest.fixture(scope='module')
 def images():
-    return select_images(SCENES, 8)
+    return select_images(CALIBRATION, 8)
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from detector_models import KNOWN
 from detector_models import report_of
 from detector_models import run
 from detector_models import write_images
+from digits import CALIBRATION
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
-from scaled_models import SCENES
 from scaled_models import SMALL
 from scaled_models import TARGETS
 from scaled_models import built
@@ -24,7 +24,7 @@ from trt_perception.errors import EngineError
 
 @pytest.fixture(scope='module')
 def images():
-    return select_images(SCENES, 8)
+    return select_images(CALIBRATION, 8)
 
 
 SMALL_WEIGHTS = (0.0, 1e-45, 1e-39, 1e-30, 1e-12, 1e-7, 1e-6, 3e-5, 5e-4)

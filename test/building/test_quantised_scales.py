@@ -6,11 +6,11 @@ import types
 import numpy as np
 import onnx
 import pytest
+from digits import CALIBRATION
 from onnx import TensorProto
 from onnx import helper
 from onnx import numpy_helper
 from scaled_models import DQ
-from scaled_models import SCENES
 from scaled_models import SMALL
 from scaled_models import Q
 from scaled_models import built
@@ -31,7 +31,7 @@ from trt_perception.errors import EngineError
 
 @pytest.fixture(scope='module')
 def images():
-    return select_images(SCENES, 8)
+    return select_images(CALIBRATION, 8)
 
 
 def quantised(images, scale, *, of, explicit=False, zero_channel=False):

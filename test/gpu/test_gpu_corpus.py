@@ -13,7 +13,6 @@ from test_gpu_kernels import run_letterbox
 from test_gpu_kernels import spec_for
 
 from trt_perception import gpu
-from trt_perception.images.frame import Frame
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.stages.gpu_kernels import FrameKernels
 from trt_perception.stages.host_preprocess import HostPreprocessor
@@ -24,23 +23,12 @@ def cases():
     return [case for case in corpus(1800) if not case.faults]
 
 
-def frame_of(case):
-    return Frame.view(
-        case.data,
-        width=case.width,
-        height=case.height,
-        step=case.step,
-        encoding=case.encoding,
-        big_endian=case.big_endian,
-    )
-
-
 def test_there_is_something_to_read():
     assert len(cases()) > 400
     assert len({case.encoding for case in cases()}) == 18
     assert max(case.width for case in cases()) == max(case.height for case in cases()) == 32767
     assert min(case.width * case.height for case in cases()) == 1
-    assert all(frame_of(case).data.size == len(case.data) for case in cases())
+    assert all(case.frame().data.size == len(case.data) for case in cases())
 
 
 @needs_gpu
@@ -52,7 +40,7 @@ def test_frames_that_hold(resize, antialias):
     kernels = FrameKernels(gpu.Device(0), spec, max_detections=300, class_agnostic=False)
     host = HostPreprocessor(spec.preprocessing)
     for case in cases():
-        frame = frame_of(case)
+        frame = case.frame()
         expected, _ = host(frame)
         # Header and pixels lie in a buffer of exactly their size.
         found = run_letterbox(kernels, spec, frame)

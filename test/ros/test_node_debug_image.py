@@ -13,7 +13,6 @@ from graph import counts_of
 from graph import picture_of
 from lifecycle_msgs.srv import GetState
 from programs import DEADLINE_S
-from rclpy.lifecycle import LifecycleNode
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 from tiny_model import CLASS_NAMES
@@ -146,15 +145,6 @@ def drawings(monkeypatch):
 
     monkeypatch.setattr(debug_image, 'bgr_image', count)
     return made
-
-
-@pytest.fixture
-def node(client):
-    node = LifecycleNode('debug_image_test', context=client.context)
-    client.add(node)
-    yield node
-    client.remove(node)
-    node.destroy_node()
 
 
 def offer(debug, name=''):

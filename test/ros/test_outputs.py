@@ -2,7 +2,6 @@
 
 import pytest
 from rclpy.impl.implementation_singleton import rclpy_implementation
-from rclpy.lifecycle import LifecycleNode
 from rclpy.qos import QoSDurabilityPolicy
 from rclpy.qos import QoSProfile
 from vision_msgs.msg import LabelInfo
@@ -30,15 +29,6 @@ class Refusing:
 
     def __getattr__(self, name):
         return getattr(self._publisher, name)
-
-
-@pytest.fixture
-def node(client):
-    node = LifecycleNode('outputs_test', context=client.context)
-    client.add(node)
-    yield node
-    client.remove(node)
-    node.destroy_node()
 
 
 @pytest.fixture

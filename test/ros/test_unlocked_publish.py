@@ -7,7 +7,6 @@ import time
 import numpy as np
 import pytest
 from programs import DEADLINE_S
-from rclpy.lifecycle import LifecycleNode
 from rclpy.qos import QoSProfile
 from rclpy.serialization import deserialize_message
 from rclpy.serialization import serialize_message
@@ -17,13 +16,6 @@ from std_msgs.msg import String
 from trt_perception.ros.unlocked_publish import publish_unlocked
 
 pytest_plugins = ['graph_fixtures']
-
-
-@pytest.fixture
-def node(client):
-    node = LifecycleNode('unlocked_publish_test', context=client.context)
-    yield node
-    node.destroy_node()
 
 
 def test_what_is_published_is_what_rclpy_would_have_written(client, node):

@@ -22,7 +22,6 @@ from reference_images import noise_frame
 from reference_images import placed
 
 from trt_perception.errors import EngineError
-from trt_perception.images.frame import Frame
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.stages.host_preprocess import HostPreprocessor
 from trt_perception.stages.host_preprocess import bgr_image
@@ -143,16 +142,8 @@ def test_the_kernel_reads_the_corpus_as_the_host_does(tmp_path, antialias):
     letterbox, host = HostLetterbox(preprocessing, tmp_path), HostPreprocessor(preprocessing)
     for case in corpus(600):
         if not case.faults:
-            frame = Frame.view(
-                case.data,
-                width=case.width,
-                height=case.height,
-                step=case.step,
-                encoding=case.encoding,
-                big_endian=case.big_endian,
-            )
-            expected, _ = host(frame)
-            np.testing.assert_array_equal(letterbox(frame), expected, case.name)
+            expected, _ = host(case.frame())
+            np.testing.assert_array_equal(letterbox(case.frame()), expected, case.name)
 
 
 @needs_compiler

@@ -1,4 +1,4 @@
-"""What tests of detect_images run it on, and how they read what it wrote."""
+"""Running detect_images, and reading what it wrote."""
 
 import json
 
@@ -24,24 +24,6 @@ def run(*arguments):
 
 def picture(rgb):
     return np.full((SIZE[1], SIZE[0], 3), rgb[::-1], np.uint8)
-
-
-def write_pictures(folder):
-    """Write one picture of each colour to a new folder."""
-    folder.mkdir()
-    for name, rgb in COLORS.items():
-        cv2.imwrite(str(folder / name), picture(rgb))
-    return folder
-
-
-def write_video(path):
-    """Write a video of 12 frames: red, green, blue in turn, four of each."""
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*'MJPG'), 12.5, SIZE)
-    assert writer.isOpened()
-    for number in range(12):
-        writer.write(picture(np.eye(3, dtype=int)[number // 4] * 255))
-    writer.release()
-    return path
 
 
 def detections(folder):

@@ -21,6 +21,7 @@ from reference_images import row_bytes
 
 from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.images.frame import Frame
 
 MAX_SIDE = 32767
 UINT32 = 2**32 - 1
@@ -53,6 +54,16 @@ class Case:
     step: int
     encoding: str
     big_endian: bool = False
+
+    def frame(self):
+        return Frame.view(
+            self.data,
+            width=self.width,
+            height=self.height,
+            step=self.step,
+            encoding=self.encoding,
+            big_endian=self.big_endian,
+        )
 
     @property
     def faults(self):

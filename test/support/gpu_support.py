@@ -60,6 +60,10 @@ def why_no_open_shapes():
 
 needs_gpu = pytest.mark.skipif(bool(why_no_gpu()), reason=why_no_gpu())
 needs_tensorrt = pytest.mark.skipif(bool(why_no_tensorrt()), reason=why_no_tensorrt())
+BUILT_ON_CPU = [
+    pytest.mark.engine_build,
+    pytest.mark.skipif(not why_no_gpu(), reason='there is a GPU: test_gpu_build_engine'),
+]
 
 
 def to_device(array):

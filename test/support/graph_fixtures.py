@@ -12,6 +12,7 @@ from graph import order
 from intake_taker import Taker
 from intake_taker import intakes
 from programs import script
+from rclpy.lifecycle import LifecycleNode
 from tiny_model import write_tiny_model
 
 
@@ -114,6 +115,16 @@ def share_environment(folder):
 @pytest.fixture(autouse=True, scope='session')
 def _environment(tmp_path_factory):
     share_environment(tmp_path_factory.mktemp('environment'))
+
+
+@pytest.fixture
+def node(client):
+    """A lifecycle node of this process."""
+    node = LifecycleNode('node_of_test', context=client.context)
+    client.add(node)
+    yield node
+    client.remove(node)
+    node.destroy_node()
 
 
 @pytest.fixture

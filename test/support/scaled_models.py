@@ -1,7 +1,5 @@
 """Models whose weights or data need small or large scales."""
 
-from pathlib import Path
-
 import numpy as np
 import onnx
 import small_detectors
@@ -11,7 +9,6 @@ from onnx import numpy_helper
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.model.preprocessing import Preprocessing
 
-SCENES = Path(__file__).resolve().parents[1] / 'data' / 'calibration'
 SMALL = Preprocessing(input_size=(64, 64))
 TARGETS = ('int8', 'fp8')
 Q, DQ = 'QuantizeLinear', 'DequantizeLinear'

@@ -13,8 +13,6 @@ from detect_runs import detections
 from detect_runs import drawn
 from detect_runs import picture
 from detect_runs import run
-from detect_runs import write_pictures
-from detect_runs import write_video
 from gpu_support import build_plan
 from gpu_support import needs_tensorrt
 from support_models import identity
@@ -24,30 +22,16 @@ from tiny_model import write_tiny_model
 from trt_perception.evaluation.coco import read_annotations
 from trt_perception.tools import evaluate_engine
 
-
-@pytest.fixture
-def images(tmp_path):
-    return write_pictures(tmp_path / 'images')
+pytest_plugins = ['detect_fixtures']
 
 
-@pytest.fixture
-def model(tmp_path):
-    return write_tiny_model(tmp_path / 'tiny.onnx')
-
-
-@pytest.fixture
-def video(tmp_path):
-    return write_video(tmp_path / 'colors.avi')
-
-
-def test_a_folder(model, images, tmp_path, capfd):
+def test_a_folder(tiny, pictures, tmp_path, capfd):
     out = tmp_path / 'out'
-    assert run('--engine', model, '--source', images, '--output', out) == 0
+    assert run('--engine', tiny, '--source', pictures, '--output', out) == 0
     output, error = capfd.readouterr()  # of OpenCV too
     assert error == ''
     names = {path.name for path in out.iterdir()}
-    pictures = {'a.png', 'b.jpg', 'black.bmp.png'}
-    assert names == pictures | FILES
+    assert names == {'a.png', 'b.jpg', 'black.bmp.png'} | FILES
     found = detections(out)
     assert set(found) == set(COLORS)
     for name, rgb in COLORS.items():
@@ -66,29 +50,29 @@ def test_a_folder(model, images, tmp_path, capfd):
     assert 0 < summary['latency_ms']['p50'] <= summary['latency_ms']['p99']
     assert '4 detections in 2 of 3 images, score > 0.25' in output
     # The sources stay as they were.
-    assert (cv2.imread(str(images / 'a.png')) == picture(COLORS['a.png'])).all()
+    assert (cv2.imread(str(pictures / 'a.png')) == picture(COLORS['a.png'])).all()
 
 
-def test_a_tilde_is_the_home_folder(model, images, tmp_path, monkeypatch):
+def test_a_tilde_is_the_home_folder(tiny, pictures, tmp_path, monkeypatch):
     monkeypatch.setenv('HOME', str(tmp_path))
-    assert run('--engine', model, '--source', images, '--output', '~/found') == 0
+    assert run('--engine', tiny, '--source', pictures, '--output', '~/found') == 0
     assert (tmp_path / 'found' / 'detections.json').is_file()
 
 
-def test_a_model_of_a_batch_finds_the_same(model, images, video, tmp_path):
+def test_a_model_of_a_batch_finds_the_same(tiny, pictures, clip, tmp_path):
     several = write_tiny_model(tmp_path / 'several.onnx', batch=4)
     found = []
-    for path, out in ((model, tmp_path / 'one'), (several, tmp_path / 'four')):
-        sources = ('--source', images, video)
+    for path, out in ((tiny, tmp_path / 'one'), (several, tmp_path / 'four')):
+        sources = ('--source', pictures, clip)
         assert run('--engine', path, *sources, '--output', out, '--confidence', '0.01') == 0
         found.append(detections(out))
     assert found[0] == found[1]  # three pictures are less than a batch, twelve frames three
     assert sum(map(len, found[1].values())) == 20
 
 
-def test_what_was_found_can_be_read_as_annotations(model, images, tmp_path):
+def test_what_was_found_can_be_read_as_annotations(tiny, pictures, tmp_path):
     out = tmp_path / 'out'
-    assert run('--engine', model, '--source', images, '--output', out, '--no-pictures') == 0
+    assert run('--engine', tiny, '--source', pictures, '--output', out, '--no-pictures') == 0
     assert {path.name for path in out.iterdir()} == FILES
     annotations = read_annotations(out / 'detections.json')
     assert list(annotations.categories.values()) == list(CLASS_NAMES)
@@ -101,14 +85,14 @@ def test_what_was_found_can_be_read_as_annotations(model, images, tmp_path):
     for id_, row in results.anns.items():
         same = [coco.anns[id_][key] for key in ('image_id', 'category_id', 'bbox', 'score')]
         assert [row[key] for key in ('image_id', 'category_id', 'bbox', 'score')] == same
-    arguments = ['--engine', model, '--images', images, '--annotations', out / 'detections.json']
+    arguments = ['--engine', tiny, '--images', pictures, '--annotations', out / 'detections.json']
     assert evaluate_engine.main([str(a) for a in [*arguments, '--json', saved]]) == 0
     (report,) = json.loads(saved.read_text())['models'].values()
     assert report['metrics']['mAP'] == pytest.approx(1)
 
 
-def test_classes_and_thresholds(model, images, tmp_path):
-    arguments = ['--engine', model, '--source', images, '--no-pictures', '--output']
+def test_classes_and_thresholds(tiny, pictures, tmp_path):
+    arguments = ['--engine', tiny, '--source', pictures, '--no-pictures', '--output']
     assert run(*arguments, tmp_path / '1', '--classes', 'blue', 'red') == 0
     assert [row[0] for row in detections(tmp_path / '1')['b.jpg']] == ['blue']
     assert run(*arguments, tmp_path / '2', '--confidence', '0.95') == 0
@@ -124,9 +108,9 @@ def test_classes_and_thresholds(model, images, tmp_path):
     }
 
 
-def test_a_model_without_a_manifest(images, tmp_path, capsys):
-    model = write_tiny_model(tmp_path / 'bare.onnx', manifest=False)
-    arguments = ['--engine', model, '--source', images, '--output']
+def test_a_model_without_a_manifest(pictures, tmp_path, capsys):
+    bare = write_tiny_model(tmp_path / 'bare.onnx', manifest=False)
+    arguments = ['--engine', bare, '--source', pictures, '--output']
     given = ['resize=letterbox', 'color_order=rgb', 'scale=0.00392156862745098', 'decoder=dense']
     given += ['class_names=[red, green, blue]']
     for value in given:
@@ -135,9 +119,9 @@ def test_a_model_without_a_manifest(images, tmp_path, capsys):
     as_expected(detections(tmp_path / 'out')['a.png'], COLORS['a.png'])
 
 
-def test_a_video_comes_back(model, video, tmp_path, capsys):
+def test_a_video_comes_back(tiny, clip, tmp_path, capsys):
     out = tmp_path / 'out'
-    assert run('--engine', model, '--source', video, '--output', out) == 0
+    assert run('--engine', tiny, '--source', clip, '--output', out) == 0
     assert '16 detections in 12 of 12 images' in capsys.readouterr().out
     found = detections(out)
     assert list(found) == [f'colors.avi#{number:06d}' for number in range(12)]
@@ -164,13 +148,13 @@ def test_a_video_comes_back(model, video, tmp_path, capsys):
         assert 0.001 < changed.mean() < 0.3
 
 
-def test_several_sources_keep_their_folders(model, images, tmp_path):
+def test_several_sources_keep_their_folders(tiny, pictures, tmp_path):
     other = tmp_path / 'more' / 'deep'
     other.mkdir(parents=True)
     cv2.imwrite(str(other / 'a.png'), picture((0, 0, 255)))
     out = tmp_path / 'out'
-    sources = [images, f'{tmp_path}/more/**/*.png', images / 'a.png']  # one of them twice
-    assert run('--engine', model, '--source', *sources, '--output', out) == 0
+    sources = [pictures, f'{tmp_path}/more/**/*.png', pictures / 'a.png']  # one of them twice
+    assert run('--engine', tiny, '--source', *sources, '--output', out) == 0
     assert set(detections(out)) == {
         'images/a.png',
         'images/b.jpg',
@@ -182,14 +166,14 @@ def test_several_sources_keep_their_folders(model, images, tmp_path):
 
 
 @needs_tensorrt
-def test_an_engine(model, images, tmp_path):
-    plan = build_plan(Path(model).read_bytes())
+def test_an_engine(tiny, pictures, tmp_path):
+    plan = build_plan(Path(tiny).read_bytes())
     engine = tmp_path / 'tiny.engine'
     engine.write_bytes(plan)
     manifest = json.loads((tmp_path / 'tiny.onnx.json').read_text())
     del manifest['onnx']
     manifest['engine'] = identity(engine.name, plan)
     engine.with_name('tiny.engine.json').write_text(json.dumps(manifest))
-    assert run('--engine', engine, '--source', images, '--output', tmp_path / 'out') == 0
+    assert run('--engine', engine, '--source', pictures, '--output', tmp_path / 'out') == 0
     for name, rgb in COLORS.items():
         as_expected(detections(tmp_path / 'out')[name], rgb)

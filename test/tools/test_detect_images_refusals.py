@@ -11,30 +11,14 @@ from detect_runs import COLORS
 from detect_runs import as_expected
 from detect_runs import detections
 from detect_runs import run
-from detect_runs import write_pictures
-from detect_runs import write_video
-from tiny_model import write_tiny_model
 
 from trt_perception.tools import detect_images
 
-
-@pytest.fixture
-def images(tmp_path):
-    return write_pictures(tmp_path / 'images')
+pytest_plugins = ['detect_fixtures']
 
 
-@pytest.fixture
-def model(tmp_path):
-    return write_tiny_model(tmp_path / 'tiny.onnx')
-
-
-@pytest.fixture
-def video(tmp_path):
-    return write_video(tmp_path / 'colors.avi')
-
-
-def test_an_unknown_class(model, images, tmp_path, capsys):
-    arguments = ['--engine', model, '--source', images, '--output', tmp_path / 'out']
+def test_an_unknown_class(tiny, pictures, tmp_path, capsys):
+    arguments = ['--engine', tiny, '--source', pictures, '--output', tmp_path / 'out']
     assert run(*arguments, '--classes', 'purple') == 1
     printed = capsys.readouterr().err
     assert "'class_filter': expected classes of the model" in printed
@@ -42,10 +26,10 @@ def test_an_unknown_class(model, images, tmp_path, capsys):
     assert not (tmp_path / 'out').exists()
 
 
-def test_a_video_that_is_cut_off(model, video, tmp_path, capsys):
-    content = video.read_bytes()
-    video.write_bytes(content[: len(content) * 2 // 3])
-    code = run('--engine', model, '--source', video, '--output', tmp_path / 'out')
+def test_a_video_that_is_cut_off(tiny, clip, tmp_path, capsys):
+    content = clip.read_bytes()
+    clip.write_bytes(content[: len(content) * 2 // 3])
+    code = run('--engine', tiny, '--source', clip, '--output', tmp_path / 'out')
     frames = len(detections(tmp_path / 'out'))
     assert 0 < frames < 12
     error = capsys.readouterr().err
@@ -61,10 +45,12 @@ def test_a_video_that_is_cut_off(model, video, tmp_path, capsys):
     ],
     ids=['no picture', 'too long'],
 )
-def test_a_picture_that_cannot_be_read_is_left_out(model, images, tmp_path, capsys, content, said):
-    (images / 'a.png').write_bytes(content)
+def test_a_picture_that_cannot_be_read_is_left_out(
+    tiny, pictures, tmp_path, capsys, content, said
+):
+    (pictures / 'a.png').write_bytes(content)
     out = tmp_path / 'out'
-    assert run('--engine', model, '--source', images, '--output', out) == 1
+    assert run('--engine', tiny, '--source', pictures, '--output', out) == 1
     assert said in capsys.readouterr().err
     assert set(detections(out)) == {'b.jpg', 'black.bmp'}
     as_expected(detections(out)['b.jpg'], COLORS['b.jpg'])
@@ -73,9 +59,9 @@ def test_a_picture_that_cannot_be_read_is_left_out(model, images, tmp_path, caps
     assert not (out / 'a.png').exists()
 
 
-def test_nothing_is_replaced_unless_it_may_be(model, images, tmp_path, capsys):
+def test_nothing_is_replaced_unless_it_may_be(tiny, pictures, tmp_path, capsys):
     out = tmp_path / 'out'
-    arguments = ['--engine', model, '--source', images, '--output', out]
+    arguments = ['--engine', tiny, '--source', pictures, '--output', out]
     assert run(*arguments) == 0
     before = {path: path.read_bytes() for path in out.iterdir()}
     (out / 'mine.txt').write_text('kept')
@@ -90,15 +76,15 @@ def test_nothing_is_replaced_unless_it_may_be(model, images, tmp_path, capsys):
 
 
 @pytest.mark.parametrize('more', [(), ('--overwrite',)])
-def test_sources_are_never_replaced(model, images, more, tmp_path, capsys):
-    before = {path: path.read_bytes() for path in images.iterdir()}
+def test_sources_are_never_replaced(tiny, pictures, more, tmp_path, capsys):
+    before = {path: path.read_bytes() for path in pictures.iterdir()}
     link = tmp_path / 'link'
-    link.symlink_to(images)
-    for folder in (images, link):
-        arguments = ['--engine', model, '--source', images, '--output', folder]
+    link.symlink_to(pictures)
+    for folder in (pictures, link):
+        arguments = ['--engine', tiny, '--source', pictures, '--output', folder]
         assert run(*arguments, *more) == 2
         assert 'is a source and would be replaced' in capsys.readouterr().err
-    assert {path: path.read_bytes() for path in images.iterdir()} == before
+    assert {path: path.read_bytes() for path in pictures.iterdir()} == before
 
 
 @pytest.mark.parametrize(
@@ -120,17 +106,17 @@ def test_sources_are_never_replaced(model, images, more, tmp_path, capsys):
     ],
 )
 def test_wrong_usage_is_refused_before_any_work(
-    model, images, tmp_path, arguments, message, capsys
+    tiny, pictures, tmp_path, arguments, message, capsys
 ):
     broken = tmp_path / 'broken.mp4'
     broken.write_bytes(b'no video')
-    words = {'MODEL': model, 'IMAGES': images, 'OUT': tmp_path / 'out', 'NO_VIDEO': broken}
+    words = {'MODEL': tiny, 'IMAGES': pictures, 'OUT': tmp_path / 'out', 'NO_VIDEO': broken}
     assert run(*[words.get(argument, argument) for argument in arguments]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / 'out').exists()
 
 
-def test_interrupt_leaves_no_half_file(model, images, video, tmp_path, monkeypatch, capsys):
+def test_interrupt_leaves_no_half_file(tiny, pictures, clip, tmp_path, monkeypatch, capsys):
     out = tmp_path / 'out'
     add, calls = detect_images.VideoOutput.add, []
 
@@ -141,7 +127,7 @@ def test_interrupt_leaves_no_half_file(model, images, video, tmp_path, monkeypat
         add(*arguments)
 
     monkeypatch.setattr(detect_images.VideoOutput, 'add', interrupted)
-    assert run('--engine', model, '--source', images, video, '--output', out) == 130
+    assert run('--engine', tiny, '--source', pictures, clip, '--output', out) == 130
     assert 'interrupted' in capsys.readouterr().err
     left = {path.relative_to(out).as_posix() for path in out.rglob('*') if path.is_file()}
     assert left == {'images/a.png', 'images/b.jpg', 'images/black.bmp.png'}
@@ -178,12 +164,12 @@ def test_a_video_that_does_not_fit_on_the_disk(tmp_path, limit, whole):
         assert 'MB are free there' in done.stderr
 
 
-def test_a_folder_that_cannot_be_written(model, images, tmp_path, capsys):
+def test_a_folder_that_cannot_be_written(tiny, pictures, tmp_path, capsys):
     blocked = tmp_path / 'file'
     blocked.touch()
     out = blocked / 'out'
-    assert run('--engine', model, '--source', images, '--output', out) == 1
+    assert run('--engine', tiny, '--source', pictures, '--output', out) == 1
     assert 'cannot be made' in capsys.readouterr().err
-    arguments = ['--engine', model, '--source', images, '--no-pictures', '--output', '/proc']
+    arguments = ['--engine', tiny, '--source', pictures, '--no-pictures', '--output', '/proc']
     assert run(*arguments) == 1
     assert '/proc: cannot be written: no file can be made' in capsys.readouterr().err

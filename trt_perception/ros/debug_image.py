@@ -28,8 +28,8 @@ from trt_perception.stages.host_preprocess import bgr_image
 
 __all__ = ['NO_EVENTS', 'DebugImage']
 
-# rclpy's executor walks through every event handler each time it waits, twice a frame. Where no
-# subscriber can ask for more than is offered there is no event to handle.
+# rclpy's executor walks through every event handler each time it waits, which is twice an image
+# where rclpy takes the images. No subscriber can ask for more than is offered: no event can come.
 NO_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
 
 # Python refuses to wait for centuries, which a very low rate would ask for.

@@ -24,6 +24,7 @@ from trt_perception.monitoring.transport import images_elsewhere
 from trt_perception.monitoring.watch import CameraState
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.rcl import RclError
+from trt_perception.ros.intake.subscriptions import Images
 from trt_perception.ros.intake.subscriptions import ImageSubscription
 from trt_perception.ros.intake.subscriptions import IntakeSubscription
 from trt_perception.ros.intake.subscriptions import TypedSubscription
@@ -128,7 +129,7 @@ class ImageInput:
         self._unfit = None  # the new one has not met that camera
 
     def _subscribe(self) -> ImageSubscription:
-        arguments = (
+        images = Images(
             self._node,
             self._kind,
             self.topic,
@@ -142,10 +143,10 @@ class ImageInput:
         )
         if not self._typed:
             try:
-                return IntakeSubscription(*arguments, self._buffers, self._on_fault)
+                return IntakeSubscription(images, self._buffers, self._on_fault)
             except RclError as error:
                 self._fall_back(error)
-        return TypedSubscription(*arguments)
+        return TypedSubscription(images)
 
     def _qos(self) -> QoSProfile:
         reliability = ReliabilityPolicy[self.reliability.upper()]

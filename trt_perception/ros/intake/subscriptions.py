@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 from typing import Final
 from typing import Protocol
@@ -20,7 +21,7 @@ from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.intake import Intake
 from trt_perception.ros.intake.intake import Source
 
-__all__ = ['EVENTS', 'ImageSubscription', 'IntakeSubscription', 'TypedSubscription']
+__all__ = ['EVENTS', 'ImageSubscription', 'Images', 'IntakeSubscription', 'TypedSubscription']
 
 #: The QoS events that are asked for, by the names of SubscriptionEventCallbacks.
 EVENTS: Final = {
@@ -28,7 +29,27 @@ EVENTS: Final = {
     'message_lost': QoSSubscriptionEventType.RCL_SUBSCRIPTION_MESSAGE_LOST,
     'matched': QoSSubscriptionEventType.RCL_SUBSCRIPTION_MATCHED,
 }
-_Events = Mapping[str, Callable[[Any], None]]
+
+
+@dataclass(frozen=True)
+class Images:
+    """What is subscribed to.
+
+    Attributes:
+        node: subscribes.
+        kind: class of the messages.
+        topic: name.
+        qos: asked for.
+        receive: called with each message and its publisher's number for it.
+        events: callbacks by the names of EVENTS.
+    """
+
+    node: Node
+    kind: Any
+    topic: str
+    qos: QoSProfile
+    receive: Callable[[Any, int | None], None]
+    events: Mapping[str, Callable[[Any], None]]
 
 
 class ImageSubscription(Protocol):
@@ -46,34 +67,21 @@ class TypedSubscription:
     """rclpy's own: the executor takes a message object of every image.
 
     Args:
-        node: subscribes.
-        kind: class of the messages.
-        topic: name.
-        qos: asked for.
-        receive: called with each message and its publisher's number for it, by the executor.
-        events: callbacks by the names of EVENTS, called by the executor.
+        images: what is subscribed to; its callbacks are called by the executor.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        kind: Any,
-        topic: str,
-        qos: QoSProfile,
-        receive: Callable[[Any, int | None], None],
-        events: _Events,
-    ) -> None:
+    def __init__(self, images: Images) -> None:
         def heard(message: Any, info: Any) -> None:
-            receive(message, info['publication_sequence_number'])
+            images.receive(message, info['publication_sequence_number'])
 
         callback: Any = heard  # Jazzy's types know of no callback with info
-        self._node = node
-        self._subscription = node.create_subscription(
-            kind,
-            topic,
+        self._node = images.node
+        self._subscription = images.node.create_subscription(
+            images.kind,
+            images.topic,
             callback,
-            qos,
-            event_callbacks=SubscriptionEventCallbacks(**dict[str, Any](events)),
+            images.qos,
+            event_callbacks=SubscriptionEventCallbacks(**dict[str, Any](images.events)),
         )
 
     @property
@@ -90,13 +98,8 @@ class IntakeSubscription:
     """Of the intake: a thread of ours takes serialised messages into memory of ours.
 
     Args:
-        node: subscribes.
-        kind: class of the messages.
-        topic: name.
-        qos: asked for.
-        receive: called with each Arrived and its publisher's number for it, by the intake's
-            thread; must not wait.
-        events: callbacks by the names of EVENTS, called by the intake's thread; must not wait.
+        images: what is subscribed to; its callbacks are called by the intake's thread, with an
+            Arrived for each message, and must not wait.
         buffers: the memory; not closed here.
         faulted: called with what ended the thread, from it.
 
@@ -105,31 +108,25 @@ class IntakeSubscription:
     """
 
     def __init__(
-        self,
-        node: Node,
-        kind: Any,
-        topic: str,
-        qos: QoSProfile,
-        receive: Callable[[Any, int | None], None],
-        events: _Events,
-        buffers: MessageBuffers,
-        faulted: Callable[[BaseException], None],
+        self, images: Images, buffers: MessageBuffers, faulted: Callable[[BaseException], None]
     ) -> None:
         with ExitStack() as made:
-            check_for_type_support(kind)
-            handle: Any = node.handle
-            with handle:
-                subscription = _rclpy.Subscription(handle, kind, topic, qos.get_c_qos_profile())
+            check_for_type_support(images.kind)
+            node: Any = images.node.handle
+            with node:
+                subscription = _rclpy.Subscription(
+                    node, images.kind, images.topic, images.qos.get_c_qos_profile()
+                )
             made.callback(subscription.destroy_when_not_in_use)
             handles: list[tuple[Any, Callable[[Any], None]]] = []
-            for name, callback in events.items():
+            for name, callback in images.events.items():
                 with subscription:
                     event: Any = _rclpy.EventHandle(subscription, EVENTS[name])
                 made.callback(event.destroy_when_not_in_use)
                 handles.append((event, callback))
-            self._intake = Intake(node.context, buffers, faulted)
+            self._intake = Intake(images.node.context, buffers, faulted)
             made.callback(self._intake.close)
-            self._intake.serve(Source(subscription, receive, tuple(handles)))
+            self._intake.serve(Source(subscription, images.receive, tuple(handles)))
             self._made = made.pop_all()
 
     @property
