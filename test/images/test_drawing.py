@@ -55,11 +55,22 @@ def test_the_label_stands_inside_where_the_picture_ends(box):
     assert not changed[top + 2 : 98, 150:198].any()
 
 
+def dark(picture):
+    # A label's text is dark, all else is white or a bright colour (a sum of at least 433).
+    return picture.sum(axis=2) < 300
+
+
+@pytest.mark.parametrize('left', [-30, 0, 290, 318])
+def test_the_label_is_whole_where_the_picture_ends_beside_it(left):
+    inside, _ = drawn([([60, 100, 90, 180], 0.5, 0)], background=255)
+    at_the_edge, _ = drawn([([left, 100, left + 30, 180], 0.5, 0)], background=255)
+    assert dark(at_the_edge[70:99]).sum() == dark(inside[70:99]).sum() > 20
+
+
 def test_the_label_says_class_and_score():
     def label(score, class_id):
-        # Its text is dark, all else is white or a bright colour (a sum of at least 433).
         picture, _ = drawn([([60, 100, 200, 180], score, class_id)], background=255)
-        return picture[70:99].sum(axis=2) < 300
+        return dark(picture[70:99])
 
     assert label(0.5, 0).sum() > 20
     assert np.array_equal(label(0.5, 0), label(0.504, 0))  # two decimals

@@ -46,7 +46,8 @@ def draw_box(
     Args:
         bgr: uint8 (height, width, 3), BGR, contiguous.
         xyxy: left, top, right, bottom in the picture's pixels.
-        label: stands above the box, or inside where the picture ends; may be empty.
+        label: stands above the box, or inside where the picture ends, and as far to the left as
+            it must to be seen whole; may be empty.
         color: BGR, bright: the label is black on it.
         weight: of the line, in units that grow with the picture.
     """
@@ -58,6 +59,7 @@ def draw_box(
     cv2.rectangle(bgr, (left, top), (right, bottom), color, weight * thickness)
     if not label:
         return
+    left = max(0, min(left, bgr.shape[1] - width))
     cv2.rectangle(bgr, (left, base - height), (left + width, base + below), color, cv2.FILLED)
     cv2.putText(bgr, label, (left, base), _FONT, size, (0, 0, 0), thickness, cv2.LINE_AA)
 
