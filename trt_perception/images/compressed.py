@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import cv2
@@ -24,8 +25,8 @@ from trt_perception.errors import ImageError
 from trt_perception.images.frame import MAX_SIDE
 
 __all__ = [
-    *('MAX_PIXELS', 'check_size', 'damaged', 'decode_checked', 'decode_picture', 'too_large'),
-    *('truncated', 'unsupported'),
+    *('JPEG_START', 'MAX_PIXELS', 'CheckedPicture', 'check_picture', 'check_size', 'damaged'),
+    *('decode_checked', 'decode_picture', 'too_large', 'truncated', 'unsupported'),
 ]
 
 #: 134 megapixels, 403 MB once decoded: twice the largest camera that ROS knows.
@@ -35,13 +36,14 @@ _MAX_SCANS: Final = 64
 # Segments of a JPEG, chunks of a PNG; each costs a microsecond of the interpreter.
 _MAX_PARTS: Final = 2**16
 
+#: How a JPEG begins.
+JPEG_START: Final = b'\xff\xd8'
 _PNG_START: Final = b'\x89PNG\r\n\x1a\n'
 _PNG_CRITICAL: Final = (b'PLTE', b'IDAT', b'IEND')
 # This bit of the first letter makes it lower case.
 _PNG_ANCILLARY: Final = 0x20
 _PNG_ORIENTATION: Final = b'eXIf'
 
-_JPEG_START: Final = b'\xff\xd8'
 _JPEG_MARKER: Final = re.compile(rb'\xff{1,256}([^\0\xff])', re.DOTALL)
 # Inside a scan a byte 0xff is followed by zero, or is one of the restart markers.
 _JPEG_SCAN_END: Final = re.compile(rb'\xff[^\0\xd0-\xd7\xff]')
@@ -55,6 +57,26 @@ _JPEG_COLORS: Final = frozenset((0xE0, 0xEE))
 _JPEG_EXIF: Final = 0xE1
 # Comments and what applications keep in a file; none says anything of the pixels.
 _JPEG_LEFT_OUT: Final = frozenset(range(0xE0, 0xF0)) | {0xFE}
+
+
+@dataclass(frozen=True)
+class CheckedPicture:
+    """A JPEG or PNG in parts that were held against the file's bytes.
+
+    Attributes:
+        parts: what pixels need, in the file's order; joined they are the file put together anew.
+        size_wh: width and height in pixels, as the file stores them.
+        upright: turn it as its EXIF data say.
+    """
+
+    parts: tuple[bytes, ...]
+    size_wh: tuple[int, int]
+    upright: bool = False
+
+    def decode(self) -> npt.NDArray[np.uint8]:
+        """Decode it; as ``decode_picture``."""
+        whole = np.frombuffer(b''.join(self.parts), np.uint8)
+        return decode_checked(whole, self.size_wh, upright=self.upright, turned=self.upright)
 
 
 def decode_picture(
@@ -74,12 +96,25 @@ def decode_picture(
     Raises:
         ImageError: with the reason ``not_decodable`` or ``too_large``.
     """
+    return check_picture(content, upright=upright).decode()
+
+
+def check_picture(content: npt.NDArray[np.uint8], *, upright: bool = False) -> CheckedPicture:
+    """Hold what a JPEG or PNG declares against its bytes, and its size against a camera's.
+
+    Args:
+        content: the file's bytes, uint8, one-dimensional.
+        upright: as in decode_picture.
+
+    Raises:
+        ImageError: with the reason ``not_decodable`` or ``too_large``.
+    """
     start = content[: len(_PNG_START)].tobytes()
     if start == _PNG_START:
-        parts = list(_png_parts(content.data, upright))
+        parts = tuple(_png_parts(content.data, upright))
         width, height = struct.unpack_from('>II', parts[1], 8)
-    elif start.startswith(_JPEG_START):
-        parts = list(_jpeg_parts(content.data, upright))
+    elif start.startswith(JPEG_START):
+        parts = tuple(_jpeg_parts(content.data, upright))
         height, width = struct.unpack_from(
             '>HH', next(p for p in parts if p[1] in _JPEG_FRAMES), 5
         )
@@ -87,8 +122,7 @@ def decode_picture(
         found = f'a file that begins with {start.hex(" ") or "nothing"}'
         raise unsupported('image', found, 'JPEG or PNG')
     check_size(width, height)
-    whole = np.frombuffer(b''.join(parts), np.uint8)
-    return decode_checked(whole, (width, height), upright=upright, turned=upright)
+    return CheckedPicture(parts, (width, height), upright)
 
 
 def check_size(width: int, height: int) -> None:
@@ -161,8 +195,8 @@ def _png_parts(content: memoryview, upright: bool) -> Iterator[bytes]:
 
 def _jpeg_parts(content: memoryview, upright: bool) -> Iterator[bytes]:
     """Yield start, tables, frame, scans and end of a JPEG, one by one, with their markers."""
-    yield _JPEG_START
-    at, frames, scans = len(_JPEG_START), 0, 0
+    yield JPEG_START
+    at, frames, scans = len(JPEG_START), 0, 0
     for _ in range(_MAX_PARTS):
         match = _JPEG_MARKER.match(content, at)
         if match is None:

@@ -1,0 +1,220 @@
+"""Give nvJPEG changed files through the check that the node has, on a machine with a GPU.
+
+Child processes decode them. Wrong is: a process that dies, a byte written before or behind the
+pixels, pixels that were not written, a lost GPU, and a whole file that looks different after a
+damaged one.
+
+Exit codes: 0 nothing was wrong, 1 something was, 2 wrong usage or no nvJPEG, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / 'test' / 'support')]
+
+import jpeg_fuzz  # noqa: E402
+
+from trt_perception import gpu  # noqa: E402
+from trt_perception.errors import CudaError  # noqa: E402
+from trt_perception.errors import ImageError  # noqa: E402
+from trt_perception.gpu.bindings import call  # noqa: E402
+from trt_perception.gpu.nvjpeg import NvJpeg  # noqa: E402
+from trt_perception.images.compressed import check_picture  # noqa: E402
+from trt_perception.images.jpeg import JpegFrame  # noqa: E402
+from trt_perception.images.jpeg import plain_jpeg  # noqa: E402
+
+EXAMPLES = """\
+examples:
+  python3 scripts/fuzz_jpeg.py                             100,000 files, in minutes
+  python3 scripts/fuzz_jpeg.py --seconds 60                as many as a minute allows
+  python3 scripts/fuzz_jpeg.py --count 1000 --here         in this process, for compute-sanitizer
+"""
+_BATCH = 1000
+_GUARD = 4096
+# Above it, whether all pixels were written is not looked at: it takes two copies of them.
+_LARGE = 2**20
+_REFERENCE = '320x240 420 5'
+
+
+class Target:
+    """Decodes into memory with guards before and behind the pixels."""
+
+    def __init__(self):
+        self.nvjpeg = NvJpeg()
+        self.decoder = self.nvjpeg.decoder()
+        self.stream = gpu.Stream()
+        self._device = gpu.DeviceBuffer(2**20)
+        self._host = gpu.PinnedBuffer(2**20)
+
+    def decode(self, frame, fill):
+        """Return why there are no pixels, pixels, and whether the guards hold."""
+        pixels = frame.height * frame.step
+        size = pixels + 2 * _GUARD
+        if size > self._device.size:
+            self._device.close()
+            self._host.close()
+            self._device, self._host = gpu.DeviceBuffer(size), gpu.PinnedBuffer(size)
+        call('cudaMemsetAsync', self._device.pointer, fill, size, self.stream.handle)
+        self.stream.synchronize()
+        place = self._device.pointer + _GUARD
+        reason = self.decoder.decode(
+            frame.data, (frame.width, frame.height), place, frame.step, self.stream
+        )
+        gpu.copy_async(self._host.pointer, self._device.pointer, size, self.stream)
+        self.stream.synchronize()
+        found = self._host.array[:size]
+        whole = (found[:_GUARD] == fill).all() and (found[_GUARD + pixels :] == fill).all()
+        return reason, found[_GUARD : _GUARD + pixels], bool(whole)
+
+
+def frame_of(content):
+    """Return a file as the node would give it to nvJPEG, or why it would not."""
+    try:
+        return plain_jpeg(check_picture(np.frombuffer(content, np.uint8)))
+    except ImageError:
+        return 'refused'
+
+
+class Fuzzer:
+    """Counts what becomes of files, and notes what is wrong."""
+
+    def __init__(self):
+        self.outcomes = Counter()
+        self.wrong = []
+        self.files = jpeg_fuzz.plain_files()
+        self._target = Target()
+        self._reference = frame_of(self.files[_REFERENCE])
+        self._expected = self._target.decode(self._reference, 0)[1].copy()
+
+    def look(self, content, name):
+        """Decode one file."""
+        frame = frame_of(content)
+        if not isinstance(frame, JpegFrame):
+            self.outcomes[frame if frame == 'refused' else f'CPU: {frame}'] += 1
+            return
+        reason, pixels, whole = self._target.decode(frame, 0x55)
+        if not whole:
+            self.wrong.append(f'{name}: bytes around the pixels were written')
+        self.outcomes[f'nvJPEG: {reason or "decoded"}'] += 1
+        if reason:
+            try:
+                frame.decode()
+                self.outcomes['decoded by the CPU instead'] += 1
+            except ImageError:
+                self.outcomes['refused by the CPU, too'] += 1
+        elif pixels.size < _LARGE:
+            first = pixels.copy()
+            again, pixels, whole = self._target.decode(frame, 0xAA)
+            if again or not whole or (first != pixels).any():
+                differing = int((first != pixels).sum())
+                self.wrong.append(f'{name}: {differing} of {pixels.size} bytes differ: {again}')
+
+    def whole_file(self, name):
+        """See that a file that was never changed still looks as at the beginning."""
+        reason, pixels, _ = self._target.decode(self._reference, 0x33)
+        if reason or (pixels != self._expected).any():
+            self.wrong.append(f'{name}: a whole file looks different after it: {reason}')
+
+
+def run_here(seed, count, progress):
+    """Look at some files; note in a file which one is being looked at."""
+    fuzzer = Fuzzer()
+    rng = random.Random(seed)
+    for index in range(count):
+        content = jpeg_fuzz.changed(rng, fuzzer.files)
+        if progress is not None:
+            progress.write_text(str(index))
+        name = f'seed {seed}, file {index}'
+        try:
+            fuzzer.look(content, name)
+            if index % 25 == 24:
+                fuzzer.whole_file(name)
+        except CudaError as error:
+            fuzzer.wrong.append(f'{name}: {error}')
+            break
+    return {'outcomes': fuzzer.outcomes, 'wrong': fuzzer.wrong[:20]}
+
+
+def run_child(seed, count, folder):
+    """Look at some files in a process of its own."""
+    progress = Path(folder) / str(seed)
+    command = [sys.executable, __file__, '--here', '--seed', str(seed), '--count', str(count)]
+    ended = subprocess.run(
+        [*command, '--progress', str(progress)], capture_output=True, text=True, timeout=600
+    )
+    if ended.returncode in (0, 1) and ended.stdout:
+        return json.loads(ended.stdout.splitlines()[-1])
+    last = progress.read_text() if progress.exists() else 'none'
+    said = ended.stderr.strip().splitlines()[-1:]
+    wrong = f'seed {seed}, file {last}: the process ended with {ended.returncode}: {said}'
+    return {'outcomes': {}, 'wrong': [wrong]}
+
+
+def run_children(options):
+    """Look at files until there were enough of them, or the time is over."""
+    started = time.monotonic()
+    outcomes, wrong = Counter(), []
+    seeds = range(options.seed, options.seed + -(-options.count // _BATCH))
+
+    def work(seed):
+        if time.monotonic() - started < options.seconds and len(wrong) < 10:
+            count = min(_BATCH, options.count - (seed - options.seed) * _BATCH)
+            found = run_child(seed, count, folder)
+            outcomes.update(found['outcomes'])
+            wrong.extend(found['wrong'])
+
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.processes) as pool:
+        list(pool.map(work, seeds))
+    return {'outcomes': outcomes, 'wrong': wrong, 'seconds': time.monotonic() - started}
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        prog='fuzz_jpeg.py',
+        description='Changed JPEGs through nvJPEG, in child processes.',
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument('--count', type=int, default=100_000, help='files (default 100,000)')
+    parser.add_argument(
+        '--seconds', type=float, default=3600.0, help='begin nothing new after so long'
+    )
+    parser.add_argument('--seed', type=int, default=1)
+    parser.add_argument('--processes', type=int, default=4, help='at once (default 4)')
+    parser.add_argument('--here', action='store_true', help='in this process alone')
+    parser.add_argument('--progress', type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    try:
+        gpu.Device(0)
+        version = '.'.join(map(str, NvJpeg().version))
+    except CudaError as error:
+        parser.error(str(error))
+    try:
+        if options.here:
+            result = run_here(options.seed, options.count, options.progress)
+        else:
+            result = run_children(options)
+    except KeyboardInterrupt:
+        return 130
+    files = sum(
+        n for kind, n in result['outcomes'].items() if not kind.endswith(('instead', 'too'))
+    )
+    print(json.dumps({'nvjpeg': version, 'files': files, **result}))
+    return 1 if result['wrong'] else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

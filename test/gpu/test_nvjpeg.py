@@ -1,0 +1,145 @@
+"""nvJPEG itself: OpenCV's pixels but for chroma's, and never a byte beside them."""
+
+from __future__ import annotations
+
+import threading
+
+import jpeg_fuzz
+import numpy as np
+import pytest
+from gpu_support import from_device
+from gpu_support import needs_gpu
+from gpu_support import why_no_gpu
+
+from trt_perception import gpu
+from trt_perception.errors import CudaError
+from trt_perception.gpu.nvjpeg import NvJpeg
+from trt_perception.gpu.nvjpeg import load_nvjpeg
+from trt_perception.images.compressed import check_picture
+from trt_perception.images.jpeg import JpegFrame
+from trt_perception.images.jpeg import plain_jpeg
+
+GUARD = 4096
+
+
+def why_no_nvjpeg():
+    try:
+        load_nvjpeg()
+    except CudaError as error:
+        return str(error)
+    return why_no_gpu()
+
+
+pytestmark = [
+    needs_gpu,
+    pytest.mark.skipif(bool(why_no_nvjpeg()), reason=f'needs nvJPEG: {why_no_nvjpeg()}'),
+]
+
+
+@pytest.fixture(scope='module')
+def nvjpeg():
+    gpu.Device(0).use()
+    with NvJpeg() as library:
+        yield library
+
+
+def frame_of(content):
+    frame = plain_jpeg(check_picture(np.frombuffer(content, np.uint8)))
+    assert isinstance(frame, JpegFrame), frame
+    return frame
+
+
+def decoded(decoder, frame, step=None):
+    """Return why there are no pixels, and the pixels; nothing around them may be written."""
+    step = step or frame.step
+    size = frame.height * step + 2 * GUARD
+    with gpu.DeviceBuffer(size) as buffer, gpu.Stream() as stream:
+        gpu.clear_async(buffer.pointer, size, stream)
+        stream.synchronize()
+        reason = decoder.decode(
+            frame.data, (frame.width, frame.height), buffer.pointer + GUARD, step, stream
+        )
+        stream.synchronize()
+        found = from_device(buffer.pointer, np.uint8, (size,))
+    assert not found[:GUARD].any()
+    assert not found[-GUARD:].any()
+    rows = found[GUARD:-GUARD].reshape(frame.height, step)
+    assert not rows[:, frame.step :].any()
+    return reason, rows[:, : frame.step].reshape(frame.height, frame.width, 3)
+
+
+def by_opencv(frame):
+    return frame.decode().plane().reshape(frame.height, frame.width, 3)
+
+
+@pytest.mark.parametrize('name', jpeg_fuzz.plain_files())
+def test_pixels_are_those_of_opencv(nvjpeg, name):
+    frame = frame_of(jpeg_fuzz.plain_files()[name])
+    with nvjpeg.decoder() as decoder:
+        reason, found = decoded(decoder, frame)
+    assert reason == ''
+    difference = np.abs(found.astype(int) - by_opencv(frame))
+    print(name, difference.mean(), difference.max())
+    assert difference.mean() < 1.0
+    assert difference.max() <= 30
+
+
+def test_rows_may_be_padded(nvjpeg):
+    frame = frame_of(jpeg_fuzz.plain_files()['35x23 420 0'])
+    with nvjpeg.decoder() as decoder:
+        _, expected = decoded(decoder, frame)
+        _, found = decoded(decoder, frame, step=512)
+    assert (found == expected).all()
+
+
+def test_a_decoder_takes_larger_and_smaller_files_in_turn(nvjpeg):
+    files = [frame_of(content) for content in jpeg_fuzz.plain_files().values()]
+    expected = []
+    for frame in files:
+        with nvjpeg.decoder() as decoder:
+            expected.append(decoded(decoder, frame)[1])
+    with nvjpeg.decoder() as decoder:
+        for index in np.random.default_rng(3).permutation(len(files)):
+            reason, found = decoded(decoder, files[index])
+            assert reason == ''
+            assert (found == expected[index]).all()
+
+
+def test_threads_share_the_library(nvjpeg):
+    frames = [frame_of(jpeg_fuzz.encoded(jpeg_fuzz.scene(640, 480, seed))) for seed in range(4)]
+    with nvjpeg.decoder() as decoder:
+        expected = [decoded(decoder, frame)[1] for frame in frames]
+    wrong = []
+
+    def work(frame, pixels):
+        gpu.Device(0).use()
+        with nvjpeg.decoder() as own:
+            for _ in range(50):
+                reason, found = decoded(own, frame)
+                if reason or (found != pixels).any():
+                    wrong.append(reason)
+
+    threads = [
+        threading.Thread(target=work, args=pair) for pair in zip(frames, expected, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_another_size_than_was_checked_is_not_decoded(nvjpeg):
+    frame = frame_of(jpeg_fuzz.plain_files()['35x23 420 0'])
+    lying = JpegFrame(frame.data, 34, 23)
+    with nvjpeg.decoder() as decoder:
+        reason, found = decoded(decoder, lying)
+        assert reason == 'nvJPEG reads a size of 35x23, not 34x23'
+        assert not found.any()
+        assert decoded(decoder, frame)[0] == ''
+
+
+def test_what_is_no_jpeg_is_told_by_its_status(nvjpeg):
+    with nvjpeg.decoder() as decoder:
+        for content in (b'', b'\xff\xd8', bytes(100), b'\xff\xd8\xff\xd9'):
+            assert decoded(decoder, JpegFrame(content, 8, 8))[0].startswith('NVJPEG_STATUS_')

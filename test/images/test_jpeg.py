@@ -1,0 +1,238 @@
+"""JPEGs written anew for a decoder other than libjpeg: the same pixels, and nothing unusual."""
+
+import io
+import random
+import struct
+from collections import Counter
+
+import cv2
+import jpeg_fuzz
+import numpy as np
+import pytest
+from PIL import Image
+
+from trt_perception.errors import ImageError
+from trt_perception.images.compressed import check_picture
+from trt_perception.images.jpeg import JpegFrame
+from trt_perception.images.jpeg import plain_jpeg
+
+PLAIN = jpeg_fuzz.plain_files()
+FILE = PLAIN['35x23 420 0']
+BGR = jpeg_fuzz.scene(40, 30)
+
+
+def array(content):
+    return np.frombuffer(content, np.uint8)
+
+
+def by_opencv(content):
+    return cv2.imdecode(array(content), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+
+
+def by_pillow(content):
+    with Image.open(io.BytesIO(content)) as image:
+        return np.asarray(image.convert('RGB'))[..., ::-1]
+
+
+def read(content):
+    return plain_jpeg(check_picture(array(content)))
+
+
+def written(mode='RGB', **options):
+    """Return the scene as Pillow writes it."""
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(BGR[..., ::-1])).convert(mode).save(
+        file, options.pop('kind', 'JPEG'), **options
+    )
+    return file.getvalue()
+
+
+def with_parts(change, content=FILE):
+    """Return a file with its segments changed."""
+    parts = jpeg_fuzz.segments(content)
+    change(dict(reversed(parts)), parts)
+    return jpeg_fuzz.joined(parts)
+
+
+USUAL = {
+    **PLAIN,
+    'by Pillow': written(),
+    'by Pillow, 4:4:4': written(subsampling=0),
+    'by Pillow, optimised': written(optimize=True),
+    'grey by Pillow': written('L'),
+    'with a profile, EXIF and a comment': written(
+        icc_profile=bytes(range(256)) * 300, exif=b'Exif\0\0' + bytes(50), comment=b'\xff\xc0'
+    ),
+    'with what a driver leaves behind it': written() + bytes(4096),
+    'with fill bytes': written().replace(b'\xff\xdb', b'\xff\xff\xff\xdb'),
+    'without JFIF': with_parts(lambda _, parts: parts.pop(0)),
+    'extended, and of 8 bits all the same': FILE.replace(b'\xff\xc0', b'\xff\xc1'),
+    'components 0, 1 and 2': with_parts(
+        lambda body, _: (
+            body[0xC0].__setitem__(slice(6, None, 3), b'\0\1\2'),
+            body[0xDA].__setitem__(slice(1, -3, 2), b'\0\1\2'),
+        )
+    ),
+    'tables twice, the later ones right': with_parts(
+        lambda body, parts: parts.insert(0, [0xDB, b'\0' + bytes(range(1, 65))])
+    ),
+    'an interval that is withdrawn': with_parts(
+        lambda _, parts: parts.__setitem__(slice(0, 0), [[0xDD, b'\0\5'], [0xDD, b'\0\0']])
+    ),
+}
+
+
+@pytest.mark.parametrize('content', USUAL.values(), ids=USUAL)
+def test_what_is_written_anew_shows_the_same_pixels(content):
+    frame = read(content)
+    assert isinstance(frame, JpegFrame), frame
+    expected = by_opencv(content)
+    assert (frame.height, frame.width) == expected.shape[:2]
+    assert (by_opencv(frame.data) == expected).all()
+    assert (by_pillow(frame.data) == by_pillow(content)).all()
+    decoded = frame.decode()
+    assert (decoded.width, decoded.height, decoded.step) == (frame.width, frame.height, frame.step)
+    assert (decoded.plane().reshape(expected.shape) == expected).all()
+    assert isinstance(read(frame.data), JpegFrame)
+    assert read(frame.data).data == frame.data
+
+
+def set_body(marker, at, values):
+    """Return a change of some bytes of the first segment of a kind."""
+    return lambda body, _: body[marker].__setitem__(slice(at, at + len(values)), values)
+
+
+def append(marker, content):
+    return lambda _, parts: parts.insert(0, [marker, bytearray(content)])
+
+
+def bits(change):
+    return lambda body, _: change(body[0])
+
+
+OTHERS = {
+    'PNG': [written(kind='PNG')],
+    'progressive JPEG': [written(progressive=True)],
+    'JPEG of more than 33554432 pixels': [
+        with_parts(set_body(0xC0, 1, struct.pack('>HH', 8192, 4097)))
+    ],
+    'JPEG of several scans': [
+        with_parts(lambda _, parts: parts.extend([[0xC4, parts[-4][1]]])),
+        with_parts(
+            lambda body, parts: parts.extend([[0xDA, bytearray(body[0xDA])], [0, b'\x55\x55']])
+        ),
+        with_parts(set_body(0xDA, 7, b'\1')),
+        with_parts(set_body(0xDA, 8, b'\x3e')),
+        with_parts(set_body(0xDA, 9, b'\1')),
+        with_parts(set_body(0xDA, 1, b'\2')),
+        with_parts(set_body(0xDA, 0, b'\2')),
+        with_parts(lambda body, _: body[0xDA].append(0)),
+    ],
+    "JPEG with Adobe's colours": [
+        written('CMYK'),
+        with_parts(append(0xEE, b'Adobe\0d\0\0\0\0\0')),
+        with_parts(append(0xEE, b'Adobe\0d\0\0\0\0\1')),
+        with_parts(append(0xEE, b'Adobe')),
+    ],
+    'JPEG of other colours than YCbCr': [
+        with_parts(set_body(0xC0, 6, b'R\x22\0G\x11\1B\x11\1')),
+        with_parts(set_body(0xC0, 9, b'\1')),
+    ],
+    'JPEG of an unusual sampling': [
+        with_parts(set_body(0xC0, 7, bytes([value])))
+        for value in (0, 0x10, 0x14, 0x31, 0x33, 0x42, 0x44, 0xFF)
+    ]
+    + [
+        with_parts(set_body(0xC0, 10, b'\x21')),
+        with_parts(set_body(0xC0, 13, b'\x12')),
+        with_parts(set_body(0xC0, 7, b'\x22'), PLAIN['35x23 grey']),
+    ],
+    'JPEG of unusual quantisation': [
+        with_parts(set_body(0xDB, 0, b'\x10')),
+        with_parts(set_body(0xDB, 0, b'\x04')),
+        with_parts(set_body(0xDB, 30, b'\0')),
+        with_parts(lambda body, _: body[0xDB].append(1)),
+        with_parts(lambda body, _: body[0xDB].pop()),
+    ],
+    'JPEG of unusual Huffman tables': [
+        with_parts(set_body(0xC4, 0, b'\x02')),
+        with_parts(set_body(0xC4, 0, b'\x20')),
+        with_parts(set_body(0xC4, 17, b'\x0c')),
+        with_parts(set_body(0xC4, 1, b'\2')),
+        with_parts(set_body(0xC4, 1, b'\3')),
+        with_parts(set_body(0xC4, 16, b'\1')),
+        with_parts(lambda body, _: body[0xC4].append(1)),
+        with_parts(lambda body, _: body[0xC4].pop()),
+        with_parts(append(0xC4, bytes(17))),
+        with_parts(append(0xC4, b'\x10\2' + bytes(15) + b'\0\1')),
+        with_parts(append(0xC4, b'\x10\1' + bytes(15) + b'\x10')),
+        with_parts(append(0xC4, b'\x10\1' + bytes(15) + b'\x0b')),
+    ],
+    'JPEG that lacks tables': [
+        with_parts(lambda _, parts: parts.__delitem__(slice(1, 2))),
+        with_parts(set_body(0xC0, 8, b'\2')),
+        with_parts(set_body(0xDA, 2, b'\x20')),
+        with_parts(set_body(0xDA, 2, b'\x02')),
+    ],
+    'JPEG of an unusual restart interval': [with_parts(append(0xDD, b'\0\5\0'))],
+    'JPEG of unusual restart markers': [
+        with_parts(append(0xDD, b'\0\2')),
+        with_parts(bits(lambda coded: coded.__setitem__(slice(9, 9), b'\xff\xd0'))),
+        with_parts(bits(lambda coded: coded.__setitem__(slice(9, 9), b'\xff\xff\0'))),
+        with_parts(bits(lambda coded: coded.append(0xFF))),
+        PLAIN['35x23 422 1'].replace(b'\xff\xd1', b'\xff\xd2'),
+        PLAIN['35x23 422 1'].replace(b'\xff\xd1', b''),
+    ],
+    'JPEG of too few bytes': [
+        with_parts(bits(lambda coded: coded.__delitem__(slice(6, None)))),
+        with_parts(set_body(0xC0, 1, struct.pack('>HH', 4000, 4000))),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ('kind', 'content'),
+    [(kind, content) for kind, contents in OTHERS.items() for content in contents],
+    ids=[f'{kind} {i}' for kind, contents in OTHERS.items() for i, _ in enumerate(contents)],
+)
+def test_what_is_unusual_is_not_written(kind, content):
+    assert read(content) == kind
+
+
+def test_a_scan_may_hold_all_restart_markers():
+    content = jpeg_fuzz.encoded(jpeg_fuzz.scene(320, 240), '420', interval=1)
+    assert content.count(b'\xff\xd7') > 30
+    assert isinstance(read(content), JpegFrame)
+    swapped = content.replace(b'\xff\xd7', b'\xff\xd6', 1)
+    assert read(swapped) == 'JPEG of unusual restart markers'
+
+
+def test_whatever_is_changed_pixels_are_those_that_opencv_reads():
+    """What passes is for OpenCV the same picture as the file it came from, damaged or not."""
+    rng = random.Random(7)
+    outcomes = Counter()
+    for _ in range(6000):
+        content = jpeg_fuzz.changed(rng, PLAIN)
+        try:
+            picture = check_picture(array(content))
+        except ImageError:
+            outcomes['refused'] += 1
+            continue
+        frame = plain_jpeg(picture)
+        if isinstance(frame, str):
+            outcomes[frame] += 1
+            continue
+        assert (frame.width, frame.height) == picture.size_wh
+        try:
+            expected = picture.decode()
+        except ImageError:
+            with pytest.raises(ImageError):
+                frame.decode()
+            outcomes['refused by OpenCV'] += 1
+            continue
+        found = frame.decode().plane().reshape(expected.shape)
+        assert (found == expected).all(), content.hex()
+        outcomes['plain'] += 1
+    print(outcomes)
+    assert outcomes['plain'] > 2000
+    assert len(outcomes) > 8

@@ -1,0 +1,72 @@
+"""A stand-in for the nvJPEG library: it reads a header, decodes nothing, and fails on demand.
+
+Its functions take what ctypes would hand over, so that arguments are looked at as C sees them.
+"""
+
+import ctypes
+import itertools
+import struct
+
+SUCCESS, BAD_JPEG, NOT_SUPPORTED, ALLOCATOR_FAILURE, EXECUTION_FAILED = 0, 3, 4, 5, 6
+
+
+class FakeNvJpeg:
+    """Attributes hold what was decoded, what lives, and the failures to come.
+
+    Attributes:
+        decoded: (file, format, address, pitch, stream, state) of each call of nvjpegDecode.
+        live: handles and states that were made and not destroyed.
+        flags: with which the library was opened.
+        status: by function, what it returns instead of doing its work.
+        on_decode: called in each nvjpegDecode.
+    """
+
+    def __init__(self):
+        self.decoded = []
+        self.live = set()
+        self.flags = None
+        self.status = {}
+        self.on_decode = lambda: None
+        self._numbers = itertools.count(0x1000)
+
+    def _make(self, name, out):
+        if status := self.status.get(name, SUCCESS):
+            return status
+        out._obj.value = next(self._numbers)
+        self.live.add(out._obj.value)
+        return SUCCESS
+
+    def nvjpegCreateEx(self, backend, device, pinned, flags, out):  # noqa: N802
+        assert (backend, device, pinned) == (0, None, None)
+        self.flags = flags
+        return self._make('nvjpegCreateEx', out)
+
+    def nvjpegJpegStateCreate(self, handle, out):  # noqa: N802
+        assert handle.value in self.live
+        return self._make('nvjpegJpegStateCreate', out)
+
+    def nvjpegDestroy(self, handle):  # noqa: N802
+        self.live.remove(handle.value)
+        return SUCCESS
+
+    nvjpegJpegStateDestroy = nvjpegDestroy  # noqa: N815
+
+    def nvjpegGetImageInfo(self, handle, content, size, *out):  # noqa: N802
+        assert handle.value in self.live
+        assert size == len(content)
+        if status := self.status.get('nvjpegGetImageInfo', SUCCESS):
+            return status
+        at = content.index(b'\xff\xc0')
+        out[3][0], out[2][0] = struct.unpack_from('>HH', content, at + 5)
+        return SUCCESS
+
+    def nvjpegDecode(self, handle, state, content, size, kind, image, stream):  # noqa: N802
+        assert {handle.value, state.value} <= self.live
+        assert size == len(content)
+        assert ctypes.sizeof(image) == 64  # four pointers, four size_t
+        self.on_decode()
+        if status := self.status.get('nvjpegDecode', SUCCESS):
+            return status
+        place = image.channel[0], image.pitch[0]
+        self.decoded.append((content, kind, *place, stream, state.value))
+        return SUCCESS

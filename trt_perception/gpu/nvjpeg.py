@@ -1,0 +1,236 @@
+"""NVIDIA's JPEG decoder, nvJPEG, through its C interface; the only module that knows it.
+
+Names, numbers and layouts are those of nvjpeg.h of release 13.3.2; they are the same in 12. What
+nvJPEG says against a file is data, not an exception: a caller has another decoder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from typing import Final
+
+from trt_perception.errors import CudaError
+from trt_perception.gpu.bindings import Owner
+from trt_perception.gpu.streams import Stream
+
+__all__ = ['NVJPEG_MISSING', 'JpegDecoder', 'NvJpeg']
+
+#: What to do where the library is missing.
+NVJPEG_MISSING: Final = (
+    'python3 -m pip install nvidia-nvjpeg (CUDA 12: nvidia-nvjpeg-cu12), or on a Jetson '
+    'sudo apt install libnvjpeg-13-2, or your version'
+)
+
+# Newest first. JetPack has another library named libnvjpeg.so, without a number, which is none of
+# these: it lacks the functions, and is passed over.
+_NAMES: Final = ('libnvjpeg.so.13', 'libnvjpeg.so.12', 'libnvjpeg.so')
+# Below a folder `nvidia` of the Python path, as NVIDIA's wheels have it; and CUDA's own.
+_WHEEL_FOLDERS: Final = ('cu13/lib', 'nvjpeg/lib')
+_TOOLKIT: Final = Path('/usr/local/cuda/lib64')
+
+_STATUS: Final = (
+    'NVJPEG_STATUS_SUCCESS',
+    'NVJPEG_STATUS_NOT_INITIALIZED',
+    'NVJPEG_STATUS_INVALID_PARAMETER',
+    'NVJPEG_STATUS_BAD_JPEG',
+    'NVJPEG_STATUS_JPEG_NOT_SUPPORTED',
+    'NVJPEG_STATUS_ALLOCATOR_FAILURE',
+    'NVJPEG_STATUS_EXECUTION_FAILED',
+    'NVJPEG_STATUS_ARCH_MISMATCH',
+    'NVJPEG_STATUS_INTERNAL_ERROR',
+    'NVJPEG_STATUS_IMPLEMENTATION_NOT_SUPPORTED',
+    'NVJPEG_STATUS_INCOMPLETE_BITSTREAM',
+)
+_BACKEND_DEFAULT: Final = 0
+_OUTPUT_BGRI: Final = 6
+# Refuse what does not follow the specification to the letter, instead of making something of it.
+_BITSTREAM_STRICT: Final = 1 << 2
+# Interpolate chroma between its samples, as libjpeg does.
+_INTERPOLATION: Final = 1 << 5
+_INTERPOLATES: Final = (12, 1)
+_OLDEST: Final = (12, 0)
+_COMPONENTS: Final = 4
+
+_POINTER = ctypes.c_void_p
+_INT = ctypes.c_int
+_SIZE = ctypes.c_size_t
+_OUT = ctypes.POINTER(ctypes.c_void_p)
+_INTS = ctypes.POINTER(ctypes.c_int)
+
+
+class _Image(ctypes.Structure):
+    """nvjpegImage_t: where the planes go; an interleaved picture is the first."""
+
+    _fields_ = (('channel', _POINTER * _COMPONENTS), ('pitch', _SIZE * _COMPONENTS))
+
+
+_FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
+    'nvjpegGetProperty': (_INT, _INTS),
+    'nvjpegCreateEx': (_INT, _POINTER, _POINTER, ctypes.c_uint, _OUT),
+    'nvjpegDestroy': (_POINTER,),
+    'nvjpegJpegStateCreate': (_POINTER, _OUT),
+    'nvjpegJpegStateDestroy': (_POINTER,),
+    'nvjpegGetImageInfo': (_POINTER, ctypes.c_char_p, _SIZE, _INTS, _INTS, _INTS, _INTS),
+    'nvjpegDecode': (
+        *(_POINTER, _POINTER, ctypes.c_char_p, _SIZE, _INT),
+        *(ctypes.POINTER(_Image), _POINTER),
+    ),
+}
+
+
+class NvJpeg(Owner):
+    """The library with a handle; threads may share it.
+
+    Needs a current device.
+
+    Attributes:
+        library: with its functions declared.
+        version: of the library, major, minor and patch.
+
+    Raises:
+        CudaError: it is not installed, or does not work with this GPU.
+    """
+
+    def __init__(self) -> None:
+        self._handle = _POINTER()
+        self.library, self.version = load_nvjpeg()
+        flags = _BITSTREAM_STRICT | (_INTERPOLATION if self.version >= _INTERPOLATES else 0)
+        status = self.library.nvjpegCreateEx(
+            _BACKEND_DEFAULT, None, None, flags, ctypes.byref(self._handle)
+        )
+        if status:
+            self._handle = _POINTER()
+            raise CudaError(
+                'nvjpegCreateEx failed',
+                _name(status),
+                fix='install nvJPEG of the CUDA release that the driver supports',
+                status=_name(status),
+            )
+
+    def size_of(self, jpeg: bytes) -> tuple[int, int] | str:
+        """Return width and height that nvJPEG reads, or the name of the status that it gives."""
+        components, subsampling = _INT(), _INT()
+        widths, heights = (_INT * _COMPONENTS)(), (_INT * _COMPONENTS)()
+        status = self.library.nvjpegGetImageInfo(
+            self._handle, jpeg, len(jpeg), components, subsampling, widths, heights
+        )
+        return _name(status) if status else (widths[0], heights[0])
+
+    def decoder(self) -> JpegDecoder:
+        """Return a decoder, for one thread at a time.
+
+        Raises:
+            CudaError: it could not be made.
+        """
+        return JpegDecoder(self, self._handle)
+
+    def close(self) -> None:
+        """Free the handle; after all decoders."""
+        if self._handle:
+            handle, self._handle = self._handle, _POINTER()
+            self.library.nvjpegDestroy(handle)
+
+
+class JpegDecoder(Owner):
+    """What one decoding needs: memory of nvJPEG's own, which grows to the largest file so far."""
+
+    def __init__(self, nvjpeg: NvJpeg, handle: Any) -> None:
+        self._nvjpeg = nvjpeg
+        self._handle = handle
+        self._state = _POINTER()
+        status = nvjpeg.library.nvjpegJpegStateCreate(handle, ctypes.byref(self._state))
+        if status:
+            self._state = _POINTER()
+            raise CudaError('nvjpegJpegStateCreate failed', _name(status), status=_name(status))
+
+    def decode(
+        self, jpeg: bytes, size_wh: tuple[int, int], pointer: int, pitch: int, stream: Stream
+    ) -> str:
+        """Decode a file to BGR pixels on the device; a core works, without the lock.
+
+        Args:
+            jpeg: the whole file; must stay until the stream's work is done.
+            size_wh: width and height in pixels; nvJPEG must read the same in the file.
+            pointer: device address of ``size_wh[1] * pitch`` bytes.
+            pitch: bytes from one row to the next, at least three for each pixel.
+            stream: what the GPU does is queued on it. It must be idle: on some GPUs the decoder
+                writes before earlier work on the stream has ended.
+
+        Returns:
+            Empty, or why there are no pixels: nvJPEG's status, or the size that it reads.
+        """
+        found = self._nvjpeg.size_of(jpeg)
+        if isinstance(found, str):
+            return found
+        if found != size_wh:
+            return f'nvJPEG reads a size of {found[0]}x{found[1]}, not {size_wh[0]}x{size_wh[1]}'
+        image = _Image()
+        image.channel[0], image.pitch[0] = pointer, pitch
+        status = self._nvjpeg.library.nvjpegDecode(
+            self._handle, self._state, jpeg, len(jpeg), _OUTPUT_BGRI, image, stream.handle
+        )
+        return _name(status) if status else ''
+
+    def close(self) -> None:
+        """Free its memory; the stream's work must be done."""
+        if self._state:
+            state, self._state = self._state, _POINTER()
+            self._nvjpeg.library.nvjpegJpegStateDestroy(state)
+
+
+@functools.cache
+def load_nvjpeg() -> tuple[Any, tuple[int, ...]]:
+    """Return the library, its functions declared, and its version; loaded once.
+
+    Raises:
+        CudaError: there is none; the message says what was found.
+    """
+    faults = []
+    for path in _candidates():
+        try:
+            library = ctypes.CDLL(path)
+            for name, kinds in _FUNCTIONS.items():
+                function = getattr(library, name)
+                function.argtypes, function.restype = kinds, _INT
+        except (OSError, AttributeError) as error:
+            faults.append(str(error))
+            continue
+        version = tuple(_property(library, kind) for kind in range(3))
+        if version >= _OLDEST:
+            return library, version
+        faults.append(f'{path}: version {".".join(map(str, version))} is too old')
+    # What dlopen says of a bare name is that there is none; of a path, why it cannot be loaded.
+    found = next((fault for fault in faults if fault.startswith('/')), '')
+    raise CudaError('nvJPEG', found or 'libnvjpeg is not installed', fix=NVJPEG_MISSING)
+
+
+def _property(library: Any, kind: int) -> int:
+    """Return one number of the version; kinds of libraryPropertyType begin with the major one."""
+    number = _INT()
+    library.nvjpegGetProperty(kind, ctypes.byref(number))
+    return number.value
+
+
+def _candidates() -> Iterator[str]:
+    """Yield what may be the library: in NVIDIA's wheels, where the loader looks, in CUDA's."""
+    spec = None
+    with contextlib.suppress(ImportError, ValueError):  # a package `nvidia` that is none
+        spec = importlib.util.find_spec('nvidia')
+    for root in (spec and spec.submodule_search_locations) or ():
+        for folder in _WHEEL_FOLDERS:
+            yield from (
+                str(path) for name in _NAMES if (path := Path(root, folder, name)).exists()
+            )
+    yield from _NAMES
+    yield from (str(path) for name in _NAMES if (path := _TOOLKIT / name).exists())
+
+
+def _name(status: int) -> str:
+    """Return a status as nvjpeg.h names it."""
+    return _STATUS[status] if 0 <= status < len(_STATUS) else f'nvjpegStatus_t {status}'
