@@ -10,11 +10,14 @@ Knows neither CUDA nor ROS: a message is whatever ``read`` turns into a Frame.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from queue import Empty
+from queue import SimpleQueue
 from typing import Final
 from typing import Generic
 from typing import TypeVar
@@ -37,7 +40,7 @@ _POLL_SHARE: Final = 0.03
 _POLL_LIMITS_S: Final = (50e-6, 2e-3)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Job(Generic[Message]):
     """One message on its way; times are seconds of the monotonic clock."""
 
@@ -82,8 +85,11 @@ class Detector(Generic[Message]):
         self._refused = refused
         self._faulted = faulted
         self.thresholds = thresholds
-        # One lock for everything below; whoever changes it notifies.
-        self._changed = threading.Condition()
+        # One lock for everything below. Whoever gives the worker something to do wakes it, only if
+        # it sleeps: a Condition would take its lock twice and make another each time.
+        self._lock = threading.Lock()
+        self._sleeping = False
+        self._wake_up: SimpleQueue[None] = SimpleQueue()
         self._waiting: _Job[Message] | None = None
         self._flying: deque[_Job[Message]] = deque()
         self._free = deque(range(pipeline.depth))
@@ -106,9 +112,9 @@ class Detector(Generic[Message]):
 
         May be called again.
         """
-        with self._changed:
+        with self._lock:
             self._running = False
-            self._changed.notify()
+            self._wake()
         if self._worker is not None:
             self._worker.join()
             self._worker = None
@@ -123,7 +129,7 @@ class Detector(Generic[Message]):
     def submit(self, message: Message) -> None:
         """Hand over a message; from any thread, without waiting."""
         job = _Job(message, time.perf_counter())
-        with self._changed:
+        with self._lock:
             self._statistics.receive(job.received)
             if not self._running:
                 self._statistics.drop('inactive')
@@ -131,11 +137,17 @@ class Detector(Generic[Message]):
             if self._waiting is not None:
                 self._statistics.drop('replaced')
             self._waiting = job
-            self._changed.notify()
+            self._wake()
+
+    def _wake(self) -> None:
+        """Wake the worker where it sleeps; with the lock held."""
+        if self._sleeping:
+            self._sleeping = False
+            self._wake_up.put(None)
 
     def statistics(self) -> FrameStatistics:
         """Return counts and stage times of one instant."""
-        with self._changed:
+        with self._lock:
             return self._statistics.snapshot()
 
     def _work(self) -> None:
@@ -154,8 +166,8 @@ class Detector(Generic[Message]):
 
         None: stopped.
         """
-        with self._changed:
-            while True:
+        while True:
+            with self._lock:
                 if not self._running and self._waiting is not None:
                     self._waiting = None
                     self._statistics.drop('inactive')
@@ -164,15 +176,18 @@ class Detector(Generic[Message]):
                     # In flight from here on, so that a fault in reading it is counted.
                     self._flying.append(job)
                     return job
+                poll_s = None
                 if self._flying:
                     oldest = self._flying[0]
                     if not self._free or not self._running or self._pipeline.done(oldest.slot):
                         return oldest
-                    self._changed.wait(self._poll_s)
-                elif self._running:
-                    self._changed.wait()
-                else:
+                    poll_s = self._poll_s
+                elif not self._running:
                     return None
+                self._sleeping = True
+            # One that came after the time was over ends the next sleep, which does no harm.
+            with contextlib.suppress(Empty):
+                self._wake_up.get(timeout=poll_s)
 
     def _enqueue(self, job: _Job[Message]) -> None:
         job.taken = time.perf_counter()
@@ -180,7 +195,7 @@ class Detector(Generic[Message]):
             job.frame = self._read(job.message)
             self._pipeline.enqueue(self._free[0], job.frame, self.thresholds)
         except ImageError as error:
-            with self._changed:
+            with self._lock:
                 self._flying.pop()
                 self._statistics.drop(error.reason)
             self._refused(error)
@@ -198,7 +213,7 @@ class Detector(Generic[Message]):
         self._poll_s = min(
             max(_POLL_SHARE * result.compute_s, _POLL_LIMITS_S[0]), _POLL_LIMITS_S[1]
         )
-        with self._changed:
+        with self._lock:
             self._flying.popleft()
             self._statistics.publish(
                 FrameTimes(
@@ -213,7 +228,7 @@ class Detector(Generic[Message]):
 
     def _abandon(self) -> None:
         """Count what a fault leaves behind: frames in flight failed, a waiting one is dropped."""
-        with self._changed:
+        with self._lock:
             self._running = False
             self._statistics.fail(len(self._flying))
             self._flying.clear()
