@@ -13,10 +13,10 @@ final NUL (uint32), then the bytes.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
 from builtin_interfaces.msg import Time
 from std_msgs.msg import Header
 
@@ -30,17 +30,17 @@ _STAMP: Final = struct.Struct('<iI')
 _COUNT: Final = struct.Struct('<I')
 _CLASS_ID: Final = struct.Struct('<H')
 _SCORE: Final = struct.Struct('<f')
-# From left, top, right, bottom to center.position.x, y, center.theta, size_x, size_y. Each product
-# is exact and each sum rounded once, as in (left + right) / 2.
-_BOX_OF_CORNERS: Final = np.array(
-    [[0.5, 0, 0, -1, 0], [0, 0.5, 0, 0, -1], [0.5, 0, 0, 1, 0], [0, 0.5, 0, 0, 1]], '<f8'
-)
 _POSE: Final = struct.pack('<7d', 0, 0, 0, 0, 0, 0, 1) + bytes(36 * 8)  # identity, no covariance
 _NO_ID: Final = b'\x01\x00\x00\x00\x00'
+# What packs the numbers of an entry around a text, and the text.
+_Template = tuple[Callable[..., bytes], bytes]
 
 
 class DetectionsSerializer:
     """Writes messages whose detections all carry the image's header.
+
+    One call of ``struct`` for each detection, on Python's numbers: a frame's pixels have just gone
+    through the caches, and what NumPy needs for a few boxes is no longer in them.
 
     Args:
         class_names: by class id.
@@ -48,44 +48,43 @@ class DetectionsSerializer:
 
     def __init__(self, class_names: Sequence[str]) -> None:
         self._class_names = [_string(name) for name in class_names]
-        self._frame_id = ''
-        # By class and by where what is before ends modulo 8, which decides the padding: the bytes
-        # before the stamp, and those between stamp and score.
-        self._templates: dict[tuple[int, int], tuple[bytes, bytes]] = {}
+        # By class and by where what is before ends modulo 8, which decides the padding.
+        self._detections: dict[tuple[int, int], _Template] = {}
+        self._set_frame_id('')
 
     def __call__(self, header: Header | HeaderView, detections: Detections) -> bytes:
         """Return the serialised message: source pixels, one hypothesis each, id empty."""
         if header.frame_id != self._frame_id:
-            self._frame_id = header.frame_id
-            self._templates.clear()
-        stamp = _STAMP.pack(header.stamp.sec, header.stamp.nanosec)
-        body = bytearray(stamp + _string(header.frame_id))
-        _align(body, 4)
-        body += _COUNT.pack(len(detections))
-        boxes = detections.xyxy.astype('<f8') @ _BOX_OF_CORNERS
-        box, score = boxes.tobytes(), detections.scores.astype('<f8').tobytes()
-        parts: list[bytes | bytearray] = [_ENCAPSULATION, body]
-        end = len(body) % 8
-        for i, class_id in enumerate(detections.class_ids.tolist()):
-            padding, hypothesis = self._template(class_id, end)
+            self._set_frame_id(header.frame_id)
+        sec, nanosec = header.stamp.sec, header.stamp.nanosec
+        class_ids = detections.class_ids.tolist()
+        boxes, scores = detections.xyxy.tolist(), detections.scores.tolist()
+        pack, text = self._start
+        parts = [pack(_ENCAPSULATION, sec, nanosec, text, len(class_ids))]
+        end = (len(parts[0]) - len(_ENCAPSULATION)) % 8
+        for class_id, score, box in zip(class_ids, scores, boxes, strict=True):
+            pack, text = self._detections.get((class_id, end)) or self._make(class_id, end)
             end = len(_NO_ID)  # score, pose and box before it are multiples of 8
-            parts += (padding, stamp, hypothesis, score[8 * i : 8 * i + 8], _POSE)
-            parts += (box[40 * i : 40 * i + 40], _NO_ID)
+            left, top, right, bottom = box
+            center = (left + right) / 2, (top + bottom) / 2, 0.0
+            size = right - left, bottom - top
+            parts.append(pack(sec, nanosec, text, score, _POSE, *center, *size, _NO_ID))
         return b''.join(parts)
 
-    def _template(self, class_id: int, before: int) -> tuple[bytes, bytes]:
-        """Return what stands around the numbers of a detection that follows ``before`` bytes."""
-        key = class_id, before
-        if key not in self._templates:
-            part = bytearray(before)
-            _align(part, 4)
-            stamp_at = len(part)
-            part += bytes(8) + _string(self._frame_id)
-            _align(part, 4)
-            part += _COUNT.pack(1) + self._class_names[class_id]
-            _align(part, 8)
-            self._templates[key] = bytes(part[before:stamp_at]), bytes(part[stamp_at + 8 :])
-        return self._templates[key]
+    def _set_frame_id(self, frame_id: str) -> None:
+        self._frame_id = frame_id
+        text = _aligned(_string(frame_id), 4)
+        self._start = struct.Struct(f'<4siI{len(text)}sI').pack, text
+        self._detections.clear()
+
+    def _make(self, class_id: int, before: int) -> _Template:
+        """Make what writes a detection that follows ``before`` bytes."""
+        padding = -before % 4
+        text = _aligned(_string(self._frame_id), 4) + _COUNT.pack(1) + self._class_names[class_id]
+        text = _aligned(text, 8, before + padding + _STAMP.size)
+        layout = f'<{padding}xiI{len(text)}sd{len(_POSE)}s5d{len(_NO_ID)}s'
+        template = self._detections[class_id, before] = struct.Struct(layout).pack, text
+        return template
 
 
 class LabelInfoSerializer:
@@ -116,6 +115,11 @@ class LabelInfoSerializer:
 def _string(text: str) -> bytes:
     encoded = text.encode() + b'\x00'
     return _COUNT.pack(len(encoded)) + encoded
+
+
+def _aligned(text: bytes, size: int, before: int = 0) -> bytes:
+    """Return the text with padding behind it, where ``before`` bytes come before it."""
+    return text + bytes(-(before + len(text)) % size)
 
 
 def _align(part: bytearray, size: int) -> None:
