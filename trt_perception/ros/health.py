@@ -69,6 +69,7 @@ class NodeHealth:
         self._node = node
         self._log = log
         self._died = died
+        self._clock: Any = node.get_clock().handle
         self.error = ''
         self.engine: FileWatch | None = None
         self._soon = node.create_guard_condition(self.publish)
@@ -177,12 +178,11 @@ class NodeHealth:
 
     def published(self, stamp: Time | StampView) -> None:
         """Take the stamp of an image whose detections are out; from the worker."""
-        # Not by rclpy's Time, which refuses a negative stamp: a camera may send any.
-        self._age.take(
-            stamp.sec * 10**9 + stamp.nanosec,
-            self._node.get_clock().now().nanoseconds,
-            time.monotonic(),
-        )
+        # Not by rclpy's Time, which refuses a negative stamp: a camera may send any. And to make
+        # one of what the clock says takes much longer than to ask it.
+        with self._clock:
+            now_ns = self._clock.get_now().nanoseconds
+        self._age.take(stamp.sec * 10**9 + stamp.nanosec, now_ns, time.monotonic())
 
     def publish(self) -> None:
         """Publish now."""

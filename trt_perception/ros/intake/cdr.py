@@ -28,9 +28,9 @@ __all__ = [
 ]
 
 _Bytes = npt.NDArray[np.uint8]
-# By what a message begins with: its numbers, by their letters of ``struct``.
+# By what a message begins with: numbers that follow each other, by their letters of ``struct``.
 _ORDERS: Final = {
-    begin: {kind: struct.Struct(order + kind) for kind in 'BiI'}
+    begin: {kinds: struct.Struct(order + kinds) for kinds in ('iII', 'III', 'II', 'I', 'B')}
     for begin, order in ((b'\x00\x00', '>'), (b'\x00\x01', '<'))
 }
 _ENCAPSULATION_BYTES: Final = 4
@@ -81,57 +81,65 @@ def read_image(message: _Bytes) -> ImageView:
     """
     reader = _Reader(message)
     header = reader.header()
-    height, width = reader.number('I'), reader.number('I')
-    encoding = reader.string('encoding')
-    is_bigendian, step = reader.number('B'), reader.number('I')
-    return ImageView(header, height, width, encoding, is_bigendian, step, reader.octets('data'))
+    height, width, size = reader.numbers('III')
+    encoding = reader.string('encoding', size)
+    (is_bigendian,) = reader.numbers('B')
+    step, size = reader.numbers('II')
+    return ImageView(
+        header, height, width, encoding, is_bigendian, step, reader.octets('data', size)
+    )
 
 
 def read_compressed(message: _Bytes) -> CompressedImageView:
     """Read a serialised sensor_msgs/CompressedImage; as ``read_image``."""
     reader = _Reader(message)
-    return CompressedImageView(reader.header(), reader.string('format'), reader.octets('data'))
+    header = reader.header()
+    (size,) = reader.numbers('I')
+    encoding = reader.string('format', size)
+    (size,) = reader.numbers('I')
+    return CompressedImageView(header, encoding, reader.octets('data', size))
 
 
 class _Reader:
     """Goes through a message once, from front to back."""
 
     def __init__(self, message: _Bytes) -> None:
-        begin = message[:_ENCAPSULATION_BYTES].tobytes()
-        numbers = _ORDERS.get(begin[:2]) if len(begin) == _ENCAPSULATION_BYTES else None
-        if numbers is None:
+        memory = message.data
+        begin = bytes(memory[:_ENCAPSULATION_BYTES])
+        layouts = _ORDERS.get(begin[:2]) if len(begin) == _ENCAPSULATION_BYTES else None
+        if layouts is None:
             raise _bad(
                 f'{message.size} bytes ({begin.hex(" ")} …)',
                 'CDR, which begins with 00 00 or 00 01',
             )
-        self._numbers = numbers
-        self._values = message[_ENCAPSULATION_BYTES:]
-        self._memory = self._values.data
-        self._size = self._values.size
-        self._at = 0
+        self._layouts = layouts
+        self._message = message
+        self._memory = memory
+        self._size = message.size
+        # Four bytes of encapsulation leave every multiple of four what it is.
+        self._at = _ENCAPSULATION_BYTES
 
-    def number(self, kind: str) -> int:
-        """Return the next integer, by its letter of ``struct``."""
-        layout = self._numbers[kind]
-        start = self._at + -self._at % layout.size
+    def numbers(self, kinds: str) -> tuple[int, ...]:
+        """Return the next integers, which follow each other, by their letters of ``struct``."""
+        layout = self._layouts[kinds]
+        start = self._at + (-self._at % 4 if layout.size > 1 else 0)
         self._at = self._end(start, layout.size, 'a number')
-        value: int = layout.unpack_from(self._memory, start)[0]
-        return value
+        return layout.unpack_from(self._memory, start)
 
-    def string(self, name: str) -> str:
-        """Return the next string up to its first NUL; what is not UTF-8 as in rclpy."""
-        return self.octets(name).tobytes().partition(b'\0')[0].decode(errors='replace')
-
-    def octets(self, name: str) -> _Bytes:
-        """Return the next string or sequence of bytes as a view."""
-        size = self.number('I')
+    def string(self, name: str, size: int) -> str:
+        """Return the next bytes up to their first NUL; what is not UTF-8 as in rclpy."""
         start, self._at = self._at, self._end(self._at, size, name)
-        return self._values[start : self._at]
+        return str(self._memory[start : self._at], 'utf-8', 'replace').partition('\0')[0]
+
+    def octets(self, name: str, size: int) -> _Bytes:
+        """Return the next bytes as a view."""
+        start, self._at = self._at, self._end(self._at, size, name)
+        return self._message[start : self._at]
 
     def header(self) -> HeaderView:
         """Return the next std_msgs/Header."""
-        stamp = StampView(self.number('i'), self.number('I'))
-        return HeaderView(stamp, self.string('frame_id'))
+        sec, nanosec, size = self.numbers('iII')
+        return HeaderView(StampView(sec, nanosec), self.string('frame_id', size))
 
     def _end(self, start: int, size: int, what: str) -> int:
         end = start + size

@@ -174,23 +174,22 @@ class Intake:
             with self._changed:
                 self._served = sources
                 self._changed.notify_all()
+            addressed = [(source.subscription.pointer, source) for source in sources]
             while self._running and self._sources is sources:
                 waiting.wait()
-                for index, (event, callback) in enumerate(events):
-                    if waiting.ready_event(index) and (status := event.take_event()) is not None:
+                for (event, callback), ready in zip(events, waiting.ready_events(), strict=True):
+                    if ready and (status := event.take_event()) is not None:
                         callback(status)
-                for index, source in enumerate(sources):
-                    if waiting.ready_subscription(index):
-                        self._take(taking, source)
+                for each, ready in zip(addressed, waiting.ready_subscriptions(), strict=True):
+                    if ready:
+                        self._take(taking, *each)
 
-    def _take(self, taking: Taking, source: Source) -> None:
-        """Take one message, so that no source keeps the others waiting."""
+    def _take(self, taking: Taking, subscription: int, source: Source) -> None:
+        """Take one message from an address, so that no source keeps the others waiting."""
         front = self._buffers.front
         lease = self._lease = self._lease or self._buffers.lend()
         memory = lease.memory
-        status = taking.take(
-            source.subscription.pointer, memory.pointer + front, memory.size - front
-        )
+        status = taking.take(subscription, memory.pointer + front, memory.size - front)
         if status == TAKE_FAILED:
             return
         number = taking.info.publication_sequence_number or None

@@ -280,11 +280,14 @@ class WaitSet:
             raise RclError(
                 "rcl's wait set", f'counts {found}', expected=f'the layout of Jazzy, {counts}'
             )
+        self._clear = quick.rcl_wait_set_clear
         self._adding = [
             *((quick.rcl_wait_set_add_subscription, each) for each in subscriptions),
             *((quick.rcl_wait_set_add_guard_condition, each) for each in guards),
             *((quick.rcl_wait_set_add_event, each) for each in events),
         ]
+        self._subscriptions = _entries(struct.subscriptions_pointers, len(subscriptions))
+        self._events = _entries(struct.events_pointers, len(events))
 
     def wait(self, timeout_ns: int = -1) -> None:
         """Wait until one of them is ready, or the time is over.
@@ -293,28 +296,37 @@ class WaitSet:
             RclError: rcl refuses, as after a shutdown.
         """
         rcl, pointer = self._rcl, self._pointer
-        rcl.check('rcl_wait_set_clear', rcl.quick.rcl_wait_set_clear(pointer))
+        status = self._clear(pointer)
         for add, each in self._adding:
-            rcl.check('rcl_wait_set_add', add(pointer, each, None))
+            status = status or add(pointer, each, None)
+        if status:
+            rcl.check('rcl_wait_set_add', status)
         status = rcl.slow.rcl_wait(pointer, timeout_ns)
         if status == _TIMEOUT:
             rcl.forget_error()
-        else:
+        elif status:
             rcl.check('rcl_wait', status)
 
-    def ready_subscription(self, index: int) -> bool:
-        """Return whether a message may be there."""
-        return bool(self._struct.subscriptions_pointers[index])
+    def ready_subscriptions(self) -> Sequence[int | None]:
+        """Return for each subscription something that is true where a message may be there."""
+        return self._subscriptions[:]
 
-    def ready_event(self, index: int) -> bool:
-        """Return whether an event is there."""
-        return bool(self._struct.events_pointers[index])
+    def ready_events(self) -> Sequence[int | None]:
+        """Return for each event something that is true where it is there."""
+        return self._events[:]
 
     def close(self) -> None:
         """Free what rcl has for it; may be called again."""
         if self._pointer:
             pointer, self._pointer = self._pointer, 0
             self._rcl.check('rcl_wait_set_fini', self._rcl.quick.rcl_wait_set_fini(pointer))
+
+
+def _entries(pointers: Any, count: int) -> ctypes.Array[ctypes.c_void_p]:
+    """Return an array of rcl's, where it lies; rcl sets to NULL what is not ready."""
+    if not count:
+        return (_POINTER * 0)()
+    return (_POINTER * count).from_address(ctypes.addressof(pointers.contents))
 
 
 @functools.cache
