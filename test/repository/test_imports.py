@@ -25,7 +25,7 @@ LAYERS = {
     'parameters': ['config', 'launch_arguments', 'parameter_sections'],
     'model': ['model'],
     'parts': ['gpu', 'images', 'monitoring'],
-    'ground': ['detections', 'errors', 'files', 'interruption', 'plain_text'],
+    'ground': ['detections', 'errors', 'files', 'interruption', 'option_parser', 'plain_text'],
 }
 # Side by side: neither imports the other.
 APART = [('ros', 'tools')]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Callable
 from typing import Final
 
 from trt_perception.config import DetectorConfig
+from trt_perception.option_parser import OptionParser
 from trt_perception.parameter_sections import unused_parameters
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
@@ -36,12 +36,8 @@ def main(
 ) -> int:
     """Run the node until a signal comes; return the exit code."""
     command_line = sys.argv if args is None else args
-    parser = argparse.ArgumentParser(
-        prog='detector_node',
-        description='The lifecycle node: camera images in, vision_msgs detections out.',
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    what = 'The lifecycle node: camera images in, vision_msgs detections out.'
+    parser = OptionParser('detector_node', what, _EXAMPLES)
     own_arguments(parser, command_line)  # --help; all the rest is refused
 
     def make_node() -> DetectorNode:

@@ -31,6 +31,7 @@ from trt_perception.checks.software import check_gpu
 from trt_perception.checks.software import check_packages
 from trt_perception.checks.software import import_modules
 from trt_perception.checks.trial import run_once
+from trt_perception.option_parser import OptionParser
 from trt_perception.ros.arguments import matching
 from trt_perception.ros.arguments import number_between
 
@@ -178,12 +179,8 @@ def _answer_of(module: str, arguments: list[str], timeout_s: float) -> Any:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog='doctor',
-        description='Check machine, shell, model and cameras, and say what to do.',
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    what = 'Check machine, shell, model and cameras, and say what to do.'
+    parser = OptionParser('doctor', what, _EXAMPLES)
     parser.add_argument('model', nargs='?', default='', help='engine or ONNX file to check')
     name = r'[A-Za-z_][A-Za-z0-9_]*'
     parser.add_argument(

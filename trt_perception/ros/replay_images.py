@@ -25,6 +25,7 @@ from trt_perception.errors import ConfigError
 from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.image_source import ImageSource
+from trt_perception.option_parser import OptionParser
 from trt_perception.ros.arguments import number_between
 from trt_perception.ros.log import log_text
 from trt_perception.ros.process import own_arguments
@@ -190,12 +191,8 @@ class ReplayImages(Node):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog='replay_images',
-        description='Publish images or a video on the topic "image", as a camera would.',
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    what = 'Publish images or a video on the topic "image", as a camera would.'
+    parser = OptionParser('replay_images', what, _EXAMPLES)
     parser.add_argument('source', help='folder, glob pattern, image file or video file')
     parser.add_argument(
         '--rate',

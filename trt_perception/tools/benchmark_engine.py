@@ -34,6 +34,7 @@ from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.frame import Frame
 from trt_perception.model.model_file import ModelFile
 from trt_perception.model.model_file import read_model_file
+from trt_perception.option_parser import OptionParser
 from trt_perception.plain_text import plain
 from trt_perception.stages.onnx_runtime import CPU
 from trt_perception.tools.arguments import at_least
@@ -44,7 +45,6 @@ from trt_perception.tools.model_arguments import detector_config
 from trt_perception.tools.running import Saver
 from trt_perception.tools.running import run_tool
 from trt_perception.tools.running import say
-from trt_perception.tools.running import tool_parser
 
 __all__ = ['BenchmarkReport', 'main']
 
@@ -195,7 +195,7 @@ def _measure(job: _Job) -> BenchmarkReport:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = tool_parser('benchmark_engine', __doc__, _EXAMPLES)
+    parser = OptionParser('benchmark_engine', __doc__, _EXAMPLES)
     add = parser.add_argument
     add('models', nargs='+', metavar='MODEL', help='engine or ONNX; all compared with the first')
     add(

@@ -22,10 +22,10 @@ from trt_perception.errors import TrtPerceptionError
 from trt_perception.files.atomic_files import write_together
 from trt_perception.interruption import ENDING_SIGNALS
 from trt_perception.interruption import Interruption
+from trt_perception.option_parser import OptionParser
 from trt_perception.plain_text import plain
 from trt_perception.tools.running import Saver
 from trt_perception.tools.running import say
-from trt_perception.tools.running import tool_parser
 
 __all__ = ['main']
 
@@ -158,7 +158,7 @@ def _build(options: Any, report: Any) -> None:
 def _parser() -> argparse.ArgumentParser:
     from trt_perception.building.options.sources import add_arguments
 
-    parser = tool_parser('build_engine', __doc__, _EXAMPLES)
+    parser = OptionParser('build_engine', __doc__, _EXAMPLES)
     parser.allow_abbrev = False
     parser.add_argument(
         '--config', type=Path, metavar='YAML', help='read options from this file first'

@@ -34,6 +34,7 @@ from trt_perception.images.image_source import ImageSource
 from trt_perception.images.picture_files import frame_of
 from trt_perception.model.model_file import ModelFile
 from trt_perception.model.model_file import read_model_file
+from trt_perception.option_parser import OptionParser
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.ready import warm_up
@@ -53,7 +54,6 @@ from trt_perception.tools.model_arguments import add_model_arguments
 from trt_perception.tools.model_arguments import detector_config
 from trt_perception.tools.running import Saver
 from trt_perception.tools.running import run_tool
-from trt_perception.tools.running import tool_parser
 
 __all__ = ['main']
 
@@ -217,7 +217,7 @@ def _summary_text(summary: dict[str, Any]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = tool_parser('detect_images', __doc__, _EXAMPLES)
+    parser = OptionParser('detect_images', __doc__, _EXAMPLES)
     add = parser.add_argument
     add('--engine', required=True, metavar='MODEL', help='engine or ONNX file')
     add(

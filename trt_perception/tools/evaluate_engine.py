@@ -34,6 +34,7 @@ from trt_perception.files.plot_files import check_plot
 from trt_perception.images.image_source import find_images
 from trt_perception.model.model_file import ModelFile
 from trt_perception.model.model_file import read_model_file
+from trt_perception.option_parser import OptionParser
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.plain_text import listed
@@ -48,7 +49,6 @@ from trt_perception.tools.model_arguments import detector_config
 from trt_perception.tools.running import Saver
 from trt_perception.tools.running import run_tool
 from trt_perception.tools.running import say
-from trt_perception.tools.running import tool_parser
 
 __all__ = ['main']
 
@@ -262,7 +262,7 @@ def _save_worst(folder: Path, model: ModelAccuracy, dataset: Dataset, count: int
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = tool_parser('evaluate_engine', __doc__, _EXAMPLES)
+    parser = OptionParser('evaluate_engine', __doc__, _EXAMPLES)
     add = parser.add_argument
     add(
         '--engine',

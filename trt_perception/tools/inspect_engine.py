@@ -30,6 +30,7 @@ from trt_perception.gpu import Device
 from trt_perception.model.manifest import manifest_path
 from trt_perception.model.manifest import manifest_text
 from trt_perception.model.model_file import read_model_file
+from trt_perception.option_parser import OptionParser
 from trt_perception.plain_text import plain
 from trt_perception.tools.arguments import at_least
 from trt_perception.tools.arguments import check_output_file
@@ -37,7 +38,6 @@ from trt_perception.tools.arguments import user_path
 from trt_perception.tools.running import Saver
 from trt_perception.tools.running import run_tool
 from trt_perception.tools.running import say
-from trt_perception.tools.running import tool_parser
 
 __all__ = ['main', 'update_manifest']
 
@@ -163,7 +163,7 @@ def _look(report: EngineReport, options: argparse.Namespace) -> EngineReport:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = tool_parser('inspect_engine', __doc__, _EXAMPLES)
+    parser = OptionParser('inspect_engine', __doc__, _EXAMPLES)
     add = parser.add_argument
     add('engine', type=user_path, metavar='ENGINE', help='engine (.engine, .plan, .trt)')
     add(

@@ -1,4 +1,4 @@
-"""How command lines begin and end: their parsers, exit codes, and results saved one by one."""
+"""How command lines end: exit codes, and results saved one by one."""
 
 from __future__ import annotations
 
@@ -13,19 +13,9 @@ from typing import TypeVar
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.plain_text import plain
 
-__all__ = ['Saver', 'run_tool', 'say', 'tool_parser']
+__all__ = ['Saver', 'run_tool', 'say']
 
 _Job = TypeVar('_Job')
-
-
-def tool_parser(tool: str, description: str | None, examples: str) -> argparse.ArgumentParser:
-    """Return a parser whose help ends with examples, printed as they are written."""
-    return argparse.ArgumentParser(
-        prog=tool,
-        description=description,
-        epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
 
 
 def run_tool(
