@@ -38,6 +38,7 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import Image
 
 from trt_perception.detections import Detections
+from trt_perception.images.memory import PlainMemory
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
@@ -116,6 +117,8 @@ class EmptyPipeline:
     """Looks at samples of the pixels and returns ten fixed boxes."""
 
     depth = 1
+    front = 0
+    allocate = PlainMemory
 
     def __init__(self, meter):
         self._meter = meter

@@ -80,23 +80,24 @@ def frame_of(bgr, encoding, padding=0, big_endian=False):
     )
 
 
-def run_letterbox(kernels, spec, frame):
+def run_letterbox(kernels, spec, frame, offset=0):
     geometry = Letterbox.fit(
         (frame.width, frame.height), spec.preprocessing.input_size, spec.preprocessing.resize
     )
     head = np.zeros(kernels.header.size, np.uint8)
-    kernels.header.write(head, frame, geometry, Thresholds())
+    content = kernels.header.content(frame, geometry, Thresholds())
+    kernels.header.write(head, content, kernels.header.size + offset)
+    # What lies between is a message's own.
+    between = np.full(offset, 0xA5, np.uint8)
     item = 4 if spec.input.dtype == 'float32' else 2
     # Poisoned, so that an element that nobody writes is seen.
     poison = np.full(int(np.prod(spec.input.shape)) * item, 0xFF, np.uint8)
     with (
-        to_device(np.concatenate([head, frame.data])) as source,
+        to_device(np.concatenate([head, between, frame.data])) as source,
         to_device(poison) as tensor,
         gpu.Stream() as stream,
     ):
-        kernels.letterbox(
-            source.pointer, source.pointer + kernels.header.size, tensor.pointer, stream
-        )
+        kernels.letterbox(source.pointer, tensor.pointer, stream)
         stream.synchronize()
         dtype = {'float32': np.float32, 'float16': np.float16, 'bfloat16': np.uint16}[
             spec.input.dtype
@@ -192,7 +193,7 @@ def run_decode(kernels, spec, output, geometry, thresholds, times=1):
     dtype = {'float32': np.float32, 'float16': np.float16}[spec.outputs[0].dtype]
     frame = frame_of(np.zeros((geometry.source_wh[1], geometry.source_wh[0], 3), np.uint8), 'bgr8')
     head = np.zeros(kernels.header.size, np.uint8)
-    kernels.header.write(head, frame, geometry, thresholds)
+    kernels.header.write(head, kernels.header.content(frame, geometry, thresholds), 0)
     results = []
     with (
         to_device(head) as header,

@@ -31,6 +31,7 @@ from trt_perception.errors import InterruptionError
 from trt_perception.gpu import bindings
 from trt_perception.images.frame import Frame
 from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.ready import put_in_place
 
 DEPTH = 3
 
@@ -74,20 +75,10 @@ def grey(width, height):
     )
 
 
-@pytest.fixture(autouse=True)
-def _no_thread_from_before():
-    assert copiers() == []
-
-
-def copiers():
-    return [thread for thread in threading.enumerate() if thread.name.startswith('copy ')]
-
-
 def assert_nothing_is_left(recorder, tensorrt):
     assert recorder.kinds() == []
     assert recorder.mistakes == []
     assert list(tensorrt.living) == []
-    assert copiers() == []
 
 
 @pytest.mark.parametrize('integrated', [False, True])
@@ -97,12 +88,12 @@ def test_closing_releases_all_that_opening_made(machine, config, integrated):
     made = set(recorder.calls) & set(RELEASED_BY)
     assert made == set(RELEASED_BY)
     kinds = recorder.kinds()
-    # An integrated GPU reads frames where they lie: no device memory for them.
+    # An integrated GPU reads frames where they lie: no device memory for them, but a place for
+    # their headers. Page-locked memory for frames comes with them.
     assert kinds.count('cudaMalloc') == DEPTH * (4 if integrated else 5)
-    assert kinds.count('cudaHostAlloc') == 2 * DEPTH
+    assert kinds.count('cudaHostAlloc') == DEPTH * (2 if integrated else 1)
     assert kinds.count('cudaGraphInstantiate') == DEPTH
     assert len(tensorrt.living) == 1 + DEPTH
-    assert copiers()
     pipeline.close()
     assert_nothing_is_left(recorder, tensorrt)
     pipeline.close()
@@ -308,26 +299,42 @@ def enqueue_and_count(pipeline, recorder, tensorrt):
     return launches, tensorrt.calls[own:].count('execute_async_v3')
 
 
+@pytest.mark.parametrize('in_place', [False, True])
 @pytest.mark.parametrize('integrated', [False, True])
-def test_a_frame_is_one_upload_of_its_size_and_one_launch(machine, config, integrated):
+def test_a_frame_is_one_upload_of_its_size_and_one_launch(machine, config, integrated, in_place):
     recorder, tensorrt = machine(integrated=integrated)
     pipeline = open_pipeline(config)
-    sizes, before = [], len(recorder.calls)
-    runtime, header = recorder.modules[2], pipeline.slots[0]._kernels.header.size
+    uploads = []
+    runtime, header = recorder.modules[2], pipeline.front
     copy = runtime._module.cudaMemcpyAsync
     runtime._module.cudaMemcpyAsync = lambda to, source, size, *how: (
-        sizes.append(size) or copy(to, source, size, *how)
+        uploads.append((source, size)) or copy(to, source, size, *how)
     )
-    for width, height in ((64, 48), (1920, 1080), (16, 8)):
-        pipeline.enqueue(0, grey(width, height), Thresholds())
-        pipeline.collect(0)
-    calls = recorder.calls[before:]
-    # An integrated GPU reads the frame where it lies.
-    pixels = [] if integrated else [64 * 48, 1920 * 1080, 16 * 8]
-    assert sizes == [header + size for size in pixels]
-    assert calls.count('cudaGraphLaunch') == 3
-    assert not {'cuLaunchKernel', 'cudaMalloc', 'cudaHostAlloc'} & set(calls)
+    frames = [grey(width, height) for width, height in ((1920, 1080), (64, 48), (16, 8))]
+    with put_in_place(pipeline, frames) as placed:
+        if in_place:
+            frames = placed
+        else:  # the first one makes room for all
+            pipeline.enqueue(0, frames[0], Thresholds())
+            pipeline.collect(0)
+            uploads.clear()
+        before = len(recorder.calls)
+        for frame in frames:
+            pipeline.enqueue(0, frame, Thresholds())
+            pipeline.collect(0)
+        calls = recorder.calls[before:]
+        # An integrated GPU reads the frame where it lies.
+        pixels = [] if integrated else [1920 * 1080, 64 * 48, 16 * 8]
+        assert [size for _, size in uploads] == [header + size for size in pixels]
+        places = [frame.memory.pointer for frame in placed]
+        if in_place and not integrated:
+            assert [source for source, _ in uploads] == places
+        else:
+            assert not {source for source, _ in uploads} & set(places)
+        assert calls.count('cudaGraphLaunch') == 3
+        assert not {'cuLaunchKernel', 'cudaMalloc', 'cudaHostAlloc'} & set(calls)
     pipeline.close()
+    assert_nothing_is_left(recorder, tensorrt)
     assert_nothing_is_left(recorder, tensorrt)
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
+from trt_perception.images.memory import PlainMemory
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.pipelines.ready import warm_up
 
@@ -14,6 +15,9 @@ def test_warm_up_runs_every_slot_once(depth):
     calls = []
 
     class Warmed:
+        front = 256
+        allocate = PlainMemory
+
         def __init__(self):
             self.depth = depth
 

@@ -1,6 +1,5 @@
 """The intake over real DDS: no image is lost by growth, torn or left behind."""
 
-import functools
 import threading
 import time
 
@@ -11,8 +10,8 @@ from intake_taker import VGA
 from intake_taker import intakes
 from intake_taker import spot
 
+from trt_perception.errors import CudaError
 from trt_perception.errors import ImageError
-from trt_perception.ros import image_input
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.messages import frame_from_image
 
@@ -32,10 +31,9 @@ def test_growth_loses_no_image(make_taker):
     assert taker.input.not_delivered == 0
 
 
-def test_an_image_above_the_limit_is_too_large_and_the_next_one_is_fine(make_taker, monkeypatch):
-    buffers = functools.partial(MessageBuffers, limit=2_000_000)
-    monkeypatch.setattr(image_input, 'MessageBuffers', buffers)
+def test_an_image_above_the_limit_is_too_large_and_the_next_one_is_fine(make_taker):
     taker = make_taker(image_qos_depth=10)
+    taker.buffers = MessageBuffers(limit=2_000_000)
     taker.open()
     taker.camera(VGA, '1920x1080', hz=20)
     taker.wait(6)
@@ -52,28 +50,25 @@ def test_an_image_above_the_limit_is_too_large_and_the_next_one_is_fine(make_tak
     assert taker.input.not_delivered == 0  # they were received
 
 
-@pytest.fixture
-def memory(monkeypatch):
-    """Return what there is memory for: a message of any size, a small one, or none."""
-    there = ['any']
+class Scarce(MessageBuffers):
+    """There is memory for a message of any size, for a small one, or for none."""
 
-    class Scarce(MessageBuffers):
-        def lend(self, message_bytes=0):
-            if there[-1] == 'none' or (there[-1] == 'small' and message_bytes):
-                raise MemoryError('no memory is left')
-            return super().lend(message_bytes)
+    there = 'any'
 
-    monkeypatch.setattr(image_input, 'MessageBuffers', Scarce)
-    return there
+    def lend(self, message_bytes=0):
+        if self.there == 'none' or (self.there == 'small' and message_bytes):
+            raise MemoryError('no memory is left')
+        return super().lend(message_bytes)
 
 
-def test_without_memory_to_grow_an_image_is_dropped_and_the_next_one_is_fine(make_taker, memory):
+def test_without_memory_to_grow_an_image_is_dropped_and_the_next_one_is_fine(make_taker):
     taker = make_taker()
+    taker.buffers = Scarce()
     taker.open()
     camera = taker.publisher()
     large = image_message(bytes(3840 * 960), 1280, 960, 'bgr8', step=3840)
     for count, there in enumerate(('small', 'any'), 1):
-        memory.append(there)
+        taker.buffers.there = there
         camera.publish(large)
         taker.wait(count)
     assert [image.lease is None for image in taker.images] == [True, False]
@@ -82,19 +77,36 @@ def test_without_memory_to_grow_an_image_is_dropped_and_the_next_one_is_fine(mak
     taker.client.node.destroy_publisher(camera)
 
 
-def test_without_any_memory_the_thread_ends_until_there_is_some(make_taker, memory):
+def test_without_any_memory_the_thread_ends_until_there_is_some(make_taker):
     taker = make_taker()
+    taker.buffers = Scarce()
     taker.open()
     camera = taker.publisher()
-    memory.append('none')
+    taker.buffers.there = 'none'
     camera.publish(order(1, 1))
     taker.client.spin_until(lambda: not intakes(), 'the end of the thread')
     assert 'no memory is left' in taker.logged[0]
-    memory.append('any')
+    taker.buffers.there = 'any'
     assert taker.input.restore()
     taker.client.spin_until(camera.get_subscription_count, 'the subscription')
     camera.publish(order(2, 2))
     taker.wait(1)
+    taker.client.node.destroy_publisher(camera)
+
+
+def test_a_gpu_that_is_lost_while_memory_is_asked_for_is_a_fault(make_taker):
+    class Lost(MessageBuffers):
+        def lend(self, message_bytes=0):
+            raise CudaError('cudaHostAlloc', 'cudaErrorIllegalAddress', sticky=True)
+
+    taker = make_taker()
+    taker.buffers = Lost()
+    taker.open()
+    camera = taker.publisher()
+    camera.publish(order(1, 1))
+    taker.client.spin_until(lambda: not intakes(), 'the end of the thread')
+    assert [error.sticky for error in taker.faults] == [True]
+    assert not taker.logged  # whoever is told says it
     taker.client.node.destroy_publisher(camera)
 
 

@@ -5,8 +5,8 @@ import threading
 
 import numpy as np
 
+from trt_perception.images.memory import PlainMemory
 from trt_perception.ros.intake.buffers import MessageBuffers
-from trt_perception.ros.intake.buffers import PlainMemory
 
 
 class Counted(PlainMemory):

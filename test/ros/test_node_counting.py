@@ -17,6 +17,7 @@ from sensor_msgs.msg import Image
 
 from trt_perception.config import DetectorConfig
 from trt_perception.ros.image_input import ImageInput
+from trt_perception.ros.intake.buffers import MessageBuffers
 
 pytest_plugins = ['graph_fixtures']
 
@@ -199,7 +200,13 @@ def received(client):
     client.add(node)
     images = []
     # The intake would take them as they come, however the test's own thread is held up.
-    image_input = ImageInput(node, DetectorConfig(image_intake='rclpy'), images.append)
+    image_input = ImageInput(
+        node,
+        DetectorConfig(image_intake='rclpy'),
+        MessageBuffers(),
+        images.append,
+        pytest.fail,
+    )
     yield image_input, images
     image_input.close()
     image_input.close()

@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 from reference_images import noise_frame
 
 from trt_perception.config import Thresholds
@@ -12,11 +13,12 @@ from trt_perception.stages.frame_header import FrameHeader
 CHANGED = {'confidence': 0.5, 'iou': 0.6, 'class_ids': (2, 33)}
 
 
-def written(thresholds):
+def written(thresholds, pixels=0):
     frame, _ = noise_frame(np.random.default_rng(1), 'bgr8', 8, 6)
     header = FrameHeader(40)
     content = np.zeros(header.size, np.uint8)
-    header.write(content, frame, Letterbox.fit((8, 6), (16, 16), 'letterbox'), thresholds)
+    geometry = Letterbox.fit((8, 6), (16, 16), 'letterbox')
+    header.write(content, header.content(frame, geometry, thresholds), pixels)
     return content.tobytes()
 
 
@@ -24,3 +26,21 @@ def test_each_threshold_is_written():
     contents = {written(Thresholds(**{name: value})) for name, value in CHANGED.items()}
     assert {field.name for field in dataclasses.fields(Thresholds)} == set(CHANGED)
     assert len({written(Thresholds()), *contents}) == 1 + len(CHANGED)
+
+
+@pytest.mark.parametrize('pixels', [0, 256, 260, -(2**40) - 4, 2**40 + 8])
+def test_where_the_pixels_are_is_written_and_nothing_else_changes(pixels):
+    plain, content = written(Thresholds()), written(Thresholds(), pixels)
+    assert int.from_bytes(content[40:48], 'little', signed=True) == pixels
+    assert content[:40] + content[48:] == plain[:40] + plain[48:]
+
+
+def test_a_header_that_was_written_over_another_leaves_nothing_of_it():
+    frame, _ = noise_frame(np.random.default_rng(1), 'bgr8', 8, 6)
+    header = FrameHeader(70)
+    geometry = Letterbox.fit((8, 6), (16, 16), 'letterbox')
+    plain = header.content(frame, geometry, Thresholds())
+    target = np.zeros(header.size, np.uint8)
+    for thresholds in (Thresholds(class_ids=(0, 33, 69)), Thresholds()):
+        header.write(target, header.content(frame, geometry, thresholds), 0)
+    assert target.tobytes() == plain.tobytes() + bytes(header.size - plain.size)

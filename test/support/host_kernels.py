@@ -47,10 +47,10 @@ static inline unsigned __float_as_uint(float value) { return bits_of<unsigned>(v
 static inline int __float2int_rn(float value) { return (int)std::nearbyint(value); }
 """
 _AFTER = """
-extern "C" void run(const FrameHeader* frame, const u8* image, INPUT_T* tensor) {
+extern "C" void run(const FrameHeader* frame, INPUT_T* tensor) {
     blockDim = {1, 1};
     for (blockIdx.y = 0; blockIdx.y < NET_HEIGHT; ++blockIdx.y)
-        for (blockIdx.x = 0; blockIdx.x < NET_WIDTH; ++blockIdx.x) letterbox(frame, image, tensor);
+        for (blockIdx.x = 0; blockIdx.x < NET_WIDTH; ++blockIdx.x) letterbox(frame, tensor);
 }
 """
 
@@ -84,7 +84,7 @@ class HostLetterbox:
         flags = ['-std=c++17', '-O2', '-ffp-contract=off', '-shared', '-fPIC']
         subprocess.run([COMPILER, *flags, str(source), '-o', str(library)], check=True)
         self._run = ctypes.CDLL(str(library)).run
-        self._run.argtypes = [ctypes.c_void_p] * 3
+        self._run.argtypes = [ctypes.c_void_p] * 2
 
     def __call__(self, frame):
         """Return the input tensor, float32 (1, 3, height, width)."""
@@ -92,8 +92,9 @@ class HostLetterbox:
             (frame.width, frame.height), self._preprocessing.input_size, self._preprocessing.resize
         )
         header = np.zeros(self._header.size, np.uint8)
-        self._header.write(header, frame, geometry, Thresholds())
         pixels = np.ascontiguousarray(frame.data)
+        content = self._header.content(frame, geometry, Thresholds())
+        self._header.write(header, content, pixels.ctypes.data - header.ctypes.data)
         tensor = np.full(self._shape, np.nan, np.float32)
-        self._run(header.ctypes.data, pixels.ctypes.data, tensor.ctypes.data)
+        self._run(header.ctypes.data, tensor.ctypes.data)
         return tensor

@@ -14,6 +14,7 @@ from sensor_msgs.msg import Image
 
 from trt_perception.config import DetectorConfig
 from trt_perception.ros.image_input import ImageInput
+from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.messages import frame_from_image
 
 VGA = '640x480'
@@ -50,6 +51,8 @@ class Taker:
         self.logged = []
         self.node.get_logger = lambda: self  # LifecycleNode's own asks rcl each time
         self.input = None
+        self.buffers = MessageBuffers()
+        self.faults = []
         self.programs = []
 
     def info(self, text, **_):
@@ -58,7 +61,13 @@ class Taker:
     warning = error = info
 
     def open(self, receive=None):
-        self.input = ImageInput(self.node, self.config, receive or self.images.append)
+        self.input = ImageInput(
+            self.node,
+            self.config,
+            self.buffers,
+            receive or self.images.append,
+            self.faults.append,
+        )
         return self.input
 
     def camera(self, *sizes, reliability='reliable', depth=10, hz=100.0, count=0):
@@ -85,6 +94,7 @@ class Taker:
         if self.input is not None:
             self.input.close()
             self.input.close()
+        self.buffers.close()
         for program in self.programs:
             program.close()
         self.client.remove(self.node)

@@ -13,6 +13,7 @@ from trt_perception import gpu
 from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
 from trt_perception.errors import CudaError
+from trt_perception.images.memory import PlainMemory
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
@@ -29,6 +30,8 @@ class Pretended:
     """Finds nothing, and fails as a lost context does."""
 
     depth = 1
+    front = 0
+    allocate = PlainMemory
     spec = ModelSpec(
         TensorSpec('images', (1, 3, 64, 64), 'float32'),
         (TensorSpec('output0', (1, 5, 9), 'float32'),),

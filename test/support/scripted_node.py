@@ -9,6 +9,7 @@ import time
 import numpy as np
 
 from trt_perception.detections import Detections
+from trt_perception.images.memory import PlainMemory
 from trt_perception.interruption import interrupted
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_spec import ModelSpec
@@ -41,6 +42,8 @@ class ScriptedPipeline:
 
     depth = 3
     spec = SPEC
+    front = 0
+    allocate = PlainMemory
 
     def __init__(self, config):
         if config.engine_path == 'raise while loading':

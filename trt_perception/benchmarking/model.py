@@ -30,6 +30,7 @@ from trt_perception.model.tensors import TensorSpec
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.pipelines.ready import put_in_place
 from trt_perception.stages.onnx_runtime import CPU
 
 __all__ = ['BenchmarkOptions', 'ModelReport', 'Ratios', 'measure_model']
@@ -126,7 +127,7 @@ def measure_model(
 
     Args:
         model: an engine or ONNX file.
-        frames: taken in turn.
+        frames: taken in turn; as many as are in flight, or more.
         options: what is measured.
         pace: says when each measurement ends.
         encodings: a frame of each encoding to be compared, for engines.
@@ -170,9 +171,11 @@ def _on_gpu(
             return None
         slot, spec = pipeline.slots[0], pipeline.spec
         thresholds = config.thresholds(spec.class_names)
-        stages = measure_steps(slot, frames[0], thresholds, pace)
-        candidates = [run_frame(slot, frame, thresholds) for frame in frames]
-        times = measure_encodings(slot, encodings, thresholds, pace)
+        with put_in_place(pipeline, frames) as placed:
+            stages = measure_steps(slot, placed[0], thresholds, pace)
+            candidates = [run_frame(slot, frame, thresholds) for frame in placed]
+        with put_in_place(pipeline, encodings) as placed:
+            times = measure_encodings(slot, placed, thresholds, pace)
         return _report(model, spec, pipeline.runtime, stages, candidates, times)
 
 
@@ -229,27 +232,25 @@ def _in_pipeline(
         else CudaPipeline(model, config)
     )
     load_s = time.perf_counter() - start
-    try:
+    with closing(pipeline), put_in_place(pipeline, frames) as placed:
         thresholds = config.thresholds(pipeline.spec.class_names)
-        largest = max(frames, key=lambda frame: frame.data.size)
+        largest = max(placed, key=lambda frame: frame.data.size)
         for slot in range(pipeline.depth):  # each grows once
             pipeline.enqueue(slot, largest, thresholds)
             pipeline.collect(slot)
-        detections = detect_all(pipeline, frames, thresholds, pace)
+        detections = detect_all(pipeline, placed, thresholds, pace)
         if len(detections) < len(frames):
             return None
         used = free - device.memory()[0] if device else None
         report = measure_pipeline(
             pipeline,
-            frames,
+            placed,
             thresholds,
             detections,
             pace,
             load_s=load_s,
             device_memory_bytes=used,
         )
-    finally:
-        pipeline.close()
     return report, detections
 
 

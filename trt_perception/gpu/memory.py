@@ -11,6 +11,7 @@ from trt_perception.errors import CudaError
 from trt_perception.gpu.bindings import Owner
 from trt_perception.gpu.bindings import call
 from trt_perception.gpu.bindings import runtime
+from trt_perception.gpu.device import Device
 from trt_perception.gpu.streams import Stream
 
 __all__ = ['DeviceBuffer', 'PinnedBuffer', 'clear_async', 'copy_async']
@@ -37,14 +38,23 @@ class DeviceBuffer(Owner):
 class PinnedBuffer(Owner):
     """Page-locked host memory that the device can copy from at full speed, or read where it lies.
 
+    Args:
+        size: bytes.
+        device: made the current one to allocate and to free, in whichever thread; None where the
+            right one is.
+
     Attributes:
+        size: as given.
         array: uint8 (size,), valid until ``close``.
         pointer: address on the host.
         device_pointer: address on the device of the same bytes.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, device: Device | None = None) -> None:
         self.size = size
+        self._device = device
+        if device is not None:
+            device.use()
         try:
             self.pointer = int(call('cudaHostAlloc', max(1, size), runtime().cudaHostAllocMapped))
         except CudaError as error:
@@ -62,7 +72,11 @@ class PinnedBuffer(Owner):
         if self.pointer:
             pointer, self.pointer = self.pointer, 0
             self.array = np.empty(0, np.uint8)
-            call('cudaFreeHost', pointer)
+            try:
+                if self._device is not None:
+                    self._device.use()
+            finally:
+                call('cudaFreeHost', pointer)
 
 
 def _out_of_memory(error: CudaError, size: int, kind: str) -> CudaError:

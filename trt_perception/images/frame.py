@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ImageError
+from trt_perception.images.memory import Memory
 from trt_perception.plain_text import shown
 
 __all__ = ['MAX_SIDE', 'PIXEL_FORMATS', 'Frame', 'PixelFormat']
@@ -100,6 +101,8 @@ class Frame:
         step: bytes from one row to the next, padding included.
         format: how the bytes make pixels.
         big_endian: byte order of 16-bit formats.
+        memory: where the bytes lie, if whoever runs the model has allocated that; its front, if it
+            was left free, is theirs to write.
     """
 
     data: npt.NDArray[np.uint8]
@@ -108,6 +111,7 @@ class Frame:
     step: int
     format: PixelFormat
     big_endian: bool = False
+    memory: Memory | None = None
 
     @classmethod
     def view(
@@ -119,6 +123,7 @@ class Frame:
         step: int,
         encoding: str,
         big_endian: bool = False,
+        memory: Memory | None = None,
     ) -> Frame:
         """Check an image's description against its bytes and wrap them.
 
@@ -129,6 +134,7 @@ class Frame:
             step: bytes from one row to the next.
             encoding: a name of PIXEL_FORMATS.
             big_endian: byte order of 16-bit formats.
+            memory: in which ``data`` lies.
 
         Raises:
             ImageError: with the reason ``unknown_encoding``, ``bad_size``, ``odd_size``,
@@ -153,7 +159,7 @@ class Frame:
         if size > MAX_BYTES:
             subject, expected = f'image with step {step}', f'at most {MAX_BYTES} bytes'
             raise ImageError('too_large', subject, str(size), expected=expected)
-        return cls(pixels, width, height, step, pixel_format, big_endian)
+        return cls(pixels, width, height, step, pixel_format, big_endian, memory)
 
     def plane(self) -> npt.NDArray[np.uint8]:
         """Return all byte rows unpadded: uint8 (rows, width * bytes_per_pixel), a view."""

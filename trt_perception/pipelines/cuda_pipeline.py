@@ -2,7 +2,7 @@
 
 The way of a frame through a slot:
 
-    enqueue   header and pixels → pinned memory → one exact-size upload → graph launch
+    enqueue   header in front of the message → one upload up to the last pixel → graph launch
     graph     letterbox kernel → TensorRT → filter, select, overlaps, keep → result in pinned
               memory
     collect   wait for the event behind the graph, read the rows
@@ -12,7 +12,8 @@ memory, and collect decodes them on the host.
 
 Each slot has its own stream, buffers, context and graph, so the upload of one frame runs beside
 the engine of another. Everything is allocated when the pipeline is made; a frame larger than any
-before grows its slot once.
+before grows its slot once. Whoever brings frames puts them into memory of ``allocate``; those that
+lie elsewhere are copied to such memory of the slot, which the first of them allocates.
 """
 
 from __future__ import annotations
@@ -28,17 +29,20 @@ from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.errors import EngineError
 from trt_perception.gpu import Device
+from trt_perception.gpu import PinnedBuffer
 from trt_perception.gpu import Stream
 from trt_perception.images.frame import Frame
+from trt_perception.images.memory import Memory
 from trt_perception.interruption import check_interruption
 from trt_perception.model.input_layout import split_inputs
 from trt_perception.model.model_file import ModelFile
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.tensors import LoadedModel
-from trt_perception.pipelines.copier import Copier
 from trt_perception.pipelines.cuda_slot import CudaSlot
 from trt_perception.pipelines.pipeline import Result
+from trt_perception.pipelines.ready import grey_frame
+from trt_perception.pipelines.ready import put_in_place
 from trt_perception.stages.gpu_kernels import MAX_CANDIDATES
 from trt_perception.stages.gpu_kernels import FrameKernels
 from trt_perception.stages.tensorrt_runtime import TensorRtEngine
@@ -58,6 +62,7 @@ class CudaPipeline:
     Attributes:
         depth: frames in flight.
         spec: the model's tensors, preprocessing, decoder and class names.
+        front: bytes of the header, which goes in front of the pixels.
         runtime: the module that runs the engine.
         slots: for measuring single steps.
 
@@ -107,26 +112,30 @@ class CudaPipeline:
                 class_agnostic=config.class_agnostic_nms,
             )
             self._closing.callback(kernels.close)
-            self._copier = Copier()
-            self._closing.callback(self._copier.close)
+            self.front = kernels.header.size
             self.slots: list[CudaSlot] = []
             use_graph = config.use_cuda_graph
-            for stream, context in zip(streams, contexts, strict=True):
-                check_interruption()
-                slot = CudaSlot(
-                    self._device, self.spec, kernels, context, stream, config, max_candidates
-                )
-                self._closing.callback(slot.close)
-                self.slots.append(slot)
-                # Where one slot has no graph the others would fail alike, and say so again.
-                use_graph = slot.prepare(use_graph)
+            with put_in_place(self, [grey_frame()]) as (grey,):
+                for stream, context in zip(streams, contexts, strict=True):
+                    check_interruption()
+                    slot = CudaSlot(
+                        self._device, self.spec, kernels, context, stream, config, max_candidates
+                    )
+                    self._closing.callback(slot.close)
+                    self.slots.append(slot)
+                    # Where one slot has no graph the others would fail alike, and say so again.
+                    use_graph = slot.prepare(grey, use_graph)
             engine.save_runtime_cache()
             undo.pop_all()
+
+    def allocate(self, size: int) -> Memory:
+        """Return page-locked memory, which any thread may free, after ``close`` too."""
+        return PinnedBuffer(size, self._device)
 
     def enqueue(self, slot: int, frame: Frame, thresholds: Thresholds) -> None:
         """Copy the frame to the device and start the work on it."""
         self._device.use()
-        self.slots[slot].enqueue(frame, thresholds, self._copier.copy)
+        self.slots[slot].enqueue(frame, thresholds)
 
     def done(self, slot: int) -> bool:
         """Tell without waiting whether the slot's boxes are there."""

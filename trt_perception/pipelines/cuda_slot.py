@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 from typing import Final
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +30,6 @@ from trt_perception.pipelines.cuda_results import HostDecoded
 from trt_perception.pipelines.cuda_results import KernelDecoded
 from trt_perception.pipelines.cuda_results import SlotResult
 from trt_perception.pipelines.pipeline import Result
-from trt_perception.pipelines.ready import grey_frame
 from trt_perception.stages.gpu_kernels import MAX_CANDIDATES
 from trt_perception.stages.gpu_kernels import FrameKernels
 from trt_perception.stages.tensorrt_runtime import TensorRtContext
@@ -43,17 +40,13 @@ _LOG: Final = logging.getLogger(__name__)
 # Room for a 1080p bgr8 frame from the start; a slot grows to what a camera really sends.
 _FIRST_FRAME_BYTES: Final = 8 * 1024 * 1024
 
-_Pixels = npt.NDArray[np.uint8]
-#: Copies all of its second argument to the front of the first.
-Copy: TypeAlias = Callable[[_Pixels, _Pixels], None]
-
-
-def _copy(target: _Pixels, source: _Pixels) -> None:
-    target[: source.size] = source
-
 
 class CudaSlot:
     """Everything that one frame in flight needs.
+
+    A frame whose memory is page-locked, with room for the header in front of the pixels, is
+    uploaded from where it lies; any other is copied first. Kernels read the pixels where they come
+    to lie. A frame is kept until its upload is done, so that nobody writes its memory meanwhile.
 
     ``stage``, ``upload``, ``letterbox``, ``infer`` and ``decode`` are the steps of a frame; all
     but the first queue their work and return; ``enqueue`` does all of them.
@@ -99,7 +92,12 @@ class CudaSlot:
         self.stream = stream
         self._graph: Graph | None = None
         self._use_graph = False
-        self._bytes = 0
+        # What the header says, with what it says it of, and the frame with the address and size
+        # of what is uploaded of its memory.
+        self._content: tuple[tuple[Any, ...], npt.NDArray[np.uint8]] | None = None
+        self._staged: tuple[Frame, int, int] | None = None
+        # Of frames that lie elsewhere, from the first such on.
+        self._staging: PinnedBuffer | None = None
         self._closing = ExitStack()
         with ExitStack() as undo:
             undo.enter_context(self._closing)
@@ -122,26 +120,34 @@ class CudaSlot:
                 else HostDecoded(spec, config, max_candidates)
             )
             self._closing.callback(self.result.close)
-            self._staging, self._frame = self._frame_buffers(_FIRST_FRAME_BYTES)
+            # An integrated GPU reads frames where they lie, and their headers in memory of their
+            # own, whose place the graph knows.
+            self._mapped_header: PinnedBuffer | None = None
+            self._frame: DeviceBuffer | None = None
+            if device.integrated:
+                self._mapped_header = own(PinnedBuffer(kernels.header.size))
+            else:
+                self._frame = DeviceBuffer(_FIRST_FRAME_BYTES)
             undo.pop_all()
 
-    def prepare(self, use_graph: bool) -> bool:
-        """Run a grey image once without a graph, then capture the graph.
+    def prepare(self, frame: Frame, use_graph: bool) -> bool:
+        """Run a frame once without a graph, then capture the graph.
 
         Returns:
             Whether there is a graph.
         """
         self._use_graph = use_graph
-        self.stage(grey_frame(), Thresholds())
+        self.stage(frame, Thresholds())
         self.upload()
         self.run()
         self.stream.synchronize()
+        self._staged = None
         self._capture()
         return self._graph is not None
 
-    def enqueue(self, frame: Frame, thresholds: Thresholds, copy: Copy) -> None:
-        """Copy header and pixels to pinned memory, upload them and launch the graph."""
-        self.stage(frame, thresholds, copy)
+    def enqueue(self, frame: Frame, thresholds: Thresholds) -> None:
+        """Write the header, upload it with the pixels and launch the graph."""
+        self.stage(frame, thresholds)
         self.upload()
         self._started.record(self.stream)
         if self._graph is not None:
@@ -153,6 +159,7 @@ class CudaSlot:
     def collect(self) -> Result:
         """Wait for the GPU and return the boxes."""
         self.finished.synchronize()
+        self._staged = None
         began = time.perf_counter()
         detections = self.result.collect(*self.letterbox_and_thresholds)
         on_host = time.perf_counter() - began
@@ -162,33 +169,35 @@ class CudaSlot:
         """Return how many boxes of the frame that was collected last were above the threshold."""
         return self.result.candidates(*self.letterbox_and_thresholds)
 
-    def stage(self, frame: Frame, thresholds: Thresholds, copy: Copy = _copy) -> None:
-        """Copy header and pixels to pinned memory; a larger frame than before makes room first."""
-        header, preprocessing = self._kernels.header, self._spec.preprocessing
-        self._bytes = header.size + frame.data.size
-        if self._bytes > self._staging.size:
-            self._grow(self._bytes)
-        letterbox = Letterbox.fit(
-            (frame.width, frame.height), preprocessing.input_size, preprocessing.resize
-        )
-        header.write(self._staging.array, frame, letterbox, thresholds)
-        self.letterbox_and_thresholds = letterbox, thresholds
-        copy(self._staging.array[header.size :], frame.data)
+    def stage(self, frame: Frame, thresholds: Thresholds) -> None:
+        """Write the header where it is uploaded from; a frame that is there already is not copied.
+
+        A larger one than before makes room on the device first.
+        """
+        memory, offset = self._in_place(frame) or self._copied(frame)
+        size = offset + frame.data.size
+        if self._frame is not None and size > self._frame.size:
+            self._grow(size)
+        self._staged = frame, memory.pointer, size
+        target, pixels = memory, offset
+        if self._mapped_header is not None:
+            target = self._mapped_header
+            pixels += memory.device_pointer - target.device_pointer
+        self._kernels.header.write(target.array, self._header_content(frame, thresholds), pixels)
 
     def upload(self) -> None:
-        """Send header and pixels in one copy of exactly their size.
+        """Send header and pixels in one copy, from the start of their memory to the last pixel.
 
         An integrated GPU reads them in place.
         """
         if self._frame is not None:
-            copy_async(self._frame.pointer, self._staging.pointer, self._bytes, self.stream)
+            assert self._staged is not None
+            _, source, size = self._staged
+            copy_async(self._frame.pointer, source, size, self.stream)
 
     def letterbox(self) -> None:
         """Fill the input tensor from the frame."""
-        header = self._header()
-        self._kernels.letterbox(
-            header, header + self._kernels.header.size, self.input, self.stream
-        )
+        self._kernels.letterbox(self._header(), self.input, self.stream)
 
     def infer(self) -> None:
         """Run the engine."""
@@ -206,17 +215,60 @@ class CudaSlot:
 
     def close(self) -> None:
         """Free everything; the stream must belong to nobody else's work."""
-        if self._graph is not None:
-            self._graph.close()
-            self._graph = None
-        self._staging.close()
-        if self._frame is not None:
-            self._frame.close()
-        self._closing.close()
+        with self._closing, ExitStack() as own:
+            for each in (self._frame, self._staging, self._graph):
+                if each is not None:
+                    own.callback(each.close)
+            if self._staged is not None:
+                own.callback(self._give_up)
+
+    def _give_up(self) -> None:
+        """Let go of a frame that a fault left here, maybe with its upload under way."""
+        try:
+            self.stream.synchronize()
+        finally:
+            self._staged = None
 
     def _header(self) -> int:
-        """Return the address on the device of the header, which the pixels follow."""
-        return self._staging.device_pointer if self._frame is None else self._frame.pointer
+        """Return the address on the device of the header."""
+        if self._mapped_header is not None:
+            return self._mapped_header.device_pointer
+        assert self._frame is not None
+        return self._frame.pointer
+
+    def _in_place(self, frame: Frame) -> tuple[PinnedBuffer, int] | None:
+        """Return the memory and how far behind its start the pixels are; None: not from there."""
+        memory = frame.memory
+        if not isinstance(memory, PinnedBuffer):
+            return None
+        offset = frame.data.__array_interface__['data'][0] - memory.pointer
+        room = self._kernels.header.size <= offset <= memory.size - frame.data.size
+        return (memory, offset) if room else None
+
+    def _copied(self, frame: Frame) -> tuple[PinnedBuffer, int]:
+        """Copy the pixels behind room for the header; return as ``_in_place``."""
+        offset = self._kernels.header.size
+        size = offset + frame.data.size
+        if self._staging is None or self._staging.size < size:
+            larger = PinnedBuffer(size)
+            if self._staging is not None:
+                self._staging.close()
+            self._staging = larger
+        np.copyto(self._staging.array[offset:size], frame.data)
+        return self._staging, offset
+
+    def _header_content(self, frame: Frame, thresholds: Thresholds) -> npt.NDArray[np.uint8]:
+        """Return the frame's header; one camera's are all alike."""
+        step, form = frame.step, frame.format
+        looks = frame.width, frame.height, step, form, frame.big_endian, thresholds
+        if self._content is None or self._content[0] != looks:
+            preprocessing = self._spec.preprocessing
+            letterbox = Letterbox.fit(
+                (frame.width, frame.height), preprocessing.input_size, preprocessing.resize
+            )
+            self.letterbox_and_thresholds = letterbox, thresholds
+            self._content = looks, self._kernels.header.content(frame, letterbox, thresholds)
+        return self._content[1]
 
     def _capture(self) -> None:
         """Capture the graph; where that fails the slot goes on without one, and says so once."""
@@ -233,25 +285,16 @@ class CudaSlot:
             _LOG.warning('no CUDA graph, each frame is queued call by call: %s', error)
 
     def _grow(self, size: int) -> None:
-        """Make room for a larger frame; the graph holds addresses, so it is captured again."""
+        """Make room for a larger frame; the graph holds its address, so it is captured again."""
+        assert self._frame is not None
         self.stream.synchronize()
         if self._graph is not None:
             self._graph.close()
             self._graph = None
-        staging, frame = self._frame_buffers(size)
-        self._staging.close()
-        if self._frame is not None:
-            self._frame.close()
-        self._staging, self._frame = staging, frame
+        larger = DeviceBuffer(size)
+        self._frame.close()
+        self._frame = larger
         self._capture()
-
-    def _frame_buffers(self, size: int) -> tuple[PinnedBuffer, DeviceBuffer | None]:
-        staging = PinnedBuffer(size)
-        try:
-            return staging, None if self.device.integrated else DeviceBuffer(size)
-        except BaseException:
-            staging.close()
-            raise
 
 
 def _upload_once(values: npt.NDArray[Any], address: int, stream: Stream) -> None:

@@ -19,6 +19,8 @@ from trt_perception.errors import EngineError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
+from trt_perception.images.memory import Memory
+from trt_perception.images.memory import PlainMemory
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.model_file import ModelFile
 from trt_perception.model.model_spec import resolve_model_spec
@@ -42,6 +44,7 @@ class HostPipeline:
     """
 
     depth = 1
+    front = 0
 
     def __init__(
         self,
@@ -101,6 +104,10 @@ class HostPipeline:
                 f'fails on {fed}: {error}',
                 fix='correct model.input_size, or export it again',
             ) from error
+
+    def allocate(self, size: int) -> Memory:
+        """Return ordinary memory: pixels are read where they lie."""
+        return PlainMemory(size)
 
     def enqueue(self, slot: int, frame: Frame, thresholds: Thresholds) -> None:
         """Keep the frame for ``collect``; its bytes are not copied."""

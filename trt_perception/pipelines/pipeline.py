@@ -8,6 +8,7 @@ from typing import Protocol
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.images.frame import Frame
+from trt_perception.images.memory import Memory
 from trt_perception.model.model_spec import ModelSpec
 
 __all__ = ['Pipeline', 'Result']
@@ -34,13 +35,28 @@ class Pipeline(Protocol):
     Attributes:
         depth: how many frames may be in flight.
         spec: the model's tensors, preprocessing, decoder and class names.
+        front: bytes that are to be left free in front of what is put into memory of ``allocate``.
     """
 
     depth: int
     spec: ModelSpec
+    front: int
+
+    def allocate(self, size: int) -> Memory:
+        """Return memory from which frames are taken without copying them; from any thread.
+
+        Whoever asked for it frees it, when no frame in it is in a slot any more.
+
+        Raises:
+            CudaError: it is page-locked memory, and there is none left or the GPU is lost.
+            MemoryError: there is none left.
+        """
 
     def enqueue(self, slot: int, frame: Frame, thresholds: Thresholds) -> None:
         """Take a frame into a free slot and return without waiting for its result.
+
+        Where its memory is of ``allocate``, the front of that is written until ``collect``: it
+        holds one frame, which is in one slot.
 
         Raises:
             ImageError: the frame cannot be read; the slot stays free.

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from contextlib import ExitStack
+from contextlib import contextmanager
+from dataclasses import replace
 
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
@@ -11,7 +16,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.interruption import check_interruption
 from trt_perception.pipelines.pipeline import Pipeline
 
-__all__ = ['grey_frame', 'ready_pipeline', 'warm_up']
+__all__ = ['grey_frame', 'put_in_place', 'ready_pipeline', 'warm_up']
 
 
 def grey_frame() -> Frame:
@@ -19,6 +24,23 @@ def grey_frame() -> Frame:
     return Frame.view(
         bytes([114]) * (64 * 48 * 3), width=64, height=48, step=64 * 3, encoding='bgr8'
     )
+
+
+@contextmanager
+def put_in_place(pipeline: Pipeline, frames: Sequence[Frame]) -> Iterator[list[Frame]]:
+    """Copy frames into memory of the pipeline, as a node's messages lie there.
+
+    It is freed in the end, when none of them may be in a slot any more.
+    """
+    with ExitStack() as freeing:
+        placed = []
+        for frame in frames:
+            memory = pipeline.allocate(pipeline.front + frame.data.size)
+            freeing.callback(memory.close)
+            data = memory.array[pipeline.front :][: frame.data.size]
+            data[:] = frame.data
+            placed.append(replace(frame, data=data, memory=memory))
+        yield placed
 
 
 def ready_pipeline(
@@ -54,11 +76,11 @@ def warm_up(pipeline: Pipeline) -> float:
     Raises:
         InterruptionError: the process was asked to end.
     """
-    grey = grey_frame()
     started = 0.0
-    for slot in range(pipeline.depth):
-        check_interruption()
-        started = time.perf_counter()
-        pipeline.enqueue(slot, grey, Thresholds())
-        pipeline.collect(slot)
-    return time.perf_counter() - started
+    with put_in_place(pipeline, [grey_frame()]) as (grey,):
+        for slot in range(pipeline.depth):
+            check_interruption()
+            started = time.perf_counter()
+            pipeline.enqueue(slot, grey, Thresholds())
+            pipeline.collect(slot)
+        return time.perf_counter() - started

@@ -35,6 +35,7 @@ from trt_perception.pipelines.ready import ready_pipeline
 from trt_perception.plain_text import plain
 from trt_perception.ros.health import NodeHealth
 from trt_perception.ros.image_input import ImageInput
+from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.log import NodeLog
 from trt_perception.ros.log import log_text
 from trt_perception.ros.messages import frame_from_compressed
@@ -95,6 +96,7 @@ class DetectorNode(LifecycleNode):
         self._open_pipeline = open_pipeline
         # Made by configure, freed by _release.
         self._pipeline: Pipeline | None = None
+        self._buffers: MessageBuffers | None = None
         self._outputs: DetectorOutputs | None = None
         # Made by activate, freed by _stop.
         self._detector: Detector[Any] | None = None
@@ -141,6 +143,7 @@ class DetectorNode(LifecycleNode):
         self._health.start(self.config.diagnostics_period_s)
         # doctor does the same, so that it finds what is wrong here.
         self._pipeline, self._frame_s = ready_pipeline(self.config, self._open_pipeline)
+        self._buffers = MessageBuffers(self._pipeline.allocate, self._pipeline.front)
         self._outputs = DetectorOutputs(self, self._pipeline.spec.class_names, self.config)
         self._health.engine = engine
         spec = self._pipeline.spec
@@ -157,6 +160,7 @@ class DetectorNode(LifecycleNode):
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start the worker and subscribe. FAILURE leaves the node inactive."""
         assert self._pipeline is not None
+        assert self._buffers is not None
         self._forget_fault()
         compressed = self.config.image_transport == 'compressed'
         self._detector = Detector(
@@ -168,7 +172,9 @@ class DetectorNode(LifecycleNode):
             thresholds=self.config.thresholds(self._pipeline.spec.class_names),
         )
         self._detector.start()
-        self._input = ImageInput(self, self.config, self._detector.submit)
+        self._input = ImageInput(
+            self, self.config, self._buffers, self._detector.submit, self._on_fault
+        )
         self._health.watch(self._detector, self._input, self._frame_s)
         self.get_logger().info(
             f'active: waiting for images on {self._input.topic}, taken {self._input.way}'
@@ -309,7 +315,11 @@ class DetectorNode(LifecycleNode):
         """Undo activate and configure; return whether all went well. May be called again."""
         self._health.engine = None
         return self._attempt(
-            self._close_input, self._stop_worker, self._close_outputs, self._close_pipeline
+            self._close_input,
+            self._stop_worker,
+            self._close_outputs,
+            self._close_buffers,
+            self._close_pipeline,
         )
 
     # What cannot be closed is forgotten; a worker is kept until it has stopped.
@@ -329,6 +339,11 @@ class DetectorNode(LifecycleNode):
         outputs, self._outputs = self._outputs, None
         if outputs is not None:
             outputs.close()
+
+    def _close_buffers(self) -> None:
+        buffers, self._buffers = self._buffers, None
+        if buffers is not None:
+            buffers.close()
 
     def _close_pipeline(self) -> None:
         pipeline, self._pipeline = self._pipeline, None

@@ -18,6 +18,7 @@ from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
 
 from trt_perception.config import DetectorConfig
+from trt_perception.errors import CudaError
 from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.monitoring.transport import how_to_start
 from trt_perception.monitoring.transport import images_elsewhere
@@ -46,8 +47,10 @@ class ImageInput:
     Args:
         node: subscribes on it.
         config: transport and QoS.
+        buffers: memory for the messages; not closed here.
         receive: called with each message: an Arrived, in the intake's thread, or rclpy's object,
             in the executor's, where rclpy takes the images. Must not wait.
+        faulted: called where the GPU was lost while memory was asked for, by the intake's thread.
 
     Attributes:
         topic: its resolved name.
@@ -55,13 +58,19 @@ class ImageInput:
     """
 
     def __init__(
-        self, node: LifecycleNode, config: DetectorConfig, receive: Callable[[Any], None]
+        self,
+        node: LifecycleNode,
+        config: DetectorConfig,
+        buffers: MessageBuffers,
+        receive: Callable[[Any], None],
+        faulted: Callable[[BaseException], None],
     ) -> None:
         self._node = node
         self._config = config
+        self._buffers = buffers
         self._receive = receive
+        self._faulted = faulted
         self._delivery = DeliveryCounter()
-        self._buffers = MessageBuffers()
         self._typed = config.image_intake == 'rclpy'
         self._quiet_until_s = 0.0
         compressed = config.image_transport == 'compressed'
@@ -120,7 +129,6 @@ class ImageInput:
         """Destroy the subscription; no message arrives afterwards. May be called again."""
         self._unsubscribe()
         self._node.destroy_guard_condition(self._unfit_signal)
-        self._buffers.close()
 
     def _unsubscribe(self) -> None:
         subscription, self._subscription = self._subscription, None
@@ -160,6 +168,8 @@ class ImageInput:
         """Take what ended the intake's thread, from it; the watch subscribes again."""
         if isinstance(error, RclError):
             self._fall_back(error)
+        elif isinstance(error, CudaError):
+            self._faulted(error)
         else:
             trace = ''.join(traceback.format_exception(error))
             self._node.get_logger().error(log_text(f'the intake of images ended\n{trace}'))

@@ -38,6 +38,7 @@ def frame_from_image(message: Any) -> Frame:
     Raises:
         ImageError: it is not a message, or frame_id, size, step, length or encoding are wrong.
     """
+    lease = message.lease if isinstance(message, Arrived) else None
     message = _read(message, read_image)
     _check_frame_id(message.header)
     if message.encoding not in PIXEL_FORMATS:
@@ -49,6 +50,7 @@ def frame_from_image(message: Any) -> Frame:
         step=message.step,
         encoding=message.encoding,
         big_endian=bool(message.is_bigendian),
+        memory=None if lease is None else lease.memory,
     )
 
 

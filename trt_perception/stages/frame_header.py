@@ -1,4 +1,4 @@
-"""What travels in front of the pixels to the GPU: size, encoding, geometry, thresholds.
+"""What travels in front of a frame to the GPU: its size, geometry, thresholds, where pixels are.
 
 The kernels read it on the device, so that none of this needs a new CUDA graph. The layout is that
 of FrameHeader in stages/kernels/frame.cuh.
@@ -23,22 +23,24 @@ __all__ = ['FORMAT_NUMBERS', 'FrameHeader']
 FORMAT_NUMBERS: Final = {
     name: number for number, name in enumerate(sorted({f.name for f in PIXEL_FORMATS.values()}))
 }
-# Pixels start at a multiple of this, as memory transactions like it.
+# What follows starts at a multiple of this, as memory transactions like it.
 _ALIGNMENT: Final = 256
 
-
-# Sizes and geometry as integers, then thresholds and ratios; in the order of the C struct.
-_FIELDS: Final = struct.Struct('<12i4f2d')
+# Sizes and geometry as integers, where the pixels are, then thresholds and ratios; in the order of
+# the C struct.
+_FIELDS: Final = struct.Struct('<10iq4f2d')
+_PIXELS: Final = struct.Struct('<q')
+_PIXELS_OFFSET: Final = 40
 
 
 class FrameHeader:
-    """Writes headers for one model.
+    """Makes headers for one model.
 
     Args:
         classes: how many the model has.
 
     Attributes:
-        size: bytes from the start of the header to the first pixel.
+        size: bytes that a header has room in.
         class_words: 32-bit words of the class filter.
     """
 
@@ -46,27 +48,23 @@ class FrameHeader:
         self.class_words = (classes + 31) // 32
         self.size = -(-(_FIELDS.size + 4 * self.class_words) // _ALIGNMENT) * _ALIGNMENT
 
-    def write(
-        self,
-        target: npt.NDArray[np.uint8],
-        frame: Frame,
-        letterbox: Letterbox,
-        thresholds: Thresholds,
-    ) -> None:
-        """Write the header of one frame.
+    def content(
+        self, frame: Frame, letterbox: Letterbox, thresholds: Thresholds
+    ) -> npt.NDArray[np.uint8]:
+        """Return all of a frame's header but where its pixels are: that of all frames like it.
 
         Args:
-            target: uint8, at least ``size`` bytes; pinned memory as a rule.
             frame: the image.
             letterbox: its geometry.
             thresholds: of this frame.
+
+        Returns:
+            uint8, at most ``size`` bytes.
         """
         # In float32, as Letterbox.to_source divides.
         source, resized = letterbox.source_wh, letterbox.resized_wh
         ratio_x, ratio_y = np.array(source, np.float32) / np.array(resized, np.float32)
-        _FIELDS.pack_into(
-            target.data,
-            0,
+        fields = _FIELDS.pack(
             frame.width,
             frame.height,
             frame.step,
@@ -77,7 +75,6 @@ class FrameHeader:
             letterbox.pad_top,
             bool(thresholds.class_ids),
             0,
-            0,
             ratio_x,
             ratio_y,
             thresholds.confidence,
@@ -86,8 +83,20 @@ class FrameHeader:
             1.0 / (resized[0] / source[0]),
             1.0 / (resized[1] / source[1]),
         )
-        if thresholds.class_ids:
-            bits = np.zeros(self.class_words, '<u4')
-            for class_id in thresholds.class_ids:
-                bits[class_id // 32] |= np.uint32(1 << class_id % 32)
-            target[_FIELDS.size :][: bits.nbytes] = bits.view(np.uint8)
+        bits = np.zeros(self.class_words, '<u4')
+        for class_id in thresholds.class_ids:
+            bits[class_id // 32] |= np.uint32(1 << class_id % 32)
+        return np.frombuffer(fields + bits.tobytes(), np.uint8)
+
+    def write(
+        self, target: npt.NDArray[np.uint8], content: npt.NDArray[np.uint8], pixels: int
+    ) -> None:
+        """Write the header of one frame.
+
+        Args:
+            target: uint8, at least ``size`` bytes; page-locked memory as a rule.
+            content: of the frame.
+            pixels: bytes from the header's start to the first pixel, as the device counts them.
+        """
+        target[: content.size] = content
+        _PIXELS.pack_into(target.data, _PIXELS_OFFSET, pixels)

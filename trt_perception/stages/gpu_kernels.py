@@ -44,7 +44,7 @@ class FrameKernels:
     Attributes:
         decodes: the model's output is dense, of boxes or of a grid's cells; else ``decode`` is not
             there.
-        header: writes what the kernels read in front of the pixels.
+        header: makes what the kernels read of a frame besides its pixels.
         scratch_bytes: device memory that the decoding kernels need, cleared before the first
             frame.
         result_bytes: memory for the result.
@@ -111,11 +111,11 @@ class FrameKernels:
         )
         self._kernels = Kernels(compile_kernels(source, device.compute_capability))
 
-    def letterbox(self, header: int, pixels: int, tensor: int, stream: Stream) -> None:
-        """Queue: fill the input tensor from the frame. All arguments are device addresses."""
+    def letterbox(self, header: int, tensor: int, stream: Stream) -> None:
+        """Queue: fill the input tensor from the frame. Both arguments are device addresses."""
         width, height = self._network_wh
         grid = (-(-width // _BLOCK[0]), -(-height // _BLOCK[1]), 1)
-        self._launch('letterbox', grid, _BLOCK, (header, pixels, tensor), stream)
+        self._launch('letterbox', grid, _BLOCK, (header, tensor), stream)
 
     def decode(self, header: int, output: int, scratch: int, result: int, stream: Stream) -> None:
         """Queue: write the final boxes to ``result``. All arguments are device addresses."""

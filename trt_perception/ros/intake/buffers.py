@@ -6,42 +6,27 @@ written again only when the last reader is gone, whoever that is and whatever be
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Final
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ['MAX_MESSAGE_BYTES', 'Lease', 'Memory', 'MessageBuffers', 'PlainMemory']
+from trt_perception.errors import CudaError
+from trt_perception.images.memory import Memory
+from trt_perception.images.memory import PlainMemory
+
+__all__ = ['MAX_MESSAGE_BYTES', 'Lease', 'MessageBuffers']
+
+_LOG: Final = logging.getLogger(__name__)
 
 #: A larger message is refused: no camera sends it.
 MAX_MESSAGE_BYTES: Final = 256 * 2**20
 _FIRST_BYTES: Final = 2**16
-
-
-class Memory(Protocol):
-    """Memory with a fixed place; ``pointer`` is its address, ``size`` its bytes."""
-
-    pointer: int
-    size: int
-
-    def close(self) -> None:
-        """Free it."""
-
-
-class PlainMemory:
-    """Memory of the host, as Memory."""
-
-    def __init__(self, size: int) -> None:
-        self._array = np.empty(size, np.uint8)
-        self.pointer = self._array.ctypes.data
-        self.size = size
-
-    def close(self) -> None:
-        """Free it with the object."""
 
 
 class Lease:
@@ -72,7 +57,7 @@ class Lease:
 class MessageBuffers:
     """As many buffers as are in use at once, all as large as the largest message so far.
 
-    ``lend`` is for one thread; buffers come back from any.
+    ``lend`` is for one thread at a time; buffers come back from any.
 
     Args:
         allocate: makes memory of a size.
@@ -104,24 +89,37 @@ class MessageBuffers:
         """Return memory for a message of so many bytes behind ``front``.
 
         Raises:
-            CudaError: the memory is page-locked, and there is none left.
+            CudaError: the GPU is lost, whose memory it would be.
             MemoryError: there is none left, or the message is larger than the limit.
         """
         if message_bytes > self._limit:
             raise MemoryError(f'{message_bytes} bytes; at most {self._limit}')
-        self._size = max(self._size, self.front + message_bytes)
+        size = self._size
+        if (needed := self.front + message_bytes) > size:
+            # Compressed images differ: not each that is a little larger shall move all others.
+            size = max(needed, size + size // 4)
         while self._free:
             memory = self._free.pop()
-            if memory.size >= self._size:
+            if memory.size >= size:
                 return Lease(memory, self._give_back)
             self._free_memory(memory)
-        memory = self._allocate(self._size)
+        try:
+            memory = self._allocate(size)
+        except CudaError as error:  # page-locked memory
+            if error.sticky:
+                raise
+            raise MemoryError(str(error)) from error
+        self._size = size  # only now: a smaller message may find its place where this one did not
         with self._counting:
             self.count += 1
         return Lease(memory, self._give_back)
 
     def close(self) -> None:
-        """Free what is not lent now, and the rest when it comes back."""
+        """Free what is not lent now, and the rest when it comes back.
+
+        Raises:
+            CudaError: page-locked memory could not be freed; all other is.
+        """
         self._closed = True
         self._free_all()
 
@@ -129,15 +127,19 @@ class MessageBuffers:
         # From wherever the last reader ended, maybe within the garbage collection: no lock here.
         self._free.append(memory)
         if self._closed:
-            self._free_all()
+            try:
+                self._free_all()
+            except Exception as error:  # nobody hears it here; a lost GPU has taken all with it
+                _LOG.debug('memory of a message could not be freed: %s', error)
 
     def _free_all(self) -> None:
-        while self._free:
-            try:
-                memory = self._free.pop()
-            except IndexError:  # another thread had it
-                return
-            self._free_memory(memory)
+        with ExitStack() as freeing:  # each, whatever became of the others
+            while self._free:
+                try:
+                    memory = self._free.pop()
+                except IndexError:  # another thread had it
+                    return
+                freeing.callback(self._free_memory, memory)
 
     def _free_memory(self, memory: Memory) -> None:
         with self._counting:

@@ -1,4 +1,4 @@
-// What travels in front of the pixels, and how tensors are read and written.
+// What travels in front of a frame, and how tensors are read and written.
 // The layout of FrameHeader is that of trt_perception/stages/frame_header.py; a test compares the two.
 
 typedef unsigned char u8;
@@ -9,7 +9,8 @@ typedef unsigned long long u64;
 struct FrameHeader {
     int width, height, step, format;             // the image as it came; format is a FORMAT_ constant
     int big_endian, resized_width, resized_height, pad_left;
-    int pad_top, filter_classes, reserved0, reserved1;
+    int pad_top, filter_classes;
+    long long pixels;                            // bytes from here to the first pixel
     float to_source_x, to_source_y;              // source pixels per resized pixel
     float confidence, iou;
     double scale_x, scale_y;                     // the same, as OpenCV's resize computes with it

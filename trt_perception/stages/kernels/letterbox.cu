@@ -3,13 +3,14 @@
 // One thread makes one pixel of the input: sample(), of bilinear.cuh or antialiased.cuh, gives its colour as RGB bytes;
 // they are normalised and written to the three planes.
 
-extern "C" __global__ void letterbox(const FrameHeader* frame, const u8* image, INPUT_T* tensor) {
+extern "C" __global__ void letterbox(const FrameHeader* frame, INPUT_T* tensor) {
     const int x = blockIdx.x * blockDim.x + threadIdx.x;
     const int y = blockIdx.y * blockDim.y + threadIdx.y;
     if (x >= NET_WIDTH || y >= NET_HEIGHT) return;
     const int inside_x = x - frame->pad_left;
     const int inside_y = y - frame->pad_top;
     const bool inside = inside_x >= 0 && inside_x < frame->resized_width && inside_y >= 0 && inside_y < frame->resized_height;
+    const u8* image = (const u8*)frame + frame->pixels;
     const Rgb pixel = inside ? sample(image, frame, inside_x, inside_y) : grey(PAD_VALUE);
     const int plane = NET_WIDTH * NET_HEIGHT;
     INPUT_T* target = tensor + y * NET_WIDTH + x;
