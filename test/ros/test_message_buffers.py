@@ -4,7 +4,9 @@ import gc
 import threading
 
 import numpy as np
+import pytest
 
+from trt_perception.errors import CudaError
 from trt_perception.images.memory import PlainMemory
 from trt_perception.ros.intake.buffers import MessageBuffers
 
@@ -91,3 +93,59 @@ def test_readers_in_other_threads_and_rings_of_references():
     lent = [buffers.lend(5000) for _ in range(count)]
     assert buffers.count == count
     assert len({lease.memory.pointer for lease in lent}) == count
+
+
+def test_a_little_larger_message_makes_room_for_more():
+    """Compressed images differ in size; each record shall not replace all memory."""
+    buffers = MessageBuffers(Counted)
+    sizes = {buffers.lend(size).memory.size for size in range(100_000, 400_000, 500)}
+    assert len(sizes) <= 8
+    assert max(sizes) <= 1.25 * 400_000
+    buffers.close()
+
+
+class PageLocked(PlainMemory):
+    """There is as much as the test says."""
+
+    left = 0
+    sticky = False
+
+    def __init__(self, size):
+        if size > PageLocked.left:
+            raise CudaError('cudaHostAlloc', 'failed', sticky=PageLocked.sticky)
+        super().__init__(size)
+
+
+def test_without_page_locked_memory_for_one_message_others_find_theirs(monkeypatch):
+    monkeypatch.setattr(PageLocked, 'left', 200_000)
+    buffers = MessageBuffers(PageLocked, front=256)
+    for _ in range(3):
+        buffers.lend(100_000)
+        with pytest.raises(MemoryError, match='cudaHostAlloc'):
+            buffers.lend(1_000_000)
+        assert buffers.count == 0
+    monkeypatch.setattr(PageLocked, 'left', 2_000_000)
+    assert buffers.lend(1_000_000).memory.size >= 1_000_256
+    monkeypatch.setattr(PageLocked, 'left', 0)
+    monkeypatch.setattr(PageLocked, 'sticky', True)
+    with pytest.raises(CudaError) as caught:
+        buffers.lend(3_000_000)
+    assert caught.value.sticky
+    buffers.close()
+
+
+def test_all_is_freed_whatever_one_of_them_raises():
+    class Broken(Counted):
+        def close(self):
+            super().close()
+            raise CudaError('cudaFreeHost', 'failed')
+
+    buffers = MessageBuffers(Broken)
+    lent = [buffers.lend() for _ in range(3)]
+    last = lent.pop()
+    lent.clear()
+    with pytest.raises(CudaError):
+        buffers.close()
+    assert buffers.count == Counted.open == 1
+    del last  # says nothing
+    assert buffers.count == Counted.open == 0

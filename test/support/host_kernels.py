@@ -96,5 +96,9 @@ class HostLetterbox:
         content = self._header.content(frame, geometry, Thresholds())
         self._header.write(header, content, pixels.ctypes.data - header.ctypes.data)
         tensor = np.full(self._shape, np.nan, np.float32)
-        self._run(header.ctypes.data, tensor.ctypes.data)
+        self.launch(header.ctypes.data, tensor.ctypes.data)
         return tensor
+
+    def launch(self, header, tensor):
+        """Run it as the GPU does, on addresses."""
+        self._run(header, tensor)

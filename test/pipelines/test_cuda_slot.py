@@ -1,0 +1,147 @@
+"""Frames on their way to the GPU: from the memory where they lie, or copied, always whole.
+
+The GPU is the stand-in that does everything as late as CUDA may; what is expected of the input
+tensor is the host's preprocessing.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from host_kernels import needs_compiler
+from late_gpu import run
+from late_gpu import tensor_of
+from reference_images import ENCODINGS
+from reference_images import noise_frame
+
+from trt_perception.config import Thresholds
+from trt_perception.images.memory import PlainMemory
+from trt_perception.pipelines.ready import put_in_place
+
+pytest_plugins = ['late_gpu_fixtures']
+pytestmark = needs_compiler
+
+WAYS = [(integrated, graph) for integrated in (False, True) for graph in (True, False)]
+
+
+def noise(seed, encoding='bgr8', width=37, height=23, padding=5):
+    width, height = (width & ~1, height & ~1) if encoding != 'bgr8' else (width, height)
+    return noise_frame(np.random.default_rng(seed), encoding, width, height, padding)[0]
+
+
+def lying(memory, offset, frame):
+    """Return the frame, with its pixels so far behind the start of the memory."""
+    data = memory.array[offset:][: frame.data.size]
+    data[:] = frame.data
+    return replace(frame, data=data, memory=memory)
+
+
+@pytest.mark.parametrize('encoding', sorted({*ENCODINGS.values()}))
+@pytest.mark.parametrize(('integrated', 'graph'), WAYS)
+def test_pixels_are_read_where_they_lie(late_pipeline, integrated, graph, encoding):
+    gpu, pipeline = late_pipeline(integrated=integrated, graph=graph)
+    memory = pipeline.allocate(20_000)
+    captures = gpu.captures
+    for seed, offset in enumerate([0, 4, 8, 60, 64, 100, 252, 256, 1000, 1, 7]):
+        frame = lying(memory, pipeline.front + offset, noise(seed, encoding))
+        behind = memory.array[pipeline.front :].copy()
+        expected = tensor_of(frame)
+        np.testing.assert_array_equal(run(gpu, pipeline, frame), expected)
+        # Nothing but the front was written, and one copy brought all.
+        np.testing.assert_array_equal(memory.array[pipeline.front :], behind)
+        size = pipeline.front + offset + frame.data.size
+        assert gpu.uploads == ([] if integrated else [(memory.pointer, size)])
+        gpu.uploads.clear()
+    assert gpu.captures == captures
+    memory.close()
+
+
+@pytest.mark.parametrize(('integrated', 'graph'), WAYS)
+def test_frames_from_elsewhere_are_copied(late_pipeline, integrated, graph):
+    gpu, pipeline = late_pipeline(integrated=integrated, graph=graph)
+    before = dict(gpu.host_bytes)
+    plain = PlainMemory(20_000)
+    page_locked = pipeline.allocate(20_000)
+    other = pipeline.allocate(20_000)
+    shifted = lying(page_locked, pipeline.front - 4, noise(3))  # no room for the header
+    for frame in (
+        noise(0),
+        noise(1, width=64, height=64),  # larger
+        lying(plain, 4096, noise(2)),
+        shifted,
+        replace(lying(page_locked, 4096, noise(4)), memory=other),  # not where it says
+        replace(lying(page_locked, 4096, noise(5)), memory=None),
+    ):
+        content = page_locked.array.copy()
+        expected = tensor_of(frame)
+        np.testing.assert_array_equal(run(gpu, pipeline, frame), expected)
+        np.testing.assert_array_equal(page_locked.array, content)
+        own = {page_locked.pointer, other.pointer, plain.pointer}
+        assert not own & {source for source, _ in gpu.uploads}
+    page_locked.close()
+    other.close()
+    assert len(gpu.host_bytes) == len(before) + 1  # one slot was used, and made room twice
+
+
+@pytest.mark.parametrize('integrated', [False, True])
+def test_a_larger_frame_makes_room(late_pipeline, integrated):
+    gpu, pipeline = late_pipeline(integrated=integrated, depth=1)
+    sizes = [(64, 48), (2100, 1400), (64, 48), (2100, 1500)]  # 8.8 MB and more
+    frames = [noise(seed, 'bgr8', *size) for seed, size in enumerate(sizes)]
+    captures = [gpu.captures]
+    with put_in_place(pipeline, frames) as placed:
+        for frame in placed:
+            np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(frame))
+            captures.append(gpu.captures)
+    # The graph holds the place of the frame on the device, and of the header on an integrated one.
+    assert np.diff(captures).tolist() == ([0, 0, 0, 0] if integrated else [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize('integrated', [False, True])
+def test_frames_of_two_slots_do_not_mix(late_pipeline, integrated):
+    gpu, pipeline = late_pipeline(integrated=integrated)
+    frames = [noise(seed) for seed in range(6)]
+    with put_in_place(pipeline, frames) as placed:
+        for turn in range(0, 6, 2):
+            for slot in (0, 1):
+                # The second slot's are copied first.
+                frame = placed[turn + slot] if slot == 0 else frames[turn + slot]
+                pipeline.enqueue(slot, frame, Thresholds())
+            assert not pipeline.done(0)
+            for slot in (1, 0):
+                pipeline.collect(slot)
+                assert pipeline.done(slot)
+                found = gpu.input_of(pipeline.slots[slot])
+                np.testing.assert_array_equal(found, tensor_of(frames[turn + slot]))
+
+
+def test_whatever_changes_is_in_the_next_header(late_pipeline):
+    gpu, pipeline = late_pipeline(depth=1)
+    memory = pipeline.allocate(20_000)
+    heads = []
+    pixels = noise(1, 'mono16', 20, 10, 0)
+    changes = [
+        {},
+        {'big_endian': True},
+        {'format': noise(1, 'uyvy').format},
+        {'width': 10, 'height': 20, 'step': 20},
+        {},
+    ]
+    for thresholds in (Thresholds(), Thresholds(0.5), Thresholds(), Thresholds(class_ids=(1,))):
+        for change in changes:
+            frame = lying(memory, pipeline.front + 64, replace(pixels, **change))
+            expected = tensor_of(frame)
+            pipeline.enqueue(0, frame, thresholds)
+            heads.append(memory.array[: pipeline.front].tobytes())
+            pipeline.collect(0)
+            np.testing.assert_array_equal(gpu.input_of(pipeline.slots[0]), expected)
+            letterbox, of_frame = pipeline.slots[0].letterbox_and_thresholds
+            assert of_frame == thresholds
+            assert letterbox.source_wh == (frame.width, frame.height)
+    turns = [heads[start : start + 5] for start in range(0, 20, 5)]
+    assert turns[0] == turns[2]
+    for turn in turns:
+        assert turn[0] == turn[4]
+        assert len(set(turn)) == 4
+    assert len(set(heads)) == 12
+    memory.close()

@@ -1,0 +1,51 @@
+"""A pipeline on the GPU of late_gpu."""
+
+import sys
+
+import pytest
+from fake_tensorrt import PLAN
+from fake_tensorrt import FakeTensorRt
+from host_kernels import HostLetterbox
+from late_gpu import PREPROCESSING
+from late_gpu import LateGpu
+
+from trt_perception.config import DetectorConfig
+from trt_perception.gpu import bindings
+from trt_perception.pipelines.open_pipeline import open_pipeline
+
+
+@pytest.fixture(scope='module')
+def letterbox(tmp_path_factory):
+    return HostLetterbox(PREPROCESSING, tmp_path_factory.mktemp('kernel'))
+
+
+@pytest.fixture
+def late_pipeline(letterbox, monkeypatch, tmp_path):
+    """Return a function that opens a pipeline: (the GPU, the pipeline)."""
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+    path = tmp_path / 'tiny.engine'
+    path.write_bytes(PLAN)
+    opened = []
+
+    def put(*, integrated=False, graph=True, depth=2):
+        gpu = LateGpu(letterbox, integrated=integrated)
+        monkeypatch.setattr(bindings, 'load_bindings', lambda: gpu.modules)
+        monkeypatch.setitem(sys.modules, 'tensorrt', FakeTensorRt())
+        config = DetectorConfig(
+            engine_path=str(path),
+            pipeline_depth=depth,
+            use_cuda_graph=graph,
+            model_resize='letterbox',
+            model_color_order='rgb',
+            model_scale=1 / 255,
+            model_decoder='dense',
+            model_class_names=('red', 'green', 'blue'),
+        )
+        opened.append((gpu, open_pipeline(config)))
+        gpu.uploads.clear()
+        return opened[-1]
+
+    yield put
+    for gpu, pipeline in opened:
+        pipeline.close()
+        assert gpu.host_bytes == {}
