@@ -4,6 +4,7 @@
     ├── ConfigError     a parameter or option has a value that cannot work
     │   └── ValuesError     several have
     ├── EngineError     an engine or ONNX file cannot be used
+    │   ├── MissingFileError    it cannot be opened
     │   ├── ManifestError   its manifest is missing something, malformed or contradicts the file
     │   ├── BatchError      it takes several images at once, and one is all there is
     │   └── MissingModelInfoError   nothing says how to feed or read it; parameters could
@@ -24,7 +25,8 @@ from collections.abc import Sequence
 
 __all__ = [
     *('BatchError', 'ConfigError', 'CudaError', 'EngineError', 'ImageError', 'InterruptionError'),
-    *('ManifestError', 'MissingModelInfoError', 'TrtPerceptionError', 'ValuesError', 'WriteError'),
+    *('ManifestError', 'MissingFileError', 'MissingModelInfoError', 'TrtPerceptionError'),
+    *('ValuesError', 'WriteError'),
 ]
 
 
@@ -79,6 +81,10 @@ class ValuesError(ConfigError):
 
 class EngineError(TrtPerceptionError):
     """Raised when an engine or ONNX file cannot be used."""
+
+
+class MissingFileError(EngineError):
+    """Raised when a file that was named cannot be opened: to a tool, that is wrong usage."""
 
 
 class ManifestError(EngineError):

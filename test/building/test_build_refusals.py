@@ -59,7 +59,8 @@ def test_ctrl_c_while_tensorrt_is_imported(monkeypatch):
 
 
 def test_no_such_onnx(tmp_path, refused):
-    assert 'none.onnx: cannot be opened: No such file' in refused('--onnx', tmp_path / 'none.onnx')
+    message = refused('--onnx', tmp_path / 'none.onnx', code=2)
+    assert 'none.onnx: cannot be opened: No such file' in message
 
 
 def test_onnx_that_is_cut_off(tmp_path, refused):
@@ -189,7 +190,7 @@ def test_patterns_that_match_nothing(tmp_path, refused):
 
 def test_plugins_that_are_not_there_are_told_first(tmp_path, refused):
     given = ('--onnx', tmp_path / 'none.onnx', '--plugins', tmp_path / 'none.so')
-    assert f'--plugins {tmp_path / "none.so"}: cannot be opened' in refused(*given)
+    assert f'--plugins {tmp_path / "none.so"}: cannot be opened' in refused(*given, code=2)
 
 
 def test_build_yaml_with_an_unknown_option(tmp_path, refused):

@@ -158,12 +158,12 @@ def test_an_engine_without_manifest(tmp_path, capsys):
 def test_what_is_no_engine_is_refused(tmp_path, capsys, name, content, reason):
     path = tmp_path / name
     path.write_bytes(content)
-    assert main([str(path)]) == 1
+    assert main([str(path)]) == 2
     assert reason in capsys.readouterr().err
 
 
 def test_a_file_that_is_not_there(tmp_path, capsys):
-    assert main([str(tmp_path / 'none.engine')]) == 1
+    assert main([str(tmp_path / 'none.engine')]) == 2
     assert 'No such file' in capsys.readouterr().err
 
 

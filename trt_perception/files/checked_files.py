@@ -13,6 +13,7 @@ from typing import BinaryIO
 from typing import Final
 
 from trt_perception.errors import EngineError
+from trt_perception.errors import MissingFileError
 from trt_perception.files.regular_files import open_regular
 
 __all__ = ['MODEL_MAX_BYTES', 'open_checked', 'read_checked', 'read_opened']
@@ -25,8 +26,8 @@ def read_checked(path: Path, limit: int = MODEL_MAX_BYTES) -> tuple[bytes, Path]
     """Return a file's bytes and its resolved path, after checking what was really opened.
 
     Raises:
-        EngineError: it is missing, no regular file, too large, open to others, or changes while
-            it is read.
+        MissingFileError: it is missing, or no regular file.
+        EngineError: it is too large, open to others, or changes while it is read.
     """
     file, size, resolved = open_checked(path, limit)
     with file:
@@ -37,14 +38,15 @@ def open_checked(path: Path, limit: int) -> tuple[BinaryIO, int, Path]:
     """Open a file and check what was opened; return its size and resolved path, too.
 
     Raises:
-        EngineError: it is missing, no regular file, too large, or open to others.
+        MissingFileError: it is missing, or no regular file.
+        EngineError: it is too large, or open to others.
     """
     try:
         resolved = path.resolve(strict=True)
         file, status = open_regular(resolved)
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a NUL in the name
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise EngineError(str(path), f'cannot be opened: {reason}') from error
+        raise MissingFileError(str(path), f'cannot be opened: {reason}') from error
     try:
         # Where it really lies: a folder on the way may have become a link meanwhile.
         resolved = Path(os.path.realpath(f'/proc/self/fd/{file.fileno()}'))

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
+from trt_perception.errors import MissingFileError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.files.atomic_files import write_together
 from trt_perception.interruption import ENDING_SIGNALS
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = [signal.signal(number, stop) for number in ENDING_SIGNALS]
     try:
         return _run(given)
-    except ConfigError as error:
+    except (ConfigError, MissingFileError) as error:
         _say(error)
         return 2
     except (TrtPerceptionError, OSError) as error:

@@ -58,20 +58,22 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
-    return run_tool(_parser(), arguments, _check, _run)
+    return run_tool(_parser(), arguments, _prepare, _run)
 
 
-def _check(options: argparse.Namespace) -> None:
+def _prepare(options: argparse.Namespace) -> EngineReport:
+    """Check the options, and read the file."""
     for option in ('update_manifest', 'times'):
         if options.no_gpu and getattr(options, option):
             name = f'--{option.replace("_", "-")}'
             raise ConfigError(name, 'must load the engine', fix='leave out --no-gpu')
     if str(options.json) != '-':
         check_output_file(options.json)
+    return read_report(read_model_file(options.engine))
 
 
-def _run(_: None, options: argparse.Namespace) -> int:
-    report = _look(read_report(read_model_file(options.engine)), options)
+def _run(report: EngineReport, options: argparse.Namespace) -> int:
+    report = _look(report, options)
     failed = options.update_manifest and not _updated(report)
     if str(options.json) == '-':
         print(json.dumps(report.as_dict(), indent=2))

@@ -111,7 +111,7 @@ def plugin_files(libraries: tuple[Path, ...]) -> tuple[Path, ...]:
     try:
         return tuple(read_checked(library)[1] for library in libraries)
     except EngineError as error:
-        raise EngineError(
+        raise type(error)(
             f'--plugins {error.subject}', error.found, expected=error.expected, fix=error.fix
         ) from error
 
