@@ -21,6 +21,7 @@ from trt_perception.building.store.engine_store import EngineStore
 from trt_perception.building.store.engine_store import StoredEngine
 from trt_perception.building.store.engine_store import store_key
 from trt_perception.errors import ConfigError
+from trt_perception.errors import WriteError
 
 ORIN = BuildGpu('Orin', '8.7', {'driver': '12.6', 'runtime': '12.6'})
 TENSORRT = TensorRt(None, 'tensorrt', '10.3.0.26', ORIN)
@@ -194,21 +195,22 @@ def test_a_store_that_cannot_be_made(tmp_path):
 
 
 def test_a_full_disk_leaves_nothing_behind(store, tmp_path, monkeypatch):
-    def full(path, content):
+    def full(files):
+        path, content = next(iter(files.items()))
         path.write_bytes(content[:1])
-        raise OSError(28, 'No space left on device')
+        raise WriteError(str(path), 'cannot be written: No space left on device')
 
-    monkeypatch.setattr(store_module, '_write', full)
+    monkeypatch.setattr(store_module, 'write_together', full)
     with pytest.raises(ConfigError, match='No space left on device'):
         store.put(KEY, STORED)
     assert list((tmp_path / 'store').iterdir()) == []
 
 
 def test_ctrl_c_leaves_nothing_behind(store, tmp_path, monkeypatch):
-    def interrupted(path, content):
+    def interrupted(files):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store_module, '_write', interrupted)
+    monkeypatch.setattr(store_module, 'write_together', interrupted)
     with pytest.raises(KeyboardInterrupt):
         store.put(KEY, STORED)
     assert list((tmp_path / 'store').iterdir()) == []

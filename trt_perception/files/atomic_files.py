@@ -22,12 +22,15 @@ from trt_perception.errors import WriteError
 __all__ = ['make_folder', 'write_json', 'write_together']
 
 
-def write_together(files: Mapping[Path, bytes], mode: int = 0o664) -> None:
+def write_together(
+    files: Mapping[Path, bytes], mode: int = 0o664, *, lasting: bool = True
+) -> None:
     """Write files so that all are there or none; existing ones are replaced.
 
     Args:
         files: contents by path, renamed in this order: what others trust last stands last.
         mode: of the files, less what the process leaves out by its umask.
+        lasting: wait until they are on the disk and outlive a loss of power.
 
     Raises:
         WriteError: one of them cannot be written; the message says why.
@@ -38,7 +41,7 @@ def write_together(files: Mapping[Path, bytes], mode: int = 0o664) -> None:
     try:
         for path, content in files.items():
             if path not in special:
-                written.append((_write_temporary(path, content, mode), path))
+                written.append((_write_temporary(path, content, mode, lasting), path))
         for temporary, path in written:
             backup = _backup(path, temporary)
             renamed.append((path, backup))
@@ -59,7 +62,8 @@ def write_together(files: Mapping[Path, bytes], mode: int = 0o664) -> None:
         for path in leftovers:
             with contextlib.suppress(OSError):
                 path.unlink()
-    _sync_folders({path.parent for path in files if path not in special})
+    if lasting:
+        _sync_folders({path.parent for path in files if path not in special})
 
 
 def write_json(path: Path, content: object, indent: int | None = None) -> None:
@@ -88,8 +92,8 @@ def _write_into(path: Path, content: bytes) -> None:
         raise _problem(path, error, len(content)) from error
 
 
-def _write_temporary(path: Path, content: bytes, mode: int) -> Path:
-    """Write a temporary file in the same folder, down to the disk."""
+def _write_temporary(path: Path, content: bytes, mode: int, lasting: bool) -> Path:
+    """Write a temporary file in the same folder."""
     temporary: Path | None = None
     try:
         if path.is_dir():
@@ -99,7 +103,8 @@ def _write_temporary(path: Path, content: bytes, mode: int) -> Path:
         with open(descriptor, 'wb') as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if lasting:
+                os.fsync(file.fileno())
         # Never for everybody to write: the node refuses such files.
         umask = os.umask(0)
         os.umask(umask)

@@ -19,6 +19,7 @@ from trt_perception.detections import Detections
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco import coco_rows
 from trt_perception.files.atomic_files import make_folder
+from trt_perception.files.atomic_files import write_together
 from trt_perception.images.drawing import draw_detections
 
 __all__ = ['Results', 'VideoOutput', 'write_image']
@@ -94,20 +95,15 @@ def write_image(path: Path, bgr: _Image, found: Detections, class_names: Sequenc
         class_names: of the model.
 
     Raises:
-        ConfigError: it cannot be written.
+        ConfigError: its folder cannot be made.
+        WriteError: it cannot be written.
     """
     draw_detections(bgr, found, class_names)
     suffix = path.suffix.lower()
     options = [] if suffix == '.png' else _JPEG_QUALITY
     content = cv2.imencode(suffix, bgr, options)[1].tobytes()
-    temporary = _temporary(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise ConfigError(str(path), f'cannot be written: {error.strerror}') from error
+    make_folder(path.parent)
+    write_together({path: content}, lasting=False)
 
 
 class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):

@@ -27,6 +27,8 @@ from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.options.rows import OPTIONS
 from trt_perception.errors import ConfigError
+from trt_perception.errors import WriteError
+from trt_perception.files.atomic_files import write_together
 from trt_perception.files.json_section import parse_json
 from trt_perception.files.regular_files import read_regular
 
@@ -141,15 +143,16 @@ class EngineStore:
         try:
             temporary = Path(tempfile.mkdtemp(dir=self._folder, prefix='.'))
             temporary.chmod(0o755)
-            for name, content in contents.items():
-                _write(temporary / _FILES[name], content)
-            _write(temporary / _ENTRY, json.dumps({'sha256': hashes}).encode())
+            files = {temporary / _FILES[name]: content for name, content in contents.items()}
+            write_together({**files, temporary / _ENTRY: json.dumps({'sha256': hashes}).encode()})
             old = self._folder / key
             if old.exists():
                 shutil.rmtree(old)
             # Whoever was faster has made the same.
             with contextlib.suppress(FileExistsError):
                 temporary.rename(old)
+        except WriteError as error:
+            raise ConfigError(f'--store {self._folder}', error.found) from error
         except OSError as error:
             raise ConfigError(
                 f'--store {self._folder}', f'cannot be written: {error.strerror or error}'
@@ -183,10 +186,3 @@ def _read_entry(folder: Path) -> dict[str, Any]:
 
 def _read(folder: Path, name: str) -> bytes:
     return read_regular(folder / _FILES[name], _LIMITS[name])
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open('wb') as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
