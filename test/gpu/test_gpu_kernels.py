@@ -143,6 +143,19 @@ def test_small_frames_stay_within_their_bytes(device, encoding, antialias):
     kernels.close()
 
 
+@pytest.mark.parametrize('encoding', FORMATS)
+def test_small_frames_may_begin_anywhere(device, encoding):
+    """As in a message, whose pixels lie at a multiple of 4; any other place is as good."""
+    spec = spec_for(Preprocessing((96, 64)))
+    kernels = FrameKernels(device, spec, max_detections=300, class_agnostic=False)
+    frame = frame_of(picture(62, 46), encoding, 2)
+    expected, _ = HostPreprocessor(spec.preprocessing)(frame)
+    for offset in (*range(0, 68, 4), 1, 7, 255, 10_001):
+        found = run_letterbox(kernels, spec, frame, offset)
+        np.testing.assert_array_equal(found, expected)
+    kernels.close()
+
+
 @pytest.mark.parametrize(
     'preprocessing',
     [

@@ -1,0 +1,42 @@
+"""Serialised images from the memory that they were taken into, on a real GPU."""
+
+import numpy as np
+import pytest
+from gpu_support import needs_tensorrt
+from patch_pipeline import noise
+from patch_pipeline import run
+from patch_pipeline import tensor_of
+from rclpy.serialization import serialize_message
+from reference_images import ENCODINGS
+from sensor_msgs.msg import Image
+
+from trt_perception.ros.intake.buffers import MessageBuffers
+from trt_perception.ros.intake.intake import Arrived
+from trt_perception.ros.messages import frame_from_image
+
+pytest_plugins = ['patch_pipeline_fixtures']
+pytestmark = needs_tensorrt
+
+
+@pytest.mark.parametrize('integrated', [False, True])
+def test_a_serialised_image_is_uploaded_from_where_it_was_taken(opened, integrated):
+    pipeline = opened(integrated=integrated)
+    buffers = MessageBuffers(pipeline.allocate, pipeline.front)
+    for seed, encoding in enumerate(sorted({*ENCODINGS.values()})):
+        expected = noise(seed, encoding)
+        message = Image(
+            width=expected.width, height=expected.height, step=expected.step, encoding=encoding
+        )
+        message.header.frame_id = 'f' * seed
+        message.data = expected.data.tobytes()
+        content = np.frombuffer(serialize_message(message), np.uint8)
+        lease = buffers.lend(content.size)
+        data = lease.array()[buffers.front :][: content.size]
+        data[:] = content
+        frame = frame_from_image(Arrived(data, content.size, lease))
+        assert frame.memory is lease.memory
+        np.testing.assert_array_equal(run(pipeline, frame), tensor_of(pipeline, expected))
+        assert pipeline.slots[0]._staging is None
+    del lease, data, frame
+    buffers.close()
+    assert buffers.count == 0
