@@ -2,7 +2,9 @@
 
     python3 scripts/benchmarks/endurance.py model.engine
 
-Prints the counts and the free device memory, and fails if a frame was lost or memory was kept.
+Frames are taken into lent memory of the pipeline, as a node's messages are; with --copied they lie
+elsewhere. Prints the counts and the free device memory, and fails if a frame was lost or memory
+was kept.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,6 +25,7 @@ from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.frame import Frame
 from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.ros.intake.buffers import MessageBuffers
 
 SIZES = ((3840, 2160), (640, 480), (1920, 1080), (1280, 720), (1918, 1078), (320, 240), (64, 48))
 
@@ -39,12 +43,23 @@ def main():
     parser.add_argument('engine')
     parser.add_argument('--frames', type=int, default=10_000)
     parser.add_argument('--changes', type=int, default=100)
+    parser.add_argument('--copied', action='store_true', help='frames lie in ordinary memory')
     options = parser.parse_args()
     pipeline = open_pipeline(DetectorConfig(engine_path=options.engine))
+    buffers = MessageBuffers(pipeline.allocate, pipeline.front)
+
+    def taken(frame):
+        if options.copied:
+            return frame
+        lease = buffers.lend(frame.data.size)
+        data = lease.array()[buffers.front :][: frame.data.size]
+        np.copyto(data, frame.data)
+        return replace(frame, data=data, memory=lease.memory)
+
     errors = []
     detector = Detector(
         pipeline,
-        read=lambda frame: frame,
+        read=taken,
         publish=lambda *_: None,
         refused=errors.append,
         faulted=errors.append,
@@ -61,10 +76,14 @@ def main():
     for change in range(options.changes):
         frame = make_frame(rng, encodings[change % len(encodings)])
         send(detector, frame, options.frames // options.changes)
+    while detector.statistics().in_flight:
+        time.sleep(50e-6)
     seconds = time.perf_counter() - started
     after = Device(0).memory()[0]
     detector.stop()
     counts = detector.statistics()
+    lent = buffers.count
+    buffers.close()
     pipeline.close()
     result = {
         'received': counts.received,
@@ -74,6 +93,7 @@ def main():
         'changes': options.changes,
         'seconds': round(seconds, 2),
         'device_memory_kept_bytes': before - after,
+        'buffers': lent,
         'errors': [str(error) for error in errors],
     }
     print(json.dumps(result, indent=2))
