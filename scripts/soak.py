@@ -25,8 +25,18 @@ examples:
   scripts/soak --only lifecycle,silence          some, in a minute
   scripts/soak --minutes 120 --json result.json  the ones that last, two hours each
   scripts/soak --only lifecycle --model yolo.engine
+  scripts/soak --only frames,signals --intake rclpy
 """
-NAMES = ('lifecycle', 'silence', 'faults', 'cameras', 'transitions', 'signals', 'overload')
+NAMES = (
+    'lifecycle',
+    'silence',
+    'faults',
+    'cameras',
+    'transitions',
+    'signals',
+    'frames',
+    'overload',
+)
 
 
 def parse():
@@ -40,12 +50,15 @@ def parse():
         '--minutes',
         type=float,
         default=10.0,
-        help='how long overload lasts; the others follow: 10 means 200 cycles, signals and more '
-        '(default 10)',
+        help='how long overload lasts; the others follow: 10 means 200 cycles and signals, '
+        '10,000 frames and more (default 10)',
     )
     parser.add_argument('--only', default='', metavar='NAMES', help=f'some of {", ".join(NAMES)}')
     parser.add_argument('--json', type=Path, metavar='FILE', help='write the figures there, too')
     parser.add_argument('--model', type=Path, help='engine or ONNX file; default: a tiny one')
+    parser.add_argument(
+        '--intake', choices=['auto', 'rclpy'], default='auto', help="the node's image_intake"
+    )
     options = parser.parse_args()
     options.only = options.only.split(',') if options.only else list(NAMES)
     unknown = set(options.only) - set(NAMES)
@@ -58,22 +71,27 @@ def parse():
     return options
 
 
-def plan(client, model, minutes):
+def plan(client, model, minutes, intake):
     """Return what to run, by name."""
     import soaks
+    from soak_frames import frames
 
     count = max(2, round(20 * minutes))
+    way = {'intake': intake}
     return {
-        'lifecycle': lambda: soaks.lifecycle(model, warm_up=200, cycles=max(200, count)),
-        'silence': lambda: soaks.silence(client, model),
+        'lifecycle': lambda: soaks.lifecycle(model, warm_up=200, cycles=max(200, count), **way),
+        'silence': lambda: soaks.silence(client, model, **way),
         'faults': soaks.faults,
-        'cameras': lambda: soaks.cameras(client, model, switches=max(2, round(10 * minutes))),
+        'cameras': lambda: soaks.cameras(
+            client, model, switches=max(2, round(10 * minutes)), **way
+        ),
         'transitions': lambda: [
-            *soaks.transitions(client, model, seconds=6 * minutes),
-            *soaks.transitions(client, seconds=6 * minutes),
+            *soaks.transitions(client, model, seconds=6 * minutes, **way),
+            *soaks.transitions(client, seconds=6 * minutes, **way),
         ],
-        'signals': lambda: soaks.signals(model, count=count),
-        'overload': lambda: soaks.overload(client, seconds=60 * minutes),
+        'signals': lambda: soaks.signals(model, count=count, **way),
+        'frames': lambda: frames(client, count=50 * count, **way),
+        'overload': lambda: soaks.overload(client, seconds=60 * minutes, **way),
     }
 
 
@@ -88,7 +106,7 @@ def run(options, folder):
     client = Client()
     results = {}
     try:
-        for name, soak in plan(client, model, options.minutes).items():
+        for name, soak in plan(client, model, options.minutes, options.intake).items():
             if name in options.only:
                 begun = time.monotonic()
                 print(f'{name} ...', file=sys.stderr, flush=True)
@@ -121,7 +139,7 @@ def processor():
     return platform.machine()
 
 
-def save(path, results, minutes):
+def save(path, results, options):
     content = {
         'machine': {
             'processor': processor(),
@@ -131,7 +149,8 @@ def save(path, results, minutes):
             'ros': os.environ.get('ROS_DISTRO', ''),
             'load': os.getloadavg(),
         },
-        'minutes': minutes,
+        'minutes': options.minutes,
+        'intake': options.intake,
         'figures': {
             name: [{**vars(figure), 'kept': figure.kept} for figure in figures]
             for name, figures in results.items()
@@ -149,7 +168,7 @@ def main():
             return 130
     kept = show(results)
     if options.json is not None:
-        save(options.json, results, options.minutes)
+        save(options.json, results, options)
     return 0 if kept else 1
 
 

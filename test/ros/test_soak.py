@@ -6,6 +6,7 @@ camera may be half as fast; scripts/soak shows the figures.
 
 import pytest
 import soaks
+from soak_frames import frames
 
 pytest_plugins = ['graph_fixtures']
 
@@ -28,6 +29,11 @@ def test_transitions(client, model):
 
 def test_transitions_during_inference(client):
     check(soaks.transitions(client, seconds=4, seed=2))
+
+
+@pytest.mark.parametrize('intake', ['auto', 'rclpy'])
+def test_frames(client, intake):
+    check(frames(client, count=300, rounds=2, intake=intake))
 
 
 def test_signals(model):

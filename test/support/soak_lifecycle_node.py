@@ -1,6 +1,6 @@
 """Configure, activate, deactivate and clean up many times in one process; print what it kept.
 
-    python soak_lifecycle_node.py MODEL WARM_UP CYCLES
+    python soak_lifecycle_node.py MODEL WARM_UP CYCLES INTAKE
 
 Prints a JSON object: kilobytes of resident memory per cycle, and the change in file descriptors
 and threads, of CYCLES cycles after WARM_UP others.
@@ -36,15 +36,14 @@ def state():
     }
 
 
-def cycle(node, executor, message):
+def cycle(node, executor, camera, message):
     """Go through one life, with images in the middle of it."""
     assert node.trigger_configure() == SUCCESS
     assert node.trigger_activate() == SUCCESS
-    for _ in range(3):
-        node._detector.submit(message)
-        executor.spin_once(timeout_sec=0)
     end = time.monotonic() + 20
-    while not node._detector.statistics().published and time.monotonic() < end:
+    while node._detector.statistics().published < 3 and time.monotonic() < end:
+        if not node._detector.statistics().in_flight:
+            camera.publish(message)
         executor.spin_once(timeout_sec=0.001)
     assert node._detector.statistics().published
     assert node.trigger_deactivate() == SUCCESS
@@ -53,18 +52,22 @@ def cycle(node, executor, message):
 
 
 def main():
-    model, warm_up, cycles = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    model, warm_up, cycles, intake = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     rclpy.init()
-    node = DetectorNode(parameter_overrides=[Parameter('engine_path', value=model)])
+    parameters = {'engine_path': model, 'image_intake': intake}
+    node = DetectorNode(
+        parameter_overrides=[Parameter(name, value=value) for name, value in parameters.items()]
+    )
     node.get_logger().set_level(rclpy.logging.LoggingSeverity.WARN)
     executor = SingleThreadedExecutor()
     executor.add_node(node)
+    camera = node.create_publisher(Image, 'image', 10)
     message = Image(encoding='bgr8', width=64, height=48, step=192, data=bytes(192 * 48))
     for _ in range(warm_up):
-        cycle(node, executor, message)
+        cycle(node, executor, camera, message)
     before = state()
     for _ in range(cycles):
-        cycle(node, executor, message)
+        cycle(node, executor, camera, message)
     after = state()
     result = {name: after[name] - before[name] for name in before}
     result['rss_kb_per_cycle'] = result['rss_kb'] / cycles

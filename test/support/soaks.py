@@ -1,6 +1,7 @@
 """Promises that need time to be seen: each function keeps the node busy and returns figures.
 
-test_soak.py runs them for seconds, scripts/soak for minutes to hours.
+test_soak.py runs them for seconds, scripts/soak for minutes to hours; ``intake`` is the node's
+image_intake.
 """
 
 from __future__ import annotations
@@ -65,10 +66,17 @@ class Figure:
         return self.value <= self.limit
 
 
-def lifecycle(model, *, warm_up=200, cycles=200):
+def lifecycle(model, *, warm_up=200, cycles=200, intake='auto'):
     """Configure, activate, deactivate, clean up."""
     output = subprocess.run(
-        [sys.executable, HERE / 'soak_lifecycle_node.py', model, str(warm_up), str(cycles)],
+        [
+            sys.executable,
+            HERE / 'soak_lifecycle_node.py',
+            model,
+            str(warm_up),
+            str(cycles),
+            intake,
+        ],
         check=True,
         capture_output=True,
         text=True,
@@ -89,14 +97,15 @@ def balanced(values):
     return counts['received'] == ended + counts['in flight']
 
 
-def transitions(client, model=None, *, seconds=60.0, seed=0):
+def transitions(client, model=None, *, seconds=60.0, seed=0, intake='auto'):
     """Ask for transitions in any order, possible or not, and set parameters, amid images.
 
     Without a model, scripted_node's frames take 50 ms each: most transitions come during one.
     """
     rng = random.Random(seed)
     command = None if model else script('scripted_node.py')
-    detector = Detector(client, {'engine_path': str(model or 'none')}, command=command)
+    parameters = {'engine_path': str(model or 'none'), 'image_intake': intake}
+    detector = Detector(client, parameters, command=command)
     picture = PICTURE if model else order(SLOW, frame_id=HANDSHAKE)
     names = [name for name in TRANSITIONS if 'shutdown' not in name]
     possible = {
@@ -139,12 +148,15 @@ def transitions(client, model=None, *, seconds=60.0, seed=0):
     ]
 
 
-def signals(model, *, count=200, seed=0):
+def signals(model, *, count=200, seed=0, intake='auto'):
     """End nodes by two signals, at random moments after their "node up" line."""
     rng = random.Random(seed)
     bad, seconds, beyond = [], [], []
     for index in range(count):
-        arguments = ['-p', f'engine_path:={model}', '-p', 'autostart:=true']
+        parameters = {'engine_path': model, 'autostart': 'true', 'image_intake': intake}
+        arguments = [
+            part for pair in parameters.items() for part in ('-p', '{}:={}'.format(*pair))
+        ]
         namespace = f'/signals_{index}'
         node = Program(
             [executable('detector_node'), '--ros-args', '-r', f'__ns:={namespace}', *arguments]
@@ -192,9 +204,10 @@ def resident_mb(program):
     raise RuntimeError('the process is gone')
 
 
-def overload(client, *, seconds=600.0, rate_hz=500.0):
+def overload(client, *, seconds=600.0, rate_hz=500.0, intake='auto'):
     """Ten times more images than the pipeline can do."""
-    detector = Detector(client, command=script('soak_overload_node.py'))
+    command = script('soak_overload_node.py')
+    detector = Detector(client, {'image_intake': intake}, command=command)
     program = detector.program
     services = (
         detector.state,
@@ -259,10 +272,11 @@ def percentile(values, share=95):
 SIZES = ((640, 480), (128, 96), (320, 240), (64, 48), (1280, 720))
 
 
-def cameras(client, model, *, switches=100, images=10, seed=0):
+def cameras(client, model, *, switches=100, images=10, seed=0, intake='auto'):
     """Change size, encoding and rate of the images in mid-stream."""
     rng = random.Random(seed)
-    detector = Detector(client, {'engine_path': str(model), 'autostart': True})
+    parameters = {'engine_path': str(model), 'autostart': True, 'image_intake': intake}
+    detector = Detector(client, parameters)
     numbers = itertools.count(1)
     encodings = sorted({pixel_format.name for pixel_format in PIXEL_FORMATS.values()})
     lost = worst = 0
@@ -308,7 +322,7 @@ def cameras(client, model, *, switches=100, images=10, seed=0):
     ]
 
 
-def silence(client, model):
+def silence(client, model, *, intake='auto'):
     """Take the camera away, or be silent in other ways, until log and diagnostics say so."""
     figures = []
 
@@ -321,14 +335,15 @@ def silence(client, model):
         detector.program.wait_for_output(words)
         figures.append(Figure(f'said: {kind}', limit_s, time.monotonic() - begun, 's'))
 
-    silence_of_cameras(client, model, until)
-    silence_of_pipelines(client, until)
+    silence_of_cameras(client, model, until, intake)
+    silence_of_pipelines(client, until, intake)
     return figures
 
 
-def silence_of_cameras(client, model, until):
+def silence_of_cameras(client, model, until, intake):
     best_effort = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
-    detector = Detector(client, {'engine_path': str(model), 'image_qos.reliability': 'reliable'})
+    parameters = {'image_qos.reliability': 'reliable', 'image_intake': intake}
+    detector = Detector(client, {'engine_path': str(model), **parameters})
     try:
         detector.destroy_camera()
         detector.to('configure')
@@ -352,8 +367,9 @@ def silence_of_cameras(client, model, until):
         detector.close()
 
 
-def silence_of_pipelines(client, until):
-    detector = Detector(client, command=script('scripted_node.py'))
+def silence_of_pipelines(client, until, intake):
+    command = script('scripted_node.py')
+    detector = Detector(client, {'image_intake': intake}, command=command)
     quick = order(0, frame_id=HANDSHAKE)
 
     def send(picture, count):

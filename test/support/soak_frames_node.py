@@ -1,0 +1,78 @@
+"""A detector_node that looks whether each frame's pixels are those of its header.
+
+    python soak_frames_node.py --ros-args ...
+
+For images filled with their number, which is the stamp's seconds, too (numbered_camera.py). Each
+is looked at when it enters the pipeline, when it leaves it and when its detections are published.
+The JSON object in its last line: ``frames`` that were published, ``wrong`` ones, their ``sizes``.
+"""
+
+import json
+import sys
+import time
+
+import scripted_node
+from numbered_camera import VALUES
+
+from trt_perception.pipelines.pipeline import Result
+from trt_perception.ros.detector_node import DetectorNode
+from trt_perception.ros.outputs import DetectorOutputs
+from trt_perception.ros.process import run_node
+
+FRAME_S = 0.005
+#: Said of each frame of more than 2,000 columns.
+LARGE = 'a large one'
+
+
+def look(frame):
+    """Return the values of the pixels that are looked at, the last ones among them."""
+    return {*frame.data[::4099].tolist(), *frame.data[-2:].tolist()}
+
+
+class Pipeline(scripted_node.ScriptedPipeline):
+    """Holds three frames for some milliseconds each, as a GPU that works on them."""
+
+    torn = 0
+
+    def __init__(self, config):
+        self._held = {}
+
+    def enqueue(self, slot, frame, thresholds):
+        self._held[slot] = frame, look(frame), time.monotonic() + FRAME_S
+
+    def done(self, slot):
+        return time.monotonic() >= self._held[slot][2]
+
+    def collect(self, slot):
+        frame, seen, ready = self._held.pop(slot)
+        time.sleep(max(0.0, ready - time.monotonic()))
+        Pipeline.torn += len(seen) != 1 or look(frame) != seen
+        return Result(scripted_node.Detections.empty(), FRAME_S)
+
+    def close(self):
+        pass
+
+
+def main():
+    frames = wrong = 0
+    sizes = set()
+    publish = DetectorOutputs.publish
+
+    def check(self, header, frame, detections):
+        nonlocal frames, wrong
+        frames += 1
+        wrong += look(frame) != {header.stamp.sec % VALUES}
+        if frame.width > 2000:
+            print(LARGE, flush=True)
+        sizes.add((frame.width, frame.height))
+        publish(self, header, frame, detections)
+
+    DetectorOutputs.publish = check
+    code = run_node(lambda: DetectorNode(open_pipeline=Pipeline), DetectorNode.close, sys.argv)
+    result = {'frames': frames, 'wrong': wrong + Pipeline.torn, 'sizes': sorted(sizes)}
+    print(json.dumps(result), flush=True)
+    return code
+
+
+if __name__ == '__main__':
+    sys.exit(main())
