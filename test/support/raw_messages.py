@@ -1,29 +1,44 @@
-"""Serialised messages that rclpy does not write, but reads."""
+"""Serialised messages by hand, in either byte order: rclpy writes one, and reads both."""
 
 import struct
 
 
 def swapped(message):
-    """Return an Image in the other byte order, put together by hand."""
+    """Return an Image or a CompressedImage in the byte order that rclpy does not write."""
+    return written(message, '>')[0]
+
+
+def written(message, byte_order):
+    """Return an Image or a CompressedImage as CDR, and where its length fields are.
+
+    Args:
+        message: an object of rclpy.
+        byte_order: ``<`` or ``>``, as for struct.
+    """
     body = bytearray()
+    places = []
 
-    def put(layout, *values):
-        size = struct.calcsize('>' + layout[-1])
+    def put(kind, value):
+        size = struct.calcsize(byte_order + kind)
         body.extend(bytes(-len(body) % size))
-        body.extend(struct.pack('>' + layout, *values))
+        body.extend(struct.pack(byte_order + kind, value))
 
-    def text(content):
-        encoded = content.encode() + b'\0'
-        put('I', len(encoded))
-        body.extend(encoded)
+    def octets(content):
+        put('I', len(content))
+        places.append(len(body))  # behind four bytes of encapsulation
+        body.extend(content)
 
     put('i', message.header.stamp.sec)
     put('I', message.header.stamp.nanosec)
-    text(message.header.frame_id)
-    put('I', message.height)
-    put('I', message.width)
-    text(message.encoding)
-    put('B', message.is_bigendian)
-    put('I', message.step)
-    put('I', len(message.data))
-    return b'\0\0\0\0' + bytes(body) + bytes(message.data)
+    octets(message.header.frame_id.encode() + b'\0')
+    if hasattr(message, 'format'):
+        octets(message.format.encode() + b'\0')
+    else:
+        put('I', message.height)
+        put('I', message.width)
+        octets(message.encoding.encode() + b'\0')
+        put('B', message.is_bigendian)
+        put('I', message.step)
+    octets(bytes(message.data))
+    begin = b'\0\1\0\0' if byte_order == '<' else b'\0\0\0\0'
+    return begin + bytes(body), places

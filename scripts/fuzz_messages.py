@@ -1,0 +1,98 @@
+"""Send changed serialised images through the intake's reader and the detector.
+
+Each is refused as bad_message or read as rclpy reads it, and counted once. A process of its own
+does the work, so that a crash is seen. Exit codes: 0 all was well, 1 not, 2 wrong usage,
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+# The checkout's sources must not hide the installed package.
+sys.path[:] = [entry for entry in sys.path if Path(entry or '.').resolve() != ROOT]
+sys.path.insert(0, str(ROOT / 'test' / 'support'))
+
+EXAMPLES = """\
+examples:
+  scripts/fuzz_messages                          100,000 messages, a minute or two
+  scripts/fuzz_messages --count 1000 --seed 7
+"""
+CHUNK = 5000
+
+
+def parse():
+    parser = argparse.ArgumentParser(
+        prog='scripts/fuzz_messages',
+        description='Changed serialised images: each is read as rclpy reads it, or refused; each '
+        'is counted.',
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument('--count', type=int, default=100_000, help='messages (default 100000)')
+    parser.add_argument('--seed', type=int, default=0, help='others for another seed (default 0)')
+    options = parser.parse_args()
+    if options.count < 1:
+        parser.error(f'--count must be 1 or more (got {options.count})')
+    return options
+
+
+def work(count, seed, results):
+    from message_fuzz import Fuzz
+    from message_fuzz import cases
+
+    found = Fuzz().run(cases(count, seed))
+    counted = [
+        {**counts.dropped, 'published': counts.published} for counts in found.counts.values()
+    ]
+    # Little, so that it fits the pipe: who reads it waits for the end of this process first.
+    results.put((found.read, found.refused, found.agreed, counted, found.wrong[:20]))
+
+
+def main():
+    options = parse()
+    begun = time.monotonic()
+    read, refused, ends = Counter(), Counter(), Counter()
+    agreed = crashes = sent = 0
+    wrong = []
+    context = multiprocessing.get_context('spawn')
+    for seed, start in enumerate(range(0, options.count, CHUNK), CHUNK * options.seed):
+        count = min(CHUNK, options.count - start)
+        results = context.SimpleQueue()
+        child = context.Process(target=work, args=(count, seed, results))
+        child.start()
+        child.join()
+        if child.exitcode:
+            crashes += 1
+            wrong.append(f'seed {seed}: a process of {count} messages ended with {child.exitcode}')
+            continue
+        was_read, was_refused, alike, counted, mistakes = results.get()
+        sent += count
+        agreed += alike
+        wrong += mistakes
+        for sums, counts in (
+            (read, was_read),
+            (refused, was_refused),
+            *((ends, c) for c in counted),
+        ):
+            sums.update(counts)
+        print(f'{sent} of {options.count}, {time.monotonic() - begun:.0f} s', file=sys.stderr)
+    print(f'{sent} messages: {crashes} crashes, {len(wrong)} that are not as they should be')
+    print(f'read: {read.total()}, of which {agreed} by rclpy, too, and alike; {dict(read)}')
+    print(f'refused as bad_message: {refused.total()} {dict(refused)}')
+    print(f'counted by the detector: {ends.total()} {dict(ends)}')
+    print(*wrong[:20], sep='\n')
+    return 1 if wrong or ends.total() != sent else 0
+
+
+if __name__ == '__main__':
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
