@@ -19,7 +19,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize('depth', [1, 3])
-@pytest.mark.parametrize('where', ['read', 'enqueue'])
+@pytest.mark.parametrize('where', ['read', 'enqueue', 'collect'])
 def test_an_unreadable_image_is_dropped_by_its_reason_and_its_slot_stays_free(depth, where):
     pipeline = FakePipeline(depth)
     run = Recorder(pipeline)
@@ -54,17 +54,40 @@ def test_an_unreadable_image_between_frames_in_flight_disturbs_none():
     assert run.published == [0, 2, 3]
 
 
+def test_an_image_that_shows_only_at_its_end_that_it_is_unreadable_disturbs_none():
+    pipeline = FakePipeline(3, automatic=False)
+    run = Recorder(pipeline)
+    pipeline.errors['collect', 1] = ImageError('not_decodable', 'one', 'bad')
+    with run:
+        for number in range(3):
+            run.detector.submit(number)
+            wait_until(lambda n=number: n in pipeline.flying())
+        run.detector.submit(3)
+        pipeline.finish(1)
+        assert run.counts() == (4, 0, {}, 0, 4)
+        pipeline.finish(0)
+        wait_until(lambda: run.refused)
+        wait_until(lambda: 3 in pipeline.flying())
+        assert run.counts() == (4, 1, {'not_decodable': 1}, 0, 2)
+        for number in (2, 3):
+            pipeline.finish(number)
+        assert run.settled() == (4, 3, {'not_decodable': 1}, 0)
+    assert run.published == [0, 2, 3]
+    assert not run.faults
+
+
 class BoomError(Exception):
     pass
 
 
 ERRORS = [BoomError('boom'), SystemExit(3), ImageError('bad_step', 'step', 'is bad')]
-# In read and enqueue an ImageError is no fault; with one slot nobody asks whether it is done.
+# In read, enqueue and collect an ImageError is no fault; with one slot nobody asks whether it is
+# done.
 FAULTS = [
     *(('read', depth, error) for depth in (1, 3) for error in ERRORS[:2]),
     *(('enqueue', depth, error) for depth in (1, 3) for error in ERRORS[:2]),
     *(('done', 3, error) for error in ERRORS),
-    *(('collect', depth, error) for depth in (1, 3) for error in ERRORS),
+    *(('collect', depth, error) for depth in (1, 3) for error in ERRORS[:2]),
     *(('publish', depth, error) for depth in (1, 3) for error in ERRORS),
 ]
 

@@ -5,7 +5,7 @@ Guarantees:
     * Results are published in the order in which their messages came, by one worker thread.
     * At any instant received == published + dropped (by reason) + failed + in flight; after
       ``stop`` nothing is in flight.
-Knows neither CUDA nor ROS: a message is whatever ``read`` turns into a Frame.
+Knows neither CUDA nor ROS: a message is whatever ``read`` turns into a frame.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TypeVar
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.errors import ImageError
-from trt_perception.images.frame import Frame
+from trt_perception.images.jpeg import AnyFrame
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.frame_statistics import FrameTimes
 from trt_perception.pipelines.pipeline import Pipeline
@@ -46,7 +46,7 @@ class _Job(Generic[Message]):
 
     message: Message
     received: float
-    frame: Frame | None = None
+    frame: AnyFrame | None = None
     slot: int = -1
     taken: float = 0.0
     copied: float = 0.0
@@ -58,9 +58,9 @@ class Detector(Generic[Message]):
     Args:
         pipeline: does the work; the detector uses it from its worker thread only and does not
             close it.
-        read: makes a Frame of a message, in the worker; raises ImageError where it cannot.
+        read: makes a frame of a message, in the worker; raises ImageError where it cannot.
         publish: takes a message, its frame and its detections, in the worker.
-        refused: called with the error of each message that cannot be read.
+        refused: called with the error of each message that cannot be read, in the worker.
         faulted: called once with the exception that ended the worker, in the worker; must return
             at once.
         thresholds: used at first.
@@ -73,8 +73,8 @@ class Detector(Generic[Message]):
         self,
         pipeline: Pipeline,
         *,
-        read: Callable[[Message], Frame],
-        publish: Callable[[Message, Frame, Detections], None],
+        read: Callable[[Message], AnyFrame],
+        publish: Callable[[Message, AnyFrame, Detections], None],
         refused: Callable[[ImageError], None],
         faulted: Callable[[BaseException], None],
         thresholds: Thresholds,
@@ -195,17 +195,19 @@ class Detector(Generic[Message]):
             job.frame = self._read(job.message)
             self._pipeline.enqueue(self._free[0], job.frame, self.thresholds)
         except ImageError as error:
-            with self._lock:
-                self._flying.pop()
-                self._statistics.drop(error.reason)
-            self._refused(error)
+            self._drop(error, self._flying.pop)
             return
         job.copied = time.perf_counter()
         job.slot = self._free.popleft()
 
     def _collect(self, job: _Job[Message]) -> None:
         assert job.frame is not None
-        result = self._pipeline.collect(job.slot)
+        try:
+            result = self._pipeline.collect(job.slot)
+        except ImageError as error:
+            self._free.append(job.slot)
+            self._drop(error, self._flying.popleft)
+            return
         self._free.append(job.slot)
         collected = time.perf_counter()
         self._publish(job.message, job.frame, result.detections)
@@ -225,6 +227,13 @@ class Detector(Generic[Message]):
                 ),
                 now,
             )
+
+    def _drop(self, error: ImageError, land: Callable[[], object]) -> None:
+        """Count a frame that cannot be read; ``land`` takes it out of those in flight."""
+        with self._lock:
+            land()
+            self._statistics.drop(error.reason)
+        self._refused(error)
 
     def _abandon(self) -> None:
         """Count what a fault leaves behind: frames in flight failed, a waiting one is dropped."""

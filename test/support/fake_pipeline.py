@@ -12,6 +12,7 @@ import numpy as np
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.detector import Detector
+from trt_perception.errors import ImageError
 from trt_perception.images.frame import Frame
 from trt_perception.pipelines.pipeline import Result
 
@@ -45,6 +46,7 @@ class FakePipeline:
     """Attributes hold the failures to come and the events so far."""
 
     spec = None
+    decodes_jpeg = False
 
     def __init__(self, depth=1, *, automatic=True):
         self.depth = depth
@@ -114,6 +116,8 @@ class FakePipeline:
             self.on_collect(number)
             with self._changed:
                 assert self._changed.wait_for(lambda: number in self._finished, DEADLINE_S)
+            if isinstance(self.errors.get(('collect', number)), ImageError):
+                del self._slots[slot]
             self._raise('collect', number)
             del self._slots[slot]
             self.events.append(('collect', number))

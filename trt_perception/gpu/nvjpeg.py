@@ -163,13 +163,13 @@ class JpegDecoder(Owner):
                 writes before earlier work on the stream has ended.
 
         Returns:
-            Empty, or why there are no pixels: nvJPEG's status, or the size that it reads.
+            Empty, or why there are no pixels: nvJPEG's status, or that it reads another size.
         """
         found = self._nvjpeg.size_of(jpeg)
         if isinstance(found, str):
             return found
         if found != size_wh:
-            return f'nvJPEG reads a size of {found[0]}x{found[1]}, not {size_wh[0]}x{size_wh[1]}'
+            return 'another size than its header was found to say'
         image = _Image()
         image.channel[0], image.pitch[0] = pointer, pitch
         status = self._nvjpeg.library.nvjpegDecode(

@@ -10,18 +10,24 @@ Non-guarantee: entropy-coded bits are what they are; a decoder may find them dam
 
 from __future__ import annotations
 
+import logging
 import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
+from typing import TypeAlias
 
 from trt_perception.images.compressed import JPEG_START
 from trt_perception.images.compressed import CheckedPicture
+from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.frame import Frame
+from trt_perception.images.frame import PixelFormat
 from trt_perception.images.picture_files import frame_of
 
-__all__ = ['JpegFrame', 'plain_jpeg']
+__all__ = ['AnyFrame', 'JpegFrame', 'PlainJpegs', 'decoded_frame', 'plain_jpeg']
+
+_LOG: Final = logging.getLogger(__name__)
 
 # 8K video. A small file of many pixels must not make the decoder keep gigabytes.
 _MAX_PIXELS: Final = 2**25
@@ -52,22 +58,26 @@ _BLOCK_BITS: Final = 2
 
 @dataclass(frozen=True)
 class JpegFrame:
-    """One image as a JPEG that any decoder reads alike.
+    """One image as a JPEG that any decoder reads alike, and what it is once it is decoded.
 
     Attributes:
         data: the file.
         width: pixels.
         height: pixels.
+        format: bgr8, once it is decoded.
+        big_endian: False.
     """
 
     data: bytes
     width: int
     height: int
+    format: PixelFormat = PIXEL_FORMATS['bgr8']
+    big_endian: bool = False
 
     @property
     def step(self) -> int:
         """Bytes from one row of the decoded image to the next."""
-        return 3 * self.width
+        return self.width * self.format.bytes_per_pixel
 
     def decode(self) -> Frame:
         """Decode it on the CPU, to bgr8.
@@ -75,8 +85,44 @@ class JpegFrame:
         Raises:
             ImageError: with the reason ``not_decodable``.
         """
-        size_wh = self.width, self.height
-        return frame_of(CheckedPicture((self.data,), size_wh).decode())
+        return decoded_frame(CheckedPicture((self.data,), (self.width, self.height)))
+
+
+#: An image as the detector has it: pixels, or what a pipeline that decodes JPEG makes pixels of.
+AnyFrame: TypeAlias = Frame | JpegFrame
+
+
+def decoded_frame(picture: CheckedPicture) -> Frame:
+    """Return a picture as a bgr8 frame, decoded on the CPU.
+
+    Raises:
+        ImageError: with the reason ``not_decodable``.
+    """
+    return frame_of(picture.decode())
+
+
+class PlainJpegs:
+    """Makes frames of pictures: plain JPEGs stay what they are, all others are decoded here.
+
+    Logs once for each kind of other pictures.
+    """
+
+    def __init__(self) -> None:
+        self._logged: set[str] = set()
+
+    def __call__(self, picture: CheckedPicture) -> AnyFrame:
+        """Return the frame.
+
+        Raises:
+            ImageError: with the reason ``not_decodable``.
+        """
+        frame = plain_jpeg(picture)
+        if isinstance(frame, JpegFrame):
+            return frame
+        if frame not in self._logged:
+            self._logged.add(frame)
+            _LOG.warning('compressed images are decoded on the CPU where they are: %s', frame)
+        return decoded_frame(picture)
 
 
 class _OtherKindError(Exception):

@@ -18,6 +18,7 @@ from trt_perception.detections import Detections
 from trt_perception.errors import EngineError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.images.frame import Frame
+from trt_perception.images.jpeg import AnyFrame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.memory import Memory
 from trt_perception.images.memory import PlainMemory
@@ -45,6 +46,7 @@ class HostPipeline:
 
     depth = 1
     front = 0
+    decodes_jpeg = False
 
     def __init__(
         self,
@@ -109,9 +111,10 @@ class HostPipeline:
         """Return ordinary memory: pixels are read where they lie."""
         return PlainMemory(size)
 
-    def enqueue(self, slot: int, frame: Frame, thresholds: Thresholds) -> None:
+    def enqueue(self, slot: int, frame: AnyFrame, thresholds: Thresholds) -> None:
         """Keep the frame for ``collect``; its bytes are not copied."""
         assert slot == 0
+        assert isinstance(frame, Frame), 'nobody gives a JPEG to who does not decode it'
         assert self._waiting is None
         self._waiting = frame, thresholds
 

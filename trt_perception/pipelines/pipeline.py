@@ -7,7 +7,7 @@ from typing import Protocol
 
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
-from trt_perception.images.frame import Frame
+from trt_perception.images.jpeg import AnyFrame
 from trt_perception.images.memory import Memory
 from trt_perception.model.model_spec import ModelSpec
 
@@ -36,11 +36,13 @@ class Pipeline(Protocol):
         depth: how many frames may be in flight.
         spec: the model's tensors, preprocessing, decoder and class names.
         front: bytes that are to be left free in front of what is put into memory of ``allocate``.
+        decodes_jpeg: it takes a JpegFrame, too.
     """
 
     depth: int
     spec: ModelSpec
     front: int
+    decodes_jpeg: bool
 
     def allocate(self, size: int) -> Memory:
         """Return memory from which frames are taken without copying them; from any thread.
@@ -52,7 +54,7 @@ class Pipeline(Protocol):
             MemoryError: there is none left.
         """
 
-    def enqueue(self, slot: int, frame: Frame, thresholds: Thresholds) -> None:
+    def enqueue(self, slot: int, frame: AnyFrame, thresholds: Thresholds) -> None:
         """Take a frame into a free slot and return without waiting for its result.
 
         Where its memory is of ``allocate``, the front of that is written until ``collect``: it
@@ -66,7 +68,12 @@ class Pipeline(Protocol):
         """Tell, without waiting, whether ``collect`` has nothing left to wait for."""
 
     def collect(self, slot: int) -> Result:
-        """Wait for the slot's result and free the slot."""
+        """Wait for the slot's result and free the slot.
+
+        Raises:
+            ImageError: the frame cannot be read, which shows only here where it is a JpegFrame;
+                the slot is free.
+        """
 
     def close(self) -> None:
         """Free everything; may be called again."""

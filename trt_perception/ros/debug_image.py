@@ -19,7 +19,8 @@ from std_msgs.msg import Header
 
 from trt_perception.detections import Detections
 from trt_perception.images.drawing import draw_detections
-from trt_perception.images.frame import Frame
+from trt_perception.images.jpeg import AnyFrame
+from trt_perception.images.jpeg import JpegFrame
 from trt_perception.ros.intake.cdr import HeaderView
 from trt_perception.ros.log import log_text
 from trt_perception.ros.unlocked_publish import publish_unlocked
@@ -56,7 +57,7 @@ class DebugImage:
         self._class_names = class_names
         # One lock for these; whoever changes them notifies.
         self._changed = threading.Condition()
-        self._newest: tuple[Header | HeaderView, Frame, Detections] | None = None
+        self._newest: tuple[Header | HeaderView, AnyFrame, Detections] | None = None
         self._closed = False
         # Of the thread alone: the serialised message, used again while its size stays.
         self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
@@ -75,7 +76,7 @@ class DebugImage:
                 raise
             self._thread = thread
 
-    def offer(self, header: Header | HeaderView, frame: Frame, detections: Detections) -> None:
+    def offer(self, header: Header | HeaderView, frame: AnyFrame, detections: Detections) -> None:
         """Leave the newest result; from any thread. Keeps the frame only while somebody looks."""
         if self._publisher is None or not self._publisher.get_subscription_count():
             return
@@ -111,7 +112,7 @@ class DebugImage:
                 self._report(error)
             del newest  # the wait for the next one may be long
 
-    def _take(self, due_s: float) -> tuple[Header | HeaderView, Frame, Detections] | None:
+    def _take(self, due_s: float) -> tuple[Header | HeaderView, AnyFrame, Detections] | None:
         """Wait for the newest result, until it may be drawn; None: closed."""
         with self._changed:
             while not self._closed:
@@ -125,7 +126,7 @@ class DebugImage:
                     return newest
         return None
 
-    def _draw(self, header: Header | HeaderView, frame: Frame, detections: Detections) -> None:
+    def _draw(self, header: Header | HeaderView, frame: AnyFrame, detections: Detections) -> None:
         """Draw into the serialised message, where the pixels stand last."""
         stamp = Time(sec=header.stamp.sec, nanosec=header.stamp.nanosec)
         written = Header(stamp=stamp, frame_id=header.frame_id)
@@ -135,7 +136,8 @@ class DebugImage:
             empty, empty.step * frame.height, self._message
         )
         bgr = pixels.reshape(frame.height, frame.width, 3)
-        draw_detections(bgr_image(frame, out=bgr), detections, self._class_names)
+        pixels_of = frame.decode() if isinstance(frame, JpegFrame) else frame
+        draw_detections(bgr_image(pixels_of, out=bgr), detections, self._class_names)
 
     def _report(self, error: Exception) -> None:
         with contextlib.suppress(Exception):  # where memory is short this fails, too

@@ -10,9 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ImageError
-from trt_perception.images.compressed import decode_picture
+from trt_perception.images.compressed import CheckedPicture
+from trt_perception.images.compressed import check_picture
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.frame import Frame
+from trt_perception.images.jpeg import AnyFrame
+from trt_perception.images.jpeg import decoded_frame
 from trt_perception.images.picture_files import frame_of
 from trt_perception.plain_text import Fault
 from trt_perception.plain_text import name_fault
@@ -113,11 +116,14 @@ def _frame_by_cv_bridge(message: Any) -> Frame:
     return frame_of(bgr)
 
 
-def frame_from_compressed(message: Any) -> Frame:
-    """Decode a JPEG or PNG into a bgr8 Frame.
+def frame_from_compressed(
+    message: Any, frame_of_picture: Callable[[CheckedPicture], AnyFrame] = decoded_frame
+) -> AnyFrame:
+    """Make a frame of a JPEG or PNG.
 
     Args:
         message: a CompressedImage, or a serialised one, whose ``header`` is set.
+        frame_of_picture: makes the frame, once the file is checked.
 
     Raises:
         ImageError: with the reason ``bad_message``, ``bad_frame_id``, ``not_decodable`` or
@@ -127,7 +133,7 @@ def frame_from_compressed(message: Any) -> Frame:
     _check_frame_id(message.header)
     data = np.frombuffer(message.data, np.uint8) if len(message.data) else np.empty(0, np.uint8)
     try:
-        bgr = decode_picture(data)
+        return frame_of_picture(check_picture(data))
     except ImageError as error:
         raise ImageError(
             error.reason,
@@ -135,4 +141,3 @@ def frame_from_compressed(message: Any) -> Frame:
             error.statement,
             fix=error.fix,
         ) from error
-    return frame_of(bgr)

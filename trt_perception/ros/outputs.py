@@ -17,7 +17,7 @@ from vision_msgs.msg import LabelInfo
 
 from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
-from trt_perception.images.frame import Frame
+from trt_perception.images.jpeg import AnyFrame
 from trt_perception.ros.debug_image import NO_EVENTS
 from trt_perception.ros.debug_image import DebugImage
 from trt_perception.ros.intake.cdr import HeaderView
@@ -65,7 +65,9 @@ class DetectorOutputs:
             self.close()
             raise
 
-    def publish(self, header: Header | HeaderView, frame: Frame, detections: Detections) -> None:
+    def publish(
+        self, header: Header | HeaderView, frame: AnyFrame, detections: Detections
+    ) -> None:
         """Publish what was found in one image; from the worker."""
         assert self._detections is not None
         assert self._debug_image is not None
