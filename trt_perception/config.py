@@ -145,8 +145,9 @@ class DetectorConfig:
     image_transport: str = _parameter(
         'raw',
         'raw subscribes to sensor_msgs/Image; compressed subscribes to '
-        'sensor_msgs/CompressedImage on <image>/compressed.',
-        choices=('raw', 'compressed'),
+        'sensor_msgs/CompressedImage on <image>/compressed; auto takes the latter where, at '
+        'activate, the GPU decodes JPEG and somebody publishes it, else the former.',
+        choices=('raw', 'compressed', 'auto'),
     )
     image_intake: str = _parameter(
         'auto',

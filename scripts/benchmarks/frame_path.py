@@ -118,6 +118,7 @@ class EmptyPipeline:
 
     depth = 1
     front = 0
+    decodes_jpeg = False
     allocate = PlainMemory
 
     def __init__(self, meter):

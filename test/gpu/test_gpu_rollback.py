@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+from collections import Counter
+from dataclasses import replace
 
 import fake_cuda
 import numpy as np
 import pytest
 from cuda_recorder import RELEASED_BY
 from cuda_recorder import Recorder
+from fake_nvjpeg import FakeNvJpeg
 from fake_tensorrt import INPUT
 from fake_tensorrt import OUTPUT
 from fake_tensorrt import PLAN
@@ -29,6 +32,7 @@ from trt_perception.errors import CudaError
 from trt_perception.errors import EngineError
 from trt_perception.errors import InterruptionError
 from trt_perception.gpu import bindings
+from trt_perception.gpu import nvjpeg
 from trt_perception.images.frame import Frame
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.ready import put_in_place
@@ -154,6 +158,33 @@ def test_whichever_cuda_call_fails_nothing_is_left(machine, config, tmp_path, mo
         assert recorder.calls[failing] == name
         assert_nothing_is_left(recorder, tensorrt)
     assert survived >= 3 * DEPTH
+
+
+@pytest.mark.parametrize('status', ['cudaErrorMemoryAllocation', 'cudaErrorIllegalAddress'])
+def test_whichever_cuda_call_fails_nothing_of_nvjpeg_is_left(machine, config, monkeypatch, status):
+    config = replace(config, image_transport='compressed')
+    library = FakeNvJpeg()
+    monkeypatch.setattr(nvjpeg, 'load_nvjpeg', lambda: (library, (13, 3, 2)))
+    calls_of_opening(machine, config)  # compiled kernels are in the cache from now on
+    calls = calls_of_opening(machine, config)
+    assert not library.live
+    outcomes = Counter()
+    for failing in range(len(calls)):
+        recorder, tensorrt = machine()
+        recorder.fails = lambda index, _: status if index == failing else None  # noqa: B023
+        try:
+            pipeline = open_pipeline(config)
+        except CudaError as error:
+            outcomes[error.sticky] += 1
+        else:
+            outcomes['JPEG' if pipeline.decodes_jpeg else 'no JPEG'] += 1
+            pipeline.close()
+        assert not library.live
+        assert_nothing_is_left(recorder, tensorrt)
+    sticky = status == 'cudaErrorIllegalAddress'
+    assert outcomes[sticky] > 50
+    # Without memory for it there is no JPEG on the GPU; a lost context is never taken for that.
+    assert outcomes['no JPEG'] == (0 if sticky else 3)  # memory, a stream, waiting for it
 
 
 # What may take seconds: one of them may be in progress, and no other may follow.

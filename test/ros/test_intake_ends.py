@@ -19,6 +19,7 @@ from trt_perception.config import DetectorConfig
 from trt_perception.ros.image_input import ImageInput
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.messages import frame_from_image
+from trt_perception.ros.transport_choice import RAW
 
 pytest_plugins = ['graph_fixtures']
 
@@ -56,7 +57,7 @@ def test_the_end_comes_in_any_order(first):
     node = LifecycleNode('ends', context=context, cli_args=remap)
     executor = SingleThreadedExecutor(context=context)
     images = []
-    taken = ImageInput(node, DetectorConfig(), MessageBuffers(), images.append, pytest.fail)
+    taken = ImageInput(node, DetectorConfig(), RAW, MessageBuffers(), images.append, pytest.fail)
     assert intakes() == 1
     camera = node.create_publisher(Image, topic, QoSProfile(depth=1))
     end = time.monotonic() + 30

@@ -92,7 +92,7 @@ def test_values(name, text, value):
         ('iou_threshold', 'half', "iou_threshold: expected a number (got 'half')"),
         ('iou_threshold', 'nan', 'from 0 to 1 (got nan)'),
         ('iou_threshold', '1e999', 'from 0 to 1 (got inf)'),
-        ('image_transport', 'theora', "'raw', 'compressed' (got 'theora')"),
+        ('image_transport', 'theora', "'raw', 'compressed', 'auto' (got 'theora')"),
         ('log_level', 'verbose', "debug, info, warn, error, fatal (got 'verbose')"),
     ],
 )

@@ -18,6 +18,7 @@ from sensor_msgs.msg import Image
 from trt_perception.config import DetectorConfig
 from trt_perception.ros.image_input import ImageInput
 from trt_perception.ros.intake.buffers import MessageBuffers
+from trt_perception.ros.transport_choice import RAW
 
 pytest_plugins = ['graph_fixtures']
 
@@ -203,6 +204,7 @@ def received(client):
     image_input = ImageInput(
         node,
         DetectorConfig(image_intake='rclpy'),
+        RAW,
         MessageBuffers(),
         images.append,
         pytest.fail,

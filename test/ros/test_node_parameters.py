@@ -127,7 +127,7 @@ REFUSED = [
     ('max_detections', 10, None, ['cannot change while', 'cleanup']),
     ('max_detections', 3.5, None, ['an integer', '3.5']),
     ('engine_path', '/other.onnx', None, ['cannot change while', 'cleanup']),
-    ('image_transport', 'smoke', None, ["'raw', 'compressed'", "'smoke'"]),
+    ('image_transport', 'smoke', None, ["'raw', 'compressed', 'auto'", "'smoke'"]),
     ('image_qos.depth', 5, None, ['cannot change while', 'cleanup']),
     ('model.input_size', [640], None, ['[width, height]', '[640]']),
     ('confidence_treshold', 0.5, None, ['not known', "'confidence_threshold'"]),

@@ -16,6 +16,7 @@ from trt_perception.config import DetectorConfig
 from trt_perception.ros.image_input import ImageInput
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.messages import frame_from_image
+from trt_perception.ros.transport_choice import RAW
 
 VGA = '640x480'
 topics = (f'/intake_{number}/image' for number in itertools.count())
@@ -64,6 +65,7 @@ class Taker:
         self.input = ImageInput(
             self.node,
             self.config,
+            RAW,
             self.buffers,
             receive or self.images.append,
             self.faults.append,

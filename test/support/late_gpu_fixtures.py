@@ -27,7 +27,7 @@ def late_pipeline(letterbox, monkeypatch, tmp_path):
     path.write_bytes(PLAN)
     opened = []
 
-    def put(*, integrated=False, graph=True, depth=2):
+    def put(*, integrated=False, graph=True, depth=2, **parameters):
         gpu = LateGpu(letterbox, integrated=integrated)
         monkeypatch.setattr(bindings, 'load_bindings', lambda: gpu.modules)
         monkeypatch.setitem(sys.modules, 'tensorrt', FakeTensorRt())
@@ -40,6 +40,7 @@ def late_pipeline(letterbox, monkeypatch, tmp_path):
             model_scale=1 / 255,
             model_decoder='dense',
             model_class_names=('red', 'green', 'blue'),
+            **parameters,
         )
         opened.append((gpu, open_pipeline(config)))
         gpu.uploads.clear()

@@ -31,6 +31,7 @@ class Pretended:
 
     depth = 1
     front = 0
+    decodes_jpeg = False
     allocate = PlainMemory
     spec = ModelSpec(
         TensorSpec('images', (1, 3, 64, 64), 'float32'),

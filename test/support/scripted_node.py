@@ -43,6 +43,7 @@ class ScriptedPipeline:
     depth = 3
     spec = SPEC
     front = 0
+    decodes_jpeg = False
     allocate = PlainMemory
 
     def __init__(self, config):

@@ -14,24 +14,31 @@ Each slot has its own stream, buffers, context and graph, so the upload of one f
 the engine of another. Everything is allocated when the pipeline is made; a frame larger than any
 before grows its slot once. Whoever brings frames puts them into memory of ``allocate``; those that
 lie elsewhere are copied to such memory of the slot, which the first of them allocates.
+
+A JPEG is decoded into the slot's device memory by nvJPEG, in a thread of its own, which then
+launches the graph: only the header is uploaded. A file that nvJPEG refuses is decoded on the CPU.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
+from typing import Final
 
 import numpy.typing as npt
 
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
+from trt_perception.errors import CudaError
 from trt_perception.errors import EngineError
 from trt_perception.gpu import Device
 from trt_perception.gpu import PinnedBuffer
 from trt_perception.gpu import Stream
-from trt_perception.images.frame import Frame
+from trt_perception.images.jpeg import AnyFrame
+from trt_perception.images.jpeg import JpegFrame
 from trt_perception.images.memory import Memory
 from trt_perception.interruption import check_interruption
 from trt_perception.model.input_layout import split_inputs
@@ -40,6 +47,7 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.tensors import LoadedModel
 from trt_perception.pipelines.cuda_slot import CudaSlot
+from trt_perception.pipelines.jpeg_threads import JpegThreads
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.pipelines.ready import grey_frame
 from trt_perception.pipelines.ready import put_in_place
@@ -48,6 +56,8 @@ from trt_perception.stages.gpu_kernels import FrameKernels
 from trt_perception.stages.tensorrt_runtime import TensorRtEngine
 
 __all__ = ['CudaPipeline']
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 class CudaPipeline:
@@ -63,6 +73,7 @@ class CudaPipeline:
         depth: frames in flight.
         spec: the model's tensors, preprocessing, decoder and class names.
         front: bytes of the header, which goes in front of the pixels.
+        decodes_jpeg: nvJPEG works here, and ``image_transport`` may need it.
         runtime: the module that runs the engine.
         slots: for measuring single steps.
 
@@ -113,6 +124,9 @@ class CudaPipeline:
             )
             self._closing.callback(kernels.close)
             self.front = kernels.header.size
+            # Before the slots, so that it is freed after them.
+            self._jpeg = None if config.image_transport == 'raw' else self._open_jpeg()
+            self.decodes_jpeg = self._jpeg is not None
             self.slots: list[CudaSlot] = []
             use_graph = config.use_cuda_graph
             with put_in_place(self, [grey_frame()]) as (grey,):
@@ -125,25 +139,54 @@ class CudaPipeline:
                     self.slots.append(slot)
                     # Where one slot has no graph the others would fail alike, and say so again.
                     use_graph = slot.prepare(grey, use_graph)
+            if self._jpeg is not None:
+                self._closing.callback(self._jpeg.stop)
             engine.save_runtime_cache()
             undo.pop_all()
+
+    def _open_jpeg(self) -> JpegThreads | None:
+        """Return nvJPEG and its threads, None where the machine does without."""
+        try:
+            jpeg = JpegThreads(self._device, self.depth)
+        except CudaError as error:
+            if error.sticky:
+                raise
+            _LOG.info('JPEGs would be decoded on the CPU: %s', error)
+            return None
+        self._closing.callback(jpeg.close)
+        return jpeg
 
     def allocate(self, size: int) -> Memory:
         """Return page-locked memory, which any thread may free, after ``close`` too."""
         return PinnedBuffer(size, self._device)
 
-    def enqueue(self, slot: int, frame: Frame, thresholds: Thresholds) -> None:
-        """Copy the frame to the device and start the work on it."""
+    def enqueue(self, slot: int, frame: AnyFrame, thresholds: Thresholds) -> None:
+        """Copy the frame to the device and start the work on it; a JPEG's is started soon."""
         self._device.use()
-        self.slots[slot].enqueue(frame, thresholds)
+        if isinstance(frame, JpegFrame):
+            assert self._jpeg is not None, 'nobody gives a JPEG to who does not decode it'
+            self._jpeg.start(slot, self.slots[slot], frame, thresholds)
+        else:
+            self.slots[slot].enqueue(frame, thresholds)
 
     def done(self, slot: int) -> bool:
         """Tell without waiting whether the slot's boxes are there."""
+        if self._jpeg is not None:
+            if not self._jpeg.started(slot):
+                return False
+            if self._jpeg.failed(slot):
+                return True
         self._device.use()
         return self.slots[slot].finished.done()
 
     def collect(self, slot: int) -> Result:
-        """Wait for the slot's boxes."""
+        """Wait for the slot's boxes.
+
+        Raises:
+            ImageError: it was given a JPEG that neither nvJPEG nor the CPU decodes.
+        """
+        if self._jpeg is not None:
+            self._jpeg.wait(slot)
         self._device.use()
         return self.slots[slot].collect()
 

@@ -22,7 +22,10 @@ from trt_perception.gpu import Graph
 from trt_perception.gpu import PinnedBuffer
 from trt_perception.gpu import Stream
 from trt_perception.gpu import copy_async
+from trt_perception.gpu.nvjpeg import JpegDecoder
 from trt_perception.images.frame import Frame
+from trt_perception.images.jpeg import AnyFrame
+from trt_perception.images.jpeg import JpegFrame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.model_spec import ModelSpec
@@ -47,6 +50,7 @@ class CudaSlot:
     A frame whose memory is page-locked, with room for the header in front of the pixels, is
     uploaded from where it lies; any other is copied first. Kernels read the pixels where they come
     to lie. A frame is kept until its upload is done, so that nobody writes its memory meanwhile.
+    A JPEG is decoded to where its pixels would be uploaded.
 
     ``stage``, ``upload``, ``letterbox``, ``infer`` and ``decode`` are the steps of a frame; all
     but the first queue their work and return; ``enqueue`` does all of them.
@@ -95,9 +99,11 @@ class CudaSlot:
         # What the header says, with what it says it of, and the frame with the address and size
         # of what is uploaded of its memory.
         self._content: tuple[tuple[Any, ...], npt.NDArray[np.uint8]] | None = None
-        self._staged: tuple[Frame, int, int] | None = None
+        self._staged: tuple[AnyFrame, int, int] | None = None
         # Of frames that lie elsewhere, from the first such on.
         self._staging: PinnedBuffer | None = None
+        # Of JPEGs on an integrated GPU, likewise.
+        self._decoded: DeviceBuffer | None = None
         self._closing = ExitStack()
         with ExitStack() as undo:
             undo.enter_context(self._closing)
@@ -150,6 +156,36 @@ class CudaSlot:
         self.stage(frame, thresholds)
         self.upload()
         self._started.record(self.stream)
+        self._launch()
+
+    def enqueue_jpeg(self, frame: JpegFrame, thresholds: Thresholds, decoder: JpegDecoder) -> str:
+        """Upload the header, decode the pixels behind it and launch the graph.
+
+        Blocks for as long as nvJPEG does, about a millisecond.
+
+        Args:
+            frame: the file.
+            thresholds: of this frame.
+            decoder: nobody else's until the frame is collected.
+
+        Returns:
+            Empty, or why nvJPEG does not decode it: nothing is launched then.
+        """
+        place = self._stage_jpeg(frame, thresholds)
+        self.upload()
+        # On some GPUs nvJPEG writes before earlier work on the stream has ended.
+        self.stream.synchronize()
+        self._started.record(self.stream)
+        size_wh = frame.width, frame.height
+        reason = decoder.decode(frame.data, size_wh, place, frame.step, self.stream)
+        if reason:
+            # What it had begun ends, and a file that is bad is told from a GPU that is lost.
+            self.stream.raise_if_lost()
+        else:
+            self._launch()
+        return reason
+
+    def _launch(self) -> None:
         if self._graph is not None:
             self._graph.launch(self.stream)
         else:
@@ -185,6 +221,27 @@ class CudaSlot:
             pixels += memory.device_pointer - target.device_pointer
         self._kernels.header.write(target.array, self._header_content(frame, thresholds), pixels)
 
+    def _stage_jpeg(self, frame: JpegFrame, thresholds: Thresholds) -> int:
+        """Write the header where it is uploaded from; return the device address of the pixels."""
+        front, pixels = self._kernels.header.size, frame.height * frame.step
+        if self._mapped_header is not None:
+            if self._decoded is None or self._decoded.size < pixels:
+                larger = DeviceBuffer(pixels)
+                if self._decoded is not None:
+                    self._decoded.close()
+                self._decoded = larger
+            target, place = self._mapped_header, self._decoded.pointer
+            offset = place - target.device_pointer
+        else:
+            assert self._frame is not None
+            if front + pixels > self._frame.size:
+                self._grow(front + pixels)
+            target, place = self._staging_of(front), self._frame.pointer + front
+            offset = front
+        self._staged = frame, target.pointer, front
+        self._kernels.header.write(target.array, self._header_content(frame, thresholds), offset)
+        return place
+
     def upload(self) -> None:
         """Send header and pixels in one copy, from the start of their memory to the last pixel.
 
@@ -216,7 +273,7 @@ class CudaSlot:
     def close(self) -> None:
         """Free everything; the stream must belong to nobody else's work."""
         with self._closing, ExitStack() as own:
-            for each in (self._frame, self._staging, self._graph):
+            for each in (self._frame, self._staging, self._decoded, self._graph):
                 if each is not None:
                     own.callback(each.close)
             if self._staged is not None:
@@ -249,15 +306,20 @@ class CudaSlot:
         """Copy the pixels behind room for the header; return as ``_in_place``."""
         offset = self._kernels.header.size
         size = offset + frame.data.size
+        staging = self._staging_of(size)
+        np.copyto(staging.array[offset:size], frame.data)
+        return staging, offset
+
+    def _staging_of(self, size: int) -> PinnedBuffer:
+        """Return the slot's own page-locked memory, at least so large."""
         if self._staging is None or self._staging.size < size:
             larger = PinnedBuffer(size)
             if self._staging is not None:
                 self._staging.close()
             self._staging = larger
-        np.copyto(self._staging.array[offset:size], frame.data)
-        return self._staging, offset
+        return self._staging
 
-    def _header_content(self, frame: Frame, thresholds: Thresholds) -> npt.NDArray[np.uint8]:
+    def _header_content(self, frame: AnyFrame, thresholds: Thresholds) -> npt.NDArray[np.uint8]:
         """Return the frame's header; one camera's are all alike."""
         step, form = frame.step, frame.format
         looks = frame.width, frame.height, step, form, frame.big_endian, thresholds

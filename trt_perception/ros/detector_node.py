@@ -25,7 +25,8 @@ from trt_perception.detector import Detector
 from trt_perception.errors import CudaError
 from trt_perception.errors import InterruptionError
 from trt_perception.errors import TrtPerceptionError
-from trt_perception.images.frame import Frame
+from trt_perception.images.jpeg import AnyFrame
+from trt_perception.images.jpeg import PlainJpegs
 from trt_perception.interruption import interrupted
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.monitoring.file_watch import FileWatch
@@ -43,6 +44,8 @@ from trt_perception.ros.messages import frame_from_image
 from trt_perception.ros.outputs import DetectorOutputs
 from trt_perception.ros.parameters import NodeParameters
 from trt_perception.ros.timers import steady_timer
+from trt_perception.ros.transport_choice import TransportChoice
+from trt_perception.ros.transport_choice import choose_transport
 
 __all__ = ['EXIT_GPU_LOST', 'DetectorNode']
 
@@ -162,10 +165,14 @@ class DetectorNode(LifecycleNode):
         assert self._pipeline is not None
         assert self._buffers is not None
         self._forget_fault()
-        compressed = self.config.image_transport == 'compressed'
+        choice = choose_transport(
+            self, self.config.image_transport, decodes_jpeg=self._pipeline.decodes_jpeg
+        )
+        if choice.reason:
+            self.get_logger().info(f'image_transport auto: {choice.transport}, as {choice.reason}')
         self._detector = Detector(
             self._pipeline,
-            read=frame_from_compressed if compressed else frame_from_image,
+            read=self._reader(choice),
             publish=self._publish,
             refused=self._health.refused,
             faulted=self._on_fault,
@@ -173,7 +180,7 @@ class DetectorNode(LifecycleNode):
         )
         self._detector.start()
         self._input = ImageInput(
-            self, self.config, self._buffers, self._detector.submit, self._on_fault
+            self, self.config, choice, self._buffers, self._detector.submit, self._on_fault
         )
         self._health.watch(self._detector, self._input, self._frame_s)
         self.get_logger().info(
@@ -240,7 +247,16 @@ class DetectorNode(LifecycleNode):
 
     # The way of a frame: ImageInput → Detector.submit → worker → _publish.
 
-    def _publish(self, message: Any, frame: Frame, detections: Detections) -> None:
+    def _reader(self, choice: TransportChoice) -> Callable[[Any], AnyFrame]:
+        """Return what makes frames of messages, in the worker."""
+        assert self._pipeline is not None
+        if choice.transport == 'raw':
+            return frame_from_image
+        if self._pipeline.decodes_jpeg:
+            return functools.partial(frame_from_compressed, frame_of_picture=PlainJpegs())
+        return frame_from_compressed
+
+    def _publish(self, message: Any, frame: AnyFrame, detections: Detections) -> None:
         assert self._outputs is not None
         self._outputs.publish(message.header, frame, detections)
         self._health.published(message.header.stamp)

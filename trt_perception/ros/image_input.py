@@ -30,6 +30,8 @@ from trt_perception.ros.intake.subscriptions import ImageSubscription
 from trt_perception.ros.intake.subscriptions import IntakeSubscription
 from trt_perception.ros.intake.subscriptions import TypedSubscription
 from trt_perception.ros.log import log_text
+from trt_perception.ros.transport_choice import TransportChoice
+from trt_perception.ros.transport_choice import compressed_topic
 
 __all__ = ['ImageInput']
 
@@ -46,7 +48,8 @@ class ImageInput:
 
     Args:
         node: subscribes on it.
-        config: transport and QoS.
+        config: QoS.
+        choice: of the transport.
         buffers: memory for the messages; not closed here.
         receive: called with each message: an Arrived, in the intake's thread, or rclpy's object,
             in the executor's, where rclpy takes the images. Must not wait.
@@ -61,22 +64,23 @@ class ImageInput:
         self,
         node: LifecycleNode,
         config: DetectorConfig,
+        choice: TransportChoice,
         buffers: MessageBuffers,
         receive: Callable[[Any], None],
         faulted: Callable[[BaseException], None],
     ) -> None:
         self._node = node
         self._config = config
+        self._choice = choice
         self._buffers = buffers
         self._receive = receive
         self._faulted = faulted
         self._delivery = DeliveryCounter()
         self._typed = config.image_intake == 'rclpy'
         self._quiet_until_s = 0.0
-        compressed = config.image_transport == 'compressed'
+        compressed = choice.transport == 'compressed'
         self._kind: Any = CompressedImage if compressed else Image
-        # The remapping of `image` must hold for its compressed sibling, too.
-        self.topic = node.resolve_topic_name('image') + ('/compressed' if compressed else '')
+        self.topic = compressed_topic(node) if compressed else node.resolve_topic_name('image')
         asked = config.image_qos_reliability
         self.reliability = 'best_effort' if asked == 'best_effort' else 'reliable'
         # The middleware's word may come in the intake's thread, which must not end itself.
@@ -243,7 +247,18 @@ class ImageInput:
             if name != self.topic and self._node.count_publishers(name)
         }
         image = self._node.resolve_topic_name('image')
-        return images_elsewhere(topics, image, self._config.image_transport)
+        if self._choice.retry:
+            other = (
+                image if self._choice.transport == 'compressed' else compressed_topic(self._node)
+            )
+            kind = Image if other == image else CompressedImage
+            if topics.get(other) == _type_name(kind):
+                name = self._node.get_fully_qualified_name()
+                return (
+                    f'images are on {other}, which were not there when image_transport auto was '
+                    f'decided: ros2 lifecycle set {name} deactivate, then activate'
+                )
+        return images_elsewhere(topics, image, self._choice.transport)
 
 
 def _type_name(kind: Any) -> str:

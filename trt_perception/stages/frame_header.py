@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from trt_perception.config import Thresholds
 from trt_perception.images.frame import PIXEL_FORMATS
-from trt_perception.images.frame import Frame
+from trt_perception.images.jpeg import AnyFrame
 from trt_perception.images.letterbox import Letterbox
 
 __all__ = ['FORMAT_NUMBERS', 'FrameHeader']
@@ -49,7 +49,7 @@ class FrameHeader:
         self.size = -(-(_FIELDS.size + 4 * self.class_words) // _ALIGNMENT) * _ALIGNMENT
 
     def content(
-        self, frame: Frame, letterbox: Letterbox, thresholds: Thresholds
+        self, frame: AnyFrame, letterbox: Letterbox, thresholds: Thresholds
     ) -> npt.NDArray[np.uint8]:
         """Return all of a frame's header but where its pixels are: that of all frames like it.
 

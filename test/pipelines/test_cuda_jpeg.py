@@ -1,0 +1,249 @@
+"""JPEGs through the pipeline on the GPU: decoded in threads, and by the CPU where nvJPEG refuses.
+
+The GPU is the stand-in that does everything as late as CUDA may. nvJPEG's is one that writes the
+pixels at once, as some GPUs do, or as late as the others, with OpenCV's decoder.
+"""
+
+import ctypes
+import threading
+import time
+
+import cv2
+import jpeg_fuzz
+import numpy as np
+import pytest
+from fake_nvjpeg import ALLOCATOR_FAILURE
+from fake_nvjpeg import BAD_JPEG
+from fake_nvjpeg import EXECUTION_FAILED
+from fake_nvjpeg import FakeNvJpeg
+from host_kernels import needs_compiler
+from late_gpu import run
+from late_gpu import tensor_of
+
+from trt_perception.config import Thresholds
+from trt_perception.errors import CudaError
+from trt_perception.errors import ImageError
+from trt_perception.gpu import nvjpeg
+from trt_perception.images.compressed import check_picture
+from trt_perception.images.jpeg import JpegFrame
+from trt_perception.images.jpeg import plain_jpeg
+from trt_perception.pipelines import cuda_slot
+
+pytest_plugins = ['late_gpu_fixtures']
+pytestmark = [needs_compiler, pytest.mark.timeout(120)]
+
+
+class DecodingNvJpeg(FakeNvJpeg):
+    """Decodes; ``gpu`` is where memory and streams are, None while the pipeline is made."""
+
+    def __init__(self):
+        super().__init__()
+        self.gpu = None
+        self.late = False
+
+    def nvjpegDecode(self, handle, state, content, size, kind, image, stream):  # noqa: N802
+        status = super().nvjpegDecode(handle, state, content, size, kind, image, stream)
+        if status or self.gpu is None:
+            return status
+        assert not self.gpu._queued.get(stream), 'it may write before earlier work has ended'
+        bgr = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
+        place, pitch = image.channel[0], image.pitch[0]
+
+        def write():
+            for row, pixels in enumerate(bgr):
+                ctypes.memmove(place + row * pitch, pixels.tobytes(), pixels.nbytes)
+
+        if self.late:
+            self.gpu._queue(stream, write)
+        else:
+            write()
+        return status
+
+
+@pytest.fixture
+def library(monkeypatch):
+    fake = DecodingNvJpeg()
+    monkeypatch.setattr(nvjpeg, 'load_nvjpeg', lambda: (fake, (13, 3, 2)))
+    return fake
+
+
+@pytest.fixture
+def jpeg_pipeline(late_pipeline, library):
+    """Return a function that opens a pipeline for JPEGs: (the GPU, the pipeline)."""
+
+    def put(**options):
+        gpu, pipeline = late_pipeline(image_transport='compressed', **options)
+        assert pipeline.decodes_jpeg
+        library.decoded.clear()
+        library.gpu = gpu
+        gpu.uploads.clear()
+        return gpu, pipeline
+
+    return put
+
+
+def jpeg(seed, width=37, height=23, sampling='420'):
+    content = jpeg_fuzz.encoded(jpeg_fuzz.scene(width, height, seed), sampling)
+    frame = plain_jpeg(check_picture(np.frombuffer(content, np.uint8)))
+    assert isinstance(frame, JpegFrame)
+    return frame
+
+
+WAYS = [
+    (integrated, graph, late)
+    for integrated in (False, True)
+    for graph in (True, False)
+    for late in (False, True)
+]
+
+
+@pytest.mark.parametrize(('integrated', 'graph', 'late'), WAYS)
+def test_pixels_are_decoded_where_the_kernels_read_them(
+    jpeg_pipeline, library, integrated, graph, late
+):
+    library.late = late
+    gpu, pipeline = jpeg_pipeline(integrated=integrated, graph=graph)
+    for seed, size in enumerate([(37, 23), (64, 48), (9, 100), (37, 23)]):
+        frame = jpeg(seed, *size)
+        expected = tensor_of(frame.decode())
+        np.testing.assert_array_equal(run(gpu, pipeline, frame, seed % 2), expected)
+        # Nothing but the header was uploaded.
+        assert [size for _, size in gpu.uploads] == ([] if integrated else [pipeline.front])
+        gpu.uploads.clear()
+    assert len(library.decoded) == 4
+
+
+@pytest.mark.parametrize('integrated', [False, True])
+def test_pixels_and_jpegs_in_turn(jpeg_pipeline, integrated):
+    gpu, pipeline = jpeg_pipeline(integrated=integrated, depth=1)
+    for seed in range(6):
+        frame = jpeg(seed, 30 + seed, 20)
+        whole = frame.decode()
+        found = run(gpu, pipeline, frame if seed % 2 else whole)
+        np.testing.assert_array_equal(found, tensor_of(whole))
+
+
+@pytest.mark.parametrize('integrated', [False, True])
+def test_a_larger_jpeg_makes_room(jpeg_pipeline, integrated):
+    gpu, pipeline = jpeg_pipeline(integrated=integrated, depth=1)
+    captures = gpu.captures
+    for size in ((64, 48), (2100, 1400), (64, 48), (2100, 1500)):
+        frame = jpeg(1, *size)
+        np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(frame.decode()))
+    assert gpu.captures - captures == (0 if integrated else 2)
+
+
+@pytest.mark.parametrize('status', [BAD_JPEG, ALLOCATOR_FAILURE, EXECUTION_FAILED])
+def test_what_nvjpeg_refuses_the_cpu_decodes(jpeg_pipeline, library, status, caplog):
+    gpu, pipeline = jpeg_pipeline(depth=1)
+    library.status['nvjpegDecode'] = status
+    for seed in range(3):
+        frame = jpeg(seed)
+        np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(frame.decode()))
+    name = nvjpeg._STATUS[status]
+    said = [record.message for record in caplog.records]
+    assert said == [f'a JPEG that nvJPEG refuses is decoded on the CPU: {name}']
+    library.status.clear()
+    frame = jpeg(9)
+    np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(frame.decode()))
+
+
+def test_another_size_is_decoded_by_the_cpu_which_refuses_it(jpeg_pipeline, library):
+    gpu, pipeline = jpeg_pipeline(depth=1)
+    frame = jpeg(0)
+    lying = JpegFrame(frame.data, frame.width - 1, frame.height)
+    pipeline.enqueue(0, lying, Thresholds())
+    wait_until(lambda: pipeline.done(0))
+    with pytest.raises(ImageError) as error:
+        pipeline.collect(0)
+    assert error.value.reason == 'not_decodable'
+    # The slot is free.
+    np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(frame.decode()))
+
+
+def test_a_lost_gpu_comes_out_where_the_frame_is_collected(jpeg_pipeline, library, monkeypatch):
+    _, pipeline = jpeg_pipeline(depth=1)
+    library.status['nvjpegDecode'] = EXECUTION_FAILED
+    lost = CudaError('cudaStreamSynchronize failed', 'gone', status='gone', sticky=True)
+
+    def raise_if_lost(self):
+        raise lost
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cuda_slot.Stream, 'raise_if_lost', raise_if_lost)
+        pipeline.enqueue(0, jpeg(0), Thresholds())
+        wait_until(lambda: pipeline.done(0))
+        with pytest.raises(CudaError) as error:
+            pipeline.collect(0)
+    assert error.value is lost
+
+
+def wait_until(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_nobody_waits_for_a_decoder(jpeg_pipeline, library):
+    """Frames overlap: each slot has a decoder of its own, and enqueue and done return at once."""
+    gpu, pipeline = jpeg_pipeline(depth=3)
+    allowed, inside, threads = threading.Event(), threading.Semaphore(0), set()
+
+    def hold():
+        threads.add(threading.get_ident())
+        inside.release()
+        assert allowed.wait(30)
+
+    library.on_decode = hold
+    frames = [jpeg(seed) for seed in range(3)]
+    for slot, frame in enumerate(frames):
+        pipeline.enqueue(slot, frame, Thresholds())
+    for _ in range(3):
+        assert inside.acquire(timeout=30)
+    assert not any(pipeline.done(slot) for slot in range(3))
+    assert len(threads) == 3
+    assert threading.get_ident() not in threads
+    allowed.set()
+    for slot in (2, 0, 1):
+        pipeline.collect(slot)
+        found = gpu.input_of(pipeline.slots[slot])
+        np.testing.assert_array_equal(found, tensor_of(frames[slot].decode()))
+    assert len({state for *_, state in library.decoded}) == 3
+
+
+def test_closing_waits_for_the_threads(jpeg_pipeline, library):
+    """A fault may leave frames behind, which still use what would be freed."""
+    _, pipeline = jpeg_pipeline(depth=3)
+    began, ended = threading.Event(), []
+
+    def slow():
+        began.set()
+        time.sleep(0.2)
+        ended.append(set(library.live))
+
+    library.on_decode = slow
+    pipeline.enqueue(0, jpeg(0), Thresholds())
+    assert began.wait(30)
+    alive = set(library.live)
+    pipeline.close()
+    assert ended == [alive]
+    assert not library.live
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith('jpeg')]
+    pipeline.close()
+
+
+@pytest.mark.parametrize('name', ['nvjpegCreateEx', 'nvjpegJpegStateCreate', 'nvjpegDecode'])
+def test_a_machine_whose_nvjpeg_does_not_work_does_without(late_pipeline, library, name, caplog):
+    caplog.set_level('INFO', 'trt_perception')
+    library.status[name] = EXECUTION_FAILED
+    _, pipeline = late_pipeline(image_transport='auto')
+    assert not pipeline.decodes_jpeg
+    assert not library.live
+    assert any('JPEGs would be decoded on the CPU: nv' in r.message for r in caplog.records)
+
+
+def test_raw_images_need_no_nvjpeg(late_pipeline, library):
+    _, pipeline = late_pipeline()
+    assert not pipeline.decodes_jpeg
+    assert library.flags is None

@@ -1,0 +1,50 @@
+"""JPEG on the GPU: whether this machine has it."""
+
+from __future__ import annotations
+
+import functools
+
+import cv2
+import numpy as np
+
+from trt_perception.errors import CudaError
+from trt_perception.gpu import DeviceBuffer
+from trt_perception.gpu import Stream
+from trt_perception.gpu.nvjpeg import NvJpeg
+from trt_perception.images.compressed import check_picture
+from trt_perception.images.jpeg import JpegFrame
+from trt_perception.images.jpeg import plain_jpeg
+
+__all__ = ['open_nvjpeg']
+
+
+def open_nvjpeg() -> NvJpeg:
+    """Return nvJPEG, which has decoded a small file on the current device.
+
+    Raises:
+        CudaError: it is not installed, or does not work here; the message says why.
+    """
+    nvjpeg = NvJpeg()
+    try:
+        frame = _small_jpeg()
+        size = frame.height * frame.step
+        with nvjpeg.decoder() as decoder, DeviceBuffer(size) as pixels, Stream() as stream:
+            reason = decoder.decode(
+                frame.data, (frame.width, frame.height), pixels.pointer, frame.step, stream
+            )
+            stream.synchronize()
+        if reason:
+            version = '.'.join(map(str, nvjpeg.version))
+            raise CudaError(f'nvJPEG {version}', f'cannot decode a small file here: {reason}')
+    except BaseException:
+        nvjpeg.close()
+        raise
+    return nvjpeg
+
+
+@functools.cache
+def _small_jpeg() -> JpegFrame:
+    _, content = cv2.imencode('.jpg', np.full((48, 64, 3), 114, np.uint8))
+    frame = plain_jpeg(check_picture(content.reshape(-1)))
+    assert isinstance(frame, JpegFrame), frame
+    return frame
