@@ -109,6 +109,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if 'PYTEST_XDIST_WORKER' in os.environ or not os.environ.get('ROS_DOMAIN_ID'):
     os.environ['ROS_DOMAIN_ID'] = free_domain()
     os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'LOCALHOST'
+# Before anybody imports NumPy: its threads would take turns with those of the other processes.
+os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
 
 
 def pytest_configure(config):

@@ -1,6 +1,7 @@
 """The detector under schedules that nobody chose: a model of its rules, and threads at random."""
 
 import random
+import sys
 import threading
 import time
 
@@ -231,6 +232,16 @@ def random_run(seed, fault):
     return run, sampler, number
 
 
+@pytest.fixture
+def _threads_take_turns():
+    """Let threads that compute give way after 0.1 ms, not 5: more schedules in less time."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures('_threads_take_turns')
 @pytest.mark.parametrize('fault', [False, True])
 def test_threads_at_random_while_somebody_samples(fault):
     replaced = 0

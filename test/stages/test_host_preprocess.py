@@ -67,7 +67,7 @@ def test_the_oracle_itself_agrees_with_the_onnx_operator():
         assert np.abs(result[0].transpose(1, 2, 0) - resized(levels, target)).max() < 0.02
 
 
-PLAIN = {'input_size': (640, 640)}
+PLAIN = {'input_size': (320, 320)}
 # Preprocessing, as the manifest would say it; each with frames of several encodings.
 PREPROCESSINGS = {
     'plain': PLAIN,
@@ -112,7 +112,7 @@ def test_every_preprocessing(facts):
         ('bgr8', (300, 200)),
         ('rgb8', (200, 300)),
         ('mono8', (61, 47)),
-        ('rgba8', (640, 640)),
+        ('rgba8', (320, 320)),
         ('bayer_grbg8', (101, 75)),
         ('nv12', (128, 72)),
     ]:

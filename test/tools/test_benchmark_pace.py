@@ -4,6 +4,7 @@ import contextlib
 import json
 import signal
 import subprocess
+import sys
 
 import cv2
 import numpy as np
@@ -167,6 +168,16 @@ def benchmark(*arguments):
     return [executable('benchmark_engine'), *map(str, arguments), '--size', '64x48']
 
 
+# benchmark_engine, which says every 0.1 s how far it has come: nobody waits 10 s for its word.
+TALKATIVE = """
+import sys
+from trt_perception.benchmarking import pace
+from trt_perception.tools.benchmark_engine import main
+pace._LINE_S = 0.1
+sys.exit(main())
+"""
+
+
 @pytest.mark.parametrize(
     ('step', 'pipelines'), [('[1/4] small.onnx: steps', 0), ('[2/4] small.onnx: depth 1', 1)]
 )
@@ -175,10 +186,10 @@ def test_ctrl_c_keeps_what_was_measured(model, tmp_path, step, pipelines):
     outputs = '--json', saved, '--plot', plot
     # The first measurement ends by its seconds; nobody waits for the second.
     seconds = 600 if not pipelines else 2
-    program = Program(
-        benchmark(model, model, *outputs, '--frames', 10**9, '--warmup', 0, '--seconds', seconds),
-        UNMEASURED,
+    arguments = benchmark(
+        model, model, *outputs, '--frames', 10**9, '--warmup', 0, '--seconds', seconds
     )
+    program = Program([sys.executable, '-c', TALKATIVE, *arguments[1:]], UNMEASURED)
     program.wait_for_output(step)
     # Not before there is something: opening the model is no measurement.
     program.wait_for_output('step by step' if not pipelines else 'depth 1')
