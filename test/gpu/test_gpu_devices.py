@@ -14,6 +14,7 @@ import fake_cuda
 import numpy as np
 import pytest
 from cuda_recorder import RELEASED_BY
+from fake_tensorrt import MODEL
 from fake_tensorrt import PLAN
 from fake_tensorrt import FakeTensorRt
 from gpu_support import why_no_gpu
@@ -97,11 +98,7 @@ def config(gpus, device):
         engine_path=str(gpus.engine),
         device_id=device,
         pipeline_depth=2,
-        model_resize='letterbox',
-        model_color_order='rgb',
-        model_scale=1 / 255,
-        model_decoder='dense',
-        model_class_names=('red', 'green', 'blue'),
+        **MODEL,
     )
 
 

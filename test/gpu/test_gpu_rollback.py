@@ -19,6 +19,7 @@ from cuda_recorder import RELEASED_BY
 from cuda_recorder import Recorder
 from fake_nvjpeg import FakeNvJpeg
 from fake_tensorrt import INPUT
+from fake_tensorrt import MODEL
 from fake_tensorrt import OUTPUT
 from fake_tensorrt import PLAN
 from fake_tensorrt import REASON
@@ -61,11 +62,7 @@ def config(tmp_path):
     return DetectorConfig(
         engine_path=str(tmp_path / 'tiny.engine'),
         pipeline_depth=DEPTH,
-        model_resize='letterbox',
-        model_color_order='rgb',
-        model_scale=1 / 255,
-        model_decoder='dense',
-        model_class_names=('red', 'green', 'blue'),
+        **MODEL,
     )
 
 

@@ -13,6 +13,7 @@ import sys
 import fake_cuda
 import pytest
 from cuda_recorder import Recorder
+from fake_tensorrt import MODEL
 from fake_tensorrt import PLAN
 from fake_tensorrt import REASON
 from fake_tensorrt import FakeTensorRt
@@ -63,11 +64,7 @@ def machine(monkeypatch, tmp_path):
             engine_path=str(path),
             pipeline_depth=DEPTH,
             model_input_size=size,
-            model_resize='letterbox',
-            model_color_order='rgb',
-            model_scale=1 / 255,
-            model_decoder='dense',
-            model_class_names=('red', 'green', 'blue'),
+            **MODEL,
         )
         open_pipeline(config).close()
         return recorder

@@ -11,6 +11,14 @@ from types import SimpleNamespace
 
 INPUT = ('images', (1, 3, 48, 64), 'FLOAT')
 OUTPUT = ('output', (1, 7, 4), 'FLOAT')
+#: What a node must be told to run it, as parameters.
+MODEL = {
+    'model_resize': 'letterbox',
+    'model_color_order': 'rgb',
+    'model_scale': 1 / 255,
+    'model_decoder': 'dense',
+    'model_class_names': ('red', 'green', 'blue'),
+}
 REFUSALS = {
     'deserialize_cuda_engine': None,
     'create_execution_context': None,

@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+from fake_tensorrt import MODEL
 from fake_tensorrt import PLAN
 from fake_tensorrt import FakeTensorRt
 from host_kernels import HostLetterbox
@@ -35,12 +36,7 @@ def late_pipeline(letterbox, monkeypatch, tmp_path):
             engine_path=str(path),
             pipeline_depth=depth,
             use_cuda_graph=graph,
-            model_resize='letterbox',
-            model_color_order='rgb',
-            model_scale=1 / 255,
-            model_decoder='dense',
-            model_class_names=('red', 'green', 'blue'),
-            **parameters,
+            **{**MODEL, **parameters},
         )
         opened.append((gpu, open_pipeline(config)))
         gpu.uploads.clear()
