@@ -1,5 +1,6 @@
 """Starting with wrong parameters: one sentence each, exit code 2; and with unusual right ones."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -9,13 +10,15 @@ from ament_index_python.packages import get_package_share_directory
 from programs import DEADLINE_S
 from programs import executable
 
+from trt_perception.ros.doctor_parameters import read_parameters
+
 pytest_plugins = ['graph_fixtures']
 
 
-def start(*arguments):
+def start(*arguments, program='detector_node', before=()):
     """Start a node that should end by itself; return its exit code and what it printed."""
     ended = subprocess.run(
-        [executable('detector_node'), '--ros-args', *arguments],
+        [executable(program), *before, '--ros-args', *arguments],
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
@@ -132,6 +135,72 @@ def test_wrong_ros_argument():
     code, output = start('-p', 'no assignment')
     assert code == 2, output
     assert errors(output)
+    assert 'Traceback' not in output
+
+
+@pytest.mark.parametrize('program', ['detector_node', 'replay_images'])
+def test_a_pipe_is_no_parameter_file(program, tmp_path):
+    """ROS reads it several times: the second time would be waited for, whatever signal comes."""
+    os.mkfifo(tmp_path / 'pipe')
+    arguments = ('--params-file', str(tmp_path / 'pipe'))
+    source = () if program == 'detector_node' else (str(tmp_path),)
+    code, output = start(*arguments, program=program, before=source)
+    assert code == 2, output
+    [error] = errors(output)
+    assert error.startswith(f'error: --params-file {tmp_path}/pipe: expected a file (got a pipe')
+    report = read_parameters('/detector', [*arguments])
+    assert report['mistakes'] == [error.removeprefix('error: ')]
+
+
+def test_a_pipe_of_the_shells_is_none():
+    command = f'{executable("detector_node")} --ros-args --params-file <(echo "/**:")'
+    ended = subprocess.run(
+        ['bash', '-c', command], capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    assert ended.returncode == 2
+    [error] = errors(ended.stderr)
+    assert 'expected a file (got a pipe' in error
+
+
+@pytest.mark.parametrize(
+    'arguments',
+    [
+        ('-r', f'__node:={"a" * 300}'),
+        ('-r', f'detector:__name:={"a" * 230}'),
+        ('--remap', f'__ns:=/{"a" * 150}', '-r', f'__node:={"a" * 90}'),
+    ],
+    ids=['node', 'one node', 'namespace'],
+)
+def test_names_that_are_too_long(arguments):
+    code, output = start(*arguments)
+    assert code == 2, output
+    [error] = errors(output)
+    assert 'expected at most 200, because its services have longer names' in error
+    assert 'Traceback' not in output
+
+
+def test_the_longest_names_there_may_be():
+    names = ('-r', f'__ns:=/{"b" * 99}', '-r', f'__node:={"a" * 100}')
+    code, output = start(*names, '-p', 'cpu_threads:=-1')
+    assert code == 2, output
+    [error] = errors(output)  # the node was made
+    assert 'cpu_threads' in error
+
+
+@pytest.mark.parametrize(
+    ('remap', 'both'),
+    [
+        ('detections:=image', 'image and detections'),
+        ('image:=label_info', 'image and label_info'),
+        ('debug_image:=/diagnostics', 'debug_image and /diagnostics'),
+        ('image:=/parameter_events', '/parameter_events and image'),
+    ],
+)
+def test_two_topics_of_one_name(remap, both):
+    code, output = start('-r', remap)
+    assert code == 2, output
+    [error] = errors(output)
+    assert f'stands for both {both}; give each a name of its own' in error
     assert 'Traceback' not in output
 
 

@@ -42,6 +42,7 @@ from trt_perception.ros.log import log_text
 from trt_perception.ros.messages import frame_from_compressed
 from trt_perception.ros.messages import frame_from_image
 from trt_perception.ros.outputs import DetectorOutputs
+from trt_perception.ros.outputs import check_topics
 from trt_perception.ros.parameters import NodeParameters
 from trt_perception.ros.timers import steady_timer
 from trt_perception.ros.transport_choice import TransportChoice
@@ -85,7 +86,8 @@ class DetectorNode(LifecycleNode):
         options: for LifecycleNode.
 
     Raises:
-        ConfigError: a parameter given at the start is unknown or has a value that cannot work.
+        ConfigError: a parameter given at the start is unknown or has a value that cannot work, or
+            two topics have one name.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class DetectorNode(LifecycleNode):
         **options: Any,
     ) -> None:
         super().__init__('detector', **options)
+        check_topics(self)
         self._log = NodeLog(self.get_logger())
         self._open_pipeline = open_pipeline
         # Made by configure, freed by _release.

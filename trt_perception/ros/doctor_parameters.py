@@ -19,6 +19,7 @@ from trt_perception.config import DetectorConfig
 from trt_perception.errors import ValuesError
 from trt_perception.parameter_sections import unused_parameters
 from trt_perception.ros.parameters import NodeParameters
+from trt_perception.ros.process import check_ros_arguments
 
 __all__ = ['main', 'read_parameters']
 
@@ -36,6 +37,7 @@ def read_parameters(name: str, arguments: list[str]) -> dict[str, Any]:
     """
     context = rclpy.Context()
     try:
+        check_ros_arguments(arguments)
         rclpy.init(args=['doctor', '--ros-args', *arguments], context=context)
         namespace, _, node_name = name.rpartition('/')
         node = Node(

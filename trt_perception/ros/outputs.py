@@ -8,6 +8,7 @@ from typing import Final
 
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleNode
+from rclpy.node import Node
 from rclpy.qos import QoSDurabilityPolicy
 from rclpy.qos import QoSProfile
 from rclpy.timer import Timer
@@ -17,6 +18,7 @@ from vision_msgs.msg import LabelInfo
 
 from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
+from trt_perception.errors import ConfigError
 from trt_perception.images.jpeg import AnyFrame
 from trt_perception.ros.debug_image import NO_EVENTS
 from trt_perception.ros.debug_image import DebugImage
@@ -26,9 +28,28 @@ from trt_perception.ros.serialize import DetectionsSerializer
 from trt_perception.ros.serialize import LabelInfoSerializer
 from trt_perception.ros.timers import steady_timer
 
-__all__ = ['DetectorOutputs']
+__all__ = ['DetectorOutputs', 'check_topics']
 
 _AGAIN_S: Final = 0.05
+
+
+def check_topics(node: Node) -> None:
+    """Look whether each topic has a name of its own; the middleware's words for it say nothing.
+
+    Raises:
+        ConfigError: two have one.
+    """
+    own = ['image', 'detections', 'label_info', 'debug_image', '/diagnostics']
+    named = {node.resolve_topic_name(name): name for name in ('/parameter_events', '/rosout')}
+    for name in own:
+        full = node.resolve_topic_name(name)
+        if full in named:
+            raise ConfigError(
+                f'topic {full}',
+                f'stands for both {named[full]} and {name}',
+                fix='give each a name of its own (-r, --remap)',
+            )
+        named[full] = name
 
 
 class DetectorOutputs:

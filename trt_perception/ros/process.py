@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
+import re
 import signal
+import stat
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import TypeVar
 
 import rclpy
@@ -28,10 +32,13 @@ from trt_perception.plain_text import plain
 from trt_perception.ros.executor import GuardedExecutor
 from trt_perception.ros.log import log_text
 
-__all__ = ['own_arguments', 'run_node']
+__all__ = ['check_ros_arguments', 'own_arguments', 'run_node']
 
 NodeType = TypeVar('NodeType', bound=Node)
 _PIPE_BYTES = 65536
+_NAMING = re.compile('([^:]*:)?__(node|name|ns):=')
+# ROS 2 takes topics and services of up to 247, of which /set_parameters_atomically is the end.
+_LONGEST_NAMES = 200
 
 
 def run_node(
@@ -86,10 +93,32 @@ def run_node(
 def own_arguments(parser: argparse.ArgumentParser, command_line: list[str]) -> argparse.Namespace:
     """Parse what is not ROS's of a command line, which begins with the program's name."""
     try:
+        check_ros_arguments(command_line)
         own = remove_ros_args(command_line)[1:]
     except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
         sys.exit(_wrong_usage(error))
     return parser.parse_args(own)
+
+
+def check_ros_arguments(arguments: Sequence[str]) -> None:
+    """Refuse what rcl would wait for, or fail on with a traceback, once it makes the node.
+
+    Raises:
+        ConfigError: a parameter file is a pipe, or name and namespace are too long.
+    """
+    for option, path in itertools.pairwise(arguments):
+        if option == '--params-file':
+            with contextlib.suppress(OSError, ValueError):  # rcl says what is wrong with it
+                if stat.S_ISFIFO(os.stat(path).st_mode):
+                    found = 'a pipe, and ROS reads it several times'
+                    raise ConfigError(f'--params-file {path}', found, expected='a file')
+    names = [word.partition(':=')[2] for word in arguments if _NAMING.match(word)]
+    if (length := sum(map(len, names))) > _LONGEST_NAMES:
+        raise ConfigError(
+            'namespace and name of the node',
+            f'{length} characters',
+            expected=f'at most {_LONGEST_NAMES}, because its services have longer names',
+        )
 
 
 def _wrong_usage(error: Exception) -> int:
