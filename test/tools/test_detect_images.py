@@ -53,6 +53,22 @@ def test_a_folder(tiny, pictures, tmp_path, capfd):
     assert (cv2.imread(str(pictures / 'a.png')) == picture(COLORS['a.png'])).all()
 
 
+def test_folders_that_are_left_out_are_named(tiny, pictures, tmp_path, capsys):
+    for name in ('night', 'empty', '.thumbnails'):
+        (pictures / name).mkdir()
+    for name in ('night', '.thumbnails'):
+        cv2.imwrite(str(pictures / name / 'd.PNG'), picture((0, 0, 255)))
+    arguments = ('--engine', tiny, '--no-pictures', '--output')
+    assert run(*arguments, tmp_path / '1', '--source', pictures) == 0
+    assert set(detections(tmp_path / '1')) == set(COLORS)
+    error = capsys.readouterr().err
+    said = f"{pictures}: read without the folders in it: night; '{pictures}/**' is all of them\n"
+    assert error == f'detect_images: {said}'
+    assert run(*arguments, tmp_path / '2', '--source', f'{pictures}/**') == 0
+    assert set(detections(tmp_path / '2')) == {*COLORS, 'night/d.PNG'}
+    assert capsys.readouterr().err == ''
+
+
 def test_a_tilde_is_the_home_folder(tiny, pictures, tmp_path, monkeypatch):
     monkeypatch.setenv('HOME', str(tmp_path))
     assert run('--engine', tiny, '--source', pictures, '--output', '~/found') == 0

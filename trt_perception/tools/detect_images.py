@@ -38,6 +38,7 @@ from trt_perception.option_parser import OptionParser
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.ready import warm_up
+from trt_perception.plain_text import listed
 from trt_perception.plain_text import plain
 from trt_perception.tools.arguments import check_output_folder
 from trt_perception.tools.arguments import user_path
@@ -49,11 +50,13 @@ from trt_perception.tools.detection_sources import RESULTS
 from trt_perception.tools.detection_sources import SUMMARY
 from trt_perception.tools.detection_sources import Plan
 from trt_perception.tools.detection_sources import Video
+from trt_perception.tools.detection_sources import folders_left_out
 from trt_perception.tools.detection_sources import make_plan
 from trt_perception.tools.model_arguments import add_model_arguments
 from trt_perception.tools.model_arguments import detector_config
 from trt_perception.tools.running import Saver
 from trt_perception.tools.running import run_tool
+from trt_perception.tools.running import say
 
 __all__ = ['main']
 
@@ -68,7 +71,7 @@ Writes into the output folder: each image with its boxes, under its own name; ea
 detections.json, COCO's form with images and categories, which evaluate_engine can read as
 annotations (a video's frames are called drive.mp4#000012); results.json, the same detections in
 COCO's results format; summary.json.
-A folder is read without those below it; a pattern with ** reaches them.
+A folder is read without those in it; a pattern with ** reaches them: '~/pictures/**'.
 An image that cannot be read is left out and named; the exit code is 1 then.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
@@ -159,6 +162,11 @@ def _prepare(options: argparse.Namespace) -> tuple[ModelFile, DetectorConfig, Pl
         draw=not options.no_pictures,
         overwrite=options.overwrite,
     )
+    for source in options.source:
+        with contextlib.suppress(OSError):
+            if left_out := folders_left_out(source):
+                found = f'{source}: read without the folders in it: {listed(left_out)}'
+                say('detect_images', f"{found}; '{source.rstrip('/')}/**' is all of them")
     return model, config, plan
 
 
