@@ -80,18 +80,18 @@ def run_client(options):
     """Take detections for some seconds; print latencies, rate and the node's CPU time."""
     rclpy.init()
     node = Node('client')
-    latencies, stamps = [], []
+    latencies = []
 
     def receive(message):
-        stamp = message.header.stamp
-        latencies.append(time.time() - stamp.sec - stamp.nanosec * 1e-9)
-        stamps.append(len(message.detections))
+        now_s = time.time()
+        seconds, nanoseconds = struct.unpack('=iI', message[STAMP_AT])
+        latencies.append(now_s - seconds - nanoseconds * 1e-9)
 
-    node.create_subscription(Detection2DArray, 'detections', receive, 10)
+    # As bytes: rclpy takes 20 ms to make objects of 300 boxes.
+    node.create_subscription(Detection2DArray, 'detections', receive, 10, raw=True)
     while len(latencies) < WARM_UP:
         rclpy.spin_once(node)
     latencies.clear()
-    stamps.clear()
     cpu_s, begun = cpu_seconds(options.node), time.monotonic()
     while time.monotonic() < begun + options.seconds:
         rclpy.spin_once(node, timeout_sec=0.05)
@@ -102,7 +102,6 @@ def run_client(options):
         'p50_ms': p50,
         'p99_ms': p99,
         'cpu_ms': 1e3 * cpu_s / len(latencies),
-        'boxes': statistics.mean(stamps),
     }
     print(json.dumps(result), flush=True)
 
@@ -144,7 +143,7 @@ def compare(options):
     """Alternate raw and JPEG, and print the medians."""
     environment = launch_environment()
     results = {kind: [] for kind in options.image}
-    print(f'{"":8}{"frames/s":>10}{"p50 ms":>9}{"p99 ms":>9}{"CPU ms":>9}{"boxes":>7}')
+    print(f'{"":8}{"frames/s":>10}{"p50 ms":>9}{"p99 ms":>9}{"CPU ms":>9}')
     for _ in range(options.rounds):
         for kind, rows in results.items():
             rows.append(run_round(options, kind, environment))
@@ -193,7 +192,7 @@ def run_round(options, kind, environment):
 def print_row(kind, row):
     print(
         f'{kind:8}{row["rate_hz"]:>10.1f}{row["p50_ms"]:>9.2f}{row["p99_ms"]:>9.2f}'
-        f'{row["cpu_ms"]:>9.2f}{row["boxes"]:>7.0f}'
+        f'{row["cpu_ms"]:>9.2f}'
     )
 
 
