@@ -47,6 +47,9 @@ setup(
         'modelopt': ['nvidia-modelopt[onnx]'],
         'cu12': ['cuda-bindings>=12.9,<13', 'nvidia-cuda-nvrtc-cu12'],
         'cu13': ['cuda-bindings>=13.0.3,<14', 'nvidia-cuda-nvrtc'],
+        # JPEG on the GPU; a later release may have other layouts. For CUDA 12 there is
+        # nvidia-nvjpeg-cu12, and JetPack has its own.
+        'jpeg': ['nvidia-nvjpeg>=13.0,<14'],
     },
     zip_safe=True,
     author='trt_perception authors',

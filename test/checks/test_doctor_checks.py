@@ -5,7 +5,10 @@ import os
 import types
 from unittest import mock
 
+import fake_cuda
 import pytest
+from fake_nvjpeg import BAD_JPEG
+from fake_nvjpeg import FakeNvJpeg
 from support_models import write_model
 
 from trt_perception.checks import software
@@ -16,6 +19,8 @@ from trt_perception.checks.software import Module
 from trt_perception.errors import CudaError
 from trt_perception.errors import EngineError
 from trt_perception.errors import MissingModelInfoError
+from trt_perception.gpu import bindings
+from trt_perception.gpu import nvjpeg
 
 
 def by_name(findings):
@@ -77,13 +82,14 @@ def test_modules_are_imported_for_real(tmp_path, monkeypatch):
 # The GPU.
 
 
-def gpu(*, engine=True, modules=None, **errors):
+def gpu(*, engine=True, modules=None, jpeg=None, **errors):
     """Check a GPU that is good but for the functions of checks.trial that raise."""
     card = types.SimpleNamespace(name='Card', compute_capability=(8, 7))
     works = {
         'cuda_versions': {'driver': '13.0', 'runtime': '12.9'},
         'open_device': card,
         'check_kernels': None,
+        'check_jpeg': '13.3.2' if jpeg is None else jpeg,
     }
     found = []
     with contextlib.ExitStack() as stack:
@@ -123,6 +129,40 @@ def test_what_cuda_lacks(engine, level, step, name, later):
     assert findings[name].fix.startswith('install it')
     assert later not in findings
     assert 'tensorrt' in findings  # is looked for all the same
+
+
+def test_jpeg_on_the_gpu_is_optional():
+    findings, _ = gpu()
+    assert findings['nvJPEG'].found == '13.3.2, decodes JPEG'
+    findings, _ = gpu(jpeg='')
+    assert findings['nvJPEG'].level == 'green'
+    assert findings['nvJPEG'].found.startswith('not installed; compressed images are decoded on')
+    assert 'pip install nvidia-nvjpeg' in findings['nvJPEG'].found
+    broken = CudaError('nvjpegCreateEx failed', 'NVJPEG_STATUS_ARCH_MISMATCH')
+    findings, _ = gpu(check_jpeg=broken)
+    assert findings['nvJPEG'].level == 'yellow'
+    assert 'ARCH_MISMATCH; compressed images' in findings['nvJPEG'].found
+    assert findings['nvJPEG'].fix.startswith('install nvJPEG')
+    assert findings['tensorrt'].level == 'green'
+
+
+def test_a_small_jpeg_is_decoded_for_real(monkeypatch):
+    library = FakeNvJpeg()
+    load = mock.Mock(return_value=(library, (13, 3, 2)))
+    monkeypatch.setattr(nvjpeg, 'load_nvjpeg', load)
+    modules = fake_cuda.bindings()
+    monkeypatch.setattr(bindings, 'load_bindings', lambda: modules)
+    assert trial.check_jpeg() == '13.3.2'
+    assert len(library.decoded) == 1
+    assert not library.live
+    library.status['nvjpegDecode'] = BAD_JPEG
+    with pytest.raises(
+        CudaError, match=r'nvJPEG 13\.3\.2: cannot decode a small file here: NVJPEG'
+    ):
+        trial.check_jpeg()
+    assert not library.live
+    load.side_effect = CudaError('nvJPEG', 'not installed')
+    assert trial.check_jpeg() == ''
 
 
 def test_tensorrt():

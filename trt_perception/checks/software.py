@@ -47,6 +47,10 @@ _NUMPY_FIX: Final = (
 )
 _AREA: Final = 'Python and packages'
 _GPU_AREA: Final = 'GPU'
+_JPEG_ON_CPU: Final = (
+    'compressed images are decoded on the CPU, until you run python3 -m pip install nvidia-nvjpeg '
+    '(CUDA 12: nvidia-nvjpeg-cu12)'
+)
 _WITHOUT: Final = 'without it ONNX models run, on the CPU'
 
 
@@ -173,7 +177,7 @@ def check_gpu(
     device_id: int,
     found: list[InstalledGpu],
 ) -> Iterator[Finding]:
-    """Check driver, CUDA, NVRTC and TensorRT.
+    """Check driver, CUDA, NVRTC, nvJPEG and TensorRT.
 
     Args:
         modules: as import_modules returns them.
@@ -197,10 +201,23 @@ def check_gpu(
         step = 'NVRTC'
         trial.check_kernels(gpu.compute_capability)
         yield Finding(_GPU_AREA, step, 'green', 'compiles for this GPU')
+        yield _nvjpeg()
     except CudaError as error:  # what follows would fail for the same reason
         fix = error.fix or 'install or repair the NVIDIA driver: nvidia-smi must work'
         yield Finding(_GPU_AREA, step, bad, error.statement, f'{fix} ({_WITHOUT})')
     yield from _tensorrt(modules, bad)
+
+
+def _nvjpeg() -> Finding:
+    """Return whether compressed images can be decoded on the GPU, which is optional."""
+    try:
+        version = trial.check_jpeg()
+    except CudaError as error:
+        fix = error.fix or 'install nvJPEG of the CUDA release that the driver supports'
+        found = f'{error.statement}; compressed images are decoded on the CPU'
+        return Finding(_GPU_AREA, 'nvJPEG', 'yellow', found, fix)
+    found = f'{version}, decodes JPEG' if version else f'not installed; {_JPEG_ON_CPU}'
+    return Finding(_GPU_AREA, 'nvJPEG', 'green', found)
 
 
 def _tensorrt(modules: Mapping[str, Module], bad: Level) -> Iterator[Finding]:

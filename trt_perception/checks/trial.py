@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ['check_kernels', 'cuda_versions', 'open_device', 'run_once']
+__all__ = ['check_jpeg', 'check_kernels', 'cuda_versions', 'open_device', 'run_once']
 
 # All imports are late: NumPy, which everything below needs, may be what is broken.
 
@@ -41,6 +41,24 @@ def check_kernels(compute_capability: tuple[int, int]) -> None:
     from trt_perception import gpu
 
     gpu.compile_kernels('extern "C" __global__ void nothing() {}', compute_capability)
+
+
+def check_jpeg() -> str:
+    """Decode a small JPEG by nvJPEG; return its version, empty where it is not installed.
+
+    Raises:
+        CudaError: it is installed, and does not work with the current device.
+    """
+    from trt_perception.errors import CudaError
+    from trt_perception.gpu.nvjpeg import load_nvjpeg
+    from trt_perception.stages.jpeg import open_nvjpeg
+
+    try:
+        load_nvjpeg()
+    except CudaError:
+        return ''
+    with open_nvjpeg() as nvjpeg:
+        return '.'.join(map(str, nvjpeg.version))
 
 
 def run_once(values: Mapping[str, Any]) -> str:

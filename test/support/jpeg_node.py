@@ -1,0 +1,36 @@
+"""A detector_node whose pipeline takes JPEGs as one on the GPU does, and lets the CPU decode."""
+
+import sys
+
+from trt_perception.images.jpeg import JpegFrame
+from trt_perception.model.model_file import read_model_file
+from trt_perception.pipelines.host import HostPipeline
+from trt_perception.ros.detector_node import DetectorNode
+from trt_perception.ros.process import run_node
+
+
+class JpegPipeline(HostPipeline):
+    """Decodes when it collects, as late as it may be known that a file is damaged."""
+
+    decodes_jpeg = True
+
+    def __init__(self, config):
+        super().__init__(read_model_file(config.engine_path), config)
+        self._kept = None
+
+    def enqueue(self, slot, frame, thresholds):
+        self._kept = frame, thresholds
+
+    def collect(self, slot):
+        (frame, thresholds), self._kept = self._kept, None
+        if isinstance(frame, JpegFrame):
+            print('jpeg taken', flush=True)
+            frame = frame.decode()
+        super().enqueue(slot, frame, thresholds)
+        return super().collect(slot)
+
+
+if __name__ == '__main__':
+    sys.exit(
+        run_node(lambda: DetectorNode(open_pipeline=JpegPipeline), DetectorNode.close, sys.argv)
+    )
