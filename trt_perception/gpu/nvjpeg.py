@@ -19,10 +19,10 @@ from trt_perception.errors import CudaError
 from trt_perception.gpu.bindings import Owner
 from trt_perception.gpu.streams import Stream
 
-__all__ = ['NVJPEG_MISSING', 'JpegDecoder', 'NvJpeg']
+__all__ = ['JpegDecoder', 'NvJpeg', 'load_nvjpeg']
 
-#: What to do where the library is missing.
-NVJPEG_MISSING: Final = (
+# What to do where the library is missing.
+_MISSING: Final = (
     'python3 -m pip install nvidia-nvjpeg (CUDA 12: nvidia-nvjpeg-cu12), or on a Jetson '
     'sudo apt install libnvjpeg-13-2, or your version'
 )
@@ -207,7 +207,7 @@ def load_nvjpeg() -> tuple[Any, tuple[int, ...]]:
         faults.append(f'{path}: version {".".join(map(str, version))} is too old')
     # What dlopen says of a bare name is that there is none; of a path, why it cannot be loaded.
     found = next((fault for fault in faults if fault.startswith('/')), '')
-    raise CudaError('nvJPEG', found or 'libnvjpeg is not installed', fix=NVJPEG_MISSING)
+    raise CudaError('nvJPEG', found or 'libnvjpeg is not installed', fix=_MISSING)
 
 
 def _property(library: Any, kind: int) -> int:
