@@ -8,13 +8,10 @@ import jpeg_fuzz
 import numpy as np
 import pytest
 from gpu_support import from_device
-from gpu_support import needs_gpu
-from gpu_support import why_no_gpu
+from gpu_support import needs_nvjpeg
 
 from trt_perception import gpu
-from trt_perception.errors import CudaError
 from trt_perception.gpu.nvjpeg import NvJpeg
-from trt_perception.gpu.nvjpeg import load_nvjpeg
 from trt_perception.images.compressed import check_picture
 from trt_perception.images.jpeg import JpegFrame
 from trt_perception.images.jpeg import plain_jpeg
@@ -22,18 +19,7 @@ from trt_perception.images.jpeg import plain_jpeg
 GUARD = 4096
 
 
-def why_no_nvjpeg():
-    try:
-        load_nvjpeg()
-    except CudaError as error:
-        return str(error)
-    return why_no_gpu()
-
-
-pytestmark = [
-    needs_gpu,
-    pytest.mark.skipif(bool(why_no_nvjpeg()), reason=f'needs nvJPEG: {why_no_nvjpeg()}'),
-]
+pytestmark = needs_nvjpeg
 
 
 @pytest.fixture(scope='module')
@@ -72,16 +58,19 @@ def by_opencv(frame):
     return frame.decode().plane().reshape(frame.height, frame.width, 3)
 
 
-@pytest.mark.parametrize('name', jpeg_fuzz.plain_files())
-def test_pixels_are_those_of_opencv(nvjpeg, name):
-    frame = frame_of(jpeg_fuzz.plain_files()[name])
+def test_pixels_are_those_of_opencv(nvjpeg):
+    """But for rounding, and for chroma that is shared by four columns."""
+    if nvjpeg.version < (12, 1):
+        pytest.skip('does not interpolate chroma')
     with nvjpeg.decoder() as decoder:
-        reason, found = decoded(decoder, frame)
-    assert reason == ''
-    difference = np.abs(found.astype(int) - by_opencv(frame))
-    print(name, difference.mean(), difference.max())
-    assert difference.mean() < 1.0
-    assert difference.max() <= 30
+        for name, content in jpeg_fuzz.plain_files().items():
+            frame = frame_of(content)
+            reason, found = decoded(decoder, frame)
+            assert reason == ''
+            difference = np.abs(found.astype(int) - by_opencv(frame))
+            print(name, difference.mean(), difference.max())
+            assert difference.mean() < 0.1, name
+            assert difference.max() <= (4 if '411' in name else 2), name
 
 
 def test_rows_may_be_padded(nvjpeg):
@@ -93,7 +82,7 @@ def test_rows_may_be_padded(nvjpeg):
 
 
 def test_a_decoder_takes_larger_and_smaller_files_in_turn(nvjpeg):
-    files = [frame_of(content) for content in jpeg_fuzz.plain_files().values()]
+    files = [frame_of(content) for content in list(jpeg_fuzz.plain_files().values())[::7]]
     expected = []
     for frame in files:
         with nvjpeg.decoder() as decoder:

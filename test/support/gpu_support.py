@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from trt_perception import gpu
+from trt_perception.errors import CudaError
+from trt_perception.gpu.nvjpeg import load_nvjpeg
 
 # Float32 that is compared must be float32. TensorRT-RTX 1.4 keeps TF32 on whatever its builder
 # flag says: scores moved by 3e-3. The variable must be the same at build and at run time.
@@ -58,6 +60,17 @@ def why_no_open_shapes():
     return ''
 
 
+@functools.cache
+def why_no_nvjpeg():
+    """Return why JPEGs cannot be decoded on the GPU here, empty where they can."""
+    try:
+        load_nvjpeg()
+    except CudaError as error:
+        return str(error)
+    return why_no_gpu()
+
+
+needs_nvjpeg = pytest.mark.skipif(bool(why_no_nvjpeg()), reason=why_no_nvjpeg())
 needs_gpu = pytest.mark.skipif(bool(why_no_gpu()), reason=why_no_gpu())
 needs_tensorrt = pytest.mark.skipif(bool(why_no_tensorrt()), reason=why_no_tensorrt())
 BUILT_ON_CPU = [

@@ -27,7 +27,7 @@ def opened(engine, monkeypatch):
     """Return a function that opens a pipeline; ``integrated``: the GPU says that it is."""
     pipelines = []
 
-    def make(*, integrated=False, depth=2, graph=True):
+    def make(*, integrated=False, depth=2, graph=True, **parameters):
         with monkeypatch.context() as patch:
             if integrated:
                 made = gpu.Device.__init__
@@ -38,7 +38,10 @@ def opened(engine, monkeypatch):
 
                 patch.setattr(gpu.Device, '__init__', made_integrated)
             config = DetectorConfig(
-                engine_path=str(engine), pipeline_depth=depth, use_cuda_graph=graph
+                engine_path=str(engine),
+                pipeline_depth=depth,
+                use_cuda_graph=graph,
+                **parameters,
             )
             pipelines.append(open_pipeline(config))
         return pipelines[-1]

@@ -1,0 +1,107 @@
+"""Time JPEGs of a size through a pipeline: one at a time, and as many as it takes.
+
+    python scripts/benchmarks/jpeg_pipeline.py MODEL [--size 1920x1080] [--json FILE]
+
+OpenCV's decoding in front of the same pipeline is measured in turn with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / 'test' / 'support')]
+
+import jpeg_fuzz  # noqa: E402
+
+from trt_perception.config import DetectorConfig  # noqa: E402
+from trt_perception.config import Thresholds  # noqa: E402
+from trt_perception.images.compressed import check_picture  # noqa: E402
+from trt_perception.images.jpeg import decoded_frame  # noqa: E402
+from trt_perception.images.jpeg import plain_jpeg  # noqa: E402
+from trt_perception.pipelines.open_pipeline import open_pipeline  # noqa: E402
+
+
+def one_by_one(pipeline, contents, read):
+    """Return seconds of each frame, and of the processor for one, from the file to the boxes."""
+    seconds = []
+    began = time.process_time()
+    for content in contents:
+        start = time.perf_counter()
+        pipeline.enqueue(0, read(check_picture(content)), Thresholds())
+        pipeline.collect(0)
+        seconds.append(time.perf_counter() - start)
+    return seconds, (time.process_time() - began) / len(contents)
+
+
+def overlapping(pipeline, contents, read):
+    """Return frames a second with all slots busy."""
+    flying, free = deque(), deque(range(pipeline.depth))
+    start = time.perf_counter()
+    for content in contents:
+        frame = read(check_picture(content))
+        if not free:
+            pipeline.collect(flying[0])
+            free.append(flying.popleft())
+        flying.append(free.popleft())
+        pipeline.enqueue(flying[-1], frame, Thresholds())
+    while flying:
+        pipeline.collect(flying.popleft())
+    return len(contents) / (time.perf_counter() - start)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('model', type=Path)
+    parser.add_argument('--size', default='1920x1080')
+    parser.add_argument('--frames', type=int, default=1000)
+    parser.add_argument('--depth', type=int, nargs='*', default=[1, 3, 8])
+    parser.add_argument('--json', type=Path)
+    options = parser.parse_args()
+    width, height = map(int, options.size.split('x'))
+    bgr = cv2.GaussianBlur(jpeg_fuzz.scene(width, height), (5, 5), 1)
+    files = [
+        np.frombuffer(jpeg_fuzz.encoded(np.roll(bgr, shift, axis=1), quality=90), np.uint8)
+        for shift in range(0, 70, 10)
+    ]
+    results = {'size': options.size, 'bytes': int(np.mean([file.size for file in files]))}
+    for depth in options.depth:
+        start = time.perf_counter()
+        pipeline = open_pipeline(
+            DetectorConfig(
+                engine_path=str(options.model), pipeline_depth=depth, image_transport='compressed'
+            )
+        )
+        opening_s = time.perf_counter() - start
+        if not pipeline.decodes_jpeg:
+            parser.error('this pipeline does not decode JPEG')
+        row = results[f'depth {depth}'] = {'opening s': opening_s}
+        for name, read in (('nvJPEG', plain_jpeg), ('OpenCV', decoded_frame)):
+            count = options.frames if name == 'nvJPEG' else max(30, options.frames // 10)
+            contents = [files[index % len(files)] for index in range(count)]
+            one_by_one(pipeline, contents[:30], read)
+            seconds, cpu = one_by_one(pipeline, contents, read)
+            overlapping(pipeline, contents[:30], read)
+            row[name] = {
+                'p50 ms': 1e3 * float(np.median(seconds)),
+                'p99 ms': 1e3 * float(np.percentile(seconds, 99)),
+                'cpu ms': 1e3 * cpu,
+                'frames/s': overlapping(pipeline, contents, read),
+            }
+        pipeline.close()
+    text = json.dumps(results, indent=2)
+    print(text)
+    if options.json:
+        options.json.write_text(text + '\n')
+
+
+if __name__ == '__main__':
+    main()
