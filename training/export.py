@@ -103,11 +103,12 @@ def largest_difference(network: net.DigitsNet, path: pathlib.Path) -> np.ndarray
 
 
 def manifest(path: pathlib.Path, stages: list[dict]) -> dict:
-    """How to feed the model and how to read it; schema 1 of the package's manifests."""
+    """How to feed the model and how to read it; schema 2 of the package's manifests."""
     width, height = net.INPUT_WH
     data = path.read_bytes()
     return {
-        'schema': 1,
+        'schema': 2,
+        'task': 'detect',
         'onnx': {
             'file': MODEL.name,
             'sha256': hashlib.sha256(data).hexdigest(),

@@ -55,6 +55,8 @@ class Model:
 
     Attributes:
         class_names: names of the classes; ``class_ids`` of Detections are indices into it.
+        keypoint_names: names of the keypoints of each object, in the order of ``keypoints`` of
+            Detections; empty where the model is none of poses.
     """
 
     def __init__(self, path: str | Path, **parameters: Any) -> None:
@@ -67,6 +69,8 @@ class Model:
         self._lock = threading.Lock()
         self._closed = False
         self.class_names: tuple[str, ...] = self._pipeline.spec.class_names
+        keypoints = self._pipeline.spec.task.keypoints
+        self.keypoint_names: tuple[str, ...] = keypoints.names if keypoints else ()
 
     @overload
     def __call__(

@@ -1,4 +1,4 @@
-"""What a detector found in one image."""
+"""What a model found in one image."""
 
 from __future__ import annotations
 
@@ -20,20 +20,36 @@ class Detections:
             positive area.
         scores: float32 (n,) in (0, 1].
         class_ids: int32 (n,), an index into the model's class names.
+        keypoints: of pose models, else None: float32 (n, k, 3); x and y in source pixels, inside
+            the image, and a score from 0 to 1, which is 1 where the model gives none.
     """
 
     xyxy: npt.NDArray[np.float32]
     scores: npt.NDArray[np.float32]
     class_ids: npt.NDArray[np.int32]
+    keypoints: npt.NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         count = len(self.scores)
         shapes = self.xyxy.shape, self.scores.shape, self.class_ids.shape
         if shapes != ((count, 4), (count,), (count,)):
             raise ValueError(f'expected shapes (n, 4), (n,) and (n,) (got {shapes})')
+        if self.keypoints is not None:
+            shape = self.keypoints.shape
+            if len(shape) != 3 or (shape[0], shape[2]) != (count, 3):
+                raise ValueError(f'expected keypoints of shape ({count}, k, 3) (got {shape})')
 
     def __len__(self) -> int:
         return len(self.scores)
+
+    def take(self, which: npt.NDArray[Any]) -> Detections:
+        """Return some of them with all that they carry.
+
+        Args:
+            which: bool (n,), or indices, in whose order they come.
+        """
+        keypoints = None if self.keypoints is None else self.keypoints[which]
+        return Detections(self.xyxy[which], self.scores[which], self.class_ids[which], keypoints)
 
     def as_supervision(self) -> dict[str, npt.NDArray[Any]]:
         """Return the arguments of ``supervision.Detections(**…)``: xyxy, confidence, class_id."""

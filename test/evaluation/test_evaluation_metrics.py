@@ -1,5 +1,7 @@
 """Mean average precision: cases whose figure is known, and pycocotools run by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from evaluation_support import CLASSES
@@ -186,6 +188,17 @@ def test_rows_are_coco_results():
     assert coco_rows(5, detections, (None, 90)) == [
         {'image_id': 5, 'category_id': 90, 'bbox': [10.25, 20.5, 30, 40], 'score': 0.5}
     ]
+
+
+def test_rows_of_poses_have_keypoints():
+    detections = found(('dog', 0.5, (10.25, 20.5, 30, 40)), ('cat', 0.25, (1, 2, 3, 4)))
+    points = np.array([[[1, 2.5, 0.5], [3, 4, 0.25]], [[5, 6, 1], [7, 8, 0]]], np.float32)
+    first, second = coco_rows(5, replace(detections, keypoints=points), (7, 90))
+    assert first['keypoints'] == [1, 2.5, 2, 3, 4, 1]
+    assert first['keypoint_scores'] == [0.5, 0.25]
+    assert (second['category_id'], second['keypoints']) == (7, [5, 6, 2, 7, 8, 1])
+    (only,) = coco_rows(5, replace(detections, keypoints=points), (7, None))
+    assert only == second
 
 
 def test_nothing_is_printed(tmp_path, capfd):

@@ -1,5 +1,7 @@
 """Drawing: boxes where the detections say, a readable label, nothing else touched."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -121,3 +123,32 @@ def test_lines_and_label_grow_with_the_picture():
     assert widths == sorted(set(widths))
     assert heights == sorted(set(heights))
     assert heights[0] > 8
+
+
+def with_keypoints(points, skeleton):
+    """Return where a picture changed besides the box and its label."""
+    box = np.array([[200, 150, 210, 160]], np.float32)
+    found = Detections(box, np.array([0.5], np.float32), np.array([0], np.int32))
+    plain, changed = np.zeros((2, 240, 320, 3), np.uint8)
+    draw_detections(plain, found, NAMES)
+    points = np.array([points], np.float32)
+    draw_detections(changed, replace(found, keypoints=points), NAMES, skeleton)
+    return (plain != changed).any(axis=2)
+
+
+def test_keypoints_are_drawn_and_joined():
+    points = [(50, 40, 0.9), (100, 40, 0.25), (50, 200, 0.24)]
+    changed = with_keypoints(points, ())
+    assert changed[37:44, 47:54].any()
+    assert changed[37:44, 97:104].any()
+    assert not changed[:, 60:90].any(), 'nothing joins them'
+    assert not changed[190:].any(), 'what the network does not believe in is left out'
+    changed = with_keypoints(points, ((0, 1), (0, 2)))
+    assert changed[40, 50:101].all()
+    assert not changed[60:].any()
+
+
+def test_keypoints_at_the_border_are_drawn_as_far_as_they_are_inside():
+    changed = with_keypoints([(0, 0, 1), (320, 240, 1)], ())
+    assert changed[0, 0]
+    assert changed[239, 319]

@@ -24,6 +24,8 @@ SIZES = TensorSpec('orig_target_sizes', (1, 2), 'int64')
 ULTRALYTICS = {'task': 'detect', 'stride': '32', 'names': str(list(NAMES))}
 RTDETR = {**ULTRALYTICS, 'description': 'Ultralytics rtdetr-l model trained on coco.yaml'}
 OF_PAIR = {'names': "['class 0', 'class 1']"}
+OF_PERSON = {'names': "{0: 'person'}"}
+OF_POSE = {'task': 'pose', 'kpt_shape': '[17, 3]'}
 YOLOV5 = {'stride': '32', 'names': str(list(NAMES))}
 SQUARE = {'size': {'height': 640, 'width': 640}, 'do_normalize': False}
 SAID = {'resize': 'stretch', 'color_order': 'rgb', 'scale': 1.0}
@@ -109,7 +111,27 @@ CASES = [
     {'metadata': {**RTDETR, **OF_PAIR}, 'outputs': floats(output0=(1, 300, 6))},
     {'metadata': ULTRALYTICS, 'outputs': floats(output0=(1, 300, 6))},
     {'metadata': {**ULTRALYTICS, 'task': 'segment'}, 'outputs': floats(output0=(1, 116, 8400))},
+    {
+        'metadata': {**ULTRALYTICS, **OF_PERSON, **OF_POSE},
+        'outputs': floats(output0=(1, 56, 8400)),
+    },
+    {
+        'metadata': {**ULTRALYTICS, **OF_POSE, 'head': 'Pose26'},
+        'outputs': floats(output0=(1, 135, 8400)),
+    },
+    {
+        'metadata': {**ULTRALYTICS, **OF_POSE, 'end2end': 'True'},
+        'outputs': floats(output0=(1, 300, 57)),
+    },
+    {
+        'metadata': {**ULTRALYTICS, **OF_POSE, 'args': "{'nms': True}"},
+        'outputs': floats(output0=(1, 300, 57)),
+    },
     {'metadata': {**ULTRALYTICS, 'task': 'pose'}, 'outputs': floats(output0=(1, 56, 8400))},
+    {
+        'metadata': {**ULTRALYTICS, **OF_POSE},
+        'outputs': floats(output0=(1, 56, 8400)),
+    },
     {'metadata': {**ULTRALYTICS, 'task': 'obb'}, 'outputs': floats(output0=(1, 85, 8400))},
     {'metadata': YOLOV5, 'outputs': floats(output0=(1, 25200, 85))},
     *({'config': huggingface(model), 'outputs': PAIR} for model in SIGMOID_MODELS),

@@ -6,12 +6,10 @@ between input and output is a constant here.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import onnx
 import pytest
-from family_outputs import network
+from recorded_exports import recorded
+from recorded_exports import written
 
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
@@ -20,7 +18,6 @@ from trt_perception.images.frame import Frame
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.pipelines.open_pipeline import open_pipeline
 
-EXPORTS = Path(__file__).parents[1] / 'data' / 'exports'
 DECODER = {
     'ultralytics_rtdetr': 'rtdetr_end_to_end',
     'ultralytics_rtdetr_one': 'rtdetr_end_to_end',
@@ -29,32 +26,13 @@ DECODER = {
     'ultralytics_dense': 'dense',
     'ultralytics_nms': 'end_to_end',
     'ultralytics_end_to_end': 'end_to_end',
+    'ultralytics_pose': 'dense',
+    'ultralytics_pose_of_two': 'dense',
+    'ultralytics_pose_26': 'dense',
+    'ultralytics_pose_end_to_end': 'end_to_end',
+    'ultralytics_pose_nms': 'end_to_end',
 }
 RTDETR = [family for family in DECODER if 'rtdetr' in family]
-
-
-def recorded(family):
-    with np.load(EXPORTS / family / 'expected.npz') as content:
-        return dict(content)
-
-
-def declare(value, shape):
-    """Leave sides of an input or output of an ONNX file open."""
-    for side, told in zip(value.type.tensor_type.shape.dim, shape, strict=True):
-        if told < 0:
-            side.Clear()
-            side.dim_param = 'open'
-
-
-def written(told, path, metadata=None):
-    """Write a file that declares and gives what the exported one did; return its parameters."""
-    given = dict(told['metadata'].tolist()) if metadata is None else metadata
-    content = network({'output0': told['output']}, told['pixels'].shape, metadata=given)
-    model = onnx.load_model_from_string(content)
-    declare(model.graph.input[0], told['declared_input'])
-    declare(model.graph.output[0], told['declared_output'])
-    path.write_bytes(model.SerializeToString())
-    return {'engine_path': str(path), 'max_detections': 300}
 
 
 def frame_of(image):
@@ -74,6 +52,13 @@ def assert_same(found, told):
     assert np.abs(found.scores[order] - scores[wanted]).max() < 1e-6
     assert np.abs(found.xyxy[order] - xyxy[wanted]).max() < 1e-3
     assert (found.class_ids[order] == labels[wanted]).all()
+    if 'keypoints' not in told:
+        assert found.keypoints is None
+        return
+    points = told['keypoints'][whole][wanted]
+    values = points.shape[2]
+    assert np.abs(found.keypoints[order, :, :values] - points).max() < 2e-3
+    assert (found.keypoints[:, :, values:] == 1).all()  # a network of x and y gives no score
 
 
 @pytest.mark.parametrize('family', DECODER)
@@ -88,6 +73,13 @@ def test_boxes_are_those_of_ultralytics_own_predictor(family, tmp_path):
     thresholds = Thresholds(confidence=float(told['confidence']), iou=float(told['iou']))
     pipeline.enqueue(0, frame, thresholds)
     assert_same(pipeline.collect(0).detections, told)
+
+
+def test_keypoints_are_named_as_the_exporter_does(tmp_path):
+    for family, names in [('ultralytics_pose_26', 'abcde'), ('ultralytics_pose_of_two', '0123')]:
+        values = written(recorded(family), tmp_path / 'best.onnx')
+        spec = open_pipeline(DetectorConfig(**values)).spec
+        assert spec.task.keypoints.names == tuple(names)
 
 
 @pytest.mark.parametrize('family', RTDETR)

@@ -46,6 +46,7 @@ from trt_perception.model.manifest import Manifest
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.recognition.recognise import recognise
+from trt_perception.model.task import KeypointSpec
 from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
 
@@ -232,8 +233,9 @@ def test_manifest_example_is_the_shipped_one():
     keys = {f'preprocessing.{key}' for key in told['preprocessing']}
     keys |= {f'decoder.{key}' for constants in FAMILIES.values() for key in ('family', *constants)}
     keys |= {f'….{key}' for key in (*told['onnx'], *told['inputs'][0])}
-    keys |= set(told) - {'preprocessing', 'decoder'} | {'build'}
-    assert {cell.strip('`') for cell, *_ in rows(section(MANIFEST, 'Schema 1'))} == keys
+    keys |= {f'keypoints.{field.name}' for field in dataclasses.fields(KeypointSpec)}
+    keys |= set(told) - {'preprocessing', 'decoder'} | {'build', 'keypoints'}
+    assert {cell.strip('`') for cell, *_ in rows(section(MANIFEST, 'Schema 2'))} == keys
 
 
 def keys_of(record):
@@ -248,9 +250,10 @@ def records_in(kind):
 
 
 def test_every_key_that_a_manifest_may_have_is_described():
-    told = {cell.strip('`') for cell, *_ in rows(section(MANIFEST, 'Schema 1'))}
+    told = {cell.strip('`') for cell, *_ in rows(section(MANIFEST, 'Schema 2'))}
     keys = {'schema'} | keys_of(Manifest) - {'preprocessing', 'decoder'}
     keys |= {f'preprocessing.{key}' for key in keys_of(Preprocessing)}
+    keys |= {f'keypoints.{key}' for key in keys_of(KeypointSpec)}
     keys |= {f'decoder.{key}' for key in keys_of(DecoderSpec)}
     keys |= {f'….{key}' for key in keys_of(FileIdentity) | keys_of(TensorSpec)}
     assert told == keys

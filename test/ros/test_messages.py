@@ -3,6 +3,7 @@
 import array
 import importlib.util
 import sys
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -14,6 +15,8 @@ from rclpy.serialization import deserialize_message
 from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
+from sensor_msgs.msg import PointCloud2
+from sensor_msgs.msg import PointField
 from std_msgs.msg import Header
 from vision_msgs.msg import Detection2D
 from vision_msgs.msg import Detection2DArray
@@ -25,6 +28,7 @@ from trt_perception.detections import Detections
 from trt_perception.errors import ImageError
 from trt_perception.ros import messages
 from trt_perception.ros.serialize import DetectionsSerializer
+from trt_perception.ros.serialize import KeypointsSerializer
 from trt_perception.ros.serialize import LabelInfoSerializer
 from trt_perception.stages.host_preprocess import bgr_image
 
@@ -122,6 +126,27 @@ def test_label_info_has_the_bytes_of_any_message(names, stamp, threshold):
     expected.class_map = [VisionClass(class_id=i, class_name=name) for i, name in enumerate(names)]
     assert deserialize_message(content, LabelInfo) == expected
     assert len(content) == len(serialize_message(expected))
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(TEXT, STAMPS, st.integers(0, 5)), min_size=1), st.integers(1, 17))
+def test_keypoints_have_the_bytes_of_any_message(frames, count):
+    rng = np.random.default_rng(count)
+    serialize = KeypointsSerializer(count)
+    for frame_id, stamp, found in frames:
+        header = header_of(frame_id, *stamp)
+        points = rng.random((found, count, 3), np.float32)
+        detections = replace(detections_of([(0, 0, 1, 1, 0.5, 0)] * found), keypoints=points)
+        content = serialize(header, detections)
+        expected = PointCloud2(header=header, height=found, width=count, is_dense=True)
+        expected.fields = [
+            PointField(name=name, offset=offset, datatype=PointField.FLOAT32, count=1)
+            for name, offset in (('x', 0), ('y', 4), ('score', 8))
+        ]
+        expected.point_step, expected.row_step = 12, 12 * count
+        expected.data = array.array('B', points.tobytes())
+        assert deserialize_message(content, PointCloud2) == expected
+        assert len(content) == len(serialize_message(expected))
 
 
 def image_of(encoding, data, width, height, step, **fields):

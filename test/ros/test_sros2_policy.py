@@ -17,6 +17,8 @@ from programs import Program
 from programs import executable
 from rclpy.action.graph import get_action_client_names_and_types_by_node
 from rclpy.action.graph import get_action_server_names_and_types_by_node
+from recorded_exports import recorded
+from recorded_exports import written
 
 pytest_plugins = ['graph_fixtures']
 
@@ -80,7 +82,7 @@ def everything_used(client, start, node, namespaces):
     return found
 
 
-def test_policy_of_the_detector(client, model, start_detector):
+def test_policy_of_the_detector(client, model, start_detector, tmp_path):
     settings = {'engine_path': str(model), 'autostart': True}
     spaces = {
         f'/policy_{os.getpid()}_raw': {**settings},
@@ -88,6 +90,10 @@ def test_policy_of_the_detector(client, model, start_detector):
             **settings,
             'image_transport': 'compressed',
             'use_sim_time': True,
+        },
+        f'/policy_{os.getpid()}_pose': {
+            **written(recorded('ultralytics_pose'), tmp_path / 'pose.onnx'),
+            'autostart': True,
         },
     }
 

@@ -65,6 +65,8 @@ def described(
 ) -> ModelFile:
     """Return a model with a manifest that says what was recognised, whatever its own says."""
     manifest = Manifest(
+        task=recognised.task.name,
+        keypoints=recognised.task.keypoints,
         onnx=identity(file),
         engine=None,
         inputs=inputs,

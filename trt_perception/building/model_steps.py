@@ -119,11 +119,12 @@ def recognise(state: BuildState) -> None:
         state.report.input_model |= {
             'decoder': recognised.decoder.as_dict(),
             'preprocessing': dataclasses.asdict(recognised.preprocessing),
+            'task': recognised.task.as_dict(),
             'classes': len(recognised.class_names),
             'evidence': list(recognised.evidence),
         }
         found = (
-            f'{recognised.decoder}, {len(recognised.class_names)} classes, '
+            f'{recognised.task}, {recognised.decoder}, {len(recognised.class_names)} classes, '
             f'{"x".join(map(str, image.shape))}; {recognised.preprocessing.in_words()}'
         )
         step.outcome = '\n'.join((found, *recognised.evidence))

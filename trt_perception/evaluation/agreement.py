@@ -109,11 +109,7 @@ def above(run: Iterable[Detections], confidence: float) -> list[Detections]:
     What NMS keeps at a low threshold and lies above a higher one is what it keeps at the higher
     one, because weaker boxes suppress nothing stronger.
     """
-    kept = []
-    for found in run:
-        sure = found.scores > np.float32(confidence)
-        kept.append(Detections(found.xyxy[sure], found.scores[sure], found.class_ids[sure]))
-    return kept
+    return [found.take(found.scores > np.float32(confidence)) for found in run]
 
 
 def box_iou(one: npt.NDArray[np.floating], other: npt.NDArray[np.floating]) -> _Overlap:

@@ -40,6 +40,8 @@ __all__ = [
 # The largest file of COCO's own has 470 MB; its reader needs several times as much memory.
 MAX_BYTES: Final = 1024**3
 _MAX_ID: Final = 2**53
+# Scores of keypoints from which on they are called visible.
+_VISIBLE: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -199,18 +201,34 @@ def coco_rows(
         category_ids: of each class of the model; detections of a class with None are left out.
 
     Returns:
-        ``bbox`` is left, top, width, height in source pixels, to 1e-4; ``score`` to 1e-7.
+        ``bbox`` is left, top, width, height in source pixels, to 1e-4; ``score`` to 1e-7. Of
+        poses also ``keypoints``: x, y and COCO's visibility of each, 2 from a score of 0.5 on,
+        else 1; and ``keypoint_scores``.
     """
     xywh: npt.NDArray[np.float64] = detections.xyxy.astype(np.float64)
     xywh[:, 2:] -= xywh[:, :2]
     boxes: list[list[float]] = xywh.round(4).tolist()
     scores: list[float] = detections.scores.astype(np.float64).round(7).tolist()
     ids = [category_ids[class_id] for class_id in detections.class_ids]
-    return [
+    rows: list[dict[str, Any]] = [
         {'image_id': image_id, 'category_id': category_id, 'bbox': box, 'score': score}
         for category_id, box, score in zip(ids, boxes, scores, strict=True)
-        if category_id is not None
     ]
+    if detections.keypoints is not None:
+        points = detections.keypoints.astype(np.float64)
+        visible = np.where(points[:, :, 2] >= _VISIBLE, 2, 1)
+        for row, places, flags, likely in zip(
+            rows,
+            points[:, :, :2].round(4).tolist(),
+            visible.tolist(),
+            points[:, :, 2],
+            strict=True,
+        ):
+            row['keypoints'] = [
+                value for (x, y), flag in zip(places, flags, strict=True) for value in (x, y, flag)
+            ]
+            row['keypoint_scores'] = likely.round(7).tolist()
+    return [row for row in rows if row['category_id'] is not None]
 
 
 def _entries(

@@ -283,4 +283,4 @@ def _renumbered(model: ModelAccuracy, names: tuple[str, ...]) -> Sequence[Detect
     """Return a model's detections with the class ids that its names have in another model."""
     index = {name: place for place, name in enumerate(names)}
     ids = np.array([index[name] for name in model.class_names], np.int32)
-    return [Detections(one.xyxy, one.scores, ids[one.class_ids]) for one in model.detections]
+    return [replace(one, class_ids=ids[one.class_ids]) for one in model.detections]

@@ -15,23 +15,58 @@ from trt_perception.detections import Detections
 __all__ = ['draw_box', 'draw_detections']
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
+# Keypoints that a network hardly believes in lie anywhere.
+_SEEN = 0.25
 
 
 def draw_detections(
-    bgr: npt.NDArray[np.uint8], detections: Detections, class_names: Sequence[str]
+    bgr: npt.NDArray[np.uint8],
+    detections: Detections,
+    class_names: Sequence[str],
+    skeleton: Sequence[tuple[int, int]] = (),
 ) -> None:
-    """Draw boxes, class names and scores in place.
+    """Draw boxes, class names, scores and keypoints in place.
+
+    Keypoints of a score below 0.25 are left out, and the lines to them.
 
     Args:
         bgr: uint8 (height, width, 3), BGR, contiguous.
         detections: in the picture's pixels.
         class_names: by class id.
+        skeleton: pairs of keypoints to join.
     """
     for box, score, class_id in zip(
         detections.xyxy, detections.scores, detections.class_ids, strict=True
     ):
         label = f'{class_names[class_id]} {score:.2f}'
         draw_box(bgr, box, label, _color(int(class_id)))
+    if detections.keypoints is not None:
+        for points, class_id in zip(detections.keypoints, detections.class_ids, strict=True):
+            _draw_keypoints(bgr, points, skeleton, _color(int(class_id)))
+
+
+def _draw_keypoints(
+    bgr: npt.NDArray[np.uint8],
+    points: npt.NDArray[np.float32],
+    skeleton: Sequence[tuple[int, int]],
+    color: tuple[int, int, int],
+) -> None:
+    """Draw the lines and points of one object: float32 (k, 3), x, y and score."""
+    thickness = _thickness(bgr)
+    places = [(round(float(x)), round(float(y))) for x, y, _ in points]
+    seen = points[:, 2] >= _SEEN
+    for first, second in skeleton:
+        if seen[first] and seen[second]:
+            cv2.line(bgr, places[first], places[second], color, thickness, cv2.LINE_AA)
+    for place, is_seen in zip(places, seen, strict=True):
+        if is_seen:
+            cv2.circle(bgr, place, 3 * thickness, color, cv2.FILLED, cv2.LINE_AA)
+            cv2.circle(bgr, place, thickness, (255, 255, 255), cv2.FILLED, cv2.LINE_AA)
+
+
+def _thickness(bgr: npt.NDArray[np.uint8]) -> int:
+    """Return the width of a line that suits the size of the picture."""
+    return max(1, round(max(bgr.shape[:2]) / 640))
 
 
 def draw_box(
@@ -51,7 +86,7 @@ def draw_box(
         color: BGR, bright: the label is black on it.
         weight: of the line, in units that grow with the picture.
     """
-    thickness = max(1, round(max(bgr.shape[:2]) / 640))
+    thickness = _thickness(bgr)
     size = 0.45 * thickness
     left, top, right, bottom = (round(float(side)) for side in xyxy)
     (width, height), below = cv2.getTextSize(label, _FONT, size, thickness)

@@ -63,11 +63,20 @@ class Letterbox:
         Returns:
             float32 (n, 4), source pixels, x in [0, width], y in [0, height].
         """
-        pad = np.array([self.pad_left, self.pad_top] * 2, np.float32)
+        return self.points_to_source(xyxy.reshape(-1, 2)).reshape(xyxy.shape)
+
+    def points_to_source(self, xy: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Map points from network pixels to source pixels and clip them to the image.
+
+        Args:
+            xy: float32 (…, 2), network pixels.
+
+        Returns:
+            float32 (…, 2), source pixels, x in [0, width], y in [0, height].
+        """
+        pad = np.array([self.pad_left, self.pad_top], np.float32)
         # The sides are rounded to whole pixels, so each axis has its own exact ratio.
-        ratio = np.array(self.source_wh * 2, np.float32) / np.array(
-            self.resized_wh * 2, np.float32
-        )
-        limit = np.array(self.source_wh * 2, np.float32)
-        mapped: npt.NDArray[np.float32] = np.clip((xyxy - pad) * ratio, np.float32(0), limit)
+        limit = np.array(self.source_wh, np.float32)
+        ratio = limit / np.array(self.resized_wh, np.float32)
+        mapped: npt.NDArray[np.float32] = np.clip((xy - pad) * ratio, np.float32(0), limit)
         return mapped

@@ -18,7 +18,7 @@ from trt_perception.files.json_records import choice
 from trt_perception.files.json_records import json_content
 from trt_perception.files.json_section import JsonSection
 
-__all__ = ['DECODERS', 'FAMILIES', 'QUERY_FAMILIES', 'DecoderSpec']
+__all__ = ['DECODERS', 'FAMILIES', 'QUERY_FAMILIES', 'ROW_FAMILIES', 'DecoderSpec']
 
 #: The constants that each family has; a manifest must hold these and no others.
 FAMILIES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -39,6 +39,9 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 #: Those of transformers, with a row for each query.
 QUERY_FAMILIES: Final = ('detr', 'labels_boxes_scores', 'rtdetr_end_to_end', 'rtdetr_ultralytics')
+
+#: Those whose rows may hold more behind box, scores and class, as the task says.
+ROW_FAMILIES: Final = ('dense', 'end_to_end')
 
 
 def _strides(section: JsonSection, key: str) -> tuple[int, ...]:

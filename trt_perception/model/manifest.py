@@ -24,6 +24,7 @@ from typing import Final
 
 from trt_perception.errors import ManifestError
 from trt_perception.files.json_records import by_name
+from trt_perception.files.json_records import choice
 from trt_perception.files.json_records import json_content
 from trt_perception.files.json_records import optional
 from trt_perception.files.json_records import read_record
@@ -31,9 +32,13 @@ from trt_perception.files.json_records import whole
 from trt_perception.files.json_section import JsonSection
 from trt_perception.files.json_section import read_json
 from trt_perception.model.build_record import BuildRecord
+from trt_perception.model.decoder_spec import ROW_FAMILIES
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.preprocessing import pixels_fault
+from trt_perception.model.task import TASKS
+from trt_perception.model.task import KeypointSpec
+from trt_perception.model.task import TaskSpec
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.plain_text import MAX_PATH_LENGTH
 from trt_perception.plain_text import Fault
@@ -45,7 +50,9 @@ __all__ = [
     *('parse_manifest', 'rebuild_command'),
 ]
 
-_SCHEMA: Final = 1
+_SCHEMA: Final = 2
+#: Keys that schema 1, of detectors of boxes alone, does not have.
+_SINCE_SCHEMA_2: Final = ('task', 'keypoints')
 MAX_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -85,10 +92,12 @@ def _class_names_fault(names: Sequence[object]) -> Fault | None:
     return names_fault(names) if names else Fault(found='none', expected='at least one name')
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A whole manifest, schema 1; ``build`` is None for a model that build_engine did not make."""
+    """A whole manifest; ``build`` is None for a model that build_engine did not make."""
 
+    task: Annotated[str, optional(choice(*TASKS), missing='detect')] = 'detect'
+    keypoints: Annotated[KeypointSpec | None, optional(KeypointSpec.read)] = None
     onnx: FileIdentity | None
     engine: FileIdentity | None
     inputs: tuple[TensorSpec, ...]
@@ -98,6 +107,11 @@ class Manifest:
     class_names: Annotated[tuple[str, ...], _class_names]
     notes: Annotated[Mapping[str, str], optional(by_name(JsonSection.text), missing={})]
     build: BuildRecord | None = None
+
+    @property
+    def task_spec(self) -> TaskSpec:
+        """The task with what it needs."""
+        return TaskSpec(self.task, self.keypoints)
 
 
 def manifest_path(model: Path) -> Path:
@@ -128,13 +142,20 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
         )
     top = read_json(text, origin)
     schema = top.integer('schema')
-    if schema != _SCHEMA:
+    if schema not in (1, _SCHEMA):
         fix = 'rebuild the model with this version'
-        raise ManifestError(origin, str(schema), expected=f'schema {_SCHEMA}', fix=fix)
+        raise ManifestError(origin, str(schema), expected=f'schema 1 or {_SCHEMA}', fix=fix)
+    if schema == 1 and (early := [key for key in _SINCE_SCHEMA_2 if key in top.names()]):
+        raise ManifestError(
+            origin, f'"{early[0]}" in schema 1', expected=f'it in schema {_SCHEMA} only'
+        )
+    if schema == _SCHEMA and not top.has('task'):
+        raise ManifestError(origin, "'task' is missing", fix=f'add one of {", ".join(TASKS)}')
     for name in filter(None, top.texts(without='notes')):  # only these may have several lines
         if fault := name_fault(name, MAX_PATH_LENGTH):
             raise ManifestError(f'{origin}: a text outside "notes"', **fault)
     manifest = read_record(Manifest, top)
+    _check_task(manifest, origin)
     if manifest.onnx is None and manifest.engine is None:
         raise ManifestError(
             origin, 'neither', expected='one of "onnx" and "engine" to identify the file'
@@ -144,6 +165,22 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
             origin, 'none', expected='at least one tensor in each of "inputs" and "outputs"'
         )
     return manifest
+
+
+def _check_task(manifest: Manifest, origin: str) -> None:
+    """Hold what is said of the objects to the task, and the outputs' family to both."""
+    if (manifest.keypoints is not None) != (manifest.task == 'pose'):
+        raise ManifestError(
+            origin,
+            f'task "{manifest.task}" {"with" if manifest.keypoints else "without"} "keypoints"',
+            expected='"keypoints" with task "pose", and only there',
+        )
+    if manifest.task != 'detect' and manifest.decoder.family not in ROW_FAMILIES:
+        raise ManifestError(
+            f"{origin}: decoder: 'family'",
+            f'"{manifest.decoder.family}"',
+            expected=f'one of {", ".join(ROW_FAMILIES)} with task "{manifest.task}"',
+        )
 
 
 def rebuild_command(manifest: Manifest | None, engine: Path) -> str:

@@ -17,6 +17,7 @@ from typing import Final
 from trt_perception.errors import BatchError
 from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
+from trt_perception.model.decoder_spec import ROW_FAMILIES
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.input_layout import batch_size
 from trt_perception.model.input_layout import constant_inputs
@@ -33,6 +34,8 @@ from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.recognition.recognise import RunOnce
 from trt_perception.model.recognition.recognise import overridden
 from trt_perception.model.recognition.recognise import recognise
+from trt_perception.model.task import DETECT
+from trt_perception.model.task import TaskSpec
 from trt_perception.model.tensors import INPUT_DTYPES
 from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
@@ -57,6 +60,7 @@ class ModelSpec:
         has_manifest: False where the model itself and parameters say what a manifest would.
         evidence: without a manifest: what was seen -> what was chosen, a sentence each.
         auxiliary_inputs: the inputs next to the image, without open dimensions.
+        task: what the outputs say of each object.
     """
 
     input: TensorSpec
@@ -67,6 +71,7 @@ class ModelSpec:
     has_manifest: bool
     evidence: tuple[str, ...] = ()
     auxiliary_inputs: tuple[TensorSpec, ...] = ()
+    task: TaskSpec = DETECT
 
     @property
     def batch(self) -> int:
@@ -79,7 +84,8 @@ class ModelSpec:
         Raises:
             EngineError: they are not what decoder and class names make, or hold another batch.
         """
-        _check_outputs('the model', self.decoder, found, len(self.class_names), self.batch)
+        classes = len(self.class_names)
+        _check_outputs('the model', self.decoder, self.task, found, classes, self.batch)
 
 
 def resolve_model_spec(
@@ -119,7 +125,8 @@ def resolve_model_spec(
     )
     batch = batch_size(resolved)
     constants = constant_inputs(auxiliary_inputs, preprocessing.input_size, batch)
-    _check_outputs(model.name, known.decoder, model.outputs, len(known.class_names), batch)
+    classes = len(known.class_names)
+    _check_outputs(model.name, known.decoder, known.task, model.outputs, classes, batch)
     if known.decoder.family == 'labels_boxes_scores' and not has_size_input(auxiliary_inputs):
         raise EngineError(
             model.name,
@@ -137,6 +144,7 @@ def resolve_model_spec(
         manifest is not None,
         known.evidence,
         tuple(replace(tensor, shape=constants[tensor.name].shape) for tensor in auxiliary_inputs),
+        known.task,
     )
 
 
@@ -220,11 +228,23 @@ def _image_input(
 
 
 def _check_outputs(
-    name: str, decoder: DecoderSpec, outputs: tuple[TensorSpec, ...], classes: int, batch: int
+    name: str,
+    decoder: DecoderSpec,
+    task: TaskSpec,
+    outputs: tuple[TensorSpec, ...],
+    classes: int,
+    batch: int,
 ) -> None:
     """Hold outputs to what the decoder reads, of as many images as go in."""
-    assigned = assign_outputs(decoder, outputs, classes)
-    roles = layout(decoder, classes)
+    roles = layout(decoder, classes, task.row_values)
+    if not roles:
+        raise EngineError(
+            name,
+            f'the decoder {decoder}',
+            expected=f'one of the families {", ".join(ROW_FAMILIES)} for the task {task}',
+            fix='correct model.decoder, or the manifest',
+        )
+    assigned = assign_outputs(decoder, outputs, classes, row_values=task.row_values)
     if assigned is None or any(
         role.shape[0] == 'B' and outputs[index].shape[0] not in (batch, -1)
         for role, index in zip(roles, assigned, strict=True)
@@ -232,7 +252,8 @@ def _check_outputs(
         raise EngineError(
             name,
             tensors_text(outputs),
-            expected=f'{layout_text(decoder, classes, batch)}, as the decoder {decoder} reads '
-            f'with {classes} classes',
+            expected=f'{layout_text(decoder, classes, batch, task.row_values)}, as the decoder '
+            f'{decoder} reads with {classes} classes'
+            f'{f" and the task {task}" if task.row_values else ""}',
             fix='check class names and decoder',
         )

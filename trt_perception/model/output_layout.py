@@ -40,22 +40,28 @@ class Role:
     by_name: bool = False
 
 
-def layout(decoder: DecoderSpec, classes: int | None) -> tuple[Role, ...]:
+def layout(decoder: DecoderSpec, classes: int | None, row_values: int = 0) -> tuple[Role, ...]:
     """Return the outputs that a decoder reads, in the order in which it takes them.
 
     Args:
         decoder: family and constants.
         classes: how many class names there are, None where nobody said.
+        row_values: what each row holds behind box, scores and class; a family whose rows hold
+            nothing there has no layout with any.
     """
+    if row_values:
+        return _with_row_values(decoder, classes, row_values)
     fixed = _FIXED.get(decoder.family)
     return _LAYOUTS[decoder.family](decoder, classes) if fixed is None else fixed
 
 
-def layout_text(decoder: DecoderSpec, classes: int | None, batch: int = 1) -> str:
+def layout_text(
+    decoder: DecoderSpec, classes: int | None, batch: int = 1, row_values: int = 0
+) -> str:
     """Return the outputs for messages: ``output float32/float16 (1, 84, N)``."""
     return ', '.join(
         f'{role.name} {"/".join(role.dtypes)} ({", ".join(map(str, role.shape))})'
-        for role in layout(decoder, classes)
+        for role in layout(decoder, classes, row_values)
     ).replace('(B, ', f'({batch}, ')
 
 
@@ -65,6 +71,7 @@ def assign_outputs(
     outputs: tuple[TensorSpec, ...],
     classes: int | None,
     *,
+    row_values: int = 0,
     open_fits: bool = True,
 ) -> tuple[int, ...] | None:
     """Tell which output is what.
@@ -73,13 +80,14 @@ def assign_outputs(
         decoder: family and constants.
         outputs: in the model's order, -1 for an open dimension.
         classes: how many class names there are, None where nobody said.
+        row_values: what each row holds behind box, scores and class.
         open_fits: an open dimension may be where the layout has a number.
 
     Returns:
         For each output that the decoder reads its index; None where they do not fit or where more
         than one way of reading them does.
     """
-    roles = layout(decoder, classes)
+    roles = layout(decoder, classes, row_values)
     if not roles or len(outputs) < len(roles):
         return None
     # A name helps where shapes leave a choice; where they contradict it, it means something else.
@@ -144,8 +152,18 @@ def _rows(classes: int | None, before: int) -> int | str:
     return before + classes
 
 
-def _dense(decoder: DecoderSpec, classes: int | None) -> tuple[Role, ...]:
-    rows = _rows(classes, 5 if decoder.objectness else 4)
+def _with_row_values(
+    decoder: DecoderSpec, classes: int | None, row_values: int
+) -> tuple[Role, ...]:
+    if decoder.family == 'dense':
+        return _dense(decoder, classes, row_values)
+    if decoder.family == 'end_to_end':
+        return (Role('output', ('B', 'K', 6 + row_values)),)
+    return ()
+
+
+def _dense(decoder: DecoderSpec, classes: int | None, row_values: int = 0) -> tuple[Role, ...]:
+    rows = _rows(classes, (5 if decoder.objectness else 4) + row_values)
     shape = ('B', 'N', rows) if decoder.transposed else ('B', rows, 'N')
     return (Role('output', shape),)
 

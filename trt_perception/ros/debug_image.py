@@ -48,12 +48,18 @@ class DebugImage:
         node: publishes on it.
         class_names: by class id.
         max_rate_hz: 0 offers no debug image.
+        skeleton: pairs of keypoints to join.
     """
 
     def __init__(
-        self, node: LifecycleNode, class_names: tuple[str, ...], max_rate_hz: float
+        self,
+        node: LifecycleNode,
+        class_names: tuple[str, ...],
+        max_rate_hz: float,
+        skeleton: tuple[tuple[int, int], ...] = (),
     ) -> None:
         self._node = node
+        self._skeleton = skeleton
         self._class_names = class_names
         # One lock for these; whoever changes them notifies.
         self._changed = threading.Condition()
@@ -137,7 +143,8 @@ class DebugImage:
         )
         bgr = pixels.reshape(frame.height, frame.width, 3)
         pixels_of = frame.decode() if isinstance(frame, JpegFrame) else frame
-        draw_detections(bgr_image(pixels_of, out=bgr), detections, self._class_names)
+        image = bgr_image(pixels_of, out=bgr)
+        draw_detections(image, detections, self._class_names, self._skeleton)
 
     def _report(self, error: Exception) -> None:
         with contextlib.suppress(Exception):  # where memory is short this fails, too

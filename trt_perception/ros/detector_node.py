@@ -150,13 +150,13 @@ class DetectorNode(LifecycleNode):
         # doctor does the same, so that it finds what is wrong here.
         self._pipeline, self._frame_s = ready_pipeline(self.config, self._open_pipeline)
         self._buffers = MessageBuffers(self._pipeline.allocate, self._pipeline.front)
-        self._outputs = DetectorOutputs(self, self._pipeline.spec.class_names, self.config)
-        self._health.engine = engine
         spec = self._pipeline.spec
+        self._outputs = DetectorOutputs(self, spec.class_names, self.config, spec.task)
+        self._health.engine = engine
         source = 'manifest' if spec.has_manifest else 'model itself'
         overridden = self.config.model_overrides() != ModelOverrides()
         self.get_logger().info(
-            f'configured: {log_text(engine.path)}, {len(spec.class_names)} classes, '
+            f'configured: {log_text(engine.path)}, {spec.task}, {len(spec.class_names)} classes, '
             f'{spec.decoder}; {spec.preprocessing.in_words()} '
             f'(as the {source} {"and the parameters say" if overridden else "says"})'
         )

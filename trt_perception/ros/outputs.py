@@ -1,4 +1,4 @@
-"""What the node publishes of its results: detections, label_info, debug_image."""
+"""What the node publishes of its results: detections, keypoints, label_info, debug_image."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rclpy.node import Node
 from rclpy.qos import QoSDurabilityPolicy
 from rclpy.qos import QoSProfile
 from rclpy.timer import Timer
+from sensor_msgs.msg import PointCloud2
 from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
 from vision_msgs.msg import LabelInfo
@@ -20,11 +21,14 @@ from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
 from trt_perception.errors import ConfigError
 from trt_perception.images.jpeg import AnyFrame
+from trt_perception.model.task import DETECT
+from trt_perception.model.task import TaskSpec
 from trt_perception.ros.debug_image import NO_EVENTS
 from trt_perception.ros.debug_image import DebugImage
 from trt_perception.ros.intake.cdr import HeaderView
 from trt_perception.ros.log import log_text
 from trt_perception.ros.serialize import DetectionsSerializer
+from trt_perception.ros.serialize import KeypointsSerializer
 from trt_perception.ros.serialize import LabelInfoSerializer
 from trt_perception.ros.timers import steady_timer
 
@@ -39,7 +43,7 @@ def check_topics(node: Node) -> None:
     Raises:
         ConfigError: two have one.
     """
-    own = ['image', 'detections', 'label_info', 'debug_image', '/diagnostics']
+    own = ['image', 'detections', 'keypoints', 'label_info', 'debug_image', '/diagnostics']
     named = {node.resolve_topic_name(name): name for name in ('/parameter_events', '/rosout')}
     for name in own:
         full = node.resolve_topic_name(name)
@@ -59,28 +63,41 @@ class DetectorOutputs:
         node: publishes on it.
         class_names: by class id.
         config: the node's parameters.
+        task: of the model; keypoints are published of pose.
     """
 
     def __init__(
-        self, node: LifecycleNode, class_names: tuple[str, ...], config: DetectorConfig
+        self,
+        node: LifecycleNode,
+        class_names: tuple[str, ...],
+        config: DetectorConfig,
+        task: TaskSpec = DETECT,
     ) -> None:
         self._node = node
         self._serialize = DetectionsSerializer(class_names)
         self._serialize_labels = LabelInfoSerializer(class_names)
-        self._detections = self._label_info = None
+        self._detections = self._keypoints = self._label_info = None
+        self._serialize_keypoints: KeypointsSerializer | None = None
         self._debug_image: DebugImage | None = None
         self._again: Timer | None = None
         try:
             self._detections = node.create_publisher(
                 Detection2DArray, 'detections', QoSProfile(depth=10)
             )
+            if task.keypoints is not None:
+                self._serialize_keypoints = KeypointsSerializer(len(task.keypoints.names))
+                self._keypoints = node.create_publisher(
+                    PointCloud2, 'keypoints', QoSProfile(depth=10)
+                )
             # A plain publisher: a lifecycle one would drop this message, which belongs to
             # configure.
             latched = QoSProfile(depth=1, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL)
             self._label_info = node.create_publisher(
                 LabelInfo, 'label_info', latched, event_callbacks=NO_EVENTS
             )
-            self._debug_image = DebugImage(node, class_names, config.debug_image_max_rate_hz)
+            self._debug_image = DebugImage(
+                node, class_names, config.debug_image_max_rate_hz, task.skeleton
+            )
             self.publish_label_info(config.confidence_threshold)
         except BaseException:
             self.close()
@@ -89,10 +106,12 @@ class DetectorOutputs:
     def publish(
         self, header: Header | HeaderView, frame: AnyFrame, detections: Detections
     ) -> None:
-        """Publish what was found in one image; from the worker."""
+        """Publish what was found in one image, detections first; from the worker."""
         assert self._detections is not None
         assert self._debug_image is not None
         self._detections.publish(self._serialize(header, detections))
+        if self._keypoints is not None and self._serialize_keypoints is not None:
+            self._keypoints.publish(self._serialize_keypoints(header, detections))
         self._debug_image.offer(header, frame, detections)
 
     def publish_label_info(self, confidence_threshold: float) -> None:
@@ -124,8 +143,8 @@ class DetectorOutputs:
         if self._debug_image is not None:
             self._debug_image.close()
             self._debug_image = None
-        publishers: list[Any] = [self._detections, self._label_info]
-        self._detections = self._label_info = None
+        publishers: list[Any] = [self._detections, self._keypoints, self._label_info]
+        self._detections = self._keypoints = self._label_info = None
         for publisher in publishers:
             if publisher is not None:
                 self._node.destroy_publisher(publisher)

@@ -42,8 +42,8 @@ class FrameKernels:
         class_agnostic: boxes of different classes suppress each other too.
 
     Attributes:
-        decodes: the model's output is dense, of boxes or of a grid's cells; else ``decode`` is not
-            there.
+        decodes: the model's output is dense, of boxes alone or of a grid's cells; else ``decode``
+            is not there.
         header: makes what the kernels read of a frame besides its pixels.
         scratch_bytes: device memory that the decoding kernels need, cleared before the first
             frame.
@@ -67,7 +67,8 @@ class FrameKernels:
         output = spec.outputs[0]
         self.header = FrameHeader(len(spec.class_names))
         in_cells = decoder.family == 'yolox_raw'  # a row for each, objectness before the classes
-        self.decodes = in_cells or decoder.family == 'dense'
+        # They know boxes only: what other tasks carry is decoded on the host.
+        self.decodes = in_cells or (decoder.family == 'dense' and not spec.task.row_values)
         transposed = in_cells or decoder.transposed
         self._anchors = output.shape[1 if transposed else 2] if self.decodes else 0
         self._network_wh = spec.preprocessing.input_size

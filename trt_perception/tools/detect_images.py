@@ -93,18 +93,25 @@ class _Work:
 
     def images(self) -> None:
         """Run the model over all images."""
+        spec = self.pipeline.spec
         files = [(path, None) for _, path in self.plan.images]
         decoded = read_ahead(files, self._unreadable)
         named = ((self.plan.images[index][0], bgr) for index, bgr in decoded)
         for name, bgr, found in self._detect(named):
             if name in self.plan.targets:
-                write_image(self.plan.targets[name], bgr, found, self._class_names)
+                target = self.plan.targets[name]
+                write_image(target, bgr, found, spec.class_names, spec.task.skeleton)
 
     def video(self, name: str, video: Video) -> None:
         """Run the model over the frames of a video."""
         before = len(self.results)
         target = self.plan.targets.get(name)
-        opened = VideoOutput(target, video.fps, self._class_names) if target else None
+        spec = self.pipeline.spec
+        opened = (
+            VideoOutput(target, video.fps, spec.class_names, spec.task.skeleton)
+            if target
+            else None
+        )
         frames = (bgr for _, bgr in ImageSource(str(video.path)))
         named = ((f'{name}#{number:06d}', bgr) for number, bgr in enumerate(frames))
         with opened or contextlib.nullcontext():
@@ -118,10 +125,6 @@ class _Work:
                 f'{video.path}: promises {video.frames} frames, {count} could be decoded: it is '
                 'damaged or cut off'
             )
-
-    @property
-    def _class_names(self) -> tuple[str, ...]:
-        return self.pipeline.spec.class_names
 
     def _detect(
         self, images: Iterable[tuple[str, _Image]]
@@ -181,6 +184,7 @@ def _run(job: tuple[ModelFile, DetectorConfig, Plan], options: argparse.Namespac
             'model_sha256': model.sha256,
             'confidence_threshold': thresholds.confidence,
             'iou_threshold': thresholds.iou,
+            'task': pipeline.spec.task.name,
             'decoder': pipeline.spec.decoder.as_dict(),
             'preprocessing': asdict(pipeline.spec.preprocessing),
             'recognised': list(pipeline.spec.evidence),
@@ -191,7 +195,8 @@ def _run(job: tuple[ModelFile, DetectorConfig, Plan], options: argparse.Namespac
         make_folder(plan.folder)
         check_output_folder(plan.folder)
         with tqdm(total=plan.total or None, unit='img', disable=None, leave=False) as bar:
-            work = _Work(pipeline, thresholds, plan, Results(names, facts), bar)
+            results = Results(names, facts, pipeline.spec.task)
+            work = _Work(pipeline, thresholds, plan, results, bar)
             work.images()
             for name, video in plan.videos:
                 work.video(name, video)

@@ -21,6 +21,8 @@ from trt_perception.evaluation.coco import coco_rows
 from trt_perception.files.atomic_files import make_folder
 from trt_perception.files.atomic_files import write_together
 from trt_perception.images.drawing import draw_detections
+from trt_perception.model.task import DETECT
+from trt_perception.model.task import TaskSpec
 
 __all__ = ['Results', 'VideoOutput', 'write_image']
 
@@ -36,10 +38,14 @@ class Results:
     Args:
         class_names: of the model.
         info: what made them.
+        task: of the model.
     """
 
-    def __init__(self, class_names: Sequence[str], info: dict[str, Any]) -> None:
+    def __init__(
+        self, class_names: Sequence[str], info: dict[str, Any], task: TaskSpec = DETECT
+    ) -> None:
         self._names = class_names
+        self._task = task
         self._info = info
         self._images: list[dict[str, Any]] = []
         self._rows: list[dict[str, Any]] = []
@@ -57,6 +63,8 @@ class Results:
         )
         for row in coco_rows(image_id, found, range(1, len(self._names) + 1)):
             area = round(row['bbox'][2] * row['bbox'][3], 4)
+            if 'keypoints' in row:
+                row['num_keypoints'] = len(row['keypoint_scores'])
             self._rows.append({'id': len(self._rows) + 1, **row, 'area': area, 'iscrowd': 0})
         self._counts.update(self._names[class_id] for class_id in found.class_ids)
         self._with += bool(len(found))
@@ -66,14 +74,25 @@ class Results:
         return {
             'info': self._info,
             'images': self._images,
-            'categories': [{'id': id_, 'name': n} for id_, n in enumerate(self._names, 1)],
+            'categories': [
+                {'id': id_, 'name': name, **self._of_category()}
+                for id_, name in enumerate(self._names, 1)
+            ],
             'annotations': self._rows,
         }
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the detections in COCO's results format; ids are those of ``dataset``."""
-        keys = ('image_id', 'category_id', 'bbox', 'score')
-        return [{key: row[key] for key in keys} for row in self._rows]
+        keys = ('image_id', 'category_id', 'bbox', 'score', 'keypoints', 'keypoint_scores')
+        return [{key: row[key] for key in keys if key in row} for row in self._rows]
+
+    def _of_category(self) -> dict[str, Any]:
+        """Return what COCO says of the keypoints; its skeleton counts from 1."""
+        keypoints = self._task.keypoints
+        if keypoints is None:
+            return {}
+        skeleton = [[first + 1, second + 1] for first, second in keypoints.skeleton]
+        return {'keypoints': list(keypoints.names), 'skeleton': skeleton}
 
     def summary(self) -> dict[str, Any]:
         """Return counts; classes by how often they were found."""
@@ -85,7 +104,13 @@ class Results:
         }
 
 
-def write_image(path: Path, bgr: _Image, found: Detections, class_names: Sequence[str]) -> None:
+def write_image(
+    path: Path,
+    bgr: _Image,
+    found: Detections,
+    class_names: Sequence[str],
+    skeleton: Sequence[tuple[int, int]] = (),
+) -> None:
     """Draw detections and write the image whole or not at all.
 
     Args:
@@ -93,12 +118,13 @@ def write_image(path: Path, bgr: _Image, found: Detections, class_names: Sequenc
         bgr: uint8 (height, width, 3), BGR; it is drawn on.
         found: in its pixels.
         class_names: of the model.
+        skeleton: pairs of keypoints to join.
 
     Raises:
         ConfigError: its folder cannot be made.
         WriteError: it cannot be written.
     """
-    draw_detections(bgr, found, class_names)
+    draw_detections(bgr, found, class_names, skeleton)
     suffix = path.suffix.lower()
     options = [] if suffix == '.png' else _JPEG_QUALITY
     content = cv2.imencode(suffix, bgr, options)[1].tobytes()
@@ -113,12 +139,20 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
         path: ends in .mp4; its folder is made.
         fps: frames a second.
         class_names: of the model.
+        skeleton: pairs of keypoints to join.
     """
 
-    def __init__(self, path: Path, fps: float, class_names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        fps: float,
+        class_names: Sequence[str],
+        skeleton: Sequence[tuple[int, int]] = (),
+    ) -> None:
         self._path = path
         self._fps = fps
         self._names = class_names
+        self._skeleton = skeleton
         self._temporary = _temporary(path)
         self._writer: Any = None
         self._size = (0, 0)
@@ -139,7 +173,7 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
                 f'{size[0]}x{size[1]}',
                 expected=f'all frames to measure {self._size[0]}x{self._size[1]} pixels',
             )
-        draw_detections(bgr, found, self._names)
+        draw_detections(bgr, found, self._names, self._skeleton)
         self._writer.write(bgr)
         self._written += 1
 

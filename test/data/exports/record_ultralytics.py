@@ -2,7 +2,7 @@
 
 For each model expected.npz in a folder of its own: the metadata and the declared shapes of the
 exported file, the picture, the input that Ultralytics' predictor fed, the file's output for it,
-and the boxes, scores and classes that the predictor found. No exported file is kept. Weights are
+and the boxes, scores, classes and keypoints that it found. No exported file is kept. Weights are
 random, from a seed, and the networks tiny.
 
     python3 -m pip install torch==2.15.0 torchvision==0.29.2 onnx onnxruntime ultralytics==8.4.190
@@ -34,6 +34,10 @@ CONV = [
     [-1, 1, 'Conv', [16, 3, 2]],
 ]
 DETECT = [[[2, 3, 4], 1, 'Detect', ['nc']]]
+# Keypoints of three values and of two; "kpt_shape" stands in the description, too.
+POSE = [[[2, 3, 4], 1, 'Pose', ['nc', [17, 3]]]]
+POSE_OF_TWO = [[[2, 3, 4], 1, 'Pose', ['nc', [4, 2]]]]
+POSE26 = [[[2, 3, 4], 1, 'Pose26', ['nc', [5, 3]]]]
 # Hidden size, queries, points, heads, layers of the decoder, its inner size.
 RTDETR = [[[2, 3, 4], 1, 'RTDETRDecoder', ['nc', 16, 40, 4, 2, 2, 32]]]
 NAMES = ('cat', 'dog', 'fox')
@@ -46,10 +50,15 @@ FAMILIES = {
     'ultralytics_dense': (DETECT, 2, (96, 128), {'dynamic': True, 'simplify': False}, 'rtdetr-no'),
     'ultralytics_nms': (DETECT, 2, (96, 128), {'nms': True}, 'yolo-tiny'),
     'ultralytics_end_to_end': (DETECT, 2, (128, 96), {'nms': False}, 'rtdetr-no'),
+    'ultralytics_pose': (POSE, 1, (96, 128), {'dynamic': True, 'simplify': False}, 'yolo-tiny'),
+    'ultralytics_pose_of_two': (POSE_OF_TWO, 2, (128, 96), {}, 'rtdetr-no'),
+    'ultralytics_pose_26': (POSE26, 2, (96, 128), {}, 'yolo-tiny'),
+    'ultralytics_pose_end_to_end': (POSE26, 1, (128, 96), {'nms': False}, 'yolo-tiny'),
+    'ultralytics_pose_nms': (POSE, 2, (96, 128), {'nms': True}, 'yolo-tiny'),
 }
 KEYS = (
     *('description', 'version', 'stride', 'task', 'head', 'batch', 'imgsz', 'names', 'args'),
-    *('channels', 'end2end'),
+    *('channels', 'end2end', 'kpt_shape', 'kpt_names'),
 )
 CONFIDENCE, IOU = 0.02, 0.45
 
@@ -57,12 +66,18 @@ CONFIDENCE, IOU = 0.02, 0.45
 def made(head, classes, shape, stem, folder):
     """Return a model with random weights whose answers differ from place to place."""
     torch.manual_seed(1)
-    description = {'nc': classes, 'backbone': CONV, 'head': head, 'end2end': head is DETECT}
+    description = {'nc': classes, 'backbone': CONV, 'head': head}
+    description['end2end'] = head in (DETECT, POSE26)
+    if 'Pose' in head[0][2]:
+        description['kpt_shape'] = head[0][3][1]
     path = folder / f'{stem}.yaml'
     path.write_text(yaml.safe_dump(description))
     kind = ultralytics.RTDETR if head is RTDETR else ultralytics.YOLO
     model = kind(str(path))
-    model.model.names = dict(enumerate(NAMES[:classes]))
+    names = ('person',) if (head, classes) == (POSE, 1) else NAMES[:classes]
+    model.model.names = dict(enumerate(names))
+    if head is POSE26:
+        model.model.kpt_names = {number: list('abcde') for number in range(classes)}
     with torch.no_grad():
         for module in model.model.modules():  # their statistics, from pictures
             if isinstance(module, torch.nn.BatchNorm2d):
@@ -112,6 +127,7 @@ def record(family, folder):
         pixels = predictor.predictor.preprocess([image]).numpy()
         session = onnxruntime.InferenceSession(path, providers=['CPUExecutionProvider'])
         (output,) = session.run(None, {'images': pixels})
+    more = {} if found.keypoints is None else {'keypoints': found.keypoints.data.numpy()}
     declared = [shape_of(file.graph.input[0]), shape_of(file.graph.output[0])]
     folder.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(
@@ -127,6 +143,7 @@ def record(family, folder):
         xyxy=found.boxes.xyxy.numpy(),
         scores=found.boxes.conf.numpy(),
         labels=found.boxes.cls.numpy().astype(int),
+        **more,
     )
     size = (folder / 'expected.npz').stat().st_size
     print(f'{family}: {declared}, {output.shape}, {len(found.boxes)} found, {size / 1024:.0f} KiB')

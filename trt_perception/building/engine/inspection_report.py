@@ -156,6 +156,7 @@ def _manifest_text(manifest: Manifest | None) -> str:
             f'{image.color_order}, scale {image.scale:.6g}, mean {list(image.mean)}, std '
             f'{list(image.std)}',
         ),
+        ('task', str(manifest.task_spec)),
         ('decoder', manifest.decoder.family),
         ('classes', f'{len(names)}: {", ".join(names[:8])}{" …" if len(names) > 8 else ""}'),
     ]

@@ -19,8 +19,16 @@ from trt_perception.files.json_section import found
 from trt_perception.files.literals import read_literal
 from trt_perception.model.preprocessing import number_fault
 from trt_perception.model.preprocessing import size_fault
+from trt_perception.model.task import COCO_KEYPOINTS
+from trt_perception.model.task import DETECT
+from trt_perception.model.task import MAX_KEYPOINTS
+from trt_perception.model.task import TASKS
+from trt_perception.model.task import KeypointSpec
+from trt_perception.model.task import TaskSpec
+from trt_perception.model.task import keypoint_names_fault
 from trt_perception.plain_text import name_fault
 from trt_perception.plain_text import names_fault
+from trt_perception.plain_text import shown
 
 __all__ = ['Facts', 'facts_of', 'literal']
 
@@ -36,7 +44,6 @@ _BILINEAR_PROCESSORS: Final = {
 #: Ultralytics' tasks that this package does not do, and what their outputs hold besides boxes.
 _OTHER_TASKS: Final = {
     'segment': 'instance segmentation (mask coefficients and a prototype tensor)',
-    'pose': 'pose estimation (keypoints behind the scores)',
     'obb': 'oriented boxes (an angle behind the scores)',
     'classify': 'classification (no boxes)',
     'semantic': 'semantic segmentation (no boxes)',
@@ -75,6 +82,7 @@ class Facts:
         exporter_decoders: names of decoders that read what this exporter writes for this model,
             the narrowest set first. The first set counts of which one fits the shapes: so what a
             model is called decides only between readings that metadata and shapes leave.
+        task: what the outputs say of each object.
         resampling: a sentence where a file next to the model says, or leaves open, how images are
             made smaller, and it is not known to be bilinear; else empty.
         evidence: a sentence for each finding.
@@ -85,6 +93,7 @@ class Facts:
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     exporter: str = ''
     exporter_decoders: tuple[tuple[str, ...], ...] = ()
+    task: TaskSpec = DETECT
     resampling: str = ''
     evidence: tuple[str, ...] = ()
 
@@ -128,7 +137,7 @@ def _ultralytics(name: str, metadata: Mapping[str, str]) -> Facts:
         raise EngineError(
             name,
             f'task {task!r} in its metadata, which is {_OTHER_TASKS[task]}',
-            expected='a detector of boxes (task "detect")',
+            expected=f'one of the tasks {", ".join(TASKS)}',
             fix='export one',
         )
     names, sentence = _class_names('metadata "names"', literal(metadata['names']))
@@ -145,7 +154,52 @@ def _ultralytics(name: str, metadata: Mapping[str, str]) -> Facts:
     decoders: tuple[tuple[str, ...], ...] = (('dense_objectness_transposed',),)
     if 'task' in metadata:
         exporter, decoders = 'ultralytics', _ultralytics_decoders(metadata)
-    return Facts(names, size, {}, exporter, decoders, evidence=tuple(evidence))
+    kind = DETECT
+    if task == 'pose':
+        kind = TaskSpec('pose', _keypoints(name, metadata, names, evidence))
+    return Facts(names, size, {}, exporter, decoders, kind, evidence=tuple(evidence))
+
+
+def _keypoints(
+    name: str, metadata: Mapping[str, str], class_names: tuple[str, ...], evidence: list[str]
+) -> KeypointSpec:
+    """Read how many keypoints an object has, of how many values, and their names if it says any.
+
+    Raises:
+        EngineError: it does not say how many.
+    """
+    said_shape = metadata.get('kpt_shape', '')
+    shape = literal(said_shape)
+    if not (
+        isinstance(shape, list | tuple)
+        and len(shape) == 2
+        and all(type(side) is int for side in shape)
+        and 1 <= shape[0] <= MAX_KEYPOINTS
+        and shape[1] in (2, 3)
+    ):
+        raise EngineError(
+            name,
+            f'task \'pose\' with "kpt_shape" {shown(said_shape)} in its metadata',
+            expected=f'[K, 2] or [K, 3] for 1 to {MAX_KEYPOINTS} keypoints',
+            fix='export it again, or write a manifest (docs/manifest.md)',
+        )
+    count, values = shape
+    said = literal(metadata.get('kpt_names', ''))
+    lists = list(said.values()) if isinstance(said, Mapping) else []
+    names = tuple(str(number) for number in range(count))
+    source = 'keypoints are called by their numbers'
+    if lists and all(one == lists[0] for one in lists) and isinstance(lists[0], list | tuple):
+        told = tuple(lists[0])
+        if len(told) == count and not keypoint_names_fault(told):
+            names, source = told, 'metadata "kpt_names"'
+    known = COCO_KEYPOINTS.names
+    if count == len(known) and (names == known or class_names == ('person',)):
+        names, skeleton = known, COCO_KEYPOINTS.skeleton
+        source = "COCO's keypoints of people"
+    else:
+        skeleton = ()
+    evidence.append(f'metadata "kpt_shape" {list(shape)} -> {count} keypoints; {source}')
+    return KeypointSpec(names, values, skeleton)
 
 
 def _ultralytics_decoders(metadata: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
@@ -206,7 +260,15 @@ def _huggingface(config: Mapping[str, Any]) -> Facts:
         shown = ', '.join(f'{key} {value}' for key, value in preprocessing.items())
         evidence.append(f'preprocessor_config.json -> {shown}')
     decoders = ((_HUGGINGFACE[model],),) if model in _HUGGINGFACE else ()
-    return Facts(names, size, preprocessing, 'huggingface', decoders, resampling, tuple(evidence))
+    return Facts(
+        names,
+        size,
+        preprocessing,
+        'huggingface',
+        decoders,
+        resampling=resampling,
+        evidence=tuple(evidence),
+    )
 
 
 def _processor(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[int, int] | None]:

@@ -11,6 +11,7 @@ from trt_perception.model.input_layout import has_size_input
 from trt_perception.model.input_layout import split_inputs
 from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.recognition.facts import Facts
+from trt_perception.model.task import DETECT
 from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.model.tensors import tensors_text
@@ -72,7 +73,7 @@ def candidates(
     outputs = model.outputs
     _refuse_others(model)
     for open_fits in (False, True):  # an open dimension could be anything: only if nothing else
-        fitting = fitting_decoders(model, classes, open_fits=open_fits)
+        fitting = fitting_decoders(model, classes, facts.task.row_values, open_fits=open_fits)
         if _most_rows(outputs) > _MOST_QUERIES:
             fitting = [decoder for decoder in fitting if decoder != 'rtdetr_ultralytics']
         left = _narrowed_by_exporter(fitting, outputs, facts)
@@ -82,20 +83,21 @@ def candidates(
             break
     if not facts.exporter_decoders:
         _refuse_anchors(model, left, parameter_name)
-    if classes is not None and left in ([], ['dense_objectness']):
+    if classes is not None and facts.task == DETECT and left in ([], ['dense_objectness']):
         _refuse_extra_channels(model, classes, parameter_name)
     return tuple(left)
 
 
 def fitting_decoders(
-    model: LoadedModel, classes: int | None, *, open_fits: bool = True
+    model: LoadedModel, classes: int | None, row_values: int = 0, *, open_fits: bool = True
 ) -> list[str]:
     """Return what the shapes alone allow; see ``assign_outputs``."""
     _, auxiliary_inputs = split_inputs(model.name, model.inputs)
     return [
         decoder
         for decoder, spec in DECODERS.items()
-        if assign_outputs(spec, model.outputs, classes, open_fits=open_fits) is not None
+        if assign_outputs(spec, model.outputs, classes, row_values=row_values, open_fits=open_fits)
+        is not None
         and (decoder != 'labels_boxes_scores' or has_size_input(auxiliary_inputs))
     ]
 

@@ -37,6 +37,8 @@ from trt_perception.model.recognition.outputs import candidates
 from trt_perception.model.recognition.refusal import NEEDED
 from trt_perception.model.recognition.refusal import MissingModelInfo
 from trt_perception.model.recognition.refusal import refuse_missing_info
+from trt_perception.model.task import DETECT
+from trt_perception.model.task import TaskSpec
 from trt_perception.model.tensors import INPUT_DTYPES
 from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import tensors_text
@@ -113,12 +115,14 @@ class Recognised:
         preprocessing: how pixels become the input.
         class_names: in the network's order.
         evidence: one sentence for each finding: what was seen -> what was chosen.
+        task: what the outputs say of each object.
     """
 
     decoder: DecoderSpec
     preprocessing: Preprocessing
     class_names: tuple[str, ...]
     evidence: tuple[str, ...]
+    task: TaskSpec = DETECT
 
 
 def overridden(
@@ -130,6 +134,7 @@ def overridden(
         replace(manifest.preprocessing, **given.preprocessing),
         given.class_names or manifest.class_names,
         evidence,
+        manifest.task_spec,
     )
 
 
@@ -181,13 +186,14 @@ def recognise(model: LoadedModel, given: ModelOverrides, run: RunOnce | None = N
         missing=tuple(key for key in NEEDED if key not in values),
         trained=tuple(DECODERS) if trained else tuple(PREPROCESSING),
         resampling='' if 'antialias' in given.preprocessing else facts.resampling,
+        row_values=facts.task.row_values,
     )
     refuse_missing_info(model, evidence, unknown, given.parameter_name)
     if chosen == 'torchvision':
         evidence.append(f'torchvision -> label 0, the background, is called {class_names[0]!r}')
     layout = 'nhwc' if image_shape(image) == 'nhwc' else 'nchw'
     preprocessing = Preprocessing(**values, layout=layout, dtype=image.dtype)
-    return Recognised(DECODERS[chosen], preprocessing, class_names, tuple(evidence))
+    return Recognised(DECODERS[chosen], preprocessing, class_names, tuple(evidence), facts.task)
 
 
 def _with_output_shapes(model: LoadedModel, size: tuple[int, int], run: RunOnce) -> LoadedModel:

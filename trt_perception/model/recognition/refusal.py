@@ -42,6 +42,7 @@ class MissingModelInfo:
         missing: of NEEDED.
         trained: names of decoders that bring the preprocessing which they are trained with.
         resampling: how images are made smaller, a sentence, where nothing here does it so.
+        row_values: what each row of the outputs holds behind box, scores and class.
     """
 
     fitting: tuple[str, ...]
@@ -50,6 +51,7 @@ class MissingModelInfo:
     missing: tuple[str, ...]
     trained: tuple[str, ...]
     resampling: str = ''
+    row_values: int = 0
 
 
 def refuse_missing_info(
@@ -75,8 +77,10 @@ def refuse_missing_info(
     seen = [f'inputs: {inputs}', f'outputs: {outputs}', *evidence]
     fits = unknown.fitting or unknown.with_other_names
     # What the shapes alone allow; exporter or number of anchors speak against it.
-    by_shape = () if fits else fitting_decoders(model, unknown.class_names or None)
-    counts = _class_counts(fits or by_shape, model.outputs)
+    by_shape = (
+        () if fits else fitting_decoders(model, unknown.class_names or None, unknown.row_values)
+    )
+    counts = _class_counts(fits or by_shape, model.outputs, unknown.row_values)
     if not counts:
         raise EngineError(
             name,
@@ -140,14 +144,19 @@ def _classes(counts: Mapping[str, int | None], given: int) -> str:
     return f'the outputs have {listed}{wrong}{first}'
 
 
-def _class_counts(names: Sequence[str], outputs: tuple[TensorSpec, ...]) -> dict[str, int | None]:
+def _class_counts(
+    names: Sequence[str], outputs: tuple[TensorSpec, ...], row_values: int
+) -> dict[str, int | None]:
     """Return how many class names each candidate would need, None where any number will do."""
     sides = {side for tensor in outputs for side in tensor.shape}
-    counts = sorted({side - before for side in sides for before in (0, 1, 4, 5) if side > before})
+    befores = [before + row_values for before in (0, 1, 4, 5)]
+    counts = sorted({side - before for side in sides for before in befores if side > before})
     needed: dict[str, int | None] = {}
     for name in names:
         fits = [
-            count for count in counts if assign_outputs(DECODERS[name], outputs, count) is not None
+            count
+            for count in counts
+            if assign_outputs(DECODERS[name], outputs, count, row_values=row_values) is not None
         ]
         needed[name] = fits[0] if len(fits) == 1 else None
     return needed

@@ -47,6 +47,7 @@ class _Image:
     decoder: DecoderSpec
     network_wh: tuple[int, int]
     thresholds: Thresholds
+    row_values: int
 
 
 # A network may say anything; what is no box leaves in a step of its own, not with a warning.
@@ -99,6 +100,7 @@ def decode(
                 classes=len(spec.class_names),
                 suppress=family in _NEED_NMS,
                 labels=_LABELS.get(family, ''),
+                task=spec.task,
             )
         )
     return found
@@ -115,8 +117,8 @@ def _candidates(
     outputs: Sequence[Array], spec: ModelSpec, images: int, thresholds: Thresholds
 ) -> list[Candidates]:
     """Return what the family reads off the outputs, for each image."""
-    decoder, classes = spec.decoder, len(spec.class_names)
-    assigned = assign_outputs(decoder, spec.outputs, classes)
+    decoder, classes, row_values = spec.decoder, len(spec.class_names), spec.task.row_values
+    assigned = assign_outputs(decoder, spec.outputs, classes, row_values=row_values)
     assert assigned is not None, 'checked when the model was opened'
     read = _FAMILIES[decoder.family]
     found = []
@@ -127,9 +129,10 @@ def _candidates(
             _plain(
                 outputs[first + place][index] if role.shape[0] == 'B' else outputs[first + place]
             )
-            for role, place in zip(layout(decoder, classes), assigned, strict=True)
+            for role, place in zip(layout(decoder, classes, row_values), assigned, strict=True)
         ]
-        image = _Image(index, decoder, spec.preprocessing.input_size, thresholds)
+        size = spec.preprocessing.input_size
+        image = _Image(index, decoder, size, thresholds, row_values)
         found.append(read(arrays, image))
     return found
 
@@ -151,12 +154,17 @@ _NEED_NMS: Final = ('dense', 'yolox_raw')
 _NORMALISED: Final = ('rtdetr_ultralytics', 'rtdetr_end_to_end', 'detr', 'tensorflow')
 # The arrays are those of one image, in the order of the family's layout.
 _FAMILIES: Final[Mapping[str, Callable[[Sequence[Array], _Image], Candidates]]] = {
-    'dense': lambda arrays, image: dense_candidates(arrays[0], image.decoder, image.thresholds),
+    'dense': lambda arrays, image: dense_candidates(
+        arrays[0], image.decoder, image.thresholds, image.row_values
+    ),
     'yolox_raw': lambda arrays, image: yolox_raw_candidates(
         arrays[0], image.decoder.strides, image.network_wh, image.thresholds
     ),
-    'end_to_end': lambda arrays, _: final_candidates(
-        arrays[0][:, :4], arrays[0][:, 4], arrays[0][:, 5]
+    'end_to_end': lambda arrays, image: final_candidates(
+        arrays[0][:, :4],
+        arrays[0][:, 4],
+        arrays[0][:, 5],
+        carried=arrays[0][:, 6:] if image.row_values else None,
     ),
     'efficient_nms': lambda arrays, _: counted_candidates(
         arrays[0], arrays[1], arrays[2], arrays[3]

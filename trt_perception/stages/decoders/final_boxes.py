@@ -3,7 +3,8 @@
 B images of K boxes each; a score of 0 fills what is left of K. None of these needs NMS.
 
     end_to_end            (B, K, 6): left, top, right, bottom in network pixels, score, class from
-                          0. YOLOv10, YOLO26, Ultralytics exports with nms=True.
+                          0. YOLOv10, YOLO26, Ultralytics exports with nms=True. What the task
+                          carries, keypoints for one, stands behind that: (B, K, 6 + v).
     efficient_nms         TensorRT's plugin EfficientNMS_TRT: number of boxes int32 (B, 1), boxes
                           (B, K, 4) as left, top, right, bottom in network pixels, scores (B, K),
                           classes int32 (B, K) from 0.
@@ -32,7 +33,11 @@ Floats = npt.NDArray[np.float32]
 
 
 def final_candidates(
-    xyxy: Floats, scores: Floats, labels: npt.NDArray[np.generic], first_label: int = 0
+    xyxy: Floats,
+    scores: Floats,
+    labels: npt.NDArray[np.generic],
+    first_label: int = 0,
+    carried: Floats | None = None,
 ) -> Candidates:
     """Return final boxes of one image as they are.
 
@@ -41,6 +46,7 @@ def final_candidates(
         scores: float32 (K,).
         labels: float or int (K,); NaN takes its box along.
         first_label: the label that the first class name stands for.
+        carried: float32 (K, v), what the task's rows hold behind that.
     """
     if not np.issubdtype(labels.dtype, np.integer):
         known = np.isfinite(labels.astype(np.float32))
@@ -48,7 +54,7 @@ def final_candidates(
         labels = np.rint(np.where(known, labels, first_label))
     # Wide labels stay apart from small ones also after the cast to int32.
     ids = np.clip(labels.astype(np.int64) - first_label, -1, 2**31 - 1)
-    return Candidates(xyxy, scores, ids)
+    return Candidates(xyxy, scores, ids, carried)
 
 
 def counted_candidates(

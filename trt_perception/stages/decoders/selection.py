@@ -12,6 +12,9 @@ from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.errors import EngineError
 from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.task import DETECT
+from trt_perception.model.task import KeypointSpec
+from trt_perception.model.task import TaskSpec
 from trt_perception.stages.nms import best_candidates
 from trt_perception.stages.nms import non_maximum_suppression
 
@@ -50,11 +53,14 @@ class Candidates:
         xyxy: float32 (n, 4), network pixels.
         scores: float32 (n,), probabilities.
         class_ids: int (n,), into the class names.
+        carried: float32 (n, v), what the task's rows hold behind that, in network pixels; None
+            where they hold nothing.
     """
 
     xyxy: Floats
     scores: Floats
     class_ids: npt.NDArray[np.integer]
+    carried: Floats | None = None
 
 
 def passing(
@@ -78,11 +84,13 @@ def select(
     classes: int,
     suppress: bool,
     labels: str = '',
+    task: TaskSpec = DETECT,
 ) -> Detections:
     """Turn candidates into detections.
 
-    The steps, all in float32: class filter, score > threshold, non-finite boxes and boxes without
-    positive area removed, the ``max_candidates`` best, NMS where the family needs it, the
+    The steps, all in float32: class filter, score > threshold, boxes that are not finite, carry
+    what is not, or have no positive area removed, the
+    ``max_candidates`` best, NMS where the family needs it, the
     ``max_detections`` best, mapped to source pixels, clipped to the image, empty ones removed.
 
     Args:
@@ -93,6 +101,7 @@ def select(
         classes: how many class names there are.
         suppress: apply NMS.
         labels: how the family counts classes, in parentheses, for messages.
+        task: what the candidates carry.
 
     Raises:
         EngineError: a detection is of a class that has no name, or a score is no probability.
@@ -100,6 +109,8 @@ def select(
     chosen = passing(candidates.scores, candidates.class_ids, thresholds)
     xyxy = candidates.xyxy[chosen]
     whole = np.isfinite(xyxy).all(axis=1) & (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
+    if candidates.carried is not None:
+        whole &= np.isfinite(candidates.carried[chosen]).all(axis=1)
     chosen, xyxy = chosen[whole], xyxy[whole]
     ids = candidates.class_ids[chosen].astype(np.int32)
     if len(ids) and not 0 <= ids.min() <= ids.max() < classes:
@@ -126,7 +137,22 @@ def select(
         kept = best[: limits.max_detections]
     source = letterbox.to_source(xyxy[kept])
     inside = (source[:, 2] > source[:, 0]) & (source[:, 3] > source[:, 1])
-    return Detections(source[inside], scores[kept][inside], ids[kept][inside])
+    kept = kept[inside]
+    keypoints = None
+    if task.keypoints is not None:
+        assert candidates.carried is not None
+        keypoints = _keypoints(candidates.carried[chosen[kept]], task.keypoints, letterbox)
+    return Detections(source[inside], scores[kept], ids[kept], keypoints)
+
+
+def _keypoints(carried: Floats, keypoints: KeypointSpec, letterbox: Letterbox) -> Floats:
+    """Return x, y and score of each keypoint in source pixels, clipped to the image."""
+    count = len(keypoints.names)
+    found = np.ones((len(carried), count, 3), np.float32)
+    found[:, :, : keypoints.values] = carried.reshape(-1, count, keypoints.values)
+    found[:, :, :2] = letterbox.points_to_source(found[:, :, :2])
+    found[:, :, 2] = found[:, :, 2].clip(0, 1)
+    return found
 
 
 def check_scores(scores: Floats) -> None:

@@ -1,0 +1,208 @@
+"""Tasks: what a manifest and an exporter's metadata say of keypoints, and what that does."""
+
+import copy
+import json
+
+import pytest
+from recognition_support import ULTRALYTICS
+from recognition_support import recognised
+from recognition_support import refusal
+from recognition_support import tensors
+from support_models import MANIFEST
+from support_models import manifest
+
+from trt_perception.errors import EngineError
+from trt_perception.errors import ManifestError
+from trt_perception.files.json_records import json_content
+from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.manifest import manifest_text
+from trt_perception.model.manifest import parse_manifest
+from trt_perception.model.model_spec import resolve_model_spec
+from trt_perception.model.output_layout import assign_outputs
+from trt_perception.model.recognition.recognise import ModelOverrides
+from trt_perception.model.task import COCO_KEYPOINTS
+from trt_perception.model.task import DETECT
+from trt_perception.model.task import KeypointSpec
+from trt_perception.model.task import TaskSpec
+from trt_perception.model.tensors import LoadedModel
+from trt_perception.model.tensors import TensorSpec
+
+KEYPOINTS = {'names': ['head', 'tail', 'paw'], 'values': 3, 'skeleton': [[0, 1], [1, 2]]}
+POSE = {'schema': 2, 'task': 'pose', 'keypoints': KEYPOINTS}
+SPEC = KeypointSpec(('head', 'tail', 'paw'), 3, ((0, 1), (1, 2)))
+
+
+def parse(content):
+    return parse_manifest(json.dumps(content).encode(), 'x.json')
+
+
+def refused(content):
+    with pytest.raises(ManifestError) as caught:
+        parse(content)
+    return str(caught.value)
+
+
+def test_schema_1_is_of_boxes():
+    read = parse(manifest())
+    assert MANIFEST['schema'] == 1
+    assert read.task_spec == DETECT
+    assert b'"schema": 2,\n  "task": "detect"' in manifest_text(read)
+    assert parse_manifest(manifest_text(read), 'x.json') == read
+
+
+@pytest.mark.parametrize(('key', 'value'), [('task', 'detect'), ('keypoints', None)])
+def test_schema_1_knows_no_task(key, value):
+    message = refused(manifest(**{key: value}))
+    assert f'"{key}" in schema 1' in message
+    assert 'expected it in schema 2 only' in message
+
+
+def test_poses_are_read_and_written():
+    read = parse(manifest(**POSE))
+    assert read.task_spec == TaskSpec('pose', SPEC)
+    assert (read.task_spec.row_values, str(read.task_spec)) == (9, 'pose (3 keypoints)')
+    assert parse_manifest(manifest_text(read), 'x.json') == read
+    assert json_content(read)['keypoints'] == KEYPOINTS
+
+
+@pytest.mark.parametrize(
+    ('changes', 'words'),
+    [
+        ({'schema': 2}, "'task' is missing; add one of detect, pose"),
+        ({**POSE, 'task': 'semantic'}, "'task': expected one of detect, pose"),
+        ({**POSE, 'keypoints': None}, 'task "pose" without "keypoints"'),
+        ({**POSE, 'task': 'detect'}, 'task "detect" with "keypoints"'),
+        ({**POSE, 'decoder': {'family': 'efficient_nms'}}, 'one of dense, end_to_end'),
+    ],
+    ids=str,
+)
+def test_a_task_has_what_it_needs(changes, words):
+    assert words in refused(manifest(**changes))
+
+
+@pytest.mark.parametrize(
+    ('key', 'value', 'words'),
+    [
+        ('names', [], 'expected 1 to 1000 names (got 0)'),
+        ('names', ['a', 'b', 'a'], "'a' twice"),
+        ('names', [1], '1 of 1'),
+        ('names', [str(number) for number in range(1001)], 'got 1001'),
+        ('values', 1, 'from 2 to 3'),
+        ('values', 4, 'from 2 to 3'),
+        ('values', True, 'a whole number'),
+        ('skeleton', [[0, 3]], 'expected keypoints 0 to 2 (got [0, 3])'),
+        ('skeleton', [[0, -1]], 'pairs of keypoints, counted from 0'),
+        ('skeleton', [[0, 1, 2]], 'pairs of keypoints'),
+        ('skeleton', [[0, True]], 'pairs of keypoints'),
+        ('skeleton', [[0, 1]] * 1001, 'at most 1000 pairs'),
+        ('skeleton', None, "'skeleton': expected a list"),
+        ('joints', [], 'unknown key "joints"'),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_keypoints_are_in_range(key, value, words):
+    changed = {**copy.deepcopy(KEYPOINTS), key: value}
+    message = refused(manifest(**{**POSE, 'keypoints': changed}))
+    assert words in message
+    assert message.startswith('x.json: keypoints: ')
+
+
+def output(*shape):
+    return (TensorSpec('output0', shape, 'float32'),)
+
+
+@pytest.mark.parametrize(
+    ('decoder', 'shape', 'fits'),
+    [
+        ('dense', (1, 15, 100), True),
+        ('dense', (1, 6, 100), False),
+        ('dense_transposed', (1, 100, 15), True),
+        ('dense_objectness', (1, 16, 100), True),
+        ('end_to_end', (1, 100, 15), True),
+        ('end_to_end', (1, 100, 6), False),
+        ('rtdetr_end_to_end', (1, 100, 15), False),
+        ('yolox_raw', (1, 100, 16), False),
+    ],
+)
+def test_rows_hold_the_keypoints_too(decoder, shape, fits):
+    """Two classes and nine values."""
+    assigned = assign_outputs(DECODERS[decoder], output(*shape), 2, row_values=9)
+    assert assigned == ((0,) if fits else None)
+
+
+def test_outputs_of_another_number_of_keypoints_are_refused():
+    read = parse(manifest(**POSE))
+    model = LoadedModel('tiny.onnx', read.inputs, read.outputs)
+    with pytest.raises(EngineError, match=r'\(1, 15, N\).*2 classes and the task pose \(3 key'):
+        resolve_model_spec(model, read, ModelOverrides())
+
+
+def test_a_decoder_without_room_for_keypoints_is_refused():
+    read = parse(manifest(**POSE))
+    model = LoadedModel('tiny.onnx', read.inputs, read.outputs)
+    with pytest.raises(EngineError, match='families dense, end_to_end for the task pose'):
+        resolve_model_spec(model, read, ModelOverrides(decoder='yolox_raw'))
+
+
+NAMES = {'names': "{0: 'cat', 1: 'dog'}"}
+OF_POSE = {**ULTRALYTICS, **NAMES, 'task': 'pose', 'kpt_shape': '[3, 3]'}
+
+
+def task_of(metadata, rows):
+    return recognised(tensors(output0=(1, rows, 8400)), metadata).task
+
+
+@pytest.mark.parametrize(
+    ('said', 'names'),
+    [
+        ({}, ('0', '1', '2')),
+        ({'kpt_names': "{0: ['a', 'b', 'c'], 1: ['a', 'b', 'c']}"}, ('a', 'b', 'c')),
+        # Each class has its own: one list of names would be wrong for the others.
+        ({'kpt_names': "{0: ['a', 'b', 'c'], 1: ['d', 'e', 'f']}"}, ('0', '1', '2')),
+        ({'kpt_names': "{0: ['a', 'b']}"}, ('0', '1', '2')),
+        ({'kpt_names': "{0: ['a', 'a', 'b']}"}, ('0', '1', '2')),
+        ({'kpt_names': '{0: [1, 2, 3]}'}, ('0', '1', '2')),
+        ({'kpt_names': "{0: 'abc'}"}, ('0', '1', '2')),
+        ({'kpt_names': '['}, ('0', '1', '2')),
+    ],
+    ids=str,
+)
+def test_names_of_keypoints_come_from_the_metadata(said, names):
+    found = task_of({**OF_POSE, **said}, 15)
+    assert found == TaskSpec('pose', KeypointSpec(names, 3))
+
+
+def test_people_have_cocos_keypoints():
+    whole = {**OF_POSE, 'kpt_shape': '[17, 3]'}
+    person = {**whole, 'names': "{0: 'person'}"}
+    assert task_of(person, 56) == TaskSpec('pose', COCO_KEYPOINTS)
+    named = {**whole, 'kpt_names': f'{{0: {[*COCO_KEYPOINTS.names]}}}'}
+    assert task_of(named, 57) == TaskSpec('pose', COCO_KEYPOINTS)
+    assert task_of(whole, 57).keypoints.skeleton == ()
+
+
+def test_keypoints_of_two_values():
+    found = task_of({**OF_POSE, 'kpt_shape': '(4, 2)'}, 14)
+    assert (found.keypoints.values, found.row_values) == (2, 8)
+
+
+@pytest.mark.parametrize(
+    'shape', ['', '[]', '[3]', '[3, 4]', '[3, 1]', '[0, 3]', '[1001, 3]', '[3.0, 3]', '9' * 9]
+)
+def test_a_number_of_keypoints_that_is_not_said_is_refused(shape):
+    message = refusal(tensors(output0=(1, 15, 8400)), {**OF_POSE, 'kpt_shape': shape})
+    assert 'expected [K, 2] or [K, 3] for 1 to 1000 keypoints' in message
+
+
+@pytest.mark.parametrize('rows', [6, 14, 16])
+def test_other_outputs_than_keypoints_make_are_refused(rows):
+    message = refusal(tensors(output0=(1, rows, 8400)), OF_POSE)
+    assert f'output0 float32[1, {rows}, 8400]' in message
+    assert 'metadata "kpt_shape" [3, 3] -> 3 keypoints' in message
+
+
+def test_a_decoder_that_the_user_names_reads_keypoints():
+    shape = tensors(output0=(1, 100, 15))
+    found = recognised(shape, OF_POSE, decoder='dense_transposed')
+    assert (found.decoder, found.task.row_values) == (DecoderSpec('dense', transposed=True), 9)

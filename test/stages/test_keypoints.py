@@ -1,0 +1,130 @@
+"""Keypoints stay with their box, from the outputs to pixels of the image."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from trt_perception.config import Thresholds
+from trt_perception.detections import Detections
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.task import KeypointSpec
+from trt_perception.model.task import TaskSpec
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.stages.decoders.decode import count_candidates
+from trt_perception.stages.decoders.decode import decode
+
+NETWORK = (64, 48)
+SOURCE = (128, 64)  # half as large in the network, 8 pixels of padding above and below
+FORMS = [('dense', 3), ('dense', 2), ('dense_transposed', 3), ('end_to_end', 3), ('end_to_end', 2)]
+# Centre x, centre y, width, height, score and class in network pixels, worst first.
+BOXES = [
+    (40.0, 20.0, 8.0, 8.0, 0.3, 1),
+    (20.0, 30.0, 8.0, 8.0, 0.5, 0),
+    (20.0, 30.5, 8.0, 8.0, 0.9, 0),  # suppresses the one before, where there is NMS
+    (50.0, 20.0, 8.0, 8.0, 0.1, 0),  # below the threshold
+]
+
+
+def keypoints_of(index, values):
+    """Return two keypoints in network pixels, others for each box."""
+    both = np.array([[10.0 + index, 12.0, 0.25], [30.0, 20.0 + index, 0.75]], np.float32)
+    return both[:, :values]
+
+
+def run(name, values, change=None, class_filter=()):
+    """Return what is found of BOXES."""
+    rows = []
+    for index, (x, y, width, height, score, label) in enumerate(BOXES):
+        points = keypoints_of(index, values).ravel()
+        if name == 'end_to_end':
+            box = [x - width / 2, y - height / 2, x + width / 2, y + height / 2, score, label]
+        else:
+            box = [x, y, width, height, *(score if label == one else 0 for one in (0, 1))]
+        rows.append([*box, *points])
+    output = np.array(rows, np.float32)
+    if change is not None:
+        output[change[0], change[1]] = change[2]
+    output = output.T if name == 'dense' else output
+    spec = ModelSpec(
+        TensorSpec('images', (1, 3, 48, 64), 'float32'),
+        (TensorSpec('output0', (1, *output.shape), 'float32'),),
+        Preprocessing(NETWORK),
+        DECODERS[name],
+        ('cat', 'dog'),
+        has_manifest=True,
+        task=TaskSpec('pose', KeypointSpec(('a', 'b'), values)),
+    )
+    thresholds = Thresholds(class_ids=class_filter)
+    letterbox = Letterbox.fit(SOURCE, NETWORK, 'letterbox')
+    (found,) = decode([output[None]], spec, [letterbox], thresholds, max_detections=9)
+    assert count_candidates([output[None]], spec, thresholds) >= len(found)
+    return found
+
+
+def expected(indices, values):
+    """Return the keypoints of some boxes in source pixels."""
+    points = np.ones((len(indices), 2, 3), np.float32)
+    for place, index in enumerate(indices):
+        points[place, :, :values] = keypoints_of(index, values)
+    points[:, :, :2] = (points[:, :, :2] - [0, 8]) * 2
+    return points
+
+
+@pytest.mark.parametrize(('name', 'values'), FORMS)
+def test_keypoints_follow_their_box(name, values):
+    order = [2, 1, 0] if name == 'end_to_end' else [2, 0]
+    found = run(name, values)
+    assert found.scores.tolist() == pytest.approx([BOXES[index][4] for index in order])
+    assert found.keypoints.dtype == np.float32
+    assert np.allclose(found.keypoints, expected(order, values), atol=1e-5)
+    found = run(name, values, class_filter=(1,))
+    assert np.allclose(found.keypoints, expected([0], values), atol=1e-5)
+
+
+@pytest.mark.parametrize('name', ['dense', 'end_to_end'])
+def test_keypoints_end_at_the_image(name):
+    """Column 6 is x of the first keypoint, column 7 its y, column 8 its score."""
+    for column, value, place, clipped in [
+        (6, -5, (0, 0), 0),
+        (6, 1e30, (0, 0), 128),
+        (7, 3, (0, 1), 0),
+        (7, 47, (0, 1), 64),
+        (8, 1.05, (0, 2), 1),
+        (8, -0.5, (0, 2), 0),
+    ]:
+        found = run(name, 3, (2, column, value))
+        assert found.keypoints[0][place] == clipped
+
+
+@pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize('name', ['dense', 'end_to_end'])
+def test_a_box_whose_keypoint_is_none_leaves_before_it_suppresses(name, bad):
+    found = run(name, 3, (2, 9, bad))
+    assert found.scores.tolist() == pytest.approx([0.5, 0.3])
+    assert np.allclose(found.keypoints, expected([1, 0], 3), atol=1e-5)
+
+
+def test_nothing_found_has_keypoints_of_no_rows():
+    found = run('dense', 3, (slice(None), slice(4, 6), 0))
+    assert len(found) == 0
+    assert found.keypoints.shape == (0, 2, 3)
+
+
+def test_taking_some_takes_their_keypoints():
+    found = run('end_to_end', 3)
+    some = found.take(np.array([2, 0]))
+    assert np.array_equal(some.keypoints, found.keypoints[[2, 0]])
+    assert np.array_equal(some.xyxy, found.xyxy[[2, 0]])
+    assert len(found.take(found.scores > 0.4)) == 2
+    assert replace(found, keypoints=None).take(np.array([1])).keypoints is None
+
+
+@pytest.mark.parametrize('shape', [(2, 2, 3), (1, 2, 2), (1, 6)])
+def test_keypoints_of_another_shape_are_refused(shape):
+    one = run('end_to_end', 3).take(np.array([0]))
+    with pytest.raises(ValueError, match=r'keypoints of shape \(1, k, 3\)'):
+        Detections(one.xyxy, one.scores, one.class_ids, np.zeros(shape, np.float32))

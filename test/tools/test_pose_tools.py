@@ -1,0 +1,63 @@
+"""Models of poses through the command lines and the Python API."""
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from recorded_exports import recorded
+from recorded_exports import written
+
+import trt_perception as tp
+from trt_perception.images.drawing import draw_detections
+from trt_perception.model.task import COCO_KEYPOINTS
+from trt_perception.tools.detect_images import main as detect_images
+
+TOLD = recorded('ultralytics_pose')
+
+
+@pytest.fixture
+def model(tmp_path):
+    written(TOLD, tmp_path / 'pose.onnx')
+    return tmp_path / 'pose.onnx'
+
+
+def found_by(model):
+    with tp.load(model, confidence_threshold=0.02) as opened:
+        assert opened.keypoint_names == COCO_KEYPOINTS.names
+        return opened(TOLD['image'])
+
+
+def test_python_has_the_keypoints(model):
+    found = found_by(model)
+    assert found.keypoints.shape == (len(found), 17, 3)
+    assert set(found.as_supervision()) == {'xyxy', 'confidence', 'class_id'}
+    with tp.load(Path(__file__).parents[2] / 'models' / 'digits.onnx') as digits:
+        assert digits.keypoint_names == ()
+        assert digits(TOLD['image']).keypoints is None
+
+
+def test_detect_images_writes_and_draws_keypoints(model, tmp_path):
+    cv2.imwrite(str(tmp_path / 'a.png'), TOLD['image'])
+    out = tmp_path / 'out'
+    words = ['--engine', model, '--source', tmp_path / 'a.png', '--output', out]
+    assert detect_images([*map(str, words), '--confidence', '0.02']) == 0
+    found = found_by(model)
+    dataset = json.loads((out / 'detections.json').read_text())
+    (category,) = dataset['categories']
+    assert (category['name'], len(category['keypoints'])) == ('person', 17)
+    assert category['skeleton'][0] == [16, 14], 'left ankle and knee, counted from 1'
+    results = json.loads((out / 'results.json').read_text())
+    assert len(found) == len(results) == len(dataset['annotations']) > 3
+    for index, (row, annotation) in enumerate(zip(results, dataset['annotations'], strict=True)):
+        points = np.array(row['keypoints']).reshape(17, 3)
+        assert np.allclose(points[:, :2], found.keypoints[index, :, :2], atol=1e-4)
+        assert (points[:, 2] == np.where(found.keypoints[index, :, 2] >= 0.5, 2, 1)).all()
+        assert row['keypoint_scores'] == pytest.approx(found.keypoints[index, :, 2].tolist())
+        assert annotation['keypoints'] == row['keypoints']
+        assert annotation['num_keypoints'] == 17
+    expected = TOLD['image'].copy()
+    draw_detections(expected, found, ('person',), COCO_KEYPOINTS.skeleton)
+    assert np.array_equal(cv2.imread(str(out / 'a.png')), expected)
+    assert json.loads((out / 'summary.json').read_text())['task'] == 'pose'
