@@ -193,8 +193,8 @@ def test_parameters_replace_a_manifest(start_detector, model, tmp_path):
     [told] = [line for line in detector.program.output.splitlines() if 'configured: ' in line]
     assert told.startswith('[INFO]')
     assert told.endswith(
-        f'configured: {bare}, 3 classes, dense (objectness false, transposed false); letterbox on '
-        '114, bgr x 0.00392157 (as the model itself and the parameters say)'
+        f'configured: {bare}, 3 classes, detect, dense (objectness false, transposed false); '
+        'letterbox on 114, bgr x 0.00392157 (as the model itself and the parameters say)'
     )
     # Of the node: the middleware has warnings of its own on some distributions.
     lines = detector.program.output.splitlines()

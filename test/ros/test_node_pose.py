@@ -121,7 +121,7 @@ def test_the_debug_image_has_the_skeleton(detector, listener):
 
 
 def test_the_log_says_the_task(detector):
-    assert 'pose (17 keypoints), 1 classes' in detector.program.output
+    assert '1 classes, pose (17 keypoints), dense' in detector.program.output
 
 
 def test_the_topic_ends_with_cleanup(detector):

@@ -156,8 +156,8 @@ class DetectorNode(LifecycleNode):
         source = 'manifest' if spec.has_manifest else 'model itself'
         overridden = self.config.model_overrides() != ModelOverrides()
         self.get_logger().info(
-            f'configured: {log_text(engine.path)}, {spec.task}, {len(spec.class_names)} classes, '
-            f'{spec.decoder}; {spec.preprocessing.in_words()} '
+            f'configured: {log_text(engine.path)}, {len(spec.class_names)} classes, '
+            f'{spec.task}, {spec.decoder}; {spec.preprocessing.in_words()} '
             f'(as the {source} {"and the parameters say" if overridden else "says"})'
         )
         return super().on_configure(state)

@@ -1,18 +1,20 @@
 """Export Ultralytics' own networks with random weights, and hold our boxes to its predictor's.
 
 Prints a line for each: the decoder that was recognised, how many boxes both found, the smallest
-and the middle IoU of boxes of the same class and score, and the largest difference of the input.
+and the middle IoU of boxes of the same class and score, the largest difference of their keypoints
+in pixels, and that of the input.
 Weights are random, so that a last bit of the input, or of an IoU at the threshold of NMS, may move
 or remove a box; the middle IoU tells.
 
     python3 -m pip install torch==2.15.0 torchvision==0.29.2 onnx onnxruntime ultralytics==8.4.190
-    PYTHONPATH=. python3 test/data/exports/compare_ultralytics.py
+    PYTHONPATH=. python3 test/data/exports/compare_ultralytics.py [NETWORK …]
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import tempfile
 from pathlib import Path
 
@@ -28,7 +30,10 @@ from trt_perception.images.frame import Frame
 from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.open_pipeline import open_offline
 
-NETWORKS = ('yolov8n', 'yolov10n', 'yolo11n', 'yolo12n', 'yolo26n', 'rtdetr-l')
+NETWORKS = (
+    *('yolov8n', 'yolov10n', 'yolo11n', 'yolo12n', 'yolo26n', 'rtdetr-l'),
+    *('yolov8n-pose', 'yolo11n-pose', 'yolo12n-pose', 'yolo26n-pose'),
+)
 #: Classes, height and width, and what the exporter is asked.
 FORMS = (
     (80, (320, 320), {}),
@@ -52,7 +57,7 @@ def network(name, classes, shape, folder):
     """Return a network as Ultralytics describes it, whose answers differ from place to place."""
     torch.manual_seed(1)
     described = Path(ultralytics.__file__).parent / 'cfg' / 'models'
-    family = re.sub(r'^(yolo\w*\d+)[nslmx]$', r'\1', name)
+    family = re.sub(r'^(yolo\w*\d+)[nslmx](?=$|-)', r'\1', name)
     path = next(file for stem in (name, family) for file in described.glob(f'*/{stem}.yaml'))
     content = {**yaml.safe_load(path.read_text()), 'nc': classes}
     copy = folder / f'{name}.yaml'
@@ -79,14 +84,32 @@ def network(name, classes, shape, folder):
 
 def overlaps(found, xyxy, scores, labels):
     """Return the best IoU of each box that was found with one of the same class and score."""
+    return [iou for iou, _ in nearest(found, xyxy, scores, labels)] or [1.0]
+
+
+def nearest(found, xyxy, scores, labels):
+    """Return for each box that was found the best IoU of one like it, and which one that is."""
     best = []
     for box, score, label in zip(found.xyxy, found.scores, found.class_ids, strict=True):
-        same = xyxy[(labels == label) & (np.abs(scores - score) < 0.02)]
+        alike = np.flatnonzero((labels == label) & (np.abs(scores - score) < 0.02))
+        same = xyxy[alike]
         low, high = np.maximum(same[:, :2], box[:2]), np.minimum(same[:, 2:], box[2:])
         shared = np.prod(np.clip(high - low, 0, None), axis=1)
         areas = np.prod(same[:, 2:] - same[:, :2], axis=1) + np.prod(box[2:] - box[:2])
-        best.append((shared / (areas - shared)).max(initial=0))
-    return best or [1.0]
+        ious = shared / (areas - shared)
+        # Boxes that fill the image are all the same: then the score tells.
+        by_score = np.where(ious > ious.max(initial=0) - 1e-4, np.abs(scores[alike] - score), 1)
+        best.append((ious.max(), alike[by_score.argmin()]) if len(alike) else (0.0, -1))
+    return best
+
+
+def moved(found, told, points):
+    """Return by how many pixels keypoints of boxes of an IoU from 0.99 on differ at most."""
+    pairs = enumerate(nearest(found, *told))
+    ours = [(index, other) for index, (iou, other) in pairs if iou >= 0.99]
+    return max(
+        np.abs(found.keypoints[index, :, :2] - points[other, :, :2]).max() for index, other in ours
+    )
 
 
 def compare(path, shape, image):
@@ -111,15 +134,19 @@ def compare(path, shape, image):
     (found,) = pipeline.detect([frame], Thresholds(confidence=threshold, iou=0.45))
     told = boxes.boxes.conf.numpy()[whole], boxes.boxes.cls.numpy()[whole]
     best = overlaps(found, xyxy[whole], *told)
+    keypoints = ''
+    if boxes.keypoints is not None:
+        points = boxes.keypoints.data.numpy()[whole]
+        keypoints = f'keypoints within {moved(found, (xyxy[whole], *told), points):.1g}, '
     return (
         f'{pipeline.spec.decoder}: {len(found)} and {whole.sum()} boxes, IoU from '
-        f'{min(best):.4f}, in the middle {np.median(best):.4f}, input within {fed:.1g}'
+        f'{min(best):.4f}, in the middle {np.median(best):.4f}, {keypoints}input within {fed:.1g}'
     )
 
 
 def main():
     image = picture()
-    for name in NETWORKS:
+    for name in sys.argv[1:] or NETWORKS:
         for classes, shape, asked in FORMS:
             with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
                 model = network(name, classes, shape, Path(folder))
