@@ -12,9 +12,11 @@ from pathlib import Path
 import cuda_recorder
 import fake_cuda
 import pytest
-from api_flow import parse_package
-from api_names import follow
-from rename_locals import rename_locals
+from library_words import attributes
+from library_words import beginnings
+from library_words import pairs
+from library_words import parse_package
+from library_words import texts
 
 import trt_perception
 
@@ -22,15 +24,22 @@ pytestmark = pytest.mark.unmeasured
 TABLE = json.loads((Path(__file__).parents[1] / 'data' / 'cuda_api.json').read_text())
 EVERYWHERE = set(TABLE['names']['1' * len(TABLE['releases'])])
 MODULES = ('driver', 'nvrtc', 'runtime')
-ROOTS = {f'cuda.bindings.{name}': name for name in MODULES}
-FUNCTIONS = r'(cuda|cu|nvrtc)[A-Z]\w+'
+WORDS = {word for name in EVERYWHERE for word in name.split('.')[1:]}
+# What CUDA's names look like, and nobody else's.
+NAME = r'(cuda|cu|nvrtc)[A-Z]\w*|CU[a-z]\w+|(CU|CUDA|NVRTC)_\w+'
 STATUSES = r"'(cudaError[A-Z]\w+|CUDA_ERROR_\w+)'"
 PACKAGE = Path(trt_perception.__file__).parent
 
 
 @functools.cache
-def names():
-    return follow(parse_package(PACKAGE), ROOTS, FUNCTIONS)
+def package():
+    return parse_package(PACKAGE)
+
+
+def names_in(trees):
+    """Return the attributes and texts that are names of CUDA's."""
+    found = attributes(trees) | texts(trees)
+    return {word for word in found if re.fullmatch(NAME, word)}
 
 
 def status_names():
@@ -50,66 +59,44 @@ def test_the_table_holds_what_is_supported():
 
 def test_the_source_uses_names_of_every_kind():
     assert {
-        'runtime.cudaMalloc',
-        'runtime.cudaHostAllocMapped',
-        'runtime.cudaDeviceAttr.cudaDevAttrIntegrated',
-        'driver.cuLaunchKernel',
-        'driver.CUresult.CUDA_SUCCESS',
-        'nvrtc.nvrtcGetCUBIN',
-    } <= set(names().used)
+        *('cudaMalloc', 'cudaHostAllocMapped', 'cudaDevAttrIntegrated', 'cuLaunchKernel'),
+        *('CUDA_SUCCESS', 'nvrtcGetCUBIN'),
+    } <= names_in(package())
     assert len(status_names()) >= 20
 
 
-def test_every_object_of_cuda_is_followed():
-    assert not names().dynamic
-    assert not names().lost
-
-
-def test_names_of_variables_do_not_matter():
-    renamed = rename_locals(names().trees)
-    assert set(follow(renamed, ROOTS, FUNCTIONS).used) == set(names().used)
-    nodes = [node for tree in renamed.values() for node in ast.walk(tree)]
-    variables = {node.id for node in nodes if isinstance(node, ast.Name)}
-    assert {'renamed_module', 'renamed_status', 'renamed_function'} <= variables
+def test_no_name_is_made_when_the_program_runs():
+    begun = {text for text in beginnings(package()) if re.fullmatch(NAME, f'{text}A')}
+    assert begun == set()
 
 
 def test_a_name_that_no_release_has_is_found_wherever_it_is_used():
-    found = follow(
-        {
-            'package.bindings': ast.parse(
-                'def load():\n'
-                '    from cuda.bindings import driver, runtime as other\n'
-                '    other.cudaDirect()\n'
-                '    return driver, other\n'
-                'def call(what, *arguments):\n'
-                '    status, *values = getattr(load()[1], what)(*arguments)\n'
-                '    return values\n'
-            ),
-            'package.use': ast.parse(
-                'import package.bindings as ours\n'
-                'from package.bindings import call, load\n'
-                "call('cudaByText')\n"
-                "ours.call('cudaByModule')\n"
-                'd, _ = load()\n'
-                'd.CUnone.CU_NONE\n'
-                'x = call\n'
-                "x('cudaByVariable', d.cuArgument)\n"
-            ),
-        },
-        ROOTS,
-        FUNCTIONS,
-    )
-    assert set(found.used) == {
-        *('runtime.cudaDirect', 'runtime.cudaByText', 'runtime.cudaByModule'),
-        *('runtime.cudaByVariable', 'driver.CUnone', 'driver.CUnone.CU_NONE', 'driver.cuArgument'),
+    source = """
+def load():
+    from cuda.bindings import driver, runtime as other
+    other.cudaDirect()
+    return driver, other
+call('cudaByText')
+d.CUnone.CU_NONE
+x('cudaByVariable', d.cuArgument, getattr(d, 'CUDA_ASKED'))
+"""
+    found = names_in({'package.use': ast.parse(source)})
+    assert found == {
+        *('cudaDirect', 'cudaByText', 'CUnone', 'CU_NONE', 'cudaByVariable', 'cuArgument'),
+        'CUDA_ASKED',
     }
-    assert not set(found.used) & EVERYWHERE
+    assert not found & WORDS
 
 
 def test_every_name_exists_in_every_supported_release():
-    used = {*names().used, *status_names()}
-    assert len(used) > 80
-    assert used <= EVERYWHERE
+    found = names_in(package())
+    assert len(found | status_names()) > 80
+    assert found - {'CUDA_VISIBLE_DEVICES'} <= WORDS
+    assert status_names() <= EVERYWHERE
+    kinds = {name.split('.')[1] for name in EVERYWHERE}
+    members = {pair for pair in pairs(package()) if pair.split('.')[0] in kinds}
+    assert len(members) > 5
+    assert members <= {name.partition('.')[2] for name in EVERYWHERE}
 
 
 def test_the_stand_in_has_no_names_of_its_own():
@@ -120,6 +107,9 @@ def test_the_stand_in_has_no_names_of_its_own():
             if isinstance(value, EnumMeta):
                 known |= {f'{module_name}.{name}.{member}' for member in value.__members__}
     assert known <= EVERYWHERE
-    assert set(names().used) <= known
+    compared = {name.rpartition('.')[2] for name in status_names()}
+    used = names_in(package()) - compared - {'CUDA_VISIBLE_DEVICES'}
+    assert len(used) > 50
+    assert used <= {name.rpartition('.')[2] for name in known}
     functions = {name.split('.')[1] for name in EVERYWHERE}
     assert set(cuda_recorder.RELEASED_BY) | set(cuda_recorder.RELEASES) <= functions

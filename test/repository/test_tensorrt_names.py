@@ -1,4 +1,8 @@
-"""Every name of TensorRT that the code uses exists in every release that is supported."""
+"""Every name of TensorRT that the code uses exists in every release that is supported.
+
+By words: of which class an attribute is, the stand-ins tell when tests run the code: they have no
+names but those of the table, class by class.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,19 @@ import ast
 import copy
 import functools
 import json
+import re
 from pathlib import Path
 
+import fake_tensorrt
 import pytest
-from api_flow import parse_package
-from api_names import follow
-from rename_locals import rename_locals
+from library_words import attributes
+from library_words import beginnings
+from library_words import imported_words
+from library_words import looked_up
+from library_words import own_words
+from library_words import pairs
+from library_words import parse_package
+from library_words import texts
 
 import trt_perception
 
@@ -25,56 +36,6 @@ RELEASES = {
     for name in names
 }
 PACKAGE = Path(trt_perception.__file__).parent
-ROOTS = {'tensorrt': '', 'tensorrt_rtx': ''}
-# Constant strings that can be the module's name or one in it.
-TEXTS = r'tensorrt(_rtx)?|I[A-Z]\w+|[A-Z]\w*[a-z]\w*\.\w*'
-# The class of what a method returns or an attribute holds; empty for Python's own.
-RESULTS = {
-    'Builder.create_builder_config': 'IBuilderConfig',
-    'Builder.create_network': 'INetworkDefinition',
-    'Builder.create_optimization_profile': 'IOptimizationProfile',
-    'Builder.get_plugin_registry': 'IPluginRegistry',
-    'Builder.num_DLA_cores': '',
-    'DataType.name': '',
-    'ErrorCode.name': '',
-    'IBuilderConfig.create_timing_cache': 'ITimingCache',
-    'IBuilderConfig.get_timing_cache': 'ITimingCache',
-    'ICudaEngine.create_engine_inspector': 'EngineInspector',
-    'ICudaEngine.create_execution_context': 'IExecutionContext',
-    'ICudaEngine.create_runtime_config': 'IRuntimeConfig',
-    'ICudaEngine.device_memory_size_v2': '',
-    'ICudaEngine.get_tensor_dtype': 'DataType',
-    'ICudaEngine.get_tensor_name': '',
-    'ICudaEngine.get_tensor_profile_shape': '',
-    'ICudaEngine.get_tensor_shape': '',
-    'ICudaEngine.num_io_tensors': '',
-    'ICudaEngine.num_optimization_profiles': '',
-    'ICudaEngine.profiling_verbosity': 'ProfilingVerbosity',
-    'IExecutionContext.get_tensor_shape': '',
-    'IExecutionContext.infer_shapes': '',
-    'ILayer.get_output': 'ITensor',
-    'ILayer.metadata': '',
-    'ILayer.name': '',
-    'ILayer.num_outputs': '',
-    'INetworkDefinition.get_input': 'ITensor',
-    'INetworkDefinition.get_layer': 'ILayer',
-    'INetworkDefinition.get_output': 'ITensor',
-    'INetworkDefinition.num_layers': '',
-    'IRuntimeCache.serialize': '',
-    'IRuntimeConfig.create_runtime_cache': 'IRuntimeCache',
-    'ITensor.dtype': 'DataType',
-    'ITensor.name': '',
-    'ITensor.shape': '',
-    'ITimingCache.serialize': '',
-    'OnnxParser.get_error': 'ParserError',
-    'OnnxParser.num_errors': '',
-    'ParserError.code': 'ErrorCode',
-    'ParserError.desc': '',
-    'ParserError.node_name': '',
-    'ParserError.node_operator': '',
-    'ProfilingVerbosity.name': '',
-    'Runtime.deserialize_cuda_engine': 'ICudaEngine',
-}
 # Used only where the module has IRuntimeCache, or after asking for the name itself.
 ONLY_RTX = {
     'CudaGraphStrategy',
@@ -125,100 +86,148 @@ LIMITED = {
 }
 
 
-def names_of(trees):
-    """Return what modules take from TensorRT."""
-    return follow(trees, ROOTS, TEXTS, results=RESULTS, lookup='.TensorRt.find')
+# A text that looks like a name of TensorRT's: an interface, or a class and what is in it.
+NAME = r'I[A-Z]\w*[a-z]\w*|[A-Z]\w*[a-z]\w*\.\w+'
+# Those whose objects the package has.
+CLASSES = {
+    *('Builder', 'IBuilderConfig', 'INetworkDefinition', 'ILayer', 'ITensor', 'OnnxParser'),
+    *('ParserError', 'ITimingCache', 'IOptimizationProfile', 'IPluginRegistry', 'Runtime'),
+    *('ICudaEngine', 'IExecutionContext', 'IRuntimeConfig', 'IRuntimeCache', 'EngineInspector'),
+}
+# What no import names, and what is ours and called as something that few releases have.
+OTHERS = {'hexdigest', 'find', 'tactic'}
+
+
+def last(name):
+    return name.rpartition('.')[2]
+
+
+# The releases that have something of this last word.
+KNOWN = {}
+for _name, _releases in RELEASES.items():
+    KNOWN.setdefault(last(_name), set()).update(_releases)
 
 
 @functools.cache
-def names():
-    return names_of(parse_package(PACKAGE))
+def package():
+    return parse_package(PACKAGE)
 
 
-RUNTIME = 'trt_perception.stages.'
+def parts(trees):
+    """Return the modules that have TensorRT's objects, the runtime's and the builder's."""
+    runtime = {name: tree for name, tree in trees.items() if '.stages.tensorrt_' in name}
+    return runtime, {name: tree for name, tree in trees.items() if '.building.engine.' in name}
 
 
-def places():
-    """Return (name, whether the runtime uses it) for the runtime and for all else."""
-    found = {
-        (name, where.startswith(RUNTIME)) for name, used in names().used.items() for where in used
-    }
-    made = {prefix + name for prefix, ends in FOUND.items() for name in ends}
-    return sorted(found | {(name, False) for name in made})
+def names_in(trees):
+    """Return the texts that look like names."""
+    return {text for text in texts(trees) if re.fullmatch(NAME, text)}
 
 
-def used_outside_the_runtime():
-    return {name for name, runtime in places() if not runtime}
+def words(trees):
+    """Return the attributes, and the last words of names in texts."""
+    return attributes(trees) | set(map(last, names_in(trees)))
 
 
-def test_every_kind_of_name_is_used():
-    runtime = {name for name, within in places() if within}
-    assert {'Runtime', 'TensorIOMode', 'TensorFormat.LINEAR'} <= runtime
-    assert any(name.startswith('ICudaEngine.') for name in runtime)
-    assert any(name.startswith('IExecutionContext.') for name in runtime)
-    assert runtime >= ONLY_RTX
-    others = used_outside_the_runtime()
-    assert {'Builder', 'OnnxParser', 'DeviceType.DLA', 'BuilderFlag.FP16'} <= others
-    assert others >= set(LIMITED)
-    for kind in {f'{kind}.' for kind in RESULTS.values() if kind} | set(FOUND):
-        assert any(name.startswith(kind) for name in {*names().used, *others}), kind
+def unknown(trees):
+    """Return the words in these parts that are neither TensorRT's nor anybody else's."""
+    runtime, builder = parts(trees)
+    some = runtime | builder
+    return words(some) - set(KNOWN) - own_words(package()) - imported_words(some) - OTHERS
 
 
-def test_every_name_exists_in_every_supported_release():
-    assert len(places()) > 100
-    missing = {}
-    for name, runtime in places():
-        if runtime:
-            wanted = RTX if name in ONLY_RTX or name == 'IRuntimeCache' else SUPPORTED
-        else:
-            wanted = LIMITED.get(name, SUPPORTED)
-        without = set(wanted) - RELEASES.get(name, set())
-        if without or name not in RELEASES:
-            missing[name] = sorted(without), names().used[name]
-    assert not missing, 'name, releases that lack it, and who uses it'
+def of_tensorrt(trees):
+    """Return the words that are TensorRT's, and perhaps somebody else's, too."""
+    return words(trees) & set(KNOWN) - OTHERS
 
 
-def test_every_object_of_tensorrt_is_followed():
-    found = names()
-    assert not found.unknown, 'say in RESULTS what these are attributes of'
-    assert {where.rpartition('engine.')[2] for where in found.dynamic} == {'release.TensorRt.find'}
-    assert found.beginnings == set(FOUND), 'say in FOUND what these can become'
-    assert not found.lost
+def test_every_word_is_known():
+    assert unknown(package()) == set(), 'say in OTHERS what is not of TensorRT'
 
 
-def test_names_of_variables_do_not_matter():
-    renamed = rename_locals(names().trees)
-    found = names_of(renamed)
-    assert set(found.used) == set(names().used)
-    assert found.beginnings == names().beginnings
-    nodes = [node for tree in renamed.values() for node in ast.walk(tree)]
-    variables = {node.id for node in nodes if isinstance(node, ast.Name)}
-    objects = ('trt', 'builder', 'config', 'engine', 'inspector', 'layer', 'network', 'parser')
-    assert {f'renamed_{name}' for name in objects} <= variables
+def test_every_word_exists_in_every_supported_release():
+    runtime, builder = map(of_tensorrt, parts(package()))
+    only_rtx = {'IRuntimeCache', *map(last, ONLY_RTX)}
+    limited = {last(name): releases for name, releases in LIMITED.items()}
+    assert runtime >= only_rtx
+    named = {name for name in LIMITED if name not in made() and f'{name}.' not in FOUND}
+    assert builder >= set(map(last, named))
+    assert len(runtime | builder) > 100
+    wanted = {word: RTX if word in only_rtx else SUPPORTED for word in runtime}
+    missing = {word: set(wanted[word]) - KNOWN[word] for word in runtime}
+    missing |= {word: set(limited.get(word, SUPPORTED)) - KNOWN[word] for word in builder}
+    assert {word: sorted(releases) for word, releases in missing.items() if releases} == {}
 
 
-def test_a_name_that_no_release_has_is_found_wherever_it_is_used():
+def made():
+    """Return the names whose ends are only known when the program runs."""
+    return {prefix + end for prefix, ends in FOUND.items() for end in ends}
+
+
+def test_every_name_with_its_class_exists_in_every_supported_release():
+    some = {name: tree for part in parts(package()) for name, tree in part.items()}
+    members = {pair for pair in pairs(some) if pair.split('.')[0] in RELEASES and '__' not in pair}
+    assert {'BuilderFlag.TF32', 'DeviceType.DLA', 'TensorFormat.LINEAR'} <= members | made()
+    for name in members | made() | names_in(some) | set(LIMITED) | ONLY_RTX:
+        wanted = RTX if name in ONLY_RTX or name == 'IRuntimeCache' else SUPPORTED
+        assert set(LIMITED.get(name, wanted)) <= RELEASES.get(name, set()), name
+
+
+def test_names_are_made_and_looked_up_in_known_places_only():
+    runtime, builder = parts(package())
+    assert looked_up(runtime) == set()
+    assert looked_up(builder) == {'find'}
+    dotted = {text for text in beginnings(builder) if re.match(r'[A-Z]\w+\.', text)}
+    assert dotted == set(FOUND), 'say in FOUND what these can become'
+
+
+def test_no_other_module_uses_tensorrt():
+    runtime, builder = parts(package())
+    others = {n: tree for n, tree in package().items() if n not in runtime | builder}
+    theirs = {last(name) for name in RELEASES if name.partition('.')[0] in CLASSES}
+    found = attributes(others) & theirs - own_words(package()) - imported_words({})
+    assert found == {'node_name'}, "ROS's; what else is there of TensorRT's?"
+
+
+def test_a_word_that_no_release_has_is_found_wherever_it_is_used():
     wrong = {
-        *('IBuilderConfig.set_timing_cache', 'ICudaEngine.refittable', 'ILayer.set_output_type'),
-        *('IExecutionContext.profiler', 'IExecutionContext.set_tensor_address'),
-        *('IExecutionContext.is_stream_capturable', 'IRuntimeConfig.set_runtime_cache'),
-        *(
-            'IInt8MinMaxCalibrator',
-            'IPluginRegistry.load_library',
-            'INetworkDefinition.num_inputs',
-        ),
+        *('set_timing_cache', 'refittable', 'set_output_type', 'profiler', 'set_tensor_address'),
+        *('is_stream_capturable', 'set_runtime_cache', 'IInt8MinMaxCalibrator', 'num_inputs'),
+        *('load_library', 'DeviceType', 'num_DLA_cores', 'shape'),
     }
-    assert wrong <= set(names().used)
-    words = {name.rpartition('.')[2] for name in wrong}
-    trees = copy.deepcopy(names().trees)
+    runtime, builder = parts(package())
+    trees = copy.deepcopy(runtime | builder)
     for node in [node for tree in trees.values() for node in ast.walk(tree)]:
-        if isinstance(node, ast.Attribute) and node.attr in words:
+        if isinstance(node, ast.Attribute) and node.attr in wrong:
             node.attr += '_of_none'
-        elif isinstance(node, ast.Constant) and node.value in words:
+        elif isinstance(node, ast.Constant) and node.value in wrong:
             node.value += '_of_none'
-    found = set(names_of(trees).used)
-    assert {f'{name}_of_none' for name in wrong} <= found
-    assert not wrong & found
+    assert unknown(trees) == {f'{word}_of_none' for word in wrong}
+
+
+def test_the_stand_in_of_the_runtime_has_no_names_of_its_own():
+    """So a name of another class fails where tests run the code."""
+    module = fake_tensorrt.FakeTensorRtRtx()
+    engine = fake_tensorrt._Engine(module)
+    objects = {
+        'ICudaEngine': dir(engine),
+        'IExecutionContext': [*dir(fake_tensorrt._Context), *fake_tensorrt.REFUSALS],
+        'IRuntimeConfig': dir(fake_tensorrt._RuntimeConfig),
+        'IRuntimeCache': [name for name in dir(fake_tensorrt._RuntimeCache) if name != 'content'],
+        **{
+            kind: fake_tensorrt.__dict__[kind].__members__
+            for kind in ('TensorIOMode', 'TensorFormat', 'DataType')
+        },
+        'DynamicShapesKernelSpecializationStrategy': fake_tensorrt.Specialization.__members__,
+    }
+    of_others = {'deserialize_cuda_engine', 'create_execution_context'}
+    for kind, members in objects.items():
+        for member in members:
+            name = f'{kind}.{member}'
+            if member.startswith('_') or (kind == 'IExecutionContext' and member in of_others):
+                continue
+            rtx = kind.startswith(('IRuntime', 'Dynamic')) or name in ONLY_RTX
+            assert set(RTX if rtx else SUPPORTED) <= RELEASES.get(name, set()), name
 
 
 def test_no_number_stands_for_a_flag():
