@@ -38,9 +38,9 @@ from trt_perception.images.jpeg import plain_jpeg  # noqa: E402
 
 EXAMPLES = """\
 examples:
-  python3 scripts/fuzz_jpeg.py                             100,000 files, in minutes
-  python3 scripts/fuzz_jpeg.py --seconds 60                as many as a minute allows
-  python3 scripts/fuzz_jpeg.py --count 1000 --here         in this process, for compute-sanitizer
+  scripts/fuzz_jpeg                             100,000 files, in minutes
+  scripts/fuzz_jpeg --seconds 60                as many as a minute allows
+  scripts/fuzz_jpeg --count 1000 --here         in this process, for compute-sanitizer
 """
 _BATCH = 1000
 _GUARD = 4096
@@ -183,7 +183,7 @@ def run_children(options):
 
 def main():
     parser = argparse.ArgumentParser(
-        prog='fuzz_jpeg.py',
+        prog='scripts/fuzz_jpeg',
         description='Changed JPEGs through nvJPEG, in child processes.',
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -14,6 +14,7 @@ from PIL import Image
 from trt_perception.errors import ImageError
 from trt_perception.images.compressed import check_picture
 from trt_perception.images.jpeg import JpegFrame
+from trt_perception.images.jpeg import PlainJpegs
 from trt_perception.images.jpeg import plain_jpeg
 
 PLAIN = jpeg_fuzz.plain_files()
@@ -197,6 +198,19 @@ OTHERS = {
 )
 def test_what_is_unusual_is_not_written(kind, content):
     assert read(content) == kind
+
+
+def test_what_is_decoded_here_is_said_once_for_each_kind(caplog):
+    frames = PlainJpegs()
+    for content in (FILE, OTHERS['PNG'][0], OTHERS['progressive JPEG'][0], *OTHERS['PNG'], FILE):
+        frame = frames(check_picture(array(content)))
+        if content is FILE:
+            assert isinstance(frame, JpegFrame)
+        else:
+            expected = by_opencv(content)
+            assert (frame.plane().reshape(expected.shape) == expected).all()
+    said = 'compressed images are decoded on the CPU where they are: '
+    assert [r.message for r in caplog.records] == [f'{said}PNG', f'{said}progressive JPEG']
 
 
 def test_a_scan_may_hold_all_restart_markers():
