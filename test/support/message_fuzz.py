@@ -8,6 +8,7 @@ import struct
 import time
 from collections import Counter
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -22,16 +23,20 @@ from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.detector import Detector
 from trt_perception.errors import ImageError
+from trt_perception.images.memory import PlainMemory
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.ros.intake.cdr import read_compressed
 from trt_perception.ros.intake.cdr import read_image
 from trt_perception.ros.intake.intake import Arrived
+from trt_perception.ros.messages import FrameReader
 from trt_perception.ros.messages import frame_from_compressed
 from trt_perception.ros.messages import frame_from_image
 
 TEXTS = ('', 'a', 'ab', 'abc', 'camera_front', 'größer', 'x' * 40)
 VIEWS = {Image: read_image, CompressedImage: read_compressed}
 FRAMES = {Image: frame_from_image, CompressedImage: frame_from_compressed}
+# As the node has them.
+READERS = {Image: FrameReader, CompressedImage: lambda: frame_from_compressed}
 # For length fields, beside those around the length itself.
 LENGTHS = (0, 1, 2**16, 2**31 - 1, 2**31, 2**32 - 4, 2**32 - 1)
 JPEG = cv2.imencode('.jpg', np.full((4, 6, 3), 90, np.uint8))[1].tobytes()
@@ -188,7 +193,7 @@ class Fuzz:
         reasons, answers, faults = Counter(), [], []
         detector = Detector(
             _NoWork(),
-            read=FRAMES[kind],
+            read=READERS[kind](),
             publish=lambda *_: answers.append(''),
             refused=lambda error: answers.append(error.reason),
             faulted=faults.append,
@@ -221,4 +226,4 @@ def _array(case):
 
 def _arrived(case):
     data = _array(case)
-    return Arrived(data, data.size, lease=True)
+    return Arrived(data, data.size, SimpleNamespace(memory=PlainMemory(1)))

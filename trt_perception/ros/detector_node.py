@@ -39,8 +39,8 @@ from trt_perception.ros.image_input import ImageInput
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.log import NodeLog
 from trt_perception.ros.log import log_text
+from trt_perception.ros.messages import FrameReader
 from trt_perception.ros.messages import frame_from_compressed
-from trt_perception.ros.messages import frame_from_image
 from trt_perception.ros.outputs import DetectorOutputs
 from trt_perception.ros.outputs import check_topics
 from trt_perception.ros.parameters import NodeParameters
@@ -254,7 +254,7 @@ class DetectorNode(LifecycleNode):
         """Return what makes frames of messages, in the worker."""
         assert self._pipeline is not None
         if choice.transport == 'raw':
-            return frame_from_image
+            return FrameReader()
         if self._pipeline.decodes_jpeg:
             return functools.partial(frame_from_compressed, frame_of_picture=PlainJpegs())
         return frame_from_compressed

@@ -22,6 +22,7 @@ __all__ = [
     'CompressedImageView',
     'HeaderView',
     'ImageView',
+    'LikeBefore',
     'StampView',
     'read_compressed',
     'read_image',
@@ -30,10 +31,11 @@ __all__ = [
 _Bytes = npt.NDArray[np.uint8]
 # By what a message begins with: numbers that follow each other, by their letters of ``struct``.
 _ORDERS: Final = {
-    begin: {kinds: struct.Struct(order + kinds) for kinds in ('iII', 'III', 'II', 'I', 'B')}
+    begin: {kinds: struct.Struct(order + kinds) for kinds in ('iII', 'iI', 'III', 'II', 'I', 'B')}
     for begin, order in ((b'\x00\x00', '>'), (b'\x00\x01', '<'))
 }
 _ENCAPSULATION_BYTES: Final = 4
+_STAMP_AT: Final = _ENCAPSULATION_BYTES
 
 
 class StampView(NamedTuple):
@@ -98,6 +100,46 @@ def read_compressed(message: _Bytes) -> CompressedImageView:
     encoding = reader.string('format', size)
     (size,) = reader.numbers('I')
     return CompressedImageView(header, encoding, reader.octets('data', size))
+
+
+class LikeBefore:
+    """Knows again the images of a camera: in each but the stamp and the pixels are as before.
+
+    Args:
+        message: uint8 (n,), an image that could be read.
+        header: of it.
+        pixels: of it, a view of the message.
+
+    Attributes:
+        pixels: where they lie in the message.
+    """
+
+    def __init__(self, message: _Bytes, header: HeaderView, pixels: _Bytes) -> None:
+        start = _address(pixels) - _address(message)
+        self.pixels = slice(start, start + pixels.size)
+        self._frame_id = header.frame_id
+        self._size = message.size
+        self._begin = message[:_STAMP_AT].tobytes()
+        self._fields = slice(_STAMP_AT + 8, start)
+        self._same = message[self._fields].tobytes()
+        self._stamp = _ORDERS[self._begin[:2]]['iI']
+
+    def header(self, message: _Bytes) -> HeaderView | None:
+        """Return the header of another message of this kind; None where it is of none."""
+        memory = message.data
+        if (
+            message.size != self._size
+            or bytes(memory[self._fields]) != self._same
+            or bytes(memory[:_STAMP_AT]) != self._begin
+        ):
+            return None
+        sec, nanosec = self._stamp.unpack_from(memory, _STAMP_AT)
+        return HeaderView(StampView(sec, nanosec), self._frame_id)
+
+
+def _address(array: _Bytes) -> int:
+    address: int = array.__array_interface__['data'][0]
+    return address
 
 
 class _Reader:
