@@ -17,7 +17,6 @@ import contextlib
 import json
 import statistics
 import sys
-import threading
 import time
 
 import gate
@@ -32,10 +31,10 @@ from common import quality
 from common import run_camera
 from common import save
 from rclpy.executors import SingleThreadedExecutor
-from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from sensor_msgs.msg import Image
+from thread_clocks import ThreadClocks
 
 from trt_perception.detections import Detections
 from trt_perception.images.memory import PlainMemory
@@ -45,7 +44,6 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.ros.detector_node import DetectorNode
-from trt_perception.ros.intake import rcl
 
 WARM_UP = 30
 BARE_TOPIC = 'image_bare'
@@ -84,33 +82,12 @@ class ThreadMeter(Meter):
 
     def __init__(self, frames):
         super().__init__(frames)
-        self._away_s = {}
-        _rclpy.WaitSet.wait = self._left_out(_rclpy.WaitSet.wait)
-        slow = rcl.load().slow
-        for name in ('rcl_wait', 'rcl_take_serialized_message'):
-            setattr(slow, name, self._left_out(getattr(slow, name)))
-
-    def _left_out(self, call):
-        """Return the call, with the CPU time that its thread spends in it noted."""
-
-        def timed(*args):
-            begun = time.thread_time()
-            try:
-                return call(*args)
-            finally:
-                name = threading.current_thread().name
-                self._away_s[name] = self._away_s.get(name, 0.0) + time.thread_time() - begun
-
-        return timed
+        self._threads = ThreadClocks()
 
     def _clocks(self):
-        clocks = super()._clocks()
-        for thread in threading.enumerate():
-            if thread.name in THREADS:
-                clock = time.pthread_getcpuclockid(thread.ident)
-                spent = time.clock_gettime(clock) - self._away_s.get(thread.name, 0.0)
-                clocks[THREADS[thread.name]] = spent
-        return clocks
+        spent_s = self._threads.spent_s()
+        named = {ours: spent_s[name] for name, ours in THREADS.items() if name in spent_s}
+        return super()._clocks() | named
 
 
 class EmptyPipeline:

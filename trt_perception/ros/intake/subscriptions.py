@@ -111,22 +111,10 @@ class IntakeSubscription:
         self, images: Images, buffers: MessageBuffers, faulted: Callable[[BaseException], None]
     ) -> None:
         with ExitStack() as made:
-            check_for_type_support(images.kind)
-            node: Any = images.node.handle
-            with node:
-                subscription = _rclpy.Subscription(
-                    node, images.kind, images.topic, images.qos.get_c_qos_profile()
-                )
-            made.callback(subscription.destroy_when_not_in_use)
-            handles: list[tuple[Any, Callable[[Any], None]]] = []
-            for name, callback in images.events.items():
-                with subscription:
-                    event: Any = _rclpy.EventHandle(subscription, EVENTS[name])
-                made.callback(event.destroy_when_not_in_use)
-                handles.append((event, callback))
+            source = source_of(images, made)
             self._intake = Intake(images.node.context, buffers, faulted)
             made.callback(self._intake.close)
-            self._intake.serve(Source(subscription, images.receive, tuple(handles)))
+            self._intake.serve(source)
             self._made = made.pop_all()
 
     @property
@@ -137,3 +125,21 @@ class IntakeSubscription:
     def close(self) -> None:
         """End the thread and destroy the subscription. May be called again."""
         self._made.close()
+
+
+def source_of(images: Images, made: ExitStack) -> Source:
+    """Subscribe for an intake; ``made`` destroys the subscription, once the intake is closed."""
+    check_for_type_support(images.kind)
+    node: Any = images.node.handle
+    with node:
+        subscription = _rclpy.Subscription(
+            node, images.kind, images.topic, images.qos.get_c_qos_profile()
+        )
+    made.callback(subscription.destroy_when_not_in_use)
+    handles: list[tuple[Any, Callable[[Any], None]]] = []
+    for name, callback in images.events.items():
+        with subscription:
+            event: Any = _rclpy.EventHandle(subscription, EVENTS[name])
+        made.callback(event.destroy_when_not_in_use)
+        handles.append((event, callback))
+    return Source(subscription, images.receive, tuple(handles))
