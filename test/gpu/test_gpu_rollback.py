@@ -7,79 +7,30 @@ for test_gpu_failures to show, on a GPU.
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 from collections import Counter
 from dataclasses import replace
 
-import fake_cuda
-import numpy as np
 import pytest
 from cuda_recorder import RELEASED_BY
-from cuda_recorder import Recorder
 from fake_nvjpeg import FakeNvJpeg
 from fake_tensorrt import INPUT
-from fake_tensorrt import MODEL
 from fake_tensorrt import OUTPUT
-from fake_tensorrt import PLAN
 from fake_tensorrt import REASON
 from fake_tensorrt import REFUSALS
-from fake_tensorrt import FakeTensorRt
+from gpu_standins import DEPTH
+from gpu_standins import assert_nothing_is_left
+from gpu_standins import grey
 
 from trt_perception import interruption
-from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.errors import CudaError
 from trt_perception.errors import EngineError
 from trt_perception.errors import InterruptionError
-from trt_perception.gpu import bindings
 from trt_perception.gpu import nvjpeg
-from trt_perception.images.frame import Frame
 from trt_perception.pipelines.open_pipeline import open_pipeline
-from trt_perception.pipelines.ready import put_in_place
 
-DEPTH = 3
-
-
-@pytest.fixture
-def machine(monkeypatch, tmp_path):
-    """Return a function that puts stand-ins in place: (CUDA's recorder, TensorRT)."""
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-
-    def put(refuses='', tensors=None, **cuda):
-        recorder = Recorder(fake_cuda.bindings(**cuda))
-        tensorrt = FakeTensorRt(refuses, **(tensors or {}))
-        monkeypatch.setattr(bindings, 'load_bindings', lambda: recorder.modules)
-        monkeypatch.setitem(sys.modules, 'tensorrt', tensorrt)
-        return recorder, tensorrt
-
-    return put
-
-
-@pytest.fixture
-def config(tmp_path):
-    (tmp_path / 'tiny.engine').write_bytes(PLAN)
-    return DetectorConfig(
-        engine_path=str(tmp_path / 'tiny.engine'),
-        pipeline_depth=DEPTH,
-        **MODEL,
-    )
-
-
-def grey(width, height):
-    return Frame.view(
-        np.full(width * height, 114, np.uint8),
-        width=width,
-        height=height,
-        step=width,
-        encoding='mono8',
-    )
-
-
-def assert_nothing_is_left(recorder, tensorrt):
-    assert recorder.kinds() == []
-    assert recorder.mistakes == []
-    assert list(tensorrt.living) == []
+pytest_plugins = ['gpu_standin_fixtures']
 
 
 @pytest.mark.parametrize('integrated', [False, True])
@@ -314,149 +265,3 @@ def test_a_frame_that_finds_no_room_to_grow_leaves_the_pipeline_closable(machine
         recorder.fails = lambda index, name: None
         pipeline.close()
         assert_nothing_is_left(recorder, tensorrt)
-
-
-def enqueue_and_count(pipeline, recorder, tensorrt):
-    """Return how often a frame's work was launched as a graph, and by TensorRT's own call."""
-    cuda, own = len(recorder.calls), len(tensorrt.calls)
-    for slot in range(DEPTH):
-        pipeline.enqueue(slot, grey(64, 48), Thresholds())
-    for slot in range(DEPTH):
-        pipeline.collect(slot)
-    launches = recorder.calls[cuda:].count('cudaGraphLaunch')
-    return launches, tensorrt.calls[own:].count('execute_async_v3')
-
-
-@pytest.mark.parametrize('in_place', [False, True])
-@pytest.mark.parametrize('integrated', [False, True])
-def test_a_frame_is_one_upload_of_its_size_and_one_launch(machine, config, integrated, in_place):
-    recorder, tensorrt = machine(integrated=integrated)
-    pipeline = open_pipeline(config)
-    uploads = []
-    runtime, header = recorder.modules[2], pipeline.front
-    copy = runtime._module.cudaMemcpyAsync
-    runtime._module.cudaMemcpyAsync = lambda to, source, size, *how: (
-        uploads.append((source, size)) or copy(to, source, size, *how)
-    )
-    frames = [grey(width, height) for width, height in ((1920, 1080), (64, 48), (16, 8))]
-    with put_in_place(pipeline, frames) as placed:
-        if in_place:
-            frames = placed
-        else:  # the first one makes room for all
-            pipeline.enqueue(0, frames[0], Thresholds())
-            pipeline.collect(0)
-            uploads.clear()
-        before = len(recorder.calls)
-        for frame in frames:
-            pipeline.enqueue(0, frame, Thresholds())
-            pipeline.collect(0)
-        calls = recorder.calls[before:]
-        # An integrated GPU reads the frame where it lies.
-        pixels = [] if integrated else [1920 * 1080, 64 * 48, 16 * 8]
-        assert [size for _, size in uploads] == [header + size for size in pixels]
-        places = [frame.memory.pointer for frame in placed]
-        if in_place and not integrated:
-            assert [source for source, _ in uploads] == places
-        else:
-            assert not {source for source, _ in uploads} & set(places)
-        assert calls.count('cudaGraphLaunch') == 3
-        assert not {'cuLaunchKernel', 'cudaMalloc', 'cudaHostAlloc'} & set(calls)
-    pipeline.close()
-    assert_nothing_is_left(recorder, tensorrt)
-    assert_nothing_is_left(recorder, tensorrt)
-
-
-@pytest.mark.parametrize('failing', ['cudaStreamEndCapture', 'cudaGraphInstantiate'])
-def test_without_a_graph_frames_are_queued_call_by_call_after_one_warning(
-    machine, config, caplog, failing
-):
-    recorder, tensorrt = machine()
-    recorder.fails = lambda index, name: (
-        'cudaErrorStreamCaptureInvalidated' if name == failing else None
-    )
-    pipeline = open_pipeline(config)
-    assert enqueue_and_count(pipeline, recorder, tensorrt) == (0, DEPTH)
-    assert recorder.calls.count(failing) == 1
-    (warning,) = [record for record in caplog.records if record.levelname == 'WARNING']
-    assert 'no CUDA graph' in warning.message
-    assert failing in warning.message
-    pipeline.close()
-    assert_nothing_is_left(recorder, tensorrt)
-
-
-def test_graphs_are_launched_and_can_be_switched_off(machine, config, caplog):
-    from dataclasses import replace
-
-    recorder, tensorrt = machine()
-    pipeline = open_pipeline(config)
-    assert enqueue_and_count(pipeline, recorder, tensorrt) == (DEPTH, 0)
-    pipeline.close()
-    recorder, tensorrt = machine()
-    pipeline = open_pipeline(replace(config, use_cuda_graph=False))
-    assert enqueue_and_count(pipeline, recorder, tensorrt) == (0, DEPTH)
-    assert 'cudaStreamBeginCapture' not in recorder.calls
-    pipeline.close()
-    assert not [record for record in caplog.records if record.levelname == 'WARNING']
-
-
-def test_a_kernel_that_does_not_compile_shows_the_compilers_log(machine, config):
-    recorder, tensorrt = machine(log=b'kernels.cu(7): error: expected a ";"\n')
-    with pytest.raises(
-        CudaError, match=r'NVRTC 13\.0.*sm_87: NVRTC_ERROR_COMPILATION\n.*expected a ";"$'
-    ):
-        open_pipeline(config)
-    assert_nothing_is_left(recorder, tensorrt)
-
-
-def test_a_compiler_that_does_not_know_the_gpu_says_so(machine, config):
-    machine(log=b'nvrtc: error: invalid value for --gpu-architecture (-arch)\n')
-    with pytest.raises(
-        CudaError, match=r'sm_87: .*\n.*; install NVRTC of another .* knows this GPU'
-    ):
-        open_pipeline(config)
-
-
-def raising(error):
-    def function(*arguments):
-        raise error
-
-    return function
-
-
-def test_a_missing_compiler_says_what_to_install(machine, config):
-    recorder, tensorrt = machine()
-    library = recorder.modules[1]
-    library.nvrtcVersion = raising(RuntimeError('Failure finding "libnvrtc.so"'))
-    with pytest.raises(CudaError, match=r'NVRTC is missing.*apt install.*pip install'):
-        open_pipeline(config)
-    assert_nothing_is_left(recorder, tensorrt)
-
-
-@pytest.mark.parametrize(
-    ('status', 'driver', 'message'),
-    [
-        ('cudaErrorInsufficientDriver', 0, 'no NVIDIA driver was found; install'),
-        ('cudaErrorInsufficientDriver', 12060, r'up to 12\.6, this cuda-bindings needs 13\.0'),
-        ('cudaErrorNoDevice', 13000, 'shows no GPU; check nvidia-smi and CUDA_VISIBLE_DEVICES'),
-    ],
-)
-def test_a_missing_or_old_driver_says_what_to_install(machine, config, status, driver, message):
-    recorder, tensorrt = machine()
-    runtime = recorder.modules[2]
-    runtime.cudaDriverGetVersion = lambda: (fake_cuda.cudaError_t.cudaSuccess, driver)
-    recorder.fails = lambda index, name: status if name == 'cudaGetDeviceCount' else None
-    with pytest.raises(CudaError, match=message):
-        open_pipeline(config)
-    assert_nothing_is_left(recorder, tensorrt)
-
-
-def test_a_driver_library_that_cannot_be_loaded_says_what_to_install(machine, config):
-    recorder, tensorrt = machine()
-    recorder.modules[2].cudaGetDeviceCount = raising(RuntimeError('Failed to dlopen libcuda.so.1'))
-    with pytest.raises(CudaError, match=r'no CUDA driver: .*libcuda.*install the NVIDIA driver'):
-        open_pipeline(config)
-    recorder, tensorrt = machine()
-    recorder.modules[0].cuLibraryLoadData = raising(RuntimeError('Failed to dlopen libcuda.so.1'))
-    with pytest.raises(CudaError, match=r'no CUDA driver: .*libcuda.*install the NVIDIA driver'):
-        open_pipeline(config)
-    assert_nothing_is_left(recorder, tensorrt)

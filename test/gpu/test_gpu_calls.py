@@ -1,0 +1,97 @@
+"""What a frame costs in calls of CUDA and TensorRT, with and without a graph; without a GPU."""
+
+from __future__ import annotations
+
+import pytest
+from gpu_standins import DEPTH
+from gpu_standins import assert_nothing_is_left
+from gpu_standins import grey
+
+from trt_perception.config import Thresholds
+from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.ready import put_in_place
+
+pytest_plugins = ['gpu_standin_fixtures']
+
+
+def enqueue_and_count(pipeline, recorder, tensorrt):
+    """Return how often a frame's work was launched as a graph, and by TensorRT's own call."""
+    cuda, own = len(recorder.calls), len(tensorrt.calls)
+    for slot in range(DEPTH):
+        pipeline.enqueue(slot, grey(64, 48), Thresholds())
+    for slot in range(DEPTH):
+        pipeline.collect(slot)
+    launches = recorder.calls[cuda:].count('cudaGraphLaunch')
+    return launches, tensorrt.calls[own:].count('execute_async_v3')
+
+
+@pytest.mark.parametrize('in_place', [False, True])
+@pytest.mark.parametrize('integrated', [False, True])
+def test_a_frame_is_one_upload_of_its_size_and_one_launch(machine, config, integrated, in_place):
+    recorder, tensorrt = machine(integrated=integrated)
+    pipeline = open_pipeline(config)
+    uploads = []
+    runtime, header = recorder.modules[2], pipeline.front
+    copy = runtime._module.cudaMemcpyAsync
+    runtime._module.cudaMemcpyAsync = lambda to, source, size, *how: (
+        uploads.append((source, size)) or copy(to, source, size, *how)
+    )
+    frames = [grey(width, height) for width, height in ((1920, 1080), (64, 48), (16, 8))]
+    with put_in_place(pipeline, frames) as placed:
+        if in_place:
+            frames = placed
+        else:  # the first one makes room for all
+            pipeline.enqueue(0, frames[0], Thresholds())
+            pipeline.collect(0)
+            uploads.clear()
+        before = len(recorder.calls)
+        for frame in frames:
+            pipeline.enqueue(0, frame, Thresholds())
+            pipeline.collect(0)
+        calls = recorder.calls[before:]
+        # An integrated GPU reads the frame where it lies.
+        pixels = [] if integrated else [1920 * 1080, 64 * 48, 16 * 8]
+        assert [size for _, size in uploads] == [header + size for size in pixels]
+        places = [frame.memory.pointer for frame in placed]
+        if in_place and not integrated:
+            assert [source for source, _ in uploads] == places
+        else:
+            assert not {source for source, _ in uploads} & set(places)
+        assert calls.count('cudaGraphLaunch') == 3
+        assert not {'cuLaunchKernel', 'cudaMalloc', 'cudaHostAlloc'} & set(calls)
+    pipeline.close()
+    assert_nothing_is_left(recorder, tensorrt)
+    assert_nothing_is_left(recorder, tensorrt)
+
+
+@pytest.mark.parametrize('failing', ['cudaStreamEndCapture', 'cudaGraphInstantiate'])
+def test_without_a_graph_frames_are_queued_call_by_call_after_one_warning(
+    machine, config, caplog, failing
+):
+    recorder, tensorrt = machine()
+    recorder.fails = lambda index, name: (
+        'cudaErrorStreamCaptureInvalidated' if name == failing else None
+    )
+    pipeline = open_pipeline(config)
+    assert enqueue_and_count(pipeline, recorder, tensorrt) == (0, DEPTH)
+    assert recorder.calls.count(failing) == 1
+    (warning,) = [record for record in caplog.records if record.levelname == 'WARNING']
+    assert 'no CUDA graph' in warning.message
+    assert failing in warning.message
+    pipeline.close()
+    assert_nothing_is_left(recorder, tensorrt)
+
+
+def test_graphs_are_launched_and_can_be_switched_off(machine, config, caplog):
+    from dataclasses import replace
+
+    recorder, tensorrt = machine()
+    pipeline = open_pipeline(config)
+    assert enqueue_and_count(pipeline, recorder, tensorrt) == (DEPTH, 0)
+    pipeline.close()
+    recorder, tensorrt = machine()
+    pipeline = open_pipeline(replace(config, use_cuda_graph=False))
+    assert enqueue_and_count(pipeline, recorder, tensorrt) == (0, DEPTH)
+    assert 'cudaStreamBeginCapture' not in recorder.calls
+    pipeline.close()
+    assert not [record for record in caplog.records if record.levelname == 'WARNING']

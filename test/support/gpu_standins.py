@@ -1,0 +1,25 @@
+"""What tests of a CudaPipeline over stand-ins share; gpu_standin_fixtures makes them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trt_perception.images.frame import Frame
+
+DEPTH = 3
+
+
+def grey(width, height):
+    return Frame.view(
+        np.full(width * height, 114, np.uint8),
+        width=width,
+        height=height,
+        step=width,
+        encoding='mono8',
+    )
+
+
+def assert_nothing_is_left(recorder, tensorrt):
+    assert recorder.kinds() == []
+    assert recorder.mistakes == []
+    assert list(tensorrt.living) == []
