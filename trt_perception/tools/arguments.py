@@ -10,7 +10,7 @@ from pathlib import Path
 from trt_perception.errors import ConfigError
 
 __all__ = [
-    *('at_least', 'check_output_file', 'check_output_folder', 'user_path'),
+    *('add_file', 'at_least', 'check_output_file', 'check_output_folder', 'user_path'),
 ]
 
 
@@ -35,6 +35,11 @@ def user_path(text: str) -> Path:
         return Path(text).expanduser()
     except RuntimeError as error:
         raise argparse.ArgumentTypeError(f'{text}: {error}') from error
+
+
+def add_file(parser: argparse.ArgumentParser, option: str, use: str) -> None:
+    """Add an option that names a file; ``use`` says for what."""
+    parser.add_argument(option, type=user_path, metavar='FILE', help=use)
 
 
 def check_output_file(path: Path | None) -> None:

@@ -37,9 +37,9 @@ from trt_perception.model.model_file import read_model_file
 from trt_perception.option_parser import OptionParser
 from trt_perception.plain_text import plain
 from trt_perception.stages.onnx_runtime import CPU
+from trt_perception.tools.arguments import add_file
 from trt_perception.tools.arguments import at_least
 from trt_perception.tools.arguments import check_output_file
-from trt_perception.tools.arguments import user_path
 from trt_perception.tools.model_arguments import add_model_arguments
 from trt_perception.tools.model_arguments import detector_config
 from trt_perception.tools.running import Saver
@@ -219,13 +219,8 @@ def _parser() -> argparse.ArgumentParser:
         f'are timed for each, everything else with the first; {", ".join(PIXEL_FORMATS)}',
     )
     _add_measuring(parser)
-    add('--json', type=user_path, metavar='FILE', help='write all figures, with the machine')
-    add(
-        '--plot',
-        type=user_path,
-        metavar='FILE',
-        help='draw them (.png, .svg, .pdf; needs matplotlib)',
-    )
+    add_file(parser, '--json', 'write all figures, with the machine')
+    add_file(parser, '--plot', 'draw them (.png, .svg, .pdf; needs matplotlib)')
     add('--steps-only', action='store_true', help='measure no pipeline')
     add_model_arguments(parser)
     return parser

@@ -39,6 +39,7 @@ from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.plain_text import listed
 from trt_perception.plain_text import plain
+from trt_perception.tools.arguments import add_file
 from trt_perception.tools.arguments import at_least
 from trt_perception.tools.arguments import check_output_file
 from trt_perception.tools.arguments import check_output_folder
@@ -279,13 +280,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar='DIR',
         help='folder of images, read with those below it; or a pattern',
     )
-    add('--annotations', type=user_path, metavar='FILE', help='what is to be found, as COCO JSON')
-    add(
-        '--class-map',
-        type=user_path,
-        metavar='FILE',
-        help='JSON object of class name to category name, or null to leave a class out',
-    )
+    add_file(parser, '--annotations', 'what is to be found, as COCO JSON')
+    classes = 'JSON object of class name to category name, or null to leave a class out'
+    add_file(parser, '--class-map', classes)
     add(
         '--allow-subset',
         action='store_true',
@@ -302,13 +299,9 @@ def _parser() -> argparse.ArgumentParser:
 def _add_output(parser: argparse.ArgumentParser) -> None:
     """Add what says where results go."""
     add = parser.add_argument
-    add('--json', type=user_path, metavar='FILE', help='write all figures')
-    add(
-        '--plot',
-        type=user_path,
-        metavar='FILE',
-        help='draw precision and recall (.png, .svg, .pdf; needs matplotlib)',
-    )
+    add_file(parser, '--json', 'write all figures')
+    plotted = 'draw precision and recall (.png, .svg, .pdf; needs matplotlib)'
+    add_file(parser, '--plot', plotted)
     add(
         '--worst',
         type=user_path,

@@ -32,6 +32,7 @@ from trt_perception.model.manifest import manifest_text
 from trt_perception.model.model_file import read_model_file
 from trt_perception.option_parser import OptionParser
 from trt_perception.plain_text import plain
+from trt_perception.tools.arguments import add_file
 from trt_perception.tools.arguments import at_least
 from trt_perception.tools.arguments import check_output_file
 from trt_perception.tools.arguments import user_path
@@ -182,12 +183,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar='N',
         help='most rows in the table of layers (default: 30)',
     )
-    add(
-        '--json',
-        type=user_path,
-        metavar='FILE',
-        help='write all of it; - writes it to the terminal',
-    )
+    add_file(parser, '--json', 'write all of it; - writes it to the terminal')
     add('--no-gpu', action='store_true', help='do not load the engine')
     add(
         '--update-manifest',
