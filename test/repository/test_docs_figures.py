@@ -81,7 +81,6 @@ def test_gpu_figures_are_the_recorded_ones():
         assert told[depth] == [
             f'{median(*pipeline, "frames_per_s"):.0f}',
             f'{median(*ratio, "throughput_x_engine"):.2f}',
-            f'{median(*ratio, "throughput_over_naive"):.1f}',
             f'{median(*pipeline, "latency_ms", "p50"):.2f} ms',
             f'{median(*ratio, "p50_minus_engine_ms"):.2f} ms',
             f'{median(*ratio, "p99_over_p50"):.2f}',

@@ -5,18 +5,14 @@ import onnx
 from onnx import TensorProto
 from onnx import helper
 from onnx import numpy_helper
+from onnx_spellings import number
 
 SIDE = 16
 
 
-def field(number, content):
+def field(tag, content):
     """Return a field of protobuf whose content has a length."""
-    size = len(content)
-    length = bytearray()
-    while size >= 0x80:
-        length.append(size & 0x7F | 0x80)
-        size >>= 7
-    return bytes([number << 3 | 2, *length, size]) + content
+    return bytes([tag << 3 | 2]) + number(len(content)) + content
 
 
 def outside(location, name='w'):
