@@ -9,11 +9,16 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+from functools import partial
 
+import cv2
 import fake_cuda
 import numpy as np
 import pytest
 from cuda_recorder import RELEASED_BY
+from fake_nvjpeg import BAD_JPEG
+from fake_nvjpeg import SUCCESS
+from fake_nvjpeg import FakeNvJpeg
 from fake_tensorrt import MODEL
 from fake_tensorrt import PLAN
 from fake_tensorrt import FakeTensorRt
@@ -24,7 +29,10 @@ from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.errors import CudaError
 from trt_perception.gpu import bindings
+from trt_perception.gpu import nvjpeg
+from trt_perception.images.compressed import check_picture
 from trt_perception.images.frame import Frame
+from trt_perception.images.jpeg import plain_jpeg
 from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.engine_arrays import EngineArrays
 from trt_perception.pipelines.open_pipeline import open_pipeline
@@ -93,12 +101,13 @@ def gpus(monkeypatch, tmp_path):
     return gpus
 
 
-def config(gpus, device):
+def config(gpus, device, **parameters):
     return DetectorConfig(
         engine_path=str(gpus.engine),
         device_id=device,
         pipeline_depth=2,
         **MODEL,
+        **parameters,
     )
 
 
@@ -165,6 +174,53 @@ def test_two_pipelines_in_one_thread(gpus):
         assert min(gpus.made.values()) > 20
         work_with(pipelines)
         in_thread(lambda: work_with(pipelines))
+    assert gpus.mistakes == []
+
+
+class WatchedNvJpeg(FakeNvJpeg):
+    """Notes on which device each of its things is made and used."""
+
+    def __init__(self, gpus):
+        super().__init__()
+        self._gpus = gpus
+        self._owners = {}
+        self.mistakes = []
+
+    def __getattribute__(self, name):
+        value = super().__getattribute__(name)
+        return partial(self._call, name, value) if name.startswith('nvjpeg') else value
+
+    def _call(self, name, function, *arguments):
+        for argument in arguments:
+            owner = self._owners.get(getattr(argument, 'value', None))
+            if owner not in (None, self._gpus.current):
+                self.mistakes.append((name, owner, self._gpus.current))
+        known = set(self.live)
+        status = function(*arguments)
+        self._owners.update(dict.fromkeys(self.live - known, self._gpus.current))
+        return status
+
+
+def test_jpegs_of_two_pipelines_in_one_thread(gpus, monkeypatch):
+    library = WatchedNvJpeg(gpus)
+    monkeypatch.setattr(nvjpeg, 'load_nvjpeg', lambda: (library, (13, 3, 2)))
+    _, content = cv2.imencode('.jpg', np.full((1800, 2000, 3), 114, np.uint8))
+    frame = plain_jpeg(check_picture(content.reshape(-1)))  # larger than what a slot begins with
+    pipelines = [open_pipeline(config(gpus, each, image_transport='auto')) for each in (0, 1)]
+    for status in (SUCCESS, BAD_JPEG):
+        library.status['nvjpegDecode'] = status
+        for slot in (0, 1):
+            for pipeline in pipelines:
+                pipeline.enqueue(slot, frame, Thresholds())
+        for slot in (1, 0):
+            for pipeline in pipelines:
+                pipeline.collect(slot)
+                assert pipeline.done(slot)
+    assert len(library.decoded) == 2 + 4  # a small file each when they are opened
+    for pipeline in pipelines:
+        pipeline.close()
+    assert not library.live
+    assert library.mistakes == []
     assert gpus.mistakes == []
 
 
