@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-import time
 from pathlib import Path
 
 import cv2
 import jpeg_fuzz
 import numpy as np
 import pytest
+from detector_runs import published_in_order
 from gpu_support import needs_nvjpeg
 from gpu_support import needs_tensorrt
 from patch_pipeline import input_of
@@ -27,7 +27,6 @@ from trt_perception import gpu
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
-from trt_perception.detector import Detector
 from trt_perception.errors import ImageError
 from trt_perception.evaluation.agreement import compare_runs
 from trt_perception.images.compressed import check_picture
@@ -180,32 +179,10 @@ def test_the_detector_publishes_jpegs_in_their_order(digits_engine, scenes):  # 
     for frame in frames:
         pipeline.enqueue(0, frame, Thresholds())
         alone.append(pipeline.collect(0).detections)
-    taken, published, faults = [-1], [], []
-
-    def read(index):
-        taken.append(index)
-        return frames[index % len(frames)]
-
-    detector = Detector(
-        pipeline,
-        read=read,
-        publish=lambda index, frame, detections: published.append((index, detections)),
-        refused=faults.append,
-        faulted=faults.append,
-        thresholds=Thresholds(),
-    )
     free = gpu.Device(0).memory()[0]
-    detector.start()
-    deadline = time.monotonic() + 60
-    for index in range(600):
-        detector.submit(index)
-        while taken[-1] != index and time.monotonic() < deadline:
-            time.sleep(1e-4)
-    detector.stop()
+    published = published_in_order(pipeline, frames, 600)
     lost = free - gpu.Device(0).memory()[0]
     pipeline.close()
-    assert faults == []
-    assert [index for index, _ in published] == list(range(600))
     for index, detections in published:
         expected = alone[index % len(frames)]
         np.testing.assert_array_equal(detections.class_ids, expected.class_ids)

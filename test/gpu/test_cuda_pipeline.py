@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+from detector_runs import published_in_order
 from gpu_support import build_plan
 from gpu_support import needs_tensorrt
 from gpu_support import tensorrt
@@ -165,31 +165,8 @@ def test_the_detector_overlaps_frames_and_publishes_them_in_order(engine, monkey
 
     monkeypatch.setattr(pipeline, 'enqueue', enqueue)
     monkeypatch.setattr(pipeline, 'collect', collect)
-    taken, published, faults = [-1], [], []
-
-    def read(index):
-        taken.append(index)
-        return frames[index % len(frames)]
-
-    detector = Detector(
-        pipeline,
-        read=read,
-        publish=lambda index, frame, detections: published.append((index, detections)),
-        refused=faults.append,
-        faulted=faults.append,
-        thresholds=Thresholds(),
-    )
-    detector.start()
-    deadline = time.monotonic() + 30
-    for index in range(500):
-        detector.submit(index)
-        while taken[-1] != index and time.monotonic() < deadline:
-            time.sleep(1e-4)
-    detector.stop()
+    published = published_in_order(pipeline, frames, 500)
     pipeline.close()
-    assert faults == []
-    assert detector.statistics().published == 500
-    assert [index for index, _ in published] == list(range(500))
     assert max(overlaps) == pipeline.depth
     for index, detections in published:
         expected = alone[index % len(frames)]
