@@ -55,6 +55,10 @@ def with_parts(change, content=FILE):
     return jpeg_fuzz.joined(parts)
 
 
+def without_tables(content, marker):
+    return jpeg_fuzz.joined(part for part in jpeg_fuzz.segments(content) if part[0] != marker)
+
+
 USUAL = {
     **PLAIN,
     'by Pillow': written(),
@@ -77,6 +81,9 @@ USUAL = {
     'tables twice, the later ones right': with_parts(
         lambda body, parts: parts.insert(0, [0xDB, b'\0' + bytes(range(1, 65))])
     ),
+    'without Huffman tables, as Motion JPEG': without_tables(FILE, 0xC4),
+    "without chroma's tables for AC": with_parts(lambda _, parts: parts.pop(-3)),
+    'grey without Huffman tables': without_tables(PLAIN['35x23 grey'], 0xC4),
     'an interval that is withdrawn': with_parts(
         lambda _, parts: parts.__setitem__(slice(0, 0), [[0xDD, b'\0\5'], [0xDD, b'\0\0']])
     ),
@@ -170,7 +177,7 @@ OTHERS = {
         with_parts(append(0xC4, b'\x10\1' + bytes(15) + b'\x0b')),
     ],
     'JPEG that lacks tables': [
-        with_parts(lambda _, parts: parts.__delitem__(slice(1, 2))),
+        without_tables(FILE, 0xDB),
         with_parts(set_body(0xC0, 8, b'\2')),
         with_parts(set_body(0xDA, 2, b'\x20')),
         with_parts(set_body(0xDA, 2, b'\x02')),

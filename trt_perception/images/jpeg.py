@@ -23,6 +23,7 @@ from trt_perception.images.compressed import CheckedPicture
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.frame import Frame
 from trt_perception.images.frame import PixelFormat
+from trt_perception.images.jpeg_tables import STANDARD_HUFFMAN
 from trt_perception.images.picture_files import frame_of
 
 __all__ = ['AnyFrame', 'JpegFrame', 'PlainJpegs', 'decoded_frame', 'plain_jpeg']
@@ -152,7 +153,8 @@ class _Parts:
 
     def __init__(self, parts: Sequence[bytes]) -> None:
         self._quantisation: dict[int, bytes] = {}
-        self._huffman: dict[int, bytes] = {}
+        # As libjpeg has it: Motion JPEG of many cameras leaves out the standard's tables.
+        self._huffman: dict[int, bytes] = dict(STANDARD_HUFFMAN)
         self._interval = 0
         self._frame = self._scan = self._bits = b''
         readers = {

@@ -1,0 +1,37 @@
+"""The Huffman tables of ITU-T T.81, K.3.3, which Motion JPEG leaves out.
+
+Each is the number of codes of 1 to 16 bits, then the symbols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+__all__ = ['STANDARD_HUFFMAN']
+
+#: By class (0 for DC, 0x10 for AC) and number (0 for luma, 1 for chroma).
+STANDARD_HUFFMAN: Final[Mapping[int, bytes]] = MappingProxyType(
+    {
+        key: bytes.fromhex(text)
+        for key, text in {
+            0x00: '00010501010101010100000000000000000102030405060708090a0b',
+            0x01: '00030101010101010101010000000000000102030405060708090a0b',
+            0x10: (
+                '0002010303020403050504040000017d01020300041105122131410613516107227114328191a108'
+                '2342b1c11552d1f02433627282090a161718191a25262728292a3435363738393a43444546474849'
+                '4a535455565758595a636465666768696a737475767778797a838485868788898a92939495969798'
+                '999aa2a3a4a5a6a7a8a9aab2b3b4b5b6b7b8b9bac2c3c4c5c6c7c8c9cad2d3d4d5d6d7d8d9dae1e2'
+                'e3e4e5e6e7e8e9eaf1f2f3f4f5f6f7f8f9fa'
+            ),
+            0x11: (
+                '00020102040403040705040400010277000102031104052131061241510761711322328108144291'
+                'a1b1c109233352f0156272d10a162434e125f11718191a262728292a35363738393a434445464748'
+                '494a535455565758595a636465666768696a737475767778797a82838485868788898a9293949596'
+                '9798999aa2a3a4a5a6a7a8a9aab2b3b4b5b6b7b8b9bac2c3c4c5c6c7c8c9cad2d3d4d5d6d7d8d9da'
+                'e2e3e4e5e6e7e8e9eaf2f3f4f5f6f7f8f9fa'
+            ),
+        }.items()
+    }
+)
