@@ -93,7 +93,17 @@ def changed(rng: random.Random, files):
         change = rng.choice(
             (
                 *(_coded_bit, _coded_bit, _coded_run, _cut, _cut, _foreign_bits, _quantisation),
-                *(_symbols, _lengths, _size, _sampling, _interval, _restart, _tables, _swap),
+                *(
+                    _symbols,
+                    _lengths,
+                    _size,
+                    _sampling,
+                    _interval,
+                    _restart,
+                    _tables,
+                    _swap,
+                    _drop,
+                ),
             )
         )
         change(rng, parts, files)
@@ -205,3 +215,8 @@ def _swap(rng, parts, _):
         parts[one], parts[other] = parts[other], parts[one]
     else:
         parts.insert(one, [parts[other][0], bytearray(parts[other][1])])
+
+
+def _drop(rng, parts, _):
+    """Leave out a segment that is not the frame or the scan."""
+    parts.remove(rng.choice([part for part in parts if part[0] not in (0xC0, 0xDA, 0)]))
