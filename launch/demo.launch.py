@@ -15,7 +15,7 @@ from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
-from trt_perception.monitoring.transport import transport_environment
+from trt_perception.monitoring.transport_advice import transport_environment
 
 SHARE = Path(get_package_share_directory('trt_perception'))
 

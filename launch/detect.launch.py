@@ -26,7 +26,7 @@ from trt_perception.launch_arguments import launch_arguments
 from trt_perception.launch_arguments import parameter_file_text
 from trt_perception.launch_arguments import parameter_values
 from trt_perception.launch_arguments import unknown_arguments
-from trt_perception.monitoring.transport import transport_environment
+from trt_perception.monitoring.transport_advice import transport_environment
 
 ARGUMENTS = launch_arguments(Path(get_package_share_directory('trt_perception')))
 

@@ -29,7 +29,7 @@ from vision_msgs.msg import Detection2DArray
 from vision_msgs.msg import LabelInfo
 
 from trt_perception.images.frame import PIXEL_FORMATS
-from trt_perception.monitoring.transport import transport_environment
+from trt_perception.monitoring.transport_advice import transport_environment
 
 SHARE = Path(get_package_share_directory('trt_perception'))
 EXECUTABLES = Path(get_package_prefix('trt_perception')) / 'lib' / 'trt_perception'

@@ -20,7 +20,7 @@ from rclpy.qos import QoSProfile
 from rclpy.qos import QoSReliabilityPolicy
 from sensor_msgs.msg import Image
 
-from trt_perception.monitoring.transport import transport_environment
+from trt_perception.monitoring.transport_advice import transport_environment
 
 WIDTH, HEIGHT = 1920, 1080
 SHARE = Path(get_package_share_directory('trt_perception'))

@@ -9,7 +9,7 @@ from typing import Final
 
 from trt_perception.checks.finding import Finding
 from trt_perception.checks.finding import Level
-from trt_perception.monitoring.transport import how_to_start
+from trt_perception.monitoring.transport_advice import how_to_start
 
 __all__ = ['CameraReport', 'check_cameras']
 

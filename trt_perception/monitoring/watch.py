@@ -36,7 +36,7 @@ from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.problem import Level
 from trt_perception.monitoring.problem import Problem
 from trt_perception.monitoring.rates import EvenRate
-from trt_perception.monitoring.transport import how_to_start
+from trt_perception.monitoring.transport_advice import how_to_start
 
 __all__ = ['PERIOD_S', 'CameraState', 'SilenceWatch']
 

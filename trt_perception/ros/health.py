@@ -26,7 +26,7 @@ from trt_perception.monitoring.file_watch import FileWatch
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.problem import Level
 from trt_perception.monitoring.problem import Problem
-from trt_perception.monitoring.transport import loss_cure
+from trt_perception.monitoring.transport_advice import loss_cure
 from trt_perception.monitoring.watch import PERIOD_S
 from trt_perception.monitoring.watch import SilenceWatch
 from trt_perception.plain_text import plain

@@ -20,8 +20,8 @@ from sensor_msgs.msg import Image
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import CudaError
 from trt_perception.monitoring.delivery import DeliveryCounter
-from trt_perception.monitoring.transport import how_to_start
-from trt_perception.monitoring.transport import images_elsewhere
+from trt_perception.monitoring.transport_advice import how_to_start
+from trt_perception.monitoring.transport_advice import images_elsewhere
 from trt_perception.monitoring.watch import CameraState
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.rcl import RclError

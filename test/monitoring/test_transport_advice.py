@@ -2,9 +2,9 @@
 
 import pytest
 
-from trt_perception.monitoring.transport import images_elsewhere
-from trt_perception.monitoring.transport import loss_cure
-from trt_perception.monitoring.transport import transport_environment
+from trt_perception.monitoring.transport_advice import images_elsewhere
+from trt_perception.monitoring.transport_advice import loss_cure
+from trt_perception.monitoring.transport_advice import transport_environment
 
 EXPORT = 'FASTRTPS_DEFAULT_PROFILES_FILE={0} FASTDDS_DEFAULT_PROFILES_FILE={0}'
 PROFILES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
