@@ -66,7 +66,7 @@ class Life:
             self.published_s,
         )
         self.findings.append(
-            self.watch.judge(
+            self.watch.worst_problem(
                 self.time_s,
                 counts,
                 self.not_delivered,

@@ -126,7 +126,7 @@ class SilenceWatch:
         self._moved_s = start_s
         self._last_published = self._moments[0]
 
-    def judge(
+    def worst_problem(
         self,
         time_s: float,
         counts: FrameStatistics,

@@ -160,7 +160,7 @@ class NodeHealth:
                 f'the subscription to {image_input.topic} was lost; subscribed again',
             )
         else:
-            finding = self._watch.judge(
+            finding = self._watch.worst_problem(
                 now,
                 detector.statistics(),
                 image_input.not_delivered,
