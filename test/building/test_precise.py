@@ -1,4 +1,4 @@
-"""The step that makes a model INT8 where TensorRT itself calibrates: no Q/DQ nodes, but a feed."""
+"""Models made INT8 where TensorRT itself calibrates: data to calibrate with, no Q/DQ nodes."""
 
 import shutil
 
@@ -39,8 +39,12 @@ def test_each_image_comes_once_as_at_run_time(batch):
     preprocess = HostPreprocessor(SMALL)
     expected = [preprocess(frame_of(read_picture(path)))[0].copy() for path in images.paths]
     for _ in range(2):  # TensorRT may ask for them again
-        batches = list(made.feed.batches())
-        assert {each.shape for each in batches} == {made.feed.shape} == {(batch, 3, 64, 64)}
+        batches = list(made.calibration_data.batches())
+        assert (
+            {each.shape for each in batches}
+            == {made.calibration_data.shape}
+            == {(batch, 3, 64, 64)}
+        )
         # An odd rest fills no batch.
         np.testing.assert_array_equal(
             np.concatenate(batches), np.concatenate(expected)[: 8 // batch * batch]

@@ -16,7 +16,7 @@ from standin_builds import stand_in
 
 from trt_perception.building.engine import calibrator
 from trt_perception.building.engine.build import build_plan
-from trt_perception.building.engine.calibrator import CalibrationFeed
+from trt_perception.building.engine.calibrator import CalibrationData
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.sources import load_options
 from trt_perception.errors import ConfigError
@@ -79,11 +79,11 @@ def no_gpu_memory(monkeypatch):
     return copied
 
 
-def feed(values=(1, 2, 3), cache_dir=None, identity='model and images', shape=(1, 3, 8, 8)):
+def data(values=(1, 2, 3), cache_dir=None, identity='model and images', shape=(1, 3, 8, 8)):
     def batches():
         return iter([np.full(shape, value, np.float32) for value in values])
 
-    return CalibrationFeed('images', (1, 3, 8, 8), batches, identity, cache_dir)
+    return CalibrationData('images', (1, 3, 8, 8), batches, identity, cache_dir)
 
 
 def calibrating(module, cache=b'ranges', plan=True):
@@ -110,7 +110,7 @@ IMPLICIT = {'precision': 'int8', 'calibration_tool': 'tensorrt'}
 def test_tensorrt_calibrates_by_itself_up_to_10(version, method, no_gpu_memory):
     module, tensorrt = stand_in(version)
     module.build = calibrating(module)
-    calibration = dataclasses.replace(feed(), warnings=['images are few'])
+    calibration = dataclasses.replace(data(), warnings=['images are few'])
     built = build(tensorrt, calibration=calibration, calibration_method=method, **IMPLICIT)
     assert 'images are few' in built.remarks
     assert not built.strongly_typed
@@ -130,7 +130,7 @@ def test_ranges_are_kept_and_reused_only_for_the_same(no_gpu_memory, tmp_path):
     module.build = calibrating(module)
 
     def cache(method='entropy', tensorrt=tensorrt, **given):
-        calibration = feed(cache_dir=tmp_path / 'ranges', **given)
+        calibration = data(cache_dir=tmp_path / 'ranges', **given)
         built = build(tensorrt, calibration=calibration, calibration_method=method, **IMPLICIT)
         return built.calibration_cache.split(':')[0]
 
@@ -150,7 +150,7 @@ def test_a_cache_that_cannot_be_written_costs_no_engine(no_gpu_memory, tmp_path)
     module, tensorrt = stand_in('10.3.0.26')
     module.build = calibrating(module)
     (tmp_path / 'file').write_text('')
-    calibration = feed(cache_dir=tmp_path / 'file' / 'ranges')
+    calibration = data(cache_dir=tmp_path / 'file' / 'ranges')
     assert 'not kept' in build(tensorrt, calibration=calibration, **IMPLICIT).calibration_cache
 
 
@@ -162,7 +162,7 @@ def test_an_image_that_fails_within_tensorrt_is_the_error(no_gpu_memory, tmp_pat
         yield np.zeros((1, 3, 8, 8), np.float32)
         raise ConfigError('a.png', 'cannot be decoded')
 
-    calibration = CalibrationFeed('images', (1, 3, 8, 8), batches, '', tmp_path / 'ranges')
+    calibration = CalibrationData('images', (1, 3, 8, 8), batches, '', tmp_path / 'ranges')
     with pytest.raises(ConfigError, match=r'a\.png'):
         build(tensorrt, calibration=calibration, **IMPLICIT)
     assert not (tmp_path / 'ranges').exists()
@@ -211,7 +211,7 @@ def test_nothing_is_raised_into_tensorrt(no_gpu_memory, monkeypatch, tmp_path, r
     name = names.get(callback, 'tensors_without_range')
     monkeypatch.setattr(calibrator, name, fail)
     with pytest.raises(type(raised)) as caught:
-        build(tensorrt, calibration=feed(cache_dir=tmp_path / 'ranges'), **IMPLICIT)
+        build(tensorrt, calibration=data(cache_dir=tmp_path / 'ranges'), **IMPLICIT)
     assert caught.value is raised
     assert seen == [None, callback == 'write', callback == 'write', None, False]
     assert Memory.live == 0
@@ -221,7 +221,7 @@ def test_nothing_is_raised_into_tensorrt(no_gpu_memory, monkeypatch, tmp_path, r
 def test_a_cache_that_turns_into_a_folder_costs_no_engine(no_gpu_memory, tmp_path):
     module, tensorrt = stand_in('10.3.0.26')
     module.build = calibrating(module)
-    calibration = feed(cache_dir=tmp_path / 'ranges')
+    calibration = data(cache_dir=tmp_path / 'ranges')
     assert build(tensorrt, calibration=calibration, **IMPLICIT)
     [kept] = calibration.cache_dir.iterdir()
     kept.unlink()
@@ -234,7 +234,7 @@ def test_batches_of_another_shape_are_refused(no_gpu_memory):
     module, tensorrt = stand_in('10.3.0.26')
     module.build = calibrating(module)
     with pytest.raises(ConfigError, match=r'expected batches of \(1, 3, 8, 8\)'):
-        build(tensorrt, calibration=feed(shape=(1, 3, 4, 4)), **IMPLICIT)
+        build(tensorrt, calibration=data(shape=(1, 3, 4, 4)), **IMPLICIT)
 
 
 def test_inputs_beside_the_image_are_told_the_same_with_each_batch(no_gpu_memory):
@@ -251,7 +251,7 @@ def test_inputs_beside_the_image_are_told_the_same_with_each_batch(no_gpu_memory
 
     module.build = build_with
     sizes = np.array([[8, 8]], np.int64)
-    calibration = dataclasses.replace(feed(values=(1, 2)), constants={'orig_target_sizes': sizes})
+    calibration = dataclasses.replace(data(values=(1, 2)), constants={'orig_target_sizes': sizes})
     build(tensorrt, calibration=calibration, **IMPLICIT)
     assert seen == [2, 2]
     assert [len(values) for values in no_gpu_memory] == [4, 192, 4, 192]
@@ -277,7 +277,7 @@ def test_tensors_without_a_range_are_told_and_their_ranges_not_kept(
     def built(cache, plan=True):
         no_gpu_memory.clear()
         module.build = calibrating(module, cache, plan)
-        return build(tensorrt, calibration=feed(cache_dir=tmp_path / 'ranges'), **IMPLICIT)
+        return build(tensorrt, calibration=data(cache_dir=tmp_path / 'ranges'), **IMPLICIT)
 
     first = built(poor)
     (told,) = [text for text in first.remarks if 'no range' in text]
@@ -300,7 +300,7 @@ def test_tensors_without_a_range_are_told_and_their_ranges_not_kept(
 
 def test_calibration_belongs_to_its_tool():
     _, tensorrt = stand_in('10.3.0.26')
-    for given, calibration in ((IMPLICIT, None), ({'precision': 'fp16'}, feed())):
+    for given, calibration in ((IMPLICIT, None), ({'precision': 'fp16'}, data())):
         with pytest.raises(ConfigError, match='--calibration-tool tensorrt'):
             build(tensorrt, calibration=calibration, **given)
 
@@ -315,7 +315,7 @@ def test_ctrl_c_during_calibration_stops_it_and_keeps_no_ranges(no_gpu_memory, t
             started.set()
             yield np.zeros((1, 3, 8, 8), np.float32)
 
-    calibration = CalibrationFeed('images', (1, 3, 8, 8), batches, '', tmp_path / 'ranges')
+    calibration = CalibrationData('images', (1, 3, 8, 8), batches, '', tmp_path / 'ranges')
     options = load_options(None, {'onnx': 'model.onnx', **IMPLICIT})
 
     def press():

@@ -31,7 +31,7 @@ def build(state: BuildState) -> None:
             options,
             state.tensorrt,
             fp32_nodes=converted.fp32_nodes,
-            calibration=converted.feed,
+            calibration=converted.calibration_data,
             progress=state.progress,
         )
         report.warn(*plan.remarks)

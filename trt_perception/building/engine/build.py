@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.building.engine.calibrator import CalibrationFeed
+from trt_perception.building.engine.calibrator import CalibrationData
 from trt_perception.building.engine.calibrator import attach_calibrator
 from trt_perception.building.engine.capabilities import check_release
 from trt_perception.building.engine.capabilities import remarks
@@ -92,7 +92,7 @@ def build_plan(
     tensorrt: TensorRt,
     *,
     fp32_nodes: Collection[str] = (),
-    calibration: CalibrationFeed | None = None,
+    calibration: CalibrationData | None = None,
     progress: EngineProgress = lambda *_: None,
 ) -> BuiltPlan:
     """Build a plan.
@@ -124,8 +124,8 @@ def build_plan(
     said = TensorRtLog(tensorrt.module, quiet=True, verbose=options.verbose)
 
     def work() -> BuiltPlan:
-        feed = None if calibration is None else _stoppable(calibration, stop)
-        return _build(onnx_bytes, options, tensorrt, fp32_nodes, feed, said, monitor, stop)
+        data = None if calibration is None else _stoppable(calibration, stop)
+        return _build(onnx_bytes, options, tensorrt, fp32_nodes, data, said, monitor, stop)
 
     def watch() -> None:
         phase, done, total = monitor.position()
@@ -140,7 +140,7 @@ def _build(
     options: BuildOptions,
     tensorrt: TensorRt,
     fp32_nodes: Collection[str],
-    calibration: CalibrationFeed | None,
+    calibration: CalibrationData | None,
     said: TensorRtLog,
     monitor: Any,
     stop: threading.Event,
@@ -232,16 +232,16 @@ def _without_range(calibrator: Any) -> str:
     )
 
 
-def _stoppable(feed: CalibrationFeed, stop: threading.Event) -> CalibrationFeed:
-    """Return the feed, ending with an error once ``stop`` is set: half the ranges are none."""
+def _stoppable(data: CalibrationData, stop: threading.Event) -> CalibrationData:
+    """Return the data, ending with an error once ``stop`` is set: half the ranges are none."""
 
     def batches() -> Iterator[npt.NDArray[np.float32]]:
-        for batch in feed.batches():
+        for batch in data.batches():
             if stop.is_set():
                 raise EngineError('the calibration', 'was stopped')
             yield batch
 
-    return dataclasses.replace(feed, batches=batches)
+    return dataclasses.replace(data, batches=batches)
 
 
 def _network(tensorrt: TensorRt, said: TensorRtLog, *, strongly_typed: bool) -> tuple[Any, Any]:

@@ -33,7 +33,7 @@ from trt_perception.gpu import PinnedBuffer
 from trt_perception.gpu import Stream
 from trt_perception.gpu import copy_async
 
-__all__ = ['CLASSES', 'CalibrationFeed', 'attach_calibrator', 'tensors_without_range']
+__all__ = ['CLASSES', 'CalibrationData', 'attach_calibrator', 'tensors_without_range']
 
 #: TensorRT's class by method.
 CLASSES: Final = {'entropy': 'IInt8EntropyCalibrator2', 'minmax': 'IInt8MinMaxCalibrator'}
@@ -42,7 +42,7 @@ _CACHE_LIMIT: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class CalibrationFeed:
+class CalibrationData:
     """What TensorRT calibrates with.
 
     Attributes:
@@ -68,7 +68,7 @@ def attach_calibrator(
     tensorrt: TensorRt,
     builder: Any,
     config: Any,
-    feed: CalibrationFeed,
+    data: CalibrationData,
     method: str,
     *,
     failed: Callable[[], object] = lambda: None,
@@ -79,7 +79,7 @@ def attach_calibrator(
         tensorrt: that builds, at most 10.x.
         builder: TensorRT's.
         config: TensorRT's; FP16 and INT8 are set.
-        feed: what to calibrate with.
+        data: what to calibrate with.
         method: ``entropy`` or ``minmax``; a DLA takes entropy only.
         failed: called once something went wrong within it, so that the build ends early.
 
@@ -88,19 +88,19 @@ def attach_calibrator(
         raise it; ``cache`` says in a sentence whether ranges were reused, ``without_range`` names
         tensors for which TensorRT found none, ``close`` frees its memory.
     """
-    parts = feed.identity, feed.shape, method, tensorrt.version
-    path = cache_file(feed.cache_dir, 'tensorrt', *parts)
+    parts = data.identity, data.shape, method, tensorrt.version
+    path = cache_file(data.cache_dir, 'tensorrt', *parts)
     base: Any = tensorrt.find(CLASSES[method])
 
     class Calibrator(_Callbacks, base):  # type: ignore[misc]
         def __init__(self) -> None:
             base.__init__(self)
-            _Callbacks.__init__(self, feed, path, failed)
+            _Callbacks.__init__(self, data, path, failed)
 
     calibrator = Calibrator()
     config.int8_calibrator = calibrator
     profile = builder.create_optimization_profile()
-    shapes = {feed.name: feed.shape, **{key: v.shape for key, v in feed.constants.items()}}
+    shapes = {data.name: data.shape, **{key: v.shape for key, v in data.constants.items()}}
     for name, shape in shapes.items():
         profile.set_shape(name, shape, shape, shape)
     config.set_calibration_profile(profile)
@@ -127,19 +127,19 @@ class _Callbacks:
     """What TensorRT calls during a calibration, for each of its classes."""
 
     def __init__(
-        self, feed: CalibrationFeed, path: Path | None, failed: Callable[[], object]
+        self, data: CalibrationData, path: Path | None, failed: Callable[[], object]
     ) -> None:
         self.error: BaseException | None = None
         self.cache = 'off' if path is None else f'computed: no cache {path}'
         self.without_range: tuple[str, ...] = ()
-        self._feed = feed
+        self._data = data
         self._path = path
         self._failed = failed
-        self._batches = feed.batches()
+        self._batches = data.batches()
         self._device: dict[str, DeviceBuffer] = {}
 
     def get_batch_size(self) -> int:
-        return self._feed.shape[0]
+        return self._data.shape[0]
 
     def fail(self, error: BaseException) -> None:
         self.error = error
@@ -147,15 +147,15 @@ class _Callbacks:
 
     @_kept
     def get_batch(self, names: list[str]) -> list[int] | None:
-        feed = self._feed
+        data = self._data
         batch = next(self._batches, None)
         if batch is None:
             return None
-        if batch.shape != feed.shape:
+        if batch.shape != data.shape:
             raise ConfigError(
-                'the calibration', str(batch.shape), expected=f'batches of {feed.shape}'
+                'the calibration', str(batch.shape), expected=f'batches of {data.shape}'
             )
-        given = {**feed.constants, feed.name: batch}
+        given = {**data.constants, data.name: batch}
         return [self._upload(name, given[name]) for name in names]
 
     @_kept

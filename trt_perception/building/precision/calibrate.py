@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from trt_perception.building.engine.calibrator import CalibrationFeed
+from trt_perception.building.engine.calibrator import CalibrationData
 from trt_perception.building.graph.onnx_model import input_specs
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.precision.calibration_cache import calibration_identity
@@ -46,13 +46,13 @@ class Calibrated:
     Attributes:
         model: with Q/DQ nodes, unless TensorRT calibrates.
         report: on the quantisation, where this package did it.
-        feed: what TensorRT calibrates with, where it does so itself.
+        calibration_data: what TensorRT calibrates with, where it does so itself.
         warnings: one sentence each.
     """
 
     model: onnx.ModelProto
     report: QuantisationReport | None = None
-    feed: CalibrationFeed | None = None
+    calibration_data: CalibrationData | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -121,8 +121,8 @@ def calibrate(
     """
     if options.calibration_tool == 'tensorrt' and options.precision == 'int8':
         checked = CheckedImages(images, preprocessing, progress)
-        feed = _feed(model, options, images, preprocessing, shapes, checked)
-        return Calibrated(model, feed=feed, warnings=tuple(checked.warnings))
+        data = _calibration_data(model, options, images, preprocessing, shapes, checked)
+        return Calibrated(model, calibration_data=data, warnings=tuple(checked.warnings))
     settings: dict[str, Any] = {
         'method': options.calibration_method,
         'target': options.precision,
@@ -137,14 +137,14 @@ def calibrate(
     return Calibrated(result.model, result.report, warnings=result.report.warnings)
 
 
-def _feed(
+def _calibration_data(
     model: onnx.ModelProto,
     options: BuildOptions,
     images: ImageSet,
     preprocessing: Preprocessing,
     shapes: Mapping[str, tuple[int, ...]],
     checked: CheckedImages,
-) -> CalibrationFeed:
+) -> CalibrationData:
     """Return the images as TensorRT's own calibrators take them; an odd rest is left out."""
     name, shape = next(iter(shapes.items()))  # the image's stands first
     _, auxiliary = split_inputs(options.onnx.name, input_specs(model))
@@ -157,7 +157,7 @@ def _feed(
                 yield np.concatenate(batch)
                 batch.clear()
 
-    return CalibrationFeed(
+    return CalibrationData(
         name,
         shape,
         batches,

@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx
 
-from trt_perception.building.engine.calibrator import CalibrationFeed
+from trt_perception.building.engine.calibrator import CalibrationData
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.engine.release import uses_strong_typing
 from trt_perception.building.graph.quantise_check import is_quantised
@@ -38,7 +38,7 @@ class ConvertedModel:
         fp32_nodes: nodes that a weakly typed build is held to FP32 at.
         layer_nodes: the model's convolutions and matrix products in the precision asked for.
         kept_nodes: nodes that were kept in a wider one.
-        feed: what TensorRT calibrates with, where it does so itself.
+        calibration_data: what TensorRT calibrates with, where it does so itself.
         calibration: for the manifest; None where nothing was calibrated.
         warnings: one sentence each.
         summary: for the step.
@@ -51,7 +51,7 @@ class ConvertedModel:
     fp32_nodes: tuple[str, ...]
     layer_nodes: tuple[str, ...]
     kept_nodes: tuple[str, ...]
-    feed: CalibrationFeed | None
+    calibration_data: CalibrationData | None
     calibration: CalibrationRecord | None
     warnings: tuple[str, ...]
     summary: str
@@ -111,7 +111,7 @@ def make_precise(
         fp32_nodes=() if strongly_typed else tuple(report.kept),
         layer_nodes=converted.layers,
         kept_nodes=tuple(kept),
-        feed=calibrated.feed,
+        calibration_data=calibrated.calibration_data,
         calibration=record,
         warnings=(*calibrated.warnings, *report.notes),
         summary=_summary(report.macs, quantised, already=images is None and is_quantised(model)),
