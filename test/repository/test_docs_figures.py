@@ -71,12 +71,13 @@ def test_gpu_figures_are_the_recorded_ones():
         path = folder / 'gpu' / f'reference_fp16_{name}.json'
         return json.loads(path.read_text(encoding='utf-8'))['models'][0]
 
-    runs = [recorded(f'run{number}') for number in range(1, 6)]
+    files = sorted((folder / 'gpu').glob('reference_fp16_run?.json'))
+    runs = [recorded(path.stem.removeprefix('reference_fp16_')) for path in files]
 
     def median(*keys):
         return statistics.median(functools.reduce(operator.getitem, keys, run) for run in runs)
 
-    for index, depth in enumerate(('1', '2', '3 (default)', '4')):
+    for index, depth in enumerate(('1', '2', '3 (default)', '4', '8')):
         pipeline, ratio = ('pipelines', index), ('ratios', index)
         assert told[depth] == [
             f'{median(*pipeline, "frames_per_s"):.0f}',
@@ -96,6 +97,19 @@ def test_gpu_figures_are_the_recorded_ones():
         assert size == f'{time["frame_bytes"] / 1e6:.2f}'
         assert upload == f'{time["upload_ms"]:.3f}'
         assert letterbox == f'{time["letterbox_ms"] * 1e3:.1f}'
+
+
+def test_figures_of_bare_loops_are_the_recorded_ones():
+    folder = ROOT / 'docs' / 'benchmarks'
+    told = {head: cells for head, *cells in rows((folder / 'gpu.md').read_text(encoding='utf-8'))}
+    text = (folder / 'gpu' / 'reference_fp16_streams.json').read_text(encoding='utf-8')
+    for run in json.loads(text):
+        depth, bare, ratios = run['depth'], run['bare'], run['ratios']
+        rates = bare['engines'], bare['whole'], run['pipeline']['frames_per_s']
+        assert told[f'{depth} stream{"s" if depth > 1 else ""}'] == [
+            *(f'{rate:.0f}' for rate in rates),
+            *(f'{ratios[name]:.2f}' for name in ('engines', 'whole')),
+        ]
 
 
 def test_figures_of_antialiasing_are_the_recorded_ones():
