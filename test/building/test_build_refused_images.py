@@ -14,7 +14,8 @@ from detector_models import write_images
 from gpu_support import why_no_gpu
 from onnx import helper
 
-pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
+RTX = 'needs TensorRT-RTX 1.7 or newer: older ones build no quantised convolutions'
+pytest.importorskip('tensorrt_rtx', minversion='1.7', reason=RTX)
 pytest_plugins = ['build_fixtures']
 INT8 = ('--precision', 'int8')
 
