@@ -117,6 +117,7 @@ def pytest_configure(config):
     """Stop before the first test where the installed package is missing or out of date."""
     config.addinivalue_line('markers', 'timeout(seconds): used where pytest-timeout is installed')
     config.addinivalue_line('markers', 'engine_build: builds engines; --quick leaves it out')
+    config.addinivalue_line('markers', 'whole_gpu: nobody else may use the GPU meanwhile')
     config.addinivalue_line('markers', 'unmeasured: other code, which coverage slows down')
     package = installed_package()
     changed = difference(package)

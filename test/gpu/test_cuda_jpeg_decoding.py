@@ -172,6 +172,7 @@ def test_the_demo_scenes_give_the_boxes_of_opencvs_decoding(digits_engine, scene
     assert agreement.overall.mean_iou > 0.99
 
 
+@pytest.mark.whole_gpu
 def test_the_detector_publishes_jpegs_in_their_order(digits_engine, scenes):  # noqa: F811
     frames = [jpeg_of(content) for content in scenes[0]]
     pipeline = open_digits(digits_engine, pipeline_depth=4)
@@ -191,6 +192,7 @@ def test_the_detector_publishes_jpegs_in_their_order(digits_engine, scenes):  # 
     assert lost < 256 * 2**20
 
 
+@pytest.mark.whole_gpu
 def test_memory_is_flat_over_open_and_close_of_decoders(opened):
     """What nvJPEG allocates is freed with the pipeline."""
     frame = jpeg(1, 1920, 1080)

@@ -210,6 +210,7 @@ def test_more_candidates_than_the_kernels_hold_are_decoded_on_the_host(engine):
     assert (sure.overall.f1, sure.overall.mean_iou) == (1, pytest.approx(1, abs=1e-3))
 
 
+@pytest.mark.whole_gpu
 def test_memory_is_flat_over_open_and_close(engine):
     config = DetectorConfig(engine_path=str(engine))
     content = engine.read_bytes()

@@ -248,6 +248,7 @@ def _why_not_two():
     return ''
 
 
+@pytest.mark.whole_gpu
 @pytest.mark.skipif(bool(_why_not_two()), reason=_why_not_two())
 def test_memory_comes_from_the_device_in_use():
     """On two real GPUs: what is allocated is missing on the one that was made current last."""

@@ -89,6 +89,7 @@ ALLOCATIONS = (
 )
 
 
+@pytest.mark.whole_gpu
 @needs_tensorrt
 def test_whichever_allocation_fails_nothing_is_kept(path, watched, monkeypatch):
     config = DetectorConfig(engine_path=str(path))
@@ -128,6 +129,7 @@ def test_whichever_allocation_fails_nothing_is_kept(path, watched, monkeypatch):
     pipeline.close()
 
 
+@pytest.mark.whole_gpu
 @needs_tensorrt
 def test_a_full_gpu_is_refused_and_nothing_is_kept(path):
     script = Path(__file__).parents[1] / 'support' / 'full_gpu.py'
