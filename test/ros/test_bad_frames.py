@@ -263,7 +263,9 @@ def test_compressed_frames_over_dds(client, model, start_detector):
     try:
         node.connect(good, camera)
         cases = [case for case in compressed_corpus(120, seed=4) if case.must][:50]
-        _, dropped = send_each(node, camera, map(compressed_message, cases), good)
+        rubbish = [b'\0\1\0\0', b'rubbish' * 1000, serialize_message(good)[:-5]]
+        bad = [*map(compressed_message, cases), *rubbish]
+        _, dropped = send_each(node, camera, bad, good)
     finally:
         client.node.destroy_publisher(camera)
-    assert dropped == {'not_decodable', 'too_large'}
+    assert dropped == {'not_decodable', 'too_large', 'bad_message'}
