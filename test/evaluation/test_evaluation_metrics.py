@@ -201,6 +201,17 @@ def test_rows_of_poses_have_keypoints():
     assert only == second
 
 
+def test_rows_of_oriented_boxes_have_corners():
+    detections = found(('dog', 0.5, (10, 20, 30, 40)))
+    turned = np.array([[25, 40, 40, 30, np.pi / 2]], np.float32)
+    (row,) = coco_rows(5, replace(detections, oriented=turned), (7, 90))
+    assert row['bbox'] == [10, 20, 30, 40]
+    assert row['oriented_bbox'] == pytest.approx([25, 40, 40, 30, np.pi / 2], abs=1e-6)
+    (outline,) = row['segmentation']
+    corners = {(round(x), round(y)) for x, y in zip(outline[::2], outline[1::2], strict=True)}
+    assert corners == {(10, 20), (40, 20), (40, 60), (10, 60)}
+
+
 def test_nothing_is_printed(tmp_path, capfd):
     measured(tmp_path, truth([(0, 'cat', BOX)]), {0: found(('cat', 0.9, BOX))})
     assert capfd.readouterr() == ('', '')

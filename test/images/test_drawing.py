@@ -152,3 +152,24 @@ def test_keypoints_at_the_border_are_drawn_as_far_as_they_are_inside():
     changed = with_keypoints([(0, 0, 1), (320, 240, 1)], ())
     assert changed[0, 0]
     assert changed[239, 319]
+
+
+def test_oriented_boxes_are_drawn_as_they_are_turned():
+    picture = np.zeros((240, 320, 3), np.uint8)
+    square = np.array([[160, 120, 60, 60, np.pi / 4]], np.float32)
+    found = Detections(
+        np.array([[117, 77, 203, 163]], np.float32),
+        np.array([0.5], np.float32),
+        np.array([0], np.int32),
+        oriented=square,
+    )
+    draw_detections(picture, found, NAMES)
+    changed = picture.any(axis=2)
+    reach = 30 * 2**0.5  # to a corner
+    for x, y in [(160 + reach, 120), (160 - reach, 120), (160, 120 + reach)]:
+        assert changed[round(y) - 2 : round(y) + 3, round(x) - 2 : round(x) + 3].any()
+    assert changed[140:143, 180:183].any(), 'the middle of a side'
+    assert not changed[150:, 190:].any(), 'nothing where the upright box has its corner'
+    assert not changed[115:125, 155:165].any()
+    far = np.array([[160, 120, 1e30, 1e30, 0.3]], np.float32)
+    draw_detections(picture, replace(found, oriented=far), NAMES)

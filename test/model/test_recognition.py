@@ -96,8 +96,6 @@ def test_parameters_win():
     ('task', 'word'),
     [
         ('segment', 'segmentation'),
-        ('pose', 'keypoints'),
-        ('obb', 'angle'),
         ('classify', 'no box'),
         ('depth', 'depth estimation'),
     ],

@@ -133,6 +133,15 @@ CASES = [
         'outputs': floats(output0=(1, 56, 8400)),
     },
     {'metadata': {**ULTRALYTICS, 'task': 'obb'}, 'outputs': floats(output0=(1, 85, 8400))},
+    {
+        'metadata': {**ULTRALYTICS, 'task': 'obb', 'end2end': 'True'},
+        'outputs': floats(output0=(1, 300, 7)),
+    },
+    {
+        'metadata': {**ULTRALYTICS, 'task': 'obb', 'args': "{'nms': True}"},
+        'outputs': floats(output0=(1, 300, 7)),
+    },
+    {'metadata': {**ULTRALYTICS, 'task': 'obb'}, 'outputs': floats(output0=(1, 84, 8400))},
     {'metadata': YOLOV5, 'outputs': floats(output0=(1, 25200, 85))},
     *({'config': huggingface(model), 'outputs': PAIR} for model in SIGMOID_MODELS),
     *({'config': huggingface(model), 'outputs': SOFTMAX} for model in SOFTMAX_MODELS),

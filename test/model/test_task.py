@@ -69,8 +69,8 @@ def test_poses_are_read_and_written():
 @pytest.mark.parametrize(
     ('changes', 'words'),
     [
-        ({'schema': 2}, "'task' is missing; add one of detect, pose"),
-        ({**POSE, 'task': 'semantic'}, "'task': expected one of detect, pose"),
+        ({'schema': 2}, "'task' is missing; add one of detect, obb, pose"),
+        ({**POSE, 'task': 'semantic'}, "'task': expected one of detect, obb, pose"),
         ({**POSE, 'keypoints': None}, 'task "pose" without "keypoints"'),
         ({**POSE, 'task': 'detect'}, 'task "detect" with "keypoints"'),
         ({**POSE, 'decoder': {'family': 'efficient_nms'}}, 'one of dense, end_to_end'),
@@ -143,6 +143,24 @@ def test_a_decoder_without_room_for_keypoints_is_refused():
     model = LoadedModel('tiny.onnx', read.inputs, read.outputs)
     with pytest.raises(EngineError, match='families dense, end_to_end for the task pose'):
         resolve_model_spec(model, read, ModelOverrides(decoder='yolox_raw'))
+
+
+def test_oriented_boxes_have_an_angle():
+    read = parse(manifest(schema=2, task='obb'))
+    assert read.task_spec == TaskSpec('obb')
+    assert (read.task_spec.row_values, str(read.task_spec)) == (1, 'obb')
+    assert parse_manifest(manifest_text(read), 'x.json') == read
+    assert 'with "keypoints"' in refused(manifest(schema=2, task='obb', keypoints=KEYPOINTS))
+
+
+def test_oriented_boxes_are_not_stretched():
+    content = manifest(schema=2, task='obb')
+    content['outputs'][0]['shape'] = [1, 7, -1]
+    read = parse(content)
+    model = LoadedModel('tiny.onnx', read.inputs, read.outputs)
+    assert resolve_model_spec(model, read, ModelOverrides()).task.is_oriented
+    with pytest.raises(EngineError, match='keeps its aspect ratio'):
+        resolve_model_spec(model, read, ModelOverrides(preprocessing={'resize': 'stretch'}))
 
 
 NAMES = {'names': "{0: 'cat', 1: 'dog'}"}

@@ -13,6 +13,7 @@ from recorded_exports import written
 
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
+from trt_perception.detections import oriented_corners
 from trt_perception.errors import EngineError
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoder_spec import DECODERS
@@ -26,6 +27,10 @@ DECODER = {
     'ultralytics_dense': 'dense',
     'ultralytics_nms': 'end_to_end',
     'ultralytics_end_to_end': 'end_to_end',
+    'ultralytics_obb': 'dense',
+    'ultralytics_obb_26': 'dense',
+    'ultralytics_obb_end_to_end': 'end_to_end',
+    'ultralytics_obb_nms': 'end_to_end',
     'ultralytics_pose': 'dense',
     'ultralytics_pose_of_two': 'dense',
     'ultralytics_pose_26': 'dense',
@@ -40,8 +45,41 @@ def frame_of(image):
     return Frame.view(image, width=width, height=height, step=3 * width, encoding='bgr8')
 
 
+def assert_same_oriented(found, told):
+    """Hold oriented boxes to the predictor's, which clips no centre and turns by any angle."""
+    height, width = told['image'].shape[:2]
+    theirs = told['oriented']
+    assert len(found) == len(theirs) > 3
+    center = np.clip(theirs[:, :2], 0, [width, height])
+    turned = (theirs[:, 4] + np.pi / 2) % np.pi - np.pi / 2
+    expected = np.concatenate([center, theirs[:, 2:4], turned[:, None]], axis=1)
+    ours = found.oriented
+    far = np.abs(ours[:, None, :4] - expected[None, :, :4]).max(axis=2)
+    far += np.abs(found.scores[:, None] - told['scores'][None])
+    wanted = far.argmin(axis=1)
+    assert sorted(wanted) == list(range(len(theirs)))
+    assert far.min(axis=1).max() < 1e-3
+    assert np.abs(np.sin(ours[:, 4] - expected[wanted, 4])).max() < 1e-5
+    assert (np.abs(ours[:, 4]) <= np.pi / 2 + 1e-6).all()
+    assert (found.class_ids == told['labels'][wanted]).all()
+    inside = (theirs[wanted, :2] == center[wanted]).all(axis=1)
+    assert inside.sum() > 3
+    corners = oriented_corners(ours[inside])
+    distance = np.linalg.norm(
+        corners[:, :, None] - told['corners'][wanted][inside][:, None], axis=3
+    )
+    assert distance.min(axis=2).max() < 2e-3  # half a turn starts at another corner
+    around = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
+    clipped = np.clip(around, 0, [width, height, width, height])
+    assert np.abs(found.xyxy[inside] - clipped).max() < 1e-3
+
+
 def assert_same(found, told):
     """Hold boxes to the predictor's, in either order where scores are equal."""
+    if 'oriented' in told:
+        assert_same_oriented(found, told)
+        return
+    assert found.oriented is None
     height, width = told['image'].shape[:2]
     xyxy = np.clip(told['xyxy'], 0, [width, height, width, height])
     whole = (xyxy[:, 2:] > xyxy[:, :2]).all(axis=1)

@@ -129,6 +129,25 @@ def test_label_info_has_the_bytes_of_any_message(names, stamp, threshold):
 
 
 @settings(deadline=None)
+@given(
+    st.lists(st.tuples(SIDES, SIDES, SIDES, SIDES, st.floats(-2, 2, width=32)), max_size=5), STAMPS
+)
+def test_oriented_boxes_have_the_bytes_of_any_message(oriented, stamp):
+    header = header_of('camera', *stamp)
+    rows = [(0, 0, 1, 1, 0.5, index) for index in range(len(oriented))]
+    turned = np.array(oriented, np.float32).reshape(-1, 5)
+    content = DetectionsSerializer(CLASS_NAMES)(
+        header, replace(detections_of(rows), oriented=turned)
+    )
+    expected = expected_message(header, rows)
+    for detection, (x, y, width, height, angle) in zip(expected.detections, oriented, strict=True):
+        detection.bbox.center.position.x, detection.bbox.center.position.y = x, y
+        detection.bbox.center.theta = angle
+        detection.bbox.size_x, detection.bbox.size_y = width, height
+    assert_same_message(content, expected)
+
+
+@settings(deadline=None)
 @given(st.lists(st.tuples(TEXT, STAMPS, st.integers(0, 5)), min_size=1), st.integers(1, 17))
 def test_keypoints_have_the_bytes_of_any_message(frames, count):
     rng = np.random.default_rng(count)

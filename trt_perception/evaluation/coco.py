@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.detections import Detections
+from trt_perception.detections import oriented_corners
 from trt_perception.errors import ConfigError
 from trt_perception.files.json_section import parse_json
 from trt_perception.files.regular_files import read_given
@@ -203,7 +204,9 @@ def coco_rows(
     Returns:
         ``bbox`` is left, top, width, height in source pixels, to 1e-4; ``score`` to 1e-7. Of
         poses also ``keypoints``: x, y and COCO's visibility of each, 2 from a score of 0.5 on,
-        else 1; and ``keypoint_scores``.
+        else 1; and ``keypoint_scores``. Of oriented boxes, whose ``bbox`` is upright, also
+        ``oriented_bbox``: centre x, centre y, width, height, angle in radians; and their corners
+        as ``segmentation``, one polygon.
     """
     xywh: npt.NDArray[np.float64] = detections.xyxy.astype(np.float64)
     xywh[:, 2:] -= xywh[:, :2]
@@ -228,6 +231,12 @@ def coco_rows(
                 value for (x, y), flag in zip(places, flags, strict=True) for value in (x, y, flag)
             ]
             row['keypoint_scores'] = likely.round(7).tolist()
+    if detections.oriented is not None:
+        corners = oriented_corners(detections.oriented).astype(np.float64).reshape(-1, 8)
+        turned = detections.oriented.astype(np.float64)
+        for row, outline, box in zip(rows, corners.round(4), turned.round(6), strict=True):
+            row['oriented_bbox'] = box.tolist()
+            row['segmentation'] = [outline.tolist()]
     return [row for row in rows if row['category_id'] is not None]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.detections import Detections
+from trt_perception.detections import oriented_corners
 
 __all__ = ['draw_box', 'draw_detections']
 
@@ -25,7 +26,7 @@ def draw_detections(
     class_names: Sequence[str],
     skeleton: Sequence[tuple[int, int]] = (),
 ) -> None:
-    """Draw boxes, class names, scores and keypoints in place.
+    """Draw boxes, as they are turned, class names, scores and keypoints in place.
 
     Keypoints of a score below 0.25 are left out, and the lines to them.
 
@@ -35,11 +36,11 @@ def draw_detections(
         class_names: by class id.
         skeleton: pairs of keypoints to join.
     """
-    for box, score, class_id in zip(
-        detections.xyxy, detections.scores, detections.class_ids, strict=True
-    ):
-        label = f'{class_names[class_id]} {score:.2f}'
-        draw_box(bgr, box, label, _color(int(class_id)))
+    turned = None if detections.oriented is None else oriented_corners(detections.oriented)
+    for index, class_id in enumerate(detections.class_ids.tolist()):
+        label = f'{class_names[class_id]} {detections.scores[index]:.2f}'
+        corners = None if turned is None else turned[index]
+        draw_box(bgr, detections.xyxy[index], label, _color(class_id), corners=corners)
     if detections.keypoints is not None:
         for points, class_id in zip(detections.keypoints, detections.class_ids, strict=True):
             _draw_keypoints(bgr, points, skeleton, _color(int(class_id)))
@@ -75,6 +76,7 @@ def draw_box(
     label: str,
     color: tuple[int, int, int],
     weight: int = 1,
+    corners: npt.NDArray[np.float32] | None = None,
 ) -> None:
     """Draw one box and its label in place, as large as suits the picture.
 
@@ -85,13 +87,19 @@ def draw_box(
             it must to be seen whole; may be empty.
         color: BGR, bright: the label is black on it.
         weight: of the line, in units that grow with the picture.
+        corners: float32 (4, 2) of a box that is not upright; the label stands at the upright one.
     """
     thickness = _thickness(bgr)
     size = 0.45 * thickness
     left, top, right, bottom = (round(float(side)) for side in xyxy)
     (width, height), below = cv2.getTextSize(label, _FONT, size, thickness)
     base = top - below if top >= height + below else top + height
-    cv2.rectangle(bgr, (left, top), (right, bottom), color, weight * thickness)
+    if corners is None:
+        cv2.rectangle(bgr, (left, top), (right, bottom), color, weight * thickness)
+    else:
+        # OpenCV counts in 32 bits; what is so far away is outside any image.
+        outline = np.rint(corners.clip(-(2.0**20), 2.0**20)).astype(np.int32)
+        cv2.polylines(bgr, [outline], True, color, weight * thickness)
     if not label:
         return
     left = max(0, min(left, bgr.shape[1] - width))

@@ -75,8 +75,16 @@ class Letterbox:
             float32 (…, 2), source pixels, x in [0, width], y in [0, height].
         """
         pad = np.array([self.pad_left, self.pad_top], np.float32)
-        # The sides are rounded to whole pixels, so each axis has its own exact ratio.
         limit = np.array(self.source_wh, np.float32)
-        ratio = limit / np.array(self.resized_wh, np.float32)
-        mapped: npt.NDArray[np.float32] = np.clip((xy - pad) * ratio, np.float32(0), limit)
+        mapped: npt.NDArray[np.float32] = np.clip((xy - pad) * self.ratio, np.float32(0), limit)
         return mapped
+
+    @property
+    def ratio(self) -> npt.NDArray[np.float32]:
+        """Source pixels of a network pixel along x and y, float32 (2,).
+
+        The sides are rounded to whole pixels, so each axis has its own exact ratio.
+        """
+        source, resized = np.array([self.source_wh, self.resized_wh], np.float32)
+        ratio: npt.NDArray[np.float32] = np.divide(source, resized, dtype=np.float32)
+        return ratio

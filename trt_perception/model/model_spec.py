@@ -120,6 +120,13 @@ def resolve_model_spec(
         for sentence in known.evidence:
             _LOG.info('%s: %s', model.name, sentence)
     preprocessing = known.preprocessing
+    if known.task.is_oriented and preprocessing.resize == 'stretch':
+        raise EngineError(
+            model.name,
+            'oriented boxes with resize stretch',
+            expected='an image that keeps its aspect ratio: stretched boxes have other angles',
+            fix='set model.resize to letterbox, as it was trained',
+        )
     resolved = _image_input(
         model.name, image, preprocessing, given.parameter_name, any_batch=any_batch
     )

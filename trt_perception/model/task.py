@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 #: Every task that this version knows, by the manifest's name.
-TASKS: Final = ('detect', 'pose')
+TASKS: Final = ('detect', 'obb', 'pose')
 #: Most keypoints of an object.
 MAX_KEYPOINTS: Final = 1000
 
@@ -92,8 +92,13 @@ class TaskSpec:
     def row_values(self) -> int:
         """How many values each row of the outputs has behind its box, scores and class."""
         if self.keypoints is None:
-            return 0
+            return int(self.is_oriented)
         return len(self.keypoints.names) * self.keypoints.values
+
+    @property
+    def is_oriented(self) -> bool:
+        """Whether boxes are rotated: their rows hold centre, size and an angle."""
+        return self.name == 'obb'
 
     @property
     def skeleton(self) -> tuple[tuple[int, int], ...]:

@@ -60,17 +60,14 @@ class DetectionsSerializer:
             self._set_frame_id(header.frame_id)
         sec, nanosec = header.stamp.sec, header.stamp.nanosec
         class_ids = detections.class_ids.tolist()
-        boxes, scores = detections.xyxy.tolist(), detections.scores.tolist()
+        scores, boxes = detections.scores.tolist(), _centred(detections)
         pack, text = self._start
         parts = [pack(_ENCAPSULATION, sec, nanosec, text, len(class_ids))]
         end = (len(parts[0]) - len(_ENCAPSULATION)) % 8
         for class_id, score, box in zip(class_ids, scores, boxes, strict=True):
             pack, text = self._detections.get((class_id, end)) or self._make(class_id, end)
             end = len(_NO_ID)  # score, pose and box before it are multiples of 8
-            left, top, right, bottom = box
-            center = (left + right) / 2, (top + bottom) / 2, 0.0
-            size = right - left, bottom - top
-            parts.append(pack(sec, nanosec, text, score, _POSE, *center, *size, _NO_ID))
+            parts.append(pack(sec, nanosec, text, score, _POSE, *box, _NO_ID))
         return b''.join(parts)
 
     def _set_frame_id(self, frame_id: str) -> None:
@@ -87,6 +84,16 @@ class DetectionsSerializer:
         layout = f'<{padding}xiI{len(text)}sd{len(_POSE)}s5d{len(_NO_ID)}s'
         template = self._detections[class_id, before] = struct.Struct(layout).pack, text
         return template
+
+
+def _centred(detections: Detections) -> list[tuple[float, ...]]:
+    """Return what a BoundingBox2D has: centre x, centre y, angle, width, height of each."""
+    if detections.oriented is not None:
+        return [(x, y, angle, w, h) for x, y, w, h, angle in detections.oriented.tolist()]
+    return [
+        ((left + right) / 2, (top + bottom) / 2, 0.0, right - left, bottom - top)
+        for left, top, right, bottom in detections.xyxy.tolist()
+    ]
 
 
 class KeypointsSerializer:

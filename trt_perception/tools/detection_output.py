@@ -62,7 +62,8 @@ class Results:
             {'id': image_id, 'file_name': file_name, 'width': size_wh[0], 'height': size_wh[1]}
         )
         for row in coco_rows(image_id, found, range(1, len(self._names) + 1)):
-            area = round(row['bbox'][2] * row['bbox'][3], 4)
+            width, height = row.get('oriented_bbox', row['bbox'])[2:4]
+            area = round(width * height, 4)
             if 'keypoints' in row:
                 row['num_keypoints'] = len(row['keypoint_scores'])
             self._rows.append({'id': len(self._rows) + 1, **row, 'area': area, 'iscrowd': 0})
@@ -83,8 +84,10 @@ class Results:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the detections in COCO's results format; ids are those of ``dataset``."""
-        keys = ('image_id', 'category_id', 'bbox', 'score', 'keypoints', 'keypoint_scores')
-        return [{key: row[key] for key in keys if key in row} for row in self._rows]
+        left_out = ('id', 'area', 'iscrowd', 'num_keypoints', 'segmentation')
+        return [
+            {key: value for key, value in row.items() if key not in left_out} for row in self._rows
+        ]
 
     def _of_category(self) -> dict[str, Any]:
         """Return what COCO says of the keypoints; its skeleton counts from 1."""

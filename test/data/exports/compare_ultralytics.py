@@ -2,7 +2,7 @@
 
 Prints a line for each: the decoder that was recognised, how many boxes both found, the smallest
 and the middle IoU of boxes of the same class and score, the largest difference of their keypoints
-in pixels, and that of the input.
+in pixels, and that of the input; of oriented boxes how far their corners are apart, in pixels.
 Weights are random, so that a last bit of the input, or of an IoU at the threshold of NMS, may move
 or remove a box; the middle IoU tells.
 
@@ -26,6 +26,7 @@ import yaml
 
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
+from trt_perception.detections import oriented_corners
 from trt_perception.images.frame import Frame
 from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.open_pipeline import open_offline
@@ -33,6 +34,7 @@ from trt_perception.pipelines.open_pipeline import open_offline
 NETWORKS = (
     *('yolov8n', 'yolov10n', 'yolo11n', 'yolo12n', 'yolo26n', 'rtdetr-l'),
     *('yolov8n-pose', 'yolo11n-pose', 'yolo12n-pose', 'yolo26n-pose'),
+    *('yolov8n-obb', 'yolo11n-obb', 'yolo12n-obb', 'yolo26n-obb'),
 )
 #: Classes, height and width, and what the exporter is asked.
 FORMS = (
@@ -112,6 +114,50 @@ def moved(found, told, points):
     )
 
 
+def turned_away(found, theirs, center):
+    """Return by how many pixels corners of boxes whose centre lies in the image differ, sorted.
+
+    Each box that was found is held to the nearest one of the same score.
+    """
+    inside = np.flatnonzero((theirs.xywhr[:, :2].numpy() == center).all(axis=1))
+    told = theirs.xyxyxyxy.numpy()[inside]
+    scores = theirs.conf.numpy()[inside]
+    apart = []
+    for corners, score, oriented in zip(
+        oriented_corners(found.oriented), found.scores, found.oriented, strict=True
+    ):
+        alike = np.abs(scores - score) < 0.02
+        if not alike.any() or not (np.abs(center[inside] - oriented[:2]).max(axis=1) < 5).any():
+            continue
+        distance = np.linalg.norm(corners[None, :, None] - told[alike][:, None], axis=3)
+        apart.append(distance.min(axis=2).max(axis=1).min())
+    return np.sort(apart)
+
+
+def compare_oriented(path, shape, image):
+    """Return a line on one exported file of oriented boxes."""
+    height, width = image.shape[:2]
+    theirs = ultralytics.YOLO(str(path))
+    options = {'imgsz': list(shape), 'rect': False, 'iou': 0.45, 'max_det': 300, 'verbose': False}
+    (boxes,) = theirs.predict(image, conf=0.05, **options)
+    scores = np.sort(boxes.obb.conf.numpy())
+    threshold = 0.05
+    if len(scores) > 250:
+        middle = len(scores) - 200 + int(np.argmax(np.diff(scores[-200:-50])))
+        threshold = float(scores[middle] + scores[middle + 1]) / 2
+    (boxes,) = theirs.predict(image, conf=threshold, **options)
+    config = DetectorConfig(engine_path=str(path), max_detections=300)
+    pipeline = open_offline(read_model_file(path), config, max_candidates=30_000)
+    frame = Frame.view(image, width=width, height=height, step=3 * width, encoding='bgr8')
+    (found,) = pipeline.detect([frame], Thresholds(confidence=threshold, iou=0.45))
+    center = np.clip(boxes.obb.xywhr[:, :2].numpy(), 0, [width, height])
+    apart = turned_away(found, boxes.obb, center)
+    return (
+        f'{pipeline.spec.decoder}: {len(found)} and {len(boxes.obb)} boxes, corners of '
+        f'{len(apart)} within {apart.max(initial=0):.1g}, in the middle {np.median(apart):.1g}'
+    )
+
+
 def compare(path, shape, image):
     """Return a line on one exported file."""
     height, width = image.shape[:2]
@@ -151,7 +197,8 @@ def main():
             with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
                 model = network(name, classes, shape, Path(folder))
                 path = Path(model.export(format='onnx', imgsz=list(shape), **asked))
-                line = compare(path.resolve(), shape, image)
+                hold = compare_oriented if name.endswith('-obb') else compare
+                line = hold(path.resolve(), shape, image)
             print(f'{name}, {classes} classes, {shape}, {asked}: {line}', flush=True)
 
 

@@ -2,7 +2,7 @@
 
 For each model expected.npz in a folder of its own: the metadata and the declared shapes of the
 exported file, the picture, the input that Ultralytics' predictor fed, the file's output for it,
-and the boxes, scores, classes and keypoints that it found. No exported file is kept. Weights are
+and the boxes, scores, classes, keypoints and corners found. No exported file is kept. Weights are
 random, from a seed, and the networks tiny.
 
     python3 -m pip install torch==2.15.0 torchvision==0.29.2 onnx onnxruntime ultralytics==8.4.190
@@ -38,6 +38,8 @@ DETECT = [[[2, 3, 4], 1, 'Detect', ['nc']]]
 POSE = [[[2, 3, 4], 1, 'Pose', ['nc', [17, 3]]]]
 POSE_OF_TWO = [[[2, 3, 4], 1, 'Pose', ['nc', [4, 2]]]]
 POSE26 = [[[2, 3, 4], 1, 'Pose26', ['nc', [5, 3]]]]
+OBB = [[[2, 3, 4], 1, 'OBB', ['nc', 1]]]
+OBB26 = [[[2, 3, 4], 1, 'OBB26', ['nc', 1]]]
 # Hidden size, queries, points, heads, layers of the decoder, its inner size.
 RTDETR = [[[2, 3, 4], 1, 'RTDETRDecoder', ['nc', 16, 40, 4, 2, 2, 32]]]
 NAMES = ('cat', 'dog', 'fox')
@@ -54,6 +56,10 @@ FAMILIES = {
     'ultralytics_pose_of_two': (POSE_OF_TWO, 2, (128, 96), {}, 'rtdetr-no'),
     'ultralytics_pose_26': (POSE26, 2, (96, 128), {}, 'yolo-tiny'),
     'ultralytics_pose_end_to_end': (POSE26, 1, (128, 96), {'nms': False}, 'yolo-tiny'),
+    'ultralytics_obb': (OBB, 1, (96, 128), {'dynamic': True, 'simplify': False}, 'yolo-tiny'),
+    'ultralytics_obb_26': (OBB26, 2, (128, 96), {}, 'yolo-tiny'),
+    'ultralytics_obb_end_to_end': (OBB26, 2, (96, 128), {'nms': False}, 'yolo-tiny'),
+    'ultralytics_obb_nms': (OBB, 2, (96, 128), {'nms': True}, 'yolo-tiny'),
     'ultralytics_pose_nms': (POSE, 2, (96, 128), {'nms': True}, 'yolo-tiny'),
 }
 KEYS = (
@@ -67,7 +73,7 @@ def made(head, classes, shape, stem, folder):
     """Return a model with random weights whose answers differ from place to place."""
     torch.manual_seed(1)
     description = {'nc': classes, 'backbone': CONV, 'head': head}
-    description['end2end'] = head in (DETECT, POSE26)
+    description['end2end'] = head in (DETECT, POSE26, OBB26)
     if 'Pose' in head[0][2]:
         description['kpt_shape'] = head[0][3][1]
     path = folder / f'{stem}.yaml'
@@ -94,7 +100,13 @@ def made(head, classes, shape, stem, folder):
             elif 'bbox_head' in name:
                 parameter.normal_(0, 0.3)
             elif 'cv3' in name and name.endswith('2.bias'):
-                parameter.fill_(-4)
+                parameter.fill_(-3 if 'OBB' in head[0][2] else -4)
+            elif 'OBB' in head[0][2] and 'cv2' in name and name.endswith('2.bias'):
+                # Wide and low: left and right farther than top and bottom.
+                bins = -torch.arange(16.0)
+                parameter.copy_(torch.cat([slope * bins for slope in (0.4, 1.5, 0.4, 1.5)]))
+            elif 'OBB' in head[0][2] and 'cv4' in name and name.endswith('2.weight'):
+                parameter.mul_(6)
     return model
 
 
@@ -127,7 +139,13 @@ def record(family, folder):
         pixels = predictor.predictor.preprocess([image]).numpy()
         session = onnxruntime.InferenceSession(path, providers=['CPUExecutionProvider'])
         (output,) = session.run(None, {'images': pixels})
-    more = {} if found.keypoints is None else {'keypoints': found.keypoints.data.numpy()}
+    boxes, more = found.boxes, {}
+    if found.keypoints is not None:
+        more['keypoints'] = found.keypoints.data.numpy()
+    if found.obb is not None:
+        boxes = found.obb
+        more['oriented'] = boxes.xywhr.numpy()
+        more['corners'] = boxes.xyxyxyxy.numpy()
     declared = [shape_of(file.graph.input[0]), shape_of(file.graph.output[0])]
     folder.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(
@@ -140,13 +158,13 @@ def record(family, folder):
         output=output,
         confidence=CONFIDENCE,
         iou=IOU,
-        xyxy=found.boxes.xyxy.numpy(),
-        scores=found.boxes.conf.numpy(),
-        labels=found.boxes.cls.numpy().astype(int),
+        xyxy=boxes.xyxy.numpy(),
+        scores=boxes.conf.numpy(),
+        labels=boxes.cls.numpy().astype(int),
         **more,
     )
     size = (folder / 'expected.npz').stat().st_size
-    print(f'{family}: {declared}, {output.shape}, {len(found.boxes)} found, {size / 1024:.0f} KiB')
+    print(f'{family}: {declared}, {output.shape}, {len(boxes)} found, {size / 1024:.0f} KiB')
 
 
 def main():

@@ -30,6 +30,7 @@ from trt_perception.stages.decoders.queries import rtdetr_ultralytics_candidates
 from trt_perception.stages.decoders.selection import Candidates
 from trt_perception.stages.decoders.selection import Limits
 from trt_perception.stages.decoders.selection import check_unit
+from trt_perception.stages.decoders.selection import corners
 from trt_perception.stages.decoders.selection import passing
 from trt_perception.stages.decoders.selection import select
 from trt_perception.stages.decoders.yolox_raw import yolox_raw_candidates
@@ -48,6 +49,7 @@ class _Image:
     network_wh: tuple[int, int]
     thresholds: Thresholds
     row_values: int
+    is_oriented: bool
 
 
 # A network may say anything; what is no box leaves in a step of its own, not with a warning.
@@ -132,7 +134,7 @@ def _candidates(
             for role, place in zip(layout(decoder, classes, row_values), assigned, strict=True)
         ]
         size = spec.preprocessing.input_size
-        image = _Image(index, decoder, size, thresholds, row_values)
+        image = _Image(index, decoder, size, thresholds, row_values, spec.task.is_oriented)
         found.append(read(arrays, image))
     return found
 
@@ -161,7 +163,7 @@ _FAMILIES: Final[Mapping[str, Callable[[Sequence[Array], _Image], Candidates]]] 
         arrays[0], image.decoder.strides, image.network_wh, image.thresholds
     ),
     'end_to_end': lambda arrays, image: final_candidates(
-        arrays[0][:, :4],
+        corners(arrays[0][:, :4]) if image.is_oriented else arrays[0][:, :4],
         arrays[0][:, 4],
         arrays[0][:, 5],
         carried=arrays[0][:, 6:] if image.row_values else None,

@@ -7,7 +7,7 @@ scores after sigmoid:
     (B, N, 5 + C)   YOLOv5, 7, YOLOX with its grid decoding inside: transposed, with objectness,
                     which multiplies the class scores
 
-What the task carries, keypoints for one, stands behind the scores: (B, 4 + C + v, N).
+What the task carries, keypoints or an angle, stands behind the scores: (B, 4 + C + v, N).
 The family needs NMS. The GPU does the same by its own kernels.
 """
 

@@ -4,7 +4,8 @@ B images of K boxes each; a score of 0 fills what is left of K. None of these ne
 
     end_to_end            (B, K, 6): left, top, right, bottom in network pixels, score, class from
                           0. YOLOv10, YOLO26, Ultralytics exports with nms=True. What the task
-                          carries, keypoints for one, stands behind that: (B, K, 6 + v).
+                          carries, keypoints or an angle, stands behind that: (B, K, 6 + v);
+                          oriented boxes are centre x, centre y, width, height.
     efficient_nms         TensorRT's plugin EfficientNMS_TRT: number of boxes int32 (B, 1), boxes
                           (B, K, 4) as left, top, right, bottom in network pixels, scores (B, K),
                           classes int32 (B, K) from 0.

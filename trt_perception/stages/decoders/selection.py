@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
+from trt_perception.detections import oriented_corners
 from trt_perception.errors import EngineError
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.task import DETECT
@@ -17,6 +18,7 @@ from trt_perception.model.task import KeypointSpec
 from trt_perception.model.task import TaskSpec
 from trt_perception.stages.nms import best_candidates
 from trt_perception.stages.nms import non_maximum_suppression
+from trt_perception.stages.nms import oriented_non_maximum_suppression
 
 __all__ = [
     *('Candidates', 'Limits', 'check_scores', 'check_unit', 'corners', 'passing', 'select'),
@@ -50,7 +52,7 @@ class Candidates:
     """What a family read off the outputs of one image; anything may still be no box.
 
     Attributes:
-        xyxy: float32 (n, 4), network pixels.
+        xyxy: float32 (n, 4), network pixels; of oriented boxes as they are before they turn.
         scores: float32 (n,), probabilities.
         class_ids: int (n,), into the class names.
         carried: float32 (n, v), what the task's rows hold behind that, in network pixels; None
@@ -123,7 +125,21 @@ def select(
     scores = candidates.scores[chosen]
     check_scores(scores)
     best = best_candidates(scores, limits.max_candidates)
-    if suppress:
+    oriented = None
+    if task.is_oriented:
+        assert candidates.carried is not None
+        oriented = _centred(xyxy, candidates.carried[chosen, 0])
+    if suppress and oriented is not None:
+        kept = best[
+            oriented_non_maximum_suppression(
+                oriented[best],
+                ids[best],
+                thresholds.iou,
+                limits.max_detections,
+                class_agnostic=limits.class_agnostic,
+            )
+        ]
+    elif suppress:
         kept = best[
             non_maximum_suppression(
                 xyxy[best],
@@ -135,14 +151,47 @@ def select(
         ]
     else:
         kept = best[: limits.max_detections]
-    source = letterbox.to_source(xyxy[kept])
+    if oriented is None:
+        source = letterbox.to_source(xyxy[kept])
+    else:
+        oriented = _oriented_in_source(oriented[kept], letterbox)
+        source = _around(oriented, letterbox)
     inside = (source[:, 2] > source[:, 0]) & (source[:, 3] > source[:, 1])
     kept = kept[inside]
+    if oriented is not None:
+        oriented = oriented[inside]
     keypoints = None
     if task.keypoints is not None:
         assert candidates.carried is not None
         keypoints = _keypoints(candidates.carried[chosen[kept]], task.keypoints, letterbox)
-    return Detections(source[inside], scores[kept], ids[kept], keypoints)
+    return Detections(source[inside], scores[kept], ids[kept], keypoints, oriented)
+
+
+def _centred(xyxy: Floats, angles: Floats) -> Floats:
+    """Return centre x, centre y, width, height and angle: float32 (n, 5)."""
+    center, size = (xyxy[:, :2] + xyxy[:, 2:]) * np.float32(0.5), xyxy[:, 2:] - xyxy[:, :2]
+    return np.concatenate([center, size, angles[:, None]], axis=1)
+
+
+def _oriented_in_source(oriented: Floats, letterbox: Letterbox) -> Floats:
+    """Return oriented boxes in source pixels; only the centre is clipped to the image.
+
+    Both axes of a letterbox have nearly the same ratio, so the size is scaled along the box's own
+    axes. Angles half a turn apart are the same box: they become -π/2 to π/2.
+    """
+    center = letterbox.points_to_source(oriented[:, :2])
+    turns = np.floor(oriented[:, 4] / np.float32(np.pi) + np.float32(0.5))
+    angles = oriented[:, 4] - turns * np.float32(np.pi)
+    return np.concatenate([center, oriented[:, 2:4] * letterbox.ratio, angles[:, None]], axis=1)
+
+
+def _around(oriented: Floats, letterbox: Letterbox) -> Floats:
+    """Return the upright boxes around oriented ones, clipped to the image: float32 (n, 4)."""
+    corners = oriented_corners(oriented)
+    limit = np.array(letterbox.source_wh, np.float32)
+    sides = [corners.min(axis=1), corners.max(axis=1)]
+    clipped: Floats = np.concatenate([side.clip(0, limit) for side in sides], axis=1)
+    return clipped
 
 
 def _keypoints(carried: Floats, keypoints: KeypointSpec, letterbox: Letterbox) -> Floats:

@@ -1,4 +1,4 @@
-"""Models of poses through the command lines and the Python API."""
+"""Models of poses and of oriented boxes through the command lines and the Python API."""
 
 import json
 from pathlib import Path
@@ -10,6 +10,7 @@ from recorded_exports import recorded
 from recorded_exports import written
 
 import trt_perception as tp
+from trt_perception.detections import oriented_corners
 from trt_perception.images.drawing import draw_detections
 from trt_perception.model.task import COCO_KEYPOINTS
 from trt_perception.tools.detect_images import main as detect_images
@@ -61,3 +62,27 @@ def test_detect_images_writes_and_draws_keypoints(model, tmp_path):
     draw_detections(expected, found, ('person',), COCO_KEYPOINTS.skeleton)
     assert np.array_equal(cv2.imread(str(out / 'a.png')), expected)
     assert json.loads((out / 'summary.json').read_text())['task'] == 'pose'
+
+
+def test_oriented_boxes(tmp_path):
+    told = recorded('ultralytics_obb')
+    written(told, tmp_path / 'obb.onnx')
+    cv2.imwrite(str(tmp_path / 'a.png'), told['image'])
+    with tp.load(tmp_path / 'obb.onnx', confidence_threshold=0.05) as model:
+        found = model(told['image'])
+    assert found.keypoints is None
+    assert len(found) > 3
+    corners = found.as_supervision()['data']['xyxyxyxy']
+    assert np.array_equal(corners, oriented_corners(found.oriented))
+    out = tmp_path / 'out'
+    words = ['--engine', tmp_path / 'obb.onnx', '--source', tmp_path / 'a.png', '--output', out]
+    assert detect_images([*map(str, words), '--confidence', '0.05']) == 0
+    dataset = json.loads((out / 'detections.json').read_text())
+    results = json.loads((out / 'results.json').read_text())
+    assert len(dataset['annotations']) == len(results) == len(found)
+    for index, (row, result) in enumerate(zip(dataset['annotations'], results, strict=True)):
+        assert row['oriented_bbox'] == pytest.approx(found.oriented[index].tolist(), abs=1e-5)
+        assert np.allclose(row['segmentation'], corners[index].reshape(1, 8), atol=1e-4)
+        assert row['area'] == pytest.approx(found.oriented[index, 2:4].prod(), rel=1e-4)
+        assert result['oriented_bbox'] == row['oriented_bbox']
+        assert 'segmentation' not in result

@@ -1,4 +1,4 @@
-"""A model of poses in a node of its own: keypoints next to each message of detections."""
+"""Models of poses and of oriented boxes, each in a node of its own: what they publish."""
 
 import numpy as np
 import pytest
@@ -134,3 +134,26 @@ def test_the_topic_ends_with_cleanup(detector):
     detector.client.spin_until(
         lambda: graph.count_publishers(detector.topic('keypoints')) == 1, 'a publisher'
     )
+
+
+def test_oriented_boxes_are_those_of_the_core(client, tmp_path):
+    told = recorded('ultralytics_obb')
+    values = {**written(told, tmp_path / 'obb.onnx'), 'confidence_threshold': 0.02}
+    config = DetectorConfig.from_values(values)
+    pipeline = open_pipeline(config)
+    pipeline.enqueue(0, frame_of(told['image']), config.thresholds(pipeline.spec.class_names))
+    expected = pipeline.collect(0).detections.oriented
+    node = Detector(client, {**values, 'autostart': True})
+    try:
+        node.connect()
+        boxes = [one.bbox for one in node.ask(message_of(told['image'], 'oriented')).detections]
+        assert client.node.count_publishers(node.topic('keypoints')) == 0
+    finally:
+        node.close()
+    found = [
+        (box.center.position.x, box.center.position.y, box.size_x, box.size_y, box.center.theta)
+        for box in boxes
+    ]
+    assert len(found) > 3
+    assert np.array_equal(np.array(found), expected.astype(np.float64))
+    assert len({box.center.theta for box in boxes}) > 3

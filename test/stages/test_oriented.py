@@ -1,0 +1,192 @@
+"""Oriented boxes: their overlap, their NMS, and the way to pixels of the image."""
+
+import math
+
+import cv2
+import numpy as np
+import pytest
+
+from trt_perception.config import Thresholds
+from trt_perception.detections import Detections
+from trt_perception.detections import oriented_corners
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.task import TaskSpec
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.stages.decoders.decode import decode
+from trt_perception.stages.nms import oriented_non_maximum_suppression
+from trt_perception.stages.nms import prob_iou
+
+NETWORK = (64, 48)
+SOURCE = (128, 64)  # half as large in the network, 8 pixels of padding above and below
+
+
+def boxes(*rows):
+    return np.array(rows, np.float32).reshape(-1, 5)
+
+
+def random_boxes(count, seed=3):
+    rng = np.random.default_rng(seed)
+    return np.concatenate(
+        [
+            rng.uniform(0, 60, (count, 2)),
+            rng.uniform(2, 30, (count, 2)),
+            rng.normal(0, 3, (count, 1)),
+        ],
+        axis=1,
+    ).astype(np.float32)
+
+
+def by_definition(one, other):
+    """Return 1 - Hellinger distance of two normal distributions, by their matrices."""
+
+    def distribution(box):
+        x, y, width, height, angle = map(float, box)
+        turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+        return np.array([x, y]), turn @ np.diag([width**2 / 12, height**2 / 12]) @ turn.T
+
+    (mean, matrix), (other_mean, other_matrix) = distribution(one), distribution(other)
+    both = (matrix + other_matrix) / 2
+    apart = mean - other_mean
+    distance = apart @ np.linalg.solve(both, apart) / 8 + 0.5 * math.log(
+        np.linalg.det(both) / math.sqrt(np.linalg.det(matrix) * np.linalg.det(other_matrix))
+    )
+    return 1 - math.sqrt(max(0.0, 1 - math.exp(-distance)))
+
+
+def test_the_overlap_is_that_of_normal_distributions():
+    some = random_boxes(40)
+    found = prob_iou(some, some[:30])
+    assert found.shape == (40, 30)
+    assert found.dtype == np.float32
+    expected = [[by_definition(one, other) for other in some[:30]] for one in some]
+    assert np.abs(found - np.array(expected)).max() < 2e-3  # near 1 the square root is steep
+    assert prob_iou(boxes(), some).shape == (0, 40)
+
+
+def test_a_box_overlaps_itself_wholly_at_any_half_turn():
+    one = boxes(
+        (10, 20, 30, 5, 0.4), (10, 20, 30, 5, 0.4 + np.pi), (10, 20, 5, 30, 0.4 - np.pi / 2)
+    )
+    assert prob_iou(one, one).min() > 0.998
+
+
+def greedy(some, class_ids, threshold, limit, agnostic):
+    """The same one by one: any better box suppresses, whether it stays or not."""
+    overlap = prob_iou(some, some)
+    kept = [
+        index
+        for index in range(len(some))
+        if not any(
+            overlap[better, index] > np.float32(threshold)
+            and (agnostic or class_ids[better] == class_ids[index])
+            for better in range(index)
+        )
+    ]
+    return kept[:limit]
+
+
+@pytest.mark.parametrize('agnostic', [False, True])
+@pytest.mark.parametrize('limit', [1, 20, 500])
+@pytest.mark.parametrize('count', [0, 1, 127, 128, 129, 300])
+def test_suppression(count, limit, agnostic):
+    some = random_boxes(count)
+    class_ids = np.random.default_rng(4).integers(0, 3, count).astype(np.int32)
+    kept = oriented_non_maximum_suppression(some, class_ids, 0.45, limit, class_agnostic=agnostic)
+    assert kept.dtype == np.int64
+    assert kept.tolist() == greedy(some, class_ids, 0.45, limit, agnostic)
+
+
+def test_what_is_suppressed_suppresses():
+    """Three in a row, each overlapping its neighbour: the last one leaves too."""
+    some = boxes((10, 10, 20, 8, 0.2), (13, 10, 20, 8, 0.2), (16, 10, 20, 8, 0.2))
+    overlap = prob_iou(some, some)
+    assert overlap[0, 1] > 0.65 > overlap[0, 2]
+    kept = oriented_non_maximum_suppression(some, np.zeros(3, np.int32), 0.65, 9)
+    assert kept.tolist() == [0]
+
+
+def run(name, rows, angles, scores, change=None):
+    """Return what is found of boxes (centre x, centre y, width, height) in network pixels."""
+    if name == 'dense':
+        output = np.column_stack([rows, scores, angles]).astype(np.float32)
+    else:
+        output = np.column_stack([rows, scores, np.zeros(len(rows)), angles]).astype(np.float32)
+    if change is not None:
+        output[change[0], change[1]] = change[2]
+    output = output.T if name == 'dense' else output
+    spec = ModelSpec(
+        TensorSpec('images', (1, 3, 48, 64), 'float32'),
+        (TensorSpec('output0', (1, *output.shape), 'float32'),),
+        Preprocessing(NETWORK),
+        DECODERS[name],
+        ('ship',),
+        has_manifest=True,
+        task=TaskSpec('obb'),
+    )
+    letterbox = Letterbox.fit(SOURCE, NETWORK, 'letterbox')
+    (found,) = decode([output[None]], spec, [letterbox], Thresholds(), max_detections=9)
+    return found
+
+
+FORMS = ['dense', 'end_to_end']
+
+
+@pytest.mark.parametrize('name', FORMS)
+@pytest.mark.parametrize(
+    ('angle', 'expected'),
+    [(0.0, 0.0), (0.5, 0.5), (2.0, 2.0 - np.pi), (-1.0, -1.0), (10.0, 10 - 3 * np.pi)],
+)
+def test_to_pixels_of_the_image(name, angle, expected):
+    found = run(name, [[30, 24, 20, 10]], [angle], [0.9])
+    assert np.allclose(found.oriented, [[60, 32, 40, 20, expected]], atol=1e-4)
+    outline = cv2.boxPoints(((60, 32), (40, 20), math.degrees(expected)))
+    low, high = outline.min(axis=0), outline.max(axis=0)
+    assert np.allclose(found.xyxy, [[*low, *high]], atol=1e-3)
+
+
+@pytest.mark.parametrize('name', FORMS)
+def test_only_the_centre_is_clipped(name):
+    found = run(name, [[62, 3, 30, 10]], [0.0], [0.9])
+    assert np.allclose(found.oriented, [[124, 0, 60, 20, 0]])
+    assert np.allclose(found.xyxy, [[94, 0, 128, 10]])
+
+
+@pytest.mark.parametrize('name', FORMS)
+def test_what_is_no_box_leaves(name):
+    angle = 5 if name == 'dense' else 6
+    rows = [[30, 24, 20, 10], [30, 24, 20, 10], [30, 24, 0, 10], [30, 24, 20, -1]]
+    scores = [0.9, 0.8, 0.7, 0.6]
+    for bad in (np.nan, np.inf):
+        found = run(name, rows, [0.1] * 4, scores, (0, angle, bad))
+        assert found.scores.tolist() == pytest.approx([0.8])
+
+
+def test_suppression_follows_the_angle():
+    rows, scores = [[30, 24, 30, 4], [30, 24, 30, 4], [31, 24, 30, 4]], [0.9, 0.8, 0.7]
+    found = run('dense', rows, [0.0, np.pi / 2, np.pi], scores)
+    assert found.scores.tolist() == pytest.approx([0.9, 0.8]), 'a cross are two objects'
+    assert len(run('end_to_end', rows, [0.0, np.pi / 2, np.pi], scores)) == 3
+
+
+def test_corners_are_those_of_opencv():
+    some = random_boxes(20)
+    for box, corners in zip(some, oriented_corners(some), strict=True):
+        x, y, width, height, angle = map(float, box)
+        expected = cv2.boxPoints(((x, y), (width, height), math.degrees(angle)))
+        distance = np.linalg.norm(corners[:, None] - expected[None], axis=2)
+        assert distance.min(axis=1).max() < 1e-3
+    assert oriented_corners(boxes()).shape == (0, 4, 2)
+
+
+def test_nothing_found():
+    found = run('dense', [[30, 24, 20, 10]], [0.1], [0.1])
+    assert found.oriented.shape == (0, 5)
+
+
+def test_oriented_boxes_of_another_shape_are_refused():
+    one = run('dense', [[30, 24, 20, 10]], [0.1], [0.9])
+    with pytest.raises(ValueError, match=r'oriented boxes of shape \(1, 5\)'):
+        Detections(one.xyxy, one.scores, one.class_ids, oriented=np.zeros((1, 4), np.float32))
