@@ -24,7 +24,7 @@ def refused(capsys):
         printed = capsys.readouterr()
         assert printed.out == ''
         *said, usage = printed.err.splitlines()
-        assert usage == 'usage: tool --images DIR [OPTION ...]; --help lists all options'
+        assert usage == 'usage: tool --images DIR [OPTION ...]; --help says more'
         return said
 
     return refuse
@@ -58,6 +58,13 @@ def test_a_wrong_value_of_a_right_option(refused):
 def test_nothing_that_was_typed_acts_on_the_terminal(refused):
     said = refused('--images', 'a', '--\x1b[31msize')
     assert '\x1b' not in ''.join(said)
+
+
+def test_a_usage_of_its_own(capsys):
+    with pytest.raises(SystemExit):
+        OptionParser('tool', None, '', 'tool --ros-args [-p NAME:=VALUE]').parse_args(['x:=1'])
+    usage = 'usage: tool --ros-args [-p NAME:=VALUE]; --help says more'
+    assert capsys.readouterr().err.splitlines()[-1] == usage
 
 
 def test_help_ends_with_the_examples(capsys):

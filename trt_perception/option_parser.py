@@ -21,11 +21,15 @@ class OptionParser(argparse.ArgumentParser):
         program: its name.
         description: the first line of the help.
         examples: the last ones, printed as they are written.
+        usage: how it is called, where that is more than its options.
     """
 
-    def __init__(self, program: str, description: str | None, examples: str) -> None:
+    def __init__(
+        self, program: str, description: str | None, examples: str, usage: str | None = None
+    ) -> None:
         super().__init__(
             prog=program,
+            usage=usage,
             description=description,
             epilog=examples,
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -40,10 +44,9 @@ class OptionParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print what is wrong, what was meant and what is needed; end with exit code 2."""
         needed = self._get_formatter()
-        needed.add_usage(None, [action for action in self._actions if action.required], [])
-        usage = ' '.join(needed.format_help().split())
-        said = [f'{self.prog}: error: {message}', *self._meant()]
-        said += [f'{usage} [OPTION ...]; --help lists all options']
+        needed.add_usage(self.usage, [action for action in self._actions if action.required], [])
+        usage = ' '.join(needed.format_help().split()) + ' [OPTION ...]' * (not self.usage)
+        said = [f'{self.prog}: error: {message}', *self._meant(), f'{usage}; --help says more']
         self.exit(2, plain('\n'.join(said)) + '\n')
 
     def _meant(self) -> list[str]:

@@ -131,6 +131,13 @@ def test_missing_parameter_file(tmp_path):
     assert 'Traceback' not in output
 
 
+def test_parameters_before_ros_args():
+    code, output = start(before=('engine_path:=model.onnx',))
+    assert code == 2, output
+    assert 'unrecognized arguments: engine_path:=model.onnx' in output
+    assert 'usage: detector_node --ros-args [-p NAME:=VALUE]' in output
+
+
 def test_wrong_ros_argument():
     code, output = start('-p', 'no assignment')
     assert code == 2, output

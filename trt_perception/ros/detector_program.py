@@ -37,7 +37,8 @@ def main(
     """Run the node until a signal comes; return the exit code."""
     command_line = sys.argv if args is None else args
     what = 'The lifecycle node: camera images in, vision_msgs detections out.'
-    parser = OptionParser('detector_node', what, _EXAMPLES)
+    usage = 'detector_node --ros-args [-p NAME:=VALUE] [-r FROM:=TO] [--params-file FILE]'
+    parser = OptionParser('detector_node', what, _EXAMPLES, usage)
     own_arguments(parser, command_line)  # --help; all the rest is refused
 
     def make_node() -> DetectorNode:
