@@ -1,27 +1,25 @@
 """scripts/benchmarks/naive.py: the same job as it is often written gives the same boxes."""
 
 import json
-import sys
 
-import fake_cuda
 import numpy as np
 import pytest
-from cuda_recorder import Recorder
 from docs_pages import load_script
 from fake_tensorrt import PLAN
-from fake_tensorrt import FakeTensorRt
 from fixed_model import OUTPUTS
 from fixed_model import small_onnx
+from gpu_standins import SMALL
 from gpu_support import build_plan
 from gpu_support import needs_tensorrt
 from support_models import write_model
 
 from trt_perception.benchmarking import gpu_steps
 from trt_perception.benchmarking.frames import load_frames
-from trt_perception.gpu import bindings
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.stages.host_preprocess import HostPreprocessor
+
+pytest_plugins = ['gpu_standin_fixtures']
 
 naive = load_script('benchmarks/naive.py')
 
@@ -43,16 +41,10 @@ def figures(path, engine):
     return json.loads(path.read_text())
 
 
-def test_each_step_is_taken(tmp_path, monkeypatch, capsys):
+def test_each_step_is_taken(tmp_path, machine, monkeypatch, capsys):
     """With stand-ins for CUDA and TensorRT, which do no work."""
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     monkeypatch.setattr(gpu_steps, '_WARM_UP_S', 0)
-    recorder = Recorder(fake_cuda.bindings())
-    module = FakeTensorRt(
-        inputs=(('images', (1, 3, 48, 64), 'FLOAT'),), outputs=(('output0', (1, 6, 5), 'FLOAT'),)
-    )
-    monkeypatch.setattr(bindings, 'load_bindings', lambda: recorder.modules)
-    monkeypatch.setitem(sys.modules, 'tensorrt', module)
+    recorder, module = machine(tensors=SMALL)
     found = figures(tmp_path / 'r.json', write_model(tmp_path, 'a.engine', PLAN, outputs=OUTPUTS))
     steps = ['preprocess', 'upload', 'engine', 'download', 'decode']
     assert list(found['naive']['steps_ms']) == steps

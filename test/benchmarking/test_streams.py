@@ -1,21 +1,18 @@
 """scripts/benchmarks/streams.py: what a bare loop replays, and that each depth is measured."""
 
 import json
-import sys
 
-import fake_cuda
 import pytest
-from cuda_recorder import Recorder
 from docs_pages import load_script
 from fake_tensorrt import PLAN
-from fake_tensorrt import FakeTensorRt
 from fixed_model import OUTPUTS
 from fixed_model import small_onnx
+from gpu_standins import SMALL
 from gpu_support import build_plan
 from gpu_support import needs_tensorrt
 from support_models import write_model
 
-from trt_perception.gpu import bindings
+pytest_plugins = ['gpu_standin_fixtures']
 
 streams = load_script('benchmarks/streams.py')
 
@@ -34,16 +31,10 @@ def figures(path, engine, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
-def test_each_loop_replays_its_own_work(tmp_path, monkeypatch, capsys):
+def test_each_loop_replays_its_own_work(tmp_path, machine, monkeypatch, capsys):
     """With stand-ins for CUDA and TensorRT, which do no work."""
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     monkeypatch.setattr(streams, 'WARM_UP', 5)
-    recorder = Recorder(fake_cuda.bindings())
-    module = FakeTensorRt(
-        inputs=(('images', (1, 3, 48, 64), 'FLOAT'),), outputs=(('output0', (1, 6, 5), 'FLOAT'),)
-    )
-    monkeypatch.setattr(bindings, 'load_bindings', lambda: recorder.modules)
-    monkeypatch.setitem(sys.modules, 'tensorrt', module)
+    recorder, module = machine(tensors=SMALL)
     figures(tmp_path / 'r.json', write_model(tmp_path, 'a.engine', PLAN, outputs=OUTPUTS), capsys)
     assert recorder.kinds() == []
     assert list(module.living) == []

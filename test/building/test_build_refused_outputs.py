@@ -1,7 +1,6 @@
 """Places that build_engine cannot or must not write to: each has its message."""
 
 import os
-import resource
 import subprocess
 
 import pytest
@@ -11,6 +10,7 @@ from detector_models import run
 from detector_models import write_detector
 from detector_models import write_images
 from programs import executable
+from programs import small_disk
 
 from trt_perception.building.options.sources import load_options
 from trt_perception.building.output_files import check_outputs
@@ -43,16 +43,12 @@ def test_a_quantised_model_that_cannot_be_written(tmp_path, refused):
 
 
 def test_a_full_disk(tmp_path):
-    """A limit on the size of files fails as a full disk does: in the middle of a write."""
     path = write_detector(tmp_path)
     before = listing(tmp_path)
 
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-
     done = subprocess.run(
         [executable('build_engine'), '--onnx', path, *KNOWN],
-        preexec_fn=limit,
+        preexec_fn=small_disk(4096),
         capture_output=True,
         text=True,
         timeout=120,

@@ -1,14 +1,13 @@
 """Files that belong together appear together or not at all."""
 
 import os
-import resource
-import signal
 import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from programs import small_disk
 
 from trt_perception.errors import WriteError
 from trt_perception.files.atomic_files import write_together
@@ -110,16 +109,11 @@ except WriteError as error:
 """
 
 
-def limit_file_size():
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # an error instead of the end
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-
-
 def test_a_disk_that_fills_up_leaves_what_was_there(tmp_path):
     (tmp_path / 'b').write_bytes(b'old')
     done = subprocess.run(
         [sys.executable, '-c', FULL, str(tmp_path)],
-        preexec_fn=limit_file_size,
+        preexec_fn=small_disk(100_000),
         capture_output=True,
         text=True,
         timeout=60,

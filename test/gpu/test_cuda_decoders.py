@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 
-import fake_cuda
 import numpy as np
 import pytest
-from cuda_recorder import Recorder
 from fake_tensorrt import PLAN
-from fake_tensorrt import FakeTensorRt
 from family_outputs import BESIDE
 from family_outputs import NAMES
 from family_outputs import NETWORK
@@ -26,13 +22,14 @@ from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.errors import BatchError
 from trt_perception.errors import EngineError
-from trt_perception.gpu import bindings
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_file import read_model_file
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.open_pipeline import open_pipeline
+
+pytest_plugins = ['gpu_standin_fixtures']
 
 DTYPES = {'float32': 'FLOAT', 'int64': 'INT64', 'int32': 'INT32'}
 IMAGE = ('image', (1, 3, NETWORK[1], NETWORK[0]), 'FLOAT')
@@ -60,15 +57,12 @@ def grey(width=1280, height=720):
 
 
 @pytest.fixture
-def machine(monkeypatch, tmp_path):
+def machine(machine, tmp_path):
     """Return a function that puts stand-ins with these tensors in place."""
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
 
     def put(inputs, outputs, profiles=()):
-        recorder = Recorder(fake_cuda.bindings())
-        module = FakeTensorRt('', inputs=inputs, outputs=outputs, profiles=profiles)
-        monkeypatch.setattr(bindings, 'load_bindings', lambda: recorder.modules)
-        monkeypatch.setitem(sys.modules, 'tensorrt', module)
+        tensors = {'inputs': inputs, 'outputs': outputs, 'profiles': profiles}
+        recorder, _ = machine(tensors=tensors)
         path = tmp_path / 'made.engine'
         path.write_bytes(PLAN)
         return path, recorder

@@ -7,6 +7,11 @@ import numpy as np
 from trt_perception.images.frame import Frame
 
 DEPTH = 3
+# A small dense detector's.
+SMALL = {
+    'inputs': (('images', (1, 3, 48, 64), 'FLOAT'),),
+    'outputs': (('output0', (1, 6, 5), 'FLOAT'),),
+}
 
 
 def grey(width, height):

@@ -2,7 +2,9 @@
 
 import os
 import re
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -24,6 +26,16 @@ def executable(name):
     """Return the path of an installed executable of the package."""
     folders = (parent / 'lib/trt_perception' for parent in Path(trt_perception.__file__).parents)
     return str(next(folder for folder in folders if folder.is_dir()) / name)
+
+
+def small_disk(largest):
+    """Return a preexec_fn: larger files fail as on a full disk, in the middle of a write."""
+
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # an error instead of the end
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
+
+    return limit
 
 
 class Program:

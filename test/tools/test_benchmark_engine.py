@@ -5,12 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import fake_cuda
 import numpy as np
 import pytest
-from cuda_recorder import Recorder
 from fake_tensorrt import PLAN
-from fake_tensorrt import FakeTensorRt
 from family_outputs import BESIDE
 from family_outputs import NAMES
 from family_outputs import NETWORK
@@ -25,9 +22,10 @@ from gpu_support import needs_tensorrt
 from support_models import write_model
 
 from trt_perception.benchmarking import gpu_steps
-from trt_perception.gpu import bindings
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.tools import benchmark_engine
+
+pytest_plugins = ['gpu_standin_fixtures']
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = ['--frames', '6', '--warmup', '1', '--size', '64x48']
@@ -170,9 +168,8 @@ def test_models_of_every_family(name, tmp_path):
 
 
 @pytest.mark.parametrize('name', FAMILIES)
-def test_engines_of_every_family_take_each_step(name, tmp_path, monkeypatch):
+def test_engines_of_every_family_take_each_step(name, tmp_path, machine, monkeypatch):
     """With stand-ins for CUDA and TensorRT, which do no work."""
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     monkeypatch.setattr(gpu_steps, '_WARM_UP_S', 0)
     rng = np.random.default_rng(41)
     outputs = batched(name, [FAMILY_OUTPUTS[name](rng, *known(rng, 6))])
@@ -180,10 +177,7 @@ def test_engines_of_every_family_take_each_step(name, tmp_path, monkeypatch):
     told = tuple((key, value.shape, kinds[str(value.dtype)]) for key, value in outputs.items())
     beside = tuple((key, shape, 'INT64') for key, shape in BESIDE.get(name, ()))
     image = ('image', (1, 3, NETWORK[1], NETWORK[0]), 'FLOAT')
-    recorder = Recorder(fake_cuda.bindings())
-    module = FakeTensorRt(inputs=(image, *beside), outputs=told)
-    monkeypatch.setattr(bindings, 'load_bindings', lambda: recorder.modules)
-    monkeypatch.setitem(sys.modules, 'tensorrt', module)
+    recorder, module = machine(tensors={'inputs': (image, *beside), 'outputs': told})
     path = tmp_path / 'made.engine'
     path.write_bytes(PLAN)
     saved = tmp_path / 'result.json'

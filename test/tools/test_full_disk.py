@@ -7,7 +7,6 @@ import errno
 import io
 import json
 import os
-import resource
 import select
 import stat
 import subprocess
@@ -21,6 +20,7 @@ from faults import PLAN
 from fixed_model import OUTPUTS
 from fixed_model import small_onnx
 from programs import executable
+from programs import small_disk
 from support_models import write_model
 from tiny_model import CLASS_NAMES
 from tiny_model import expected_detections
@@ -33,10 +33,6 @@ from trt_perception.tools import standard_streams
 
 def run(tool, *arguments, full=False, limit=None):
     """Run a tool with standard output on a full disk, or with files of so many bytes at most."""
-
-    def no_large_files():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
     # Coverage would write a large file of its own, and fail.
     environment = {k: v for k, v in os.environ.items() if k != 'COVERAGE_PROCESS_START'}
     with open('/dev/full' if full else os.devnull, 'w') as target:
@@ -47,7 +43,7 @@ def run(tool, *arguments, full=False, limit=None):
             stderr=subprocess.PIPE,
             text=True,
             timeout=120,
-            preexec_fn=no_large_files if limit else None,
+            preexec_fn=small_disk(limit) if limit else None,
         )
     assert 'Traceback' not in ended.stderr
     assert 'Exception ignored' not in ended.stderr
