@@ -7,7 +7,6 @@ from there or differs from it, and tests run in an empty folder, which keeps the
 that they start from finding the sources too.
 """
 
-import ast
 import contextlib
 import fcntl
 import functools
@@ -32,6 +31,8 @@ ROS = re.compile(
     r'(rclpy|rosbag2_py|cv_bridge|ament_index|launch(_ros|_testing)?\b|\w+_(msgs|interfaces)\b)'
     r'|trt_perception\.ros\b|(executable|run)\(.(detector_node|doctor|replay_images)\b'
 )
+IMPORTED = re.compile(r'^ *(?:from|import) (\w+)', re.MULTILINE)
+PLUGINS = re.compile(r'^pytest_plugins = \[([^]]*)', re.MULTILINE)
 # Files of more than ten seconds, roughly: in the order in which scripts/test shall begin them.
 SLOWEST = {
     name: seconds
@@ -102,6 +103,7 @@ def difference(package):
 
 
 leave_source_folder()
+gc.disable()  # while tests are collected
 # A shell that starts the run in the background has it ignore Ctrl-C, and all that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -130,9 +132,9 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(config, items):
     if config.getoption('--quick'):
-        builds = [item for item in items if item.get_closest_marker('engine_build')]
-        config.hook.pytest_deselected(items=builds)
-        items[:] = [item for item in items if item not in set(builds)]
+        builds = {item for item in items if item.get_closest_marker('engine_build')}
+        config.hook.pytest_deselected(items=list(builds))
+        items[:] = [item for item in items if item not in builds]
     if 'PYTEST_XDIST_WORKER' in os.environ:
         items[:] = side_by_side(items)
 
@@ -163,8 +165,9 @@ def pytest_collection_finish():
     module = sys.modules.get('trt_perception')
     if module and module.__file__ and Path(module.__file__).parent == SOURCE:
         raise pytest.UsageError(f'a test module imported the sources of trt_perception, {SOURCE}')
-    # A million objects that stay to the end: no collection need look at them again.
+    # A million objects that stay to the end: nobody need look at them, neither before nor again.
     gc.freeze()
+    gc.enable()
 
 
 def pytest_addoption(parser):
@@ -203,12 +206,9 @@ def touches_ros(path):
     text = path.read_text(encoding='utf-8')
     if ROS.search(text):
         return True
-    nodes = list(ast.walk(ast.parse(text)))
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    names += [node.module for node in nodes if isinstance(node, ast.ImportFrom)]
-    for node in nodes:  # plugins are imported too, by their names
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], 'id', '') == 'pytest_plugins':
-            names += ast.literal_eval(node.value)
+    names = IMPORTED.findall(text)
+    for plugins in PLUGINS.findall(text):  # are imported too, by their names
+        names += re.findall(r'\w+', plugins)
     folders = path.parent, SUPPORT
     helpers = [folder / f'{name}.py' for name in names for folder in folders]
     return any(touches_ros(helper) for helper in helpers if helper.is_file())
