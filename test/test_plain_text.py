@@ -5,6 +5,7 @@ import unicodedata
 
 import pytest
 from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from trt_perception.plain_text import MAX_CLASSES
@@ -66,6 +67,7 @@ def test_lists_of_names():
     assert names_fault(names) == many
 
 
+@settings(deadline=None)
 @given(st.text(st.one_of(st.characters(), st.sampled_from(ACTING)), max_size=300))
 def test_nothing_plain_or_shown_acts(text):
     for safe in (plain(text), shown(text), shown([text] * 100)):

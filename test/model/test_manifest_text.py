@@ -8,6 +8,7 @@ import string
 
 import pytest
 from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 from support_models import manifest
 from support_models import write_model
@@ -218,6 +219,7 @@ BUILDS = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(build=BUILDS, names=st.lists(TEXT.filter(bool), min_size=2, max_size=2, unique=True))
 def test_what_is_written_is_read_back_as_the_same(build, names):
     plain = parse(manifest(class_names=names))
