@@ -52,7 +52,7 @@ def test_an_export_of_ultralytics_is_read_without_a_warning(start_detector, tmp_
     lines = [line for line in detector.program.output.splitlines() if 'detector]: ' in line]
     [told] = [line for line in lines if 'configured: ' in line]
     assert told.endswith(
-        '2 classes, dense (objectness false, transposed false); letterbox on 114, '
+        '2 classes, detect, dense (objectness false, transposed false); letterbox on 114, '
         'rgb x 0.00392157 (as the model itself says)'
     )
     assert any('metadata "names"' in line for line in lines), 'what was seen'

@@ -120,10 +120,12 @@ class NodeHealth:
         self._announcer = Announcer()
         self._finding = Problem(Level.OK, '', 'active, waiting for images')
         self._watch_timer = steady_timer(self._node, PERIOD_S, self._check)
-        # In step with each other: to wake the executor costs more than what either does.
+        # In step with each other: to wake the executor costs more than either does. The period
+        # begins anew, so there is a message now, too.
         for timer in (self._timer, self._watch_timer):
             if timer is not None:
                 timer.reset()
+        self.publish_soon()
 
     def settle(self) -> None:
         """Stop watching, and keep what the activation came to."""
