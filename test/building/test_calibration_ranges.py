@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -24,6 +25,7 @@ def test_nothing_and_zeros():
         assert [magnitudes.threshold(m) for m in ('minmax', 'percentile', 'entropy')] == [0] * 3
 
 
+@settings(deadline=None)
 @given(st.lists(FLOATS, max_size=5))
 def test_the_order_of_arrays_does_not_matter(parts):
     one, other = counted(*parts), counted(*reversed(parts))
