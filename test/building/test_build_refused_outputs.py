@@ -48,7 +48,7 @@ def test_a_full_disk(tmp_path):
 
     done = subprocess.run(
         [executable('build_engine'), '--onnx', path, *KNOWN],
-        preexec_fn=small_disk(4096),
+        **small_disk(4096),
         capture_output=True,
         text=True,
         timeout=120,

@@ -113,7 +113,7 @@ def test_a_disk_that_fills_up_leaves_what_was_there(tmp_path):
     (tmp_path / 'b').write_bytes(b'old')
     done = subprocess.run(
         [sys.executable, '-c', FULL, str(tmp_path)],
-        preexec_fn=small_disk(100_000),
+        **small_disk(100_000),
         capture_output=True,
         text=True,
         timeout=60,

@@ -29,13 +29,16 @@ def executable(name):
 
 
 def small_disk(largest):
-    """Return a preexec_fn: larger files fail as on a full disk, in the middle of a write."""
+    """Return arguments of subprocess.run: larger files fail as on a full disk, while written.
+
+    Python takes its own compiled modules for whole then, and so would every later process.
+    """
 
     def limit():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # an error instead of the end
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
 
-    return limit
+    return {'preexec_fn': limit, 'env': {**os.environ, 'PYTHONDONTWRITEBYTECODE': '1'}}
 
 
 class Program:

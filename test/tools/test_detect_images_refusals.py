@@ -140,6 +140,7 @@ import numpy as np
 from trt_perception.detections import Detections
 from trt_perception.errors import ConfigError
 from trt_perception.tools.detection_output import VideoOutput
+sys.dont_write_bytecode = True  # it would be cut off too, for every later process
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
 noise = np.random.default_rng(3)
 nothing = Detections.empty()

@@ -33,17 +33,17 @@ from trt_perception.tools import standard_streams
 
 def run(tool, *arguments, full=False, limit=None):
     """Run a tool with standard output on a full disk, or with files of so many bytes at most."""
+    options = small_disk(limit) if limit else {'env': {**os.environ}}
     # Coverage would write a large file of its own, and fail.
-    environment = {k: v for k, v in os.environ.items() if k != 'COVERAGE_PROCESS_START'}
+    options['env'].pop('COVERAGE_PROCESS_START', None)
     with open('/dev/full' if full else os.devnull, 'w') as target:
         ended = subprocess.run(
             [executable(tool), *map(str, arguments)],
-            env=environment,
+            **options,
             stdout=target if full else subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             timeout=120,
-            preexec_fn=small_disk(limit) if limit else None,
         )
     assert 'Traceback' not in ended.stderr
     assert 'Exception ignored' not in ended.stderr
