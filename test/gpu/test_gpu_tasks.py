@@ -1,0 +1,100 @@
+"""Keypoints and oriented boxes behind the GPU, decoded on the host: kernels know upright boxes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from ast import literal_eval
+
+import fake_cuda
+import numpy as np
+import pytest
+from cuda_recorder import Recorder
+from fake_tensorrt import PLAN
+from fake_tensorrt import FakeTensorRt
+from gpu_support import build_plan
+from gpu_support import needs_tensorrt
+from recorded_exports import recorded
+from recorded_exports import written
+
+from trt_perception.config import DetectorConfig
+from trt_perception.config import Thresholds
+from trt_perception.gpu import bindings
+from trt_perception.images.picture_files import frame_of
+from trt_perception.pipelines.cuda_results import HostDecoded
+from trt_perception.pipelines.open_pipeline import open_pipeline
+
+FAMILIES = [
+    *('ultralytics_pose_26', 'ultralytics_pose_of_two', 'ultralytics_pose_end_to_end'),
+    *('ultralytics_obb_26', 'ultralytics_obb_end_to_end'),
+]
+LOW = Thresholds(confidence=0.02)
+
+
+def front_of(told):
+    """Return what Ultralytics' exporter writes in front of a plan."""
+    values = dict(told['metadata'].tolist())
+    for key in ('names', 'imgsz', 'kpt_shape', 'kpt_names', 'args', 'end2end'):
+        if key in values:
+            values[key] = literal_eval(values[key])
+    text = json.dumps(values).encode()
+    return len(text).to_bytes(4, 'little') + text
+
+
+def found_by(path, family):
+    """Return what a pipeline finds in the recorded image."""
+    pipeline = open_pipeline(DetectorConfig(engine_path=str(path), max_detections=300))
+    pipeline.enqueue(0, frame_of(recorded(family)['image']), LOW)
+    found = pipeline.collect(0).detections
+    pipeline.close()
+    return found
+
+
+def assert_same(found, expected, within):
+    assert len(found) == len(expected) > 3
+    assert found.class_ids.tolist() == expected.class_ids.tolist()
+    for name in ('xyxy', 'scores', 'keypoints', 'oriented'):
+        one, other = getattr(found, name), getattr(expected, name)
+        assert (one is None) == (other is None)
+        if one is not None:
+            assert np.abs(one - other).max() <= within
+    assert (found.keypoints is None) != (found.oriented is None)
+
+
+@pytest.mark.parametrize('family', FAMILIES)
+def test_what_lies_in_pinned_memory_is_decoded(family, monkeypatch, tmp_path):
+    told = recorded(family)
+    written(told, tmp_path / 'made.onnx')
+    expected = found_by(tmp_path / 'made.onnx', family)
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+    recorder = Recorder(fake_cuda.bindings())
+    module = FakeTensorRt(
+        '',
+        inputs=(('images', told['pixels'].shape, 'FLOAT'),),
+        outputs=(('output0', told['output'].shape, 'FLOAT'),),
+    )
+    monkeypatch.setattr(bindings, 'load_bindings', lambda: recorder.modules)
+    monkeypatch.setitem(sys.modules, 'tensorrt', module)
+    path = tmp_path / 'made.engine'
+    path.write_bytes(front_of(told) + PLAN)
+    pipeline = open_pipeline(DetectorConfig(engine_path=str(path), max_detections=300))
+    pipeline.enqueue(0, frame_of(told['image']), LOW)
+    result = pipeline.slots[0].result
+    assert isinstance(result, HostDecoded)
+    content = np.ascontiguousarray(told['output']).reshape(-1).view(np.uint8)
+    result._outputs['output0'].array[: content.size] = content
+    assert_same(pipeline.collect(0).detections, expected, 0)
+    pipeline.close()
+    assert recorder.kinds() == []
+    assert recorder.mistakes == []
+
+
+@needs_tensorrt
+@pytest.mark.parametrize('family', FAMILIES)
+def test_an_engine_gives_what_its_onnx_file_gives(family, tmp_path):
+    told = recorded(family)
+    written(told, tmp_path / 'made.onnx')
+    plan = build_plan((tmp_path / 'made.onnx').read_bytes())
+    (tmp_path / 'made.engine').write_bytes(front_of(told) + plan)
+    expected = found_by(tmp_path / 'made.onnx', family)
+    assert_same(found_by(tmp_path / 'made.engine', family), expected, 1e-3)
