@@ -3,12 +3,107 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ['Detections', 'oriented_corners']
+__all__ = ['Detections', 'Masks', 'oriented_corners']
+
+
+@dataclass(frozen=True)
+class Masks:
+    """What the masks of one image are made of; a mask is made when it is asked for.
+
+    A pixel belongs to a mask where its logit, the coefficients' sum of the prototypes interpolated
+    bilinearly with half-pixel centres, is above 0, as Ultralytics' ``process_mask_native`` has it.
+    Outside its box a mask is empty.
+
+    Attributes:
+        xyxy: float32 (n, 4), the boxes in source pixels, inside the image.
+        coefficients: float32 (n, m).
+        prototypes: float32 (m, rows, columns), over the whole input of the network.
+        size_wh: of the image.
+        scale: prototype pixels of a source pixel along x and y.
+        offset: where the image's corner lies in the prototypes, in x and y.
+        fine: into how many parts of a prototype pixel the padding's border divides it.
+    """
+
+    xyxy: npt.NDArray[np.float32]
+    coefficients: npt.NDArray[np.float32]
+    prototypes: npt.NDArray[np.float32]
+    size_wh: tuple[int, int]
+    scale: tuple[float, float]
+    offset: tuple[float, float]
+    fine: int = 1
+
+    def __len__(self) -> int:
+        return len(self.coefficients)
+
+    def take(self, which: npt.NDArray[Any]) -> Masks:
+        """Return some of them; see ``Detections.take``."""
+        return replace(self, xyxy=self.xyxy[which], coefficients=self.coefficients[which])
+
+    def one(self, index: int) -> tuple[int, int, npt.NDArray[np.bool_]]:
+        """Return left and top of a mask's box in pixels, and the mask within it: bool (h, w)."""
+        left, top, right, bottom = np.ceil(self.xyxy[index]).astype(int).tolist()
+        if right <= left or bottom <= top:
+            return left, top, np.zeros((max(0, bottom - top), max(0, right - left)), np.bool_)
+        across, columns = self._weights(0, left, right)
+        down, rows = self._weights(1, top, bottom)
+        logits = np.tensordot(self.coefficients[index], self.prototypes[:, rows, columns], axes=1)
+        return left, top, down @ logits @ across.T > 0
+
+    def whole(self) -> npt.NDArray[np.bool_]:
+        """Return all masks at the image's size: bool (n, height, width)."""
+        found = np.zeros((len(self), self.size_wh[1], self.size_wh[0]), np.bool_)
+        for index, mask in enumerate(found):
+            left, top, part = self.one(index)
+            mask[top : top + part.shape[0], left : left + part.shape[1]] = part
+        return found
+
+    def number(self, out: npt.NDArray[np.uint16]) -> None:
+        """Write i into the pixels of the i-th mask, counted from 1, the better one on top.
+
+        Args:
+            out: uint16 (height, width); pixels of no mask become 0.
+        """
+        out[:] = 0
+        for index in reversed(range(min(len(self), 65535))):
+            left, top, part = self.one(index)
+            out[top : top + part.shape[0], left : left + part.shape[1]][part] = index + 1
+
+    def _weights(self, axis: int, first: int, last: int) -> tuple[npt.NDArray[np.float32], slice]:
+        """Return how much of each prototype pixel is in each source pixel: float32 (pixels, k).
+
+        And which k prototype pixels these are. From ``fine`` times as many, themselves
+        interpolated, so that the padding ends between two of them: what lies behind counts not.
+        """
+        fine, count = self.fine, self.prototypes.shape[2 - axis]
+        scale, offset = self.scale[axis] * fine, self.offset[axis] * fine
+        begin = round(offset)
+        end = begin + max(1, round(self.size_wh[axis] * scale))
+        places = (np.arange(first, last) + 0.5) * scale + offset - 0.5
+        low, next_one, part = _neighbours(places.clip(begin, end - 1), end)
+        weights = np.zeros((last - first, count), np.float32)
+        pixels = np.arange(last - first)
+        for of_fine, share in ((low, 1 - part), (next_one, part)):
+            middle = ((of_fine + 0.5) / fine - 0.5).clip(0, count - 1)
+            before, behind, near = _neighbours(middle, count)
+            weights[pixels, before] += share * (1 - near)
+            weights[pixels, behind] += share * near
+        used = np.flatnonzero(weights.any(axis=0))
+        region = slice(int(used[0]), int(used[-1]) + 1)
+        return weights[:, region], region
+
+
+def _neighbours(
+    places: npt.NDArray[np.float64], end: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Return the pixels around places, the second below ``end``, and how near the second is."""
+    low = np.floor(places).astype(np.int64)
+    return low, np.minimum(low + 1, end - 1), places - low
 
 
 @dataclass(frozen=True)
@@ -26,6 +121,7 @@ class Detections:
             the image, width and height in source pixels, and the angle of the width's axis in
             radians, from -π/2 to π/2, clockwise as seen (from x to y). ``xyxy`` is then the part
             of the image that the upright box around it covers.
+        masks: of models of masks, else None: what each mask is made of.
     """
 
     xyxy: npt.NDArray[np.float32]
@@ -33,6 +129,7 @@ class Detections:
     class_ids: npt.NDArray[np.int32]
     keypoints: npt.NDArray[np.float32] | None = None
     oriented: npt.NDArray[np.float32] | None = None
+    masks: Masks | None = None
 
     def __post_init__(self) -> None:
         count = len(self.scores)
@@ -63,12 +160,14 @@ class Detections:
             self.class_ids[which],
             None if self.keypoints is None else self.keypoints[which],
             None if self.oriented is None else self.oriented[which],
+            None if self.masks is None else self.masks.take(which),
         )
 
     def as_supervision(self) -> dict[str, Any]:
         """Return the arguments of ``supervision.Detections(**…)``: xyxy, confidence, class_id.
 
-        Of oriented boxes also data, with the corners as ``xyxyxyxy``.
+        Of oriented boxes also data, with the corners as ``xyxyxyxy``; of masks also mask, bool
+        (n, height, width).
         """
         found: dict[str, Any] = {
             'xyxy': self.xyxy,
@@ -77,6 +176,8 @@ class Detections:
         }
         if self.oriented is not None:
             found['data'] = {'xyxyxyxy': oriented_corners(self.oriented)}
+        if self.masks is not None:
+            found['mask'] = self.masks.whole()
         return found
 
     @classmethod

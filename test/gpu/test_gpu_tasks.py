@@ -1,4 +1,4 @@
-"""Keypoints and oriented boxes behind the GPU, decoded on the host: kernels know upright boxes."""
+"""Keypoints, oriented boxes, masks behind the GPU, decoded on the host: kernels know boxes."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from trt_perception.pipelines.open_pipeline import open_pipeline
 FAMILIES = [
     *('ultralytics_pose_26', 'ultralytics_pose_of_two', 'ultralytics_pose_end_to_end'),
     *('ultralytics_obb_26', 'ultralytics_obb_end_to_end'),
+    *('ultralytics_segment_26', 'ultralytics_segment_end_to_end'),
 ]
 LOW = Thresholds(confidence=0.02)
 
@@ -58,20 +59,26 @@ def assert_same(found, expected, within):
         assert (one is None) == (other is None)
         if one is not None:
             assert np.abs(one - other).max() <= within
-    assert (found.keypoints is None) != (found.oriented is None)
+    assert sum(part is None for part in (found.keypoints, found.oriented, found.masks)) == 2
+    if found.masks is not None:
+        differ = (found.masks.whole() != expected.masks.whole()).sum()
+        assert differ <= (1e-4 * found.masks.whole().size if within else 0)
 
 
 @pytest.mark.parametrize('family', FAMILIES)
 def test_what_lies_in_pinned_memory_is_decoded(family, monkeypatch, tmp_path):
     told = recorded(family)
     written(told, tmp_path / 'made.onnx')
+    outputs = {'output0': told['output']}
+    if 'prototypes' in told:
+        outputs['output1'] = told['prototypes']
     expected = found_by(tmp_path / 'made.onnx', family)
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     recorder = Recorder(fake_cuda.bindings())
     module = FakeTensorRt(
         '',
         inputs=(('images', told['pixels'].shape, 'FLOAT'),),
-        outputs=(('output0', told['output'].shape, 'FLOAT'),),
+        outputs=tuple((name, value.shape, 'FLOAT') for name, value in outputs.items()),
     )
     monkeypatch.setattr(bindings, 'load_bindings', lambda: recorder.modules)
     monkeypatch.setitem(sys.modules, 'tensorrt', module)
@@ -81,9 +88,13 @@ def test_what_lies_in_pinned_memory_is_decoded(family, monkeypatch, tmp_path):
     pipeline.enqueue(0, frame_of(told['image']), LOW)
     result = pipeline.slots[0].result
     assert isinstance(result, HostDecoded)
-    content = np.ascontiguousarray(told['output']).reshape(-1).view(np.uint8)
-    result._outputs['output0'].array[: content.size] = content
-    assert_same(pipeline.collect(0).detections, expected, 0)
+    for name, value in outputs.items():
+        content = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        result._outputs[name].array[: content.size] = content
+    found = pipeline.collect(0).detections
+    for name in outputs:  # the next frame's
+        result._outputs[name].array[:] = 0
+    assert_same(found, expected, 0)
     pipeline.close()
     assert recorder.kinds() == []
     assert recorder.mistakes == []

@@ -227,7 +227,7 @@ def test_every_value_has_one_type(path):
 OUT_OF_RANGE = [
     (['schema'], 0, 'schema 1'),
     (['schema'], 3, 'expected schema 1 or 2 (got 3); rebuild the model with this version'),
-    (['schema'], 2, "'task' is missing; add one of detect, obb, pose"),
+    (['schema'], 2, "'task' is missing; add one of detect, obb, pose, segment"),
     (['onnx', 'file'], '', 'bare file name'),
     (['onnx', 'file'], 'models/tiny.onnx', 'bare file name (got "models/tiny.onnx")'),
     (['onnx', 'file'], '.', 'bare file name'),

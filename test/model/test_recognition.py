@@ -95,7 +95,6 @@ def test_parameters_win():
 @pytest.mark.parametrize(
     ('task', 'word'),
     [
-        ('segment', 'segmentation'),
         ('classify', 'no box'),
         ('depth', 'depth estimation'),
     ],

@@ -110,6 +110,18 @@ CASES = [
     },
     {'metadata': {**RTDETR, **OF_PAIR}, 'outputs': floats(output0=(1, 300, 6))},
     {'metadata': ULTRALYTICS, 'outputs': floats(output0=(1, 300, 6))},
+    {
+        'metadata': {**ULTRALYTICS, 'task': 'segment'},
+        'outputs': floats(output0=(1, 116, 8400), output1=(1, 32, 160, 160)),
+    },
+    {
+        'metadata': {**ULTRALYTICS, 'task': 'segment', 'end2end': 'True'},
+        'outputs': floats(output0=(1, 300, 38), output1=(1, 32, 160, 160)),
+    },
+    {
+        'metadata': {**ULTRALYTICS, 'task': 'segment', 'args': "{'nms': True}"},
+        'outputs': floats(output0=(1, 300, 38), output1=(1, 32, 160, 160)),
+    },
     {'metadata': {**ULTRALYTICS, 'task': 'segment'}, 'outputs': floats(output0=(1, 116, 8400))},
     {
         'metadata': {**ULTRALYTICS, **OF_PERSON, **OF_POSE},

@@ -30,6 +30,7 @@ from trt_perception.model.tensors import TensorSpec
 
 KEYPOINTS = {'names': ['head', 'tail', 'paw'], 'values': 3, 'skeleton': [[0, 1], [1, 2]]}
 POSE = {'schema': 2, 'task': 'pose', 'keypoints': KEYPOINTS}
+NAMES = {'names': "{0: 'cat', 1: 'dog'}"}
 SPEC = KeypointSpec(('head', 'tail', 'paw'), 3, ((0, 1), (1, 2)))
 
 
@@ -69,8 +70,8 @@ def test_poses_are_read_and_written():
 @pytest.mark.parametrize(
     ('changes', 'words'),
     [
-        ({'schema': 2}, "'task' is missing; add one of detect, obb, pose"),
-        ({**POSE, 'task': 'semantic'}, "'task': expected one of detect, obb, pose"),
+        ({'schema': 2}, "'task' is missing; add one of detect, obb, pose, segment"),
+        ({**POSE, 'task': 'semantic'}, "'task': expected one of detect, obb, pose, segment"),
         ({**POSE, 'keypoints': None}, 'task "pose" without "keypoints"'),
         ({**POSE, 'task': 'detect'}, 'task "detect" with "keypoints"'),
         ({**POSE, 'decoder': {'family': 'efficient_nms'}}, 'one of dense, end_to_end'),
@@ -127,7 +128,7 @@ def output(*shape):
 )
 def test_rows_hold_the_keypoints_too(decoder, shape, fits):
     """Two classes and nine values."""
-    assigned = assign_outputs(DECODERS[decoder], output(*shape), 2, row_values=9)
+    assigned = assign_outputs(DECODERS[decoder], output(*shape), 2, task=TaskSpec('pose', SPEC))
     assert assigned == ((0,) if fits else None)
 
 
@@ -153,6 +154,44 @@ def test_oriented_boxes_have_an_angle():
     assert 'with "keypoints"' in refused(manifest(schema=2, task='obb', keypoints=KEYPOINTS))
 
 
+def test_masks_have_coefficients():
+    read = parse(manifest(schema=2, task='segment', mask_coefficients=32))
+    assert read.task_spec == TaskSpec('segment', mask_coefficients=32)
+    assert (read.task_spec.row_values, str(read.task_spec)) == (32, 'segment')
+    assert parse_manifest(manifest_text(read), 'x.json') == read
+    assert 'without "mask_coefficients"' in refused(manifest(schema=2, task='segment'))
+    assert 'with "mask_coefficients"' in refused(
+        manifest(schema=2, task='obb', mask_coefficients=32)
+    )
+    assert 'in schema 1' in refused(manifest(mask_coefficients=32))
+    for wrong in (0, 1025, '32'):
+        assert 'mask_coefficients' in refused(
+            manifest(schema=2, task='segment', mask_coefficients=wrong)
+        )
+
+
+def masked(prototypes, rows=38, metadata=()):
+    outputs = (*tensors(output0=(1, rows, 8400)), TensorSpec('output1', prototypes, 'float32'))
+    return outputs, {**ULTRALYTICS, **NAMES, 'task': 'segment', **dict(metadata)}
+
+
+def test_prototypes_say_how_many_coefficients_there_are():
+    found = recognised(*masked((1, 32, 160, 160)))
+    assert (found.decoder, found.task) == (DECODERS['dense'], TaskSpec('segment', None, 32))
+    assert recognised(*masked((1, 8, 160, 160), rows=14)).task.mask_coefficients == 8
+
+
+@pytest.mark.parametrize(('prototypes', 'rows'), [((1, 32, 160, 160), 37), ((1, 31, 9, 9), 38)])
+def test_prototypes_that_do_not_fit_the_rows_are_refused(prototypes, rows):
+    message = refusal(*masked(prototypes, rows))
+    assert f'output1 float32{list(prototypes)}' in message
+
+
+@pytest.mark.parametrize('prototypes', [(1, -1, 160, 160), (1, 32, 160)])
+def test_prototypes_that_nothing_counts_are_refused(prototypes):
+    assert 'one tensor of mask prototypes' in refusal(*masked(prototypes))
+
+
 def test_oriented_boxes_are_not_stretched():
     content = manifest(schema=2, task='obb')
     content['outputs'][0]['shape'] = [1, 7, -1]
@@ -163,7 +202,6 @@ def test_oriented_boxes_are_not_stretched():
         resolve_model_spec(model, read, ModelOverrides(preprocessing={'resize': 'stretch'}))
 
 
-NAMES = {'names': "{0: 'cat', 1: 'dog'}"}
 OF_POSE = {**ULTRALYTICS, **NAMES, 'task': 'pose', 'kpt_shape': '[3, 3]'}
 
 

@@ -27,6 +27,10 @@ DECODER = {
     'ultralytics_dense': 'dense',
     'ultralytics_nms': 'end_to_end',
     'ultralytics_end_to_end': 'end_to_end',
+    'ultralytics_segment': 'dense',
+    'ultralytics_segment_26': 'dense',
+    'ultralytics_segment_end_to_end': 'end_to_end',
+    'ultralytics_segment_nms': 'end_to_end',
     'ultralytics_obb': 'dense',
     'ultralytics_obb_26': 'dense',
     'ultralytics_obb_end_to_end': 'end_to_end',
@@ -74,11 +78,34 @@ def assert_same_oriented(found, told):
     assert np.abs(found.xyxy[inside] - clipped).max() < 1e-3
 
 
+def assert_same_masks(found, told):
+    """Hold masks to the predictor's (retina_masks), which leaves boxes without a mask out."""
+    height, width = told['image'].shape[:2]
+    theirs = np.unpackbits(told['masks'])[: len(told['scores']) * height * width]
+    theirs = theirs.reshape(-1, height, width).astype(bool)
+    ours = found.masks.whole()
+    assert ours.shape == (len(found), height, width)
+    has = ours.any(axis=(1, 2))
+    far = np.abs(found.xyxy[has, None] - told['xyxy'][None]).max(axis=2)
+    far += 100 * np.abs(found.scores[has, None] - told['scores'][None])
+    wanted = far.argmin(axis=1)
+    assert far.min(axis=1).max() < 1e-2
+    assert sorted(wanted) == list(range(len(theirs)))
+    shared = (ours[has] & theirs[wanted]).sum(axis=(1, 2))
+    either = (ours[has] | theirs[wanted]).sum(axis=(1, 2))
+    assert (shared / either).min() >= 0.999
+    assert len(shared) > 3
+
+
 def assert_same(found, told):
     """Hold boxes to the predictor's, in either order where scores are equal."""
     if 'oriented' in told:
         assert_same_oriented(found, told)
         return
+    if 'masks' in told:
+        assert_same_masks(found, told)
+        return
+    assert found.masks is None
     assert found.oriented is None
     height, width = told['image'].shape[:2]
     xyxy = np.clip(told['xyxy'], 0, [width, height, width, height])

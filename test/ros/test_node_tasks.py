@@ -1,4 +1,4 @@
-"""Models of poses and of oriented boxes, each in a node of its own: what they publish."""
+"""Models of poses, oriented boxes and masks, each in a node of its own: what they publish."""
 
 import numpy as np
 import pytest
@@ -157,3 +157,35 @@ def test_oriented_boxes_are_those_of_the_core(client, tmp_path):
     assert len(found) > 3
     assert np.array_equal(np.array(found), expected.astype(np.float64))
     assert len({box.center.theta for box in boxes}) > 3
+
+
+def test_masks_are_those_of_the_core(client, tmp_path):
+    told = recorded('ultralytics_segment_26')
+    values = {**written(told, tmp_path / 'segment.onnx'), 'confidence_threshold': 0.02}
+    config = DetectorConfig.from_values(values)
+    pipeline = open_pipeline(config)
+    pipeline.enqueue(0, frame_of(told['image']), config.thresholds(pipeline.spec.class_names))
+    masks = pipeline.collect(0).detections.masks.whole()
+    height, width = masks.shape[1:]
+    expected = np.zeros((height, width), np.uint16)
+    for number in range(len(masks), 0, -1):
+        expected[masks[number - 1]] = number
+    assert len(np.unique(expected)) > 5
+    node = Detector(client, {**values, 'autostart': True})
+    try:
+        node.connect()
+        found, subscription = client.subscribe(Image, node.topic('masks'))
+        image = message_of(told['image'], 'masks')
+        detections, message = until_both(node, found, image)
+        assert len(detections.detections) == len(masks)
+        assert message.header == detections.header == image.header
+        assert (message.encoding, message.is_bigendian) == ('mono16', 0)
+        assert (message.height, message.width, message.step) == (height, width, 2 * width)
+        pixels = np.frombuffer(bytes(message.data), '<u2').reshape(height, width)
+        assert np.array_equal(pixels, expected)
+        node.set_well(confidence_threshold=1.0)
+        _, message = until_both(node, found, message_of(told['image'], 'nothing'))
+        assert not any(message.data)
+        client.node.destroy_subscription(subscription)
+    finally:
+        node.close()

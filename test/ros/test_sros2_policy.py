@@ -95,6 +95,10 @@ def test_policy_of_the_detector(client, model, start_detector, tmp_path):
             **written(recorded('ultralytics_pose'), tmp_path / 'pose.onnx'),
             'autostart': True,
         },
+        f'/policy_{os.getpid()}_segment': {
+            **written(recorded('ultralytics_segment'), tmp_path / 'segment.onnx'),
+            'autostart': True,
+        },
     }
 
     def start(namespace):

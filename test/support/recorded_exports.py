@@ -20,10 +20,15 @@ def recorded(family):
 def written(told, path, metadata=None):
     """Write a file that declares and gives what the exported one did; return its parameters."""
     given = dict(told['metadata'].tolist()) if metadata is None else metadata
-    content = network({'output0': told['output']}, told['pixels'].shape, metadata=given)
+    outputs = {'output0': told['output']}
+    if 'prototypes' in told:
+        outputs['output1'] = told['prototypes']
+    content = network(outputs, told['pixels'].shape, metadata=given)
     model = onnx.load_model_from_string(content)
     _declare(model.graph.input[0], told['declared_input'])
     _declare(model.graph.output[0], told['declared_output'])
+    if 'prototypes' in told:
+        _declare(model.graph.output[1], told['declared_prototypes'])
     path.write_bytes(model.SerializeToString())
     return {'engine_path': str(path), 'max_detections': 300}
 

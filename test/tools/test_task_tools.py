@@ -1,4 +1,4 @@
-"""Models of poses and of oriented boxes through the command lines and the Python API."""
+"""Models of poses, oriented boxes and masks through the command lines and the Python API."""
 
 import json
 from pathlib import Path
@@ -86,3 +86,28 @@ def test_oriented_boxes(tmp_path):
         assert row['area'] == pytest.approx(found.oriented[index, 2:4].prod(), rel=1e-4)
         assert result['oriented_bbox'] == row['oriented_bbox']
         assert 'segmentation' not in result
+
+
+def test_masks(tmp_path):
+    mask = pytest.importorskip('pycocotools.mask')
+    told = recorded('ultralytics_segment_26')
+    written(told, tmp_path / 'segment.onnx')
+    cv2.imwrite(str(tmp_path / 'a.png'), told['image'])
+    with tp.load(tmp_path / 'segment.onnx', confidence_threshold=0.05) as model:
+        found = model(told['image'])
+    whole = found.as_supervision()['mask']
+    assert whole.any(axis=(1, 2)).sum() > 3
+    out = tmp_path / 'out'
+    words = ['--engine', tmp_path / 'segment.onnx', '--source', tmp_path / 'a.png']
+    words += ['--output', out, '--confidence', '0.05']
+    assert detect_images([*map(str, words)]) == 0
+    results = json.loads((out / 'results.json').read_text())
+    dataset = json.loads((out / 'detections.json').read_text())
+    assert len(results) == len(found)
+    for expected, result, row in zip(whole, results, dataset['annotations'], strict=True):
+        assert np.array_equal(mask.decode(result['segmentation']).astype(bool), expected)
+        assert row['segmentation'] == result['segmentation']
+        assert row['area'] == expected.sum()
+    drawn = cv2.imread(str(out / 'a.png'))
+    changed = (drawn != told['image']).any(axis=2)
+    assert changed[whole.any(axis=0)].mean() > 0.9

@@ -67,6 +67,7 @@ def described(
     manifest = Manifest(
         task=recognised.task.name,
         keypoints=recognised.task.keypoints,
+        mask_coefficients=recognised.task.mask_coefficients or None,
         onnx=identity(file),
         engine=None,
         inputs=inputs,

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.detections import Detections
+from trt_perception.detections import Masks
 from trt_perception.detections import oriented_corners
 from trt_perception.errors import ConfigError
 from trt_perception.files.json_section import parse_json
@@ -190,7 +191,11 @@ def read_json(path: Path, limit: int = MAX_BYTES) -> Any:
 
 
 def coco_rows(
-    image_id: int, detections: Detections, category_ids: Sequence[int | None]
+    image_id: int,
+    detections: Detections,
+    category_ids: Sequence[int | None],
+    *,
+    with_masks: bool = False,
 ) -> list[dict[str, Any]]:
     """Return detections as COCO's results: image_id, category_id, bbox and score.
 
@@ -200,13 +205,14 @@ def coco_rows(
         image_id: of the image.
         detections: in source pixels.
         category_ids: of each class of the model; detections of a class with None are left out.
+        with_masks: write them too, which takes far longer.
 
     Returns:
         ``bbox`` is left, top, width, height in source pixels, to 1e-4; ``score`` to 1e-7. Of
         poses also ``keypoints``: x, y and COCO's visibility of each, 2 from a score of 0.5 on,
         else 1; and ``keypoint_scores``. Of oriented boxes, whose ``bbox`` is upright, also
         ``oriented_bbox``: centre x, centre y, width, height, angle in radians; and their corners
-        as ``segmentation``, one polygon.
+        as ``segmentation``, one polygon. Of masks ``segmentation`` is run lengths.
     """
     xywh: npt.NDArray[np.float64] = detections.xyxy.astype(np.float64)
     xywh[:, 2:] -= xywh[:, :2]
@@ -237,7 +243,37 @@ def coco_rows(
         for row, outline, box in zip(rows, corners.round(4), turned.round(6), strict=True):
             row['oriented_bbox'] = box.tolist()
             row['segmentation'] = [outline.tolist()]
+    if with_masks and detections.masks is not None:
+        for index, row in enumerate(rows):
+            row['segmentation'] = run_lengths(detections.masks, index)
     return [row for row in rows if row['category_id'] is not None]
+
+
+def run_lengths(masks: Masks, index: int) -> dict[str, Any]:
+    """Return a mask as COCO's compressed run lengths, column by column (maskApi.c, rleToString).
+
+    Each run is written as the difference to the one before the last, from the third on, in groups
+    of five bits, the lowest first, as characters from 48 on.
+    """
+    width, height = masks.size_wh
+    left, top, part = masks.one(index)
+    columns = np.zeros((part.shape[1], height), np.bool_)
+    columns[:, top : top + part.shape[0]] = part.T
+    flat = np.concatenate([[False], columns.ravel(), [False]])
+    borders = np.flatnonzero(flat[1:] != flat[:-1]) + left * height
+    ends = np.concatenate([[0], borders, [width * height]])
+    runs = np.diff(ends).tolist()
+    if len(runs) > 1 and runs[-1] == 0:
+        runs.pop()
+    text = []
+    for place, run in enumerate(runs):
+        value = run - runs[place - 2] if place > 2 else run
+        more = True
+        while more:
+            group, value = value & 0x1F, value >> 5
+            more = value != (-1 if group & 0x10 else 0)
+            text.append(chr(group + 48 + (0x20 if more else 0)))
+    return {'size': [height, width], 'counts': ''.join(text)}
 
 
 def _entries(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 from typing import TypeVar
@@ -151,7 +152,8 @@ def detect_images(
         if not detections:  # the first run of a model allocates: its time says nothing
             detect(pipeline, frames, thresholds)
         started = time.perf_counter()
-        detections += detect(pipeline, frames, thresholds)
+        # Boxes are compared; masks of thousands of images would fill the memory.
+        detections += [replace(one, masks=None) for one in detect(pipeline, frames, thresholds)]
         seconds.append((time.perf_counter() - started) / len(frames))
         progress(len(detections), len(images))
     return Run(tuple(detections), Latency.of_seconds(seconds, pipeline.spec.batch))

@@ -26,7 +26,7 @@ def draw_detections(
     class_names: Sequence[str],
     skeleton: Sequence[tuple[int, int]] = (),
 ) -> None:
-    """Draw boxes, as they are turned, class names, scores and keypoints in place.
+    """Draw masks, boxes, as they are turned, class names, scores and keypoints in place.
 
     Keypoints of a score below 0.25 are left out, and the lines to them.
 
@@ -36,6 +36,12 @@ def draw_detections(
         class_names: by class id.
         skeleton: pairs of keypoints to join.
     """
+    if detections.masks is not None:
+        for index in reversed(range(len(detections))):  # the better one on top
+            left, top, part = detections.masks.one(index)
+            region = bgr[top : top + part.shape[0], left : left + part.shape[1]]
+            color = np.array(_color(int(detections.class_ids[index])), np.uint8)
+            region[part] = region[part] // 2 + color // 2
     turned = None if detections.oriented is None else oriented_corners(detections.oriented)
     for index, class_id in enumerate(detections.class_ids.tolist()):
         label = f'{class_names[class_id]} {detections.scores[index]:.2f}'

@@ -52,7 +52,7 @@ __all__ = [
 
 _SCHEMA: Final = 2
 #: Keys that schema 1, of detectors of boxes alone, does not have.
-_SINCE_SCHEMA_2: Final = ('task', 'keypoints')
+_SINCE_SCHEMA_2: Final = ('task', 'keypoints', 'mask_coefficients')
 MAX_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -98,6 +98,7 @@ class Manifest:
 
     task: Annotated[str, optional(choice(*TASKS), missing='detect')] = 'detect'
     keypoints: Annotated[KeypointSpec | None, optional(KeypointSpec.read)] = None
+    mask_coefficients: Annotated[int | None, optional(whole(1, 1024))] = None
     onnx: FileIdentity | None
     engine: FileIdentity | None
     inputs: tuple[TensorSpec, ...]
@@ -111,7 +112,7 @@ class Manifest:
     @property
     def task_spec(self) -> TaskSpec:
         """The task with what it needs."""
-        return TaskSpec(self.task, self.keypoints)
+        return TaskSpec(self.task, self.keypoints, self.mask_coefficients or 0)
 
 
 def manifest_path(model: Path) -> Path:
@@ -169,12 +170,15 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
 
 def _check_task(manifest: Manifest, origin: str) -> None:
     """Hold what is said of the objects to the task, and the outputs' family to both."""
-    if (manifest.keypoints is not None) != (manifest.task == 'pose'):
-        raise ManifestError(
-            origin,
-            f'task "{manifest.task}" {"with" if manifest.keypoints else "without"} "keypoints"',
-            expected='"keypoints" with task "pose", and only there',
-        )
+    needed = {'pose': 'keypoints', 'segment': 'mask_coefficients'}
+    for task, key in needed.items():
+        given = getattr(manifest, key) is not None
+        if given != (manifest.task == task):
+            raise ManifestError(
+                origin,
+                f'task "{manifest.task}" {"with" if given else "without"} "{key}"',
+                expected=f'"{key}" with task "{task}", and only there',
+            )
     if manifest.task != 'detect' and manifest.decoder.family not in ROW_FAMILIES:
         raise ManifestError(
             f"{origin}: decoder: 'family'",

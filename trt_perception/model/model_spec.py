@@ -243,7 +243,7 @@ def _check_outputs(
     batch: int,
 ) -> None:
     """Hold outputs to what the decoder reads, of as many images as go in."""
-    roles = layout(decoder, classes, task.row_values)
+    roles = layout(decoder, classes, task)
     if not roles:
         raise EngineError(
             name,
@@ -251,7 +251,7 @@ def _check_outputs(
             expected=f'one of the families {", ".join(ROW_FAMILIES)} for the task {task}',
             fix='correct model.decoder, or the manifest',
         )
-    assigned = assign_outputs(decoder, outputs, classes, row_values=task.row_values)
+    assigned = assign_outputs(decoder, outputs, classes, task=task)
     if assigned is None or any(
         role.shape[0] == 'B' and outputs[index].shape[0] not in (batch, -1)
         for role, index in zip(roles, assigned, strict=True)
@@ -259,7 +259,7 @@ def _check_outputs(
         raise EngineError(
             name,
             tensors_text(outputs),
-            expected=f'{layout_text(decoder, classes, batch, task.row_values)}, as the decoder '
+            expected=f'{layout_text(decoder, classes, batch, task)}, as the decoder '
             f'{decoder} reads with {classes} classes'
             f'{f" and the task {task}" if task.row_values else ""}',
             fix='check class names and decoder',

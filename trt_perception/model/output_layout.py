@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.task import DETECT
+from trt_perception.model.task import TaskSpec
 from trt_perception.model.tensors import FLOAT_DTYPES
 from trt_perception.model.tensors import INDEX_DTYPES
 from trt_perception.model.tensors import TensorSpec
@@ -40,28 +42,28 @@ class Role:
     by_name: bool = False
 
 
-def layout(decoder: DecoderSpec, classes: int | None, row_values: int = 0) -> tuple[Role, ...]:
+def layout(decoder: DecoderSpec, classes: int | None, task: TaskSpec = DETECT) -> tuple[Role, ...]:
     """Return the outputs that a decoder reads, in the order in which it takes them.
 
     Args:
         decoder: family and constants.
         classes: how many class names there are, None where nobody said.
-        row_values: what each row holds behind box, scores and class; a family whose rows hold
-            nothing there has no layout with any.
+        task: what the outputs say of each object; a family whose rows hold nothing behind box,
+            scores and class has a layout of detect only.
     """
-    if row_values:
-        return _with_row_values(decoder, classes, row_values)
+    if task.row_values:
+        return _of_task(decoder, classes, task)
     fixed = _FIXED.get(decoder.family)
     return _LAYOUTS[decoder.family](decoder, classes) if fixed is None else fixed
 
 
 def layout_text(
-    decoder: DecoderSpec, classes: int | None, batch: int = 1, row_values: int = 0
+    decoder: DecoderSpec, classes: int | None, batch: int = 1, task: TaskSpec = DETECT
 ) -> str:
     """Return the outputs for messages: ``output float32/float16 (1, 84, N)``."""
     return ', '.join(
         f'{role.name} {"/".join(role.dtypes)} ({", ".join(map(str, role.shape))})'
-        for role in layout(decoder, classes, row_values)
+        for role in layout(decoder, classes, task)
     ).replace('(B, ', f'({batch}, ')
 
 
@@ -71,7 +73,7 @@ def assign_outputs(
     outputs: tuple[TensorSpec, ...],
     classes: int | None,
     *,
-    row_values: int = 0,
+    task: TaskSpec = DETECT,
     open_fits: bool = True,
 ) -> tuple[int, ...] | None:
     """Tell which output is what.
@@ -80,14 +82,14 @@ def assign_outputs(
         decoder: family and constants.
         outputs: in the model's order, -1 for an open dimension.
         classes: how many class names there are, None where nobody said.
-        row_values: what each row holds behind box, scores and class.
+        task: what the outputs say of each object.
         open_fits: an open dimension may be where the layout has a number.
 
     Returns:
         For each output that the decoder reads its index; None where they do not fit or where more
         than one way of reading them does.
     """
-    roles = layout(decoder, classes, row_values)
+    roles = layout(decoder, classes, task)
     if not roles or len(outputs) < len(roles):
         return None
     # A name helps where shapes leave a choice; where they contradict it, it means something else.
@@ -152,14 +154,16 @@ def _rows(classes: int | None, before: int) -> int | str:
     return before + classes
 
 
-def _with_row_values(
-    decoder: DecoderSpec, classes: int | None, row_values: int
-) -> tuple[Role, ...]:
+def _of_task(decoder: DecoderSpec, classes: int | None, task: TaskSpec) -> tuple[Role, ...]:
     if decoder.family == 'dense':
-        return _dense(decoder, classes, row_values)
-    if decoder.family == 'end_to_end':
-        return (Role('output', ('B', 'K', 6 + row_values)),)
-    return ()
+        rows = _dense(decoder, classes, task.row_values)
+    elif decoder.family == 'end_to_end':
+        rows = (Role('output', ('B', 'K', 6 + task.row_values)),)
+    else:
+        return ()
+    if not task.mask_coefficients:
+        return rows
+    return (*rows, Role('prototypes', ('B', task.mask_coefficients, 'height', 'width')))
 
 
 def _dense(decoder: DecoderSpec, classes: int | None, row_values: int = 0) -> tuple[Role, ...]:

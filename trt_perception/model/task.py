@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 #: Every task that this version knows, by the manifest's name.
-TASKS: Final = ('detect', 'obb', 'pose')
+TASKS: Final = ('detect', 'obb', 'pose', 'segment')
 #: Most keypoints of an object.
 MAX_KEYPOINTS: Final = 1000
 
@@ -83,16 +83,18 @@ class TaskSpec:
     Attributes:
         name: one of TASKS.
         keypoints: of pose, else None.
+        mask_coefficients: of segment, else 0: how many prototypes a mask is made of.
     """
 
     name: str = 'detect'
     keypoints: KeypointSpec | None = None
+    mask_coefficients: int = 0
 
     @property
     def row_values(self) -> int:
         """How many values each row of the outputs has behind its box, scores and class."""
         if self.keypoints is None:
-            return int(self.is_oriented)
+            return self.mask_coefficients or int(self.is_oriented)
         return len(self.keypoints.names) * self.keypoints.values
 
     @property

@@ -1,4 +1,4 @@
-"""What the node publishes of its results: detections, keypoints, label_info, debug_image."""
+"""What the node publishes of its results: detections, what the task adds, label_info, image."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from functools import partial
 from typing import Any
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+from builtin_interfaces.msg import Time
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleNode
 from rclpy.node import Node
 from rclpy.qos import QoSDurabilityPolicy
 from rclpy.qos import QoSProfile
 from rclpy.timer import Timer
+from sensor_msgs.msg import Image
 from sensor_msgs.msg import PointCloud2
 from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
@@ -31,6 +35,8 @@ from trt_perception.ros.serialize import DetectionsSerializer
 from trt_perception.ros.serialize import KeypointsSerializer
 from trt_perception.ros.serialize import LabelInfoSerializer
 from trt_perception.ros.timers import steady_timer
+from trt_perception.ros.unlocked_publish import publish_unlocked
+from trt_perception.ros.unlocked_publish import serialize_with_room
 
 __all__ = ['DetectorOutputs', 'check_topics']
 
@@ -43,7 +49,15 @@ def check_topics(node: Node) -> None:
     Raises:
         ConfigError: two have one.
     """
-    own = ['image', 'detections', 'keypoints', 'label_info', 'debug_image', '/diagnostics']
+    own = [
+        'image',
+        'detections',
+        'keypoints',
+        'masks',
+        'label_info',
+        'debug_image',
+        '/diagnostics',
+    ]
     named = {node.resolve_topic_name(name): name for name in ('/parameter_events', '/rosout')}
     for name in own:
         full = node.resolve_topic_name(name)
@@ -77,6 +91,9 @@ class DetectorOutputs:
         self._serialize = DetectionsSerializer(class_names)
         self._serialize_labels = LabelInfoSerializer(class_names)
         self._detections = self._keypoints = self._label_info = None
+        self._masks: Any = None
+        # Used again while the images keep their size.
+        self._mask_message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
         self._serialize_keypoints: KeypointsSerializer | None = None
         self._debug_image: DebugImage | None = None
         self._again: Timer | None = None
@@ -88,6 +105,10 @@ class DetectorOutputs:
                 self._serialize_keypoints = KeypointsSerializer(len(task.keypoints.names))
                 self._keypoints = node.create_publisher(
                     PointCloud2, 'keypoints', QoSProfile(depth=10)
+                )
+            if task.mask_coefficients:
+                self._masks = node.create_publisher(
+                    Image, 'masks', QoSProfile(depth=1), event_callbacks=NO_EVENTS
                 )
             # A plain publisher: a lifecycle one would drop this message, which belongs to
             # configure.
@@ -112,7 +133,24 @@ class DetectorOutputs:
         self._detections.publish(self._serialize(header, detections))
         if self._keypoints is not None and self._serialize_keypoints is not None:
             self._keypoints.publish(self._serialize_keypoints(header, detections))
+        if self._masks is not None and self._masks.get_subscription_count():
+            self._publish_masks(header, frame, detections)
         self._debug_image.offer(header, frame, detections)
+
+    def _publish_masks(
+        self, header: Header | HeaderView, frame: AnyFrame, detections: Detections
+    ) -> None:
+        """Publish which pixels belong to which detection: 0 to none, i to the i-th."""
+        assert detections.masks is not None
+        stamp = Time(sec=header.stamp.sec, nanosec=header.stamp.nanosec)
+        written = Header(stamp=stamp, frame_id=header.frame_id)
+        empty = Image(header=written, height=frame.height, width=frame.width, encoding='mono16')
+        empty.step = 2 * frame.width
+        self._mask_message, pixels = serialize_with_room(
+            empty, empty.step * frame.height, self._mask_message
+        )
+        detections.masks.number(pixels.view('<u2').reshape(frame.height, frame.width))
+        publish_unlocked(self._masks, self._mask_message)
 
     def publish_label_info(self, confidence_threshold: float) -> None:
         """Publish the class names and the threshold, for subscribers of now and later.
@@ -143,8 +181,8 @@ class DetectorOutputs:
         if self._debug_image is not None:
             self._debug_image.close()
             self._debug_image = None
-        publishers: list[Any] = [self._detections, self._keypoints, self._label_info]
-        self._detections = self._keypoints = self._label_info = None
+        publishers: list[Any] = [self._detections, self._keypoints, self._masks, self._label_info]
+        self._detections = self._keypoints = self._masks = self._label_info = None
         for publisher in publishers:
             if publisher is not None:
                 self._node.destroy_publisher(publisher)

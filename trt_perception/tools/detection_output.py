@@ -61,9 +61,12 @@ class Results:
         self._images.append(
             {'id': image_id, 'file_name': file_name, 'width': size_wh[0], 'height': size_wh[1]}
         )
-        for row in coco_rows(image_id, found, range(1, len(self._names) + 1)):
+        ids = range(1, len(self._names) + 1)
+        for place, row in enumerate(coco_rows(image_id, found, ids, with_masks=True)):
             width, height = row.get('oriented_bbox', row['bbox'])[2:4]
             area = round(width * height, 4)
+            if found.masks is not None:
+                area = found.masks.one(place)[2].sum().item()
             if 'keypoints' in row:
                 row['num_keypoints'] = len(row['keypoint_scores'])
             self._rows.append({'id': len(self._rows) + 1, **row, 'area': area, 'iscrowd': 0})
@@ -84,7 +87,9 @@ class Results:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the detections in COCO's results format; ids are those of ``dataset``."""
-        left_out = ('id', 'area', 'iscrowd', 'num_keypoints', 'segmentation')
+        left_out = ['id', 'area', 'iscrowd', 'num_keypoints']
+        if not self._task.mask_coefficients:
+            left_out.append('segmentation')  # corners of oriented boxes are no run lengths
         return [
             {key: value for key, value in row.items() if key not in left_out} for row in self._rows
         ]

@@ -40,6 +40,9 @@ POSE_OF_TWO = [[[2, 3, 4], 1, 'Pose', ['nc', [4, 2]]]]
 POSE26 = [[[2, 3, 4], 1, 'Pose26', ['nc', [5, 3]]]]
 OBB = [[[2, 3, 4], 1, 'OBB', ['nc', 1]]]
 OBB26 = [[[2, 3, 4], 1, 'OBB26', ['nc', 1]]]
+# Mask coefficients and width of the layers behind the prototypes.
+SEGMENT = [[[2, 3, 4], 1, 'Segment', ['nc', 8, 16]]]
+SEGMENT26 = [[[2, 3, 4], 1, 'Segment26', ['nc', 6, 16]]]
 # Hidden size, queries, points, heads, layers of the decoder, its inner size.
 RTDETR = [[[2, 3, 4], 1, 'RTDETRDecoder', ['nc', 16, 40, 4, 2, 2, 32]]]
 NAMES = ('cat', 'dog', 'fox')
@@ -60,6 +63,10 @@ FAMILIES = {
     'ultralytics_obb_26': (OBB26, 2, (128, 96), {}, 'yolo-tiny'),
     'ultralytics_obb_end_to_end': (OBB26, 2, (96, 128), {'nms': False}, 'yolo-tiny'),
     'ultralytics_obb_nms': (OBB, 2, (96, 128), {'nms': True}, 'yolo-tiny'),
+    'ultralytics_segment': (SEGMENT, 1, (96, 128), {'dynamic': True, 'simplify': False}, 'a'),
+    'ultralytics_segment_26': (SEGMENT26, 2, (128, 96), {}, 'yolo-tiny'),
+    'ultralytics_segment_end_to_end': (SEGMENT26, 2, (96, 128), {'nms': False}, 'yolo-tiny'),
+    'ultralytics_segment_nms': (SEGMENT, 2, (96, 128), {'nms': True}, 'yolo-tiny'),
     'ultralytics_pose_nms': (POSE, 2, (96, 128), {'nms': True}, 'yolo-tiny'),
 }
 KEYS = (
@@ -73,7 +80,7 @@ def made(head, classes, shape, stem, folder):
     """Return a model with random weights whose answers differ from place to place."""
     torch.manual_seed(1)
     description = {'nc': classes, 'backbone': CONV, 'head': head}
-    description['end2end'] = head in (DETECT, POSE26, OBB26)
+    description['end2end'] = head in (DETECT, POSE26, OBB26, SEGMENT26)
     if 'Pose' in head[0][2]:
         description['kpt_shape'] = head[0][3][1]
     path = folder / f'{stem}.yaml'
@@ -84,6 +91,7 @@ def made(head, classes, shape, stem, folder):
     model.model.names = dict(enumerate(names))
     if head is POSE26:
         model.model.kpt_names = {number: list('abcde') for number in range(classes)}
+    shaped = 'OBB' in head[0][2] or 'Segment' in head[0][2]
     with torch.no_grad():
         for module in model.model.modules():  # their statistics, from pictures
             if isinstance(module, torch.nn.BatchNorm2d):
@@ -100,21 +108,21 @@ def made(head, classes, shape, stem, folder):
             elif 'bbox_head' in name:
                 parameter.normal_(0, 0.3)
             elif 'cv3' in name and name.endswith('2.bias'):
-                parameter.fill_(-3 if 'OBB' in head[0][2] else -4)
-            elif 'OBB' in head[0][2] and 'cv2' in name and name.endswith('2.bias'):
+                parameter.fill_(-3 if shaped else -4)
+            elif shaped and 'cv2' in name and name.endswith('2.bias'):
                 # Wide and low: left and right farther than top and bottom.
                 bins = -torch.arange(16.0)
                 parameter.copy_(torch.cat([slope * bins for slope in (0.4, 1.5, 0.4, 1.5)]))
-            elif 'OBB' in head[0][2] and 'cv4' in name and name.endswith('2.weight'):
+            elif shaped and 'cv4' in name and name.endswith('2.weight'):
                 parameter.mul_(6)
     return model
 
 
-def picture():
-    """Return uint8 (70, 110, 3), BGR."""
+def picture(size=(110, 70)):
+    """Return uint8 (height, width, 3), BGR."""
     rng = np.random.default_rng(5)
     small = rng.integers(0, 256, (7, 11, 3), np.uint8)
-    return cv2.resize(small, (110, 70), interpolation=cv2.INTER_CUBIC)
+    return cv2.resize(small, size, interpolation=cv2.INTER_CUBIC)
 
 
 def shape_of(entry):
@@ -125,7 +133,8 @@ def shape_of(entry):
 def record(family, folder):
     """Write expected.npz."""
     head, classes, shape, asked, stem = FAMILIES[family]
-    image = picture()
+    # Of the larger one the padding is whole pixels of the prototypes.
+    image = picture((256, 128) if family == 'ultralytics_segment' else (110, 70))
     folder = folder.resolve()
     # The exporter writes where it is started.
     with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
@@ -135,13 +144,18 @@ def record(family, folder):
         metadata = {entry.key: entry.value for entry in file.metadata_props}
         predictor = (ultralytics.RTDETR if head is RTDETR else ultralytics.YOLO)(path)
         options = {'conf': CONFIDENCE, 'iou': IOU, 'max_det': 300, 'imgsz': list(shape)}
+        options['retina_masks'] = True
         (found,) = predictor.predict(image, rect=False, verbose=False, **options)
         pixels = predictor.predictor.preprocess([image]).numpy()
         session = onnxruntime.InferenceSession(path, providers=['CPUExecutionProvider'])
-        (output,) = session.run(None, {'images': pixels})
+        output, *prototypes = session.run(None, {'images': pixels})
     boxes, more = found.boxes, {}
     if found.keypoints is not None:
         more['keypoints'] = found.keypoints.data.numpy()
+    if found.masks is not None:
+        more['masks'] = np.packbits(found.masks.data.numpy().astype(bool), axis=None)
+        more['prototypes'] = prototypes[0]
+        more['declared_prototypes'] = np.array(shape_of(file.graph.output[1]))
     if found.obb is not None:
         boxes = found.obb
         more['oriented'] = boxes.xywhr.numpy()

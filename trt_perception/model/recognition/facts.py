@@ -43,7 +43,6 @@ _BILINEAR_PROCESSORS: Final = {
 }
 #: Ultralytics' tasks that this package does not do, and what their outputs hold besides boxes.
 _OTHER_TASKS: Final = {
-    'segment': 'instance segmentation (mask coefficients and a prototype tensor)',
     'classify': 'classification (no boxes)',
     'semantic': 'semantic segmentation (no boxes)',
     'depth': 'depth estimation (no boxes)',
@@ -153,7 +152,7 @@ def _ultralytics(name: str, metadata: Mapping[str, str]) -> Facts:
     decoders: tuple[tuple[str, ...], ...] = (('dense_objectness_transposed',),)
     if 'task' in metadata:
         exporter, decoders = 'ultralytics', _ultralytics_decoders(metadata)
-    kind = TaskSpec('obb') if task == 'obb' else DETECT
+    kind = TaskSpec(task) if task in ('obb', 'segment') else DETECT
     if task == 'pose':
         kind = TaskSpec('pose', _keypoints(name, metadata, names, evidence))
     return Facts(names, size, {}, exporter, decoders, kind, evidence=tuple(evidence))

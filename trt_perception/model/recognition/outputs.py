@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from trt_perception.errors import EngineError
@@ -12,11 +13,12 @@ from trt_perception.model.input_layout import split_inputs
 from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.recognition.facts import Facts
 from trt_perception.model.task import DETECT
+from trt_perception.model.task import TaskSpec
 from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.model.tensors import tensors_text
 
-__all__ = ['anchors_per_cell', 'candidates', 'fitting_decoders']
+__all__ = ['anchors_per_cell', 'candidates', 'fitting_decoders', 'with_mask_coefficients']
 
 # Detectors of boxes have grids of such strides, some of them two or four.
 _STRIDE_SETS: Final = (
@@ -71,9 +73,10 @@ def candidates(
         EngineError: the outputs are those of something else than a detector of boxes.
     """
     outputs = model.outputs
-    _refuse_others(model)
+    if facts.task.name != 'segment':
+        _refuse_others(model)
     for open_fits in (False, True):  # an open dimension could be anything: only if nothing else
-        fitting = fitting_decoders(model, classes, facts.task.row_values, open_fits=open_fits)
+        fitting = fitting_decoders(model, classes, facts.task, open_fits=open_fits)
         if _most_rows(outputs) > _MOST_QUERIES:
             fitting = [decoder for decoder in fitting if decoder != 'rtdetr_ultralytics']
         left = _narrowed_by_exporter(fitting, outputs, facts)
@@ -89,17 +92,35 @@ def candidates(
 
 
 def fitting_decoders(
-    model: LoadedModel, classes: int | None, row_values: int = 0, *, open_fits: bool = True
+    model: LoadedModel, classes: int | None, task: TaskSpec = DETECT, *, open_fits: bool = True
 ) -> list[str]:
     """Return what the shapes alone allow; see ``assign_outputs``."""
     _, auxiliary_inputs = split_inputs(model.name, model.inputs)
     return [
         decoder
         for decoder, spec in DECODERS.items()
-        if assign_outputs(spec, model.outputs, classes, row_values=row_values, open_fits=open_fits)
-        is not None
+        if assign_outputs(spec, model.outputs, classes, task=task, open_fits=open_fits) is not None
         and (decoder != 'labels_boxes_scores' or has_size_input(auxiliary_inputs))
     ]
+
+
+def with_mask_coefficients(model: LoadedModel, facts: Facts) -> Facts:
+    """Return the facts with the number of mask coefficients, which the prototypes show.
+
+    Raises:
+        EngineError: the metadata says segment, and there is not one tensor of prototypes.
+    """
+    if facts.task.name != 'segment' or facts.task.mask_coefficients:
+        return facts
+    prototypes = [tensor for tensor in model.outputs if len(tensor.shape) == 4]
+    if len(prototypes) != 1 or prototypes[0].shape[1] < 1:
+        raise EngineError(
+            model.name,
+            f"task 'segment' with the outputs {tensors_text(model.outputs)}",
+            expected='rows of boxes, and one tensor of mask prototypes (1, M, height, width)',
+            fix='export it again, with fixed shapes',
+        )
+    return replace(facts, task=TaskSpec('segment', mask_coefficients=prototypes[0].shape[1]))
 
 
 def _narrowed_by_exporter(

@@ -34,6 +34,7 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.recognition.facts import Facts
 from trt_perception.model.recognition.facts import facts_of
 from trt_perception.model.recognition.outputs import candidates
+from trt_perception.model.recognition.outputs import with_mask_coefficients
 from trt_perception.model.recognition.refusal import NEEDED
 from trt_perception.model.recognition.refusal import MissingModelInfo
 from trt_perception.model.recognition.refusal import refuse_missing_info
@@ -165,10 +166,12 @@ def recognise(model: LoadedModel, given: ModelOverrides, run: RunOnce | None = N
     else:
         if run is not None and size is not None:
             model = _with_output_shapes(model, size, run)
+        facts = with_mask_coefficients(model, facts)
         fitting, others = _fitting(model, size, len(class_names), facts, given)
         if len(fitting) == 1:
             by = f' by {facts.exporter}' if facts.exporter_decoders else ''
             evidence.append(f'{tensors_text(model.outputs)}{by} -> {fitting[0]}')
+    facts = with_mask_coefficients(model, facts)
     chosen = fitting[0] if len(fitting) == 1 else ''
     trained = PREPROCESSING.get(chosen, _ULTRALYTICS if facts.is_yolo_export else {})
     if trained and not facts.preprocessing:
@@ -186,7 +189,7 @@ def recognise(model: LoadedModel, given: ModelOverrides, run: RunOnce | None = N
         missing=tuple(key for key in NEEDED if key not in values),
         trained=tuple(DECODERS) if trained else tuple(PREPROCESSING),
         resampling='' if 'antialias' in given.preprocessing else facts.resampling,
-        row_values=facts.task.row_values,
+        task=facts.task,
     )
     refuse_missing_info(model, evidence, unknown, given.parameter_name)
     if chosen == 'torchvision':

@@ -15,6 +15,8 @@ from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.preprocessing import COLOR_ORDERS
 from trt_perception.model.preprocessing import RESIZE_MODES
 from trt_perception.model.recognition.outputs import fitting_decoders
+from trt_perception.model.task import DETECT
+from trt_perception.model.task import TaskSpec
 from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.model.tensors import tensors_text
@@ -42,7 +44,7 @@ class MissingModelInfo:
         missing: of NEEDED.
         trained: names of decoders that bring the preprocessing which they are trained with.
         resampling: how images are made smaller, a sentence, where nothing here does it so.
-        row_values: what each row of the outputs holds behind box, scores and class.
+        task: what the outputs say of each object.
     """
 
     fitting: tuple[str, ...]
@@ -51,7 +53,7 @@ class MissingModelInfo:
     missing: tuple[str, ...]
     trained: tuple[str, ...]
     resampling: str = ''
-    row_values: int = 0
+    task: TaskSpec = DETECT
 
 
 def refuse_missing_info(
@@ -77,10 +79,8 @@ def refuse_missing_info(
     seen = [f'inputs: {inputs}', f'outputs: {outputs}', *evidence]
     fits = unknown.fitting or unknown.with_other_names
     # What the shapes alone allow; exporter or number of anchors speak against it.
-    by_shape = (
-        () if fits else fitting_decoders(model, unknown.class_names or None, unknown.row_values)
-    )
-    counts = _class_counts(fits or by_shape, model.outputs, unknown.row_values)
+    by_shape = () if fits else fitting_decoders(model, unknown.class_names or None, unknown.task)
+    counts = _class_counts(fits or by_shape, model.outputs, unknown.task)
     if not counts:
         raise EngineError(
             name,
@@ -145,18 +145,18 @@ def _classes(counts: Mapping[str, int | None], given: int) -> str:
 
 
 def _class_counts(
-    names: Sequence[str], outputs: tuple[TensorSpec, ...], row_values: int
+    names: Sequence[str], outputs: tuple[TensorSpec, ...], task: TaskSpec
 ) -> dict[str, int | None]:
     """Return how many class names each candidate would need, None where any number will do."""
     sides = {side for tensor in outputs for side in tensor.shape}
-    befores = [before + row_values for before in (0, 1, 4, 5)]
+    befores = [before + task.row_values for before in (0, 1, 4, 5)]
     counts = sorted({side - before for side in sides for before in befores if side > before})
     needed: dict[str, int | None] = {}
     for name in names:
         fits = [
             count
             for count in counts
-            if assign_outputs(DECODERS[name], outputs, count, row_values=row_values) is not None
+            if assign_outputs(DECODERS[name], outputs, count, task=task) is not None
         ]
         needed[name] = fits[0] if len(fits) == 1 else None
     return needed

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 from typing import Final
 
@@ -119,8 +120,8 @@ def _candidates(
     outputs: Sequence[Array], spec: ModelSpec, images: int, thresholds: Thresholds
 ) -> list[Candidates]:
     """Return what the family reads off the outputs, for each image."""
-    decoder, classes, row_values = spec.decoder, len(spec.class_names), spec.task.row_values
-    assigned = assign_outputs(decoder, spec.outputs, classes, row_values=row_values)
+    decoder, classes, task = spec.decoder, len(spec.class_names), spec.task
+    assigned = assign_outputs(decoder, spec.outputs, classes, task=task)
     assert assigned is not None, 'checked when the model was opened'
     read = _FAMILIES[decoder.family]
     found = []
@@ -131,11 +132,14 @@ def _candidates(
             _plain(
                 outputs[first + place][index] if role.shape[0] == 'B' else outputs[first + place]
             )
-            for role, place in zip(layout(decoder, classes, row_values), assigned, strict=True)
+            for role, place in zip(layout(decoder, classes, task), assigned, strict=True)
         ]
         size = spec.preprocessing.input_size
-        image = _Image(index, decoder, size, thresholds, row_values, spec.task.is_oriented)
-        found.append(read(arrays, image))
+        image = _Image(index, decoder, size, thresholds, task.row_values, task.is_oriented)
+        candidates = read(arrays, image)
+        if task.mask_coefficients:
+            candidates = replace(candidates, prototypes=arrays[1])
+        found.append(candidates)
     return found
 
 

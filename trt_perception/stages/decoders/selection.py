@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
+from trt_perception.detections import Masks
 from trt_perception.detections import oriented_corners
 from trt_perception.errors import EngineError
 from trt_perception.images.letterbox import Letterbox
@@ -57,12 +59,14 @@ class Candidates:
         class_ids: int (n,), into the class names.
         carried: float32 (n, v), what the task's rows hold behind that, in network pixels; None
             where they hold nothing.
+        prototypes: float (m, rows, columns) of the masks, where there are any.
     """
 
     xyxy: Floats
     scores: Floats
     class_ids: npt.NDArray[np.integer]
     carried: Floats | None = None
+    prototypes: npt.NDArray[np.floating] | None = None
 
 
 def passing(
@@ -164,7 +168,51 @@ def select(
     if task.keypoints is not None:
         assert candidates.carried is not None
         keypoints = _keypoints(candidates.carried[chosen[kept]], task.keypoints, letterbox)
-    return Detections(source[inside], scores[kept], ids[kept], keypoints, oriented)
+    masks = None
+    if task.mask_coefficients:
+        assert candidates.carried is not None
+        assert candidates.prototypes is not None
+        masks = _masks(
+            source[inside], candidates.carried[chosen[kept]], candidates.prototypes, letterbox
+        )
+    return Detections(source[inside], scores[kept], ids[kept], keypoints, oriented, masks)
+
+
+def _masks(
+    xyxy: Floats,
+    coefficients: Floats,
+    prototypes: npt.NDArray[np.floating],
+    letterbox: Letterbox,
+) -> Masks:
+    """Return what the masks are made of, in memory of their own: outputs are written again."""
+    rows, columns = prototypes.shape[1:]
+    share = columns / letterbox.network_wh[0], rows / letterbox.network_wh[1]
+    scale = [
+        part * resized / side
+        for part, resized, side in zip(
+            share, letterbox.resized_wh, letterbox.source_wh, strict=True
+        )
+    ]
+    return Masks(
+        xyxy,
+        coefficients,
+        np.array(prototypes if len(xyxy) else prototypes[:, :0, :0], np.float32),
+        letterbox.source_wh,
+        (scale[0], scale[1]),
+        (share[0] * letterbox.pad_left, share[1] * letterbox.pad_top),
+        _parts(letterbox, columns),
+    )
+
+
+def _parts(letterbox: Letterbox, columns: int) -> int:
+    """Return into how many parts a prototype pixel is divided so that padding is whole ones."""
+    stride = letterbox.network_wh[0] // columns
+    sides = [
+        side - resized
+        for side, resized in zip(letterbox.network_wh, letterbox.resized_wh, strict=True)
+    ]
+    either = sides[0] | sides[1]
+    return max(1, stride // math.gcd(stride, either | either // 2))
 
 
 def _centred(xyxy: Floats, angles: Floats) -> Floats:

@@ -1,0 +1,137 @@
+"""Masks: made of coefficients and prototypes, inside their boxes, at the image's size."""
+
+import cv2
+import numpy as np
+import pytest
+
+from trt_perception.config import Thresholds
+from trt_perception.detections import Masks
+from trt_perception.evaluation.coco import run_lengths
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.task import TaskSpec
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.stages.decoders.decode import decode
+
+NETWORK = (64, 48)
+
+
+def run(source, boxes, coefficients, prototypes, confidence=0.25, mode='letterbox'):
+    """Return what is found of boxes (left, top, right, bottom) in network pixels."""
+    rows = [
+        [*box, 0.9 - 0.1 * index, 0, *one]
+        for index, (box, one) in enumerate(zip(boxes, coefficients, strict=True))
+    ]
+    output = np.array([rows], np.float32)
+    spec = ModelSpec(
+        TensorSpec('images', (1, 3, 48, 64), 'float32'),
+        (
+            TensorSpec('output1', (1, *prototypes.shape), 'float32'),
+            TensorSpec('output0', output.shape, 'float32'),
+        ),
+        Preprocessing(NETWORK),
+        DECODERS['end_to_end'],
+        ('ship',),
+        has_manifest=True,
+        task=TaskSpec('segment', mask_coefficients=len(prototypes)),
+    )
+    letterbox = Letterbox.fit(source, NETWORK, mode)
+    outputs = [prototypes[None].astype(np.float32), output]
+    (found,) = decode(
+        outputs, spec, [letterbox], Thresholds(confidence=confidence), max_detections=9
+    )
+    outputs[0][:] = np.nan  # the next frame's
+    return found
+
+
+def smooth(seed=3, count=4):
+    """Return prototypes (count, 12, 16) whose sums change sign here and there."""
+    rng = np.random.default_rng(seed)
+    rough = rng.normal(size=(count, 3, 4)).astype(np.float32)
+    return np.stack([cv2.resize(one, (16, 12), interpolation=cv2.INTER_CUBIC) for one in rough])
+
+
+@pytest.mark.parametrize(
+    ('source', 'rows'),
+    [((64, 48), slice(0, 12)), ((128, 64), slice(2, 10)), ((640, 480), slice(0, 12))],
+)
+def test_logits_are_interpolated_with_half_pixel_centres(source, rows):
+    """As OpenCV does it where the padding is whole pixels of the prototypes."""
+    prototypes, coefficients = smooth(), np.array([1, -0.5, 2, 0.25], np.float32)
+    found = run(source, [[0, 0, 64, 48]], [coefficients], prototypes)
+    logits = np.tensordot(coefficients, prototypes, axes=1)[rows]
+    expected = cv2.resize(logits, source, interpolation=cv2.INTER_LINEAR) > 0
+    assert 0.1 < expected.mean() < 0.9
+    (mask,) = found.masks.whole()
+    assert (mask != expected).mean() < 1e-4  # a logit of 0 but for the last bit
+
+
+def test_a_mask_ends_with_its_box():
+    ones = np.ones((1, 12, 16), np.float32)
+    found = run((64, 48), [[10.2, 5, 20, 30.7]], [[1]], ones)
+    left, top, part = found.masks.one(0)
+    assert (left, top, part.shape) == (11, 5, (26, 9)), 'pixels from 10.2 on, and before 20'
+    assert part.all()
+    (mask,) = found.masks.whole()
+    assert mask.sum() == part.size
+    assert mask[5:31, 11:20].all()
+
+
+@pytest.mark.parametrize('source', [(64, 48), (61, 47), (7, 90), (90, 7), (1, 1), (333, 77)])
+@pytest.mark.parametrize('mode', ['letterbox', 'letterbox_top_left', 'stretch'])
+def test_images_of_any_size(source, mode):
+    found = run(source, [[0, 0, 64, 48], [3, 3, 60, 44]], np.eye(2, 4), smooth(), mode=mode)
+    masks = found.masks.whole()
+    assert masks.shape == (len(found), source[1], source[0])
+    ones = run(source, [[0, 0, 64, 48]], [[1]], np.ones((1, 12, 16), np.float32), mode=mode)
+    assert ones.masks.whole().all()
+
+
+def test_the_better_one_is_on_top():
+    ones = np.ones((1, 12, 16), np.float32)
+    found = run((64, 48), [[0, 0, 20, 20], [10, 10, 30, 30]], [[1], [1]], ones)
+    numbers = np.full((48, 64), 7, np.uint16)
+    found.masks.number(numbers)
+    assert numbers[15, 15] == 1
+    assert numbers[25, 25] == 2
+    assert numbers[40, 40] == 0
+    found.take(np.array([1])).masks.number(numbers)
+    assert numbers[15, 15] == 1
+
+
+def test_what_is_no_logit_is_in_no_mask():
+    prototypes = np.full((1, 12, 16), np.nan, np.float32)
+    found = run((64, 48), [[0, 0, 64, 48]], [[1]], prototypes)
+    assert len(found) == 1
+    assert not found.masks.whole().any()
+    assert len(run((64, 48), [[0, 0, 64, 48]], [[np.inf]], np.ones((1, 12, 16)))) == 0
+
+
+def test_nothing_found():
+    found = run((64, 48), [[0, 0, 9, 9]], [[1]], smooth(count=1), confidence=0.95)
+    assert len(found.masks) == 0
+    assert found.masks.whole().shape == (0, 48, 64)
+    numbers = np.ones((48, 64), np.uint16)
+    found.masks.number(numbers)
+    assert not numbers.any()
+
+
+def masks_of(whole):
+    """Return Masks of one mask of these pixels: each is a prototype pixel."""
+    height, width = whole.shape
+    box = np.array([[0, 0, width, height]], np.float32)
+    prototypes = np.where(whole, 1, -1).astype(np.float32)[None]
+    one = np.ones((1, 1), np.float32)
+    return Masks(box, one, prototypes, (width, height), (1.0, 1.0), (0.0, 0.0))
+
+
+@pytest.mark.parametrize('seed', range(8))
+def test_run_lengths_are_cocos(seed):
+    mask = pytest.importorskip('pycocotools.mask')
+    rng = np.random.default_rng(seed)
+    whole = rng.random((37, 53)) < (0, 1, 0.5, 0.1, 0.9, 0.01, 0.99, 0.3)[seed]
+    told = run_lengths(masks_of(whole), 0)
+    expected = mask.encode(np.asfortranarray(whole.astype(np.uint8)))
+    assert told == {'size': [37, 53], 'counts': expected['counts'].decode()}
