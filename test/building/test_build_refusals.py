@@ -1,10 +1,12 @@
 """Bad models and options of build_engine: each has its message and code, and leaves nothing."""
 
+import contextlib
 import json
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import onnx
 import pytest
@@ -17,6 +19,8 @@ from detector_models import write_detector
 from onnx import helper
 
 from trt_perception.building.engine import release as tensorrt_release
+from trt_perception.building.engine.capabilities import check_operators
+from trt_perception.errors import EngineError
 from trt_perception.model.manifest import manifest_path
 
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
@@ -82,6 +86,36 @@ def test_operators_that_tensorrt_does_not_know(tmp_path, refused, domain):
     message = refused('--onnx', path, *KNOWN)
     assert 'OddOp at layer7/odd' in message
     assert '--plugins' in message
+
+
+def test_nms_inside_is_refused_before_anything_is_calibrated(tmp_path, refused):
+    nodes = [
+        helper.make_node('NonZero', ['images'], ['places']),
+        helper.make_node('Identity', ['images'], ['x']),
+    ]
+    path = write_detector(tmp_path, before=nodes)
+    message = refused('--onnx', path, *KNOWN)
+    assert 'does not have these operators of the model: NonZero' in message
+    assert 'without nms=True' in message
+
+
+@pytest.mark.parametrize(
+    ('is_rtx', 'release', 'plugins', 'operators', 'says'),
+    [
+        (True, (1, 7), (), ['Conv', 'NonZero'], True),
+        (True, (1, 4), (), ['NonZero'], True),
+        (True, (1, 8), (), ['NonZero'], False),
+        (True, (1, 7), ('own.so',), ['NonZero'], False),
+        (True, (1, 7), (), ['Conv'], False),
+        (False, (10, 3), (), ['NonZero'], False),
+    ],
+)
+def test_operators_that_a_release_lacks(is_rtx, release, plugins, operators, says):
+    tensorrt = SimpleNamespace(is_rtx=is_rtx, release=release, label='this one')
+    options = SimpleNamespace(plugins=plugins)
+    refused = pytest.raises(EngineError, match='NonZero') if says else contextlib.nullcontext()
+    with refused:
+        check_operators(tensorrt, options, 'x.onnx', operators)
 
 
 def test_open_sides_without_shapes(tmp_path, refused):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from trt_perception.building.accuracy_gate import check_labels
 from trt_perception.building.build_state import BuildState
+from trt_perception.building.engine.capabilities import check_operators
 from trt_perception.building.engine.capabilities import check_release
 from trt_perception.building.engine.network import resolve_profiles
 from trt_perception.building.engine.release import find_tensorrt
@@ -91,6 +92,8 @@ def check(state: BuildState) -> None:
     """Hold the model to ONNX's rules."""
     with state.step('check') as step:
         warnings = check_model(state.source)
+        name, graph = state.source.file.path.name, state.source.model.graph
+        check_operators(state.tensorrt, state.options, name, (n.op_type for n in graph.node))
         state.report.warn(*warnings)
         step.outcome = 'valid ONNX' if not warnings else 'has operators of others'
 

@@ -35,6 +35,7 @@ NETWORKS = (
     *('yolov8n', 'yolov10n', 'yolo11n', 'yolo12n', 'yolo26n', 'rtdetr-l'),
     *('yolov8n-pose', 'yolo11n-pose', 'yolo12n-pose', 'yolo26n-pose'),
     *('yolov8n-obb', 'yolo11n-obb', 'yolo12n-obb', 'yolo26n-obb'),
+    *('yolov8n-seg', 'yolo11n-seg', 'yolo12n-seg', 'yolo26n-seg'),
 )
 #: Classes, height and width, and what the exporter is asked.
 FORMS = (
@@ -114,6 +115,17 @@ def moved(found, told, points):
     )
 
 
+def masks_of(found, told, theirs):
+    """Return how much masks of boxes of an IoU from 0.99 on overlap."""
+    ours = found.masks.whole()
+    ious = [1.0]
+    for index, (iou, other) in enumerate(nearest(found, *told)):
+        either = (ours[index] | (theirs[other] > 0)).sum()
+        if iou >= 0.99 and either:  # the predictor leaves boxes without a mask out
+            ious.append((ours[index] & (theirs[other] > 0)).sum() / either)
+    return f'IoU of {len(ious) - 1} masks from {min(ious):.4f}, median {np.median(ious):.4f}'
+
+
 def turned_away(found, theirs, center):
     """Return by how many pixels corners of boxes differ whose centre lies in the image, sorted.
 
@@ -164,6 +176,7 @@ def compare(path, shape, image):
     height, width = image.shape[:2]
     theirs = (ultralytics.RTDETR if 'rtdetr' in path.name else ultralytics.YOLO)(str(path))
     options = {'imgsz': list(shape), 'rect': False, 'iou': 0.45, 'max_det': 300, 'verbose': False}
+    options['retina_masks'] = True
     (boxes,) = theirs.predict(image, conf=0.05, **options)
     scores = np.sort(boxes.boxes.conf.numpy())
     threshold = 0.05
@@ -185,6 +198,8 @@ def compare(path, shape, image):
     if boxes.keypoints is not None:
         points = boxes.keypoints.data.numpy()[whole]
         keypoints = f'keypoints within {moved(found, (xyxy[whole], *told), points):.1g}, '
+    if boxes.masks is not None:
+        keypoints = f'{masks_of(found, (xyxy[whole], *told), boxes.masks.data.numpy()[whole])}, '
     return (
         f'{pipeline.spec.decoder}: {len(found)} and {whole.sum()} boxes, IoU from '
         f'{min(best):.4f}, in the middle {np.median(best):.4f}, {keypoints}input within {fed:.1g}'

@@ -9,10 +9,13 @@ from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.errors import EngineError
 
-__all__ = ['check_release', 'not_by_onnx_runtime', 'remarks', 'target_names']
+__all__ = ['check_operators', 'check_release', 'not_by_onnx_runtime', 'remarks', 'target_names']
 
 # The first TensorRT-RTX that builds convolutions with Q/DQ nodes; measured.
 _RTX_INT8: Final = (1, 7)
+# Operators that TensorRT-RTX lacks up to this release, measured; newer ones are tried.
+_NOT_IN_RTX: Final = ('NonZero',)
+_LACKED_UP_TO: Final = (1, 7)
 # Compute capabilities from which on GPUs have the arithmetic.
 _NEEDS: Final = {'tf32': (8, 0), 'bf16': (8, 0), 'fp8': (8, 9)}
 # Why ONNX Runtime on a CPU says nothing of an engine's accuracy.
@@ -36,6 +39,29 @@ def check_release(tensorrt: TensorRt, options: BuildOptions) -> None:
     ]
     if refused:
         raise EngineError(tensorrt.label, '\n'.join(refused))
+
+
+def check_operators(
+    tensorrt: TensorRt, options: BuildOptions, name: str, operators: Iterable[str]
+) -> None:
+    """Refuse a model that this release cannot take, before anything is calibrated for it.
+
+    Args:
+        tensorrt: that builds.
+        options: plugins may bring what is missing.
+        name: the model's, for messages.
+        operators: those of the model.
+
+    Raises:
+        EngineError: it needs an operator that is not there.
+    """
+    lacking = sorted(set(operators).intersection(_NOT_IN_RTX))
+    if tensorrt.is_rtx and tensorrt.release <= _LACKED_UP_TO and lacking and not options.plugins:
+        raise EngineError(
+            name,
+            f'{tensorrt.label} does not have these operators of the model: {", ".join(lacking)}',
+            fix='export it without NMS inside (Ultralytics: without nms=True); NMS is done here',
+        )
 
 
 def _refused_by_release(tensorrt: TensorRt, options: BuildOptions) -> Iterable[str]:

@@ -145,7 +145,7 @@ def _refuse_others(model: LoadedModel) -> None:
             model.name,
             f'{tensors_text(masks)} next to the boxes, as of instance segmentation',
             expected='a detector of boxes',
-            fix='export one',
+            fix='export one, or say the task in a manifest (docs/manifest.md)',
         )
     if outputs and all(len(tensor.shape) in (4, 5) for tensor in outputs):
         raise EngineError(
@@ -211,7 +211,8 @@ def _looks_like(extra: int) -> list[str]:
     kinds = {1: 'the angle of oriented boxes', 32: 'mask coefficients of instance segmentation'}
     if extra % 3 == 0:
         kinds[extra] = f'keypoints of pose estimation ({extra // 3} times 3)'
-    return [f'{kinds[extra]}, which is not read'] if extra in kinds else []
+    said = 'which is read where metadata or a manifest says the task'
+    return [f'{kinds[extra]}, {said}'] if extra in kinds else []
 
 
 def _by_anchors(
