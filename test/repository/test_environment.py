@@ -170,6 +170,24 @@ def test_run_refuses_an_unknown_name_and_lists_the_known():
     assert len(refused.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize('module', ['json', 'trt_perception'])
+def test_a_process_is_measured_once_it_imports_the_package(tmp_path, module):
+    paths = [str(ROOT / 'scripts/lib/measured'), os.environ.get('PYTHONPATH')]
+    environment = {
+        **os.environ,
+        'PYTHONPATH': os.pathsep.join(filter(None, paths)),
+        'TRT_PERCEPTION_COVERAGE': str(ROOT / 'pyproject.toml'),
+        'COVERAGE_FILE': str(tmp_path / 'data'),
+    }
+    program = f"import sys, {module}; print('coverage' in sys.modules)"
+    ended = subprocess.run(
+        [sys.executable, '-c', program], env=environment, capture_output=True, text=True
+    )
+    measured = module == 'trt_perception'
+    assert (ended.stdout, ended.stderr) == (f'{measured}\n', '')
+    assert len(list(tmp_path.iterdir())) == measured
+
+
 def test_what_coverage_leaves_out_is_there():
     text = (ROOT / 'pyproject.toml').read_text()
     names = re.findall(r"'\*/trt_perception/(\S+\.py)'", text)

@@ -17,7 +17,7 @@ import trt_perception
 
 DEADLINE_S = 40
 #: For programs that Ctrl-C ends anywhere: within coverage's own lock it would keep that for good.
-UNMEASURED = {'COVERAGE_PROCESS_START': None}
+UNMEASURED = {'TRT_PERCEPTION_COVERAGE': None, 'COVERAGE_PROCESS_START': None}
 #: All that were started and not yet seen to end; graph_fixtures shows what they print.
 programs = []
 

@@ -19,6 +19,7 @@ from evaluation_support import written
 from faults import PLAN
 from fixed_model import OUTPUTS
 from fixed_model import small_onnx
+from programs import UNMEASURED
 from programs import executable
 from programs import small_disk
 from support_models import write_model
@@ -35,7 +36,8 @@ def run(tool, *arguments, full=False, limit=None):
     """Run a tool with standard output on a full disk, or with files of so many bytes at most."""
     options = small_disk(limit) if limit else {'env': {**os.environ}}
     # Coverage would write a large file of its own, and fail.
-    options['env'].pop('COVERAGE_PROCESS_START', None)
+    for name in UNMEASURED:
+        options['env'].pop(name, None)
     with open('/dev/full' if full else os.devnull, 'w') as target:
         ended = subprocess.run(
             [executable(tool), *map(str, arguments)],

@@ -1,0 +1,26 @@
+"""Has Python processes measured from their first import of trt_perception on.
+
+scripts/test puts this folder on PYTHONPATH. Coverage itself would start in every process, which
+takes as long as much of what runs: cameras, and imports that doctor tries.
+"""
+
+import os
+import sys
+
+
+class _StartAtImport:
+    """Finds no module; starts coverage when somebody asks for the package."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name == 'trt_perception':
+            sys.meta_path.remove(self)
+            import coverage
+
+            settings = os.environ['TRT_PERCEPTION_COVERAGE']
+            os.environ['COVERAGE_PROCESS_START'] = settings
+            coverage.process_startup()
+            del os.environ['COVERAGE_PROCESS_START']
+
+
+if os.environ.get('TRT_PERCEPTION_COVERAGE'):
+    sys.meta_path.insert(0, _StartAtImport())
