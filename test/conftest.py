@@ -25,11 +25,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / 'trt_perception'
 SUPPORT = ROOT / 'test' / 'support'
-# An import, also in the text of a program; the package's nodes, and the commands that start one.
+# An import, also in the text of a program; nodes, commands and benchmarks that start one.
 ROS = re.compile(
     r'\b(import|from|importorskip\(.) *'
     r'(rclpy|rosbag2_py|cv_bridge|ament_index|launch(_ros|_testing)?\b|\w+_(msgs|interfaces)\b)'
     r'|trt_perception\.ros\b|(executable|run)\(.(detector_node|doctor|replay_images)\b'
+    r"|\bbenchmarks' / '(frame_path|intake|transport)\b"
 )
 IMPORTED = re.compile(r'^ *(?:from|import) (\w+)', re.MULTILINE)
 PLUGINS = re.compile(r'^pytest_plugins = \[([^]]*)', re.MULTILINE)
