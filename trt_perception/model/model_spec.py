@@ -120,13 +120,7 @@ def resolve_model_spec(
         for sentence in known.evidence:
             _LOG.info('%s: %s', model.name, sentence)
     preprocessing = known.preprocessing
-    if known.task.is_oriented and preprocessing.resize == 'stretch':
-        raise EngineError(
-            model.name,
-            'oriented boxes with resize stretch',
-            expected='an image that keeps its aspect ratio: stretched boxes have other angles',
-            fix='set model.resize to letterbox, as it was trained',
-        )
+    _check_resize(model.name, known.task, preprocessing)
     resolved = _image_input(
         model.name, image, preprocessing, given.parameter_name, any_batch=any_batch
     )
@@ -153,6 +147,16 @@ def resolve_model_spec(
         tuple(replace(tensor, shape=constants[tensor.name].shape) for tensor in auxiliary_inputs),
         known.task,
     )
+
+
+def _check_resize(name: str, task: TaskSpec, preprocessing: Preprocessing) -> None:
+    if task.is_oriented and preprocessing.resize == 'stretch':
+        raise EngineError(
+            name,
+            'oriented boxes with resize stretch',
+            expected='an image that keeps its aspect ratio: stretched boxes have other angles',
+            fix='set model.resize to letterbox, as it was trained',
+        )
 
 
 def _known(

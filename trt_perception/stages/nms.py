@@ -38,7 +38,7 @@ def best_candidates(scores: npt.NDArray[np.float32], limit: int) -> npt.NDArray[
 # Areas beyond float32 make the IoU NaN, which suppresses nothing.
 @np.errstate(over='ignore', under='ignore', divide='ignore', invalid='ignore')
 def non_maximum_suppression(
-    xyxy: Boxes,
+    boxes: Boxes,
     class_ids: npt.NDArray[np.int32],
     iou_threshold: float,
     limit: int,
@@ -53,7 +53,7 @@ def non_maximum_suppression(
     IoU > iou_threshold.
 
     Args:
-        xyxy: float32 (n, 4), finite, of positive area, sorted best score first.
+        boxes: float32 (n, 4), finite, of positive area, sorted best score first.
         class_ids: int32 (n,).
         iou_threshold: in [0, 1].
         limit: stop when so many stay.
@@ -62,13 +62,13 @@ def non_maximum_suppression(
     Returns:
         int64 (m,), m <= limit: the indices that stay, ascending.
     """
-    left, top, right, bottom = np.ascontiguousarray(xyxy.T)
+    left, top, right, bottom = np.ascontiguousarray(boxes.T)
     area = (right - left) * (bottom - top)
-    alive = np.ones(len(xyxy), np.bool_)
+    alive = np.ones(len(boxes), np.bool_)
     kept: list[int] = []
     threshold = np.float32(iou_threshold)
     zero = np.float32(0)
-    for index in range(len(xyxy)):
+    for index in range(len(boxes)):
         if not alive[index]:
             continue
         kept.append(index)
@@ -86,7 +86,7 @@ def non_maximum_suppression(
 
 
 def oriented_non_maximum_suppression(
-    oriented: Boxes,
+    boxes: Boxes,
     class_ids: npt.NDArray[np.int32],
     iou_threshold: float,
     limit: int,
@@ -99,7 +99,7 @@ def oriented_non_maximum_suppression(
     et al., YOLACT, arXiv 1904.02689). The overlap is ``prob_iou``.
 
     Args:
-        oriented: float32 (n, 5), finite, of positive size, sorted best score first.
+        boxes: float32 (n, 5), finite, of positive size, sorted best score first.
         class_ids: int32 (n,).
         iou_threshold: in [0, 1].
         limit: stop when so many stay.
@@ -110,11 +110,11 @@ def oriented_non_maximum_suppression(
     """
     kept: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
     threshold = np.float32(iou_threshold)
-    places = np.arange(len(oriented))
-    for start in range(0, len(oriented), _BLOCK):
+    places = np.arange(len(boxes))
+    for start in range(0, len(boxes), _BLOCK):
         block = slice(start, start + _BLOCK)
         better = slice(0, start + _BLOCK)
-        suppressed = prob_iou(oriented[better], oriented[block]) > threshold
+        suppressed = prob_iou(boxes[better], boxes[block]) > threshold
         suppressed &= places[better, None] < places[block]
         if not class_agnostic:
             suppressed &= class_ids[better, None] == class_ids[block]

@@ -112,13 +112,48 @@ def select(
     Raises:
         EngineError: a detection is of a class that has no name, or a score is no probability.
     """
-    chosen = passing(candidates.scores, candidates.class_ids, thresholds)
+    chosen = _whole(candidates, passing(candidates.scores, candidates.class_ids, thresholds))
+    xyxy, scores = candidates.xyxy[chosen], candidates.scores[chosen]
+    ids = candidates.class_ids[chosen].astype(np.int32)
+    _check_classes(ids, classes, labels)
+    check_scores(scores)
+    carried = None if candidates.carried is None else candidates.carried[chosen]
+    boxes, suppression = xyxy, non_maximum_suppression
+    if task.is_oriented:
+        assert carried is not None
+        boxes, suppression = _centred(xyxy, carried[:, 0]), oriented_non_maximum_suppression
+    kept = best_candidates(scores, limits.max_candidates)
+    if suppress:
+        where = boxes[kept], ids[kept], thresholds.iou, limits.max_detections
+        kept = kept[suppression(*where, class_agnostic=limits.class_agnostic)]
+    kept = kept[: limits.max_detections]
+    oriented = _oriented_in_source(boxes[kept], letterbox) if task.is_oriented else None
+    source = letterbox.to_source(xyxy[kept]) if oriented is None else _around(oriented, letterbox)
+    inside = (source[:, 2] > source[:, 0]) & (source[:, 3] > source[:, 1])
+    source, kept = source[inside], kept[inside]
+    keypoints = masks = None
+    if task.keypoints is not None:
+        assert carried is not None
+        keypoints = _keypoints(carried[kept], task.keypoints, letterbox)
+    if task.mask_coefficients:
+        assert carried is not None
+        assert candidates.prototypes is not None
+        masks = _masks(source, carried[kept], candidates.prototypes, letterbox)
+    oriented = None if oriented is None else oriented[inside]
+    return Detections(source, scores[kept], ids[kept], keypoints, oriented, masks)
+
+
+def _whole(candidates: Candidates, chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return those of the chosen that are finite and have a positive area."""
     xyxy = candidates.xyxy[chosen]
     whole = np.isfinite(xyxy).all(axis=1) & (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
     if candidates.carried is not None:
         whole &= np.isfinite(candidates.carried[chosen]).all(axis=1)
-    chosen, xyxy = chosen[whole], xyxy[whole]
-    ids = candidates.class_ids[chosen].astype(np.int32)
+    return chosen[whole]
+
+
+def _check_classes(ids: npt.NDArray[np.int32], classes: int, labels: str) -> None:
+    """Refuse detections of a class that has no name."""
     if len(ids) and not 0 <= ids.min() <= ids.max() < classes:
         raise EngineError(
             "the model's output",
@@ -126,56 +161,6 @@ def select(
             expected=f'classes 0 to {classes - 1}, for {classes} class names',
             fix=f'correct model.class_names, or the manifest, and model.decoder{labels}',
         )
-    scores = candidates.scores[chosen]
-    check_scores(scores)
-    best = best_candidates(scores, limits.max_candidates)
-    oriented = None
-    if task.is_oriented:
-        assert candidates.carried is not None
-        oriented = _centred(xyxy, candidates.carried[chosen, 0])
-    if suppress and oriented is not None:
-        kept = best[
-            oriented_non_maximum_suppression(
-                oriented[best],
-                ids[best],
-                thresholds.iou,
-                limits.max_detections,
-                class_agnostic=limits.class_agnostic,
-            )
-        ]
-    elif suppress:
-        kept = best[
-            non_maximum_suppression(
-                xyxy[best],
-                ids[best],
-                thresholds.iou,
-                limits.max_detections,
-                class_agnostic=limits.class_agnostic,
-            )
-        ]
-    else:
-        kept = best[: limits.max_detections]
-    if oriented is None:
-        source = letterbox.to_source(xyxy[kept])
-    else:
-        oriented = _oriented_in_source(oriented[kept], letterbox)
-        source = _around(oriented, letterbox)
-    inside = (source[:, 2] > source[:, 0]) & (source[:, 3] > source[:, 1])
-    kept = kept[inside]
-    if oriented is not None:
-        oriented = oriented[inside]
-    keypoints = None
-    if task.keypoints is not None:
-        assert candidates.carried is not None
-        keypoints = _keypoints(candidates.carried[chosen[kept]], task.keypoints, letterbox)
-    masks = None
-    if task.mask_coefficients:
-        assert candidates.carried is not None
-        assert candidates.prototypes is not None
-        masks = _masks(
-            source[inside], candidates.carried[chosen[kept]], candidates.prototypes, letterbox
-        )
-    return Detections(source[inside], scores[kept], ids[kept], keypoints, oriented, masks)
 
 
 def _masks(
