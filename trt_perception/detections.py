@@ -12,6 +12,10 @@ import numpy.typing as npt
 __all__ = ['Detections', 'Masks', 'oriented_corners']
 
 
+# Places in an array, and how much of what lies there counts.
+_Tap = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
+
+
 @dataclass(frozen=True)
 class Masks:
     """What the masks of one image are made of; a mask is made when it is asked for.
@@ -45,15 +49,21 @@ class Masks:
         """Return some of them; see ``Detections.take``."""
         return replace(self, xyxy=self.xyxy[which], coefficients=self.coefficients[which])
 
+    # A network may say anything; what is no logit is in no mask, without a warning.
+    @np.errstate(over='ignore', under='ignore', invalid='ignore')
     def one(self, index: int) -> tuple[int, int, npt.NDArray[np.bool_]]:
         """Return left and top of a mask's box in pixels, and the mask within it: bool (h, w)."""
         left, top, right, bottom = np.ceil(self.xyxy[index]).astype(int).tolist()
         if right <= left or bottom <= top:
             return left, top, np.zeros((max(0, bottom - top), max(0, right - left)), np.bool_)
-        across, columns = self._weights(0, left, right)
-        down, rows = self._weights(1, top, bottom)
-        logits = np.tensordot(self.coefficients[index], self.prototypes[:, rows, columns], axes=1)
-        return left, top, down @ logits @ across.T > 0
+        columns, across = self._taps(0, left, right)
+        rows, down = self._taps(1, top, bottom)
+        # Not by matrix products: threads of BLAS wait for each other where cores are busy.
+        logits = np.einsum(
+            'm,mrc->rc', self.coefficients[index], self.prototypes[:, rows, columns]
+        )
+        lines = sum(logits[place] * share[:, None] for place, share in down)
+        return left, top, sum(lines[:, place] * share for place, share in across) > 0
 
     def whole(self) -> npt.NDArray[np.bool_]:
         """Return all masks at the image's size: bool (n, height, width)."""
@@ -74,28 +84,32 @@ class Masks:
             left, top, part = self.one(index)
             out[top : top + part.shape[0], left : left + part.shape[1]][part] = index + 1
 
-    def _weights(self, axis: int, first: int, last: int) -> tuple[npt.NDArray[np.float32], slice]:
-        """Return how much of each prototype pixel is in each source pixel: float32 (pixels, k).
+    def _taps(self, axis: int, first: int, last: int) -> tuple[slice, list[_Tap]]:
+        """Return which prototype pixels are in source pixels, and how much of each.
 
-        And which k prototype pixels these are. From ``fine`` times as many, themselves
-        interpolated, so that the padding ends between two of them: what lies behind counts not.
+        From ``fine`` times as many, themselves interpolated, so that the padding ends between two
+        of them: what lies behind counts not.
+
+        Returns:
+            The region of prototype pixels, and its places with their shares for each source pixel.
         """
         fine, count = self.fine, self.prototypes.shape[2 - axis]
         scale, offset = self.scale[axis] * fine, self.offset[axis] * fine
         begin = round(offset)
         end = begin + max(1, round(self.size_wh[axis] * scale))
         places = (np.arange(first, last) + 0.5) * scale + offset - 0.5
-        low, next_one, part = _neighbours(places.clip(begin, end - 1), end)
-        weights = np.zeros((last - first, count), np.float32)
-        pixels = np.arange(last - first)
-        for of_fine, share in ((low, 1 - part), (next_one, part)):
+        low, following, part = _neighbours(places.clip(begin, end - 1), end)
+        taps = []
+        for of_fine, share in ((low, 1 - part), (following, part)):
             middle = ((of_fine + 0.5) / fine - 0.5).clip(0, count - 1)
             before, behind, near = _neighbours(middle, count)
-            weights[pixels, before] += share * (1 - near)
-            weights[pixels, behind] += share * near
-        used = np.flatnonzero(weights.any(axis=0))
-        region = slice(int(used[0]), int(used[-1]) + 1)
-        return weights[:, region], region
+            taps += [(before, share * (1 - near)), (behind, share * near)]
+        used = [(place, share) for place, share in taps if share.any()]
+        start = min(int(place[0]) for place, _ in used)
+        stop = max(int(place[-1]) for place, _ in used) + 1
+        return slice(start, stop), [
+            (place - start, share.astype(np.float32)) for place, share in used
+        ]
 
 
 def _neighbours(

@@ -101,8 +101,10 @@ def test_the_better_one_is_on_top():
     assert numbers[15, 15] == 1
 
 
-def test_what_is_no_logit_is_in_no_mask():
-    prototypes = np.full((1, 12, 16), np.nan, np.float32)
+@pytest.mark.filterwarnings('error')
+@pytest.mark.parametrize('bad', [np.nan, -np.inf])
+def test_what_is_no_logit_is_in_no_mask(bad):
+    prototypes = np.full((1, 12, 16), bad, np.float32)
     found = run((64, 48), [[0, 0, 64, 48]], [[1]], prototypes)
     assert len(found) == 1
     assert not found.masks.whole().any()
