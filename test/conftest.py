@@ -42,7 +42,7 @@ SLOWEST = {
         50: ['test_replay_images', 'test_build_precisions', 'test_node_signals', 'test_doctor'],
         40: ['test_doctor_configure', 'test_build_agreement_gpu', 'test_untrusted_readers'],
         30: ['test_build_engine', 'test_node_start', 'test_faults', 'test_node_cameras'],
-        20: ['test_benchmark_pace', 'test_node_debug_image', 'test_quantise_weights'],
+        20: ['test_node_debug_image', 'test_quantise_weights'],
         15: ['test_build_query_decoder', 'test_antialias', 'test_node_lifecycle', 'test_demo'],
         10: ['test_node_qos', 'test_quantise', 'test_tensorrt_build', 'test_bad_frames'],
     }.items()
