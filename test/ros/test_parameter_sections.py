@@ -141,8 +141,9 @@ def test_rcl_takes_nothing_from_exactly_the_files_that_are_called_foreign(file, 
     choose = random.Random(seed)
     context = rclpy.Context()
     rclpy.init(args=[], context=context)
-    # The last node of a context takes Fast DDS's participant with it, which is slow, and once hung.
-    keeper = Node('keeper', context=context, use_global_arguments=False, enable_rosout=False)
+    # The last node of a context takes Fast DDS's participant with it, which once hung.
+    alone = {'use_global_arguments': False, 'enable_rosout': False}
+    keeper = Node('keeper', context=context, **alone)
     taken = []
     try:
         while len(taken) < 60:
