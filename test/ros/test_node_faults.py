@@ -61,6 +61,7 @@ def test_fault_of_a_frame(scripted, number, cause):
         assert_unconfigured_because_of(scripted, cause)
         assert_works_again(scripted)
     assert scripted.program.count('unconfigured after a fault') == 2
+    scripted.program.wait_for_output('pipeline closed', 2)
     assert scripted.program.count('pipeline closed') == 2
 
 
@@ -82,6 +83,7 @@ def test_fault_after_a_refused_transition(scripted):
     assert not scripted.change_state('cleanup'), 'cleanup is for inactive nodes'
     scripted.enqueue(scripted_node.SLOW, scripted_node.SLOW)
     assert_unconfigured_because_of(scripted, 'collect broke')
+    scripted.program.wait_for_output('pipeline closed')
     assert scripted.program.count('pipeline closed') == 1
 
 

@@ -33,7 +33,7 @@ def test_transitions_during_inference(client):
 
 @pytest.mark.parametrize('intake', ['auto', 'rclpy'])
 def test_frames(client, intake):
-    check(frames(client, count=300, rounds=2, intake=intake))
+    check(frames(client, count=100, rounds=1, large_images=2, intake=intake))
 
 
 def test_signals(model):

@@ -26,15 +26,13 @@ PARTS = {
     ),
     'another subscription, for a camera that offers less': ('best_effort', ('640x480',), 0.4),
 }
-# Of these so many at least in each round.
-LARGE_IMAGES = 5
 
 
-def frames(client, *, count=10_000, rounds=10, intake='auto'):
+def frames(client, *, count=10_000, rounds=10, large_images=5, intake='auto'):
     """Process images of cameras that are too fast, grow, start again and offer less.
 
     Each round is an activation, in which the memory of the images is made anew; a debug image is
-    watched all the time.
+    watched all the time. A round has at least ``large_images`` of the largest size.
     """
     parameters = {'image_intake': intake, 'debug_image.max_rate_hz': 10.0}
     detector = Detector(client, parameters, command=script('soak_frames_node.py'))
@@ -49,7 +47,7 @@ def frames(client, *, count=10_000, rounds=10, intake='auto'):
             published = 0
             for reliability, sizes, share in PARTS.values():
                 wanted = published + share * count / rounds
-                large = program.count(LARGE) + LARGE_IMAGES * (len(sizes) > 2)
+                large = program.count(LARGE) + large_images * (len(sizes) > 2)
                 with camera(detector.topic('image'), reliability, sizes):
                     detector.wait_for_status(
                         lambda _, values, wanted=wanted, large=large: (
