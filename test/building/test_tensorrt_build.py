@@ -320,4 +320,4 @@ def test_a_signal_ends_a_real_build(number):
         assert process.wait(60) == 130
     finally:
         process.kill()
-        process.wait()
+        process.communicate()

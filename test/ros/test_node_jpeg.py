@@ -78,9 +78,10 @@ def test_auto_takes_jpegs_where_a_camera_offers_them(start, camera):
     )
     detector.connect(message(content(rgb=(0, 0, 0)), HANDSHAKE), jpegs)
     assert raw.get_subscription_count() == 0
-    taken = detector.program.count('jpeg taken')
+    taken = detector.settled_counts()['published']
+    detector.program.wait_for_output('jpeg taken', taken)
     assert_found(detector.ask(message(content()), jpegs))
-    assert detector.program.count('jpeg taken') == taken + 1
+    detector.program.wait_for_output('jpeg taken', taken + 1)
     # What is no plain JPEG is decoded by the worker, and said once for each kind.
     for _ in range(3):
         assert_found(detector.ask(message(content(progressive=True)), jpegs))

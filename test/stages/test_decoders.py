@@ -23,7 +23,8 @@ from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages.decoders.decode import bfloat16_to_float32
 from trt_perception.stages.decoders.decode import decode
 
-pytestmark = pytest.mark.filterwarnings('error')  # whatever a network says, stderr stays quiet
+# Whatever a network says, stderr stays quiet; other tests' files may be collected meanwhile.
+pytestmark = pytest.mark.filterwarnings('error', 'ignore::ResourceWarning')
 
 NAN, INF = float('nan'), float('inf')
 NEEDS_NMS = ('dense', 'yolox_raw')

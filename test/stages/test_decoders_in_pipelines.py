@@ -25,7 +25,8 @@ from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.open_pipeline import open_pipeline
 
-pytestmark = pytest.mark.filterwarnings('error')  # whatever a network says, stderr stays quiet
+# Whatever a network says, stderr stays quiet; other tests' files may be collected meanwhile.
+pytestmark = pytest.mark.filterwarnings('error', 'ignore::ResourceWarning')
 
 
 # In a pipeline: the image's form, the inputs beside it and the model's own metadata count.

@@ -20,7 +20,8 @@ HD = Letterbox.fit((1920, 1080), NETWORK, 'letterbox')  # scale 1/3, 140 rows ab
 NAN, INF = math.nan, math.inf
 DENSE = [name for name, decoder in DECODERS.items() if decoder.family == 'dense']
 
-pytestmark = pytest.mark.filterwarnings('error')  # whatever a network says, stderr stays quiet
+# Whatever a network says, stderr stays quiet; other tests' files may be collected meanwhile.
+pytestmark = pytest.mark.filterwarnings('error', 'ignore::ResourceWarning')
 
 
 def output(anchors, decoder='dense', dtype=np.float32):

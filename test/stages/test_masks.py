@@ -101,7 +101,7 @@ def test_the_better_one_is_on_top():
     assert numbers[15, 15] == 1
 
 
-@pytest.mark.filterwarnings('error')
+@pytest.mark.filterwarnings('error', 'ignore::ResourceWarning')
 @pytest.mark.parametrize('bad', [np.nan, -np.inf])
 def test_what_is_no_logit_is_in_no_mask(bad):
     prototypes = np.full((1, 12, 16), bad, np.float32)

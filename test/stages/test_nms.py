@@ -95,7 +95,7 @@ def test_limit_stops_at_the_best():
     assert suppress([UNIT, UNIT, APART], [0] * 3, 0.5, limit=2) == [0, 2]
 
 
-@pytest.mark.filterwarnings('error')
+@pytest.mark.filterwarnings('error', 'ignore::ResourceWarning')
 def test_areas_beyond_float32_suppress_nothing_and_do_not_warn():
     huge, tiny = [-1e30, -1e30, 1e30, 1e30], [0, 0, 1e-30, 1e-30]
     assert suppress([huge, huge, tiny, tiny, UNIT], [0] * 5, 0.45) == [0, 1, 2, 3, 4]

@@ -126,6 +126,8 @@ class Program:
             self._process.wait()
         # Whoever inherited the pipe may keep it open.
         self._reader.join(5)
+        if not self._reader.is_alive():
+            self._process.stdout.close()
 
     def show(self):
         """Print what came since the last time, for pytest's report."""

@@ -16,15 +16,17 @@ from soaks import Figure
 
 from trt_perception.ros.intake.cdr import read_image
 
-#: By what happens: reliability of the camera, its sizes in turn, and its share of the frames.
+#: By what happens: reliability of the camera, its rate (0: as fast as it goes), its sizes in turn,
+#: and its share of the frames. The largest image needs time to arrive.
 PARTS = {
-    'overload': ('reliable', ('800x600', '640x480'), 0.5),
+    'overload': ('reliable', 0, ('800x600', '640x480'), 0.5),
     'growth, by a camera that starts again': (
         'reliable',
+        10,
         ('640x480', '1920x1080', '3840x2160'),
         0.1,
     ),
-    'another subscription, for a camera that offers less': ('best_effort', ('640x480',), 0.4),
+    'another subscription, for a camera that offers less': ('best_effort', 0, ('640x480',), 0.4),
 }
 
 
@@ -45,10 +47,10 @@ def frames(client, *, count=10_000, rounds=10, large_images=5, intake='auto'):
         for number in range(1, rounds + 1):
             detector.to('activate')
             published = 0
-            for reliability, sizes, share in PARTS.values():
+            for reliability, rate_hz, sizes, share in PARTS.values():
                 wanted = published + share * count / rounds
                 large = program.count(LARGE) + large_images * (len(sizes) > 2)
-                with camera(detector.topic('image'), reliability, sizes):
+                with camera(detector.topic('image'), reliability, rate_hz, sizes):
                     detector.wait_for_status(
                         lambda _, values, wanted=wanted, large=large: (
                             int(values['published']) >= wanted and program.count(LARGE) >= large
@@ -68,7 +70,7 @@ def frames(client, *, count=10_000, rounds=10, large_images=5, intake='auto'):
         watched.close()
         detector.close()
     print(f'{node}, {watched.count} debug images')
-    expected = sorted({size for _, sizes, _ in PARTS.values() for size in sizes})
+    expected = sorted({size for _, _, sizes, _ in PARTS.values() for size in sizes})
     seen = sorted(f'{width}x{height}' for width, height in node['sizes'])
     return [
         Figure('frames that were to be processed and were not', 0, max(0, count - node['frames'])),
@@ -82,9 +84,10 @@ def frames(client, *, count=10_000, rounds=10, large_images=5, intake='auto'):
 
 
 @contextlib.contextmanager
-def camera(topic, reliability, sizes):
-    """Publish as fast as it goes."""
-    program = Program([*script('numbered_camera.py'), topic, reliability, '1', '0', '0', *sizes])
+def camera(topic, reliability, rate_hz, sizes):
+    """Publish until the block ends."""
+    arguments = (topic, reliability, 1, rate_hz, 0, *sizes)
+    program = Program([*script('numbered_camera.py'), *arguments])
     try:
         yield
     finally:
