@@ -127,7 +127,11 @@ def test_subscriber_before_the_node_and_across_transitions(start_detector, model
         detector.connect()
         until_drawn(detector, messages, picture_of(COLOR))
         detector.to('deactivate', 'cleanup')
-    assert detector.client.node.count_publishers(detector.topic('debug_image')) == 0
+    topic = detector.topic('debug_image')
+    # The others hear of it a little later.
+    detector.client.spin_until(
+        lambda: not detector.client.node.count_publishers(topic), 'the end of the publisher'
+    )
 
 
 # In this process, to see what is not done.
