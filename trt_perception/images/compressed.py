@@ -45,8 +45,10 @@ _PNG_ANCILLARY: Final = 0x20
 _PNG_ORIENTATION: Final = b'eXIf'
 
 _JPEG_MARKER: Final = re.compile(rb'\xff{1,256}([^\0\xff])', re.DOTALL)
-# Inside a scan a byte 0xff is followed by zero, or is one of the restart markers.
-_JPEG_SCAN_END: Final = re.compile(rb'\xff[^\0\xd0-\xd7\xff]')
+# Inside a scan a byte 0xff is followed by zero, by a fill byte, or is one of the restart markers.
+_ENDS_SCAN: Final = ~np.isin(np.arange(256), (0x00, *range(0xD0, 0xD8), 0xFF))
+# Bytes that are looked through at a time, in the processor's caches.
+_LOOK: Final = 2**18
 # ITU-T T.81, table B.1: baseline, extended and progressive, all with Huffman coding.
 _JPEG_FRAMES: Final = frozenset((0xC0, 0xC1, 0xC2))
 _JPEG_TABLES: Final = frozenset((0xC4, 0xDB, 0xDD))
@@ -65,13 +67,16 @@ class CheckedPicture:
 
     Attributes:
         parts: what pixels need, in the file's order; joined they are the file put together anew.
+            Those of a JPEG's scans are views of the file.
         size_wh: width and height in pixels, as the file stores them.
         upright: turn it as its EXIF data say.
+        scan_markers: what follows each 0xff within the scans of a JPEG, but for zeros.
     """
 
-    parts: tuple[bytes, ...]
+    parts: tuple[bytes | memoryview, ...]
     size_wh: tuple[int, int]
     upright: bool = False
+    scan_markers: bytes = b''
 
     def decode(self) -> npt.NDArray[np.uint8]:
         """Decode it; as ``decode_picture``."""
@@ -110,11 +115,13 @@ def check_picture(content: npt.NDArray[np.uint8], *, upright: bool = False) -> C
         ImageError: with the reason ``not_decodable`` or ``too_large``.
     """
     start = content[: len(_PNG_START)].tobytes()
+    parts: tuple[bytes | memoryview, ...]
+    scan_markers: list[bytes] = []
     if start == _PNG_START:
         parts = tuple(_png_parts(content.data, upright))
         width, height = struct.unpack_from('>II', parts[1], 8)
     elif start.startswith(JPEG_START):
-        parts = tuple(_jpeg_parts(content.data, upright))
+        parts = tuple(_jpeg_parts(content, upright, scan_markers))
         height, width = struct.unpack_from(
             '>HH', next(p for p in parts if p[1] in _JPEG_FRAMES), 5
         )
@@ -122,7 +129,7 @@ def check_picture(content: npt.NDArray[np.uint8], *, upright: bool = False) -> C
         found = f'a file that begins with {start.hex(" ") or "nothing"}'
         raise unsupported('image', found, 'JPEG or PNG')
     check_size(width, height)
-    return CheckedPicture(parts, (width, height), upright)
+    return CheckedPicture(parts, (width, height), upright, b''.join(scan_markers))
 
 
 def check_size(width: int, height: int) -> None:
@@ -193,8 +200,14 @@ def _png_parts(content: memoryview, upright: bool) -> Iterator[bytes]:
     raise too_large('PNG', 'more', f'{_MAX_PARTS} parts')
 
 
-def _jpeg_parts(content: memoryview, upright: bool) -> Iterator[bytes]:
-    """Yield start, tables, frame, scans and end of a JPEG, one by one, with their markers."""
+def _jpeg_parts(
+    file: npt.NDArray[np.uint8], upright: bool, scan_markers: list[bytes]
+) -> Iterator[bytes | memoryview]:
+    """Yield start, tables, frame, scans and end of a JPEG, one by one, with their markers.
+
+    Appends the markers within each scan to ``scan_markers``.
+    """
+    content = file.data
     yield JPEG_START
     at, frames, scans = len(JPEG_START), 0, 0
     for _ in range(_MAX_PARTS):
@@ -213,7 +226,7 @@ def _jpeg_parts(content: memoryview, upright: bool) -> Iterator[bytes]:
             _check_frame(content[at:end])
         elif marker == _JPEG_SCAN:
             scans += 1
-            end = _scan_end(content, end)
+            end = _scan_end(file, end, scan_markers)
         elif marker not in _JPEG_TABLES | _JPEG_LEFT_OUT:
             found = f'marker {marker:#04x}, or a damaged file'
             raise unsupported('JPEG', found, 'baseline or progressive with Huffman coding')
@@ -222,7 +235,9 @@ def _jpeg_parts(content: memoryview, upright: bool) -> Iterator[bytes]:
         if scans > _MAX_SCANS:
             raise too_large('JPEG', 'more', f'{_MAX_SCANS} scans')
         exif = upright and marker == _JPEG_EXIF
-        if marker not in _JPEG_LEFT_OUT or marker in _JPEG_COLORS or exif:
+        if marker == _JPEG_SCAN:
+            yield content[at - 2 : end]
+        elif marker not in _JPEG_LEFT_OUT or marker in _JPEG_COLORS or exif:
             yield bytes((0xFF, marker)) + content[at:end]
         at = end
     raise too_large('JPEG', 'more', f'{_MAX_PARTS} parts')
@@ -243,11 +258,22 @@ def _check_frame(segment: memoryview) -> None:
         raise damaged('JPEG', 'a frame not of 8 bits and one, three or four components')
 
 
-def _scan_end(content: memoryview, at: int) -> int:
-    match = _JPEG_SCAN_END.search(content, at)
-    if match is None:
-        raise truncated('JPEG')
-    return match.start()
+def _scan_end(file: npt.NDArray[np.uint8], at: int, markers: list[bytes]) -> int:
+    """Return where the bits of a scan end that begin ``at``; append the markers within them.
+
+    By NumPy, which looks at several bytes at once, mostly without the lock of the interpreter.
+    """
+    for begin in range(at, file.size - 1, _LOOK):
+        piece = file[begin : begin + _LOOK + 1]  # with what follows its last byte
+        places = np.flatnonzero(piece[:-1] == 0xFF)
+        following = piece[places + 1]
+        ends = np.flatnonzero(_ENDS_SCAN[following])
+        if ends.size:
+            following = following[: ends[0]]
+        markers.append(following[following != 0].tobytes())
+        if ends.size:
+            return begin + int(places[ends[0]])
+    raise truncated('JPEG')
 
 
 def truncated(kind: str) -> ImageError:

@@ -10,10 +10,9 @@ Non-guarantee: entropy-coded bits are what they are; a decoder may find them dam
 
 from __future__ import annotations
 
+import functools
 import logging
-import re
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 from typing import TypeAlias
@@ -45,8 +44,6 @@ _JFIF_HEADER: Final = b'\xff\xe0\0\x10JFIF\0\1\1\0\0\1\0\1\0\0'
 _SAMPLINGS: Final = (0x11, 0x12, 0x21, 0x22, 0x41)
 # A sequential scan has all coefficients of a block, in full precision.
 _WHOLE_SCAN: Final = bytes((0, 63, 0))
-# Behind 0xff a zero says that it belongs to the bits; all else is a marker, or a fill byte.
-_MARKERS: Final = re.compile(rb'\xff([^\0])', re.DOTALL)
 # ITU-T T.81, tables F.1 and F.2: the most bits that a difference or coefficient of 8-bit pixels
 # has; an AC symbol without bits ends a block or is a run of 16 zeros.
 _DC_SYMBOLS: Final = frozenset(range(12))
@@ -143,7 +140,7 @@ def plain_jpeg(picture: CheckedPicture) -> JpegFrame | str:
     if width * height > _MAX_PIXELS:
         return f'JPEG of more than {_MAX_PIXELS} pixels'
     try:
-        return JpegFrame(_Parts(picture.parts[1:]).written(), width, height)
+        return JpegFrame(_Parts(picture).written(), width, height)
     except _OtherKindError as error:
         return str(error)
 
@@ -151,12 +148,15 @@ def plain_jpeg(picture: CheckedPicture) -> JpegFrame | str:
 class _Parts:
     """The parts of a JPEG behind its start, read one by one; later tables replace earlier ones."""
 
-    def __init__(self, parts: Sequence[bytes]) -> None:
+    def __init__(self, picture: CheckedPicture) -> None:
+        parts = picture.parts[1:]
+        self._scan_markers = picture.scan_markers
         self._quantisation: dict[int, bytes] = {}
         # As libjpeg has it: Motion JPEG of many cameras leaves out the standard's tables.
         self._huffman: dict[int, bytes] = dict(STANDARD_HUFFMAN)
         self._interval = 0
-        self._frame = self._scan = self._bits = b''
+        self._frame = self._scan = b''
+        self._bits: bytes | memoryview = b''
         readers = {
             _QUANTISATION: self._read_quantisation,
             _HUFFMAN: self._read_huffman,
@@ -174,7 +174,7 @@ class _Parts:
         for part in parts[:-1]:
             size = int.from_bytes(part[2:4], 'big')
             self._bits = part[2 + size :]
-            readers[part[1]](part[4 : 2 + size])
+            readers[part[1]](bytes(part[4 : 2 + size]))
 
     def written(self) -> bytes:
         """Return the file anew."""
@@ -210,22 +210,7 @@ class _Parts:
             self._quantisation[number] = values
 
     def _read_huffman(self, body: bytes) -> None:
-        at = 0
-        while at < len(body):
-            counts = body[at + 1 : at + 17]
-            end = at + 17 + sum(counts)
-            symbols = body[at + 17 : end]
-            allowed = _AC_SYMBOLS if body[at] & 0x10 else _DC_SYMBOLS
-            if (
-                body[at] & ~0x11
-                or end > len(body)
-                or not symbols
-                or not allowed.issuperset(symbols)
-                or not _is_prefix_code(counts)
-            ):
-                raise _OtherKindError('JPEG of unusual Huffman tables')
-            self._huffman[body[at]] = counts + symbols
-            at = end
+        self._huffman.update(_huffman_tables(body))
 
     def _read_interval(self, body: bytes) -> None:
         if len(body) != 2:
@@ -264,9 +249,35 @@ class _Parts:
             raise _OtherKindError('JPEG of too few bytes')
         restarts = (units - 1) // self._interval if self._interval else 0
         numbers = bytes(range(0xD0, 0xD8)) * (restarts // 8 + 1)
-        found = b''.join(_MARKERS.findall(self._bits))
-        if found != numbers[:restarts] or self._bits[-1] == 0xFF:
+        if self._scan_markers != numbers[:restarts] or self._bits[-1] == 0xFF:
             raise _OtherKindError('JPEG of unusual restart markers')
+
+
+# A camera's are the same in all its images.
+@functools.lru_cache(maxsize=16)
+def _huffman_tables(body: bytes) -> dict[int, bytes]:
+    """Return the tables of a segment by number, with 0x10 for AC: counts of each length, symbols.
+
+    Raises:
+        _OtherKindError: one of them is not valid.
+    """
+    tables, at = {}, 0
+    while at < len(body):
+        counts = body[at + 1 : at + 17]
+        end = at + 17 + sum(counts)
+        symbols = body[at + 17 : end]
+        allowed = _AC_SYMBOLS if body[at] & 0x10 else _DC_SYMBOLS
+        if (
+            body[at] & ~0x11
+            or end > len(body)
+            or not symbols
+            or not allowed.issuperset(symbols)
+            or not _is_prefix_code(counts)
+        ):
+            raise _OtherKindError('JPEG of unusual Huffman tables')
+        tables[body[at]] = counts + symbols
+        at = end
+    return tables
 
 
 def _is_prefix_code(counts: bytes) -> bool:
