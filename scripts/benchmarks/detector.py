@@ -42,11 +42,14 @@ CLOCK_TICKS = os.sysconf('SC_CLK_TCK')
 
 
 def picture(width, height):
-    """Return uint8 (height, width, 3) with detail at all scales, as a photograph has it."""
+    """Return uint8 (height, width, 3) with detail at all scales, as a photograph has it.
+
+    1080p at quality 95 is 370 KB, as a photograph is.
+    """
     random = np.random.default_rng(5)
     total = np.zeros((height, width, 3), np.float32)
     for cells in (4, 16, 64, 256, 960):
-        coarse = random.normal(0, 100 / cells**0.45, (cells * 9 // 16 + 1, cells, 3))
+        coarse = random.normal(0, 100 / cells**0.55, (cells * 9 // 16 + 1, cells, 3))
         total += cv2.resize(coarse.astype(np.float32), (width, height))
     return np.clip(total + 128, 0, 255).astype(np.uint8)
 
