@@ -150,7 +150,8 @@ def run_receiver(way, kind, cameras, seconds):
             ]
             intake = Intake(node.context, MessageBuffers(), print)
             made.callback(intake.close)
-            intake.serve(*sources)
+            for source in sources:
+                intake.add(source)
             wait = time.sleep
         while meter.begun is None or time.monotonic() < meter.begun + seconds:
             wait(0.05)
@@ -169,7 +170,7 @@ def images_of(node, kind, topic, meter):
         meter.take(topic, message.header, number)
 
     return Images(
-        node, message_kind, topic, quality('reliable'), receive, dict.fromkeys(EVENTS, id)
+        node, message_kind, topic, quality('reliable'), receive, print, dict.fromkeys(EVENTS, id)
     )
 
 

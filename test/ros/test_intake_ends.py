@@ -18,6 +18,7 @@ from sensor_msgs.msg import Image
 from trt_perception.config import DetectorConfig
 from trt_perception.ros.image_input import ImageInput
 from trt_perception.ros.intake.buffers import MessageBuffers
+from trt_perception.ros.intake.shared import SharedIntake
 from trt_perception.ros.messages import frame_from_image
 from trt_perception.ros.transport_choice import RAW
 
@@ -57,7 +58,8 @@ def test_the_end_comes_in_any_order(first):
     node = LifecycleNode('ends', context=context, cli_args=remap)
     executor = SingleThreadedExecutor(context=context)
     images = []
-    taken = ImageInput(node, DetectorConfig(), RAW, MessageBuffers(), images.append, pytest.fail)
+    intake = SharedIntake(node, MessageBuffers(), typed=False, faulted=pytest.fail)
+    taken = ImageInput(node, DetectorConfig(), RAW, intake, images.append)
     assert intakes() == 1
     camera = node.create_publisher(Image, topic, QoSProfile(depth=1))
     end = time.monotonic() + 30

@@ -18,6 +18,7 @@ from sensor_msgs.msg import Image
 from trt_perception.config import DetectorConfig
 from trt_perception.ros.image_input import ImageInput
 from trt_perception.ros.intake.buffers import MessageBuffers
+from trt_perception.ros.intake.shared import SharedIntake
 from trt_perception.ros.transport_choice import RAW
 
 pytest_plugins = ['graph_fixtures']
@@ -201,14 +202,8 @@ def received(client):
     client.add(node)
     images = []
     # The intake would take them as they come, however the test's own thread is held up.
-    image_input = ImageInput(
-        node,
-        DetectorConfig(image_intake='rclpy'),
-        RAW,
-        MessageBuffers(),
-        images.append,
-        pytest.fail,
-    )
+    intake = SharedIntake(node, MessageBuffers(), typed=True, faulted=pytest.fail)
+    image_input = ImageInput(node, DetectorConfig(), RAW, intake, images.append)
     yield image_input, images
     image_input.close()
     image_input.close()

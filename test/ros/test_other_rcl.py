@@ -56,7 +56,7 @@ def test_another_rcl_is_noticed_at_once_and_rclpy_takes_the_images(make_taker, m
     assert len(taker.logged) == 1
     assert taker.logged[0].startswith('images are taken through rclpy')
     assert intakes() == 0
-    assert taker.input.way == 'through rclpy'
+    assert taker.intake.way == 'through rclpy'
     camera = taker.publisher()
     camera.publish(order(3, 1))
     taker.wait(1)

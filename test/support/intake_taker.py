@@ -15,6 +15,7 @@ from sensor_msgs.msg import Image
 from trt_perception.config import DetectorConfig
 from trt_perception.ros.image_input import ImageInput
 from trt_perception.ros.intake.buffers import MessageBuffers
+from trt_perception.ros.intake.shared import SharedIntake
 from trt_perception.ros.messages import frame_from_image
 from trt_perception.ros.transport_choice import RAW
 
@@ -51,7 +52,7 @@ class Taker:
         self.images = []
         self.logged = []
         self.node.get_logger = lambda: self  # LifecycleNode's own asks rcl each time
-        self.input = None
+        self.intake = self.input = None
         self.buffers = MessageBuffers()
         self.faults = []
         self.programs = []
@@ -61,15 +62,16 @@ class Taker:
 
     warning = error = info
 
-    def open(self, receive=None):
-        self.input = ImageInput(
+    def open(self, receive=None, intake=None):
+        """Subscribe; by an intake of its own, or another taker's."""
+        self.intake = intake or SharedIntake(
             self.node,
-            self.config,
-            RAW,
             self.buffers,
-            receive or self.images.append,
-            self.faults.append,
+            typed=self.config.image_intake == 'rclpy',
+            faulted=self.faults.append,
         )
+        receive = receive or self.images.append
+        self.input = ImageInput(self.node, self.config, RAW, self.intake, receive)
         return self.input
 
     def camera(self, *sizes, reliability='reliable', depth=10, hz=100.0, count=0):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-__all__ = ['AgeOfOutput']
+__all__ = ['AgeOfOutput', 'percentiles']
 
 # Two clocks that are synchronised agree to within a second; an older image is of a recording.
 _AHEAD_NS: Final = 10**9
@@ -55,18 +56,26 @@ class AgeOfOutput:
         since_s = time_s if self._doubt is None else self._doubt[0]
         self._doubt = since_s, _another_clock(age_ns) if clock_ns else _NO_CLOCK
 
+    def ages_ms(self) -> list[float]:
+        """Return the ages of those of the last images whose stamps have shown one."""
+        return [age for age in list(self._ages_ms) if not math.isnan(age)]
+
     def percentiles_ms(self) -> tuple[float, float] | None:
         """Return p50 and p99 of the last images, None where no stamp has shown an age."""
-        ages = [age for age in list(self._ages_ms) if not math.isnan(age)]
-        if not ages:
-            return None
-        p50, p99 = np.percentile(ages, [50, 99])
-        return float(p50), float(p99)
+        return percentiles(self.ages_ms())
 
     def note(self, time_s: float) -> str:
         """Return why there is no age and what to do, empty where nothing is wrong."""
         doubt = self._doubt
         return doubt[1] if doubt is not None and time_s - doubt[0] >= _PATIENCE_S else ''
+
+
+def percentiles(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return p50 and p99, None where there are no values."""
+    if not values:
+        return None
+    p50, p99 = np.percentile(values, [50, 99])
+    return float(p50), float(p99)
 
 
 def _another_clock(age_ns: int) -> str:

@@ -42,25 +42,37 @@ def transport_environment(
     return {name: value for name, value in wanted.items() if name not in environment}
 
 
-def how_to_start(image: str = '', transport: str = '') -> str:
-    """Return what to type behind the start command for another image topic or transport."""
+def how_to_start(image: str = '', transport: str = '', camera: str = '') -> str:
+    """Return what to type behind the start command for another image topic or transport.
+
+    Args:
+        image: topic; empty: as it is.
+        transport: ``raw`` or ``compressed``; empty: as it is.
+        camera: which one, empty where there is only one.
+    """
     launch, node = [], ['--ros-args']
     if image:
         launch.append(f'image_topic:={image}')
-        node.append(f'-r image:={image}')
+        node.append(f'-r {camera}/image:={image}' if camera else f'-r image:={image}')
     if transport:
         launch.append(f'image_transport:={transport}')
-        node.append(f'-p image_transport:={transport}')
-    return f'{" ".join(launch)} (detect.launch.py) or {" ".join(node)} (detector_node)'
+        of_camera = f'camera.{camera}.' if camera else ''
+        node.append(f'-p {of_camera}image_transport:={transport}')
+    typed = f'{" ".join(node)} (detector_node)'
+    # Arguments of the launch file are for all cameras.
+    return typed if camera else f'{" ".join(launch)} (detect.launch.py) or {typed}'
 
 
-def images_elsewhere(topics: Mapping[str, str], image: str, transport: str) -> str:
+def images_elsewhere(
+    topics: Mapping[str, str], image: str, transport: str, camera: str = ''
+) -> str:
     """Return where images are published and what to type to take them, '' where none are.
 
     Args:
         topics: type of each topic that has a publisher, without the node's own.
         image: the node's topic of raw images.
         transport: what the node takes, ``raw`` or ``compressed``.
+        camera: for which it takes them, empty where there is only one.
     """
     sources = []
     for name, kind in topics.items():
@@ -77,7 +89,9 @@ def images_elsewhere(topics: Mapping[str, str], image: str, transport: str) -> s
     nearest = (image, image.removesuffix('/compressed'))
     sources.sort(key=lambda s: (*(s[0] != name for name in nearest), s[1] != transport, s[2]))
     topic, other, _ = sources[0]
-    start = how_to_start('' if topic == image else topic, '' if other == transport else other)
+    start = how_to_start(
+        '' if topic == image else topic, '' if other == transport else other, camera
+    )
     return f'images are on {", ".join(name for *_, name in sources[:5])}: start with {start}'
 
 

@@ -54,8 +54,8 @@ _AT_LEAST: Final = 3
 # A frame may take this many times as long as usual, and a camera this many of its periods.
 _LATE_FRAME: Final = 4.0
 _LATE_CAMERA: Final = 3.0
-# These are how newest-wins works; every other reason is an image that nobody can read.
-_ON_PURPOSE: Final = ('replaced', 'inactive')
+# These are what was asked for; every other reason is an image that nobody can read.
+_ON_PURPOSE: Final = ('replaced', 'inactive', 'disabled', 'rate_limit')
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ class SilenceWatch:
         frame_s: seconds that one frame takes, as the warm-up showed.
         look: looks the topic up in the graph; asked only while nothing arrives.
         loss_cure: what to do about images that the transport loses.
+        camera: its name, empty where there is only one.
     """
 
     def __init__(
@@ -107,8 +108,10 @@ class SilenceWatch:
         frame_s: float = 0.0,
         look: Callable[[], CameraState] = CameraState,
         loss_cure: str = '',
+        camera: str = '',
     ) -> None:
         self._topic = topic
+        self._camera = camera
         self._frame_s = frame_s
         self._look = look
         self._loss_cure = loss_cure
@@ -235,9 +238,8 @@ class SilenceWatch:
 
     def _nobody(self, now: _Moment, silent_s: float, camera: CameraState) -> Problem:
         """Return that there is no camera, or one that has not had the time to send yet."""
-        instead = (
-            camera.elsewhere or f'start the camera, or the node with {how_to_start("/its/topic")}'
-        )
+        start = how_to_start('/its/topic', camera=self._camera)
+        instead = camera.elsewhere or f'start the camera, or the node with {start}'
         if now.received:
             gone = f'has been gone for {silent_s:.1f} s; {instead}'
             state = 'is back, and no image yet' if camera.publishers else gone

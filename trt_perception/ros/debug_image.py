@@ -22,7 +22,9 @@ from trt_perception.images.drawing import draw_detections
 from trt_perception.images.jpeg import AnyFrame
 from trt_perception.images.jpeg import JpegFrame
 from trt_perception.ros.intake.cdr import HeaderView
+from trt_perception.ros.log import camera_logger
 from trt_perception.ros.log import log_text
+from trt_perception.ros.topics import topic_name
 from trt_perception.ros.unlocked_publish import publish_unlocked
 from trt_perception.ros.unlocked_publish import serialize_with_room
 from trt_perception.stages.host_preprocess import bgr_image
@@ -49,6 +51,7 @@ class DebugImage:
         class_names: by class id.
         max_rate_hz: 0 offers no debug image.
         skeleton: pairs of keypoints to join.
+        camera: its name, empty where there is only one.
     """
 
     def __init__(
@@ -57,8 +60,10 @@ class DebugImage:
         class_names: tuple[str, ...],
         max_rate_hz: float,
         skeleton: tuple[tuple[int, int], ...] = (),
+        camera: str = '',
     ) -> None:
         self._node = node
+        self._log = camera_logger(node, camera)
         self._skeleton = skeleton
         self._class_names = class_names
         # One lock for these; whoever changes them notifies.
@@ -71,7 +76,10 @@ class DebugImage:
         self._thread: threading.Thread | None = None
         if max_rate_hz > 0:
             self._publisher = node.create_publisher(
-                Image, 'debug_image', QoSProfile(depth=1), event_callbacks=NO_EVENTS
+                Image,
+                topic_name(camera, 'debug_image'),
+                QoSProfile(depth=1),
+                event_callbacks=NO_EVENTS,
             )
             args = self._publisher, 1 / max_rate_hz
             thread = threading.Thread(target=self._run, args=args, name='debug_image', daemon=True)
@@ -149,7 +157,7 @@ class DebugImage:
     def _report(self, error: Exception) -> None:
         with contextlib.suppress(Exception):  # where memory is short this fails, too
             reason = f'{type(error).__name__}: {error}'.rstrip(': ')
-            self._node.get_logger().error(
+            self._log.error(
                 f'no debug image: {log_text(reason)}; detections go on',
                 throttle_duration_sec=5.0,
             )

@@ -37,16 +37,17 @@ from trt_perception.plain_text import plain
 from trt_perception.ros.health import NodeHealth
 from trt_perception.ros.image_input import ImageInput
 from trt_perception.ros.intake.buffers import MessageBuffers
+from trt_perception.ros.intake.shared import SharedIntake
 from trt_perception.ros.log import NodeLog
 from trt_perception.ros.log import log_text
 from trt_perception.ros.messages import FrameReader
 from trt_perception.ros.messages import frame_from_compressed
 from trt_perception.ros.outputs import DetectorOutputs
-from trt_perception.ros.outputs import check_topics
 from trt_perception.ros.parameters import NodeParameters
 from trt_perception.ros.timers import steady_timer
+from trt_perception.ros.topics import check_topics
 from trt_perception.ros.transport_choice import TransportChoice
-from trt_perception.ros.transport_choice import choose_transport
+from trt_perception.ros.transport_choice import choose_transports
 
 __all__ = ['EXIT_GPU_LOST', 'DetectorNode']
 
@@ -168,9 +169,9 @@ class DetectorNode(LifecycleNode):
         assert self._pipeline is not None
         assert self._buffers is not None
         self._forget_fault()
-        choice = choose_transport(
-            self, self.config.image_transport, decodes_jpeg=self._pipeline.decodes_jpeg
-        )
+        asked = {'': self.config.image_transport}
+        choices = choose_transports(self, asked, decodes_jpeg=self._pipeline.decodes_jpeg)
+        choice = choices['']
         if choice.reason:
             self.get_logger().info(f'image_transport auto: {choice.transport}, as {choice.reason}')
         self._detector = Detector(
@@ -182,12 +183,12 @@ class DetectorNode(LifecycleNode):
             thresholds=self.config.thresholds(self._pipeline.spec.class_names),
         )
         self._detector.start()
-        self._input = ImageInput(
-            self, self.config, choice, self._buffers, self._detector.submit, self._on_fault
-        )
+        typed = self.config.image_intake == 'rclpy'
+        intake = SharedIntake(self, self._buffers, typed=typed, faulted=self._on_fault)
+        self._input = ImageInput(self, self.config, choice, intake, self._detector.submit)
         self._health.watch(self._detector, self._input, self._frame_s)
         self.get_logger().info(
-            f'active: waiting for images on {self._input.topic}, taken {self._input.way}'
+            f'active: waiting for images on {self._input.topic}, taken {intake.way}'
         )
         return super().on_activate(state)
 

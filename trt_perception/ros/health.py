@@ -37,6 +37,7 @@ from trt_perception.ros.image_input import ImageInput
 from trt_perception.ros.intake.cdr import StampView
 from trt_perception.ros.log import NodeLog
 from trt_perception.ros.log import log_text
+from trt_perception.ros.log import say
 from trt_perception.ros.same_name import same_name
 from trt_perception.ros.timers import steady_timer
 
@@ -172,7 +173,7 @@ class NodeHealth:
             )
         line = self._announcer.line(finding, now)
         if line is not None:
-            self._log.say(_SEVERITIES[line[0]], line[1])
+            say(self._node.get_logger(), _SEVERITIES[line[0]], line[1])
         changed = self._finding is None or finding.kind != self._finding.kind
         self._finding = finding
         if changed:

@@ -1,4 +1,4 @@
-"""The camera topic: its QoS follows the camera, and what never arrived is counted."""
+"""A camera's topic: its QoS follows the camera, and what never arrived is counted."""
 
 from __future__ import annotations
 
@@ -18,20 +18,18 @@ from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
 
 from trt_perception.config import DetectorConfig
-from trt_perception.errors import CudaError
 from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.monitoring.transport_advice import how_to_start
 from trt_perception.monitoring.transport_advice import images_elsewhere
 from trt_perception.monitoring.watch import CameraState
-from trt_perception.ros.intake.buffers import MessageBuffers
-from trt_perception.ros.intake.rcl import RclError
+from trt_perception.ros.intake.shared import SharedIntake
 from trt_perception.ros.intake.subscriptions import Images
 from trt_perception.ros.intake.subscriptions import ImageSubscription
-from trt_perception.ros.intake.subscriptions import IntakeSubscription
-from trt_perception.ros.intake.subscriptions import TypedSubscription
+from trt_perception.ros.log import camera_logger
 from trt_perception.ros.log import log_text
+from trt_perception.ros.topics import compressed_topic
+from trt_perception.ros.topics import image_topic
 from trt_perception.ros.transport_choice import TransportChoice
-from trt_perception.ros.transport_choice import compressed_topic
 
 __all__ = ['ImageInput']
 
@@ -50,10 +48,10 @@ class ImageInput:
         node: subscribes on it.
         config: QoS.
         choice: of the transport.
-        buffers: memory for the messages; not closed here.
+        intake: takes the images.
         receive: called with each message: an Arrived, in the intake's thread, or rclpy's object,
             in the executor's, where rclpy takes the images. Must not wait.
-        faulted: called where the GPU was lost while memory was asked for, by the intake's thread.
+        camera: its name, empty where there is only one.
 
     Attributes:
         topic: its resolved name.
@@ -65,22 +63,23 @@ class ImageInput:
         node: LifecycleNode,
         config: DetectorConfig,
         choice: TransportChoice,
-        buffers: MessageBuffers,
+        intake: SharedIntake,
         receive: Callable[[Any], None],
-        faulted: Callable[[BaseException], None],
+        camera: str = '',
     ) -> None:
         self._node = node
         self._config = config
         self._choice = choice
-        self._buffers = buffers
+        self._intake = intake
         self._receive = receive
-        self._faulted = faulted
+        self._camera = camera
+        self._log = camera_logger(node, camera)
         self._delivery = DeliveryCounter()
-        self._typed = config.image_intake == 'rclpy'
         self._quiet_until_s = 0.0
         compressed = choice.transport == 'compressed'
         self._kind: Any = CompressedImage if compressed else Image
-        self.topic = compressed_topic(node) if compressed else node.resolve_topic_name('image')
+        self._raw_topic = image_topic(node, camera)
+        self.topic = compressed_topic(node, camera) if compressed else self._raw_topic
         asked = config.image_qos_reliability
         self.reliability = 'best_effort' if asked == 'best_effort' else 'reliable'
         # The middleware's word may come in the intake's thread, which must not end itself.
@@ -100,11 +99,6 @@ class ImageInput:
         None while several cameras publish, whose counts mix.
         """
         return self._delivery.not_delivered
-
-    @property
-    def way(self) -> str:
-        """Who takes the images, in words."""
-        return 'through rclpy' if self._typed else 'by a thread of its own'
 
     def look(self) -> CameraState:
         """Return what the graph knows of the cameras on the topic; for when nothing arrives."""
@@ -147,18 +141,14 @@ class ImageInput:
             self.topic,
             self._qos(),
             self._on_message,
+            self._on_failure,
             {
                 'incompatible_qos': self._on_incompatible_qos,
                 'message_lost': self._on_message_lost,
                 'matched': self._on_matched,
             },
         )
-        if not self._typed:
-            try:
-                return IntakeSubscription(images, self._buffers, self._on_fault)
-            except RclError as error:
-                self._fall_back(error)
-        return TypedSubscription(images)
+        return self._intake.subscribe(images)
 
     def _qos(self) -> QoSProfile:
         reliability = ReliabilityPolicy[self.reliability.upper()]
@@ -168,21 +158,10 @@ class ImageInput:
         self._delivery.received(sequence_number)
         self._receive(message)
 
-    def _on_fault(self, error: BaseException) -> None:
-        """Take what ended the intake's thread, from it; the watch subscribes again."""
-        if isinstance(error, RclError):
-            self._fall_back(error)
-        elif isinstance(error, CudaError):
-            self._faulted(error)
-        else:
-            trace = ''.join(traceback.format_exception(error))
-            self._node.get_logger().error(log_text(f'the intake of images ended\n{trace}'))
-
-    def _fall_back(self, error: RclError) -> None:
-        self._typed = True
-        self._node.get_logger().warning(
-            log_text(f'images are taken through rclpy, which costs twice the CPU: {error}')
-        )
+    def _on_failure(self, error: BaseException) -> None:
+        """Take what ended this subscription, from the intake; the watch subscribes again."""
+        trace = ''.join(traceback.format_exception(error))
+        self._log.error(log_text(f'the intake of images on {self.topic} ended\n{trace}'))
 
     def _on_message_lost(self, event: Any) -> None:
         self._delivery.lost(event.total_count_change)
@@ -206,9 +185,7 @@ class ImageInput:
             and self._config.image_qos_reliability == 'auto'
             and self.reliability == 'reliable'
         ):
-            self._node.get_logger().info(
-                f'the camera on {self.topic} is best effort; subscribing best effort'
-            )
+            self._log.info(f'the camera on {self.topic} is best effort; subscribing best effort')
             self._unsubscribe()
             self.reliability = 'best_effort'
             self._subscription = self._subscribe()
@@ -216,7 +193,7 @@ class ImageInput:
             # Of many cameras that come at once, one. While nothing arrives the watch says it, too.
             self._quiet_until_s = now_s + _QUIET_S
             other = f'a camera on {self.topic} offers an incompatible QoS'
-            self._node.get_logger().error(log_text(self.look().mismatch or other))
+            self._log.error(log_text(self.look().mismatch or other))
 
     def _mismatch(self, info: Any) -> str:
         """Return why a publisher's images do not arrive and what to set, empty where they do."""
@@ -236,20 +213,26 @@ class ImageInput:
         """Return what to type where something else than our images is on the topic."""
         base = self.topic.removesuffix('/compressed')
         if found == _type_name(CompressedImage) and base != self.topic:
-            return f'start with {how_to_start(base, "compressed")}'
-        return f'start with another topic: {how_to_start("/its/topic")}'
+            return f'start with {how_to_start(base, "compressed", self._camera)}'
+        return f'start with another topic: {how_to_start("/its/topic", camera=self._camera)}'
 
     def _elsewhere(self) -> str:
         """Return where images are published, and how to take them from there."""
+        node = self._node
+        own = dict(
+            node.get_subscriber_names_and_types_by_node(node.get_name(), node.get_namespace())
+        )
         topics = {
             name: types[0]
-            for name, types in self._node.get_topic_names_and_types()
-            if name != self.topic and self._node.count_publishers(name)
+            for name, types in node.get_topic_names_and_types()
+            if name not in own and name != self.topic and node.count_publishers(name)
         }
-        image = self._node.resolve_topic_name('image')
+        image = self._raw_topic
         if self._choice.retry:
             other = (
-                image if self._choice.transport == 'compressed' else compressed_topic(self._node)
+                image
+                if self._choice.transport == 'compressed'
+                else compressed_topic(self._node, self._camera)
             )
             kind = Image if other == image else CompressedImage
             if topics.get(other) == _type_name(kind):
@@ -258,7 +241,7 @@ class ImageInput:
                     f'images are on {other}, which were not there when image_transport auto was '
                     f'decided: ros2 lifecycle set {name} deactivate, then activate'
                 )
-        return images_elsewhere(topics, image, self._choice.transport)
+        return images_elsewhere(topics, image, self._choice.transport, self._camera)
 
 
 def _type_name(kind: Any) -> str:

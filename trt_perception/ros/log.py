@@ -6,15 +6,40 @@ import logging
 
 from rclpy.impl.rcutils_logger import RcutilsLogger
 from rclpy.logging import LoggingSeverity
+from rclpy.node import Node
 
 from trt_perception.plain_text import plain
 
-__all__ = ['NodeLog', 'log_text']
+__all__ = ['NodeLog', 'camera_logger', 'log_text', 'say']
 
 
 def log_text(text: object) -> str:
     """Return a message as the log may have it: no line of it looks like another message."""
     return plain(text).replace('\n', '\n    ')
+
+
+def camera_logger(node: Node, camera: str) -> RcutilsLogger:
+    """Return the log of one camera: its name stands behind the node's in each line.
+
+    Args:
+        node: whose camera it is.
+        camera: its name; empty, where there is only one: the node's own log.
+    """
+    log: RcutilsLogger = node.get_logger()
+    return log.get_child(camera) if camera else log
+
+
+def say(logger: RcutilsLogger, severity: int, message: str) -> None:
+    """Log at a severity of Python's logging; rclpy ties each line of code to one."""
+    text = log_text(message)
+    if severity >= logging.ERROR:
+        logger.error(text)
+    elif severity >= logging.WARNING:
+        logger.warning(text)
+    elif severity >= logging.INFO:
+        logger.info(text)
+    else:
+        logger.debug(text)
 
 
 class NodeLog(logging.Handler):
@@ -43,19 +68,7 @@ class NodeLog(logging.Handler):
         text = log_text(record.getMessage())
         if getattr(record, 'show', False) and text not in self.shown:
             self.shown = (*self.shown[-3:], text)
-        self.say(record.levelno, record.getMessage())
-
-    def say(self, severity: int, message: str) -> None:
-        """Log at a severity of Python's logging; rclpy ties each line of code to one."""
-        text = log_text(message)
-        if severity >= logging.ERROR:
-            self._logger.error(text)
-        elif severity >= logging.WARNING:
-            self._logger.warning(text)
-        elif severity >= logging.INFO:
-            self._logger.info(text)
-        else:
-            self._logger.debug(text)
+        say(self._logger, record.levelno, record.getMessage())
 
     def forget(self) -> None:
         """Show no more what was logged until now."""

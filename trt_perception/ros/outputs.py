@@ -1,4 +1,4 @@
-"""What the node publishes of its results: detections, what the task adds, label_info, image."""
+"""What is published of one camera: detections, what the task adds, label_info, debug image."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy.typing as npt
 from builtin_interfaces.msg import Time
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleNode
-from rclpy.node import Node
 from rclpy.qos import QoSDurabilityPolicy
 from rclpy.qos import QoSProfile
 from rclpy.timer import Timer
@@ -23,61 +22,36 @@ from vision_msgs.msg import LabelInfo
 
 from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
-from trt_perception.errors import ConfigError
 from trt_perception.images.jpeg import AnyFrame
 from trt_perception.model.task import DETECT
 from trt_perception.model.task import TaskSpec
 from trt_perception.ros.debug_image import NO_EVENTS
 from trt_perception.ros.debug_image import DebugImage
 from trt_perception.ros.intake.cdr import HeaderView
+from trt_perception.ros.log import camera_logger
 from trt_perception.ros.log import log_text
 from trt_perception.ros.serialize import DetectionsSerializer
 from trt_perception.ros.serialize import KeypointsSerializer
 from trt_perception.ros.serialize import LabelInfoSerializer
 from trt_perception.ros.timers import steady_timer
+from trt_perception.ros.topics import topic_name
 from trt_perception.ros.unlocked_publish import publish_unlocked
 from trt_perception.ros.unlocked_publish import serialize_with_room
 
-__all__ = ['DetectorOutputs', 'check_topics']
+__all__ = ['DetectorOutputs']
 
 _AGAIN_S: Final = 0.05
 
 
-def check_topics(node: Node) -> None:
-    """Look whether each topic has a name of its own; the middleware's words for it say nothing.
-
-    Raises:
-        ConfigError: two have one.
-    """
-    own = [
-        'image',
-        'detections',
-        'keypoints',
-        'masks',
-        'label_info',
-        'debug_image',
-        '/diagnostics',
-    ]
-    named = {node.resolve_topic_name(name): name for name in ('/parameter_events', '/rosout')}
-    for name in own:
-        full = node.resolve_topic_name(name)
-        if full in named:
-            raise ConfigError(
-                f'topic {full}',
-                f'stands for both {named[full]} and {name}',
-                fix='give each a name of its own (-r, --remap)',
-            )
-        named[full] = name
-
-
 class DetectorOutputs:
-    """The publishers of one configured model.
+    """The publishers of one camera of a configured model.
 
     Args:
         node: publishes on it.
         class_names: by class id.
-        config: the node's parameters.
+        config: the camera's parameters.
         task: of the model; keypoints are published of pose.
+        camera: its name, empty where there is only one.
     """
 
     def __init__(
@@ -86,8 +60,10 @@ class DetectorOutputs:
         class_names: tuple[str, ...],
         config: DetectorConfig,
         task: TaskSpec = DETECT,
+        camera: str = '',
     ) -> None:
         self._node = node
+        self._log = camera_logger(node, camera)
         self._serialize = DetectionsSerializer(class_names)
         self._serialize_labels = LabelInfoSerializer(class_names)
         self._detections = self._keypoints = self._label_info = None
@@ -99,25 +75,28 @@ class DetectorOutputs:
         self._again: Timer | None = None
         try:
             self._detections = node.create_publisher(
-                Detection2DArray, 'detections', QoSProfile(depth=10)
+                Detection2DArray, topic_name(camera, 'detections'), QoSProfile(depth=10)
             )
             if task.keypoints is not None:
                 self._serialize_keypoints = KeypointsSerializer(len(task.keypoints.names))
                 self._keypoints = node.create_publisher(
-                    PointCloud2, 'keypoints', QoSProfile(depth=10)
+                    PointCloud2, topic_name(camera, 'keypoints'), QoSProfile(depth=10)
                 )
             if task.mask_coefficients:
                 self._masks = node.create_publisher(
-                    Image, 'masks', QoSProfile(depth=1), event_callbacks=NO_EVENTS
+                    Image,
+                    topic_name(camera, 'masks'),
+                    QoSProfile(depth=1),
+                    event_callbacks=NO_EVENTS,
                 )
             # A plain publisher: a lifecycle one would drop this message, which belongs to
             # configure.
             latched = QoSProfile(depth=1, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL)
             self._label_info = node.create_publisher(
-                LabelInfo, 'label_info', latched, event_callbacks=NO_EVENTS
+                LabelInfo, topic_name(camera, 'label_info'), latched, event_callbacks=NO_EVENTS
             )
             self._debug_image = DebugImage(
-                node, class_names, config.debug_image_max_rate_hz, task.skeleton
+                node, class_names, config.debug_image_max_rate_hz, task.skeleton, camera
             )
             self.publish_label_info(config.confidence_threshold)
         except BaseException:
@@ -164,7 +143,7 @@ class DetectorOutputs:
         try:
             self._label_info.publish(self._serialize_labels(stamp, confidence_threshold))
         except rclpy_implementation.RCLError as error:
-            self._node.get_logger().warning(
+            self._log.warning(
                 f'label_info is not out yet, trying again: {log_text(error)}',
                 throttle_duration_sec=5.0,
             )

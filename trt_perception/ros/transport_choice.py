@@ -1,16 +1,18 @@
-"""Which of a camera's topics is subscribed to: raw images or JPEGs."""
+"""Which of each camera's topics is subscribed to: raw images or JPEGs."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Final
 from typing import NamedTuple
 
 from rclpy.node import Node
 
 from trt_perception.interruption import check_interruption
+from trt_perception.ros.topics import compressed_topic
 
-__all__ = ['COMPRESSED_TYPE', 'RAW', 'TransportChoice', 'choose_transport', 'compressed_topic']
+__all__ = ['COMPRESSED_TYPE', 'RAW', 'TransportChoice', 'choose_transports']
 
 #: What is published on a compressed topic.
 COMPRESSED_TYPE: Final = 'sensor_msgs/msg/CompressedImage'
@@ -37,37 +39,45 @@ class TransportChoice(NamedTuple):
 RAW: Final = TransportChoice('raw')
 
 
-def compressed_topic(node: Node) -> str:
-    """Return the full name of the compressed images' topic.
-
-    The remapping of ``image`` holds for its compressed sibling, too.
-    """
-    return node.resolve_topic_name('image') + '/compressed'
-
-
-def choose_transport(node: Node, asked: str, *, decodes_jpeg: bool) -> TransportChoice:
-    """Decide between raw and compressed images; waits a second at most for a camera.
+def choose_transports(
+    node: Node, asked: Mapping[str, str], *, decodes_jpeg: bool
+) -> dict[str, TransportChoice]:
+    """Decide between raw and compressed images; waits a second at most for all cameras together.
 
     Args:
         node: asks the graph.
-        asked: the parameter ``image_transport``.
+        asked: the parameter ``image_transport`` of each camera, by its name.
         decodes_jpeg: the pipeline does so on the GPU.
+
+    Returns:
+        What was decided for each camera, by its name.
 
     Raises:
         InterruptionError: the process was asked to end meanwhile.
     """
-    if asked != 'auto':
-        return TransportChoice(asked)
+    chosen = {camera: TransportChoice(transport) for camera, transport in asked.items()}
+    undecided = [camera for camera, transport in asked.items() if transport == 'auto']
     if not decodes_jpeg:
-        return TransportChoice('raw', 'JPEG is not decoded on a GPU here')
-    topic = compressed_topic(node)
+        other = TransportChoice('raw', 'JPEG is not decoded on a GPU here')
+        return {**chosen, **dict.fromkeys(undecided, other)}
     end_s = time.monotonic() + _DISCOVERY_S
-    while True:
-        infos = node.get_publishers_info_by_topic(topic)
-        if any(info.topic_type == COMPRESSED_TYPE for info in infos):
-            reason = f'{topic} is published and the GPU decodes JPEG'
-            return TransportChoice('compressed', reason, retry=True)
-        if time.monotonic() >= end_s:
-            return TransportChoice('raw', f'nobody publishes {topic}', retry=True)
-        check_interruption()
-        time.sleep(_LOOK_S)
+    while undecided:
+        over = time.monotonic() >= end_s
+        for camera in undecided:
+            chosen[camera] = _choice(node, compressed_topic(node, camera))
+        undecided = [camera for camera in undecided if chosen[camera].transport == 'raw']
+        if over:
+            break
+        if undecided:
+            check_interruption()
+            time.sleep(_LOOK_S)
+    return chosen
+
+
+def _choice(node: Node, topic: str) -> TransportChoice:
+    """Decide by who publishes now."""
+    infos = node.get_publishers_info_by_topic(topic)
+    if any(info.topic_type == COMPRESSED_TYPE for info in infos):
+        reason = f'{topic} is published and the GPU decodes JPEG'
+        return TransportChoice('compressed', reason, retry=True)
+    return TransportChoice('raw', f'nobody publishes {topic}', retry=True)

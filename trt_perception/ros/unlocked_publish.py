@@ -18,24 +18,10 @@ from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
 
+from trt_perception.ros.intake.rcl import Allocator
+from trt_perception.ros.intake.rcl import SerializedArray
+
 __all__ = ['publish_unlocked', 'serialize_with_room']
-
-
-class _Allocator(ctypes.Structure):
-    """rcutils_allocator_t: allocate, deallocate, reallocate, zero_allocate and their state."""
-
-    _fields_ = (('members', ctypes.c_void_p * 5),)
-
-
-class _SerializedMessage(ctypes.Structure):
-    """rcl_serialized_message_t, which is rcutils_uint8_array_t."""
-
-    _fields_ = (
-        ('buffer', ctypes.c_void_p),
-        ('length', ctypes.c_size_t),
-        ('capacity', ctypes.c_size_t),
-        ('allocator', _Allocator),
-    )
 
 
 @cache
@@ -44,10 +30,10 @@ def _libraries() -> tuple[ctypes.CDLL, ctypes.CDLL]:
     rcl, rcutils = ctypes.CDLL('librcl.so'), ctypes.CDLL('librcutils.so')
     rcl.rcl_publish_serialized_message.argtypes = (
         ctypes.c_void_p,
-        ctypes.POINTER(_SerializedMessage),
+        ctypes.POINTER(SerializedArray),
         ctypes.c_void_p,
     )
-    rcutils.rcutils_get_default_allocator.restype = _Allocator
+    rcutils.rcutils_get_default_allocator.restype = Allocator
     return rcl, rcutils
 
 
@@ -85,7 +71,7 @@ def publish_unlocked(publisher: Publisher, message: npt.NDArray[np.uint8]) -> No
     """
     rcl, rcutils = _libraries()
     size = message.size
-    serialized = _SerializedMessage(
+    serialized = SerializedArray(
         message.ctypes.data, size, size, rcutils.rcutils_get_default_allocator()
     )
     with publisher.handle:

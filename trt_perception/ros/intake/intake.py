@@ -48,27 +48,31 @@ class Arrived:
     header: Any = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Source:
-    """A subscription that the intake serves; both callbacks are called in the intake's thread.
+    """A subscription that the intake serves; all callbacks are called in the intake's thread.
 
     Attributes:
         subscription: of _rclpy; nobody else takes from it.
         deliver: called with each message and its publisher's number for it, None where that is
             not known; must not wait.
+        failed: called with what one of the callbacks has raised; nothing more is taken then.
         events: QoS events of _rclpy with their callbacks, called before the messages that came
             with them; must not wait either.
     """
 
     subscription: Any
     deliver: Callable[[Arrived, int | None], None]
+    failed: Callable[[BaseException], None]
     events: tuple[tuple[Any, Callable[[Any], None]], ...] = ()
 
 
 class Intake:
-    """Takes messages of all its sources into lent memory, until it is closed.
+    """Takes messages of all its sources into lent memory, until the last of them is removed.
 
-    Its thread also ends with the context, and by what a callback or rcl raises.
+    A source may come or go while the others send; one whose callback raises is served no more, and
+    the others do not hear of it. The thread also ends where none is left so, with the context, and
+    by what rcl or the memory raise, which concern all sources.
 
     Args:
         context: of the node.
@@ -108,22 +112,43 @@ class Intake:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread is there."""
-        return self._thread.is_alive()
+        """Whether the thread is there, and will be."""
+        return self._running and self._thread.is_alive()
 
-    def serve(self, *sources: Source) -> None:
-        """Take from these and no others; nothing of the others arrives when this returns.
+    def serves(self, source: Source) -> bool:
+        """Tell whether messages of this source are taken."""
+        return self.alive and source in self._sources
+
+    def add(self, source: Source) -> None:
+        """Take from this one, too, from when this returns.
 
         Raises:
             Exception: what has ended the thread instead.
             RclError: it has ended with the context, or rcl's interface is not the one expected.
         """
         with self._changed:
-            self._sources = sources
-            self._guard.trigger_guard_condition()
-            self._changed.wait_for(lambda: self._served is sources or not self._running)
-            if self._served is not sources:
+            self._sources = (*self._sources, source)
+            self._wait_until_served()
+            # One that is gone already has failed, and knows it.
+            if self._served is not self._sources and source in self._sources:
                 raise self._error or RclError('the intake of images', 'has ended')
+
+    def remove(self, source: Source) -> None:
+        """Take no more from this one; nothing of it arrives when this returns.
+
+        The thread ends with the last. May be called again.
+        """
+        with self._changed:
+            self._sources = tuple(each for each in self._sources if each is not source)
+            if self._sources:
+                self._wait_until_served()
+        if not (self._sources and self._running):
+            self.close()
+
+    def _wait_until_served(self) -> None:
+        """Wait until the thread serves the sources as they are now, or ends; with the lock."""
+        self._guard.trigger_guard_condition()
+        self._changed.wait_for(lambda: self._served is self._sources or not self._running)
 
     def close(self) -> None:
         """End the thread; nothing arrives afterwards. May be called again."""
@@ -142,7 +167,7 @@ class Intake:
         except BaseException as error:
             with self._changed:
                 self._error = error
-                told = self._served is not self._sources  # serve raises it
+                told = self._served is not self._sources  # add raises it
             if not told:
                 self._faulted(error)
         finally:
@@ -155,19 +180,19 @@ class Intake:
         """Take from the sources as they are now, until they change."""
         with self._changed:
             sources = self._sources
-        events = [event for source in sources for event in source.events]
+        events = [(*event, source) for source in sources for event in source.events]
         with ExitStack() as held:
             # What is held so is not destroyed meanwhile.
             for each in (self._context, self._guard):
                 held.enter_context(each)
-            for each in (*(source.subscription for source in sources), *(e for e, _ in events)):
+            for each in (*(source.subscription for source in sources), *(e for e, *_ in events)):
                 held.enter_context(each)
             waiting = WaitSet(
                 self._rcl,
                 self._context.pointer,
                 [source.subscription.pointer for source in sources],
                 [self._guard.pointer],
-                [event.pointer for event, _ in events],
+                [event.pointer for event, *_ in events],
             )
             held.callback(waiting.close)
             taking = Taking(self._rcl, self._larger)
@@ -177,12 +202,36 @@ class Intake:
             addressed = [(source.subscription.pointer, source) for source in sources]
             while self._running and self._sources is sources:
                 waiting.wait()
-                for (event, callback), ready in zip(events, waiting.ready_events(), strict=True):
-                    if ready and (status := event.take_event()) is not None:
-                        callback(status)
-                for each, ready in zip(addressed, waiting.ready_subscriptions(), strict=True):
+                for each, ready in zip(events, waiting.ready_events(), strict=True):
                     if ready:
-                        self._take(taking, *each)
+                        self._tell(*each)
+                for address, ready in zip(addressed, waiting.ready_subscriptions(), strict=True):
+                    if ready:
+                        self._take(taking, *address)
+
+    def _tell(self, event: Any, callback: Callable[[Any], None], source: Source) -> None:
+        """Take a QoS event and pass it on."""
+        try:
+            if (status := event.take_event()) is not None:
+                callback(status)
+        except Exception as error:
+            self._give_up(source, error)
+
+    def _deliver(self, source: Source, arrived: Arrived, number: int | None) -> None:
+        try:
+            source.deliver(arrived, number)
+        except Exception as error:
+            self._give_up(source, error)
+
+    def _give_up(self, source: Source, error: Exception) -> None:
+        """Serve a source no more, whose callback has raised."""
+        with self._changed:
+            there = source in self._sources
+            self._sources = tuple(each for each in self._sources if each is not source)
+            if not self._sources:
+                self._running = False
+        if there:
+            source.failed(error)
 
     def _take(self, taking: Taking, subscription: int, source: Source) -> None:
         """Take one message from an address, so that no source keeps the others waiting."""
@@ -196,13 +245,13 @@ class Intake:
         if status == BAD_ALLOC:
             if not isinstance(self._refusal, MemoryError):
                 raise self._refusal or RclError('a take', 'found no memory and asked for none')
-            source.deliver(Arrived(np.empty(0, np.uint8), self._asked, None), number)
+            self._deliver(source, Arrived(np.empty(0, np.uint8), self._asked, None), number)
             return
         lease, self._lease = self._lease, None
         address, size = taking.array.buffer, taking.array.length
         if address != lease.memory.pointer + front or front + size > lease.memory.size:
             raise RclError('a taken message', 'lies somewhere else than asked for')
-        source.deliver(Arrived(lease.array()[front : front + size], size, lease), number)
+        self._deliver(source, Arrived(lease.array()[front : front + size], size, lease), number)
 
     def _larger(self, size: int) -> int:
         """Return memory for a message that does not fit, or 0 where there is none."""

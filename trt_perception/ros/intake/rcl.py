@@ -21,6 +21,7 @@ from trt_perception.errors import TrtPerceptionError
 __all__ = [
     'BAD_ALLOC',
     'TAKE_FAILED',
+    'Allocator',
     'MessageInfo',
     'Rcl',
     'RclError',
@@ -43,7 +44,9 @@ class RclError(TrtPerceptionError):
     """A call of rcl failed, or its interface is not the one expected."""
 
 
-class _Allocator(ctypes.Structure):
+class Allocator(ctypes.Structure):
+    """rcutils_allocator_t."""
+
     _fields_ = [
         ('allocate', ctypes.c_void_p),
         ('deallocate', ctypes.c_void_p),
@@ -60,7 +63,7 @@ class SerializedArray(ctypes.Structure):
         ('buffer', ctypes.c_void_p),
         ('length', ctypes.c_size_t),
         ('capacity', ctypes.c_size_t),
-        ('allocator', _Allocator),
+        ('allocator', Allocator),
     ]
 
 
@@ -124,7 +127,7 @@ _SLOW: Final[dict[str, tuple[Any, ...]]] = {
 }
 #: The rest keeps it: to give it away and to get it back takes longer than such a call.
 _QUICK: Final[dict[str, tuple[Any, ...]]] = {
-    'rcl_wait_set_init': (_POINTER, *(_SIZE,) * 6, _POINTER, _Allocator),
+    'rcl_wait_set_init': (_POINTER, *(_SIZE,) * 6, _POINTER, Allocator),
     'rcl_wait_set_fini': (_POINTER,),
     'rcl_wait_set_clear': (_POINTER,),
     'rcl_wait_set_add_subscription': (_POINTER, _POINTER, _POINTER),
@@ -161,7 +164,7 @@ class Rcl:
             self._reset_error = rcutils.rcutils_reset_error
         except (OSError, AttributeError) as error:
             raise RclError("rcl's C interface", str(error), expected='that of Jazzy') from error
-        self._default_allocator.restype = _Allocator
+        self._default_allocator.restype = Allocator
         self._error_string.restype = _ErrorString
         self._make_array.argtypes = (_POINTER, _SIZE, _POINTER)
         self._free_array.argtypes = (_POINTER,)
@@ -196,9 +199,9 @@ class Rcl:
         """Clear the error that rcl keeps, where a failure is no fault."""
         self._reset_error()
 
-    def allocator(self) -> _Allocator:
+    def allocator(self) -> Allocator:
         """Return rcutils' own allocator."""
-        allocator: _Allocator = self._default_allocator()
+        allocator: Allocator = self._default_allocator()
         return allocator
 
 

@@ -1,4 +1,4 @@
-"""A subscription to images, served by the intake's thread or by rclpy: one behind the other."""
+"""Subscriptions to images, served by the intake's thread or by rclpy: one behind the other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.type_support import check_for_type_support
 
-from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.intake import Intake
 from trt_perception.ros.intake.intake import Source
 
@@ -41,6 +40,7 @@ class Images:
         topic: name.
         qos: asked for.
         receive: called with each message and its publisher's number for it.
+        failed: called with what a callback has raised, where no message will come for that.
         events: callbacks by the names of EVENTS.
     """
 
@@ -49,6 +49,7 @@ class Images:
     topic: str
     qos: QoSProfile
     receive: Callable[[Any, int | None], None]
+    failed: Callable[[BaseException], None]
     events: Mapping[str, Callable[[Any], None]]
 
 
@@ -100,30 +101,27 @@ class IntakeSubscription:
     Args:
         images: what is subscribed to; its callbacks are called by the intake's thread, with an
             Arrived for each message, and must not wait.
-        buffers: the memory; not closed here.
-        faulted: called with what ended the thread, from it.
+        running: returns the intake.
 
     Raises:
         RclError: rcl's interface is not the one expected.
     """
 
-    def __init__(
-        self, images: Images, buffers: MessageBuffers, faulted: Callable[[BaseException], None]
-    ) -> None:
+    def __init__(self, images: Images, running: Callable[[], Intake]) -> None:
         with ExitStack() as made:
-            source = source_of(images, made)
-            self._intake = Intake(images.node.context, buffers, faulted)
-            made.callback(self._intake.close)
-            self._intake.serve(source)
+            self._source = source_of(images, made)
+            self._intake = running()
+            made.callback(self._intake.remove, self._source)
+            self._intake.add(self._source)
             self._made = made.pop_all()
 
     @property
     def lost(self) -> bool:
-        """Whether the thread has ended."""
-        return not self._intake.alive
+        """Whether the thread has ended, or has given this one up."""
+        return not self._intake.serves(self._source)
 
     def close(self) -> None:
-        """End the thread and destroy the subscription. May be called again."""
+        """Take no more and destroy the subscription. May be called again."""
         self._made.close()
 
 
@@ -142,4 +140,4 @@ def source_of(images: Images, made: ExitStack) -> Source:
             event: Any = _rclpy.EventHandle(subscription, EVENTS[name])
         made.callback(event.destroy_when_not_in_use)
         handles.append((event, callback))
-    return Source(subscription, images.receive, tuple(handles))
+    return Source(subscription, images.receive, images.failed, tuple(handles))

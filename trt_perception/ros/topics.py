@@ -1,0 +1,60 @@
+"""The node's topics: their names for each camera, and that each has one of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rclpy.node import Node
+
+from trt_perception.errors import ConfigError
+
+__all__ = ['check_topics', 'compressed_topic', 'image_topic', 'topic_name']
+
+_OF_A_CAMERA: Final = ('image', 'detections', 'keypoints', 'masks', 'label_info', 'debug_image')
+
+
+def topic_name(camera: str, name: str) -> str:
+    """Return a topic's name before remapping, as ``front/image``.
+
+    Args:
+        camera: its name, empty where there is only one.
+        name: of the topic of a node with one camera.
+    """
+    return f'{camera}/{name}' if camera else name
+
+
+def image_topic(node: Node, camera: str = '') -> str:
+    """Return the full name of a camera's topic of raw images."""
+    return node.resolve_topic_name(topic_name(camera, 'image'))
+
+
+def compressed_topic(node: Node, camera: str = '') -> str:
+    """Return the full name of a camera's topic of compressed images.
+
+    The remapping of ``image`` holds for its compressed sibling, too.
+    """
+    return image_topic(node, camera) + '/compressed'
+
+
+def check_topics(node: Node, cameras: Sequence[str] = ('',)) -> None:
+    """Look whether each topic has a name of its own; the middleware's words for it say nothing.
+
+    Args:
+        node: resolves the names.
+        cameras: their names.
+
+    Raises:
+        ConfigError: two have one.
+    """
+    own = [topic_name(camera, name) for camera in cameras for name in _OF_A_CAMERA]
+    named = {node.resolve_topic_name(name): name for name in ('/parameter_events', '/rosout')}
+    for name in (*own, '/diagnostics'):
+        full = node.resolve_topic_name(name)
+        if full in named:
+            raise ConfigError(
+                f'topic {full}',
+                f'stands for both {named[full]} and {name}',
+                fix='give each a name of its own (-r, --remap)',
+            )
+        named[full] = name
