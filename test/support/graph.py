@@ -250,9 +250,12 @@ class Detector:
     def _keep_status(self, message, info):
         self._statuses.append((info['source_timestamp'], message))
 
-    def take_statuses(self, seen=None, since_ns=0):
-        """Return the values of all statuses that came since the last time, if sent since then."""
-        name = f'{self.name}: detector'
+    def take_statuses(self, seen=None, since_ns=0, of='detector'):
+        """Return the values of all statuses that came since the last time, if sent since then.
+
+        Those of the node, or of a camera or GPU by its name.
+        """
+        name = f'{self.name}: {of}'
         messages = [message for sent_ns, message in self._statuses if sent_ns >= since_ns]
         statuses = [s for message in messages for s in message.status if s.name == name]
         self._statuses.clear()
@@ -260,7 +263,7 @@ class Detector:
             seen += statuses
         return [{pair.key: pair.value for pair in status.values} for status in statuses]
 
-    def wait_for_status(self, accepts, what, *, from_now=True):
+    def wait_for_status(self, accepts, what, *, from_now=True, of='detector'):
         """Return the first status that is accepted, and its values as a dict.
 
         Those that were sent before are passed over, unless they are wanted too: one may still lie
@@ -271,7 +274,7 @@ class Detector:
 
         def find():
             statuses = []
-            for values in self.take_statuses(statuses, since_ns):
+            for values in self.take_statuses(statuses, since_ns, of):
                 status = statuses.pop(0)
                 last[:] = [status]
                 if accepts(status, values):
@@ -284,10 +287,10 @@ class Detector:
             print('last status:', last or 'none came')
             raise
 
-    def settled_counts(self):
+    def settled_counts(self, of='detector'):
         """Return the counts of diagnostics, as numbers, once nothing is in flight."""
         _, values = self.wait_for_status(
-            lambda _, values: values['in flight'] == '0', 'a status with nothing in flight'
+            lambda _, values: values['in flight'] == '0', 'a status with nothing in flight', of=of
         )
         return counts_of(values)
 
