@@ -67,7 +67,7 @@ def test_many_cameras_wait_no_longer_than_one(node, monkeypatch):
 
 def test_the_end_of_the_process_ends_the_wait(node, monkeypatch):
     def end():
-        raise InterruptionError('interrupted')
+        raise InterruptionError('activate', 'interrupted')
 
     monkeypatch.setattr(transport_choice, 'check_interruption', end)
     with pytest.raises(InterruptionError):
