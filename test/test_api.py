@@ -15,6 +15,7 @@ from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.images.picture_files import frame_of
 from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.pipeline import detect_one
 
 ROOT = Path(__file__).resolve().parents[1]
 DIGITS = ROOT / 'models' / 'digits.onnx'
@@ -56,8 +57,7 @@ def test_the_public_names():
 def test_one_image_is_what_the_node_finds(model, images):
     config = DetectorConfig.from_values({'engine_path': str(DIGITS)})
     pipeline = open_pipeline(config)
-    pipeline.enqueue(0, frame_of(images[0]), Thresholds())
-    expected = pipeline.collect(0).detections
+    expected = detect_one(pipeline, frame_of(images[0]), Thresholds()).detections
     pipeline.close()
     found = model(images[0])
     assert isinstance(found, tp.Detections)

@@ -19,7 +19,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize('depth', [1, 3])
-@pytest.mark.parametrize('where', ['read', 'enqueue', 'collect'])
+@pytest.mark.parametrize('where', ['read', 'collect'])
 def test_an_unreadable_image_is_dropped_by_its_reason_and_its_slot_stays_free(depth, where):
     pipeline = FakePipeline(depth)
     run = Recorder(pipeline)
@@ -81,11 +81,10 @@ class BoomError(Exception):
 
 
 ERRORS = [BoomError('boom'), SystemExit(3), ImageError('bad_step', 'step', 'is bad')]
-# In read, enqueue and collect an ImageError is no fault; with one slot nobody asks whether it is
-# done.
+# In read and collect an ImageError is no fault; with one slot nobody asks whether it is done.
 FAULTS = [
     *(('read', depth, error) for depth in (1, 3) for error in ERRORS[:2]),
-    *(('enqueue', depth, error) for depth in (1, 3) for error in ERRORS[:2]),
+    *(('enqueue', depth, error) for depth in (1, 3) for error in ERRORS),
     *(('done', 3, error) for error in ERRORS),
     *(('collect', depth, error) for depth in (1, 3) for error in ERRORS[:2]),
     *(('publish', depth, error) for depth in (1, 3) for error in ERRORS),

@@ -195,7 +195,7 @@ def random_run(seed, fault):
         setattr(pipeline if place == 'collect' else run, f'on_{place}', fail)
     for number in rng.sample(range(total), total // 8):
         table = run.errors if rng.random() < 0.5 else pipeline.errors
-        where = 'read' if table is run.errors else 'enqueue'
+        where = 'read' if table is run.errors else 'collect'
         table[where, number] = ImageError(f'bad_{number % 3}', 'image', 'bad')
     ending = threading.Event()
 

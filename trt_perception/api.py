@@ -23,11 +23,12 @@ from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.evaluation.run import batches
-from trt_perception.evaluation.run import detect
 from trt_perception.images.frame import Frame
 from trt_perception.images.picture_files import frame_of
 from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.open_pipeline import open_offline
+from trt_perception.pipelines.pipeline import Result
+from trt_perception.pipelines.pipeline import collect_all
 
 __all__ = ['Model', 'load']
 
@@ -140,26 +141,23 @@ class Model:
 
     def _detect(self, frames: Sequence[Frame], thresholds: Thresholds) -> list[Detections]:
         pipeline = self._pipeline
-        found: list[Detections] = []
-        if pipeline.spec.batch > 1:
-            for chunk in batches(frames, pipeline.spec.batch):
-                found += detect(pipeline, chunk, thresholds)
-            return found
+        results: list[Result] = []
         waiting: deque[int] = deque()
         try:
             # As many frames at a time as the pipeline has room for.
-            for index, frame in enumerate(frames):
+            for index, chunk in enumerate(batches(frames, pipeline.batch)):
                 if len(waiting) == pipeline.depth:
-                    found.append(pipeline.collect(waiting.popleft()).detections)
-                pipeline.enqueue(index % pipeline.depth, frame, thresholds)
-                waiting.append(index % pipeline.depth)
+                    results += collect_all(pipeline, waiting.popleft())
+                slot = index % pipeline.depth
+                pipeline.enqueue(slot, chunk, [thresholds] * len(chunk))
+                waiting.append(slot)
             while waiting:
-                found.append(pipeline.collect(waiting.popleft()).detections)
+                results += collect_all(pipeline, waiting.popleft())
         finally:
             for slot in waiting:  # after an error: free the other slots
                 with contextlib.suppress(Exception):
                     pipeline.collect(slot)
-        return found
+        return [result.detections for result in results]
 
     def close(self) -> None:
         """Free the model's memory; may be called again."""

@@ -193,22 +193,20 @@ class Detector(Generic[Message]):
         job.taken = time.perf_counter()
         try:
             job.frame = self._read(job.message)
-            self._pipeline.enqueue(self._free[0], job.frame, self.thresholds)
         except ImageError as error:
             self._drop(error, self._flying.pop)
             return
+        self._pipeline.enqueue(self._free[0], [job.frame], [self.thresholds])
         job.copied = time.perf_counter()
         job.slot = self._free.popleft()
 
     def _collect(self, job: _Job[Message]) -> None:
         assert job.frame is not None
-        try:
-            result = self._pipeline.collect(job.slot)
-        except ImageError as error:
-            self._free.append(job.slot)
-            self._drop(error, self._flying.popleft)
-            return
+        (result,) = self._pipeline.collect(job.slot)
         self._free.append(job.slot)
+        if isinstance(result, ImageError):
+            self._drop(result, self._flying.popleft)
+            return
         collected = time.perf_counter()
         self._publish(job.message, job.frame, result.detections)
         now = time.perf_counter()

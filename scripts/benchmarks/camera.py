@@ -151,7 +151,7 @@ class Meter:
 class NoPipeline(EmptyPipeline):
     """Looks at nothing."""
 
-    def enqueue(self, slot, frame, thresholds):
+    def enqueue(self, slot, frames, thresholds):
         pass
 
 

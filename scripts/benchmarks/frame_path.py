@@ -94,6 +94,7 @@ class EmptyPipeline:
     """Looks at samples of the pixels and returns ten fixed boxes."""
 
     depth = 1
+    batch = 1
     front = 0
     decodes_jpeg = False
     allocate = PlainMemory
@@ -115,7 +116,8 @@ class EmptyPipeline:
             boxes, np.linspace(1, 0.5, 10, dtype=np.float32), np.arange(10, dtype=np.int32)
         )
 
-    def enqueue(self, slot, frame, thresholds):
+    def enqueue(self, slot, frames, thresholds):
+        (frame,) = frames
         if frame.width != WIDTH:
             return  # the warm-up
         number = number_of(frame.data)
@@ -128,7 +130,7 @@ class EmptyPipeline:
 
     def collect(self, slot):
         self._meter.frame()
-        return Result(self._detections, 0.0)
+        return [Result(self._detections, 0.0)]
 
     def close(self):
         pass

@@ -28,6 +28,7 @@ from trt_perception.images.compressed import check_picture  # noqa: E402
 from trt_perception.images.jpeg import decoded_frame  # noqa: E402
 from trt_perception.images.jpeg import plain_jpeg  # noqa: E402
 from trt_perception.pipelines.open_pipeline import open_pipeline  # noqa: E402
+from trt_perception.pipelines.pipeline import detect_one  # noqa: E402
 
 
 def one_by_one(pipeline, contents, read):
@@ -36,8 +37,7 @@ def one_by_one(pipeline, contents, read):
     began = time.process_time()
     for content in contents:
         start = time.perf_counter()
-        pipeline.enqueue(0, read(check_picture(content)), Thresholds())
-        pipeline.collect(0)
+        detect_one(pipeline, read(check_picture(content)), Thresholds())
         seconds.append(time.perf_counter() - start)
     return seconds, (time.process_time() - began) / len(contents)
 
@@ -52,7 +52,7 @@ def overlapping(pipeline, contents, read):
             pipeline.collect(flying[0])
             free.append(flying.popleft())
         flying.append(free.popleft())
-        pipeline.enqueue(flying[-1], frame, Thresholds())
+        pipeline.enqueue(flying[-1], [frame], [Thresholds()])
     while flying:
         pipeline.collect(flying.popleft())
     return len(contents) / (time.perf_counter() - start)

@@ -194,7 +194,7 @@ class NaiveJob:
             self.outputs,
             self.spec,
             [letterbox],
-            self.thresholds,
+            [self.thresholds],
             max_detections=self.config.max_detections,
             class_agnostic=self.config.class_agnostic_nms,
         )

@@ -283,8 +283,8 @@ class FixedModel(WrittenModel):
     def __init__(self):
         super().__init__({}, ('cow',))
 
-    def enqueue(self, slot, frame, thresholds):
-        self._waiting = 0, thresholds
+    def enqueue(self, slot, frames, thresholds):
+        self._waiting = 0, *thresholds
 
     def collect(self, slot):
         self.answers = {0: Detections.empty()}

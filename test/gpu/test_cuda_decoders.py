@@ -22,12 +22,14 @@ from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.errors import BatchError
 from trt_perception.errors import EngineError
+from trt_perception.evaluation.run import detect
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_file import read_model_file
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.pipeline import detect_one
 
 pytest_plugins = ['gpu_standin_fixtures']
 
@@ -88,13 +90,13 @@ def test_what_lies_in_pinned_memory_is_decoded(name, machine):
     path, recorder = machine((IMAGE, *beside), tensors_of(frames[0]))
     pipeline = open_pipeline(config_for(path, name))
     for slot, outputs in enumerate(frames):
-        pipeline.enqueue(slot, grey(), Thresholds())
+        pipeline.enqueue(slot, [grey()], [Thresholds()])
         for key, value in outputs.items():
             pinned = pipeline.slots[slot].result._outputs[key].array
             assert pinned.size >= value.nbytes
             pinned[: value.nbytes] = value.reshape(-1).view(np.uint8)
     for slot, (xyxy, scores, labels) in enumerate(made):
-        result = pipeline.collect(slot)
+        (result,) = pipeline.collect(slot)
         found = result.detections
         # 1280 x 720 into 640 x 480: half, 60 rows below the top.
         assert np.abs(found.xyxy - (xyxy - [0, 60, 0, 60]) * 2).max() < 1e-3
@@ -185,9 +187,9 @@ def test_an_engine_of_a_batch_is_fed_and_read_by_the_host(name, machine):
         open_pipeline(config)
     assert recorder.kinds() == []
     pipeline = open_offline(read_model_file(path), config)
-    assert pipeline.spec.batch == 3
+    assert pipeline.batch == 3
     frames = [grey(), grey(640, 480), grey(64, 48)]
-    pipeline.detect(frames, Thresholds())  # buffers are made by the first run
+    detect(pipeline, frames, Thresholds())  # buffers are made by the first run
     buffers = {key: pinned.array for key, (pinned, _) in pipeline._model._buffers.items()}
     images = buffers['image'].view(np.float32)[: 9 * NETWORK[0] * NETWORK[1]].reshape(3, 3, -1)
     told = pipeline.spec.preprocessing
@@ -199,7 +201,7 @@ def test_an_engine_of_a_batch_is_fed_and_read_by_the_host(name, machine):
     for key, value in outputs.items():
         buffers[key][: value.nbytes] = value.reshape(-1).view(np.uint8)
     for count in (3, 2):
-        run = pipeline.detect(frames[:count], Thresholds())
+        run = detect(pipeline, frames[:count], Thresholds())
         # 1280 x 720 into 640 x 480: half, 60 rows below the top; as large; a tenth.
         for found, place, (xyxy, scores, labels) in zip(run, range(count), made, strict=False):
             shift, factor = [([0, 60] * 2, 2), (0, 1), (0, 0.1)][place]
@@ -207,7 +209,7 @@ def test_an_engine_of_a_batch_is_fed_and_read_by_the_host(name, machine):
             assert np.abs(found.scores - scores).max() < 1e-5
             assert found.class_ids.tolist() == labels.tolist()
     calls = recorder.calls[:]
-    pipeline.detect(frames, Thresholds())
+    detect(pipeline, frames, Thresholds())
     copied = recorder.calls[len(calls) :]
     assert copied.count('cudaMemcpyAsync') == 1 + len(beside) + len(outputs)
     assert copied[-1] == 'cudaStreamSynchronize'
@@ -236,11 +238,11 @@ def test_an_engine_of_a_batch_finds_what_one_image_at_a_time_gives(tmp_path):
     pipeline = open_offline(read_model_file(engine), config)
     for start in (0, 4):
         for found, frame in zip(
-            pipeline.detect(frames[start : start + 4], Thresholds()),
+            detect(pipeline, frames[start : start + 4], Thresholds()),
             frames[start : start + 4],
             strict=True,
         ):
-            (expected,) = single.detect([frame], Thresholds())
+            expected = detect_one(single, frame, Thresholds()).detections
             assert len(found) == len(expected) >= 2
             assert found.class_ids.tolist() == expected.class_ids.tolist()
             assert np.abs(found.xyxy - expected.xyxy).max() < 1e-3
@@ -263,8 +265,8 @@ def test_an_engine_gives_what_its_onnx_file_gives(name, use_cuda_graph, tmp_path
         path = tmp_path / f'made{suffix}'
         pipeline = open_pipeline(config_for(path, name, use_cuda_graph=use_cuda_graph))
         for slot in range(pipeline.depth):
-            pipeline.enqueue(slot, grey(), Thresholds())
-        found[suffix] = [pipeline.collect(slot).detections for slot in range(pipeline.depth)]
+            pipeline.enqueue(slot, [grey()], [Thresholds()])
+        found[suffix] = [pipeline.collect(slot)[0].detections for slot in range(pipeline.depth)]
         pipeline.close()
     (expected,) = found['.onnx']
     assert np.abs(expected.xyxy - (xyxy - [0, 60, 0, 60]) * 2).max() < 1e-3

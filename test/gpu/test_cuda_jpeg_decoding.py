@@ -6,7 +6,6 @@ test/pipelines/test_cuda_jpeg.py does the same with stand-ins for GPU and nvJPEG
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 from pathlib import Path
@@ -33,6 +32,7 @@ from trt_perception.images.compressed import check_picture
 from trt_perception.images.jpeg import JpegFrame
 from trt_perception.images.jpeg import plain_jpeg
 from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.pipeline import detect_one
 
 pytest_plugins = ['patch_pipeline_fixtures']
 pytestmark = [needs_tensorrt, needs_nvjpeg]
@@ -83,7 +83,7 @@ def test_slots_overlap(opened, integrated, graph):
         for slot, index in enumerate(flying):
             pixels = (turn + slot) % 3 == 0
             frame = frames[index].decode() if pixels else frames[index]
-            pipeline.enqueue(slot, frame, Thresholds())
+            pipeline.enqueue(slot, [frame], [Thresholds()])
         for slot, index in enumerate(flying):
             pipeline.collect(slot)
             found = input_of(pipeline, slot)
@@ -110,10 +110,9 @@ def test_damaged_files_disturb_none(opened, caplog):
             continue
         if not isinstance(frame, JpegFrame):
             continue
-        pipeline.enqueue(0, frame, Thresholds())
-        pipeline.enqueue(1, whole, Thresholds())
-        with contextlib.suppress(ImageError):  # the CPU may refuse it, too
-            pipeline.collect(0)
+        pipeline.enqueue(0, [frame], [Thresholds()])
+        pipeline.enqueue(1, [whole], [Thresholds()])
+        pipeline.collect(0)  # the CPU may refuse it, too
         pipeline.collect(1)
         np.testing.assert_array_equal(input_of(pipeline, 1), expected)
         refused += bool(caplog.records)
@@ -151,8 +150,7 @@ def test_the_demo_scenes_give_the_boxes_of_opencvs_decoding(digits_engine, scene
     for content in files:
         frame = jpeg_of(content)
         for name, given in (('OpenCV', frame.decode()), ('nvJPEG', frame)):
-            pipeline.enqueue(0, given, Thresholds())
-            runs[name].append(pipeline.collect(0).detections)
+            runs[name].append(detect_one(pipeline, given, Thresholds()).detections)
         one, other = runs['OpenCV'][-1], runs['nvJPEG'][-1]
         same = compare_runs([one], [other], DIGITS).overall
         differing += same.matched != max(same.reference, same.candidate)
@@ -176,10 +174,7 @@ def test_the_demo_scenes_give_the_boxes_of_opencvs_decoding(digits_engine, scene
 def test_the_detector_publishes_jpegs_in_their_order(digits_engine, scenes):  # noqa: F811
     frames = [jpeg_of(content) for content in scenes[0]]
     pipeline = open_digits(digits_engine, pipeline_depth=4)
-    alone = []
-    for frame in frames:
-        pipeline.enqueue(0, frame, Thresholds())
-        alone.append(pipeline.collect(0).detections)
+    alone = [detect_one(pipeline, frame, Thresholds()).detections for frame in frames]
     free = gpu.Device(0).memory()[0]
     published = published_in_order(pipeline, frames, 600)
     lost = free - gpu.Device(0).memory()[0]

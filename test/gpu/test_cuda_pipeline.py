@@ -32,6 +32,7 @@ from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.gpu_kernels import MAX_CANDIDATES
 
 pytestmark = needs_tensorrt
@@ -73,8 +74,7 @@ def bgr_frame(bgr, encoding='bgr8'):
 
 
 def run(pipeline, frame, thresholds, slot=0):
-    pipeline.enqueue(slot, frame, thresholds)
-    return pipeline.collect(slot).detections
+    return detect_one(pipeline, frame, thresholds, slot).detections
 
 
 def iou(one, other):

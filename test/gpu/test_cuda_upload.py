@@ -97,7 +97,7 @@ def test_memory_in_a_slot_is_lent_to_nobody_else(opened, integrated):
         flying = []
         for slot in range(depth):
             number = next(numbers) % 7
-            pipeline.enqueue(slot, taken(images[number]), Thresholds())
+            pipeline.enqueue(slot, [taken(images[number])], [Thresholds()])
             flying.append(number)
             taken(np.full(1080 * 5760, 255 - number, np.uint8))  # and nobody reads it
         for slot, number in enumerate(flying):
@@ -136,8 +136,8 @@ def test_boxes_are_the_same_from_anywhere(opened):
     with put_in_place(pipeline, frames) as placed:
         for copied, there in zip(frames, placed, strict=True):
             for slot, frame in enumerate((copied, there)):
-                pipeline.enqueue(slot, frame, Thresholds(0.2))
-            found = [pipeline.collect(slot).detections for slot in (0, 1)]
+                pipeline.enqueue(slot, [frame], [Thresholds(0.2)])
+            found = [pipeline.collect(slot)[0].detections for slot in (0, 1)]
             assert len(found[0])
             assert set(found[0].class_ids) <= set(range(len(CLASS_NAMES)))
             np.testing.assert_array_equal(found[0].xyxy, found[1].xyxy)

@@ -9,6 +9,7 @@ from gpu_standins import grey
 
 from trt_perception.config import Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.pipelines.ready import put_in_place
 
 pytest_plugins = ['gpu_standin_fixtures']
@@ -18,7 +19,7 @@ def enqueue_and_count(pipeline, recorder, tensorrt):
     """Return how often a frame's work was launched as a graph, and by TensorRT's own call."""
     cuda, own = len(recorder.calls), len(tensorrt.calls)
     for slot in range(DEPTH):
-        pipeline.enqueue(slot, grey(64, 48), Thresholds())
+        pipeline.enqueue(slot, [grey(64, 48)], [Thresholds()])
     for slot in range(DEPTH):
         pipeline.collect(slot)
     launches = recorder.calls[cuda:].count('cudaGraphLaunch')
@@ -41,13 +42,11 @@ def test_a_frame_is_one_upload_of_its_size_and_one_launch(machine, config, integ
         if in_place:
             frames = placed
         else:  # the first one makes room for all
-            pipeline.enqueue(0, frames[0], Thresholds())
-            pipeline.collect(0)
+            detect_one(pipeline, frames[0], Thresholds())
             uploads.clear()
         before = len(recorder.calls)
         for frame in frames:
-            pipeline.enqueue(0, frame, Thresholds())
-            pipeline.collect(0)
+            detect_one(pipeline, frame, Thresholds())
         calls = recorder.calls[before:]
         # An integrated GPU reads the frame where it lies.
         pixels = [] if integrated else [1920 * 1080, 64 * 48, 16 * 8]

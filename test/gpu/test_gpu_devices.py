@@ -159,7 +159,7 @@ def work_with(pipelines):
     """Let frames of two pipelines overlap in one thread."""
     for slot in (0, 1):
         for pipeline in pipelines:
-            pipeline.enqueue(slot, GREY, Thresholds())
+            pipeline.enqueue(slot, [GREY], [Thresholds()])
     for slot in (1, 0):
         for pipeline in pipelines:
             assert pipeline.done(slot)
@@ -211,7 +211,7 @@ def test_jpegs_of_two_pipelines_in_one_thread(gpus, monkeypatch):
         library.status['nvjpegDecode'] = status
         for slot in (0, 1):
             for pipeline in pipelines:
-                pipeline.enqueue(slot, frame, Thresholds())
+                pipeline.enqueue(slot, [frame], [Thresholds()])
         for slot in (1, 0):
             for pipeline in pipelines:
                 pipeline.collect(slot)

@@ -32,6 +32,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.pipelines import cuda_slot
 from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages import gpu_kernels
 from trt_perception.stages.tensorrt_runtime import TensorRtEngine
 
@@ -74,8 +75,7 @@ def detect(pipeline):
     found = []
     for index in range(2 * pipeline.depth):
         slot = index % pipeline.depth
-        pipeline.enqueue(slot, frame(index), Thresholds(0.3))
-        found.append(pipeline.collect(slot).detections)
+        found.append(detect_one(pipeline, frame(index), Thresholds(0.3), slot).detections)
     return np.concatenate([np.column_stack([one.xyxy, one.scores]) for one in found])
 
 

@@ -306,7 +306,7 @@ def test_decoding_of_cells_equals_the_hosts(device, network_wh, strides):
     output[..., 2:4] = np.random.default_rng(6).uniform(-1, 2, output[..., :2].shape)
     output[0, :9, 2] = [200, -200, np.nan, np.inf, -np.inf, 88, 89, 0, 1]  # e**89 is infinite
     output[0, :9, 5] = 1
-    (expected,) = decode([output], spec, [geometry], Thresholds(), max_detections=300)
+    (expected,) = decode([output], spec, [geometry], [Thresholds()], max_detections=300)
     assert len(expected) > 50
     for rows in run_decode(kernels, spec, output, geometry, Thresholds(), times=2):
         np.testing.assert_array_equal(rows['class_id'], expected.class_ids)

@@ -29,6 +29,7 @@ from trt_perception.errors import EngineError
 from trt_perception.errors import InterruptionError
 from trt_perception.gpu import nvjpeg
 from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.pipeline import detect_one
 
 pytest_plugins = ['gpu_standin_fixtures']
 
@@ -92,8 +93,7 @@ def test_whichever_cuda_call_fails_nothing_is_left(machine, config, tmp_path, mo
         )
         if is_captured(calls, failing):
             pipeline = open_pipeline(config)
-            pipeline.enqueue(0, grey(64, 48), Thresholds())
-            assert len(pipeline.collect(0).detections) == 0
+            assert len(detect_one(pipeline, grey(64, 48), Thresholds()).detections) == 0
             pipeline.close()
             survived += 1
         else:
@@ -246,7 +246,7 @@ def test_a_frame_that_finds_no_room_to_grow_leaves_the_pipeline_closable(machine
     recorder, _ = machine()
     pipeline = open_pipeline(config)
     before = len(recorder.calls)
-    pipeline.enqueue(0, large, Thresholds())
+    pipeline.enqueue(0, [large], [Thresholds()])
     calls = recorder.calls[before:]
     pipeline.close()
     assert {'cudaHostAlloc', 'cudaMalloc'} <= set(calls)
@@ -258,10 +258,10 @@ def test_a_frame_that_finds_no_room_to_grow_leaves_the_pipeline_closable(machine
             'cudaErrorMemoryAllocation' if index == start + failing else None  # noqa: B023
         )
         if is_captured(calls, failing):
-            pipeline.enqueue(0, large, Thresholds())
+            pipeline.enqueue(0, [large], [Thresholds()])
         else:
             with pytest.raises(CudaError, match=name):
-                pipeline.enqueue(0, large, Thresholds())
+                pipeline.enqueue(0, [large], [Thresholds()])
         recorder.fails = lambda index, name: None
         pipeline.close()
         assert_nothing_is_left(recorder, tensorrt)

@@ -23,6 +23,7 @@ from trt_perception.gpu import bindings
 from trt_perception.images.picture_files import frame_of
 from trt_perception.pipelines.cuda_results import HostDecoded
 from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.pipeline import detect_one
 
 FAMILIES = [
     *('ultralytics_pose_26', 'ultralytics_pose_of_two', 'ultralytics_pose_end_to_end'),
@@ -45,8 +46,7 @@ def front_of(told):
 def found_by(path, family):
     """Return what a pipeline finds in the recorded image."""
     pipeline = open_pipeline(DetectorConfig(engine_path=str(path), max_detections=300))
-    pipeline.enqueue(0, frame_of(recorded(family)['image']), LOW)
-    found = pipeline.collect(0).detections
+    found = detect_one(pipeline, frame_of(recorded(family)['image']), LOW).detections
     pipeline.close()
     return found
 
@@ -85,13 +85,13 @@ def test_what_lies_in_pinned_memory_is_decoded(family, monkeypatch, tmp_path):
     path = tmp_path / 'made.engine'
     path.write_bytes(front_of(told) + PLAN)
     pipeline = open_pipeline(DetectorConfig(engine_path=str(path), max_detections=300))
-    pipeline.enqueue(0, frame_of(told['image']), LOW)
+    pipeline.enqueue(0, [frame_of(told['image'])], [LOW])
     result = pipeline.slots[0].result
     assert isinstance(result, HostDecoded)
     for name, value in outputs.items():
         content = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
         result._outputs[name].array[: content.size] = content
-    found = pipeline.collect(0).detections
+    found = pipeline.collect(0)[0].detections
     for name in outputs:  # the next frame's
         result._outputs[name].array[:] = 0
     assert_same(found, expected, 0)

@@ -152,11 +152,11 @@ def test_another_size_is_decoded_by_the_cpu_which_refuses_it(jpeg_pipeline, libr
     gpu, pipeline = jpeg_pipeline(depth=1)
     frame = jpeg(0)
     lying = JpegFrame(frame.data, frame.width - 1, frame.height)
-    pipeline.enqueue(0, lying, Thresholds())
+    pipeline.enqueue(0, [lying], [Thresholds()])
     wait_until(lambda: pipeline.done(0))
-    with pytest.raises(ImageError) as error:
-        pipeline.collect(0)
-    assert error.value.reason == 'not_decodable'
+    (error,) = pipeline.collect(0)
+    assert isinstance(error, ImageError)
+    assert error.reason == 'not_decodable'
     # The slot is free.
     np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(frame.decode()))
 
@@ -171,7 +171,7 @@ def test_a_lost_gpu_comes_out_where_the_frame_is_collected(jpeg_pipeline, librar
 
     with monkeypatch.context() as patched:
         patched.setattr(cuda_slot.Stream, 'raise_if_lost', raise_if_lost)
-        pipeline.enqueue(0, jpeg(0), Thresholds())
+        pipeline.enqueue(0, [jpeg(0)], [Thresholds()])
         wait_until(lambda: pipeline.done(0))
         with pytest.raises(CudaError) as error:
             pipeline.collect(0)
@@ -198,7 +198,7 @@ def test_nobody_waits_for_a_decoder(jpeg_pipeline, library):
     library.on_decode = hold
     frames = [jpeg(seed) for seed in range(3)]
     for slot, frame in enumerate(frames):
-        pipeline.enqueue(slot, frame, Thresholds())
+        pipeline.enqueue(slot, [frame], [Thresholds()])
     for _ in range(3):
         assert inside.acquire(timeout=30)
     assert not any(pipeline.done(slot) for slot in range(3))
@@ -223,7 +223,7 @@ def test_closing_waits_for_the_threads(jpeg_pipeline, library):
         ended.append(set(library.live))
 
     library.on_decode = slow
-    pipeline.enqueue(0, jpeg(0), Thresholds())
+    pipeline.enqueue(0, [jpeg(0)], [Thresholds()])
     assert began.wait(30)
     alive = set(library.live)
     pipeline.close()

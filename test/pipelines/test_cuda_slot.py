@@ -106,7 +106,7 @@ def test_frames_of_two_slots_do_not_mix(late_pipeline, integrated):
             for slot in (0, 1):
                 # The second slot's are copied first.
                 frame = placed[turn + slot] if slot == 0 else frames[turn + slot]
-                pipeline.enqueue(slot, frame, Thresholds())
+                pipeline.enqueue(slot, [frame], [Thresholds()])
             assert not pipeline.done(0)
             for slot in (1, 0):
                 pipeline.collect(slot)
@@ -131,7 +131,7 @@ def test_whatever_changes_is_in_the_next_header(late_pipeline):
         for change in changes:
             frame = lying(memory, pipeline.front + 64, replace(pixels, **change))
             expected = tensor_of(frame)
-            pipeline.enqueue(0, frame, thresholds)
+            pipeline.enqueue(0, [frame], [thresholds])
             heads.append(memory.array[: pipeline.front].tobytes())
             pipeline.collect(0)
             np.testing.assert_array_equal(gpu.input_of(pipeline.slots[0]), expected)

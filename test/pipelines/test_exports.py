@@ -20,6 +20,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.decoders.decode import decode
 
 EXPORTS = Path(__file__).parents[1] / 'data' / 'exports'
@@ -76,7 +77,7 @@ def test_decoding_equals_the_librarys_own(family, tmp_path):
         [told['logits'], told['pred_boxes']],
         spec,
         [Letterbox.fit(size, (96, 64), 'stretch')],
-        Thresholds(confidence=float(told['threshold'])),
+        [Thresholds(confidence=float(told['threshold']))],
         max_detections=1000,
     )
     wanted = rows(told['xyxy'], told['scores'], told['labels'], size)
@@ -93,8 +94,7 @@ def test_the_export_in_the_pipeline_needs_no_parameter(family, tmp_path):
     frame = Frame.view(told['image'], width=width, height=height, step=3 * width, encoding='rgb8')
     tensor, _ = pipeline.preprocess([frame])
     assert np.abs(tensor - told['pixels']).max() < 1e-5
-    pipeline.enqueue(0, frame, Thresholds(confidence=float(told['threshold'])))
-    found = pipeline.collect(0).detections
+    found = detect_one(pipeline, frame, Thresholds(confidence=float(told['threshold']))).detections
     # The library was asked for boxes on an image of another size.
     xyxy = told['xyxy'] * np.array([width, height] * 2) / np.tile(told['target_wh'], 2)
     wanted = rows(xyxy, told['scores'], told['labels'], (width, height))
@@ -155,8 +155,7 @@ def test_torchvision_in_the_pipeline_needs_only_class_names(family, tmp_path):
     seen = []
     for image in (told['image'], 255 - told['image']):
         frame = Frame.view(image, width=width, height=height, step=3 * width, encoding='rgb8')
-        pipeline.enqueue(0, frame, thresholds)
-        seen.append(pipeline.collect(0).detections)
+        seen.append(detect_one(pipeline, frame, thresholds).detections)
     wanted = rows(told['xyxy'], told['scores'], told['labels'], (width, height))
     assert_same(seen[0], *wanted, 0.01, 1e-4)
     assert np.abs(seen[0].scores[:5] - seen[1].scores[:5]).max() > 1e-3  # pixels matter
@@ -176,7 +175,7 @@ def test_torchvisions_background_is_told_of_where_class_names_are_missing_or_sho
     image = expected(family)['image']
     height, width = image.shape[:2]
     frame = Frame.view(image, width=width, height=height, step=3 * width, encoding='rgb8')
-    pipeline.enqueue(0, frame, Thresholds(confidence=0.0))
+    pipeline.enqueue(0, [frame], [Thresholds(confidence=0.0)])
     with pytest.raises(EngineError) as caught:
         pipeline.collect(0)
     for words in ('class 4', 'for 4 class names', 'label 0 is the background'):

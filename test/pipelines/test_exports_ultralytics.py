@@ -18,6 +18,7 @@ from trt_perception.errors import EngineError
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.pipeline import detect_one
 
 DECODER = {
     'ultralytics_rtdetr': 'rtdetr_end_to_end',
@@ -136,8 +137,7 @@ def test_boxes_are_those_of_ultralytics_own_predictor(family, tmp_path):
     tensor, _ = pipeline.preprocess([frame])
     assert np.abs(tensor - told['pixels']).max() < 1e-6
     thresholds = Thresholds(confidence=float(told['confidence']), iou=float(told['iou']))
-    pipeline.enqueue(0, frame, thresholds)
-    assert_same(pipeline.collect(0).detections, told)
+    assert_same(detect_one(pipeline, frame, thresholds).detections, told)
 
 
 def test_keypoints_are_named_as_the_exporter_does(tmp_path):
@@ -159,7 +159,7 @@ def test_centres_in_parts_of_the_input_are_no_corners_in_pixels(family, tmp_path
         model_scale=1 / 255,
     )
     pipeline = open_pipeline(config)
-    pipeline.enqueue(0, frame_of(told['image']), Thresholds(confidence=0.02))
+    pipeline.enqueue(0, [frame_of(told['image'])], [Thresholds(confidence=0.02)])
     with pytest.raises(EngineError, match=r'end_to_end: expected boxes in network pixels'):
         pipeline.collect(0)
 
@@ -169,7 +169,7 @@ def test_class_numbers_are_no_probabilities(tmp_path):
     told = recorded('ultralytics_rtdetr')
     values = written(told, tmp_path / 'best.onnx')
     pipeline = open_pipeline(DetectorConfig(**values, model_decoder='rtdetr_ultralytics'))
-    pipeline.enqueue(0, frame_of(told['image']), Thresholds(confidence=0.02))
+    pipeline.enqueue(0, [frame_of(told['image'])], [Thresholds(confidence=0.02)])
     with pytest.raises(EngineError, match=r'set model\.decoder to rtdetr_end_to_end'):
         pipeline.collect(0)
 

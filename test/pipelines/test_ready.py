@@ -26,14 +26,15 @@ def test_warm_up_runs_every_slot_once(depth):
         def __init__(self):
             self.depth = depth
 
-        def enqueue(self, slot, frame, thresholds):
-            assert isinstance(thresholds, Thresholds)
+        def enqueue(self, slot, frames, thresholds):
+            (frame,) = frames
+            assert thresholds == [Thresholds()]
             assert np.unique(frame.data).tolist() == [114]
             calls.append(('enqueue', slot))
 
         def collect(self, slot):
             calls.append(('collect', slot))
-            return Result(Detections.empty(), 0.0)
+            return [Result(Detections.empty(), 0.0)]
 
     warm_up(Warmed())
     assert calls == [(call, slot) for slot in range(depth) for call in ('enqueue', 'collect')]

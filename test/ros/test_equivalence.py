@@ -16,6 +16,7 @@ from graph import image_message
 from trt_perception.config import DetectorConfig
 from trt_perception.images.frame import Frame
 from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.pipeline import detect_one
 
 pytest_plugins = ['graph_fixtures']
 
@@ -56,8 +57,7 @@ def found_by(core, bgr):
     frame = Frame.view(
         bgr.reshape(-1), width=width, height=height, step=3 * width, encoding='bgr8'
     )
-    pipeline.enqueue(0, frame, thresholds)
-    detections = pipeline.collect(0).detections
+    detections = detect_one(pipeline, frame, thresholds).detections
     found = []
     for (left, top, right, bottom), score, class_id in zip(
         detections.xyxy.tolist(), detections.scores, detections.class_ids, strict=True

@@ -12,6 +12,7 @@ from sensor_msgs.msg import PointCloud2
 from trt_perception.config import DetectorConfig
 from trt_perception.images.picture_files import frame_of
 from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.pipeline import detect_one
 
 pytest_plugins = ['graph_fixtures']
 
@@ -81,8 +82,7 @@ def test_keypoints_are_those_of_the_core(detector, listener, parameters):
     pipeline = open_pipeline(DetectorConfig.from_values(parameters))
     config = DetectorConfig.from_values(parameters)
     thresholds = config.thresholds(pipeline.spec.class_names)
-    pipeline.enqueue(0, frame_of(TOLD['image']), thresholds)
-    expected = pipeline.collect(0).detections
+    expected = detect_one(pipeline, frame_of(TOLD['image']), thresholds).detections
     assert len(expected) > 3
     clouds = listener(PointCloud2, 'keypoints')
     image = message_of(TOLD['image'], 'poses')
@@ -141,8 +141,9 @@ def test_oriented_boxes_are_those_of_the_core(client, tmp_path):
     values = {**written(told, tmp_path / 'obb.onnx'), 'confidence_threshold': 0.02}
     config = DetectorConfig.from_values(values)
     pipeline = open_pipeline(config)
-    pipeline.enqueue(0, frame_of(told['image']), config.thresholds(pipeline.spec.class_names))
-    expected = pipeline.collect(0).detections.oriented
+    expected = detect_one(
+        pipeline, frame_of(told['image']), config.thresholds(pipeline.spec.class_names)
+    ).detections.oriented
     node = Detector(client, {**values, 'autostart': True})
     try:
         node.connect()
@@ -164,8 +165,9 @@ def test_masks_are_those_of_the_core(client, tmp_path):
     values = {**written(told, tmp_path / 'segment.onnx'), 'confidence_threshold': 0.02}
     config = DetectorConfig.from_values(values)
     pipeline = open_pipeline(config)
-    pipeline.enqueue(0, frame_of(told['image']), config.thresholds(pipeline.spec.class_names))
-    masks = pipeline.collect(0).detections.masks.whole()
+    masks = detect_one(
+        pipeline, frame_of(told['image']), config.thresholds(pipeline.spec.class_names)
+    ).detections.masks.whole()
     height, width = masks.shape[1:]
     expected = np.zeros((height, width), np.uint16)
     for number in range(len(masks), 0, -1):

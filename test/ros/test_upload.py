@@ -98,7 +98,7 @@ def test_memory_in_a_slot_is_lent_to_nobody_else(late_pipeline, integrated):
         expected = []
         for slot in (0, 1):
             message, frame = image(next(numbers), size=(64 + 2 * turn, 48))
-            pipeline.enqueue(slot, frame_from_image(taken(buffers, message)), Thresholds())
+            pipeline.enqueue(slot, [frame_from_image(taken(buffers, message))], [Thresholds()])
             expected.append(tensor_of(frame))
         # More come than there is memory for, and go again.
         for _ in range(2):
@@ -117,7 +117,7 @@ def test_what_a_fault_leaves_in_a_slot_is_freed_with_the_pipeline(late_pipeline)
     buffers = buffers_of(pipeline)
     runtime = gpu.modules[2]
     synchronize = runtime.cudaEventSynchronize
-    pipeline.enqueue(0, frame_from_image(taken(buffers, image(1)[0])), Thresholds())
+    pipeline.enqueue(0, [frame_from_image(taken(buffers, image(1)[0]))], [Thresholds()])
     runtime.cudaEventSynchronize = lambda _: (fake_cuda.cudaError_t.cudaErrorInvalidValue,)
     with pytest.raises(CudaError):
         pipeline.collect(0)

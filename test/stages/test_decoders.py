@@ -49,8 +49,8 @@ def spec_for(name, outputs, names=NAMES):
 def run(name, outputs, letterboxes, thresholds=None, names=NAMES, **limits):
     spec = spec_for(name, outputs, names)
     limits.setdefault('max_detections', 300)
-    thresholds = thresholds or Thresholds()
-    return decode(list(outputs.values()), spec, letterboxes, thresholds, **limits)
+    own = [thresholds or Thresholds()] * len(letterboxes)
+    return decode(list(outputs.values()), spec, letterboxes, own, **limits)
 
 
 def test_every_decoder_is_tested():

@@ -18,12 +18,14 @@ from onnx import TensorProto
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.errors import BatchError
+from trt_perception.evaluation.run import detect
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.pipeline import detect_one
 
 # Whatever a network says, stderr stays quiet; other tests' files may be collected meanwhile.
 pytestmark = pytest.mark.filterwarnings('error', 'ignore::ResourceWarning')
@@ -68,8 +70,7 @@ def test_a_generated_network_in_the_pipeline(name, tmp_path):
     path = tmp_path / 'made.onnx'
     path.write_bytes(network(outputs, **FORMS.get(name, {})))
     pipeline = open_pipeline(config_for(path, name))
-    pipeline.enqueue(0, grey(SOURCES[0]), Thresholds())
-    found = pipeline.collect(0).detections
+    found = detect_one(pipeline, grey(SOURCES[0]), Thresholds()).detections
     letterbox = Letterbox.fit(SOURCES[0], NETWORK, 'letterbox')
     assert_found(found, to_source(xyxy, letterbox), scores, labels)
     pipeline.close()
@@ -91,11 +92,11 @@ def test_a_network_of_a_batch_in_the_offline_pipeline(name, tmp_path):
     with pytest.raises(BatchError, match=r'made\.onnx.*one image at a time.*got image .*\[2, '):
         open_pipeline(config)
     pipeline = open_offline(read_model_file(path), config)
-    assert pipeline.spec.batch == 2
+    assert pipeline.batch == 2
     frames = [grey(size) for size in SOURCES]
     letterboxes = [Letterbox.fit(source, NETWORK, 'letterbox') for source in SOURCES]
     for count in (2, 1):
-        run = pipeline.detect(frames[:count], Thresholds())
+        run = detect(pipeline, frames[:count], Thresholds())
         assert len(run) == count
         for found, letterbox, one in zip(run, letterboxes, made, strict=False):
             assert_found(found, to_source(one[0], letterbox), *one[1:])

@@ -60,7 +60,7 @@ def run(name, values, change=None, class_filter=()):
     )
     thresholds = Thresholds(class_ids=class_filter)
     letterbox = Letterbox.fit(SOURCE, NETWORK, 'letterbox')
-    (found,) = decode([output[None]], spec, [letterbox], thresholds, max_detections=9)
+    (found,) = decode([output[None]], spec, [letterbox], [thresholds], max_detections=9)
     assert count_candidates([output[None]], spec, thresholds) >= len(found)
     return found
 

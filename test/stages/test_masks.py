@@ -40,7 +40,7 @@ def run(source, boxes, coefficients, prototypes, confidence=0.25, mode='letterbo
     letterbox = Letterbox.fit(source, NETWORK, mode)
     outputs = [prototypes[None].astype(np.float32), output]
     (found,) = decode(
-        outputs, spec, [letterbox], Thresholds(confidence=confidence), max_detections=9
+        outputs, spec, [letterbox], [Thresholds(confidence=confidence)], max_detections=9
     )
     outputs[0][:] = np.nan  # the next frame's
     return found

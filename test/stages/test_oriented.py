@@ -127,7 +127,7 @@ def run(name, rows, angles, scores, change=None):
         task=TaskSpec('obb'),
     )
     letterbox = Letterbox.fit(SOURCE, NETWORK, 'letterbox')
-    (found,) = decode([output[None]], spec, [letterbox], Thresholds(), max_detections=9)
+    (found,) = decode([output[None]], spec, [letterbox], [Thresholds()], max_detections=9)
     return found
 
 

@@ -18,5 +18,5 @@ def decode_dense(output, decoder, letterbox, thresholds, **limits):
         tuple(f'class {number}' for number in range(classes)),
         has_manifest=True,
     )
-    (found,) = decode([output], spec, [letterbox], thresholds, **limits)
+    (found,) = decode([output], spec, [letterbox], [thresholds], **limits)
     return found

@@ -17,6 +17,7 @@ from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.images.frame import Frame
 from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
 # Largest error of an input value, of a box side in pixels, of a score.
@@ -52,8 +53,7 @@ def run_reference(onnx_bytes, tensor):
 def check_frame(pipeline, frame, reference):
     """Run one frame and hold each step of it to the host's; return how many boxes there were."""
     spec, slot = pipeline.spec, pipeline.slots[0]
-    pipeline.enqueue(0, frame, THRESHOLDS)
-    found = pipeline.collect(0).detections
+    found = detect_one(pipeline, frame, THRESHOLDS).detections
     pixels, box, score = map(max, TOLERANCES[spec.input.dtype], TOLERANCES[spec.outputs[0].dtype])
     exact = replace(spec.preprocessing, dtype='float32')
     tensor, letterbox = HostPreprocessor(exact)(frame)

@@ -98,19 +98,21 @@ class WrittenModel:
     """
 
     depth = 1
+    batch = 1
 
     def __init__(self, answers, class_names=CLASSES):
         self.answers = answers
-        self.spec = SimpleNamespace(class_names=tuple(class_names), batch=1)
+        self.spec = SimpleNamespace(class_names=tuple(class_names))
         self.asked = []
         self._waiting = None
 
-    def enqueue(self, slot, frame, thresholds):
+    def enqueue(self, slot, frames, thresholds):
         assert slot == 0
         assert self._waiting is None
+        (frame,), (own,) = frames, thresholds
         assert (frame.width, frame.height) == SIZE_WH
-        assert isinstance(thresholds, Thresholds)
-        self._waiting = int(frame.data[0]), thresholds
+        assert isinstance(own, Thresholds)
+        self._waiting = int(frame.data[0]), own
 
     def done(self, slot):
         return True
@@ -120,9 +122,8 @@ class WrittenModel:
         self.asked.append((number, thresholds))
         answer = self.answers.get(number, Detections.empty())
         sure = answer.scores > thresholds.confidence
-        return Result(
-            Detections(answer.xyxy[sure], answer.scores[sure], answer.class_ids[sure]), 0.001
-        )
+        found = Detections(answer.xyxy[sure], answer.scores[sure], answer.class_ids[sure])
+        return [Result(found, 0.001)]
 
     def close(self):
         self.answers = None

@@ -48,16 +48,18 @@ class FakePipeline:
     spec = None
     decodes_jpeg = False
 
-    def __init__(self, depth=1, *, automatic=True):
+    def __init__(self, depth=1, *, batch=1, automatic=True):
         self.depth = depth
+        self.batch = batch
         self.automatic = automatic  # frames are done as soon as they are enqueued
         self.events = []  # ('enqueue' or 'collect', number)
         self.thresholds = {}  # by number
-        self.errors = {}  # by (method, number), to raise; 'done' too
+        # By (method, number), to raise; 'done' too. An ImageError of 'collect' is returned.
+        self.errors = {}
         self.on_enqueue = lambda number: None
         self.on_collect = lambda number: None
         self.asked = 0  # how often done() was called
-        self._slots = {}
+        self._slots = {}  # the numbers in each that is taken
         self._finished = set()
         self._changed = threading.Condition()
         self._inside = threading.Lock()
@@ -71,7 +73,7 @@ class FakePipeline:
 
     def flying(self):
         """Return the numbers of the frames in the slots."""
-        return sorted(self._slots.values())
+        return sorted(number for numbers in list(self._slots.values()) for number in numbers)
 
     def _raise(self, method, number):
         error = self.errors.get((method, number))
@@ -85,18 +87,21 @@ class FakePipeline:
         assert self._thread in (None, threading.get_ident()) or not self._slots
         self._thread = threading.get_ident()
 
-    def enqueue(self, slot, frame, thresholds):
+    def enqueue(self, slot, frames, thresholds):
         self._enter(slot)
         try:
             assert slot not in self._slots, 'the slot is taken'
-            number = number_of(frame)
-            self.on_enqueue(number)
-            self._raise('enqueue', number)
-            self._slots[slot] = number
-            self.thresholds[number] = thresholds
-            self.events.append(('enqueue', number))
+            assert 0 < len(frames) == len(thresholds) <= self.batch
+            numbers = [number_of(frame) for frame in frames]
+            for number in numbers:
+                self.on_enqueue(number)
+                self._raise('enqueue', number)
+            self._slots[slot] = numbers
+            self.thresholds.update(zip(numbers, thresholds, strict=True))
+            self.events += [('enqueue', number) for number in numbers]
             if self.automatic:
-                self.finish(number)
+                for number in numbers:
+                    self.finish(number)
         finally:
             self._inside.release()
 
@@ -104,33 +109,41 @@ class FakePipeline:
         self._enter(slot)
         try:
             self.asked += 1
-            self._raise('done', self._slots[slot])
-            return self._slots[slot] in self._finished
+            for number in self._slots[slot]:
+                self._raise('done', number)
+            return self._finished.issuperset(self._slots[slot])
         finally:
             self._inside.release()
 
     def collect(self, slot):
         self._enter(slot)
         try:
-            number = self._slots[slot]
-            self.on_collect(number)
+            numbers = self._slots[slot]
+            for number in numbers:
+                self.on_collect(number)
             with self._changed:
-                assert self._changed.wait_for(lambda: number in self._finished, DEADLINE_S)
-            if isinstance(self.errors.get(('collect', number)), ImageError):
-                del self._slots[slot]
-            self._raise('collect', number)
+                assert self._changed.wait_for(
+                    lambda: self._finished.issuperset(numbers), DEADLINE_S
+                )
+            results = [self._result(number) for number in numbers]
             del self._slots[slot]
-            self.events.append(('collect', number))
-            return Result(
-                Detections(
-                    np.array([[0, 0, 1, 1]], np.float32),
-                    np.array([0.5], np.float32),
-                    np.array([number], np.int32),
-                ),
-                0.001,
-            )
+            return results
         finally:
             self._inside.release()
+
+    def _result(self, number):
+        if isinstance(error := self.errors.get(('collect', number)), ImageError):
+            return error
+        self._raise('collect', number)
+        self.events.append(('collect', number))
+        return Result(
+            Detections(
+                np.array([[0, 0, 1, 1]], np.float32),
+                np.array([0.5], np.float32),
+                np.array([number], np.int32),
+            ),
+            0.001,
+        )
 
     def close(self):
         self._slots.clear()

@@ -2,6 +2,7 @@
 
 import sys
 
+from trt_perception.errors import ImageError
 from trt_perception.images.jpeg import JpegFrame
 from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.host import HostPipeline
@@ -18,15 +19,18 @@ class JpegPipeline(HostPipeline):
         super().__init__(read_model_file(config.engine_path), config)
         self._kept = None
 
-    def enqueue(self, slot, frame, thresholds):
-        self._kept = frame, thresholds
+    def enqueue(self, slot, frames, thresholds):
+        self._kept = frames, thresholds
 
     def collect(self, slot):
-        (frame, thresholds), self._kept = self._kept, None
+        ((frame,), thresholds), self._kept = self._kept, None
         if isinstance(frame, JpegFrame):
             print('jpeg taken', flush=True)
-            frame = frame.decode()
-        super().enqueue(slot, frame, thresholds)
+            try:
+                frame = frame.decode()
+            except ImageError as error:
+                return [error]
+        super().enqueue(slot, [frame], thresholds)
         return super().collect(slot)
 
 

@@ -16,6 +16,7 @@ from fake_tensorrt import INPUT
 
 from trt_perception.config import Thresholds
 from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
 PREPROCESSING = Preprocessing((64, 48))
@@ -167,6 +168,5 @@ def tensor_of(frame):
 
 def run(gpu, pipeline, frame, slot=0):
     """Return the input tensor that a frame becomes."""
-    pipeline.enqueue(slot, frame, Thresholds())
-    pipeline.collect(slot)
+    detect_one(pipeline, frame, Thresholds(), slot)
     return gpu.input_of(pipeline.slots[slot]).copy()

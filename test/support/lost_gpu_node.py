@@ -30,6 +30,7 @@ class Pretended:
     """Finds nothing, and fails as a lost context does."""
 
     depth = 1
+    batch = 1
     front = 0
     decodes_jpeg = False
     allocate = PlainMemory
@@ -45,7 +46,7 @@ class Pretended:
     def __init__(self):
         self._seen = 0
 
-    def enqueue(self, slot, frame, thresholds):
+    def enqueue(self, slot, frames, thresholds):
         self._seen += 1
 
     def done(self, slot):
@@ -55,7 +56,7 @@ class Pretended:
         if self._seen > FRAMES:
             print(f'dead at {time.time()}', flush=True)
             raise CudaError('cudaEventSynchronize', 'cudaErrorIllegalAddress', sticky=True)
-        return Result(Detections.empty(), 0.0)
+        return [Result(Detections.empty(), 0.0)]
 
     def close(self):
         raise CudaError('cudaFree', 'cudaErrorIllegalAddress', sticky=True)
@@ -66,7 +67,7 @@ class Poisoned(CudaPipeline):
 
     _seen = 0
 
-    def enqueue(self, slot, frame, thresholds):
+    def enqueue(self, slot, frames, thresholds):
         self._seen += 1
         if self._seen == FRAMES + 4:  # the warm-up fills every slot once
             source = 'extern "C" __global__ void bad(int* p) { *p = 1; }'
@@ -75,7 +76,7 @@ class Poisoned(CudaPipeline):
             kernels.launch(
                 'bad', (1, 1, 1), (1, 1, 1), [(8, ctypes.c_void_p)], self.slots[slot].stream
             )
-        super().enqueue(slot, frame, thresholds)
+        super().enqueue(slot, frames, thresholds)
 
 
 def make(config: DetectorConfig):

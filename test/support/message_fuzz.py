@@ -131,15 +131,17 @@ class _NoWork:
     """A pipeline that takes every frame."""
 
     depth = 1
+    batch = 1
 
-    def enqueue(self, slot, frame, thresholds):
+    def enqueue(self, slot, frames, thresholds):
+        (frame,) = frames
         frame.data.sum()  # every byte is there
 
     def done(self, slot):
         return True
 
     def collect(self, slot):
-        return Result(Detections.empty(), 0.0)
+        return [Result(Detections.empty(), 0.0)]
 
 
 class Fuzz:

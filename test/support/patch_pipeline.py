@@ -5,6 +5,7 @@ from gpu_support import from_device
 from reference_images import noise_frame
 
 from trt_perception.config import Thresholds
+from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
 
@@ -24,6 +25,5 @@ def input_of(pipeline, slot):
 
 def run(pipeline, frame, slot=0):
     """Return the input tensor that a frame becomes."""
-    pipeline.enqueue(slot, frame, Thresholds(0.3))
-    pipeline.collect(slot)
+    detect_one(pipeline, frame, Thresholds(0.3), slot)
     return input_of(pipeline, slot)

@@ -41,6 +41,7 @@ class ScriptedPipeline:
     """Overlaps frames as a GPU would; each is done some time after it came."""
 
     depth = 3
+    batch = 1
     spec = SPEC
     front = 0
     decodes_jpeg = False
@@ -53,7 +54,8 @@ class ScriptedPipeline:
         self._broken_warm_up = config.engine_path == 'raise in warm-up'
         self._endless_warm_up = config.engine_path == 'wait for a signal in warm-up'
 
-    def enqueue(self, slot, frame, thresholds):
+    def enqueue(self, slot, frames, thresholds):
+        (frame,) = frames
         order = int(frame.data[0])
         print(f'enqueue {order}', flush=True)
         if order == RAISE_IN_ENQUEUE:
@@ -81,7 +83,7 @@ class ScriptedPipeline:
         class_ids = [7 if order == RAISE_IN_PUBLISH else 0]  # there is no class 7
         box = np.array([[1, 2, 3, 4]], np.float32)
         found = Detections(box, np.array([0.5], np.float32), np.array(class_ids, np.int32))
-        return Result(found, LASTS_S.get(order, 0.001))
+        return [Result(found, LASTS_S.get(order, 0.001))]
 
     def close(self):
         print('pipeline closed', flush=True)

@@ -37,7 +37,8 @@ class Pipeline(scripted_node.ScriptedPipeline):
     def __init__(self, config):
         self._held = {}
 
-    def enqueue(self, slot, frame, thresholds):
+    def enqueue(self, slot, frames, thresholds):
+        (frame,) = frames
         self._held[slot] = frame, look(frame), time.monotonic() + FRAME_S
 
     def done(self, slot):
@@ -47,7 +48,7 @@ class Pipeline(scripted_node.ScriptedPipeline):
         frame, seen, ready = self._held.pop(slot)
         time.sleep(max(0.0, ready - time.monotonic()))
         Pipeline.torn += len(seen) != 1 or look(frame) != seen
-        return Result(scripted_node.Detections.empty(), FRAME_S)
+        return [Result(scripted_node.Detections.empty(), FRAME_S)]
 
     def close(self):
         pass

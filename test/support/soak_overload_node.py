@@ -32,7 +32,7 @@ class Pipeline(scripted_node.ScriptedPipeline):
         self._ready = {}
         self._last = 0.0
 
-    def enqueue(self, slot, frame, thresholds):
+    def enqueue(self, slot, frames, thresholds):
         # One frame after the other, as on a GPU: depth hides waiting, and adds no throughput.
         self._last = max(self._last, time.monotonic()) + FRAME_S
         self._ready[slot] = self._last
@@ -42,7 +42,7 @@ class Pipeline(scripted_node.ScriptedPipeline):
 
     def collect(self, slot):
         time.sleep(max(0.0, self._ready.pop(slot) - time.monotonic()))
-        return Result(scripted_node.Detections.empty(), FRAME_S)
+        return [Result(scripted_node.Detections.empty(), FRAME_S)]
 
     def close(self):
         pass

@@ -22,6 +22,8 @@ from trt_perception.pipelines.pipeline import Result
 class RecordingPipeline:
     """Returns the frame's width as the score; knows what is in flight."""
 
+    batch = 1
+
     def __init__(self, depth):
         self.depth = depth
         self.flying = {}
@@ -29,7 +31,9 @@ class RecordingPipeline:
         self.order = []
         self.clock = lambda: None  # called in each collect
 
-    def enqueue(self, slot, frame, thresholds):
+    def enqueue(self, slot, frames, thresholds):
+        (frame,) = frames
+        assert len(thresholds) == 1
         assert slot not in self.flying
         self.flying[slot] = frame
         self.most = max(self.most, len(self.flying))
@@ -40,7 +44,7 @@ class RecordingPipeline:
         self.clock()
         self.order.append(frame.width)
         score = np.array([frame.width / 1000], np.float32)
-        return Result(Detections(np.ones((1, 4), 'f4'), score, np.zeros(1, 'i4')), 0.0)
+        return [Result(Detections(np.ones((1, 4), 'f4'), score, np.zeros(1, 'i4')), 0.0)]
 
 
 @pytest.mark.parametrize('depth', [1, 3])

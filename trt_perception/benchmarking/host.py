@@ -48,7 +48,7 @@ def measure_host_steps(
         preprocessed = time.perf_counter()
         outputs = pipeline.infer(tensor)
         inferred = time.perf_counter()
-        pipeline.decode(outputs, letterboxes, thresholds)
+        pipeline.decode(outputs, letterboxes, [thresholds])
         decoded = time.perf_counter()
         if len(candidates) < len(frames):
             candidates.append(count_candidates(outputs, pipeline.spec, thresholds))

@@ -18,6 +18,8 @@ from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.images.frame import Frame
 from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.pipelines.pipeline import collect_all
+from trt_perception.pipelines.pipeline import detect_one
 
 __all__ = [
     'EncodingTime',
@@ -169,8 +171,7 @@ def detect_all(
     pace.begin('each image once', len(frames))
     found: list[Detections] = []
     while pace.more(len(found), len(frames)) and not pace.stopped:
-        pipeline.enqueue(0, frames[len(found)], thresholds)
-        found.append(pipeline.collect(0).detections)
+        found.append(detect_one(pipeline, frames[len(found)], thresholds).detections)
     return found
 
 
@@ -188,8 +189,7 @@ def _run_one_by_one(
         index = len(results)
         frame, slot = frames[index % len(frames)], index % pipeline.depth
         start = time.perf_counter()
-        pipeline.enqueue(slot, frame, thresholds)
-        result = pipeline.collect(slot)
+        result = detect_one(pipeline, frame, thresholds, slot)
         latencies.append(time.perf_counter() - start)
         results.append(result.detections)
     return latencies, results
@@ -226,7 +226,7 @@ def _run_saturated(
         more = more and pace.more(submitted, least)
         before = time.perf_counter()
         if free and more:
-            pipeline.enqueue(free[0], frames[submitted % len(frames)], thresholds)
+            pipeline.enqueue(free[0], [frames[submitted % len(frames)]], [thresholds])
             flying.append((free.popleft(), before))
             submitted += 1
             run.enqueue_s.append(time.perf_counter() - before)
@@ -234,7 +234,7 @@ def _run_saturated(
             break
         else:
             slot, taken = flying.popleft()
-            result = pipeline.collect(slot)
+            (result,) = collect_all(pipeline, slot)
             free.append(slot)
             now = time.perf_counter()
             run.collect_s.append(now - before)

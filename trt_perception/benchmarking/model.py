@@ -30,6 +30,7 @@ from trt_perception.model.tensors import TensorSpec
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.pipelines.ready import put_in_place
 from trt_perception.stages.onnx_runtime import CPU
 
@@ -236,8 +237,7 @@ def _in_pipeline(
         thresholds = config.thresholds(pipeline.spec.class_names)
         largest = max(placed, key=lambda frame: frame.data.size)
         for slot in range(pipeline.depth):  # each grows once
-            pipeline.enqueue(slot, largest, thresholds)
-            pipeline.collect(slot)
+            detect_one(pipeline, largest, thresholds, slot)
         detections = detect_all(pipeline, placed, thresholds, pace)
         if len(detections) < len(frames):
             return None

@@ -28,9 +28,9 @@ from trt_perception.evaluation.images import read_image
 from trt_perception.images.frame import Frame
 from trt_perception.images.picture_files import frame_of
 from trt_perception.model.model_file import ModelFile
-from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.pipelines.pipeline import collect_all
 
 __all__ = [
     'CONFIDENCE',
@@ -116,14 +116,14 @@ def detect(
 
     Args:
         pipeline: as ``open_offline`` opens it, nothing in flight.
-        frames: at least one, at most ``pipeline.spec.batch``.
+        frames: at least one, at most ``pipeline.batch``.
         thresholds: for all of them.
+
+    Raises:
+        ImageError: one of them cannot be read.
     """
-    if isinstance(pipeline, HostPipeline):
-        return pipeline.detect(frames, thresholds)
-    (frame,) = frames
-    pipeline.enqueue(0, frame, thresholds)
-    return [pipeline.collect(0).detections]
+    pipeline.enqueue(0, frames, [thresholds] * len(frames))
+    return [result.detections for result in collect_all(pipeline, 0)]
 
 
 def detect_images(
@@ -147,7 +147,7 @@ def detect_images(
     detections: list[Detections] = []
     seconds: list[float] = []
     progress(0, len(images))
-    for chunk in batches(read_ahead(images), pipeline.spec.batch):
+    for chunk in batches(read_ahead(images), pipeline.batch):
         frames = [frame_of(bgr) for _, bgr in chunk]
         if not detections:  # the first run of a model allocates: its time says nothing
             detect(pipeline, frames, thresholds)
@@ -156,7 +156,7 @@ def detect_images(
         detections += [replace(one, masks=None) for one in detect(pipeline, frames, thresholds)]
         seconds.append((time.perf_counter() - started) / len(frames))
         progress(len(detections), len(images))
-    return Run(tuple(detections), Latency.of_seconds(seconds, pipeline.spec.batch))
+    return Run(tuple(detections), Latency.of_seconds(seconds, pipeline.batch))
 
 
 def batches(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:

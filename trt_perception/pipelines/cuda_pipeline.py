@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -34,6 +35,7 @@ from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.errors import CudaError
 from trt_perception.errors import EngineError
+from trt_perception.errors import ImageError
 from trt_perception.gpu import Device
 from trt_perception.gpu import PinnedBuffer
 from trt_perception.gpu import Stream
@@ -70,7 +72,8 @@ class CudaPipeline:
             outputs come back whole and are decoded on the host: slower, for evaluation.
 
     Attributes:
-        depth: frames in flight.
+        depth: batches in flight.
+        batch: frames of each.
         spec: the model's tensors, preprocessing, decoder and class names.
         front: bytes of the header, which goes in front of the pixels.
         decodes_jpeg: nvJPEG works here, and ``image_transport`` may need it.
@@ -87,6 +90,7 @@ class CudaPipeline:
         self, model: ModelFile, config: DetectorConfig, *, max_candidates: int = MAX_CANDIDATES
     ) -> None:
         self.depth = config.pipeline_depth
+        self.batch = 1
         self._closing = ExitStack()
         with ExitStack() as undo:
             # Whatever fails below, what was made before it is freed.
@@ -160,14 +164,17 @@ class CudaPipeline:
         """Return page-locked memory, which any thread may free, after ``close`` too."""
         return PinnedBuffer(size, self._device)
 
-    def enqueue(self, slot: int, frame: AnyFrame, thresholds: Thresholds) -> None:
+    def enqueue(
+        self, slot: int, frames: Sequence[AnyFrame], thresholds: Sequence[Thresholds]
+    ) -> None:
         """Copy the frame to the device and start the work on it; a JPEG's is started soon."""
         self._device.use()
+        (frame,), (own,) = frames, thresholds
         if isinstance(frame, JpegFrame):
             assert self._jpeg is not None, 'nobody gives a JPEG to who does not decode it'
-            self._jpeg.start(slot, self.slots[slot], frame, thresholds)
+            self._jpeg.start(slot, self.slots[slot], frame, own)
         else:
-            self.slots[slot].enqueue(frame, thresholds)
+            self.slots[slot].enqueue(frame, own)
 
     def done(self, slot: int) -> bool:
         """Tell without waiting whether the slot's boxes are there."""
@@ -179,16 +186,15 @@ class CudaPipeline:
         self._device.use()
         return self.slots[slot].finished.done()
 
-    def collect(self, slot: int) -> Result:
-        """Wait for the slot's boxes.
-
-        Raises:
-            ImageError: it was given a JPEG that neither nvJPEG nor the CPU decodes.
-        """
+    def collect(self, slot: int) -> list[Result | ImageError]:
+        """Wait for the slot's boxes; a JPEG may be one that neither nvJPEG nor the CPU decodes."""
         if self._jpeg is not None:
-            self._jpeg.wait(slot)
+            try:
+                self._jpeg.wait(slot)
+            except ImageError as error:
+                return [error]
         self._device.use()
-        return self.slots[slot].collect()
+        return [self.slots[slot].collect()]
 
     def close(self) -> None:
         """Free everything on the device."""

@@ -129,7 +129,7 @@ class HostDecoded:
             self._arrays(),
             self._spec,
             [letterbox],
-            thresholds,
+            [thresholds],
             max_detections=self._config.max_detections,
             max_candidates=self._max_candidates,
             class_agnostic=self._config.class_agnostic_nms,

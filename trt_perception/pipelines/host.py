@@ -16,6 +16,7 @@ from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.errors import EngineError
+from trt_perception.errors import ImageError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import AnyFrame
@@ -40,8 +41,11 @@ __all__ = ['HostPipeline']
 class HostPipeline:
     """A Pipeline that does its work inside ``collect``: ``preprocess``, ``infer``, ``decode``.
 
-    One frame at a time: a second one taken early would only grow old in the queue, and newest
-    wins.
+    One slot: what is taken early would only grow old in the queue, and newest wins.
+
+    Attributes:
+        batch: most frames at once; a model of a fixed batch is given so many each time, whatever
+            lies in the places of those that are missing.
     """
 
     depth = 1
@@ -90,7 +94,8 @@ class HostPipeline:
         self._preprocessor = HostPreprocessor(self.spec.preprocessing, self.spec.batch)
         self._config = config
         self._max_candidates = max_candidates
-        self._waiting: tuple[Frame, Thresholds] | None = None
+        self.batch = self.spec.batch
+        self._waiting: tuple[list[Frame], list[Thresholds]] | None = None
 
     def _output_shapes(self, tensors: Mapping[str, npt.NDArray[Any]]) -> list[tuple[int, ...]]:
         """Run the model for the shapes of its outputs alone."""
@@ -111,40 +116,39 @@ class HostPipeline:
         """Return ordinary memory: pixels are read where they lie."""
         return PlainMemory(size)
 
-    def enqueue(self, slot: int, frame: AnyFrame, thresholds: Thresholds) -> None:
-        """Keep the frame for ``collect``; its bytes are not copied."""
+    def enqueue(
+        self, slot: int, frames: Sequence[AnyFrame], thresholds: Sequence[Thresholds]
+    ) -> None:
+        """Keep the frames for ``collect``; their bytes are not copied."""
         assert slot == 0
-        assert isinstance(frame, Frame), 'nobody gives a JPEG to who does not decode it'
         assert self._waiting is None
-        self._waiting = frame, thresholds
+        plain = [frame for frame in frames if isinstance(frame, Frame)]
+        assert len(plain) == len(frames), 'nobody gives a JPEG to who does not decode it'
+        self._waiting = plain, list(thresholds)
 
     def done(self, slot: int) -> bool:
         """Return True: there is nothing to wait for."""
         assert slot == 0
         return True
 
-    def collect(self, slot: int) -> Result:
-        """Do the work on the frame that was enqueued."""
-        assert slot == 0
-        assert self._waiting is not None
-        (frame, thresholds), self._waiting = self._waiting, None
-        started = time.perf_counter()
-        (detections,) = self.detect([frame], thresholds)
-        return Result(detections, time.perf_counter() - started)
-
-    def detect(self, frames: Sequence[Frame], thresholds: Thresholds) -> list[Detections]:
-        """Do the work on as many frames as the model takes at once, or fewer.
+    def collect(self, slot: int) -> list[Result | ImageError]:
+        """Do the work on the frames that were enqueued.
 
         Raises:
-            ImageError: one of them cannot be read.
             EngineError: the outputs are not what they should be.
         """
+        assert slot == 0
+        assert self._waiting is not None
+        (frames, thresholds), self._waiting = self._waiting, None
+        started = time.perf_counter()
         tensor, letterboxes = self.preprocess(frames)
-        return self.decode(self.infer(tensor), letterboxes, thresholds)
+        found = self.decode(self.infer(tensor), letterboxes, thresholds)
+        seconds = time.perf_counter() - started
+        return [Result(detections, seconds) for detections in found]
 
     def preprocess(self, frames: Sequence[Frame]) -> tuple[npt.NDArray[Any], list[Letterbox]]:
         """Return the image input, valid until the next time, and where each image lies in it."""
-        assert 0 < len(frames) <= self.spec.batch
+        assert 0 < len(frames) <= self.batch
         letterboxes = []
         for place, frame in enumerate(frames):
             tensor, letterbox = self._preprocessor(frame, place)
@@ -160,9 +164,9 @@ class HostPipeline:
         self,
         outputs: Sequence[npt.NDArray[Any]],
         letterboxes: Sequence[Letterbox],
-        thresholds: Thresholds,
+        thresholds: Sequence[Thresholds],
     ) -> list[Detections]:
-        """Return the boxes of each image.
+        """Return the boxes of each image, by its own thresholds.
 
         Raises:
             EngineError: the outputs are not what the decoder reads.

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
+from trt_perception.errors import ImageError
 from trt_perception.images.jpeg import AnyFrame
 from trt_perception.images.memory import Memory
 from trt_perception.model.model_spec import ModelSpec
 
-__all__ = ['Pipeline', 'Result']
+__all__ = ['Pipeline', 'Result', 'collect_all', 'detect_one']
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,8 @@ class Result:
 
     Attributes:
         detections: in source pixels.
-        compute_s: seconds from the start of preprocessing to the end of decoding.
+        compute_s: seconds from the start of preprocessing to the end of decoding, of all frames
+            that were enqueued together.
     """
 
     detections: Detections
@@ -28,18 +31,20 @@ class Result:
 
 
 class Pipeline(Protocol):
-    """All the work on a frame.
+    """All the work on frames, as many at once as the model takes.
 
     Slots are numbered 0 … depth - 1; one thread uses a pipeline at a time.
 
     Attributes:
-        depth: how many frames may be in flight.
+        depth: how many slots there are: batches that may be in flight.
+        batch: most frames that a slot takes at once.
         spec: the model's tensors, preprocessing, decoder and class names.
         front: bytes that are to be left free in front of what is put into memory of ``allocate``.
         decodes_jpeg: it takes a JpegFrame, too.
     """
 
     depth: int
+    batch: int
     spec: ModelSpec
     front: int
     decodes_jpeg: bool
@@ -54,26 +59,63 @@ class Pipeline(Protocol):
             MemoryError: there is none left.
         """
 
-    def enqueue(self, slot: int, frame: AnyFrame, thresholds: Thresholds) -> None:
-        """Take a frame into a free slot and return without waiting for its result.
+    def enqueue(
+        self, slot: int, frames: Sequence[AnyFrame], thresholds: Sequence[Thresholds]
+    ) -> None:
+        """Take frames into a free slot and return without waiting for their results.
 
-        Where its memory is of ``allocate``, the front of that is written until ``collect``: it
-        holds one frame, which is in one slot.
+        Where a frame's memory is of ``allocate``, the front of that is written until ``collect``:
+        it holds one frame, which is in one slot. A frame that cannot be read costs the others
+        nothing: ``collect`` says it.
 
-        Raises:
-            ImageError: the frame cannot be read; the slot stays free.
+        Args:
+            slot: nothing in it.
+            frames: 1 … ``batch``; may differ in everything.
+            thresholds: one for each frame.
         """
 
     def done(self, slot: int) -> bool:
         """Tell, without waiting, whether ``collect`` has nothing left to wait for."""
 
-    def collect(self, slot: int) -> Result:
-        """Wait for the slot's result and free the slot.
+    def collect(self, slot: int) -> list[Result | ImageError]:
+        """Wait for the slot's results and free the slot.
 
-        Raises:
-            ImageError: the frame cannot be read, which shows only here where it is a JpegFrame;
-                the slot is free.
+        Returns:
+            For each frame, in their order, what came of it, or why it cannot be read.
         """
 
     def close(self) -> None:
         """Free everything; may be called again."""
+
+
+def collect_all(pipeline: Pipeline, slot: int) -> list[Result]:
+    """Wait for a slot's results, for whom a frame that cannot be read is an error.
+
+    Raises:
+        ImageError: the first of those; the slot is free.
+    """
+    results: list[Result] = []
+    for result in pipeline.collect(slot):
+        if isinstance(result, ImageError):
+            raise result
+        results.append(result)
+    return results
+
+
+def detect_one(
+    pipeline: Pipeline, frame: AnyFrame, thresholds: Thresholds, slot: int = 0
+) -> Result:
+    """Run one frame alone and wait for its result.
+
+    Args:
+        pipeline: nothing in the slot.
+        frame: as ``enqueue`` takes it.
+        thresholds: of this frame.
+        slot: the slot to use.
+
+    Raises:
+        ImageError: the frame cannot be read.
+    """
+    pipeline.enqueue(slot, [frame], [thresholds])
+    (result,) = collect_all(pipeline, slot)
+    return result

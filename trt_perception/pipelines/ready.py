@@ -15,6 +15,7 @@ from trt_perception.config import Thresholds
 from trt_perception.images.frame import Frame
 from trt_perception.interruption import check_interruption
 from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.pipelines.pipeline import detect_one
 
 __all__ = ['grey_frame', 'put_in_place', 'ready_pipeline', 'warm_up']
 
@@ -81,6 +82,5 @@ def warm_up(pipeline: Pipeline) -> float:
         for slot in range(pipeline.depth):
             check_interruption()
             started = time.perf_counter()
-            pipeline.enqueue(slot, grey, Thresholds())
-            pipeline.collect(slot)
+            detect_one(pipeline, grey, Thresholds(), slot)
         return time.perf_counter() - started

@@ -130,7 +130,7 @@ class _Work:
         self, images: Iterable[tuple[str, _Image]]
     ) -> Iterator[tuple[str, _Image, Detections]]:
         """Run the model over named images, as many at once as it takes."""
-        for chunk in batches(images, self.pipeline.spec.batch):
+        for chunk in batches(images, self.pipeline.batch):
             frames = [frame_of(bgr) for _, bgr in chunk]
             started = time.perf_counter()
             run = detect(self.pipeline, frames, self.thresholds)

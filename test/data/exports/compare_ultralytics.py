@@ -30,6 +30,7 @@ from trt_perception.detections import oriented_corners
 from trt_perception.images.frame import Frame
 from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.open_pipeline import open_offline
+from trt_perception.pipelines.pipeline import detect_one
 
 NETWORKS = (
     *('yolov8n', 'yolov10n', 'yolo11n', 'yolo12n', 'yolo26n', 'rtdetr-l'),
@@ -161,7 +162,8 @@ def compare_oriented(path, shape, image):
     config = DetectorConfig(engine_path=str(path), max_detections=300)
     pipeline = open_offline(read_model_file(path), config, max_candidates=30_000)
     frame = Frame.view(image, width=width, height=height, step=3 * width, encoding='bgr8')
-    (found,) = pipeline.detect([frame], Thresholds(confidence=threshold, iou=0.45))
+    thresholds = Thresholds(confidence=threshold, iou=0.45)
+    found = detect_one(pipeline, frame, thresholds).detections
     center = np.clip(boxes.obb.xywhr[:, :2].numpy(), 0, [width, height])
     apart = turned_away(found, boxes.obb, center)
     return (
@@ -191,7 +193,8 @@ def compare(path, shape, image):
     frame = Frame.view(image, width=width, height=height, step=3 * width, encoding='bgr8')
     tensor, _ = pipeline.preprocess([frame])
     fed = np.abs(tensor - theirs.predictor.preprocess([image]).numpy()).max()
-    (found,) = pipeline.detect([frame], Thresholds(confidence=threshold, iou=0.45))
+    thresholds = Thresholds(confidence=threshold, iou=0.45)
+    found = detect_one(pipeline, frame, thresholds).detections
     told = boxes.boxes.conf.numpy()[whole], boxes.boxes.cls.numpy()[whole]
     best = overlaps(found, xyxy[whole], *told)
     keypoints = ''

@@ -59,7 +59,7 @@ def decode(
     outputs: Sequence[Array],
     spec: ModelSpec,
     letterboxes: Sequence[Letterbox],
-    thresholds: Thresholds,
+    thresholds: Sequence[Thresholds],
     *,
     max_detections: int,
     max_candidates: int = 1024,
@@ -72,7 +72,7 @@ def decode(
             torchvision's family for each image in turn. float16 is converted here.
         spec: the model's.
         letterboxes: geometry of each image of the batch, in its order.
-        thresholds: confidence, IoU and class filter.
+        thresholds: confidence, IoU and class filter of each image.
         max_detections: most boxes of an image.
         max_candidates: most boxes that enter NMS.
         class_agnostic: boxes of different classes suppress each other too, where there is NMS.
@@ -84,8 +84,8 @@ def decode(
     limits = Limits(max_detections, max_candidates, class_agnostic)
     family = spec.decoder.family
     found = []
-    for candidates, letterbox in zip(
-        _candidates(outputs, spec, len(letterboxes), thresholds), letterboxes, strict=True
+    for candidates, letterbox, own in zip(
+        _candidates(outputs, spec, thresholds), letterboxes, thresholds, strict=True
     ):
         if family not in _NEED_NMS:
             check_unit(
@@ -98,7 +98,7 @@ def decode(
             select(
                 candidates,
                 letterbox,
-                thresholds,
+                own,
                 limits,
                 classes=len(spec.class_names),
                 suppress=family in _NEED_NMS,
@@ -112,12 +112,12 @@ def decode(
 @np.errstate(over='ignore', under='ignore', divide='ignore', invalid='ignore')
 def count_candidates(outputs: Sequence[Array], spec: ModelSpec, thresholds: Thresholds) -> int:
     """Return how many boxes of one image are above the threshold and of a class asked for."""
-    (found,) = _candidates(outputs, spec, 1, thresholds)
+    (found,) = _candidates(outputs, spec, [thresholds])
     return len(passing(found.scores, found.class_ids, thresholds))
 
 
 def _candidates(
-    outputs: Sequence[Array], spec: ModelSpec, images: int, thresholds: Thresholds
+    outputs: Sequence[Array], spec: ModelSpec, thresholds: Sequence[Thresholds]
 ) -> list[Candidates]:
     """Return what the family reads off the outputs, for each image."""
     decoder, classes, task = spec.decoder, len(spec.class_names), spec.task
@@ -125,7 +125,7 @@ def _candidates(
     assert assigned is not None, 'checked when the model was opened'
     read = _FAMILIES[decoder.family]
     found = []
-    for index in range(images):
+    for index, own in enumerate(thresholds):
         # torchvision's tensors have no axis for a batch: each image brings its own.
         first = index * len(spec.outputs) if decoder.family == 'torchvision' else 0
         arrays = [
@@ -135,7 +135,7 @@ def _candidates(
             for role, place in zip(layout(decoder, classes, task), assigned, strict=True)
         ]
         size = spec.preprocessing.input_size
-        image = _Image(index, decoder, size, thresholds, task.row_values, task.is_oriented)
+        image = _Image(index, decoder, size, own, task.row_values, task.is_oriented)
         candidates = read(arrays, image)
         if task.mask_coefficients:
             candidates = replace(candidates, prototypes=arrays[1])
