@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from trt_perception.config import PARAMETERS
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
-from trt_perception.config import parameter_value
 from trt_perception.errors import ConfigError
 from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.parameter_row import parameter_value
 
 ROWS = {row.name: row for row in PARAMETERS}
 
 # DESIGN, "ROS interface": the parameters, and the values that are fixed there.
 NAMES = {
-    'engine_path', 'device_id', 'pipeline_depth', 'use_cuda_graph', 'cpu_threads',
-    'confidence_threshold',
+    'engine_path', 'cameras', 'device_ids', 'pipeline_depth', 'use_cuda_graph',
+    'batch_max_delay_ms', 'cpu_threads', 'enabled', 'max_rate_hz', 'confidence_threshold',
     'iou_threshold', 'max_detections', 'class_filter', 'class_agnostic_nms', 'image_transport',
     'image_intake',
     'image_qos.reliability', 'image_qos.depth', 'debug_image.max_rate_hz',
@@ -31,6 +31,11 @@ NAMES = {
 }  # fmt: skip
 DEFAULTS = {
     'engine_path': '',
+    'cameras': (),
+    'device_ids': (0,),
+    'batch_max_delay_ms': 0.0,
+    'enabled': True,
+    'max_rate_hz': 0.0,
     'confidence_threshold': 0.25,
     'iou_threshold': 0.45,
     'max_detections': 300,
@@ -52,7 +57,12 @@ RANGES = {
     'model.antialias': (-1, 1),
     'model.pad_value': (-1, 255),
 }
-LIVE = {'confidence_threshold', 'iou_threshold', 'class_filter'}
+OF_THE_FRAME = {'confidence_threshold', 'iou_threshold', 'class_filter'}
+LIVE = {*OF_THE_FRAME, 'enabled', 'max_rate_hz'}
+PER_CAMERA = {
+    'confidence_threshold', 'class_filter', 'image_transport', 'image_qos.reliability',
+    'image_qos.depth', 'max_rate_hz', 'enabled',
+}  # fmt: skip
 
 
 def refusal(values):
@@ -73,13 +83,14 @@ def test_the_names_are_those_of_the_design():
     assert len(PARAMETERS) == len(NAMES)
     assert {name: ROWS[name].default for name in DEFAULTS} == DEFAULTS
     assert {row.name for row in PARAMETERS if row.live} == LIVE
+    assert {row.name for row in PARAMETERS if row.per_camera} == PER_CAMERA
     assert {name: (ROWS[name].minimum, ROWS[name].maximum) for name in RANGES} == RANGES
     assert Thresholds() == DetectorConfig().thresholds(('cat',))
 
 
 def test_every_live_parameter_reaches_the_frame():
     changed = {'confidence_threshold': 0.5, 'iou_threshold': 0.5, 'class_filter': ['cat']}
-    assert set(changed) == LIVE
+    assert set(changed) == OF_THE_FRAME
     fields = set()
     for name, value in changed.items():
         found = vars(DetectorConfig.from_values({name: value}).thresholds(('cat',)))
@@ -152,7 +163,9 @@ def test_values_of_its_type_are_accepted(row):
 @pytest.mark.parametrize(
     ('name', 'expected'),
     [
-        ('device_id', 'an integer'),
+        ('max_detections', 'an integer'),
+        ('device_ids', 'a list of integer values'),
+        ('cameras', 'a list of string values'),
         ('iou_threshold', 'a double'),
         ('autostart', 'a bool'),
         ('engine_path', 'a string'),
@@ -238,6 +251,22 @@ def test_the_decoders_on_offer_are_those_there_are():
             ["'model.class_names'", "1 to 256 characters (got '', name 2 of 2)"],
         ),
         ({'model.class_names': ['cat', 'dog', 'cat']}, ["'model.class_names'", 'different']),
+        ({'cameras': ['front', 'front']}, ["'cameras'", "different names (got 'front' twice)"]),
+        ({'cameras': ['front', '']}, ["'cameras'", 'a letter first', "got ''"]),
+        ({'cameras': ['2nd']}, ['a letter first', "got '2nd'"]),
+        ({'cameras': ['_front']}, ["got '_front'"]),
+        ({'cameras': ['front/left']}, ["got 'front/left'"]),
+        ({'cameras': ['front.left']}, ["got 'front.left'"]),
+        ({'cameras': ['vorn\n']}, ["got 'vorn\\n'"]),
+        ({'cameras': ['kühl']}, ["got 'kühl'"]),
+        ({'cameras': ['x' * 65]}, ['1 to 64 letters']),
+        ({'cameras': [f'c{number}' for number in range(65)]}, ['at most 64 names', 'got 65']),
+        ({'device_ids': []}, ["'device_ids'", 'one or more different numbers', 'got []']),
+        ({'device_ids': [0, 1, 0]}, ['different', 'got [0, 1, 0]']),
+        ({'device_ids': [64]}, ['from 0 to 63', 'got [64]']),
+        ({'device_ids': [0, -1]}, ['got [0, -1]']),
+        ({'max_rate_hz': 0.001}, ["'max_rate_hz'", '0 or a number from 0.01 to 1000', '0.001']),
+        ({'max_rate_hz': 1e-320}, ['0 or a number from 0.01']),
         ({'confidence': 0.5}, ["'confidence'", 'confidence_threshold']),
         ({'': 1}, ["''", 'engine_path']),
     ],
@@ -252,9 +281,21 @@ def test_arrays_of_the_right_length_are_accepted():
     for size in ([], [1, 1], [640, 480], [8192, 8192], [1, 32767]):
         config = DetectorConfig.from_values({'model.input_size': size})
         assert config.model_input_size == tuple(size)
+    names = ('a', 'A', 'x' * 64, 'front_left_2')
+    assert DetectorConfig.from_values({'cameras': list(names)}).cameras == names
+    many = [f'c{number}' for number in range(64)]
+    assert DetectorConfig.from_values({'cameras': many}).cameras == tuple(many)
     config = DetectorConfig.from_values({'model.mean': [-1, 0, 1], 'model.std': [0.1, 1, 100]})
     assert config.model_mean == (-1, 0, 1)
     assert config.model_std == (0.1, 1, 100)
+
+
+def test_one_of_several_devices():
+    config = DetectorConfig(device_ids=(3, 1), max_detections=7)
+    assert config.device_id == 3
+    assert config.on_device(1) == DetectorConfig(device_ids=(1,), max_detections=7)
+    with pytest.raises(ConfigError):
+        config.on_device(64)
 
 
 def test_the_constructor_holds_to_the_same_rules():

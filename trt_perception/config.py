@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
+import re
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,56 +27,59 @@ from trt_perception.model.preprocessing import RESIZE_MODES
 from trt_perception.model.preprocessing import number_fault
 from trt_perception.model.preprocessing import size_fault
 from trt_perception.model.recognition.recognise import ModelOverrides
-from trt_perception.plain_text import MAX_CLASSES
-from trt_perception.plain_text import MAX_PATH_LENGTH
+from trt_perception.parameter_row import Parameter
+from trt_perception.parameter_row import check_value
+from trt_perception.parameter_row import parameter_value
 from trt_perception.plain_text import Fault
 from trt_perception.plain_text import names_fault
 from trt_perception.plain_text import shown
 
-__all__ = ['PARAMETERS', 'DetectorConfig', 'Parameter', 'Thresholds', 'parameter_value']
+__all__ = ['MAX_CAMERAS', 'PARAMETERS', 'DetectorConfig', 'Thresholds']
 
+#: Of one node.
+MAX_CAMERAS: Final = 64
 # A timer's period, in whole nanoseconds, has 64 bits.
 _LOWEST_RATE_HZ: Final = 0.01
+_HIGHEST_RATE_HZ: Final = 1000.0
+_HIGHEST_DEVICE: Final = 63
+# The first part of the names of its topics.
+_CAMERA_NAME: Final = re.compile(r'[A-Za-z][A-Za-z0-9_]{0,63}')
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """One row of the table.
+def _rate_fault(value: float) -> Fault | None:
+    if value == 0 or value >= _LOWEST_RATE_HZ:
+        return None
+    expected = f'0 or a number from {_LOWEST_RATE_HZ:g} to {_HIGHEST_RATE_HZ:g}'
+    return Fault(found=repr(value), expected=expected)
 
-    Attributes:
-        name: ROS name, with dots.
-        field: name of the field in DetectorConfig.
-        kind: ``bool``, ``integer``, ``double``, ``string`` and their arrays ``integer[]``,
-            ``double[]``, ``string[]``.
-        default: the value where the user gives none.
-        description: one sentence for people.
-        unit: of the value, may be empty.
-        minimum: smallest value, None where there is no limit; then ``maximum`` is None, too.
-        maximum: largest value.
-        choices: the values that are allowed, empty where any is.
-        live: it may change while the node is active.
-    """
 
-    name: str
-    field: str
-    kind: str
-    default: Any
-    description: str
-    unit: str = ''
-    minimum: float | None = None
-    maximum: float | None = None
-    choices: tuple[str, ...] = ()
-    live: bool = False
+def _cameras_fault(names: Sequence[str]) -> Fault | None:
+    if len(names) > MAX_CAMERAS:
+        return Fault(found=str(len(names)), expected=f'at most {MAX_CAMERAS} names')
+    for name in names:
+        if not _CAMERA_NAME.fullmatch(name):
+            expected = 'names of 1 to 64 letters, digits and underscores, a letter first'
+            return Fault(found=shown(name), expected=expected)
+    return names_fault(names)
 
-    @property
-    def allowed(self) -> str:
-        """The allowed values and the unit in brackets, empty where any value is."""
-        if self.choices:
-            return f'({", ".join(json.dumps(choice) for choice in self.choices)})'
-        if self.minimum is None or self.maximum is None:
-            return f'({self.unit})' if self.unit else ''
-        unit = f' {self.unit}' if self.unit else ''
-        return f'({self.minimum:g} to {self.maximum:g}{unit})'
+
+def _devices_fault(indices: Sequence[int]) -> Fault | None:
+    fits = len(set(indices)) == len(indices) and all(0 <= i <= _HIGHEST_DEVICE for i in indices)
+    if indices and fits:
+        return None
+    expected = f'one or more different numbers from 0 to {_HIGHEST_DEVICE}'
+    return Fault(found=shown(list(indices)), expected=expected)
+
+
+# Any change of a parameter makes the whole configuration anew, and a service must answer within
+# 0.1 s, even if there are 65536 names.
+_names_fault: Final = functools.lru_cache(maxsize=4)(names_fault)
+
+
+def _triple_fault(key: str, values: Sequence[float]) -> Fault | None:
+    if len(values) not in (0, 3):
+        return Fault(found=str(len(values)), expected='no value or 3 values')
+    return number_fault(key, values)
 
 
 def _parameter(default: Any, description: str, **facts: Any) -> Any:
@@ -109,12 +112,31 @@ class DetectorConfig:
     engine_path: str = _parameter(
         '', 'TensorRT engine (.engine, .plan, .trt) or ONNX model (.onnx) to run.'
     )
-    device_id: int = _parameter(0, 'CUDA device that runs the engine.', minimum=0, maximum=63)
+    cameras: tuple[str, ...] = _parameter(
+        (),
+        'Names of the cameras to serve, at most 64: camera front has the topics front/image, '
+        'front/detections and so on; empty: one camera, with the topics image, detections and '
+        'so on.',
+        fault=_cameras_fault,
+    )
+    device_ids: tuple[int, ...] = _parameter(
+        (0,),
+        'CUDA devices that run the engine, each 0 to 63: one copy of it on each, and the cameras '
+        'dealt out in turn.',
+        fault=_devices_fault,
+    )
     pipeline_depth: int = _parameter(
         3, 'Frames in flight on the GPU; the CPU pipeline always has one.', minimum=1, maximum=8
     )
     use_cuda_graph: bool = _parameter(
         True, 'Replay one captured CUDA graph for each frame; false queues each call by itself.'
+    )
+    batch_max_delay_ms: float = _parameter(
+        0.0,
+        'Longest wait for images of other cameras before a batch that has room is run; 0: none.',
+        unit='ms',
+        minimum=0.0,
+        maximum=1000.0,
     )
     cpu_threads: int = _parameter(
         0,
@@ -122,8 +144,30 @@ class DetectorConfig:
         minimum=0,
         maximum=1024,
     )
+    enabled: bool = _parameter(
+        True,
+        'Process images; false drops those that come, counted as disabled.',
+        live=True,
+        per_camera=True,
+    )
+    max_rate_hz: float = _parameter(
+        0.0,
+        'Most images a second to process, at least 0.01; more are dropped, counted as '
+        'rate_limit; 0: no limit.',
+        unit='Hz',
+        minimum=0.0,
+        maximum=_HIGHEST_RATE_HZ,
+        fault=_rate_fault,
+        live=True,
+        per_camera=True,
+    )
     confidence_threshold: float = _parameter(
-        0.25, "A detection's score must be above this.", minimum=0.0, maximum=1.0, live=True
+        0.25,
+        "A detection's score must be above this.",
+        minimum=0.0,
+        maximum=1.0,
+        live=True,
+        per_camera=True,
     )
     iou_threshold: float = _parameter(
         0.45,
@@ -137,7 +181,11 @@ class DetectorConfig:
         300, 'Most detections in one image, best scores first.', minimum=1, maximum=1024
     )
     class_filter: tuple[str, ...] = _parameter(
-        (), 'Names of the classes to report; empty reports all.', live=True
+        (),
+        'Names of the classes to report; empty reports all.',
+        fault=functools.partial(_names_fault, distinct=False),
+        live=True,
+        per_camera=True,
     )
     class_agnostic_nms: bool = _parameter(
         False, 'Boxes of different classes suppress each other too.'
@@ -148,6 +196,7 @@ class DetectorConfig:
         'sensor_msgs/CompressedImage on <image>/compressed; auto takes the latter where, at '
         'activate, the GPU decodes JPEG and somebody publishes it, else the former.',
         choices=('raw', 'compressed', 'auto'),
+        per_camera=True,
     )
     image_intake: str = _parameter(
         'auto',
@@ -160,6 +209,7 @@ class DetectorConfig:
         'auto starts reliable and turns best effort when it meets a best-effort camera.',
         name='image_qos.reliability',
         choices=('auto', 'reliable', 'best_effort'),
+        per_camera=True,
     )
     image_qos_depth: int = _parameter(
         1,
@@ -167,6 +217,7 @@ class DetectorConfig:
         name='image_qos.depth',
         minimum=1,
         maximum=100,
+        per_camera=True,
     )
     debug_image_max_rate_hz: float = _parameter(
         10.0,
@@ -174,7 +225,8 @@ class DetectorConfig:
         name='debug_image.max_rate_hz',
         unit='Hz',
         minimum=0.0,
-        maximum=1000.0,
+        maximum=_HIGHEST_RATE_HZ,
+        fault=_rate_fault,
     )
     diagnostics_period_s: float = _parameter(
         1.0, 'Time between two messages on /diagnostics.', unit='s', minimum=0.1, maximum=60.0
@@ -185,6 +237,7 @@ class DetectorConfig:
         "Width and height of the network's input; empty: from manifest or tensor.",
         name='model.input_size',
         unit='px',
+        fault=lambda size: size_fault(size) if size else None,
     )
     model_resize: str = _parameter(
         '',
@@ -221,18 +274,21 @@ class DetectorConfig:
         name='model.scale',
         minimum=0.0,
         maximum=1000.0,
+        fault=lambda scale: number_fault('scale', (scale,)) if scale else None,
     )
     model_mean: tuple[float, ...] = _parameter(
         (),
         'Mean per channel, subtracted after scaling, -1e6 to 1e6; empty: from the manifest, 0 '
         'without one.',
         name='model.mean',
+        fault=functools.partial(_triple_fault, 'mean'),
     )
     model_std: tuple[float, ...] = _parameter(
         (),
         'Standard deviation per channel, divided by after the mean, 1e-6 to 1e6; empty: from the '
         'manifest, 1 without one.',
         name='model.std',
+        fault=functools.partial(_triple_fault, 'std'),
     )
     model_decoder: str = _parameter(
         '',
@@ -246,28 +302,12 @@ class DetectorConfig:
         "Names of the classes in the network's order; empty: from the manifest, else from the "
         "model's metadata.",
         name='model.class_names',
+        fault=_names_fault,
     )
 
     def __post_init__(self) -> None:
         for parameter in PARAMETERS:
-            _check(parameter, getattr(self, parameter.field))
-        if 0 < self.debug_image_max_rate_hz < _LOWEST_RATE_HZ:
-            raise ConfigError(
-                "parameter 'debug_image.max_rate_hz'",
-                repr(self.debug_image_max_rate_hz),
-                expected=f'0 or a number from {_LOWEST_RATE_HZ:g} to 1000',
-            )
-        scale = (self.model_scale,) if self.model_scale else ()
-        for name, fault in (
-            ('class_filter', _names_fault(self.class_filter, distinct=False)),
-            ('model.class_names', _names_fault(self.model_class_names)),
-            ('model.input_size', self.model_input_size and size_fault(self.model_input_size)),
-            ('model.scale', number_fault('scale', scale)),
-            ('model.mean', _triple_fault('mean', self.model_mean)),
-            ('model.std', _triple_fault('std', self.model_std)),
-        ):
-            if fault:
-                raise ConfigError(f"parameter '{name}'", **fault)
+            check_value(parameter, getattr(self, parameter.field))
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> DetectorConfig:
@@ -284,6 +324,15 @@ class DetectorConfig:
                 raise ConfigError(f'parameter {shown(name)}', 'unknown', fix=f'known: {known}')
             fields[rows[name].field] = parameter_value(rows[name], value)
         return cls(**fields)
+
+    @property
+    def device_id(self) -> int:
+        """The first CUDA device, the only one where there is one pipeline."""
+        return self.device_ids[0]
+
+    def on_device(self, index: int) -> DetectorConfig:
+        """Return the same configuration for one CUDA device alone."""
+        return dataclasses.replace(self, device_ids=(index,))
 
     def model_overrides(self) -> ModelOverrides:
         """Take the ``model.*`` parameters, without those left at their default."""
@@ -310,17 +359,6 @@ class DetectorConfig:
         return Thresholds(self.confidence_threshold, self.iou_threshold, ids)
 
 
-# Any change of a parameter makes the whole configuration anew, and a service must answer within
-# 0.1 s, even if there are 65536 names.
-_names_fault: Final = functools.lru_cache(maxsize=4)(names_fault)
-
-
-def _triple_fault(key: str, values: Sequence[float]) -> Fault | None:
-    if len(values) not in (0, 3):
-        return Fault(found=str(len(values)), expected='no value or 3 values')
-    return number_fault(key, values)
-
-
 _KINDS: Final = {
     'str': 'string',
     'int': 'integer',
@@ -329,12 +367,6 @@ _KINDS: Final = {
     'tuple[str, ...]': 'string[]',
     'tuple[int, ...]': 'integer[]',
     'tuple[float, ...]': 'double[]',
-}
-_SCALARS: Final[dict[str, set[type]]] = {
-    'string': {str},
-    'integer': {int},
-    'double': {float, int},
-    'bool': {bool},
 }
 
 
@@ -349,45 +381,3 @@ def _rows() -> tuple[Parameter, ...]:
 
 #: The table, in the order of DetectorConfig.
 PARAMETERS: Final = _rows()
-
-
-def parameter_value(parameter: Parameter, value: Any) -> Any:
-    """Return the value in the parameter's own type; a whole number is fine for a double.
-
-    Raises:
-        ConfigError: the value is of another type.
-    """
-    kind = parameter.kind.removesuffix('[]')
-    is_list = parameter.kind.endswith('[]')
-    several = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-    if several and len(value) > MAX_CLASSES:
-        raise _wrong(parameter, str(len(value)), f'at most {MAX_CLASSES} values')
-    items = list(value) if several and is_list else [value]
-    if several != is_list or not set(map(type, items)) <= _SCALARS[kind]:
-        article = 'an' if kind == 'integer' else 'a'
-        shape = f'a list of {kind} values' if is_list else f'{article} {kind}'
-        raise _wrong(parameter, shown(list(value) if several else value), shape)
-    if kind == 'double':
-        try:
-            items = [float(item) for item in items]
-        except OverflowError as error:
-            raise _wrong(parameter, shown(value), 'a finite double') from error
-    return tuple(items) if is_list else items[0]
-
-
-def _check(parameter: Parameter, value: Any) -> None:
-    """Hold one value to its row; arrays have rules of their own."""
-    if parameter.choices and value not in parameter.choices:
-        choices = ', '.join(repr(choice) for choice in parameter.choices)
-        raise _wrong(parameter, shown(value), f'one of {choices}')
-    if isinstance(value, str) and len(value) > MAX_PATH_LENGTH:
-        raise _wrong(parameter, str(len(value)), f'at most {MAX_PATH_LENGTH} characters')
-    lowest, highest = parameter.minimum, parameter.maximum
-    if lowest is None or highest is None:
-        return
-    if not lowest <= value <= highest:  # also refuses NaN
-        raise _wrong(parameter, shown(value), f'a number from {lowest:g} to {highest:g}')
-
-
-def _wrong(parameter: Parameter, found: str, expected: str) -> ConfigError:
-    return ConfigError(f"parameter '{parameter.name}'", found, expected=expected)

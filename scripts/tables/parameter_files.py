@@ -30,14 +30,32 @@ act from the next frame on. The others are fixed while the node is configured: r
 unknown name, a wrong type or a value out of range is refused, at the start with exit code 2.
 
 `detect.launch.py` takes each parameter that is not a list as an argument of the same name
-(`confidence_threshold:=0.4`), which wins over the parameter file.
+(`confidence_threshold:=0.4`), which wins over the parameter file; of the lists it takes `cameras`
+and `device_ids`, with commas (`cameras:=front,rear`).
+
+What says *camera* each camera may have for itself: `camera.front.confidence_threshold` is that of
+the camera `front`, which `cameras` must name. It always has the value in force. Until it is set it
+has the node's, and follows it; *cleanup* forgets what was set since the start. In a parameter file
+(`config/cameras.yaml` is an example), under the names of the cameras:
+
+```yaml
+/**:
+  ros__parameters:
+    cameras: [front, rear]
+    camera:
+      front:
+        confidence_threshold: 0.4
+      rear:
+        image_transport: compressed
+        max_rate_hz: 10.0
+```
 
 The `model.*` parameters say what a [manifest](manifest.md) says, and win over it. They are needed
 only for a model without a manifest; what is neither in the model, nor in a manifest, nor here is
 an error that lists the names to set.
 
-| parameter | type | default | allowed | live | meaning |
-| --- | --- | --- | --- | --- | --- |
+| parameter | type | default | allowed | live | camera | meaning |
+| --- | --- | --- | --- | --- | --- | --- |
 """
 
 
@@ -71,6 +89,7 @@ def markdown_text():
             f'`{yaml_value(parameter.default)}`',
             parameter.allowed.strip('().'),
             'yes' if parameter.live else '',
+            'yes' if parameter.per_camera else '',
             parameter.description,
         )
         rows.append(f'| {" | ".join(cells)} |\n')

@@ -129,7 +129,7 @@ def test_doctor_and_inspect_engine_tell_it(build, spoil, tmp_path, capsys):
     engine = tmp_path / 'digits.engine'
     record = done.manifest.build.agreement
     modules = {'tensorrt_rtx': SimpleNamespace(version='1.7.1.116', error='')}
-    found = list(check_model(str(engine), modules, None, trial=str))
+    found = list(check_model(str(engine), modules, (), trial=str))
     (finding,) = [one for one in found if one.name == 'accuracy']
     assert finding.level == 'yellow'
     assert finding.found == f'{record.f1:.1%} of the detections agreed with the original'

@@ -35,9 +35,16 @@ def camera(topic='/image', **changes):
     return CameraReport(topic, **{**facts, **changes})
 
 
-def cameras(*heard, wanted='', segment=2**26):
+def cameras(*heard, wanted='', told=True, segment=2**26):
+    if isinstance(wanted, str):
+        wanted = {'': wanted} if wanted else {}
     findings = check_cameras(
-        heard, wanted=wanted, segment_bytes=segment, profile_fix='CURE', encodings=['bgr8']
+        heard,
+        wanted=wanted,
+        told=told,
+        segment_bytes=segment,
+        profile_fix='CURE',
+        encodings=['bgr8'],
     )
     return by_name(findings)
 
@@ -91,6 +98,37 @@ def test_no_cameras():
     assert finding.level == 'red'
     assert '/image' in finding.fix
     assert cameras(camera(received=0), wanted='/image')['/image'].level == 'red'
+
+
+def test_several_cameras_are_called_by_their_names():
+    wanted = {'front': '/front/image', 'rear': '/rear/image', 'top': '/up/image'}
+    heard = (
+        camera('/front/image'),
+        camera('/rear/image/compressed', received=0),
+        camera('/other'),
+        camera('/top/image_raw'),
+    )
+    findings = cameras(*heard, wanted=wanted)
+    assert findings['front: /front/image'].level == 'green'
+    silent = findings['rear: /rear/image/compressed']
+    assert silent.level == 'red'
+    assert 'silent for 3 s' in silent.found
+    missing = findings['top: /up/image']
+    assert missing.level == 'red'
+    assert '-r top/image:=/top/image_raw (detector_node)' in missing.fix
+    assert "image_topic:='…{camera}…' (detect.launch.py, doctor --image-topic)" in missing.fix
+    assert findings['/other'].level == 'green'
+    assert len(findings) == 5
+    # Where nobody said which topics these are, they may be remapped.
+    guessed = cameras(*heard, wanted=wanted, told=False)
+    assert guessed['top: /up/image'].level == 'yellow'
+    assert guessed['rear: /rear/image/compressed'].level == 'red'
+
+
+def test_several_cameras_where_there_is_none():
+    findings = cameras(wanted={'front': '/front/image', 'rear': '/rear/image'})
+    assert list(findings) == ['topics', 'front: /front/image', 'rear: /rear/image']
+    assert {finding.level for finding in findings.values()} == {'red'}
 
 
 # What all share.

@@ -82,7 +82,7 @@ def test_modules_are_imported_for_real(tmp_path, monkeypatch):
 # The GPU.
 
 
-def gpu(*, engine=True, modules=None, jpeg=None, **errors):
+def gpu(*, engine=True, modules=None, jpeg=None, devices=(3,), **errors):
     """Check a GPU that is good but for the functions of checks.trial that raise."""
     card = types.SimpleNamespace(name='Card', compute_capability=(8, 7))
     works = {
@@ -97,18 +97,32 @@ def gpu(*, engine=True, modules=None, jpeg=None, **errors):
             stand_in = mock.Mock(return_value=value, side_effect=errors.get(name))
             stack.enter_context(mock.patch.object(trial, name, stand_in))
         findings = software.check_gpu(
-            {**ALL, **(modules or {})}, engine_wanted=engine, device_id=3, found=found
+            {**ALL, **(modules or {})}, engine_wanted=engine, device_ids=devices, found=found
         )
         named = by_name(findings)
-        assert trial.open_device.mock_calls in ([], [mock.call(3)])
+        assert trial.open_device.mock_calls in ([], [mock.call(index) for index in devices])
     return named, found
 
 
 def test_a_good_gpu():
     findings, found = gpu()
     assert {finding.level for finding in findings.values()} == {'green'}
-    assert found == [InstalledGpu('Card', (8, 7))]
+    assert found == [InstalledGpu('Card', (8, 7), 3)]
     assert 'CUDA 13.0, runtime 12.9' in findings['CUDA'].found
+
+
+def test_each_of_several_gpus():
+    findings, found = gpu(devices=(0, 2))
+    assert {finding.level for finding in findings.values()} == {'green'}
+    assert found == [InstalledGpu('Card', (8, 7), 0), InstalledGpu('Card', (8, 7), 2)]
+    for name in ('device', 'NVRTC', 'nvJPEG'):
+        assert {f'{name} 0', f'{name} 2'} < set(findings)
+    card = types.SimpleNamespace(name='Card', compute_capability=(8, 7))
+    findings, found = gpu(devices=(0, 2), open_device=[card, CudaError('device', 'there is one')])
+    assert findings['device 0'].level == findings['nvJPEG 0'].level == 'green'
+    assert findings['device 2'].level == 'red'
+    assert 'NVRTC 2' not in findings
+    assert [card.index for card in found] == [0]
 
 
 @pytest.mark.parametrize(('engine', 'level'), [(True, 'red'), (False, 'yellow')])
@@ -195,8 +209,8 @@ BUILD = {
 }
 
 
-def model(path, modules=RTX, card=CARD, trial=lambda: 'works'):
-    return by_name(check_model(str(path), modules, card, trial=trial))
+def model(path, modules=RTX, cards=(CARD,), trial=lambda: 'works'):
+    return by_name(check_model(str(path), modules, cards, trial=trial))
 
 
 def engine(folder, card='Card', capability='8.7', content=PLAN):
@@ -211,7 +225,7 @@ def test_a_good_engine(tmp_path):
 
 
 def test_an_onnx_model_needs_no_gpu(tmp_path):
-    findings = model(write_model(tmp_path), ALL, None)
+    findings = model(write_model(tmp_path), ALL, ())
     assert list(findings) == ['file', 'manifest', 'trial run']
     assert {finding.level for finding in findings.values()} == {'green'}
 
@@ -262,9 +276,19 @@ def test_plans_of_elsewhere(tmp_path):
     assert model(engine(tmp_path, content=b'no plan' * 20))['plan'].level == 'red'
 
 
+def test_an_engine_on_several_gpus(tmp_path):
+    cards = (InstalledGpu('Card', (8, 7), 0), InstalledGpu('Sister', (8, 9), 2))
+    findings = model(engine(tmp_path), cards=cards, trial=None)
+    assert findings['GPU of the engine on device 0'].level == 'green'
+    other = findings['GPU of the engine on device 2']
+    assert other.level == 'red'
+    assert 'here is Sister (8.9)' in other.found
+    assert 'trial run' not in findings
+
+
 def test_gpus_of_elsewhere(tmp_path):
     name = 'GPU of the engine'
-    assert model(engine(tmp_path), card=None, trial=None)[name].level == 'red'
+    assert model(engine(tmp_path), cards=(), trial=None)[name].level == 'red'
     other = model(engine(tmp_path, capability='8.6'), trial=None)[name]
     assert other.level == 'red'
     assert '8.6' in other.found

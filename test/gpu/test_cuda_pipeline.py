@@ -275,8 +275,8 @@ def test_an_engine_of_other_bytes_is_refused(tmp_path):
 
 
 def test_a_device_that_is_not_there_is_refused(engine):
-    with pytest.raises(Exception, match='device_id'):
-        open_pipeline(DetectorConfig(engine_path=str(engine), device_id=63))
+    with pytest.raises(Exception, match='device_ids'):
+        open_pipeline(DetectorConfig(engine_path=str(engine), device_ids=(63,)))
 
 
 def test_an_engine_without_manifest_asks_for_parameters(engine, tmp_path):

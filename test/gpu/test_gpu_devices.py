@@ -104,7 +104,7 @@ def gpus(monkeypatch, tmp_path):
 def config(gpus, device, **parameters):
     return DetectorConfig(
         engine_path=str(gpus.engine),
-        device_id=device,
+        device_ids=(device,),
         pipeline_depth=2,
         **MODEL,
         **parameters,

@@ -22,7 +22,10 @@ LAYERS = {
     'detector': ['detector'],
     'pipelines': ['pipelines'],
     'stages': ['stages'],
-    'parameters': ['config', 'launch_arguments', 'parameter_sections'],
+    'parameters': [
+        *('camera_parameters', 'config', 'launch_arguments', 'parameter_row'),
+        'parameter_sections',
+    ],
     'model': ['model'],
     'parts': ['gpu', 'images', 'monitoring'],
     'ground': ['detections', 'errors', 'files', 'interruption', 'option_parser', 'plain_text'],

@@ -71,10 +71,13 @@ def test_page_has_a_row_for_each_parameter():
     rows = [line for line in page.splitlines() if line.startswith('| `')]
     assert len(rows) == len(PARAMETERS)
     for row, parameter in zip(rows, PARAMETERS, strict=True):
-        name, kind, _, allowed, live, meaning = (cell.strip() for cell in row.split('|')[1:-1])
+        name, kind, _, allowed, live, camera, meaning = (
+            cell.strip() for cell in row.split('|')[1:-1]
+        )
         assert name == f'`{parameter.name}`'
         assert kind == parameter.kind
         assert (live == 'yes') == parameter.live
+        assert (camera == 'yes') == parameter.per_camera
         assert meaning == parameter.description
         for choice in parameter.choices:
             assert f'"{choice}"' in allowed

@@ -113,6 +113,7 @@ def test_a_middleware_that_is_not_there():
         (['--image-topic', '/front/'], "(got '/front/')"),
         (['--image-topic', '/2nd/image'], 'none beginning with a digit'),
         (['--image-topic', ''], "(got '')"),
+        (['--image-topic', '/{camera}s/{name}'], "(got '/{camera}s/{name}')"),
         (['--image-topic', '/front/image_raw', '--seconds', '0'], '--seconds above 0'),
         (['--what'], '--what'),
     ],
@@ -179,6 +180,35 @@ def test_cameras_over_dds(client):
     assert 'silent for' in found['silent']['found']
     assert found['strange']['level'] == 'yellow'
     assert 'reliable' in found['strange']['found']
+
+
+def test_cameras_of_a_node_over_dds(client):
+    """Two cameras that a parameter names: one good, one that nobody publishes."""
+    space = f'/doctor_{os.getpid()}'
+    publisher = client.node.create_publisher(Image, f'{space}/front/raw', QoSProfile(depth=5))
+    image = Image(width=64, height=48, step=192, encoding='bgr8', data=bytes(48 * 192))
+    timer = client.node.create_timer(0.05, lambda: publisher.publish(image))
+    command = [executable('doctor'), '--json', '-p', 'cameras:=[front, rear]']
+
+    def judged(*arguments):
+        with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE) as process:
+            client.spin_until(lambda: process.poll() is not None, 'the end of doctor')
+            report = json.loads(process.stdout.read())
+        return {entry['name']: entry for entry in report['findings'] if entry['area'] == 'cameras'}
+
+    try:
+        told = judged('--image-topic', f'{space}/{{camera}}/raw')
+        guessed = judged('--seconds', '0.5')
+        wrong = judged('--image-topic', f'{space}/front/raw', '--seconds', '0.5')
+    finally:
+        client.node.destroy_timer(timer)
+        client.node.destroy_publisher(publisher)
+    assert told[f'front: {space}/front/raw']['level'] == 'green', told
+    assert told[f'rear: {space}/rear/raw']['level'] == 'red'
+    assert f'-r rear/image:={space}/front/raw' in told[f'rear: {space}/rear/raw']['fix']
+    assert guessed['front: /front/image']['level'] == 'yellow'
+    assert guessed['rear: /rear/image']['level'] == 'yellow'
+    assert 'a topic for each of front, rear' in wrong['image topic']['found']
 
 
 def test_what_a_detector_says(active):

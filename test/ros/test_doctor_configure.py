@@ -1,5 +1,6 @@
 """doctor is red exactly where *configure* fails: both do the same with the same parameters."""
 
+import contextlib
 import json
 import os
 import signal
@@ -24,10 +25,10 @@ from support_models import write_model
 from tiny_model import CLASS_NAMES
 from tiny_model import write_tiny_model
 
+from trt_perception.camera_parameters import NodeConfig
 from trt_perception.checks.model import check_model
 from trt_perception.checks.software import import_modules
 from trt_perception.checks.trial import run_once
-from trt_perception.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.ready import ready_pipeline
 
@@ -85,6 +86,14 @@ CASES = {
     'good': (faults.tiny, {}),
     'good by parameters': (bare, TINY),
     'class filter': (faults.tiny, {'class_filter': ['nothing']}),
+    'class filter of a camera': (
+        faults.tiny,
+        {'cameras': ['a', 'b'], 'camera.b.class_filter': ['nothing']},
+    ),
+    'class filter of a camera that fits': (
+        faults.tiny,
+        {'cameras': ['a', 'b'], 'camera.b.class_filter': [CLASS_NAMES[0]]},
+    ),
     'class filter that fits': (faults.tiny, {'class_filter': [CLASS_NAMES[0]]}),
     'wrong decoder': (faults.tiny, {'model.decoder': 'torchvision'}),
     'wrong size': (faults.tiny, {'model.input_size': [32, 32]}),
@@ -117,20 +126,23 @@ def test_red_is_what_configure_refuses(name, tmp_path, modules):
     values = {**parameters, 'engine_path': str(path)}
     refused = ''
     try:
-        ready_pipeline(DetectorConfig.from_values(values), open_pipeline)[0].close()
+        configs = NodeConfig.from_values(values)
+        with contextlib.closing(ready_pipeline(configs.node, open_pipeline)[0]) as pipeline:
+            for camera in configs.node.cameras:
+                configs.camera(camera).thresholds(pipeline.spec.class_names)
     except Exception as error:
         refused = str(error)
     findings = []
     failed = ''
     try:
-        findings.extend(check_model(str(path), modules, None, trial=lambda: run_once(values)))
+        findings.extend(check_model(str(path), modules, (), trial=lambda: run_once(values)))
     except Exception as error:  # doctor makes a red finding of it
         failed = str(error)
     red = [finding for finding in findings if finding.level == 'red']
     assert bool(red or failed) == bool(refused), (refused, findings)
     if red and red[0].name in ('file', 'trial run'):
-        # The same reason, of which the fix may be a part.
-        assert red[0].found[:60] in refused
+        # The same reason, of which the fix may be a part; a camera's is said by its name.
+        assert red[0].found.removeprefix("camera 'b': ")[:60] in refused
 
 
 def run(*arguments):
@@ -200,6 +212,16 @@ def test_what_keeps_a_node_from_starting(fault, tmp_path, monkeypatch):
     assert all(word in refusal for word in fault.says)
     # Nothing is said of a model whose use is not known.
     assert [e['level'] for e in findings if e['area'] == 'model'] == ['yellow']
+
+
+def test_parameters_of_cameras(tmp_path):
+    path = faults.tiny(tmp_path)
+    cameras = ['-p', 'cameras:=[front, rear]']
+    assert reds(run(path, *cameras, '-p', 'camera.rear.max_rate_hz:=5.0')) == []
+    (refusal,) = reds(run(path, *cameras, '-p', 'camera.rear.class_filter:=[nothing]'))
+    assert "camera 'rear': parameter 'class_filter'" in refusal
+    (refusal,) = reds(run(path, *cameras, '-p', 'camera.raer.enabled:=true'))
+    assert "did you mean 'camera.rear.enabled'?" in refusal
 
 
 def test_a_file_without_a_model_is_what_configure_refuses(tmp_path):

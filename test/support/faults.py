@@ -177,9 +177,9 @@ FAULTS = (
     _gpu(
         'device id out of range',
         'configure',
-        ("'device_id'", '(got 63)'),
-        parameters={'device_id': 63},
-        mended_by={'device_id': 0},
+        ("'device_ids'", '(got 63)'),
+        parameters={'device_ids': [63]},
+        mended_by={'device_ids': [0]},
     ),
     _gpu('no driver', 'configure', ('no CUDA driver',)),
     _gpu('no NVRTC', 'configure', ('NVRTC is missing',)),

@@ -241,7 +241,7 @@ def test_an_engine_and_its_onnx(model, tmp_path):
         (['MODEL', '--frames', '0'], 'from 1 on'),
         (['MODEL', '--param', 'pipeline_depth=2'], 'use --depth'),
         (['MODEL', '--param', 'model.decoder=yolo99'], "'model.decoder': expected one of"),
-        (['MODEL', '--device', '64'], "'device_id': expected a number from 0 to 63"),
+        (['MODEL', '--device', '64'], "'device_ids': expected one or more different numbers"),
         (['MODEL', '--confidence', '2'], "'confidence_threshold': expected a number from 0 to 1"),
         (['MODEL', '--encoding', 'jpeg'], "invalid choice: 'jpeg'"),
         (['MODEL', '--image', 'missing.png'], 'missing.png: does not exist'),

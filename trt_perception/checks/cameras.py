@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -52,7 +53,8 @@ class CameraReport:
 def check_cameras(
     cameras: Sequence[CameraReport],
     *,
-    wanted: str,
+    wanted: Mapping[str, str],
+    told: bool = True,
     segment_bytes: int,
     profile_fix: str,
     encodings: Sequence[str],
@@ -61,33 +63,56 @@ def check_cameras(
 
     Args:
         cameras: what was heard.
-        wanted: the topic that the detector is to read, empty where any will do.
+        wanted: the topics that the detector is to read, by the names of its cameras, '' where it
+            has one; empty where any topic will do.
+        told: they were given; else they are those of a node without remappings.
         segment_bytes: of shared memory; a larger image does not fit.
         profile_fix: the command that makes it larger.
         encodings: that are read without cv_bridge.
     """
     names = [camera.topic for camera in cameras]
+    bad: Level = 'red' if told else 'yellow'
     if not cameras:
         fix = (
             'start the camera; compare ROS_DOMAIN_ID and RMW_IMPLEMENTATION of its shell with '
             'this one'
         )
-        yield Finding(_AREA, 'topics', 'red' if wanted else 'yellow', 'no topic of images', fix)
-        return
-    if wanted and not {wanted, f'{wanted}/compressed'} & set(names):
-        raw = names[0].removesuffix('/compressed')
-        start = how_to_start(raw, '' if raw in names else 'compressed')
-        fix = f'there are {", ".join(names)}: start with {start}'
-        yield Finding(_AREA, wanted, 'red', 'nobody publishes or reads this topic', fix)
+        yield Finding(_AREA, 'topics', bad if wanted else 'yellow', 'no topic of images', fix)
+    for name, topic in wanted.items() if cameras or '' not in wanted else ():
+        if not {topic, f'{topic}/compressed'} & set(names):
+            found, fix = 'nobody publishes or reads this topic', _elsewhere(name, names)
+            yield Finding(_AREA, _shown(name, topic), bad, found, fix)
+    owners = {
+        way: name for name, topic in wanted.items() for way in (topic, f'{topic}/compressed')
+    }
     for camera in cameras:
         problem = _problem(camera, names, segment_bytes, profile_fix, encodings)
+        owner = owners.get(camera.topic, '')
         if problem is None:
-            yield Finding(_AREA, camera.topic, 'green', _facts(camera))
+            yield Finding(_AREA, _shown(owner, camera.topic), 'green', _facts(camera))
         else:
-            silent = camera.received == 0 and camera.topic in (wanted, f'{wanted}/compressed')
+            silent = camera.received == 0 and camera.topic in owners
             found = f'{_facts(camera)}: {problem[0]}'
-            level: Level = 'red' if silent and wanted else 'yellow'
-            yield Finding(_AREA, camera.topic, level, found, problem[1])
+            level: Level = 'red' if silent else 'yellow'
+            yield Finding(_AREA, _shown(owner, camera.topic), level, found, problem[1])
+
+
+def _shown(name: str, topic: str) -> str:
+    """Return a topic with the name of the detector's camera that reads it, if one has a name."""
+    return f'{name}: {topic}' if name else topic
+
+
+def _elsewhere(name: str, names: Sequence[str]) -> str:
+    """Return what to do where nobody publishes what a camera of the detector is to read."""
+    if not names:
+        return 'start the camera'
+    raw = names[0].removesuffix('/compressed')
+    start = how_to_start(raw, '' if raw in names else 'compressed')
+    if name:
+        close = [topic.removesuffix('/compressed') for topic in names if name in topic]
+        start = f'--ros-args -r {name}/image:={close[0] if close else raw} (detector_node)'
+        start += ", or image_topic:='…{camera}…' (detect.launch.py, doctor --image-topic)"
+    return f'there are {", ".join(names)}: start with {start}'
 
 
 def _facts(camera: CameraReport) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 from typing import Final
 
@@ -29,7 +30,7 @@ def is_onnx(path: str) -> bool:
 def check_model(
     path: str,
     modules: Mapping[str, Module],
-    gpu: InstalledGpu | None,
+    gpus: Sequence[InstalledGpu],
     *,
     trial: Callable[[], str],
 ) -> Iterator[Finding]:
@@ -38,7 +39,7 @@ def check_model(
     Args:
         path: engine or ONNX file.
         modules: as import_modules returns them.
-        gpu: the one that would run it, None without one.
+        gpus: those that would run it, empty without any.
         trial: opens the model as *configure* does, runs it once and says what it found.
     """
     # Late: NumPy, which they need, may be what is broken.
@@ -61,10 +62,10 @@ def check_model(
         yield from _agreement(model.manifest.build)
     fits = True
     if not model.is_onnx:
-        for finding in _plan(model, modules, gpu):
+        for finding in _plan(model, modules, gpus):
             fits = fits and finding.level != 'red'
             yield finding
-    if fits and (model.is_onnx or gpu is not None):
+    if fits and (model.is_onnx or gpus):
         try:
             yield Finding(_AREA, 'trial run', 'green', trial())
         except MissingModelInfoError as error:
@@ -89,7 +90,7 @@ def _agreement(build: Any) -> Iterator[Finding]:
 
 
 def _plan(
-    model: Any, modules: Mapping[str, Module], gpu: InstalledGpu | None
+    model: Any, modules: Mapping[str, Module], gpus: Sequence[InstalledGpu]
 ) -> Iterator[Finding]:
     """Compare what built an engine with what is here."""
     from trt_perception.model.manifest import rebuild_command
@@ -113,23 +114,30 @@ def _plan(
         yield Finding(_AREA, 'plan', 'red', found, rebuild)
     else:
         yield Finding(_AREA, 'plan', 'green', f'built by {header.module} {built}')
-    if gpu is None:
+    if not gpus:
         fix = 'run it on a machine with an NVIDIA GPU, or give the ONNX model'
         yield Finding(_AREA, 'GPU of the engine', 'red', 'there is no GPU here', fix)
         return
     build = model.manifest.build if model.manifest else None
     if build is None or build.gpu is None:
         return
-    name, capability = build.gpu.name, build.gpu.compute_capability
+    for gpu in gpus:
+        label = f' on device {gpu.index}' if len(gpus) > 1 else ''
+        yield _gpu_of_engine(f'GPU of the engine{label}', build.gpu, gpu, rebuild)
+
+
+def _gpu_of_engine(name: str, built: Any, gpu: InstalledGpu, rebuild: str) -> Finding:
+    """Compare the GPU that an engine was built on with one that is to run it."""
+    capability = built.compute_capability
     here = '.'.join(map(str, gpu.compute_capability))
     if capability != here:
-        found = f'built for {name} (compute capability {capability}), here is {gpu.name} ({here})'
-        yield Finding(_AREA, 'GPU of the engine', 'red', found, rebuild)
-    elif name != gpu.name:
-        found = f'built for {name}, here is {gpu.name}: it runs, perhaps slower'
-        yield Finding(_AREA, 'GPU of the engine', 'yellow', found, rebuild)
-    else:
-        yield Finding(_AREA, 'GPU of the engine', 'green', gpu.name)
+        built_for = f'{built.name} (compute capability {capability})'
+        found = f'built for {built_for}, here is {gpu.name} ({here})'
+        return Finding(_AREA, name, 'red', found, rebuild)
+    if built.name != gpu.name:
+        found = f'built for {built.name}, here is {gpu.name}: it runs, perhaps slower'
+        return Finding(_AREA, name, 'yellow', found, rebuild)
+    return Finding(_AREA, name, 'green', gpu.name)
 
 
 def _refused(name: str, error: TrtPerceptionError) -> Finding:

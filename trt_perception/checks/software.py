@@ -79,10 +79,12 @@ class InstalledGpu:
     Attributes:
         name: as the driver gives it.
         compute_capability: (major, minor).
+        index: of the CUDA device.
     """
 
     name: str
     compute_capability: tuple[int, int]
+    index: int = 0
 
 
 def import_modules(names: Sequence[str] = MODULES) -> dict[str, Module]:
@@ -174,7 +176,7 @@ def check_gpu(
     modules: Mapping[str, Module],
     *,
     engine_wanted: bool,
-    device_id: int,
+    device_ids: Sequence[int],
     found: list[InstalledGpu],
 ) -> Iterator[Finding]:
     """Check driver, CUDA, NVRTC, nvJPEG and TensorRT.
@@ -182,42 +184,62 @@ def check_gpu(
     Args:
         modules: as import_modules returns them.
         engine_wanted: an engine is to run, so that what is missing is red, not yellow.
-        device_id: of the GPU.
-        found: gets the GPU, where there is one.
+        device_ids: of the GPUs.
+        found: gets each GPU that there is.
     """
     bad: Level = 'red' if engine_wanted else 'yellow'
-    step = 'CUDA'
     try:
         versions = trial.cuda_versions()
-        text = f'driver for CUDA {versions["driver"]}, runtime {versions["runtime"]}'
-        yield Finding(_GPU_AREA, step, 'green', text)
-        step = 'device'
-        device = trial.open_device(device_id)
-        gpu = InstalledGpu(device.name, device.compute_capability)
-        found.append(gpu)
-        capability = '.'.join(map(str, gpu.compute_capability))
-        text = f'{gpu.name}, compute capability {capability}'
-        yield Finding(_GPU_AREA, step, 'green', text)
-        step = 'NVRTC'
-        trial.check_kernels(gpu.compute_capability)
-        yield Finding(_GPU_AREA, step, 'green', 'compiles for this GPU')
-        yield _nvjpeg()
     except CudaError as error:  # what follows would fail for the same reason
-        fix = error.fix or 'install or repair the NVIDIA driver: nvidia-smi must work'
-        yield Finding(_GPU_AREA, step, bad, error.statement, f'{fix} ({_WITHOUT})')
+        yield _cuda_fault('CUDA', bad, error)
+    else:
+        text = f'driver for CUDA {versions["driver"]}, runtime {versions["runtime"]}'
+        yield Finding(_GPU_AREA, 'CUDA', 'green', text)
+        for index in device_ids:
+            yield from _device(index, f' {index}' if len(device_ids) > 1 else '', bad, found)
     yield from _tensorrt(modules, bad)
 
 
-def _nvjpeg() -> Finding:
+def _device(index: int, label: str, bad: Level, found: list[InstalledGpu]) -> Iterator[Finding]:
+    """Check one GPU; what comes behind a fault would fail for the same reason.
+
+    Args:
+        index: of the CUDA device.
+        label: behind the names of its findings.
+        bad: the colour of what is missing.
+        found: gets the GPU, where there is one.
+    """
+    step = 'device'
+    try:
+        device = trial.open_device(index)
+        gpu = InstalledGpu(device.name, device.compute_capability, index)
+        found.append(gpu)
+        capability = '.'.join(map(str, gpu.compute_capability))
+        text = f'{gpu.name}, compute capability {capability}'
+        yield Finding(_GPU_AREA, f'{step}{label}', 'green', text)
+        step = 'NVRTC'
+        trial.check_kernels(gpu.compute_capability)
+        yield Finding(_GPU_AREA, f'{step}{label}', 'green', 'compiles for this GPU')
+        yield _nvjpeg(label)
+    except CudaError as error:
+        yield _cuda_fault(f'{step}{label}', bad, error)
+
+
+def _cuda_fault(name: str, bad: Level, error: CudaError) -> Finding:
+    fix = error.fix or 'install or repair the NVIDIA driver: nvidia-smi must work'
+    return Finding(_GPU_AREA, name, bad, error.statement, f'{fix} ({_WITHOUT})')
+
+
+def _nvjpeg(label: str) -> Finding:
     """Return whether compressed images can be decoded on the GPU, which is optional."""
     try:
         version = trial.check_jpeg()
     except CudaError as error:
         fix = error.fix or 'install nvJPEG of the CUDA release that the driver supports'
         found = f'{error.statement}; compressed images are decoded on the CPU'
-        return Finding(_GPU_AREA, 'nvJPEG', 'yellow', found, fix)
+        return Finding(_GPU_AREA, f'nvJPEG{label}', 'yellow', found, fix)
     found = f'{version}, decodes JPEG' if version else f'not installed; {_JPEG_ON_CPU}'
-    return Finding(_GPU_AREA, 'nvJPEG', 'green', found)
+    return Finding(_GPU_AREA, f'nvJPEG{label}', 'green', found)
 
 
 def _tensorrt(modules: Mapping[str, Module], bad: Level) -> Iterator[Finding]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
+
+from trt_perception.plain_text import listed
 
 __all__ = ['check_jpeg', 'check_kernels', 'cuda_versions', 'open_device', 'run_once']
 
-# All imports are late: NumPy, which everything below needs, may be what is broken.
+# All other imports are late: NumPy, which everything below needs, may be what is broken.
 
 
 def cuda_versions() -> Mapping[str, str]:
@@ -70,14 +73,25 @@ def run_once(values: Mapping[str, Any]) -> str:
     Raises:
         TrtPerceptionError: it cannot be used; the message says why.
     """
+    from trt_perception.camera_parameters import NodeConfig
     from trt_perception.config import DetectorConfig
     from trt_perception.pipelines.open_pipeline import open_pipeline
     from trt_perception.pipelines.ready import ready_pipeline
 
-    pipeline, _ = ready_pipeline(DetectorConfig.from_values(values), open_pipeline)
-    try:
-        spec = pipeline.spec
-        width, height = spec.preprocessing.input_size
-        return f'works: input {width}x{height}, {len(spec.class_names)} classes'
-    finally:
-        pipeline.close()
+    configs = NodeConfig.from_values(values)
+    config = configs.node
+    on_gpu = not config.engine_path.endswith('.onnx')
+    facts = ''
+    for index in config.device_ids if on_gpu else config.device_ids[:1]:
+        pipeline, _ = ready_pipeline(config.on_device(index), open_pipeline)
+        try:
+            spec = pipeline.spec
+            names = spec.class_names
+            configs.check(partial(DetectorConfig.thresholds, class_names=names))
+            width, height = spec.preprocessing.input_size
+            facts = f'input {width}x{height}, {len(names)} classes'
+        finally:
+            pipeline.close()
+    several = on_gpu and len(config.device_ids) > 1
+    devices = listed([str(index) for index in config.device_ids], 64)
+    return f'works: {facts}' + (f', on devices {devices}' if several else '')

@@ -28,7 +28,7 @@ class Device:
         count = call('cudaGetDeviceCount')
         if not 0 <= index < count:
             raise CudaError(
-                "parameter 'device_id'",
+                "parameter 'device_ids'",
                 str(index),
                 expected=f'a number from 0 to {count - 1}, one per GPU of this machine',
             )

@@ -31,6 +31,7 @@ from trt_perception.checks.software import check_gpu
 from trt_perception.checks.software import check_packages
 from trt_perception.checks.software import import_modules
 from trt_perception.checks.trial import run_once
+from trt_perception.errors import ConfigError
 from trt_perception.option_parser import OptionParser
 from trt_perception.ros.arguments import matching
 from trt_perception.ros.arguments import number_between
@@ -45,6 +46,7 @@ _EXAMPLES = """examples:
   doctor yolo.engine                                and whether this engine can run here
   doctor yolo.onnx --image-topic /front/image_raw   and this camera
   doctor --params-file my.yaml                      and what a node with these parameters would do
+  doctor --params-file my.yaml --image-topic '/{camera}/image_raw'   and each camera it names
   doctor yolo.onnx --param model.decoder:=yolox_raw --param 'model.class_names:=[cat, dog]'
   doctor --json > doctor.json                       for a bug report
 
@@ -99,7 +101,7 @@ def run_checks(options: argparse.Namespace) -> Iterator[Finding]:
     if options.model:
         values['engine_path'] = options.model
     if options.device is not None:
-        values['device_id'] = options.device
+        values['device_ids'] = [options.device]
     model = values.get('engine_path', '')
     onnx = is_onnx(model)
     yield from guarded(
@@ -112,7 +114,7 @@ def run_checks(options: argparse.Namespace) -> Iterator[Finding]:
         lambda: check_gpu(
             modules,
             engine_wanted=bool(model) and not onnx,
-            device_id=values.get('device_id', 0),
+            device_ids=values.get('device_ids', [0]),
             found=gpus,
         ),
     )
@@ -122,14 +124,14 @@ def run_checks(options: argparse.Namespace) -> Iterator[Finding]:
             'model', 'model', 'yellow', 'not checked: its parameters cannot be read', fix
         )
     elif model or options.param or options.params_file:
-        gpu = gpus[0] if gpus else None
         yield from guarded(
             'model',
             'model',
-            lambda: check_model(model, modules, gpu, trial=lambda: run_once(values)),
+            lambda: check_model(model, modules, gpus, trial=lambda: run_once(values)),
         )
     if options.seconds:
-        yield from guarded('cameras', 'graph', lambda: _graph(options, segment_bytes))
+        cameras = values.get('cameras', [])
+        yield from guarded('cameras', 'graph', lambda: _graph(options, cameras, segment_bytes))
 
 
 def _parameters(options: argparse.Namespace, values: dict[str, Any]) -> Iterator[Finding]:
@@ -154,10 +156,40 @@ def _parameters(options: argparse.Namespace, values: dict[str, Any]) -> Iterator
         yield Finding('parameters', 'parameters', 'green', f'{options.node}: {names}')
 
 
-def _graph(options: argparse.Namespace, segment_bytes: int) -> Sequence[Finding]:
+def _graph(
+    options: argparse.Namespace, cameras: Sequence[str], segment_bytes: int
+) -> Iterable[Finding]:
     """Ask the graph in a process of its own: a middleware that is not there ends it."""
-    arguments = [options.image_topic or '', str(options.seconds), str(segment_bytes)]
-    return [Finding(**entry) for entry in _answer_of(_GRAPH, arguments, options.seconds + 60)]
+    try:
+        topics = _image_topics(options, cameras)
+    except ConfigError as error:
+        fix = error.fix or "give --image-topic as in '/{camera}/image_raw'"
+        yield Finding('cameras', 'image topic', 'red', error.statement, fix)
+        topics = {}
+    request = {
+        'image_topics': topics,
+        'seconds': options.seconds,
+        'segment_bytes': segment_bytes,
+        'told': bool(options.image_topic),
+    }
+    for entry in _answer_of(_GRAPH, [json.dumps(request)], options.seconds + 60):
+        yield Finding(**entry)
+
+
+def _image_topics(options: argparse.Namespace, cameras: Sequence[str]) -> dict[str, str]:
+    """Return the topic of each camera of the node, by its name; '' where it has one without.
+
+    Raises:
+        ConfigError: ``--image-topic`` does not fit the cameras.
+    """
+    from trt_perception.launch_arguments import image_remappings
+
+    given = dict(image_remappings(options.image_topic or '', cameras))
+    if not cameras:
+        return {'': given['image']} if given else {}
+    namespace = options.node.rpartition('/')[0]
+    own = {name: f'{name}/image' for name in cameras}
+    return {name: given.get(topic, f'{namespace}/{topic}') for name, topic in own.items()}
 
 
 def _answer_of(module: str, arguments: list[str], timeout_s: float) -> Any:
@@ -183,16 +215,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = OptionParser('doctor', what, _EXAMPLES)
     parser.add_argument('model', nargs='?', default='', help='engine or ONNX file to check')
     name = r'[A-Za-z_][A-Za-z0-9_]*'
+    part = r'([A-Za-z_]|\{camera\})([A-Za-z0-9_]|\{camera\})*'
     parser.add_argument(
         '--image-topic',
         # As ROS 2 has it, without substitutions: rclpy, which knows, may be what is missing.
         type=matching(
-            rf'(~?/)?{name}(/{name})*',
+            rf'(~?/)?{part}(/{part})*',
             'a topic as /front/image_raw: names of letters, digits and underscores, none '
             'beginning with a digit, with / between them',
         ),
         metavar='TOPIC',
-        help='topic that the detector is to read',
+        help='topic that the detector is to read; where parameters name several cameras, with '
+        '{camera} for the name of each',
     )
     parser.add_argument(
         '--seconds',
@@ -200,7 +234,7 @@ def _parser() -> argparse.ArgumentParser:
         default=3.0,
         help='how long to listen to cameras (default 3); 0 does not ask the graph',
     )
-    parser.add_argument('--device', type=int, help='CUDA device (default: device_id, 0)')
+    parser.add_argument('--device', type=int, help='CUDA device (default: device_ids, 0)')
     parser.add_argument(
         '-p',
         '--param',

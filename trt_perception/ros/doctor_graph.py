@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 from typing import Final
@@ -50,13 +51,17 @@ _DISCOVERY_S: Final = (1.0, 4.0)
 _LEVELS: Final[tuple[Level, ...]] = ('green', 'yellow', 'red', 'yellow')
 
 
-def check_graph(image_topic: str, seconds: float, segment_bytes: int) -> list[Finding]:
+def check_graph(
+    image_topics: Mapping[str, str], seconds: float, segment_bytes: int, *, told: bool = True
+) -> list[Finding]:
     """Listen to all camera topics and detectors for some seconds, and judge them.
 
     Args:
-        image_topic: the one that the detector is to read, empty where any will do.
+        image_topics: those that the detector is to read, by the names of its cameras, '' where it
+            has one; empty where any will do.
         seconds: how long.
         segment_bytes: of this shell's shared memory.
+        told: the topics were given; else they are those of a node without remappings.
     """
     context = rclpy.Context()
     rclpy.init(args=[], context=context)
@@ -70,8 +75,8 @@ def check_graph(image_topic: str, seconds: float, segment_bytes: int) -> list[Fi
             statuses.update({status.name: status for status in message.status})
 
         node.create_subscription(DiagnosticArray, '/diagnostics', take, QoSProfile(depth=10))
-        wanted = node.resolve_topic_name(image_topic) if image_topic else ''
-        listeners = _listen(node, executor, wanted, seconds)
+        wanted = {name: node.resolve_topic_name(topic) for name, topic in image_topics.items()}
+        listeners = _listen(node, executor, list(wanted.values()), seconds)
         cameras = [listener.camera() for listener in listeners.values()]
         same_names = nodes_of_one_name(node, {*_TYPES, 'vision_msgs/msg/Detection2DArray'})
         intake = _intake(context)
@@ -81,6 +86,7 @@ def check_graph(image_topic: str, seconds: float, segment_bytes: int) -> list[Fi
     findings = check_cameras(
         cameras,
         wanted=wanted,
+        told=told,
         segment_bytes=segment_bytes,
         profile_fix=f'in the shells of camera and detector: {export_profile(os.environ)}',
         encodings=list(PIXEL_FORMATS),
@@ -101,7 +107,7 @@ def _intake(context: rclpy.Context) -> Finding:
 
 
 def _listen(
-    node: Node, executor: SingleThreadedExecutor, wanted: str, seconds: float
+    node: Node, executor: SingleThreadedExecutor, wanted: Sequence[str], seconds: float
 ) -> dict[str, _TopicListener]:
     """Find camera topics, then listen to them for some seconds; also to those found late."""
     listeners: dict[str, _TopicListener] = {}
@@ -114,9 +120,8 @@ def _listen(
             image = kinds[0] in _TYPES and not topic.endswith('/debug_image')
             if image and topic not in listeners:
                 listeners[topic] = _TopicListener(node, topic, _TYPES[kinds[0]])
-        missing = (
-            not {wanted, f'{wanted}/compressed'} & set(listeners) if wanted else not listeners
-        )
+        heard = set(listeners)
+        missing = not heard or any(not {topic, f'{topic}/compressed'} & heard for topic in wanted)
         if missing and now - started < _DISCOVERY_S[1]:
             end = now + seconds
     return listeners
@@ -189,10 +194,17 @@ def _same_names(counts: Mapping[str, int]) -> list[Finding]:
 
 
 def _detectors(statuses: Iterable[Any]) -> list[Finding]:
-    """Return what running detectors say of themselves."""
+    """Return what running detectors say of themselves, and of each of their cameras and GPUs."""
+    said = list(statuses)
+    # A node whose status ends so is one of ours, and so are all others that begin with its name.
+    ours = [
+        status.name.removesuffix('detector')
+        for status in said
+        if status.name.endswith(': detector')
+    ]
     findings = []
-    for status in statuses:
-        if status.name.endswith(': detector'):
+    for status in said:
+        if status.name.startswith(tuple(ours)):
             level = _LEVELS[min(ord(status.level), 3)]
             fix = 'see its log and the troubleshooting table in docs/operation.md'
             fix = '' if level == 'green' else fix
@@ -200,9 +212,13 @@ def _detectors(statuses: Iterable[Any]) -> list[Finding]:
     return findings
 
 
-def main(topic: str, seconds: str, segment_bytes: str) -> None:
-    """Print the findings."""
-    findings = check_graph(topic, float(seconds), int(segment_bytes))
+def main(request: str) -> None:
+    """Print the findings.
+
+    Args:
+        request: the arguments of check_graph, as JSON.
+    """
+    findings = check_graph(**json.loads(request))
     print(json.dumps([asdict(finding) for finding in findings]))
 
 

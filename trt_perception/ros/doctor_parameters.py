@@ -14,8 +14,7 @@ from typing import Any
 import rclpy
 from rclpy.node import Node
 
-from trt_perception.config import PARAMETERS
-from trt_perception.config import DetectorConfig
+from trt_perception.camera_parameters import NodeConfig
 from trt_perception.errors import ValuesError
 from trt_perception.parameter_sections import unused_parameters
 from trt_perception.ros.parameters import NodeParameters
@@ -32,8 +31,9 @@ def read_parameters(name: str, arguments: list[str]) -> dict[str, Any]:
         arguments: as they stand behind ``--ros-args``.
 
     Returns:
-        ``values``: those that are not the defaults, by name; ``mistakes``: sentences, for which
-        the node would not start; ``unused``: sentences about files that have nothing for it.
+        ``values``: those that are not the defaults, and what cameras have for themselves, by name;
+        ``mistakes``: sentences, for which the node would not start; ``unused``: sentences about
+        files that have nothing for it.
     """
     context = rclpy.Context()
     try:
@@ -47,16 +47,14 @@ def read_parameters(name: str, arguments: list[str]) -> dict[str, Any]:
             enable_rosout=False,
             start_parameter_services=False,
         )
-        config = NodeParameters(node).config
+        configs = NodeParameters(node).configs
     except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
         mistakes = error.mistakes if isinstance(error, ValuesError) else [str(error)]
         return {'values': {}, 'mistakes': mistakes, 'unused': []}
-    default = DetectorConfig()
-    values = {
-        row.name: value
-        for row in PARAMETERS
-        if (value := getattr(config, row.field)) != getattr(default, row.field)
-    }
+    default = NodeConfig().values()
+    own = {name: value for name, value in configs.values().items() if name in default}
+    values = {name: value for name, value in own.items() if value != default[name]}
+    values.update(configs.own)
     return {'values': values, 'mistakes': [], 'unused': unused_parameters(arguments, name)}
 
 

@@ -16,18 +16,20 @@ from rcl_interfaces.msg import SetParametersResult
 from rclpy.node import Node
 from rclpy.parameter import Parameter as RosParameter
 
-from trt_perception.config import PARAMETERS
+from trt_perception.camera_parameters import NodeConfig
+from trt_perception.camera_parameters import camera_rows
+from trt_perception.camera_parameters import is_of_camera
+from trt_perception.camera_parameters import unknown_parameter
 from trt_perception.config import DetectorConfig
-from trt_perception.config import Parameter
-from trt_perception.config import parameter_value
 from trt_perception.errors import ConfigError
 from trt_perception.errors import ValuesError
-from trt_perception.plain_text import nearest
+from trt_perception.parameter_row import Parameter
+from trt_perception.parameter_row import check_value
+from trt_perception.parameter_row import parameter_value
 from trt_perception.plain_text import shown
 
 __all__ = ['NodeParameters']
 
-_ROWS = {parameter.name: parameter for parameter in PARAMETERS}
 # Names that rclpy declares or reads by itself.
 _OF_RCLPY = ('use_sim_time', 'start_type_description_service')
 _QOS = 'qos_overrides.'
@@ -38,11 +40,20 @@ _LONGEST_HINT = 200
 class NodeParameters:
     """Declares all parameters and keeps the configuration that they make.
 
+    A parameter of a camera (``camera.front.enabled``) always has the value in force: the node's
+    until it is set itself, at the start or later. Those of cameras that come and go with the
+    parameter ``cameras`` are declared and undeclared.
+
     Args:
         node: declares on it.
         configured: whether the node holds a model, so that only live parameters may change.
-        check: called with a configuration before it is accepted; raises ConfigError to refuse it.
-        apply: called with the configuration before, and the one that was accepted.
+        check: called with a configuration before it is accepted, the node's and that of each
+            camera that differs; raises ConfigError to refuse it.
+        apply: called after any change, also of a camera's parameter, with the node's
+            configuration before, and the one that was accepted.
+
+    Attributes:
+        configs: the values in force, of the node and of each camera.
 
     Raises:
         ConfigError: an override is unknown, of the wrong type or out of range; one line for each.
@@ -60,22 +71,46 @@ class NodeParameters:
         self._configured = configured
         self._check = check
         self._apply = apply
-        self.config = self._accepted = _configured_at_start(node)
-        # Declared by type and set afterwards: from a value, rclpy takes an empty list for bytes.
-        for row in PARAMETERS:
-            node.declare_parameter(row.name, _type(row), _descriptor(row), ignore_override=True)
-        values = [_ros_parameter(row, getattr(self.config, row.field)) for row in PARAMETERS]
-        results = node.set_parameters(values)
-        assert all(result.successful for result in results), results
-        node.add_pre_set_parameters_callback(_in_own_types)
+        self.configs = self._accepted = _configured_at_start(node)
+        self._given = dict(self.configs.own)
+        # What ROS has declared, and the values that it holds.
+        self._declared: dict[str, Parameter] = {}
+        self._held: dict[str, Any] = {}
+        self._showing = False
+        self._show()
+        node.add_pre_set_parameters_callback(self._in_own_types)
         node.add_on_set_parameters_callback(self._on_set)
         node.add_post_set_parameters_callback(self._post_set)
+
+    @property
+    def config(self) -> DetectorConfig:
+        """The node's values now."""
+        return self.configs.node
+
+    def camera_config(self, name: str) -> DetectorConfig:
+        """Return the values in force for a camera; for '', the only one of a node, the node's.
+
+        Raises:
+            KeyError: there is no such camera.
+        """
+        return self.configs.camera(name)
+
+    def follow_again(self) -> None:
+        """Forget what was set for cameras since the start.
+
+        Their parameters follow the node's again, but for those given to a camera at the start.
+        """
+        rows = camera_rows(self.config.cameras)
+        own = {name: value for name, value in self._given.items() if name in rows}
+        if own != self.configs.own:
+            self._accepted = NodeConfig(self.config, own)
+            self._take()
 
     def refusal(self, changes: list[RosParameter]) -> str:
         """Return what is wrong with changes by themselves, '' where nothing is."""
         command = f'ros2 param set {self._node.get_fully_qualified_name()}'
         for change in changes:
-            row = _ROWS.get(change.name)
+            row = self._declared.get(change.name)
             if row is not None and change.type_ == RosParameter.Type.NOT_SET:
                 default = shlex.quote(_yaml(row.default))
                 return (
@@ -84,77 +119,152 @@ class NodeParameters:
                 )
             if row is None and self._node.has_parameter(change.name):
                 continue  # one of rclpy's
-            if fault := _fault(change.name, change.value, f'{command} {change.name} '):
+            typed = f'{command} {change.name} '
+            if fault := _fault(change.name, change.value, row, self.config.cameras, typed):
                 return fault
         return ''
 
-    def _with(self, changes: list[RosParameter]) -> DetectorConfig:
-        values = {row.name: getattr(self.config, row.field) for row in PARAMETERS}
-        values.update({change.name: change.value for change in changes if change.name in _ROWS})
-        return DetectorConfig.from_values(values)
+    def _in_own_types(self, changes: list[RosParameter]) -> list[RosParameter]:
+        """Turn whole numbers into doubles and empty lists into their kind before rclpy looks."""
+        own = list(changes)
+        for i, change in enumerate(changes):
+            row = self._declared.get(change.name)
+            with contextlib.suppress(ConfigError):  # rclpy or _on_set refuses it with its reason
+                if row is not None:
+                    own[i] = _ros_parameter(row, _plain(row, change.value))
+        return own
 
     def _on_set(self, changes: list[RosParameter]) -> SetParametersResult:
+        if self._showing:
+            return SetParametersResult(successful=True)
         try:
-            config = self._with(changes)
+            configs = self._with(changes)
             if self._configured():
-                self._refuse_fixed(config)
-            self._check(config)
+                self._refuse_fixed(configs)
+            configs.check(self._check)
         except ConfigError as error:
             return SetParametersResult(successful=False, reason=str(error))
-        self._accepted = config
+        self._accepted = configs
         return SetParametersResult(successful=True)
 
-    def _refuse_fixed(self, config: DetectorConfig) -> None:
-        for row in PARAMETERS:
-            changed = getattr(config, row.field) != getattr(self.config, row.field)
-            if changed and not row.live:
+    def _with(self, changes: list[RosParameter]) -> NodeConfig:
+        rows = self._declared
+        values = {
+            change.name: parameter_value(rows[change.name], change.value)
+            for change in changes
+            if change.name in rows
+        }
+        return self.configs.changed(values, self._given)
+
+    def _refuse_fixed(self, configs: NodeConfig) -> None:
+        now, wanted = self.configs.values(), configs.values()
+        for name, row in self._declared.items():
+            if not row.live and wanted.get(name, now[name]) != now[name]:
                 node = self._node.get_fully_qualified_name()
                 raise ConfigError(
-                    f"parameter '{row.name}'",
+                    f"parameter '{name}'",
                     'cannot change while the node is configured',
                     fix=f'run ros2 lifecycle set {node} deactivate, then cleanup',
                 )
 
-    def _post_set(self, _changes: list[RosParameter]) -> None:
-        before, self.config = self.config, self._accepted
-        self._apply(before, self.config)
+    def _post_set(self, changes: list[RosParameter]) -> None:
+        if self._showing:
+            return
+        values = self._accepted.values()
+        for change in changes:
+            if change.name in self._declared:
+                self._held[change.name] = values[change.name]
+        self._take()
+
+    def _take(self) -> None:
+        """Let the accepted configuration be in force."""
+        before, self.configs = self.configs, self._accepted
+        self._show()
+        self._apply(before.node, self.configs.node)
+
+    def _show(self) -> None:
+        """Declare and undeclare what came and went, and let ROS hold the values in force.
+
+        A parameter that is declared without a value would make ROS answer nothing to a request
+        that names it; nobody sees it so, as no request is answered meanwhile.
+        """
+        rows, values = self.configs.rows(), self.configs.values()
+        self._showing = True
+        try:
+            for name in self._declared.keys() - rows.keys():
+                self._node.undeclare_parameter(name)
+                self._held.pop(name)
+            # By type, and set afterwards: from a value, rclpy takes an empty list for bytes.
+            for name, row in rows.items():
+                if name not in self._declared:
+                    self._node.declare_parameter(
+                        name, _type(row), _descriptor(row), ignore_override=True
+                    )
+            self._declared = rows
+            changed = [name for name in rows if self._held.get(name) != values[name]]
+            if changed:
+                own = [_ros_parameter(rows[name], values[name]) for name in changed]
+                # Not the node's own method, which looks at what clients send.
+                result = Node.set_parameters_atomically(self._node, own)
+                assert result.successful, result
+        finally:
+            self._showing = False
+        self._held = values
 
 
-def _configured_at_start(node: Node) -> DetectorConfig:
+def _configured_at_start(node: Node) -> NodeConfig:
     """Return what the command line and parameter files say, after collecting every mistake."""
-    values: dict[str, Any] = {}
-    mistakes = []
     # rclpy offers no public way to see overrides that nobody declared.
-    for name, override in node._parameter_overrides.items():
-        if name in _OF_RCLPY or name.startswith(_QOS_OF_RCLPY):
-            continue
-        if fault := _fault(name, override.value):
+    given = {
+        name: override.value
+        for name, override in node._parameter_overrides.items()
+        if name not in _OF_RCLPY and not name.startswith(_QOS_OF_RCLPY)
+    }
+    rows = NodeConfig().rows()
+    mistakes = []
+    values: dict[str, Any] = {}
+    cameras: tuple[str, ...] | None = ()
+    if 'cameras' in given:
+        row, value = rows['cameras'], given['cameras']
+        cameras = None if _fault('cameras', value, row) else _plain(row, value)
+    rows.update(camera_rows(cameras or ()))
+    for name, value in given.items():
+        if cameras is None and is_of_camera(name):
+            continue  # nobody knows which there are meant to be
+        if fault := _fault(name, value, rows.get(name), cameras or ()):
             mistakes.append(fault)
         else:
-            values[name] = _plain(_ROWS[name], override.value)
+            values[name] = _plain(rows[name], value)
     if mistakes:
         raise ValuesError(mistakes)
-    return DetectorConfig.from_values(values)
+    return NodeConfig.from_values(values)
 
 
-def _fault(name: str, value: Any, command: str = '') -> str:
+def _fault(
+    name: str,
+    value: Any,
+    row: Parameter | None,
+    cameras: Sequence[str] = (),
+    command: str = '',
+) -> str:
     """Return what is wrong with a value by itself, '' where nothing is.
 
     Args:
         name: of the parameter.
         value: of any type.
+        row: of the parameter; None where there is no such parameter.
+        cameras: names of the cameras that there are.
         command: what to type in a shell before a value; empty: say the value as a file has it.
     """
     try:
-        if name not in _ROWS:
-            close = nearest(name, _ROWS)
-            fix = f"did you mean '{close[0]}'?" if close else 'see the list in docs/parameters.md'
-            if name.startswith(_QOS):
-                fix = 'set image_qos.reliability and image_qos.depth'
+        if row is None and name.startswith(_QOS):
+            fix = 'set image_qos.reliability and image_qos.depth'
             raise ConfigError(f'parameter {shown(name)}', 'not known', fix=fix)
-        DetectorConfig.from_values({name: _plain(_ROWS[name], value)})
+        if row is None:
+            raise unknown_parameter(name, cameras)
+        check_value(row, _plain(row, value))
     except ConfigError as error:
-        text = _meant_as_text(_ROWS.get(name), value)
+        text = _meant_as_text(row, value)
         typed = command + shlex.quote(text) if command else text
         return f'{error}; for text: {typed}' if text else str(error)
     return ''
@@ -178,7 +288,7 @@ def _meant_as_text(parameter: Parameter | None, value: Any) -> str:
     try:
         words = [item if isinstance(item, str) else json.dumps(item) for item in items]
         meant = words if is_list else words[0]
-        DetectorConfig.from_values({parameter.name: meant})
+        check_value(parameter, parameter_value(parameter, meant))
     except (ConfigError, TypeError):  # bytes are no text
         return ''
     text = _yaml(meant)
@@ -197,17 +307,6 @@ def _plain(parameter: Parameter, value: Any) -> Any:
     if value is None and parameter.kind.endswith('[]'):
         return ()
     return parameter_value(parameter, value)
-
-
-def _in_own_types(changes: list[RosParameter]) -> list[RosParameter]:
-    """Turn whole numbers into doubles and empty lists into their kind, before rclpy looks."""
-    own = list(changes)
-    for i, change in enumerate(changes):
-        row = _ROWS.get(change.name)
-        with contextlib.suppress(ConfigError):  # rclpy or _on_set refuses it with its reason
-            if row is not None:
-                own[i] = _ros_parameter(row, _plain(row, change.value))
-    return own
 
 
 def _type(parameter: Parameter) -> RosParameter.Type:

@@ -21,7 +21,8 @@ __all__ = ['answer_always']
 
 _TYPES: Final = [kind.value for kind in Parameter.Type]
 _LONGEST_REASON: Final = 1000
-#: As many as a node has, several times over; and the fields of requests that name them.
+# As many as a node of one camera has, several times over, or all of one of many cameras; and the
+# fields of requests that name them.
 _MOST_NAMED: Final = 200
 _LISTS: Final = ('parameters', 'names', 'prefixes')
 _SETTERS: Final = (SetParameters, SetParametersAtomically)
@@ -37,19 +38,22 @@ def answer_always(node: Node, report: Callable[[Service, Exception], None]) -> N
         report: called with what a handler raised.
     """
     for service in node.services:
-        service.callback = _answering(service, service.callback, report)
+        service.callback = _answering(node, service, service.callback, report)
 
 
 def _answering(
-    service: Service, handle: _Handler, report: Callable[[Service, Exception], None]
+    node: Node,
+    service: Service,
+    handle: _Handler,
+    report: Callable[[Service, Exception], None],
 ) -> _Handler:
     kind: Any = service.srv_type
 
     def answer(request: Any, response: Any) -> Any:
         # One parameter named again and again: nothing else would go on meanwhile.
         count = max(len(getattr(request, name, ())) for name in _LISTS)
-        if count > _MOST_NAMED:
-            reason = f'at most {_MOST_NAMED} in one request (got {count})'
+        if count > _MOST_NAMED and count > (most := _most_named(node)):
+            reason = f'at most {most} in one request (got {count})'
             return _refusal(service, request, reason)
         if twice := _named_twice(request):
             return _refusal(service, request, f'each once in one request (got {twice} twice)')
@@ -72,6 +76,10 @@ def _answering(
             return _refusal(service, request, f'{type(error).__name__}: {error}')
 
     return answer
+
+
+def _most_named(node: Node) -> int:
+    return max(_MOST_NAMED, len(node.list_parameters([], 0).names))
 
 
 def _named_twice(request: Any) -> str:

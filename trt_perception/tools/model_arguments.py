@@ -21,7 +21,8 @@ _OWN: Final = {
     'confidence_threshold': 'use --confidence',
     'iou_threshold': 'use --iou',
     'max_detections': 'use --max-detections',
-    'device_id': 'use --device',
+    'device_ids': 'use --device',
+    'cameras': 'only a node has cameras',
     'class_filter': 'only detect_images filters classes: use its --classes',
 }
 
@@ -74,7 +75,7 @@ def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
         'confidence_threshold': options.confidence,
         'iou_threshold': options.iou,
         'max_detections': options.max_detections,
-        'device_id': options.device,
+        'device_ids': [options.device],
     }
     known = {parameter.name: parameter for parameter in PARAMETERS}
     for given in options.param:
