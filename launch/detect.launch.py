@@ -22,11 +22,13 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from trt_perception.errors import ConfigError
+from trt_perception.launch_arguments import image_remappings
 from trt_perception.launch_arguments import launch_arguments
 from trt_perception.launch_arguments import parameter_file_text
 from trt_perception.launch_arguments import parameter_values
 from trt_perception.launch_arguments import unknown_arguments
 from trt_perception.monitoring.transport_advice import transport_environment
+from trt_perception.parameter_sections import cameras_of_file
 
 ARGUMENTS = launch_arguments(Path(get_package_share_directory('trt_perception')))
 
@@ -75,6 +77,25 @@ def check_names(context):
     return alone
 
 
+def node_name(context, namespace):
+    """Return the full name of the node, with the namespace that another launch file pushed."""
+    outer = '' if namespace.startswith('/') else context.launch_configurations.get('ros_namespace')
+    parts = '/'.join([outer or '', namespace, 'detector']).split('/')
+    return '/' + '/'.join(filter(None, parts))
+
+
+def remappings(context, values, given):
+    """Return the remappings of the image topics, one for each camera."""
+    cameras = given.get('cameras')
+    if cameras is None:
+        file = Path(values['params_file']).expanduser()
+        cameras = cameras_of_file(file, node_name(context, values['namespace']))
+    try:
+        return image_remappings(values['image_topic'], cameras)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+
+
 def given_parameters(values, alone):
     """Return the parameters that were given, in their own types."""
     try:
@@ -107,10 +128,8 @@ def start_detector(context):
     """Make the node from the arguments' values."""
     alone = check_names(context)
     values = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
-    files = [
-        existing_file('params_file', values['params_file']),
-        parameter_file(given_parameters(values, alone)),
-    ]
+    given = given_parameters(values, alone)
+    files = [existing_file('params_file', values['params_file']), parameter_file(given)]
     profile = values['transport_profile']
     if profile not in ('', 'none'):  # ros2 launch takes no empty value
         existing_file('transport_profile', profile)
@@ -120,7 +139,7 @@ def start_detector(context):
             executable='detector_node',
             namespace=values['namespace'],
             parameters=files,
-            remappings=[('image', values['image_topic'])],
+            remappings=remappings(context, values, given),
             ros_arguments=['--log-level', values['log_level']],
             additional_env=transport_environment(profile),
             output='screen',

@@ -1,4 +1,4 @@
-"""The arguments of the launch files: each scalar parameter of the node, by its own name.
+"""The arguments of the launch files: the parameters of the node, by their own names.
 
 Nothing of launch is needed here. A value that was given wins over the parameter file, whatever
 node name its sections have; what was not given is not passed on.
@@ -6,38 +6,48 @@ node name its sections have; what was not given is not passed on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from typing import Final
 
 import yaml
 
+from trt_perception.camera_parameters import CAMERA_PARAMETERS
+from trt_perception.camera_parameters import is_of_camera
 from trt_perception.config import PARAMETERS
-from trt_perception.config import DetectorConfig
-from trt_perception.config import Parameter
 from trt_perception.errors import ConfigError
 from trt_perception.errors import ValuesError
+from trt_perception.parameter_row import Parameter
+from trt_perception.parameter_row import check_value
+from trt_perception.parameter_row import parameter_value
 from trt_perception.plain_text import nearest
 from trt_perception.plain_text import shown
 
-__all__ = ['launch_arguments', 'parameter_file_text', 'parameter_values', 'unknown_arguments']
+__all__ = [
+    *('image_remappings', 'launch_arguments', 'parameter_file_text', 'parameter_values'),
+    'unknown_arguments',
+]
 
 _LOG_LEVELS: Final = ('debug', 'info', 'warn', 'error', 'fatal')
 # Every node of rclpy has it.
 _SIM_TIME: Final = Parameter(
     'use_sim_time', '', 'bool', False, 'Take the time from /clock: a simulator or a bag sends it.'
 )
-_SCALARS: Final = {
+# Lists whose values are short and hold no comma.
+_SHORT_LISTS: Final = ('cameras', 'device_ids')
+_ARGUMENTS: Final = {
     parameter.name: parameter
     for parameter in (*PARAMETERS, _SIM_TIME)
-    if not parameter.kind.endswith('[]')
+    if not parameter.kind.endswith('[]') or parameter.name in _SHORT_LISTS
 }
 _LISTS: Final = {
-    parameter.name: parameter for parameter in PARAMETERS if parameter.kind.endswith('[]')
+    parameter.name: parameter for parameter in PARAMETERS if parameter.name not in _ARGUMENTS
 }
 # What launch and launch_ros read by themselves.
 _OF_LAUNCH: Final = (
@@ -49,7 +59,15 @@ _READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
     'integer': (int, 'a whole number'),
     'double': (float, 'a number'),
     'string': (str, 'text'),
+    'string[]': (lambda text: _words(text), 'names with commas between them'),
+    'integer[]': (
+        lambda text: [int(word) for word in _words(text)],
+        'numbers with commas between them',
+    ),
 }
+# What image_topic may hold for the name of a camera.
+_CAMERA: Final = '{camera}'
+
 # What other packages call it.
 _SYNONYMS: Final = {'model': 'engine_path', 'model_path': 'engine_path', 'weights': 'engine_path'}
 _EXAMPLES: Final = {'integer[]': '[640, 640]', 'double[]': '[0.5, 0.5, 0.5]'}
@@ -65,7 +83,11 @@ def launch_arguments(share: Path) -> dict[str, tuple[str, str]]:
     profile = share / 'config' / 'fastdds_large_images.xml'
     arguments = {
         'engine_path': ('', ''),  # first: everybody needs it
-        'image_topic': ('image', 'Topic of the camera.'),
+        'image_topic': (
+            '',
+            f'Topic of the camera; of several, with {_CAMERA} for the name of each: '
+            f'/{_CAMERA}/image_raw. Not given: image, of several {_CAMERA}/image.',
+        ),
         'params_file': (str(share / 'config' / 'detect.yaml'), 'Parameter file.'),
         'namespace': ('', 'Namespace of the node and its topics.'),
         'log_level': ('info', f'One of {levels}.'),
@@ -75,7 +97,7 @@ def launch_arguments(share: Path) -> dict[str, tuple[str, str]]:
             'the default.',
         ),
     }
-    for name, parameter in _SCALARS.items():
+    for name, parameter in _ARGUMENTS.items():
         allowed = f' {parameter.allowed}' if parameter.allowed else ''
         arguments[name] = (
             '',
@@ -105,15 +127,43 @@ def parameter_values(values: Mapping[str, str]) -> dict[str, Any]:
     if level.lower() not in _LOG_LEVELS:
         mistakes.append(f'log_level must be one of {", ".join(_LOG_LEVELS)} (got {shown(level)})')
     for name, text in values.items():
-        if name not in _SCALARS or not text:
+        if name not in _ARGUMENTS or not text:
             continue
         try:
-            given[name] = _value(_SCALARS[name], text)
+            given[name] = _value(_ARGUMENTS[name], text)
         except ConfigError as error:
             mistakes.append(str(error))
     if mistakes:
         raise ValuesError(mistakes)
     return given
+
+
+def image_remappings(topic: str, cameras: Sequence[str]) -> list[tuple[str, str]]:
+    """Return what brings the images of each camera to the node.
+
+    Args:
+        topic: the launch argument ``image_topic``; empty where it was not given.
+        cameras: names of the node's cameras; empty where it has one, without a name.
+
+    Raises:
+        ConfigError: the topic fits one camera where there are several, or the other way round.
+    """
+    braces = [part for part in re.findall(r'\{[^{}]*\}|[{}]', topic) if part != _CAMERA]
+    if braces:
+        expected = f'no other braces than those of {_CAMERA}'
+        raise ConfigError('image_topic', shown(topic), expected=expected)
+    several = len(cameras) > 1
+    if several and topic and _CAMERA not in topic:
+        expected = f'a topic for each of {", ".join(cameras)}, as in /{_CAMERA}/image_raw'
+        raise ConfigError('image_topic', shown(topic), expected=expected)
+    if not cameras and _CAMERA in topic:
+        fix = 'say which cameras there are: cameras:=front,rear, or by cameras in params_file'
+        raise ConfigError('image_topic', f'{shown(topic)}, and no cameras', fix=fix)
+    if not topic:
+        return []
+    if not cameras:
+        return [('image', topic)]
+    return [(f'{name}/image', topic.replace(_CAMERA, name)) for name in cameras]
 
 
 def parameter_file_text(values: Mapping[str, Any]) -> str:
@@ -140,6 +190,13 @@ def unknown_arguments(
     near, far = [], []
     for name in dict.fromkeys(word.partition(':=')[0] for word in typed):
         if name in declared or name in _OF_LAUNCH:
+            continue
+        if is_of_camera(name):
+            names = ', '.join(row.name for row in CAMERA_PARAMETERS)
+            near.append(
+                f"'{name}' is of one camera, which may have {names}: write it into a copy of "
+                'config/cameras.yaml, and give that as params_file:=/path/to/my.yaml'
+            )
             continue
         if name in _LISTS:
             near.append(
@@ -171,14 +228,21 @@ def _value(parameter: Parameter, text: str) -> Any:
         value = reader(text)
     except (KeyError, ValueError) as error:
         raise ConfigError(parameter.name, shown(text), expected=expected) from error
-    if parameter is not _SIM_TIME:
-        DetectorConfig.from_values({parameter.name: value})
+    check_value(parameter, parameter_value(parameter, value))
     return value
+
+
+def _words(text: str) -> list[str]:
+    """Return the values of a list, which may stand in brackets as in YAML."""
+    inside = text.strip().removeprefix('[').removesuffix(']')
+    return [word.strip(' \'"') for word in inside.split(',')] if inside.strip() else []
 
 
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple):
+        return ','.join(map(str, value)) or 'empty'
     return 'empty' if value == '' else str(value)
 
 

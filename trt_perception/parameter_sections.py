@@ -1,4 +1,7 @@
-"""For which nodes a parameter file is: rcl passes over the sections of others without a word."""
+"""For which nodes a parameter file is: rcl passes over the sections of others without a word.
+
+And what it says to one of them, before there is a node that could ask rcl.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ import yaml
 from trt_perception.plain_text import listed
 from trt_perception.plain_text import shown
 
-__all__ = ['foreign_sections', 'unused_parameters']
+__all__ = ['cameras_of_file', 'foreign_sections', 'unused_parameters']
 
 # A file that a person wrote is far smaller; reading this much takes a second.
 _MOST_BYTES: Final = 256 * 1024
@@ -55,23 +58,54 @@ def foreign_sections(path: Path, node: str) -> list[str]:
             return []  # a pipe can be read once only, and rcl has done so
         # The names alone: to make values of all the rest fails on what rcl reads, or takes long.
         root = yaml.SafeLoader(path.read_text(encoding='utf-8')).get_single_node()
-        names = list(_sections(root, '', set()))
+        names = [name for name, _ in _places(root, '', set())]
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return []
     return [] if any(_matches(name, node) for name in names) else names
 
 
-def _sections(node: Any, head: str, seen: set[int]) -> Iterator[str]:
-    """Find the names that stand above ``ros__parameters``; what YAML's aliases repeat, once."""
+def cameras_of_file(path: Path, node: str) -> list[str]:
+    """Return the names in the parameter ``cameras`` that a file gives to a node; [] without.
+
+    Of several sections for it the last one counts, as with rcl. A file that cannot be read, or is
+    very large, and what is no list of names give [] as well: the node says what is wrong with it.
+
+    Args:
+        path: of the file.
+        node: full name of the node, as ``/front/detector``.
+    """
+    cameras: list[str] = []
+    try:
+        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+            return []
+        root = yaml.SafeLoader(path.read_text(encoding='utf-8')).get_single_node()
+        for head, section in _places(root, '', set()):
+            found = _member(_member(section, 'ros__parameters'), 'cameras')
+            if found is not None and _matches(head, node):
+                items = found.value if isinstance(found, yaml.SequenceNode) else []
+                cameras = [item.value for item in items if isinstance(item.value, str)]
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        return []
+    return cameras
+
+
+def _member(node: Any, name: str) -> Any:
+    """Return the last value of a name in a mapping, None where there is none."""
+    members = node.value if isinstance(node, yaml.MappingNode) else []
+    return next((inside for key, inside in reversed(members) if key.value == name), None)
+
+
+def _places(node: Any, head: str, seen: set[int]) -> Iterator[tuple[str, yaml.MappingNode]]:
+    """Find what holds ``ros__parameters``, with the name above it; YAML's aliases once."""
     if not isinstance(node, yaml.MappingNode) or id(node) in seen:
         return
     seen.add(id(node))
     named = [(key.value, inside) for key, inside in node.value if isinstance(key.value, str)]
     if any(name == 'ros__parameters' for name, _ in named):
-        yield head
+        yield head, node
         return
     for name, inside in named:
-        yield from _sections(inside, f'{head}/{name.strip("/")}', seen)
+        yield from _places(inside, f'{head}/{name.strip("/")}', seen)
 
 
 def _matches(pattern: str, node: str) -> bool:

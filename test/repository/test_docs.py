@@ -32,6 +32,7 @@ from docs_pages import rows
 from docs_pages import section
 from docs_pages import sources
 
+from trt_perception.camera_parameters import camera_rows
 from trt_perception.config import PARAMETERS
 from trt_perception.config import DetectorConfig
 from trt_perception.files.json_records import json_content
@@ -152,6 +153,7 @@ def test_parameter_table_of_the_readme():
 def test_parameters_that_commands_name(page):
     text = page.read_text(encoding='utf-8')
     known = {parameter.name for parameter in PARAMETERS}
+    known |= camera_rows(['front', 'rear']).keys()
     named = re.findall(r'ros2 param \w+ /\w+ ([\w.]+)', text)
     named += re.findall(r'(?<!\w)-p ([\w.]+):=', text)
     named += re.findall(r'`(model\.\w+|image_qos\.\w+|debug_image\.\w+)', text)

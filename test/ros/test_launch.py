@@ -81,6 +81,57 @@ def test_detect_brings_the_node_to_active_and_ends_cleanly(start_launch, model):
     assert_clean_end(detector.program)
 
 
+def command_lines(program):
+    return [
+        Path(f'/proc/{number}/cmdline').read_text().split('\0') for number in process_ids(program)
+    ]
+
+
+@needs_launch
+def test_cameras_by_arguments(start_launch, model):
+    detector = start_launch(
+        f'engine_path:={model}',
+        'autostart:=false',
+        'cameras:=front,rear',
+        'device_ids:=0,2',
+        'image_topic:=/{camera}/image_raw',
+    )
+    assert list(detector.get('cameras')) == ['front', 'rear']
+    assert list(detector.get('device_ids')) == [0, 2]
+    assert detector.get('camera.rear.enabled') is True
+    [words] = command_lines(detector.program)
+    for name in ('front', 'rear'):
+        assert words[words.index(f'{name}/image:=/{name}/image_raw') - 1] == '-r'
+    assert_clean_end(detector.program)
+
+
+@needs_launch
+def test_cameras_by_a_file_whose_section_names_the_node(start_detector, model, tmp_path):
+    file = tmp_path / 'mine.yaml'
+
+    def start(namespace):
+        file.write_text(
+            '/**:\n  ros__parameters:\n    cameras: [wrong]\n'
+            f'{namespace}/detector:\n  ros__parameters:\n    cameras: [left, right]\n'
+            '    camera:\n      left:\n        max_rate_hz: 7.0\n'
+        )
+        return launch(
+            'detect.launch.py',
+            f'namespace:={namespace.strip("/")}',
+            f'engine_path:={model}',
+            f'params_file:={file}',
+            'autostart:=false',
+            'image_topic:=cameras/{camera}',
+        )
+
+    detector = start_detector(start=start)
+    assert list(detector.get('cameras')) == ['left', 'right']
+    assert detector.get('camera.left.max_rate_hz') == 7.0
+    [words] = command_lines(detector.program)
+    assert {'left/image:=cameras/left', 'right/image:=cameras/right'} < set(words)
+    assert_clean_end(detector.program)
+
+
 @needs_launch
 def test_detect_with_all_its_arguments(start_launch, model, tmp_path):
     parameters = tmp_path / 'mine.yaml'

@@ -14,6 +14,7 @@ from ament_index_python.packages import get_package_share_directory
 from rclpy.node import Node
 
 from trt_perception.errors import ConfigError
+from trt_perception.launch_arguments import image_remappings
 from trt_perception.launch_arguments import launch_arguments
 from trt_perception.launch_arguments import parameter_file_text
 from trt_perception.launch_arguments import parameter_values
@@ -36,7 +37,8 @@ DEFAULTS = dict(
         yaml.safe_load((SHARE / 'config' / 'detect.yaml').read_text())['/**']['ros__parameters']
     )
 )
-LISTS = {name for name, value in DEFAULTS.items() if isinstance(value, list)}
+SHORT_LISTS = {'cameras', 'device_ids'}
+LISTS = {name for name, value in DEFAULTS.items() if isinstance(value, list)} - SHORT_LISTS
 
 
 def test_each_parameter_that_is_no_list_is_an_argument():
@@ -57,6 +59,8 @@ def test_descriptions_say_the_default(name):
     default, description = ARGUMENTS[name]
     assert default == ''
     said = json.dumps(DEFAULTS[name]).replace('""', 'empty').strip('"')
+    if name in SHORT_LISTS:
+        said = said.strip('[]') or 'empty'
     assert description.endswith(f'Not given: what params_file says, else {said}.')
 
 
@@ -74,6 +78,12 @@ def test_descriptions_say_the_default(name):
         ('use_sim_time', 'true', True),
         ('image_qos.reliability', 'best_effort', 'best_effort'),
         ('engine_path', '1e5', '1e5'),
+        ('cameras', 'front,rear', ['front', 'rear']),
+        ('cameras', " [front, 'rear'] ", ['front', 'rear']),
+        ('cameras', 'front', ['front']),
+        ('cameras', '[]', []),
+        ('device_ids', '1', [1]),
+        ('device_ids', '0, 1', [0, 1]),
     ],
 )
 def test_values(name, text, value):
@@ -93,6 +103,11 @@ def test_values(name, text, value):
         ('iou_threshold', 'nan', 'from 0 to 1 (got nan)'),
         ('iou_threshold', '1e999', 'from 0 to 1 (got inf)'),
         ('image_transport', 'theora', "'raw', 'compressed', 'auto' (got 'theora')"),
+        ('cameras', 'front,', 'names of 1 to 64 letters, digits and underscores, a letter first'),
+        ('cameras', 'front,front', "different names (got 'front' twice)"),
+        ('cameras', 'front rear', "got 'front rear'"),
+        ('device_ids', '0;1', "numbers with commas between them (got '0;1')"),
+        ('device_ids', '0,0', 'different numbers from 0 to 63 (got [0, 0])'),
         ('log_level', 'verbose', "debug, info, warn, error, fatal (got 'verbose')"),
     ],
 )
@@ -107,6 +122,48 @@ def test_every_wrong_value_is_said():
     with pytest.raises(ConfigError) as caught:
         parameter_values({'iou_threshold': '7', 'log_level': 'x', 'cpu_threads': 'y'})
     assert len(str(caught.value).splitlines()) == 3
+
+
+# The topics of images.
+
+
+@pytest.mark.parametrize(
+    ('topic', 'cameras', 'expected'),
+    [
+        ('', [], []),
+        ('', ['front', 'rear'], []),
+        ('/a/image_raw', [], [('image', '/a/image_raw')]),
+        ('/a/image_raw', ['front'], [('front/image', '/a/image_raw')]),
+        (
+            '/{camera}/image_raw',
+            ['front', 'rear'],
+            [('front/image', '/front/image_raw'), ('rear/image', '/rear/image_raw')],
+        ),
+        ('{camera}_{camera}', ['a'], [('a/image', 'a_a')]),
+    ],
+)
+def test_remappings(topic, cameras, expected):
+    assert image_remappings(topic, cameras) == expected
+
+
+@pytest.mark.parametrize(
+    ('topic', 'cameras', 'words'),
+    [
+        ('/image_raw', ['front', 'rear'], 'a topic for each of front, rear, as in /{camera}/'),
+        ('/{camera}/image', [], 'no cameras; say which cameras there are: cameras:=front,rear'),
+        ('/{name}/image', ['front'], "no other braces than those of {camera} (got '/{name}/image"),
+        ('/{camera}/{x}', ['front', 'rear'], 'no other braces'),
+        ('/{camera/image', ['front'], 'no other braces'),
+        ('/{{camera}}', ['front'], 'no other braces'),
+        ('/{}', [], 'no other braces'),
+        ('/}{', [], 'no other braces'),
+    ],
+)
+def test_topics_that_do_not_fit_the_cameras(topic, cameras, words):
+    with pytest.raises(ConfigError) as caught:
+        image_remappings(topic, cameras)
+    assert str(caught.value).startswith('image_topic: ')
+    assert words in str(caught.value)
 
 
 # Names.
@@ -125,10 +182,12 @@ def test_every_wrong_value_is_said():
         ('image_qos_reliability', 'image_qos.reliability'),
         ('reliability', 'image_qos.reliability'),
         ('decoder', 'model.decoder'),
-        ('device', 'device_id'),
+        ('device', 'device_ids'),
         ('param_file', 'params_file'),
         ('name_space', 'namespace'),
         ('sim_time', 'use_sim_time'),
+        ('camera', 'cameras'),
+        ('devices', 'device_ids'),
     ],
 )
 def test_a_near_name_is_a_mistake(name, meant):
@@ -151,6 +210,13 @@ def test_a_list_is_refused_with_a_line_for_the_file(name):
     line = f'{leaf}: {sentence.partition(f"as {leaf}: ")[2].partition("]")[0]}]'
     assert isinstance(yaml.safe_load(line)[leaf], list)
     assert 'params_file:=' in sentence
+
+
+def test_a_parameter_of_one_camera_is_refused_with_the_file_to_copy():
+    [sentence], far = unknown_arguments(['camera.front.enabled:=false'], ARGUMENTS)
+    assert 'config/cameras.yaml' in sentence
+    assert 'max_rate_hz' in sentence
+    assert not far
 
 
 @pytest.mark.parametrize(
@@ -234,6 +300,11 @@ def test_what_is_given_wins_over_any_section_of_the_file(overrides_of, tmp_path,
 )
 def test_text_arrives_as_it_is(overrides_of, tmp_path, text):
     assert overrides_of(given_file(tmp_path, {'engine_path': text})) == {'engine_path': text}
+
+
+@pytest.mark.parametrize('value', [['front', 'on'], ['1e5'], [0, 1]])
+def test_lists_arrive_as_they_are(overrides_of, tmp_path, value):
+    assert [*overrides_of(given_file(tmp_path, {'x': value}))['x']] == value
 
 
 @pytest.mark.parametrize('value', [1e-05, 0.00392156862745098, 1e22, -1.0, 0, -7, 2**40, True])

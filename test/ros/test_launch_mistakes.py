@@ -40,6 +40,9 @@ def test_wrong_parameters_end_in_words(tmp_path):
             'confidence_threshold:=2',
             "'confidence_threshold': expected a number from 0 to 1 (got 2.0)",
         ),
+        ('cameras:=front,front', "'cameras': expected different names (got 'front' twice)"),
+        ('image_topic:=/{camera}/image', 'no cameras; say which cameras there are'),
+        ('camera.front.enabled:=true', 'config/cameras.yaml'),
         ('engine_pth:=a.onnx', "there is no argument 'engine_pth': did you mean engine_path?"),
         ('class_filter:=[person]', "'class_filter' is a list"),
     ],
@@ -53,6 +56,17 @@ def test_wrong_argument(name, argument, words):
         program.close()
     assert words in program.output
     assert 'included' not in program.output
+    assert not process_ids(program)
+
+
+@needs_launch
+def test_one_topic_for_two_cameras():
+    program = launch('detect.launch.py', 'cameras:=front,rear', 'image_topic:=/image_raw')
+    try:
+        assert program.wait() == 1
+    finally:
+        program.close()
+    assert 'a topic for each of front, rear, as in /{camera}/image_raw' in program.output
     assert not process_ids(program)
 
 
@@ -146,7 +160,7 @@ def test_a_launch_file_with_arguments_of_its_own_includes_it(start_foreign, incl
     assert_clean_end(detector.program, processes=1 + ('ExecuteProcess' in include))
 
 
-CLASH = "(DeclareLaunchArgument('device_id', default_value='/dev/video0'),)"
+CLASH = "(DeclareLaunchArgument('device_ids', default_value='/dev/video0'),)"
 
 
 @needs_launch
@@ -163,7 +177,9 @@ def test_an_argument_of_the_other_file_that_clashes_is_said(model, tmp_path):
         assert program.wait() == 1
     finally:
         program.close()
-    assert "device_id: expected a whole number (got '/dev/video0')" in program.output
+    assert "device_ids: expected numbers with commas between them (got '/dev/video0')" in (
+        program.output
+    )
     assert 'GroupAction([…], forwarding=False)' in program.output
 
 
@@ -175,7 +191,8 @@ def test_a_group_that_forwards_nothing_ends_the_clash(start_foreign):
     )
     detector = start_foreign('confidence:=0.3', include=group, more=CLASH)
     detector.client.spin_until(lambda: detector.state() == 'active', 'state active')
-    assert (detector.get('confidence_threshold'), detector.get('device_id')) == (0.3, 0)
+    assert detector.get('confidence_threshold') == 0.3
+    assert list(detector.get('device_ids')) == [0]
     assert_clean_end(detector.program)
 
 

@@ -7,6 +7,7 @@ import pytest
 import rclpy
 from rclpy.node import Node
 
+from trt_perception.parameter_sections import cameras_of_file
 from trt_perception.parameter_sections import foreign_sections
 from trt_perception.parameter_sections import unused_parameters
 
@@ -173,3 +174,79 @@ def test_rcl_takes_nothing_from_exactly_the_files_that_are_called_foreign(file, 
         keeper.destroy_node()
         rclpy.shutdown(context=context)
     assert 3 < sum(taken) < 57
+
+
+# The cameras that a file gives to a node, held to what rcl makes of it.
+
+
+CAMERAS = {
+    'one section': '/**:\n  ros__parameters:\n    cameras: [front, rear]\n',
+    'quoted': '/**: {ros__parameters: {"cameras": ["front", \'rear\']}}\n',
+    'the last of two sections': (
+        '/**:\n  ros__parameters:\n    cameras: [a]\n'
+        '/front/detector:\n  ros__parameters:\n    cameras: [b, c]\n'
+    ),
+    'a general one comes last': (
+        '/front/detector:\n  ros__parameters:\n    cameras: [b, c]\n'
+        '/**:\n  ros__parameters:\n    cameras: [a]\n'
+    ),
+    'the last section says nothing of it': (
+        '/**:\n  ros__parameters:\n    cameras: [a]\n'
+        '/front/detector:\n  ros__parameters:\n    max_detections: 7\n'
+    ),
+    'of another node': '/rear/detector:\n  ros__parameters:\n    cameras: [a]\n',
+    'nested': 'front:\n  detector:\n    ros__parameters:\n      cameras: [a, b]\n',
+    'nothing': '/**:\n  ros__parameters:\n    max_detections: 7\n',
+    'an empty list': '/**:\n  ros__parameters:\n    cameras: []\n',
+    'an anchor': (
+        '/**:\n  ros__parameters:\n    cameras: [a, b]\n    camera:\n      a: {enabled: true}\n'
+    ),
+}
+
+
+@pytest.mark.parametrize('name', CAMERAS)
+def test_cameras_of_a_file_are_those_that_a_node_gets(name, file):
+    file.write_text(CAMERAS[name])
+    context = rclpy.Context()
+    rclpy.init(args=[], context=context)
+    try:
+        node = Node(
+            'detector',
+            namespace='/front',
+            context=context,
+            cli_args=['--ros-args', '--params-file', str(file)],
+            use_global_arguments=False,
+            enable_rosout=False,
+            start_parameter_services=False,
+        )
+        override = node._parameter_overrides.get('cameras')
+        node.destroy_node()
+    finally:
+        rclpy.shutdown(context=context)
+    given = [] if override is None else list(override.value or [])
+    assert cameras_of_file(file, '/front/detector') == given
+
+
+@pytest.mark.parametrize(
+    'content',
+    [
+        b'',
+        b'a: [',
+        b'\xff\xfe\x00',
+        b'/**: {ros__parameters: {cameras: front}}',
+        b'/**: {ros__parameters: {cameras: {a: b}}}',
+        b'/**: {ros__parameters: [cameras]}',
+        b'/**: {ros__parameters: {cameras: [[a], {b: c}]}}',
+        b'/**: {ros__parameters: {[x]: 1, ? {a: b} : 2}}',
+        b'/**: &x {ros__parameters: *x}',
+        b'[' * 5000,
+    ],
+)
+def test_no_cameras_can_be_read(file, content):
+    file.write_bytes(content)
+    assert cameras_of_file(file, '/front/detector') == []
+
+
+def test_cameras_of_no_file(tmp_path):
+    assert cameras_of_file(tmp_path / 'missing.yaml', '/detector') == []
+    assert cameras_of_file(tmp_path, '/detector') == []
