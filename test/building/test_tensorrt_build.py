@@ -23,8 +23,8 @@ from trt_perception.building.engine.release import find_tensorrt
 from trt_perception.building.options.sources import load_options
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.errors import EngineError
+from trt_perception.stages.plan_header import read_plan_header
 from trt_perception.stages.tensorrt_log import TensorRtLog
-from trt_perception.stages.tensorrt_runtime import read_plan_header
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / 'models' / 'digits.onnx'

@@ -94,7 +94,7 @@ def _plan(
 ) -> Iterator[Finding]:
     """Compare what built an engine with what is here."""
     from trt_perception.model.manifest import rebuild_command
-    from trt_perception.stages.tensorrt_runtime import read_plan_header
+    from trt_perception.stages.plan_header import read_plan_header
 
     rebuild = f'{_REBUILD}: {rebuild_command(model.manifest, model.path)}'
     try:

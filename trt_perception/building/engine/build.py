@@ -41,8 +41,8 @@ from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.plain_text import listed
+from trt_perception.stages.plan_header import read_plan_header
 from trt_perception.stages.tensorrt_log import TensorRtLog
-from trt_perception.stages.tensorrt_runtime import read_plan_header
 
 __all__ = ['BuiltPlan', 'build_plan']
 

@@ -22,8 +22,8 @@ from trt_perception.model.build_record import BuildRecord
 from trt_perception.model.manifest import Manifest
 from trt_perception.model.model_file import ModelFile
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.stages.tensorrt_runtime import PlanHeader
-from trt_perception.stages.tensorrt_runtime import read_plan_header
+from trt_perception.stages.plan_header import PlanHeader
+from trt_perception.stages.plan_header import read_plan_header
 
 __all__ = ['EngineReport', 'plan_targets', 'read_report', 'report_text']
 
