@@ -75,7 +75,7 @@ def bare_loops(model, config, frames, count):
     ):
         slots = pipeline.slots
         for slot, frame in zip(slots, placed, strict=False):
-            slot.stage(frame, Thresholds())
+            slot.stage([frame], [Thresholds()])
             slot.upload()  # the engine alone shall see an image, too
             slot.run()
             slot.stream.synchronize()

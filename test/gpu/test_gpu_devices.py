@@ -36,6 +36,7 @@ from trt_perception.images.jpeg import plain_jpeg
 from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.engine_arrays import EngineArrays
 from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.ready import put_in_place
 
 GREY = Frame.view(bytes(48 * 64), width=64, height=48, step=64, encoding='mono8')
 _OK = fake_cuda.cudaError_t.cudaSuccess
@@ -46,13 +47,14 @@ class TwoGpus:
 
     Attributes:
         made: how many things were made on each device.
+        owners: on which device each thing was made.
         mistakes: (call, device of the thing, current device) where these differ.
     """
 
     def __init__(self):
         self.made = {0: 0, 1: 0}
         self.mistakes = []
-        self._owners = {}
+        self.owners = {}
         self._thread = threading.local()
         driver, nvrtc, runtime = fake_cuda.bindings()
         runtime.cudaGetDeviceCount = lambda: (_OK, 2)
@@ -69,12 +71,12 @@ class TwoGpus:
 
     def call(self, name, function, arguments):
         for argument in arguments:
-            owner = self._owners.get(argument) if isinstance(argument, int) else None
+            owner = self.owners.get(argument) if isinstance(argument, int) else None
             if owner not in (None, self.current):
                 self.mistakes.append((name, owner, self.current))
         result = function(*arguments)
-        if name in RELEASED_BY:
-            self._owners[int(result[1])] = self.current
+        if name in RELEASED_BY and result[0] == 0:
+            self.owners[int(result[1])] = self.current
             self.made[self.current] += 1
         return result
 
@@ -164,6 +166,66 @@ def work_with(pipelines):
         for pipeline in pipelines:
             assert pipeline.done(slot)
             pipeline.collect(slot)
+
+
+def test_one_ring_of_buffers_serves_both(gpus, monkeypatch):
+    """Each pipeline uploads from memory that the other one's device was current for."""
+    uploads = []
+    runtime = gpus.modules[2]._module
+    copy = runtime.cudaMemcpyAsync
+    runtime.cudaMemcpyAsync = lambda to, source, *rest: (
+        uploads.append(source) or copy(to, source, *rest)
+    )
+    with contextlib.ExitStack() as closing:
+        pipelines = [open_pipeline(config(gpus, device)) for device in (0, 1)]
+        for pipeline in pipelines:
+            closing.callback(pipeline.close)
+        for owner in (0, 1):
+            with put_in_place(pipelines[owner], [GREY]) as (frame,):
+                del gpus.owners[frame.memory.pointer]  # page-locked memory belongs to all
+                for pipeline in pipelines:
+                    uploads.clear()
+                    pipeline.enqueue(0, [frame], [Thresholds()])
+                    pipeline.collect(0)
+                    assert uploads == [frame.memory.pointer]
+                # Freed by a thread that uses the other one.
+                gpu.Device(1 - owner).use()
+    assert gpus.mistakes == []
+
+
+def test_where_the_second_cannot_be_opened_the_first_is_closed_cleanly(gpus):
+    calls = []
+    kept = {}
+    runtime = gpus.modules[2]._module
+    allocate, free = runtime.cudaMalloc, runtime.cudaFree
+
+    def malloc(size):
+        calls.append(size)
+        if gpus.current == 1 and len(calls) > most:
+            return (fake_cuda.cudaError_t.cudaErrorMemoryAllocation,)
+        status, pointer = allocate(size)
+        kept[pointer] = gpus.current
+        return status, pointer
+
+    def freed(pointer):
+        del kept[pointer]
+        return free(pointer)
+
+    runtime.cudaMalloc, runtime.cudaFree = malloc, freed
+    most = 10**6
+    open_pipeline(config(gpus, 0)).close()
+    needed = len(calls)
+    assert needed > 5
+    for left in range(needed):
+        calls.clear()
+        most = needed + left
+        with contextlib.ExitStack() as closing:
+            closing.callback(open_pipeline(config(gpus, 0)).close)
+            with pytest.raises(CudaError, match='could not be allocated'):
+                open_pipeline(config(gpus, 1))
+            assert set(kept.values()) == {0}
+        assert kept == {}
+    assert gpus.mistakes == []
 
 
 def test_two_pipelines_in_one_thread(gpus):

@@ -22,6 +22,7 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages.decoders.decode import decode
+from trt_perception.stages.frame_header import batch_content
 from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES
 from trt_perception.stages.gpu_kernels import RESULT_ROW
 from trt_perception.stages.gpu_kernels import FrameKernels
@@ -95,9 +96,10 @@ def run_letterbox(kernels, spec, frame, offset=0):
     with (
         to_device(np.concatenate([head, between, frame.data])) as source,
         to_device(poison) as tensor,
+        to_device(batch_content([source.pointer])) as batch,
         gpu.Stream() as stream,
     ):
-        kernels.letterbox(source.pointer, tensor.pointer, stream)
+        kernels.letterbox(batch.pointer, tensor.pointer, 1, stream)
         stream.synchronize()
         dtype = {'float32': np.float32, 'float16': np.float16, 'bfloat16': np.uint16}[
             spec.input.dtype
@@ -213,10 +215,13 @@ def run_decode(kernels, spec, output, geometry, thresholds, times=1):
         to_device(output.astype(dtype)) as tensor,
         to_device(np.zeros(kernels.scratch_bytes, np.uint8)) as scratch,
         to_device(np.full(kernels.result_bytes, 0xFF, np.uint8)) as result,
+        to_device(batch_content([header.pointer])) as batch,
         gpu.Stream() as stream,
     ):
         for _ in range(times):
-            kernels.decode(header.pointer, tensor.pointer, scratch.pointer, result.pointer, stream)
+            kernels.decode(
+                batch.pointer, tensor.pointer, scratch.pointer, result.pointer, 1, stream
+            )
             stream.synchronize()
             raw = from_device(result.pointer, np.uint8, (kernels.result_bytes,))
             count = int(raw[:4].view(np.int32)[0])

@@ -41,9 +41,10 @@ def test_closing_releases_all_that_opening_made(machine, config, integrated):
     made = set(recorder.calls) & set(RELEASED_BY)
     assert made == set(RELEASED_BY)
     kinds = recorder.kinds()
-    # An integrated GPU reads frames where they lie: no device memory for them, but a place for
-    # their headers. Page-locked memory for frames comes with them.
-    assert kinds.count('cudaMalloc') == DEPTH * (4 if integrated else 5)
+    # Input, output, scratch memory, TensorRT's, where the frames of a batch are, and the frame. An
+    # integrated GPU reads frames where they lie: no device memory for them, but a place for their
+    # headers. Page-locked memory for frames comes with them.
+    assert kinds.count('cudaMalloc') == DEPTH * (5 if integrated else 6)
     assert kinds.count('cudaHostAlloc') == DEPTH * (2 if integrated else 1)
     assert kinds.count('cudaGraphInstantiate') == DEPTH
     assert len(tensorrt.living) == 1 + DEPTH
@@ -132,7 +133,8 @@ def test_whichever_cuda_call_fails_nothing_of_nvjpeg_is_left(machine, config, mo
     sticky = status == 'cudaErrorIllegalAddress'
     assert outcomes[sticky] > 50
     # Without memory for it there is no JPEG on the GPU; a lost context is never taken for that.
-    assert outcomes['no JPEG'] == (0 if sticky else 3)  # memory, a stream, waiting for it
+    # Of a first file memory, a stream, waiting for it; of each thread a stream and an event.
+    assert outcomes['no JPEG'] == (0 if sticky else 3 + 2 * DEPTH)
 
 
 # What may take seconds: one of them may be in progress, and no other may follow.

@@ -28,14 +28,15 @@ def collected(monkeypatch):
     monkeypatch.setattr(cuda_results, 'PinnedBuffer', lambda size: pinned)
     monkeypatch.setattr(cuda_results, 'DeviceBuffer', lambda size: scratch)
     monkeypatch.setattr(cuda_results, 'clear_async', lambda *_: None)
-    result = cuda_results.KernelDecoded(kernels, None)
+    result = cuda_results.KernelDecoded(kernels, 1, None)
 
     def collect(*scores):
         memory[:4].view(np.int32)[0] = len(scores)
         rows = memory[RESULT_HEAD_BYTES:].view(RESULT_ROW)
         rows['score'][: len(scores)] = scores
         rows['xyxy'][:] = [10, 20, 30, 40]
-        return result.collect(SAME, Thresholds())
+        (found,) = result.collect(None, [SAME], [Thresholds()])
+        return found
 
     return collect
 

@@ -100,6 +100,38 @@ def test_a_size_that_no_profile_holds_is_refused_with_their_ranges(machine):
     assert said in str(caught.value)
 
 
+def batch_profile(batch):
+    return ((batch, 3, 48, 64),) * 3
+
+
+def test_each_size_of_batch_has_a_context_and_those_of_a_slot_share_their_memory(machine):
+    module = FakeTensorRtRtx(
+        profiles=[batch_profile(size) for size in (8, 1, 4)],
+        inputs=(('images', (-1, 3, 48, 64), 'FLOAT'),),
+        outputs=(('output', (-1, 7, 4), 'FLOAT'),),
+    )
+    recorder = machine(module)
+    sizes = [(profile, shape[0]) for profile, shape, _ in module.contexts]
+    assert sizes == [(1, 1), (2, 4), (0, 8)] * DEPTH
+    memory = [address for *_, address in module.contexts]
+    assert memory == [address for address in memory[::3] for _ in range(3)]
+    assert len(set(memory)) == DEPTH
+    assert recorder.kinds() == []
+    assert list(module.living) == []
+
+
+def test_a_model_that_holds_to_one_image_inside_runs_one(machine, caplog):
+    module = FakeTensorRt(
+        profiles=[tuple((size, 3, 48, 64) for size in (1, 2, 4))],
+        inputs=(('images', (-1, 3, 48, 64), 'FLOAT'),),
+        outputs=(('output', (1, 7, 4), 'FLOAT'),),
+    )
+    machine(module)
+    assert [shape[0] for _, shape, _ in module.contexts] == [1, 2] + [1] * (DEPTH - 1)
+    (message,) = warnings_of(caplog)
+    assert 'batches of 2 images are left out' in message
+
+
 def test_profiles_cost_no_warnings_and_the_format_of_each_is_asked(machine, caplog):
     machine(FakeTensorRt(profiles=FIXED, **OPEN))
     assert not warnings_of(caplog)

@@ -72,6 +72,7 @@ class FakeTensorRt:
     Attributes:
         calls: names in order.
         arguments: of the last call of each name.
+        contexts: (profile, shape of the first input, device memory) of each, in order.
         formats: by profile, of every tensor; LINEAR where nothing is said.
         living: engines and contexts that somebody still holds.
     """
@@ -91,6 +92,7 @@ class FakeTensorRt:
         self.calls = []
         self.arguments = {}
         self.formats = {}
+        self.contexts = []
         self.living = weakref.WeakSet()
 
     def Runtime(self, logger):  # noqa: N802
@@ -212,6 +214,8 @@ class _Context:
     def __init__(self, engine, how):
         self._engine = engine
         self._module = engine._module
+        self._shapes = {}
+        self._profile = self._memory = None
         # What TensorRT-RTX 1.4 reads again without holding it: without it, it crashes.
         self._config = weakref.ref(how) if isinstance(how, _RuntimeConfig) else lambda: True
         self._module.living.add(self)
@@ -222,12 +226,30 @@ class _Context:
         assert self._config(), 'the runtime configuration was freed before its context'
         return lambda *arguments: self._module.answer(name, arguments=arguments)
 
+    def set_optimization_profile_async(self, profile, stream):
+        self._profile = profile
+        name = 'set_optimization_profile_async'
+        return self._module.answer(name, arguments=(profile, stream))
+
+    def set_input_shape(self, name, shape):
+        assert self._config(), 'the runtime configuration was freed before its context'
+        self._shapes[name] = shape
+        return self._module.answer('set_input_shape', arguments=(name, shape))
+
     def infer_shapes(self):
+        first = self._module.inputs[0][0]
+        self._module.contexts.append((self._profile, self._shapes.get(first), self._memory))
         return self._module.answer('infer_shapes', list)
 
     def set_device_memory(self, address, size):
         assert size == self._engine.device_memory_size_v2
+        self._memory = address
 
     def get_tensor_shape(self, name):
         shape = self._engine.get_tensor_shape(name)
-        return OUTPUT[1] if -1 in shape else shape
+        if -1 not in shape:
+            return shape
+        # An open batch is the image's; other sides are as the usual output has them.
+        batch = self._shapes[self._module.inputs[0][0]][0]
+        usual = (batch, *OUTPUT[1][1:])
+        return tuple(there if side < 0 else side for side, there in zip(shape, usual, strict=True))

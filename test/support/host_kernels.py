@@ -19,6 +19,7 @@ from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages import gpu_kernels
+from trt_perception.stages.frame_header import batch_content
 
 COMPILER = shutil.which('c++')
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason='needs a C++ compiler, c++')
@@ -34,7 +35,7 @@ _BEFORE = """
 using std::abs;
 using std::max;
 using std::min;
-struct Index { int x, y; };
+struct Index { int x, y, z; };
 static Index blockIdx, blockDim, threadIdx;
 template <typename To, typename From> static inline To bits_of(From value) {
     To result;
@@ -47,10 +48,11 @@ static inline unsigned __float_as_uint(float value) { return bits_of<unsigned>(v
 static inline int __float2int_rn(float value) { return (int)std::nearbyint(value); }
 """
 _AFTER = """
-extern "C" void run(const FrameHeader* frame, INPUT_T* tensor) {
-    blockDim = {1, 1};
-    for (blockIdx.y = 0; blockIdx.y < NET_HEIGHT; ++blockIdx.y)
-        for (blockIdx.x = 0; blockIdx.x < NET_WIDTH; ++blockIdx.x) letterbox(frame, tensor);
+extern "C" void run(const Batch* batch, INPUT_T* tensor, int most) {
+    blockDim = {1, 1, 1};
+    for (blockIdx.z = 0; blockIdx.z < most; ++blockIdx.z)
+        for (blockIdx.y = 0; blockIdx.y < NET_HEIGHT; ++blockIdx.y)
+            for (blockIdx.x = 0; blockIdx.x < NET_WIDTH; ++blockIdx.x) letterbox(batch, tensor);
 }
 """
 
@@ -84,7 +86,7 @@ class HostLetterbox:
         flags = ['-std=c++17', '-O2', '-ffp-contract=off', '-shared', '-fPIC']
         subprocess.run([COMPILER, *flags, str(source), '-o', str(library)], check=True)
         self._run = ctypes.CDLL(str(library)).run
-        self._run.argtypes = [ctypes.c_void_p] * 2
+        self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
 
     def __call__(self, frame):
         """Return the input tensor, float32 (1, 3, height, width)."""
@@ -96,9 +98,10 @@ class HostLetterbox:
         content = self._header.content(frame, geometry, Thresholds())
         self._header.write(header, content, pixels.ctypes.data - header.ctypes.data)
         tensor = np.full(self._shape, np.nan, np.float32)
-        self.launch(header.ctypes.data, tensor.ctypes.data)
+        batch = batch_content([header.ctypes.data])
+        self.launch(batch.ctypes.data, tensor.ctypes.data, 1)
         return tensor
 
-    def launch(self, header, tensor):
-        """Run it as the GPU does, on addresses."""
-        self._run(header, tensor)
+    def launch(self, batch, tensor, most):
+        """Run it as the GPU does, on addresses, for so many frames."""
+        self._run(batch, tensor, most)

@@ -53,17 +53,20 @@ class LateGpu:
         for module, names in (
             (driver, ('cuLibraryGetKernel', 'cuKernelGetFunction', 'cuLaunchKernel')),
             (runtime, ('cudaMalloc', 'cudaFree', 'cudaHostAlloc', 'cudaFreeHost')),
-            (runtime, ('cudaMemcpyAsync', 'cudaStreamSynchronize', 'cudaGraphLaunch')),
+            (runtime, ('cudaMemcpyAsync', 'cudaMemsetAsync', 'cudaGraphLaunch')),
+            (runtime, ('cudaStreamSynchronize', 'cudaStreamWaitEvent')),
             (runtime, ('cudaEventRecord', 'cudaEventQuery', 'cudaEventSynchronize')),
             (runtime, ('cudaStreamBeginCapture', 'cudaStreamEndCapture', 'cudaGraphInstantiate')),
         ):
             for name in names:
                 setattr(module, name, getattr(self, f'_{name}'))
 
-    def input_of(self, slot):
-        """Return the input tensor of a slot, float32 (1, 3, 48, 64)."""
+    def input_of(self, slot, place=0):
+        """Return the input tensor of a frame in a slot, float32 (1, 3, 48, 64)."""
         shape = INPUT[1]
-        values = (ctypes.c_float * int(np.prod(shape))).from_address(slot.input)
+        values = (ctypes.c_float * int(np.prod(shape))).from_address(
+            slot.input + place * 4 * int(np.prod(shape))
+        )
         return np.ctypeslib.as_array(values).reshape(shape)
 
     def _queue(self, stream, work):
@@ -111,6 +114,24 @@ class LateGpu:
         self._queue(stream, lambda: ctypes.memmove(to, source, size))
         return (_OK,)
 
+    def _cudaMemsetAsync(self, to, value, size, stream):  # noqa: N802
+        self._queue(stream, lambda: ctypes.memset(to, value, size))
+        return (_OK,)
+
+    def _cudaStreamWaitEvent(self, stream, event, flags):  # noqa: N802
+        # What was queued up to the record, of which nothing is lost if it is done by then.
+        source = self._events[event]
+        before = list(self._queued.get(source, ()))
+
+        def wait():
+            for work in before:
+                if work in self._queued.get(source, ()):
+                    self._queued[source].remove(work)
+                    work()
+
+        self._queue(stream, wait)
+        return (_OK,)
+
     def _cuLibraryGetKernel(self, library, name):  # noqa: N802
         handle = len(self._names) + 1
         self._names[handle] = name
@@ -120,9 +141,9 @@ class LateGpu:
         return fake_cuda.CUresult.CUDA_SUCCESS, kernel
 
     def _cuLaunchKernel(self, function, *rest):  # noqa: N802
-        stream, (values, _) = rest[7], rest[8]
+        most, stream, (values, _) = rest[2], rest[7], rest[8]
         if self._names[function] == b'letterbox':
-            self._queue(stream, lambda: self._letterbox.launch(*values))
+            self._queue(stream, lambda: self._letterbox.launch(*values, most))
         return (fake_cuda.CUresult.CUDA_SUCCESS,)
 
     def _cudaStreamSynchronize(self, stream):  # noqa: N802

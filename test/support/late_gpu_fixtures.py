@@ -28,10 +28,10 @@ def late_pipeline(letterbox, monkeypatch, tmp_path):
     path.write_bytes(PLAN)
     opened = []
 
-    def put(*, integrated=False, graph=True, depth=2, **parameters):
+    def put(*, integrated=False, graph=True, depth=2, tensorrt=None, **parameters):
         gpu = LateGpu(letterbox, integrated=integrated)
         monkeypatch.setattr(bindings, 'load_bindings', lambda: gpu.modules)
-        monkeypatch.setitem(sys.modules, 'tensorrt', FakeTensorRt())
+        monkeypatch.setitem(sys.modules, 'tensorrt', tensorrt or FakeTensorRt())
         config = DetectorConfig(
             engine_path=str(path),
             pipeline_depth=depth,

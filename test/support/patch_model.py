@@ -31,7 +31,7 @@ def _constant(name, array, dtype):
     return helper.make_tensor(name, TensorProto.BFLOAT16, array.shape, rounded.tobytes(), raw=True)
 
 
-def patch_onnx(size_wh, decoder, dtype='float32', output_dtype=None):
+def patch_onnx(size_wh, decoder, dtype='float32', output_dtype=None, batch=1):
     """Return the bytes of an ONNX model.
 
     Args:
@@ -39,6 +39,7 @@ def patch_onnx(size_wh, decoder, dtype='float32', output_dtype=None):
         decoder: objectness and transposed are heeded.
         dtype: of the input and of all that is computed.
         output_dtype: of the output, like ``dtype`` where not given.
+        batch: images at once; -1 leaves it open.
     """
     rng = np.random.default_rng(5)
     scores = len(CLASS_NAMES) + decoder.objectness
@@ -64,16 +65,17 @@ def patch_onnx(size_wh, decoder, dtype='float32', output_dtype=None):
     nodes.append(helper.make_node('Cast', [last], ['output'], to=TYPES[output_dtype]))
     width, height = size_wh
     anchors = -1 if width < 0 else (width // PATCH) * (height // PATCH)
-    shape = [1, anchors, rows] if decoder.transposed else [1, rows, anchors]
+    shape = [batch, anchors, rows] if decoder.transposed else [batch, rows, anchors]
     graph = helper.make_graph(
         nodes,
         'patches',
-        [_tensor('images', dtype, [1, 3, height, width])],
+        [_tensor('images', dtype, [batch, 3, height, width])],
         [_tensor('output', output_dtype, shape)],
         [
             _constant('weights', weights.reshape(rows, 3, PATCH, PATCH), dtype),
             _constant('bias', bias, dtype),
-            numpy_helper.from_array(np.array([1, rows, -1], np.int64), 'flat'),
+            # A zero stands for the side that is there.
+            numpy_helper.from_array(np.array([int(batch == 1), rows, -1], np.int64), 'flat'),
             numpy_helper.from_array(np.array([4, scores], np.int64), 'parts'),
         ],
     )
@@ -86,14 +88,16 @@ def _tensor(name, dtype, shape):
     return helper.make_tensor_value_info(name, TYPES[dtype], sides)
 
 
-def write_engine(path, plan, size_wh, decoder, dtype='float32', output_dtype=None, opened=False):
+def write_engine(
+    path, plan, size_wh, decoder, dtype='float32', output_dtype=None, opened=False, batch=1
+):
     """Write a plan of a patch model with its manifest; ``opened``: its shapes are open."""
     width, height = size_wh
     rows = 4 + len(CLASS_NAMES) + decoder.objectness
     anchors = -1 if opened else (width // PATCH) * (height // PATCH)
     path.write_bytes(plan)
-    image = 'images', (1, 3, *((-1, -1) if opened else (height, width))), dtype
-    shape = (1, anchors, rows) if decoder.transposed else (1, rows, anchors)
+    image = 'images', (batch, 3, *((-1, -1) if opened else (height, width))), dtype
+    shape = (batch, anchors, rows) if decoder.transposed else (batch, rows, anchors)
     output = 'output', shape, output_dtype or dtype
     write_manifest(path, size_wh, image, output, decoder, CLASS_NAMES)
     return path

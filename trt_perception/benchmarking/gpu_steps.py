@@ -92,7 +92,7 @@ def measure_steps(
 
 def run_frame(slot: CudaSlot, frame: Frame, thresholds: Thresholds) -> int:
     """Run a frame step by step; return how many boxes were above the threshold before NMS."""
-    slot.stage(frame, thresholds)
+    slot.stage([frame], [thresholds])
     slot.upload()
     slot.run()
     slot.stream.synchronize()
@@ -120,7 +120,7 @@ def measure_encodings(
     for frame in frames:
         if pace.stopped:
             break
-        slot.stage(frame, thresholds)
+        slot.stage([frame], [thresholds])
         slot.upload()
         upload = None
         if not slot.device.integrated:
@@ -152,7 +152,7 @@ def _on_host(slot: CudaSlot, pace: Pace) -> StageTime:
     pace.begin('host_decode', min(pace.count, _MOST_ON_HOST))
     while pace.more(len(seconds)):
         start = time.perf_counter()
-        slot.result.collect(*slot.letterbox_and_thresholds)
+        slot.detections()
         seconds.append(time.perf_counter() - start)
     spread = Spread.of_seconds(seconds)
     return StageTime(spread.mean, spread)

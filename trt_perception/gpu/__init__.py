@@ -13,6 +13,8 @@ from trt_perception.gpu.memory import DeviceBuffer
 from trt_perception.gpu.memory import PinnedBuffer
 from trt_perception.gpu.memory import clear_async
 from trt_perception.gpu.memory import copy_async
+from trt_perception.gpu.memory import fill_async
+from trt_perception.gpu.memory import upload_once
 from trt_perception.gpu.streams import Event
 from trt_perception.gpu.streams import Graph
 from trt_perception.gpu.streams import Stream
@@ -28,5 +30,7 @@ __all__ = [
     'clear_async',
     'compile_kernels',
     'copy_async',
+    'fill_async',
+    'upload_once',
     'versions',
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,14 @@ from trt_perception.gpu.bindings import runtime
 from trt_perception.gpu.device import Device
 from trt_perception.gpu.streams import Stream
 
-__all__ = ['DeviceBuffer', 'PinnedBuffer', 'clear_async', 'copy_async']
+__all__ = [
+    'DeviceBuffer',
+    'PinnedBuffer',
+    'clear_async',
+    'copy_async',
+    'fill_async',
+    'upload_once',
+]
 
 
 class DeviceBuffer(Owner):
@@ -36,7 +44,9 @@ class DeviceBuffer(Owner):
 
 
 class PinnedBuffer(Owner):
-    """Page-locked host memory that the device can copy from at full speed, or read where it lies.
+    """Page-locked host memory that a GPU can copy from at full speed, or read where it lies.
+
+    All GPUs can, whichever was the current one.
 
     Args:
         size: bytes.
@@ -47,7 +57,7 @@ class PinnedBuffer(Owner):
         size: as given.
         array: uint8 (size,), valid until ``close``.
         pointer: address on the host.
-        device_pointer: address on the device of the same bytes.
+        device_pointer: address on the device of the same bytes, the same on each.
     """
 
     def __init__(self, size: int, device: Device | None = None) -> None:
@@ -56,7 +66,8 @@ class PinnedBuffer(Owner):
         if device is not None:
             device.use()
         try:
-            self.pointer = int(call('cudaHostAlloc', max(1, size), runtime().cudaHostAllocMapped))
+            flags = runtime().cudaHostAllocMapped | runtime().cudaHostAllocPortable
+            self.pointer = int(call('cudaHostAlloc', max(1, size), flags))
         except CudaError as error:
             raise _out_of_memory(error, size, 'page-locked host memory') from error
         try:
@@ -104,6 +115,19 @@ def copy_async(destination: int, source: int, size: int, stream: Stream) -> None
     )
 
 
+def fill_async(pointer: int, value: int, size: int, stream: Stream) -> None:
+    """Set each byte to a value, in the stream's order."""
+    call('cudaMemsetAsync', pointer, value, size, stream.handle)
+
+
 def clear_async(pointer: int, size: int, stream: Stream) -> None:
     """Set bytes to zero, in the stream's order."""
-    call('cudaMemsetAsync', pointer, 0, size, stream.handle)
+    fill_async(pointer, 0, size, stream)
+
+
+def upload_once(values: npt.NDArray[Any], address: int, stream: Stream) -> None:
+    """Copy an array to the device and wait for it; not for the frame path."""
+    with PinnedBuffer(values.nbytes) as pinned:
+        pinned.array[: values.nbytes] = values.reshape(-1).view(np.uint8)
+        copy_async(address, pinned.pointer, values.nbytes, stream)
+        stream.synchronize()

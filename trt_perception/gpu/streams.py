@@ -25,6 +25,10 @@ class Stream(Owner):
         """Wait for all work on the stream."""
         call('cudaStreamSynchronize', self.handle)
 
+    def wait(self, event: Event) -> None:
+        """Let what is queued from now on wait for an event as it was recorded last."""
+        call('cudaStreamWaitEvent', self.handle, event.handle, 0)
+
     def raise_if_lost(self) -> None:
         """Raise CudaError where the context is lost; whatever else is wrong passes."""
         try:

@@ -78,6 +78,21 @@ class ModelSpec:
         """How many images the model takes at once."""
         return batch_size(self.input)
 
+    def of_batch(self, batch: int) -> ModelSpec:
+        """Return what is known of the model where it takes so many images at once."""
+        if batch == self.batch:
+            return self
+
+        def sized(tensor: TensorSpec) -> TensorSpec:
+            return replace(tensor, shape=(batch, *tensor.shape[1:]))
+
+        return replace(
+            self,
+            input=sized(self.input),
+            outputs=tuple(map(sized, self.outputs)),
+            auxiliary_inputs=tuple(map(sized, self.auxiliary_inputs)),
+        )
+
     def check_outputs(self, found: tuple[TensorSpec, ...]) -> None:
         """Hold outputs as they came to what the decoder reads; a model may leave shapes open.
 

@@ -1,22 +1,29 @@
-"""The whole frame on the GPU: one upload and one CUDA graph launch; only final boxes come back.
+"""Whole batches on the GPU: one upload a frame, one CUDA graph launch; only boxes come back.
 
-The way of a frame through a slot:
+The way of a batch through a slot:
 
-    enqueue   header in front of the message → one upload up to the last pixel → graph launch
-    graph     letterbox kernel → TensorRT → filter, select, overlaps, keep → result in pinned
+    enqueue   header in front of each message → one upload up to its last pixel → graph launch
+    graph     letterbox kernel → TensorRT → filter, select, overlaps, keep → results in pinned
               memory
-    collect   wait for the event behind the graph, read the rows
+    collect   wait for the event behind the graph, read the rows of each frame
+
+There is a graph for each size of batch that the engine runs; see CudaSlot for what is smaller.
 
 That is for dense outputs. All others are small: there the graph ends with the outputs in pinned
 memory, and collect decodes them on the host.
 
-Each slot has its own stream, buffers, context and graph, so the upload of one frame runs beside
-the engine of another. Everything is allocated when the pipeline is made; a frame larger than any
-before grows its slot once. Whoever brings frames puts them into memory of ``allocate``; those that
-lie elsewhere are copied to such memory of the slot, which the first of them allocates.
+Each slot has its own stream, buffers, contexts and graphs, so the upload of one batch runs beside
+the engine of another. Everything but memory for the frames themselves is allocated when the
+pipeline is made; a frame larger than any before at its place in a slot grows that once. Whoever
+brings frames puts them into memory of ``allocate``; those that lie elsewhere are copied to such
+memory of the slot, which the first of them allocates.
 
-A JPEG is decoded into the slot's device memory by nvJPEG, in a thread of its own, which then
-launches the graph: only the header is uploaded. A file that nvJPEG refuses is decoded on the CPU.
+JPEGs are decoded into the slot's device memory by nvJPEG, in threads, the last of which launches
+the graph: only headers are uploaded. A file that nvJPEG refuses is decoded on the CPU. One that
+nothing decodes costs the others of its batch nothing.
+
+Any thread may use a pipeline, one at a time, whatever GPU it used before; memory for frames serves
+the pipelines of all GPUs.
 """
 
 from __future__ import annotations
@@ -40,7 +47,6 @@ from trt_perception.gpu import Device
 from trt_perception.gpu import PinnedBuffer
 from trt_perception.gpu import Stream
 from trt_perception.images.jpeg import AnyFrame
-from trt_perception.images.jpeg import JpegFrame
 from trt_perception.images.memory import Memory
 from trt_perception.interruption import check_interruption
 from trt_perception.model.input_layout import split_inputs
@@ -49,12 +55,16 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.tensors import LoadedModel
 from trt_perception.pipelines.cuda_slot import CudaSlot
+from trt_perception.pipelines.cuda_slot import SizedContext
+from trt_perception.pipelines.frame_place import Headers
 from trt_perception.pipelines.jpeg_threads import JpegThreads
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.pipelines.ready import grey_frame
 from trt_perception.pipelines.ready import put_in_place
+from trt_perception.stages.frame_header import MAX_BATCH
 from trt_perception.stages.gpu_kernels import MAX_CANDIDATES
 from trt_perception.stages.gpu_kernels import FrameKernels
+from trt_perception.stages.tensorrt_runtime import TensorRtContext
 from trt_perception.stages.tensorrt_runtime import TensorRtEngine
 
 __all__ = ['CudaPipeline']
@@ -70,11 +80,13 @@ class CudaPipeline:
         config: the node's parameters.
         max_candidates: most boxes that enter NMS. Beyond the 1024 that the kernels have room for,
             outputs come back whole and are decoded on the host: slower, for evaluation.
+        max_batch: most frames that come at once: sizes of batches beyond what holds them are left
+            out, and what they would take of the GPU's memory.
 
     Attributes:
         depth: batches in flight.
-        batch: frames of each.
-        spec: the model's tensors, preprocessing, decoder and class names.
+        batch: most frames of each.
+        spec: the model's tensors, preprocessing, decoder and class names, for its smallest batch.
         front: bytes of the header, which goes in front of the pixels.
         decodes_jpeg: nvJPEG works here, and ``image_transport`` may need it.
         runtime: the module that runs the engine.
@@ -87,10 +99,14 @@ class CudaPipeline:
     """
 
     def __init__(
-        self, model: ModelFile, config: DetectorConfig, *, max_candidates: int = MAX_CANDIDATES
+        self,
+        model: ModelFile,
+        config: DetectorConfig,
+        *,
+        max_candidates: int = MAX_CANDIDATES,
+        max_batch: int = MAX_BATCH,
     ) -> None:
         self.depth = config.pipeline_depth
-        self.batch = 1
         self._closing = ExitStack()
         with ExitStack() as undo:
             # Whatever fails below, what was made before it is freed.
@@ -108,16 +124,15 @@ class CudaPipeline:
                 loaded,
                 model.manifest,
                 config.model_overrides(),
+                any_batch=True,
                 run=lambda tensors: _output_shapes(model.path.name, engine, streams[0], tensors),
             )
-            contexts = []
+            sizes: list[list[SizedContext]] = []
             for stream in streams:
-                check_interruption()
-                contexts.append(engine.create_context(spec.input, stream, spec.auxiliary_inputs))
-                self._closing.callback(contexts[-1].close)
-            # A dynamic engine's outputs have their final shapes only now.
-            self.spec = replace(spec, outputs=contexts[0].outputs)
-            self.spec.check_outputs(self.spec.outputs)
+                sizes.append(self._open_contexts(engine, spec, stream, max_batch))
+                max_batch = sizes[-1][-1].batch  # what one slot cannot run the others cannot
+            self.spec = sizes[0][0].spec
+            self.batch = sizes[0][-1].batch
             _check_image(model.path.name, self.spec)
             check_interruption()
             kernels = FrameKernels(
@@ -133,11 +148,12 @@ class CudaPipeline:
             self.decodes_jpeg = self._jpeg is not None
             self.slots: list[CudaSlot] = []
             use_graph = config.use_cuda_graph
+            headers = Headers(kernels.header, self.spec.preprocessing)
             with put_in_place(self, [grey_frame()]) as (grey,):
-                for stream, context in zip(streams, contexts, strict=True):
+                for stream, own in zip(streams, sizes, strict=True):
                     check_interruption()
                     slot = CudaSlot(
-                        self._device, self.spec, kernels, context, stream, config, max_candidates
+                        self._device, own, kernels, headers, stream, config, max_candidates
                     )
                     self._closing.callback(slot.close)
                     self.slots.append(slot)
@@ -148,10 +164,44 @@ class CudaPipeline:
             engine.save_runtime_cache()
             undo.pop_all()
 
+    def _open_contexts(
+        self, engine: TensorRtEngine, spec: ModelSpec, stream: Stream, max_batch: int
+    ) -> list[SizedContext]:
+        """Return what a slot runs batches with, smallest first."""
+        sizes: list[SizedContext] = []
+        for batch in engine.batches(spec.input, max_batch):
+            check_interruption()
+            # A graph holds its context's shapes, so that each size has one of its own. They run
+            # one at a time, and share the memory that they work in.
+            share = sizes[0].context if sizes else None
+            try:
+                sizes.append(self._open_context(engine, spec.of_batch(batch), stream, share))
+            except EngineError as error:
+                if not sizes:
+                    raise
+                # Some exports leave the batch open and hold to one image inside.
+                _LOG.warning('batches of %d images are left out: %s', batch, error)
+                break
+        return sizes
+
+    def _open_context(
+        self,
+        engine: TensorRtEngine,
+        spec: ModelSpec,
+        stream: Stream,
+        share: TensorRtContext | None,
+    ) -> SizedContext:
+        context = engine.create_context(spec.input, stream, spec.auxiliary_inputs, share)
+        self._closing.callback(context.close)
+        # A dynamic engine's outputs have their final shapes only now.
+        sized = replace(spec, outputs=context.outputs)
+        sized.check_outputs(sized.outputs)
+        return SizedContext(sized, context)
+
     def _open_jpeg(self) -> JpegThreads | None:
         """Return nvJPEG and its threads, None where the machine does without."""
         try:
-            jpeg = JpegThreads(self._device, self.depth)
+            jpeg = JpegThreads(self._device, self.depth, self.batch)
         except CudaError as error:
             if error.sticky:
                 raise
@@ -167,14 +217,16 @@ class CudaPipeline:
     def enqueue(
         self, slot: int, frames: Sequence[AnyFrame], thresholds: Sequence[Thresholds]
     ) -> None:
-        """Copy the frame to the device and start the work on it; a JPEG's is started soon."""
+        """Copy frames to the device and start the work on them; soon, where there are JPEGs."""
+        assert 0 < len(frames) == len(thresholds) <= self.batch
         self._device.use()
-        (frame,), (own,) = frames, thresholds
-        if isinstance(frame, JpegFrame):
+        taken = self.slots[slot]
+        jpegs = taken.begin(frames, thresholds)
+        if jpegs:
             assert self._jpeg is not None, 'nobody gives a JPEG to who does not decode it'
-            self._jpeg.start(slot, self.slots[slot], frame, own)
+            self._jpeg.start(slot, taken, jpegs)
         else:
-            self.slots[slot].enqueue(frame, own)
+            taken.launch()
 
     def done(self, slot: int) -> bool:
         """Tell without waiting whether the slot's boxes are there."""
@@ -184,17 +236,14 @@ class CudaPipeline:
             if self._jpeg.failed(slot):
                 return True
         self._device.use()
-        return self.slots[slot].finished.done()
+        return self.slots[slot].done()
 
     def collect(self, slot: int) -> list[Result | ImageError]:
         """Wait for the slot's boxes; a JPEG may be one that neither nvJPEG nor the CPU decodes."""
         if self._jpeg is not None:
-            try:
-                self._jpeg.wait(slot)
-            except ImageError as error:
-                return [error]
+            self._jpeg.wait(slot)
         self._device.use()
-        return [self.slots[slot].collect()]
+        return self.slots[slot].collect()
 
     def close(self) -> None:
         """Free everything on the device."""

@@ -1,4 +1,4 @@
-"""How a frame's boxes come back from the GPU: decoded there by kernels, or here from the outputs.
+"""How boxes come back from the GPU: decoded there by kernels, or here from the outputs.
 
 A slot has one of the two; the queued part of either is captured into the slot's graph.
 """
@@ -6,6 +6,7 @@ A slot has one of the two; the queued part of either is captured into the slot's
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 from typing import Protocol
@@ -36,16 +37,33 @@ __all__ = ['HostDecoded', 'KernelDecoded', 'SlotResult', 'array_of']
 
 
 class SlotResult(Protocol):
-    """The end of a frame's way through a slot."""
+    """The end of a batch's way through a slot."""
 
-    def queue(self, header: int, outputs: Mapping[str, int], stream: Stream) -> None:
-        """Queue what follows the engine; all numbers are device addresses, outputs by name."""
+    def queue(
+        self, batch: int, outputs: Mapping[str, int], spec: ModelSpec, stream: Stream
+    ) -> None:
+        """Queue what follows the engine.
 
-    def collect(self, letterbox: Letterbox, thresholds: Thresholds) -> Detections:
-        """Return the boxes once the queued work is done."""
+        Args:
+            batch: device address of what says where the frames are.
+            outputs: device addresses by name.
+            spec: the model's for this size of batch.
+            stream: queued on it.
+        """
 
-    def candidates(self, letterbox: Letterbox, thresholds: Thresholds) -> int:
-        """Return how many boxes were above the threshold, before NMS; for measuring."""
+    def collect(
+        self, spec: ModelSpec, letterboxes: Sequence[Letterbox], thresholds: Sequence[Thresholds]
+    ) -> list[Detections]:
+        """Return the boxes of each frame once the queued work is done.
+
+        Args:
+            spec: as it was queued.
+            letterboxes: geometry of each frame, which may be fewer than the batch has room for.
+            thresholds: of each frame.
+        """
+
+    def candidates(self, spec: ModelSpec, thresholds: Thresholds) -> int:
+        """Return how many boxes of the first frame were above the threshold, before NMS."""
 
     def close(self) -> None:
         """Free everything."""
@@ -56,35 +74,50 @@ class KernelDecoded:
 
     Args:
         kernels: compiled for the model.
+        most: frames of the largest batch.
         stream: the scratch memory is cleared in its order.
     """
 
-    def __init__(self, kernels: FrameKernels, stream: Stream) -> None:
+    def __init__(self, kernels: FrameKernels, most: int, stream: Stream) -> None:
         self._kernels = kernels
         self._closing = ExitStack()
         with ExitStack() as undo:
             undo.enter_context(self._closing)
-            self._scratch = self._closing.enter_context(DeviceBuffer(kernels.scratch_bytes))
+            own = self._closing.enter_context
+            self._scratch = own(DeviceBuffer(most * kernels.scratch_bytes))
             # Written by the last kernel where it lies: 7 KB need no copy of their own.
-            self._result = self._closing.enter_context(PinnedBuffer(kernels.result_bytes))
+            self._result = own(PinnedBuffer(most * kernels.result_bytes))
             clear_async(self._scratch.pointer, self._scratch.size, stream)
             undo.pop_all()
 
-    def queue(self, header: int, outputs: Mapping[str, int], stream: Stream) -> None:
+    def queue(
+        self, batch: int, outputs: Mapping[str, int], spec: ModelSpec, stream: Stream
+    ) -> None:
         """Queue the kernels of the one output."""
         (output,) = outputs.values()
-        self._kernels.decode(
-            header, output, self._scratch.pointer, self._result.device_pointer, stream
-        )
+        scratch, result = self._scratch.pointer, self._result.device_pointer
+        self._kernels.decode(batch, output, scratch, result, spec.batch, stream)
 
-    def collect(self, letterbox: Letterbox, thresholds: Thresholds) -> Detections:  # noqa: ARG002
+    def collect(
+        self,
+        spec: ModelSpec,  # noqa: ARG002
+        letterboxes: Sequence[Letterbox],
+        thresholds: Sequence[Thresholds],  # noqa: ARG002
+    ) -> list[Detections]:
         """Copy the rows out of pinned memory; the kernels know geometry and thresholds."""
-        count = int(self._result.array[:4].view(np.int32)[0])
-        rows = self._result.array[RESULT_HEAD_BYTES:].view(RESULT_ROW)[:count]
-        check_scores(rows['score'][:1])  # the best one comes first
-        return Detections(rows['xyxy'].copy(), rows['score'].copy(), rows['class_id'].copy())
+        found = []
+        for place in range(len(letterboxes)):
+            own = self._result.array[place * self._kernels.result_bytes :]
+            count = int(own[:4].view(np.int32)[0])
+            end = RESULT_HEAD_BYTES + count * RESULT_ROW.itemsize
+            rows = own[RESULT_HEAD_BYTES:end].view(RESULT_ROW)
+            check_scores(rows['score'][:1])  # the best one comes first
+            found.append(
+                Detections(rows['xyxy'].copy(), rows['score'].copy(), rows['class_id'].copy())
+            )
+        return found
 
-    def candidates(self, letterbox: Letterbox, thresholds: Thresholds) -> int:  # noqa: ARG002
+    def candidates(self, spec: ModelSpec, thresholds: Thresholds) -> int:  # noqa: ARG002
         """Return what the filter kernel counted."""
         return int(self._result.array[:8].view(np.int32)[1])
 
@@ -100,13 +133,12 @@ class HostDecoded:
     more boxes shall enter NMS than the kernels have room for.
 
     Args:
-        spec: the model's, without open dimensions.
+        spec: the model's for its largest batch, without open dimensions.
         config: the node's parameters.
         max_candidates: most boxes that enter NMS.
     """
 
     def __init__(self, spec: ModelSpec, config: DetectorConfig, max_candidates: int) -> None:
-        self._spec = spec
         self._config = config
         self._max_candidates = max_candidates
         self._closing = ExitStack()
@@ -118,33 +150,39 @@ class HostDecoded:
             }
             undo.pop_all()
 
-    def queue(self, header: int, outputs: Mapping[str, int], stream: Stream) -> None:  # noqa: ARG002
+    def queue(
+        self,
+        batch: int,  # noqa: ARG002
+        outputs: Mapping[str, int],
+        spec: ModelSpec,
+        stream: Stream,
+    ) -> None:
         """Queue a copy of each output to pinned memory."""
-        for name, pinned in self._outputs.items():
-            copy_async(pinned.pointer, outputs[name], pinned.size, stream)
+        for tensor in spec.outputs:
+            pinned = self._outputs[tensor.name]
+            copy_async(pinned.pointer, outputs[tensor.name], tensor.size_bytes, stream)
 
-    def collect(self, letterbox: Letterbox, thresholds: Thresholds) -> Detections:
+    def collect(
+        self, spec: ModelSpec, letterboxes: Sequence[Letterbox], thresholds: Sequence[Thresholds]
+    ) -> list[Detections]:
         """Decode the outputs."""
-        (detections,) = decode(
-            self._arrays(),
-            self._spec,
-            [letterbox],
-            [thresholds],
+        return decode(
+            self._arrays(spec),
+            spec,
+            letterboxes,
+            thresholds,
             max_detections=self._config.max_detections,
             max_candidates=self._max_candidates,
             class_agnostic=self._config.class_agnostic_nms,
         )
-        return detections
 
-    def candidates(self, letterbox: Letterbox, thresholds: Thresholds) -> int:  # noqa: ARG002
+    def candidates(self, spec: ModelSpec, thresholds: Thresholds) -> int:
         """Count what the decoder lets pass."""
-        return count_candidates(self._arrays(), self._spec, thresholds)
+        return count_candidates(self._arrays(spec), spec, thresholds)
 
-    def _arrays(self) -> list[npt.NDArray[Any]]:
+    def _arrays(self, spec: ModelSpec) -> list[npt.NDArray[Any]]:
         """Return the outputs where they lie, in the order of the spec's."""
-        return [
-            array_of(self._outputs[tensor.name].array, tensor) for tensor in self._spec.outputs
-        ]
+        return [array_of(self._outputs[tensor.name].array, tensor) for tensor in spec.outputs]
 
     def close(self) -> None:
         """Free the buffers."""

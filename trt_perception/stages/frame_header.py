@@ -1,12 +1,14 @@
 """What travels in front of a frame to the GPU: its size, geometry, thresholds, where pixels are.
 
-The kernels read it on the device, so that none of this needs a new CUDA graph. The layout is that
-of FrameHeader in stages/kernels/frame.cuh.
+The kernels read it on the device, so that none of this needs a new CUDA graph, and neither does
+where the frames of a batch are and how many. The layouts are those of FrameHeader and Batch in
+stages/kernels/frame.cuh.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -17,7 +19,12 @@ from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.jpeg import AnyFrame
 from trt_perception.images.letterbox import Letterbox
 
-__all__ = ['FORMAT_NUMBERS', 'FrameHeader']
+__all__ = ['BATCH_COUNT_BYTES', 'FORMAT_NUMBERS', 'MAX_BATCH', 'FrameHeader', 'batch_content']
+
+#: Most frames that kernels work on at once: their number is a byte.
+MAX_BATCH: Final = 255
+#: So many bytes, each of which is the number of frames, stand in front of their addresses.
+BATCH_COUNT_BYTES: Final = 8
 
 #: The number by which kernels know a pixel format, by its canonical name.
 FORMAT_NUMBERS: Final = {
@@ -31,6 +38,20 @@ _ALIGNMENT: Final = 256
 _FIELDS: Final = struct.Struct('<10iq4f2d')
 _PIXELS: Final = struct.Struct('<q')
 _PIXELS_OFFSET: Final = 40
+
+
+def batch_content(headers: Sequence[int]) -> npt.NDArray[np.uint8]:
+    """Return what tells the kernels of a batch.
+
+    Args:
+        headers: device addresses of the headers of all frames, 0 where a frame has no place yet.
+
+    Returns:
+        uint8: the number of frames, then the addresses.
+    """
+    assert len(headers) <= MAX_BATCH
+    count = np.full(BATCH_COUNT_BYTES, len(headers), np.uint8)
+    return np.concatenate([count, np.array(headers, '<u8').view(np.uint8)])
 
 
 class FrameHeader:

@@ -15,6 +15,7 @@ from trt_perception.gpu import compile_kernels
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.stages.decoders.yolox_raw import check_cells
 from trt_perception.stages.frame_header import FORMAT_NUMBERS
+from trt_perception.stages.frame_header import MAX_BATCH
 from trt_perception.stages.frame_header import FrameHeader
 
 __all__ = ['MAX_CANDIDATES', 'RESULT_HEAD_BYTES', 'RESULT_ROW', 'FrameKernels']
@@ -32,7 +33,9 @@ RESULT_HEAD_BYTES: Final = 16
 
 
 class FrameKernels:
-    """The kernels, compiled for one model on one device.
+    """The kernels, compiled for one model on one device; each launch serves a whole batch.
+
+    A frame's numbers are the same in whatever batch it is, and at whichever place.
 
     Args:
         device: compiled for its architecture and loaded there.
@@ -45,9 +48,9 @@ class FrameKernels:
         decodes: the model's output is dense, of boxes alone or of a grid's cells; else ``decode``
             is not there.
         header: makes what the kernels read of a frame besides its pixels.
-        scratch_bytes: device memory that the decoding kernels need, cleared before the first
-            frame.
-        result_bytes: memory for the result.
+        scratch_bytes: device memory that the decoding kernels need for each frame of a batch,
+            cleared before the first.
+        result_bytes: memory for the result of each frame.
 
     Raises:
         CudaError: NVRTC is missing or fails.
@@ -74,7 +77,7 @@ class FrameKernels:
         self._network_wh = spec.preprocessing.input_size
         if in_cells:
             check_cells(self._anchors, decoder.strides, self._network_wh)
-        # As struct Scratch lays them out: counts, 64-bit keys, 16-bit classes, boxes, overlap
+        # At least what struct Scratch takes: counts, 64-bit keys, 16-bit classes, boxes, overlap
         # bits.
         self.scratch_bytes = (
             8
@@ -86,7 +89,10 @@ class FrameKernels:
         )
         self.result_bytes = RESULT_HEAD_BYTES + RESULT_ROW.itemsize * max_detections
         self._max_candidates = max_candidates
-        constants = _letterbox_constants(spec) | {'CLASS_WORDS': self.header.class_words}
+        constants = _letterbox_constants(spec) | {
+            'CLASS_WORDS': self.header.class_words,
+            'MAX_BATCH': MAX_BATCH,
+        }
         sampling = 'antialiased.cuh' if spec.preprocessing.antialias else 'bilinear.cuh'
         sources = ['frame.cuh', 'pixels.cuh', sampling, 'letterbox.cu']
         if self.decodes:
@@ -112,22 +118,30 @@ class FrameKernels:
         )
         self._kernels = Kernels(compile_kernels(source, device.compute_capability))
 
-    def letterbox(self, header: int, tensor: int, stream: Stream) -> None:
-        """Queue: fill the input tensor from the frame. Both arguments are device addresses."""
-        width, height = self._network_wh
-        grid = (-(-width // _BLOCK[0]), -(-height // _BLOCK[1]), 1)
-        self._launch('letterbox', grid, _BLOCK, (header, tensor), stream)
+    def letterbox(self, batch: int, tensor: int, most: int, stream: Stream) -> None:
+        """Queue: fill the input tensor from the frames.
 
-    def decode(self, header: int, output: int, scratch: int, result: int, stream: Stream) -> None:
-        """Queue: write the final boxes to ``result``. All arguments are device addresses."""
-        self._launch(
-            'filter', (-(-self._anchors // 32), 1, 1), _BLOCK, (header, output, scratch), stream
-        )
-        self._launch('select_best', (1, 1, 1), (1024, 1, 1), (output, scratch), stream)
-        self._launch(
-            'overlaps', (self._max_candidates // 8, 1, 1), _BLOCK, (header, scratch), stream
-        )
-        self._launch('keep', (1, 1, 1), (1024, 1, 1), (header, scratch, result), stream)
+        Args:
+            batch: device address of what ``batch_content`` makes.
+            tensor: device address of the input.
+            most: frames that the engine takes; where there are fewer the rest stays as it is.
+            stream: queued on it.
+        """
+        width, height = self._network_wh
+        grid = (-(-width // _BLOCK[0]), -(-height // _BLOCK[1]), most)
+        self._launch('letterbox', grid, _BLOCK, (batch, tensor), stream)
+
+    def decode(
+        self, batch: int, output: int, scratch: int, result: int, most: int, stream: Stream
+    ) -> None:
+        """Queue: write the final boxes to ``result``; as ``letterbox``."""
+        one = (1024, 1, 1)
+        anchors = (-(-self._anchors // 32), 1, most)
+        self._launch('filter', anchors, _BLOCK, (batch, output, scratch), stream)
+        self._launch('select_best', (1, 1, most), one, (batch, output, scratch), stream)
+        rows = (self._max_candidates // 8, 1, most)
+        self._launch('overlaps', rows, _BLOCK, (batch, scratch), stream)
+        self._launch('keep', (1, 1, most), one, (batch, scratch, result), stream)
 
     def close(self) -> None:
         """Unload the kernels."""

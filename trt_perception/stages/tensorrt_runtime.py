@@ -11,7 +11,6 @@ import importlib
 import logging
 from collections.abc import Mapping
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 from typing import Final
 
@@ -26,46 +25,14 @@ from trt_perception.model.model_file import ModelFile
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.model.tensors import tensorrt_dtype
 from trt_perception.model.tensors import tensors_text
+from trt_perception.stages.batch_sizes import batch_sizes
+from trt_perception.stages.frame_header import MAX_BATCH
+from trt_perception.stages.plan_header import read_plan_header
 from trt_perception.stages.tensorrt_log import TensorRtLog
 
-__all__ = ['PlanHeader', 'TensorRtContext', 'TensorRtEngine', 'read_plan_header']
+__all__ = ['TensorRtContext', 'TensorRtEngine']
 
 _LOG: Final = logging.getLogger('trt_perception.tensorrt')
-
-
-@dataclass(frozen=True)
-class PlanHeader:
-    """The first bytes of a plan.
-
-    Attributes:
-        module: the Python module that reads it, ``tensorrt`` or ``tensorrt_rtx``.
-        version: (major, minor, patch, build) of the TensorRT that built it.
-    """
-
-    module: str
-    version: tuple[int, int, int, int]
-
-
-def read_plan_header(content: bytes, name: str) -> PlanHeader:
-    """Tell what built a plan, without TensorRT.
-
-    The layout is that which trtexec --getPlanVersionOnly reads: magic in bytes 0 to 3, version in
-    bytes 24 to 27.
-
-    Raises:
-        EngineError: these are not the bytes of a plan.
-    """
-    module = {b'ftrt': 'tensorrt', b'vtrt': 'tensorrt_rtx'}.get(content[:4])
-    if module is None or len(content) < 64:
-        raise EngineError(
-            f'{name} is no TensorRT plan',
-            f'{len(content)} bytes, the first are {content[:4].hex(" ")}',
-            expected='at least 64 bytes that start with "ftrt" (TensorRT) or "vtrt" '
-            '(TensorRT-RTX)',
-            fix='copy the engine again, or build it again',
-        )
-    major, minor, patch, build = content[24:28]
-    return PlanHeader(module, (major, minor, patch, build))
 
 
 class TensorRtEngine:
@@ -118,8 +85,30 @@ class TensorRtEngine:
             self.close()
             raise
 
+    def batches(self, image: TensorSpec, most: int) -> tuple[int, ...]:
+        """Return the sizes of batches to make contexts for, as ``batch_sizes`` has them.
+
+        Args:
+            image: the input with its final shape, of whatever batch; that is left as it is where
+                no input's is open.
+            most: frames that come at once.
+        """
+        own = next(tensor for tensor in self.inputs if tensor.name == image.name)
+        if len(own.shape) != 4 or any(tensor.shape[0] >= 0 for tensor in self.inputs):
+            return (image.shape[0],) if len(image.shape) == 4 else (1,)
+        ranges = [
+            (low[0], min(high[0], MAX_BATCH))
+            for low, high in self._profiles(image.name)
+            if _holds(low[1:], image.shape[1:], high[1:])
+        ]
+        return batch_sizes(ranges, most) or (image.shape[0],)
+
     def create_context(
-        self, image: TensorSpec, stream: Stream, auxiliary_inputs: Sequence[TensorSpec] = ()
+        self,
+        image: TensorSpec,
+        stream: Stream,
+        auxiliary_inputs: Sequence[TensorSpec] = (),
+        share: TensorRtContext | None = None,
     ) -> TensorRtContext:
         """Return a context for one input shape, set once; it owns its memory.
 
@@ -127,6 +116,8 @@ class TensorRtEngine:
             image: the input with its final shape.
             stream: profile and shapes are set in its order.
             auxiliary_inputs: the other inputs, likewise.
+            share: works in the memory of this one, which must be closed after it; only one of the
+                two runs at a time.
 
         Raises:
             EngineError: no profile holds the shape, or an output's shape depends on the data.
@@ -145,8 +136,11 @@ class TensorRtEngine:
             stream.synchronize()  # the shapes are of the new profile
             for tensor in (image, *auxiliary_inputs):
                 self._check(context.set_input_shape(tensor.name, tensor.shape), 'set_input_shape')
-            memory = DeviceBuffer(max(256, self._engine.device_memory_size_v2))
-            context.set_device_memory(memory.pointer, memory.size)
+            if share is None:
+                memory = DeviceBuffer(max(256, self._engine.device_memory_size_v2))
+            place = share.memory if share is not None else memory
+            assert place is not None
+            context.set_device_memory(place.pointer, place.size)
             unresolved = context.infer_shapes()
             if unresolved:
                 raise EngineError(
@@ -166,7 +160,7 @@ class TensorRtEngine:
                 memory.close()
             raise
         fix = _open_shape_fix(image) if is_open else ''
-        return TensorRtContext(self, context, memory, outputs, fix)
+        return TensorRtContext(self, context, place, outputs, fix, owns=share is None)
 
     @property
     def native(self) -> Any:
@@ -258,15 +252,22 @@ class TensorRtEngine:
     def _profile(self, image: TensorSpec) -> tuple[int, bool]:
         """Return the first profile that holds the shape, and whether it holds others too."""
         ranges = []
-        for profile in range(self._engine.num_optimization_profiles):
-            low, _, high = (
-                tuple(side) for side in self._engine.get_tensor_profile_shape(image.name, profile)
-            )
-            if all(a <= side <= b for a, side, b in zip(low, image.shape, high, strict=True)):
+        for profile, (low, high) in enumerate(self._profiles(image.name)):
+            if _holds(low, image.shape, high):
                 return profile, low != high
             ranges.append(f'{list(low)} to {list(high)}')
         found = f'no profile takes {list(image.shape)}; it has {", ".join(ranges)}'
         raise EngineError(self._name, found)
+
+    def _profiles(self, name: str) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Return the smallest and the largest shape of an input in each profile."""
+        return [
+            (tuple(low), tuple(high))
+            for low, _, high in (
+                self._engine.get_tensor_profile_shape(name, profile)
+                for profile in range(self._engine.num_optimization_profiles)
+            )
+        ]
 
     def _spec(self, name: str) -> TensorSpec:
         profiles = range(self._engine.num_optimization_profiles)
@@ -286,9 +287,10 @@ class TensorRtEngine:
 
 
 class TensorRtContext:
-    """One context with fixed shapes and its own memory.
+    """One context with fixed shapes.
 
     Attributes:
+        memory: what it works in, its own or another one's.
         outputs: with their final shapes.
     """
 
@@ -299,10 +301,13 @@ class TensorRtContext:
         memory: DeviceBuffer,
         outputs: tuple[TensorSpec, ...],
         fix: str,
+        *,
+        owns: bool,
     ) -> None:
         self._owner = engine
         self._context = context
-        self._memory = memory
+        self.memory = memory
+        self._owns = owns
         self._fix = fix
         self.outputs = outputs
 
@@ -334,9 +339,14 @@ class TensorRtContext:
         return True if asked is None else bool(asked(stream.handle))
 
     def close(self) -> None:
-        """Free the context and its memory."""
+        """Free the context, and its memory where that is its own."""
         self._context = None
-        self._memory.close()
+        if self._owns:
+            self.memory.close()
+
+
+def _holds(low: Sequence[int], shape: Sequence[int], high: Sequence[int]) -> bool:
+    return all(a <= side <= b for a, side, b in zip(low, shape, high, strict=True))
 
 
 def _open_shape_fix(image: TensorSpec) -> str:

@@ -6,6 +6,8 @@
 //   overlaps   which candidate would suppress which: one bit a pair
 //   keep       the walk from best to worst, and the result that goes back to the host
 //
+// Blocks with the same z work on one frame of the batch; each frame has scratch memory and a result of its own.
+//
 // A key holds the score's bits above the inverted anchor: larger is better, equal scores go to the lower anchor, and no
 // two keys are equal, so the result does not depend on the order in which threads finish.
 
@@ -29,8 +31,14 @@ struct Scratch {
     u32 overlaps[MAX_CANDIDATES][MAX_CANDIDATES / 32];  // bits of later candidates only
 };
 
+#define RESULT_BYTES (sizeof(Result) + MAX_DETECTIONS * sizeof(Row))
 #define FIRST_CLASS (OBJECTNESS ? 5 : 4)
 #define ROWS (FIRST_CLASS + CLASSES)
+
+// What belongs to the block's frame, of arrays over the batch.
+__device__ __forceinline__ const OUTPUT_T* own(const OUTPUT_T* outputs) { return outputs + (size_t)blockIdx.z * ROWS * ANCHORS; }
+__device__ __forceinline__ Scratch* own(Scratch* scratch) { return scratch + blockIdx.z; }
+__device__ __forceinline__ Result* own(Result* results) { return (Result*)((u8*)results + blockIdx.z * RESULT_BYTES); }
 
 __device__ __forceinline__ float value_at(const OUTPUT_T* output, int row, int anchor) {
     return float_from(output[TRANSPOSED ? (size_t)anchor * ROWS + row : (size_t)row * ANCHORS + anchor]);
@@ -67,7 +75,11 @@ __device__ __forceinline__ Candidate box_at(const OUTPUT_T* output, int anchor) 
 }
 
 // Blocks of 32 anchors x 8 groups of classes: neighbouring threads read neighbouring anchors.
-extern "C" __global__ void filter(const FrameHeader* frame, const OUTPUT_T* output, Scratch* scratch) {
+extern "C" __global__ void filter(const Batch* batch, const OUTPUT_T* outputs, Scratch* scratches) {
+    const FrameHeader* frame = frame_of(batch);
+    if (!frame) return;
+    const OUTPUT_T* output = own(outputs);
+    Scratch* scratch = own(scratches);
     __shared__ float group_score[8][32];
     __shared__ int group_class[8][32];
     const int lane = threadIdx.x, group = threadIdx.y;
@@ -136,8 +148,11 @@ __device__ u64 selection_threshold(const u64* keys, int count, u32* histogram, u
     return prefix;
 }
 
-// One block of 1024 threads.
-extern "C" __global__ void select_best(const OUTPUT_T* output, Scratch* scratch) {
+// One block of 1024 threads a frame.
+extern "C" __global__ void select_best(const Batch* batch, const OUTPUT_T* outputs, Scratch* scratches) {
+    if (!frame_of(batch)) return;
+    const OUTPUT_T* output = own(outputs);
+    Scratch* scratch = own(scratches);
     __shared__ u64 sorted[MAX_CANDIDATES];
     __shared__ u32 histogram[256];
     __shared__ u32 shared[4];
@@ -179,7 +194,10 @@ extern "C" __global__ void select_best(const OUTPUT_T* output, Scratch* scratch)
 }
 
 // Blocks of 32 x 8 threads: x is the word of 32 later candidates, y with the block the earlier candidate.
-extern "C" __global__ void overlaps(const FrameHeader* frame, Scratch* scratch) {
+extern "C" __global__ void overlaps(const Batch* batch, Scratch* scratches) {
+    const FrameHeader* frame = frame_of(batch);
+    if (!frame) return;
+    Scratch* scratch = own(scratches);
     const int candidates = scratch->candidates;
     const int row = blockIdx.x * 8 + threadIdx.y;
     const int word = threadIdx.x;
@@ -204,9 +222,13 @@ extern "C" __global__ void overlaps(const FrameHeader* frame, Scratch* scratch) 
     scratch->overlaps[row][word] = bits;
 }
 
-// One block of 32 warps. Word after word of 32 candidates: one warp decides which of them stay, from how they overlap
+// One block of 32 warps a frame. Word after word of 32 candidates: one warp decides which of them stay, from how they overlap
 // each other; then each warp adds what its candidate suppresses, if it stayed. The next word's rows are loaded meanwhile.
-extern "C" __global__ void keep(const FrameHeader* frame, Scratch* scratch, Result* result) {
+extern "C" __global__ void keep(const Batch* batch, Scratch* scratches, Result* results) {
+    const FrameHeader* frame = frame_of(batch);
+    if (!frame) return;
+    Scratch* scratch = own(scratches);
+    Result* result = own(results);
     __shared__ u16 kept[MAX_DETECTIONS];
     __shared__ u32 suppressed[MAX_CANDIDATES / 32];
     __shared__ u32 diagonal[32];

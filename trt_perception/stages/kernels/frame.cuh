@@ -1,5 +1,5 @@
-// What travels in front of a frame, and how tensors are read and written.
-// The layout of FrameHeader is that of trt_perception/stages/frame_header.py; a test compares the two.
+// What travels in front of a frame, where the frames of a batch are, and how tensors are read and written.
+// The layouts of FrameHeader and Batch are those of trt_perception/stages/frame_header.py; tests compare them.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -16,6 +16,18 @@ struct FrameHeader {
     double scale_x, scale_y;                     // the same, as OpenCV's resize computes with it
     u32 class_bits[CLASS_WORDS];                 // classes to keep, where filter_classes is set
 };
+
+// Neither another place of a frame nor another number of them needs a new graph.
+struct Batch {
+    u8 count;                                    // frames that there are; kernels are launched for as many as the engine takes
+    u8 unused[7];
+    const FrameHeader* frames[MAX_BATCH];
+};
+
+// Blocks with the same z work on one frame; null: there is none, and the whole block ends.
+__device__ __forceinline__ const FrameHeader* frame_of(const Batch* batch) {
+    return blockIdx.z < batch->count ? batch->frames[blockIdx.z] : 0;
+}
 
 // Conversions without cuda_fp16.h, so that no toolkit headers are needed at run time.
 __device__ __forceinline__ float float_from(float value) { return value; }

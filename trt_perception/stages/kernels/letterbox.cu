@@ -3,7 +3,9 @@
 // One thread makes one pixel of the input: sample(), of bilinear.cuh or antialiased.cuh, gives its colour as RGB bytes;
 // they are normalised and written to the three planes.
 
-extern "C" __global__ void letterbox(const FrameHeader* frame, INPUT_T* tensor) {
+extern "C" __global__ void letterbox(const Batch* batch, INPUT_T* tensor) {
+    const FrameHeader* frame = frame_of(batch);
+    if (!frame) return;
     const int x = blockIdx.x * blockDim.x + threadIdx.x;
     const int y = blockIdx.y * blockDim.y + threadIdx.y;
     if (x >= NET_WIDTH || y >= NET_HEIGHT) return;
@@ -13,7 +15,7 @@ extern "C" __global__ void letterbox(const FrameHeader* frame, INPUT_T* tensor) 
     const u8* image = (const u8*)frame + frame->pixels;
     const Rgb pixel = inside ? sample(image, frame, inside_x, inside_y) : grey(PAD_VALUE);
     const int plane = NET_WIDTH * NET_HEIGHT;
-    INPUT_T* target = tensor + y * NET_WIDTH + x;
+    INPUT_T* target = tensor + (size_t)blockIdx.z * 3 * plane + y * NET_WIDTH + x;
     // Channels in the tensor's order: RGB_ORDER says whether the first is red.
     store(target, (RGB_ORDER ? pixel.r : pixel.b) * GAIN_0 + BIAS_0);
     store(target + plane, pixel.g * GAIN_1 + BIAS_1);

@@ -1,0 +1,149 @@
+"""The kernels over a batch: each frame's numbers are those that it has alone, to the bit."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+from gpu_support import from_device
+from gpu_support import needs_gpu
+from gpu_support import to_device
+from test_gpu_kernels import frame_of
+from test_gpu_kernels import picture
+from test_gpu_kernels import random_output
+from test_gpu_kernels import run_decode
+from test_gpu_kernels import run_letterbox
+from test_gpu_kernels import spec_for
+
+from trt_perception import gpu
+from trt_perception.config import Thresholds
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.stages.frame_header import batch_content
+from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES
+from trt_perception.stages.gpu_kernels import RESULT_ROW
+from trt_perception.stages.gpu_kernels import FrameKernels
+
+pytestmark = needs_gpu
+
+# The encoding and the size of each frame; one is missing in the middle, as after a fault.
+FRAMES = [
+    ('bgr8', (801, 603)),
+    ('nv12', (640, 360)),
+    None,
+    ('mono16', (64, 48)),
+    ('bayer_rggb8', (1280, 720)),
+    ('yuyv', (320, 900)),
+    ('rgba8', (7, 5)),
+    ('bgr8', (801, 603)),
+]
+GEOMETRIES = [(1920, 1080), (333, 777), (640, 640)]
+
+
+@pytest.fixture(scope='module')
+def device():
+    return gpu.Device(0)
+
+
+def header_of(kernels, spec, frame, thresholds=Thresholds()):  # noqa: B008
+    size = spec.preprocessing.input_size
+    geometry = Letterbox.fit((frame.width, frame.height), size, spec.preprocessing.resize)
+    head = np.zeros(kernels.header.size, np.uint8)
+    content = kernels.header.content(frame, geometry, thresholds)
+    kernels.header.write(head, content, kernels.header.size)
+    return head
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float16'])
+@pytest.mark.parametrize('antialias', [False, True])
+@pytest.mark.parametrize('count', [1, 2, 3, 8])
+def test_letterbox_of_a_batch(device, count, antialias, dtype):
+    spec = spec_for(Preprocessing((96, 64), antialias=antialias, dtype=dtype))
+    most = 8
+    kernels = FrameKernels(device, spec, max_detections=300, class_agnostic=False)
+    frames = [each and frame_of(picture(*each[1], seed=3), each[0], 2) for each in FRAMES][:count]
+    shape = (most, *spec.input.shape[1:])
+    poison = np.full(int(np.prod(shape)) * np.dtype(dtype).itemsize, 0xFF, np.uint8)
+    with contextlib.ExitStack() as own:
+        addresses = []
+        for frame in frames:
+            if frame is None:
+                addresses.append(0)
+                continue
+            content = np.concatenate([header_of(kernels, spec, frame), frame.data])
+            addresses.append(own.enter_context(to_device(content)).pointer)
+        batch = own.enter_context(to_device(batch_content(addresses)))
+        tensor = own.enter_context(to_device(poison))
+        stream = own.enter_context(gpu.Stream())
+        kernels.letterbox(batch.pointer, tensor.pointer, most, stream)
+        stream.synchronize()
+        found = from_device(tensor.pointer, dtype, shape)
+    for place in range(most):
+        frame = frames[place] if place < count else None
+        if frame is None:  # nothing was written
+            assert np.isnan(found[place]).all()
+        else:
+            expected = run_letterbox(kernels, spec, frame)[0]
+            np.testing.assert_array_equal(found[place], expected)
+    kernels.close()
+
+
+@pytest.mark.parametrize(
+    'decoder',
+    [
+        DecoderSpec('dense'),
+        DecoderSpec('dense', objectness=True, transposed=True),
+        DecoderSpec('dense', transposed=True),
+    ],
+)
+@pytest.mark.parametrize('count', [1, 2, 3, 8])
+def test_decoding_of_a_batch(device, count, decoder):
+    most, classes, anchors = 8, 11, 2100
+    spec = spec_for(Preprocessing((640, 640)), classes, anchors, decoder)
+    kernels = FrameKernels(device, spec, max_detections=100, class_agnostic=False)
+    rng = np.random.default_rng(count)
+    # From nothing to more than NMS takes, each with its own geometry and thresholds.
+    passing = [0, 1, 900, 2100, 300, 40, 1500, 7]
+    outputs = [random_output(rng, classes, anchors, each, decoder) for each in passing]
+    geometries = [
+        Letterbox.fit(GEOMETRIES[place % 3], (640, 640), 'letterbox') for place in range(most)
+    ]
+    thresholds = [
+        Thresholds(0.25 + 0.05 * place, 0.3 + 0.05 * place, ((), (0, 3, 5))[place % 2])
+        for place in range(most)
+    ]
+    with contextlib.ExitStack() as own:
+
+        def put(array):
+            return own.enter_context(to_device(array)).pointer
+
+        headers = []
+        for place in range(count):
+            width, height = geometries[place].source_wh
+            frame = frame_of(np.zeros((height, width, 3), np.uint8), 'bgr8')
+            head = header_of(kernels, spec, frame, thresholds[place])
+            headers.append(0 if place == 2 else put(head))
+        size = kernels.result_bytes
+        batch, tensor = put(batch_content(headers)), put(np.concatenate(outputs))
+        scratch = put(np.zeros(most * kernels.scratch_bytes, np.uint8))
+        result = put(np.full(most * size, 0xFF, np.uint8))
+        stream = own.enter_context(gpu.Stream())
+        for _ in range(2):  # the second finds what the first left in the scratch memory
+            kernels.decode(batch, tensor, scratch, result, most, stream)
+            stream.synchronize()
+        found = from_device(result, np.uint8, (most, size))
+    for place in range(most):
+        rows = found[place]
+        if place >= count or place == 2:
+            assert (rows == 0xFF).all()
+            continue
+        (expected,) = run_decode(
+            kernels, spec, outputs[place], geometries[place], thresholds[place]
+        )
+        taken = int(rows[:4].view(np.int32)[0])
+        assert taken == len(expected)
+        own_rows = rows[RESULT_HEAD_BYTES:].view(RESULT_ROW)[:taken]
+        assert own_rows.tobytes() == expected.tobytes()
+    kernels.close()

@@ -1,0 +1,230 @@
+"""Engines of several images on a GPU: each frame's boxes are those of an engine of one image.
+
+Each engine runs in a process of its own, which a crash within TensorRT ends instead of the tests.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+from engine_checks import colours
+from gpu_support import build_plan
+from gpu_support import from_device
+from gpu_support import needs_nvjpeg
+from gpu_support import needs_tensorrt
+from patch_model import patch_onnx
+from patch_model import write_engine
+from patch_pipeline import noise
+from test_gpu_profiles import apart
+from test_gpu_profiles import needs_open_shapes
+
+from trt_perception.config import DetectorConfig
+from trt_perception.config import Thresholds
+from trt_perception.errors import ImageError
+from trt_perception.images.compressed import check_picture
+from trt_perception.images.jpeg import JpegFrame
+from trt_perception.images.jpeg import plain_jpeg
+from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.model_file import read_model_file
+from trt_perception.pipelines.cuda_pipeline import CudaPipeline
+from trt_perception.pipelines.pipeline import detect_one
+from trt_perception.pipelines.ready import put_in_place
+from trt_perception.stages.host_preprocess import HostPreprocessor
+
+pytestmark = needs_tensorrt
+
+DENSE = DecoderSpec('dense')
+SIZE = 128, 96
+ENCODINGS = ['bgr8', 'rgba8', 'nv12', 'mono8', 'uyvy', 'bayer_grbg8']
+
+
+def profile(low, high):
+    width, height = SIZE
+    shapes = (low, 3, height, width), (high, 3, height, width), (high, 3, height, width)
+    return {'images': shapes}
+
+
+ENGINES = {
+    'fixed 1': (1, ()),
+    'fixed 3': (3, ()),
+    'fixed 8': (8, ()),
+    'profiles 1, 4, 8': (-1, (profile(1, 1), profile(4, 4), profile(8, 8))),
+    'profiles 2, 8': (-1, (profile(2, 2), profile(8, 8))),
+    'open to 8': (-1, (profile(1, 8),)),
+}
+each_engine = pytest.mark.parametrize(
+    'kind',
+    [
+        pytest.param(kind, marks=needs_open_shapes) if kind.startswith('open') else kind
+        for kind in ENGINES
+        if kind != 'fixed 1'
+    ],
+)
+
+
+@pytest.fixture(scope='module')
+def engines(tmp_path_factory):
+    """Return a function that builds an engine of ENGINES once, and returns its path."""
+    folder, built = tmp_path_factory.mktemp('engines'), {}
+
+    def engine(kind):
+        if kind not in built:
+            batch, profiles = ENGINES[kind]
+            plan = build_plan(patch_onnx(SIZE, DENSE, batch=batch), profiles)
+            path = folder / f'{len(built)}.engine'
+            built[kind] = write_engine(path, plan, SIZE, DENSE, batch=batch)
+        return built[kind]
+
+    return engine
+
+
+def opened(path, **options):
+    config = DetectorConfig(**{'pipeline_depth': 2, 'image_transport': 'raw', **options})
+    return closing(CudaPipeline(read_model_file(path), config))
+
+
+def frames_of(rng, count):
+    """Return frames of different size, content and encoding, and thresholds for each."""
+    frames, thresholds = [], []
+    for _ in range(count):
+        size = tuple(int(side) & ~1 for side in rng.integers(16, 400, 2))
+        seed, encoding = int(rng.integers(0, 10**6)), str(rng.choice(ENCODINGS))
+        plain = rng.random() < 0.5
+        frames.append(colours(*size, seed=seed) if plain else noise(seed, encoding, size))
+        wanted = ((), (0, 2), (1, 2, 3))[int(rng.integers(0, 3))]
+        # Some let nothing through.
+        confidence = float(rng.choice([0.2, 0.3, 0.5, 0.9999]))
+        thresholds.append(Thresholds(confidence, float(rng.uniform(0.3, 0.7)), wanted))
+    return frames, thresholds
+
+
+def assert_same(found, expected, pixels=0.01):
+    assert len(found) == len(expected)
+    np.testing.assert_array_equal(found.class_ids, expected.class_ids)
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4, rtol=0)
+    np.testing.assert_allclose(found.xyxy, expected.xyxy, atol=pixels, rtol=0)
+
+
+def check_batches(path, alone, use_graph):
+    """Hold batches of every size to frames by themselves; return how many boxes there were."""
+    rng, total, empty = np.random.default_rng(11), 0, 0
+    with opened(alone) as one, opened(path, use_cuda_graph=use_graph) as pipeline:
+        for turn in range(30):
+            most = pipeline.batch
+            count = most if turn % 5 == 0 else min(most, (1, 2, 3, 8)[turn % 4])
+            frames, thresholds = frames_of(rng, count)
+            slot = turn % 2
+            with put_in_place(pipeline, frames) as placed:
+                given = [frames[at] if at % 3 == 1 else placed[at] for at in range(count)]
+                pipeline.enqueue(slot, given, thresholds)
+                results = pipeline.collect(slot)
+            assert len(results) == count
+            item = pipeline.spec.input.size_bytes // pipeline.spec.batch
+            for at, (frame, own) in enumerate(zip(frames, thresholds, strict=True)):
+                # The input to the bit, the boxes within what another batch computes otherwise.
+                expected, _ = HostPreprocessor(pipeline.spec.preprocessing)(frame)
+                address = pipeline.slots[slot].input + at * item
+                seen = from_device(address, np.float32, expected.shape)
+                np.testing.assert_array_equal(seen, expected)
+                alike = detect_one(one, frame, own).detections
+                assert_same(results[at].detections, alike)
+                total += len(alike)
+                empty += len(alike) == 0
+    assert empty > 3
+    return total
+
+
+@each_engine
+@pytest.mark.parametrize('use_graph', [True, False])
+def test_every_frame_of_a_batch_has_the_boxes_that_it_has_alone(engines, kind, use_graph):
+    assert apart(check_batches, engines(kind), engines('fixed 1'), use_graph) > 200
+
+
+def check_sizes(path):
+    """Return which profile the contexts of each slot have, and whether they share memory."""
+    with opened(path) as pipeline:
+        sizes = [slot._sizes for slot in pipeline.slots]
+        assert all(size.graph is not None for own in sizes for size in own)
+        used = [[each.context.native.active_optimization_profile for each in own] for own in sizes]
+        memory = [{each.context.memory.pointer for each in own} for own in sizes]
+        batches = [[each.batch for each in own] for own in sizes]
+    return used, [len(own) for own in memory], len(set.union(*memory)), batches
+
+
+def test_a_profile_set_has_a_graph_for_each_size(engines):
+    found = apart(check_sizes, engines('profiles 1, 4, 8'))
+    assert found == ([[0, 1, 2]] * 2, [1, 1], 2, [[1, 4, 8]] * 2)
+
+
+def jpeg_of(seed, size=(200, 120)):
+    frame = colours(*size, seed=seed)
+    bgr = frame.data.reshape(size[1], size[0], 3)
+    _, content = cv2.imencode('.jpg', bgr)
+    return plain_jpeg(check_picture(content.reshape(-1)))
+
+
+def check_jpegs(path):
+    with opened(path, image_transport='auto') as pipeline:
+        assert pipeline.decodes_jpeg
+        for place in range(8):
+            frames = [jpeg_of(at) if at % 2 else colours(90, 70, seed=at) for at in range(8)]
+            file = jpeg_of(place)
+            bad = JpegFrame(file.data, file.width - 1, file.height)
+            given = [bad if at == place else frame for at, frame in enumerate(frames)]
+            pipeline.enqueue(place % 2, given, [Thresholds(0.3)] * 8)
+            end = time.monotonic() + 30
+            while not pipeline.done(place % 2):
+                assert time.monotonic() < end
+            results = pipeline.collect(place % 2)
+            assert isinstance(results[place], ImageError)
+            for at, frame in enumerate(frames):
+                if at != place:
+                    expected = detect_one(pipeline, frame, Thresholds(0.3)).detections
+                    assert_same(results[at].detections, expected)
+    return True
+
+
+@needs_nvjpeg
+@pytest.mark.parametrize('kind', ['fixed 8', 'profiles 1, 4, 8'])
+def test_a_bad_file_costs_its_place_only(engines, kind):
+    assert apart(check_jpegs, engines(kind))
+
+
+def check_growth(path):
+    """Frames of growing size at each place: no memory of one reaches into another's."""
+    rng, found = np.random.default_rng(3), 0
+    with opened(path, pipeline_depth=1) as pipeline:
+        for width in (40, 700, 41, 1900, 3000):
+            sizes = [(width + 2 * at, 60 + 40 * at) for at in range(pipeline.batch)]
+            frames = [colours(*size, seed=int(rng.integers(1000))) for size in sizes]
+            pipeline.enqueue(0, frames, [Thresholds(0.3)] * len(frames))
+            results = pipeline.collect(0)
+            for frame, result in zip(frames, results, strict=True):
+                expected = detect_one(pipeline, frame, Thresholds(0.3)).detections
+                assert_same(result.detections, expected)
+                found += len(expected)
+    return found
+
+
+def test_frames_that_grow(engines):
+    assert apart(check_growth, engines('profiles 1, 4, 8')) > 50
+
+
+def check_max_batch(path):
+    model = read_model_file(path)
+    for most, expected in ((1, 1), (2, 4), (8, 8)):
+        config = replace(DetectorConfig(), pipeline_depth=1)
+        with closing(CudaPipeline(model, config, max_batch=most)) as pipeline:
+            assert pipeline.batch == expected
+            frame = colours(200, 90)
+            assert len(detect_one(pipeline, frame, Thresholds(0.3)).detections) > 0
+    return True
+
+
+def test_one_camera_takes_no_memory_for_several(engines):
+    assert apart(check_max_batch, engines('profiles 1, 4, 8'))

@@ -1,0 +1,209 @@
+"""Batches through the pipeline on the GPU: every frame reaches its own place, whatever the others.
+
+The GPU is the stand-in that does everything as late as CUDA may; what is expected of the input
+tensor is the host's preprocessing. TensorRT is the stand-in, whose engines do nothing.
+"""
+
+import ctypes
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fake_tensorrt import MODEL
+from fake_tensorrt import FakeTensorRt
+from host_kernels import needs_compiler
+from late_gpu import tensor_of
+from reference_images import noise_frame
+
+from trt_perception.config import DetectorConfig
+from trt_perception.config import Thresholds
+from trt_perception.model.model_file import read_model_file
+from trt_perception.pipelines.cuda_pipeline import CudaPipeline
+from trt_perception.pipelines.cuda_results import HostDecoded
+from trt_perception.pipelines.ready import put_in_place
+
+pytest_plugins = ['late_gpu_fixtures']
+pytestmark = needs_compiler
+
+KINDS = [('bgr8', (37, 23)), ('nv12', (64, 48)), ('mono16', (9, 100)), ('bayer_rggb8', (30, 30))]
+
+
+def tensors(batch):
+    """Return the stand-in's inputs and outputs; -1 for an open batch."""
+    return {
+        'inputs': (('images', (batch, 3, 48, 64), 'FLOAT'),),
+        'outputs': (('output', (batch, 7, 4), 'FLOAT'),),
+    }
+
+
+def profile(low, high):
+    return (low, 3, 48, 64), (low, 3, 48, 64), (high, 3, 48, 64)
+
+
+def fixed(batch):
+    return FakeTensorRt(**tensors(batch))
+
+
+def profiles(*sizes):
+    """Return an engine of open batch with a profile from each pair, or for each number."""
+    pairs = [size if isinstance(size, tuple) else (size, size) for size in sizes]
+    return FakeTensorRt(**tensors(-1), profiles=[profile(*pair) for pair in pairs])
+
+
+ENGINES = {
+    'fixed 5': (lambda: fixed(5), [5]),
+    'profiles 1, 2, 5': (lambda: profiles(1, 2, 5), [1, 2, 5]),
+    'profiles 5, 2': (lambda: profiles(5, 2), [2, 5]),
+    'open to 5': (lambda: profiles((1, 5)), [1, 2, 4, 5]),
+    'open from 3 to 5': (lambda: profiles((3, 5)), [3, 4, 5]),
+}
+
+
+def noise(seed, padding=5):
+    encoding, (width, height) = KINDS[seed % len(KINDS)]
+    return noise_frame(np.random.default_rng(seed), encoding, width, height, padding)[0]
+
+
+def opened(late_pipeline, engine, **options):
+    made, sizes = ENGINES[engine]
+    gpu, pipeline = late_pipeline(tensorrt=made(), **options)
+    assert pipeline.batch == sizes[-1]
+    assert [size.batch for size in pipeline.slots[0]._sizes] == sizes
+    return gpu, pipeline, sizes
+
+
+@pytest.mark.parametrize('engine', ENGINES)
+@pytest.mark.parametrize('graph', [True, False])
+@pytest.mark.parametrize('integrated', [False, True])
+def test_every_frame_reaches_its_place(late_pipeline, engine, graph, integrated):
+    gpu, pipeline, sizes = opened(late_pipeline, engine, graph=graph, integrated=integrated)
+    captures = gpu.captures
+    assert captures == (pipeline.depth * len(sizes) if graph else 0)
+    rng = np.random.default_rng(5)
+    for turn in range(12):
+        count, slot = int(rng.integers(1, pipeline.batch + 1)), turn % pipeline.depth
+        frames = [noise(100 * turn + place + turn) for place in range(count)]
+        with put_in_place(pipeline, frames) as placed:
+            # Some lie elsewhere.
+            given = [frames[at] if at % 3 == 1 else placed[at] for at in range(count)]
+            before = [gpu.input_of(pipeline.slots[slot], at).copy() for at in range(5)]
+            pipeline.enqueue(slot, given, [Thresholds()] * count)
+            results = pipeline.collect(slot)
+        assert [len(result.detections) for result in results] == [0] * count
+        assert len({result.compute_s for result in results}) == 1
+        for at in range(5):
+            expected = tensor_of(frames[at]) if at < count else before[at]
+            np.testing.assert_array_equal(gpu.input_of(pipeline.slots[slot], at), expected)
+    assert gpu.captures == captures
+
+
+def test_the_smallest_size_that_holds_the_frames_runs(late_pipeline):
+    engine = profiles(1, 4, 8)
+    gpu, pipeline = late_pipeline(tensorrt=engine, graph=False)
+    memory = {}
+    for number, (used, shape, address) in enumerate(engine.contexts):
+        assert shape == (engine.profiles[used][0][0], 3, 48, 64)
+        memory.setdefault(number // 3, set()).add(address)
+    # The contexts of a slot work in the same memory, two slots' never.
+    assert [len(own) for own in memory.values()] == [1, 1]
+    assert not memory[0] & memory[1]
+    asked = []
+    launch = gpu.modules[0].cuLaunchKernel
+    gpu.modules[0].cuLaunchKernel = lambda *arguments: (
+        asked.append(arguments[3]) or launch(*arguments)
+    )
+    for count, size in ((1, 1), (2, 4), (4, 4), (5, 8), (8, 8), (3, 4), (1, 1)):
+        asked.clear()
+        pipeline.enqueue(0, [noise(1)] * count, [Thresholds()] * count)
+        assert len(pipeline.collect(0)) == count
+        assert set(asked) == {size}
+
+
+def test_memory_for_frames_comes_with_them(late_pipeline):
+    gpu, pipeline = late_pipeline(tensorrt=fixed(32), depth=1)
+    places = pipeline.slots[0].places
+    assert [place.address != 0 for place in places] == [True] + [False] * 31
+    pipeline.enqueue(0, [noise(1)] * 3, [Thresholds()] * 3)
+    pipeline.collect(0)
+    assert [place.address != 0 for place in places] == [True] * 3 + [False] * 29
+    # A place has what its own frames took, which is made anew only for a larger one.
+    addresses = [place.address for place in places]
+    for size in ((64, 48), (300, 200), (64, 48)):
+        frames = [noise(0), noise_frame(np.random.default_rng(1), 'bgr8', *size, 0)[0]]
+        pipeline.enqueue(0, frames, [Thresholds()] * 2)
+        pipeline.collect(0)
+        for at, frame in enumerate(frames):
+            found = gpu.input_of(pipeline.slots[0], at)
+            np.testing.assert_array_equal(found, tensor_of(frame))
+    moved = [at for at, place in enumerate(places) if place.address != addresses[at]]
+    assert moved == [1]
+
+
+@pytest.mark.parametrize(('most', 'expected'), [(1, 1), (2, 4), (4, 4), (5, 8), (99, 8)])
+def test_sizes_that_nobody_needs_are_left_out(late_pipeline, tmp_path, most, expected):
+    late_pipeline(tensorrt=profiles(1, 4, 8))
+    model = read_model_file(tmp_path / 'tiny.engine')
+    tensorrt = profiles(1, 4, 8)
+    sys.modules['tensorrt'] = tensorrt
+    pipeline = CudaPipeline(model, DetectorConfig(pipeline_depth=1, **MODEL), max_batch=most)
+    assert pipeline.batch == expected
+    assert len(tensorrt.contexts) == [1, 4, 8].index(expected) + 1
+    pipeline.close()
+
+
+def test_two_slots_do_not_mix(late_pipeline):
+    gpu, pipeline, _ = opened(late_pipeline, 'profiles 1, 2, 5')
+    for turn in range(4):
+        taken = []
+        for slot, count in ((0, 1 + turn), (1, 5 - turn)):
+            frames = [noise(turn + 10 * slot + at) for at in range(count)]
+            pipeline.enqueue(slot, frames, [Thresholds()] * count)
+            taken.append(frames)
+        assert not pipeline.done(0)
+        for slot in (1, 0):
+            pipeline.collect(slot)
+            for at, frame in enumerate(taken[slot]):
+                found = gpu.input_of(pipeline.slots[slot], at)
+                np.testing.assert_array_equal(found, tensor_of(frame))
+
+
+def test_each_frame_is_decoded_by_its_own_thresholds(late_pipeline):
+    """Outputs that come back whole are those of their own place."""
+    engine = FakeTensorRt(
+        inputs=(('images', (4, 3, 48, 64), 'FLOAT'),),
+        outputs=(('output', (4, 10, 6), 'FLOAT'),),
+    )
+    _, pipeline = late_pipeline(tensorrt=engine, model_decoder='end_to_end', depth=1)
+    rows = np.zeros((4, 10, 6), np.float32)
+    rows[:, :, :4] = [4, 4, 20, 20]
+    rows[:, :, 4] = np.linspace(0.05, 0.95, 10)
+    rows[:, :, 5] = np.arange(10) % 3
+    rows[:, :, 2] += np.arange(4)[:, None]  # whose it is
+    frames = [noise_frame(np.random.default_rng(1), 'mono8', 64, 48, 0)[0]] * 3
+    thresholds = [Thresholds(0.5), Thresholds(0.1, class_ids=(1,)), Thresholds(0.96)]
+    assert isinstance(pipeline.slots[0].result, HostDecoded)
+    ctypes.memmove(pipeline.slots[0].outputs['output'], rows.tobytes(), rows.nbytes)
+    pipeline.enqueue(0, frames, thresholds)
+    found = [each.detections for each in pipeline.collect(0)]
+    assert [len(each) for each in found] == [5, 3, 0]
+    for place, each in enumerate(found):
+        assert set(each.xyxy[:, 2]) <= {20 + place}
+
+
+def test_a_frame_of_another_gpus_memory_is_uploaded_from_there(late_pipeline):
+    """Page-locked memory is every GPU's: a ring of buffers serves the pipelines of all."""
+    gpu, pipeline, _ = opened(late_pipeline, 'fixed 5')
+    flags = []
+    runtime = gpu.modules[2]
+    allocate = runtime.cudaHostAlloc
+    runtime.cudaHostAlloc = lambda size, how: flags.append(how) or allocate(size, how)
+    memory = pipeline.allocate(20_000)
+    assert flags == [runtime.cudaHostAllocMapped | runtime.cudaHostAllocPortable]
+    frame = noise(0)
+    data = memory.array[pipeline.front :][: frame.data.size]
+    data[:] = frame.data
+    pipeline.enqueue(0, [replace(frame, data=data, memory=memory)], [Thresholds()])
+    pipeline.collect(0)
+    assert gpu.uploads == [(memory.pointer, pipeline.front + frame.data.size)]
+    memory.close()

@@ -1,0 +1,139 @@
+"""JPEGs in batches: decoded side by side, among raw frames; a bad one costs its place only."""
+
+import threading
+
+import numpy as np
+import pytest
+from fake_nvjpeg import BAD_JPEG
+from host_kernels import needs_compiler
+from late_gpu import tensor_of
+from test_cuda_batches import fixed
+from test_cuda_batches import noise
+from test_cuda_batches import profiles
+from test_cuda_jpeg import jpeg
+from test_cuda_jpeg import jpeg_pipeline  # noqa: F401
+from test_cuda_jpeg import library  # noqa: F401
+from test_cuda_jpeg import wait_until
+
+from trt_perception.config import Thresholds
+from trt_perception.errors import CudaError
+from trt_perception.errors import ImageError
+from trt_perception.images.frame import Frame
+from trt_perception.images.jpeg import JpegFrame
+from trt_perception.pipelines import jpeg_threads
+
+pytest_plugins = ['late_gpu_fixtures']
+pytestmark = [needs_compiler, pytest.mark.timeout(120)]
+
+
+def bad(seed):
+    """Return a file that neither nvJPEG nor the CPU decodes: another size than is said of it."""
+    frame = jpeg(seed)
+    return JpegFrame(frame.data, frame.width - 1, frame.height)
+
+
+def pixels(frame):
+    return frame if isinstance(frame, Frame) else frame.decode()
+
+
+def enqueue(pipeline, slot, frames):
+    pipeline.enqueue(slot, frames, [Thresholds()] * len(frames))
+
+
+def check(gpu, pipeline, slot, frames, results):
+    """Hold each place to its frame; None stands for a bad one."""
+    assert len(results) == len(frames)
+    for place, (frame, result) in enumerate(zip(frames, results, strict=True)):
+        if frame is None:
+            assert isinstance(result, ImageError)
+            assert result.reason == 'not_decodable'
+            continue
+        assert len(result.detections) == 0
+        found = gpu.input_of(pipeline.slots[slot], place)
+        np.testing.assert_array_equal(found, tensor_of(pixels(frame)))
+
+
+@pytest.mark.parametrize('late', [False, True])
+@pytest.mark.parametrize('graph', [False, True])
+@pytest.mark.parametrize('integrated', [False, True])
+def test_jpegs_among_raw_frames(jpeg_pipeline, library, integrated, graph, late):  # noqa: F811
+    library.late = late
+    gpu, pipeline = jpeg_pipeline(tensorrt=profiles(1, 4, 8), integrated=integrated, graph=graph)
+    rng = np.random.default_rng(2)
+    for turn in range(8):
+        slot, count = turn % 2, int(rng.integers(1, 9))
+        frames = [
+            jpeg(at + turn, 30 + at, 20 + turn) if rng.random() < 0.6 else noise(at + turn)
+            for at in range(count)
+        ]
+        enqueue(pipeline, slot, frames)
+        results = pipeline.collect(slot)
+        assert pipeline.done(slot)
+        check(gpu, pipeline, slot, frames, results)
+
+
+def test_a_bad_file_costs_its_place_only(jpeg_pipeline, library):  # noqa: F811
+    gpu, pipeline = jpeg_pipeline(tensorrt=fixed(6), depth=1)
+    for place in range(6):
+        frames = [jpeg(at) if at % 2 else noise(at) for at in range(6)]
+        given = [bad(at) if at == place else frame for at, frame in enumerate(frames)]
+        enqueue(pipeline, 0, given)
+        left = [None if at == place else frame for at, frame in enumerate(frames)]
+        check(gpu, pipeline, 0, left, pipeline.collect(0))
+    # What nvJPEG alone refuses costs nobody anything.
+    library.status['nvjpegDecode'] = BAD_JPEG
+    frames = [jpeg(at) for at in range(6)]
+    enqueue(pipeline, 0, frames)
+    check(gpu, pipeline, 0, frames, pipeline.collect(0))
+
+
+def test_where_all_files_are_bad_nothing_runs(jpeg_pipeline, library):  # noqa: F811
+    gpu, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1)
+    launched = []
+    launch = gpu.modules[2].cudaGraphLaunch
+    gpu.modules[2].cudaGraphLaunch = lambda *arguments: (
+        launched.append(arguments) or launch(*arguments)
+    )
+    for count in (1, 3, 2):
+        enqueue(pipeline, 0, [bad(at) for at in range(count)])
+        wait_until(lambda: pipeline.done(0))
+        check(gpu, pipeline, 0, [None] * count, pipeline.collect(0))
+    assert not launched
+    frames = [jpeg(7), noise(3)]
+    enqueue(pipeline, 0, frames)
+    check(gpu, pipeline, 0, frames, pipeline.collect(0))
+    assert len(launched) == 1
+
+
+def test_files_of_a_batch_are_decoded_side_by_side(jpeg_pipeline, library):  # noqa: F811
+    gpu, pipeline = jpeg_pipeline(tensorrt=fixed(8), depth=1)
+    together = threading.Barrier(4)
+    library.on_decode = lambda: together.wait(30)
+    frames = [jpeg(at) for at in range(8)]
+    enqueue(pipeline, 0, frames)
+    check(gpu, pipeline, 0, frames, pipeline.collect(0))
+    # No decoder is used by two threads at once, and each frame has its own place.
+    assert len({state for *_, state in library.decoded}) == 4
+    assert len({place for _, _, place, *_ in library.decoded}) == 8
+
+
+def test_a_fault_in_one_thread_is_not_run_over(jpeg_pipeline, library, monkeypatch):  # noqa: F811
+    gpu, pipeline = jpeg_pipeline(tensorrt=fixed(4), depth=1)
+    launched = []
+    gpu.modules[2].cudaGraphLaunch = lambda *arguments: launched.append(arguments)
+    lost = CudaError('cudaStreamSynchronize failed', 'gone', status='gone', sticky=True)
+    calls = iter([None, lost, None, None])
+
+    def synchronize(stream, original=jpeg_threads.Stream.synchronize):
+        if threading.current_thread().name.startswith('jpeg') and (error := next(calls)):
+            raise error
+        original(stream)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(jpeg_threads.Stream, 'synchronize', synchronize)
+        enqueue(pipeline, 0, [jpeg(at) for at in range(4)])
+        wait_until(lambda: pipeline.done(0))
+        with pytest.raises(CudaError) as error:
+            pipeline.collect(0)
+    assert error.value is lost
+    assert not launched

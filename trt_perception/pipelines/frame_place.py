@@ -1,0 +1,226 @@
+"""One frame of a batch on its way to the GPU: its memory there, its header, what is uploaded."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.config import Thresholds
+from trt_perception.errors import ImageError
+from trt_perception.gpu import Device
+from trt_perception.gpu import DeviceBuffer
+from trt_perception.gpu import PinnedBuffer
+from trt_perception.gpu import Stream
+from trt_perception.gpu import copy_async
+from trt_perception.images.frame import Frame
+from trt_perception.images.jpeg import AnyFrame
+from trt_perception.images.jpeg import JpegFrame
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.stages.frame_header import FrameHeader
+
+__all__ = ['FramePlace', 'Headers']
+
+# What device memory of frames is a multiple of: messages of one camera differ by some bytes.
+_STEP_BYTES: Final = 64 * 1024
+# So many kinds of frames are known at once: cameras differ in size, encoding and thresholds.
+_MOST_KINDS: Final = 256
+
+
+class Headers:
+    """Headers of frames by what they say; those of one camera are all alike.
+
+    Args:
+        header: makes them.
+        preprocessing: the model's.
+    """
+
+    def __init__(self, header: FrameHeader, preprocessing: Preprocessing) -> None:
+        self._header = header
+        self._preprocessing = preprocessing
+        self._known: dict[tuple[object, ...], tuple[Letterbox, npt.NDArray[np.uint8]]] = {}
+        self.size = header.size
+        self.write = header.write
+
+    def of(
+        self, frame: AnyFrame, thresholds: Thresholds
+    ) -> tuple[Letterbox, npt.NDArray[np.uint8]]:
+        """Return where a frame lies in the input, and its header but for where its pixels are."""
+        name = frame.format.name
+        kind = frame.width, frame.height, frame.step, name, frame.big_endian, thresholds
+        found = self._known.get(kind)
+        if found is None:
+            letterbox = Letterbox.fit(
+                (frame.width, frame.height),
+                self._preprocessing.input_size,
+                self._preprocessing.resize,
+            )
+            if len(self._known) == _MOST_KINDS:
+                self._known.clear()
+            found = letterbox, self._header.content(frame, letterbox, thresholds)
+            self._known[kind] = found
+        return found
+
+
+class FramePlace:
+    """A place in a batch.
+
+    A frame whose memory is page-locked, with room for the header in front of the pixels, is
+    uploaded from where it lies; any other is copied first. An integrated GPU reads either in
+    place, and headers in memory of their own. A JPEG is decoded to where its pixels would be
+    uploaded. All memory is made for the first frame that needs it, and only grows.
+
+    Args:
+        device: must be the current one.
+        headers: shared with all other places.
+        stream: uploads are queued on it.
+
+    Attributes:
+        address: of the header on the device; 0 before the first frame.
+        pixels: device address to which a JPEG is decoded.
+        letterbox: where the last frame lies in the input.
+        thresholds: of the last frame.
+        error: why it is not to be had, None where nothing is wrong.
+    """
+
+    letterbox: Letterbox
+    thresholds: Thresholds
+
+    def __init__(self, device: Device, headers: Headers, stream: Stream) -> None:
+        self._integrated = device.integrated
+        self._headers = headers
+        self._stream = stream
+        self.address = 0
+        self.pixels = 0
+        self.error: ImageError | None = None
+        # The frame, with the address and size of what is uploaded of its memory. It is kept until
+        # that is done, so that nobody writes its memory meanwhile.
+        self._staged: tuple[AnyFrame, int, int] | None = None
+        # On the device: header and pixels.
+        self._frame: DeviceBuffer | None = None
+        # Page-locked, of frames that lie elsewhere and of headers of JPEGs.
+        self._staging: PinnedBuffer | None = None
+        # Of an integrated GPU: the header, and the pixels of JPEGs.
+        self._mapped: PinnedBuffer | None = None
+        self._decoded: DeviceBuffer | None = None
+
+    def reserve(self, size: int) -> None:
+        """Make room for a header and so many bytes behind it; not for an integrated GPU's."""
+        if self._integrated:
+            if self._mapped is None:
+                self._mapped = PinnedBuffer(self._headers.size)
+                self.address = self._mapped.device_pointer
+            return
+        wanted = -(-(self._headers.size + size) // _STEP_BYTES) * _STEP_BYTES
+        if self._frame is None or self._frame.size < wanted:
+            self._stream.synchronize()
+            larger = DeviceBuffer(wanted)
+            if self._frame is not None:
+                self._frame.close()
+            self._frame = larger
+            self.address = larger.pointer
+
+    def stage(self, frame: AnyFrame, thresholds: Thresholds) -> None:
+        """Write the header where it is uploaded from, and copy pixels that must be copied."""
+        self.error = None
+        self.thresholds = thresholds
+        if isinstance(frame, JpegFrame):
+            self._stage_jpeg(frame)
+        else:
+            self._stage_pixels(frame)
+
+    def _stage_pixels(self, frame: Frame) -> None:
+        memory, offset = self._in_place(frame) or self._copied(frame)
+        # What a message has in front of its pixels is uploaded, too.
+        self.reserve(offset - self._headers.size + frame.data.size)
+        self._staged = frame, memory.pointer, offset + frame.data.size
+        if self._mapped is None:
+            self._write(memory, frame, offset)
+        else:
+            self._write(
+                self._mapped, frame, memory.device_pointer + offset - self._mapped.device_pointer
+            )
+
+    def _stage_jpeg(self, frame: JpegFrame) -> None:
+        front, size = self._headers.size, frame.height * frame.step
+        self.reserve(size)
+        if self._mapped is None:
+            self.pixels = self.address + front
+            staging = self._staging_of(front)
+            self._staged = frame, staging.pointer, front
+            self._write(staging, frame, front)
+            return
+        if self._decoded is None or self._decoded.size < size:
+            larger = DeviceBuffer(size)
+            if self._decoded is not None:
+                self._decoded.close()
+            self._decoded = larger
+        self.pixels = self._decoded.pointer
+        self._staged = frame, self._mapped.pointer, front
+        self._write(self._mapped, frame, self.pixels - self.address)
+
+    def upload(self) -> None:
+        """Send header and pixels in one copy, from the start of their memory to the last pixel.
+
+        An integrated GPU reads them in place.
+        """
+        if self._frame is not None:
+            assert self._staged is not None
+            _, source, size = self._staged
+            copy_async(self._frame.pointer, source, size, self._stream)
+
+    def replace(self, frame: Frame) -> None:
+        """Upload pixels of a JPEG that was decoded elsewhere, in place of those to come."""
+        self._stage_pixels(frame)
+        self.upload()
+
+    def release(self) -> None:
+        """Let go of the frame; what was queued of it must be done."""
+        self._staged = None
+
+    @property
+    def taken(self) -> bool:
+        """Whether a frame is kept."""
+        return self._staged is not None
+
+    def close(self) -> None:
+        """Free everything."""
+        with ExitStack() as own:
+            for each in (self._frame, self._staging, self._mapped, self._decoded):
+                if each is not None:
+                    own.callback(each.close)
+
+    def _write(self, target: PinnedBuffer, frame: AnyFrame, pixels: int) -> None:
+        self.letterbox, content = self._headers.of(frame, self.thresholds)
+        self._headers.write(target.array, content, pixels)
+
+    def _in_place(self, frame: Frame) -> tuple[PinnedBuffer, int] | None:
+        """Return the memory and how far behind its start the pixels are; None: not from there."""
+        memory = frame.memory
+        if not isinstance(memory, PinnedBuffer):
+            return None
+        offset = frame.data.__array_interface__['data'][0] - memory.pointer
+        room = self._headers.size <= offset <= memory.size - frame.data.size
+        return (memory, offset) if room else None
+
+    def _copied(self, frame: Frame) -> tuple[PinnedBuffer, int]:
+        """Copy the pixels behind room for the header; return as ``_in_place``."""
+        offset = self._headers.size
+        size = offset + frame.data.size
+        staging = self._staging_of(size)
+        np.copyto(staging.array[offset:size], frame.data)
+        return staging, offset
+
+    def _staging_of(self, size: int) -> PinnedBuffer:
+        """Return page-locked memory of the place, at least so large."""
+        if self._staging is None or self._staging.size < size:
+            # A header that was begun to be uploaded from there may not be.
+            self._stream.synchronize()
+            larger = PinnedBuffer(size)
+            if self._staging is not None:
+                self._staging.close()
+            self._staging = larger
+        return self._staging
