@@ -65,9 +65,9 @@ def _call(node):
     return []
 
 
-@pytest.mark.parametrize('path', FILES, ids=lambda path: f'{path.parent.name}/{path.name}')
-def test_nothing_dangerous(path):
-    assert findings(path.read_text(encoding='utf-8')) == []
+def test_nothing_dangerous():
+    found = {str(path): findings(path.read_text(encoding='utf-8')) for path in FILES}
+    assert not {path: calls for path, calls in found.items() if calls}
 
 
 @pytest.mark.parametrize(
