@@ -38,13 +38,16 @@ PLUGINS = re.compile(r'^pytest_plugins = \[([^]]*)', re.MULTILINE)
 SLOWEST = {
     name: seconds
     for seconds, names in {
-        70: ['test_node_silence', 'test_soak', 'test_build_agreement'],
-        50: ['test_replay_images', 'test_build_precisions', 'test_node_signals', 'test_doctor'],
-        40: ['test_doctor_configure', 'test_build_agreement_gpu', 'test_untrusted_readers'],
-        30: ['test_build_engine', 'test_node_start', 'test_faults', 'test_node_cameras'],
-        20: ['test_node_debug_image', 'test_quantise_weights'],
-        15: ['test_build_query_decoder', 'test_antialias', 'test_node_lifecycle', 'test_demo'],
-        10: ['test_node_qos', 'test_quantise', 'test_tensorrt_build', 'test_bad_frames'],
+        90: ['test_soak'],
+        70: ['test_node_silence', 'test_build_precisions', 'test_build_agreement'],
+        60: ['test_replay_images'],
+        50: ['test_node_start', 'test_doctor_configure', 'test_build_engine'],
+        40: ['test_build_agreement_gpu', 'test_node_signals', 'test_bad_frames'],
+        30: ['test_untrusted_readers', 'test_node_cameras', 'test_doctor', 'test_demo'],
+        20: ['test_faults', 'test_node_jpeg', 'test_node_counting', 'test_build_query_decoder'],
+        17: ['test_node_debug_image', 'test_intake', 'test_antialias', 'test_node_qos'],
+        15: ['test_node_lifecycle', 'test_transition_faults', 'test_quantise_weights'],
+        10: ['test_quantise', 'test_node_images', 'test_equivalence'],
     }.items()
     for name in names
 }

@@ -16,7 +16,7 @@ from detector_models import yolo_sized
 from onnx import TensorProto
 from onnx import helper
 from onnx import numpy_helper
-from programs import UNMEASURED
+from programs import unmeasured
 
 from trt_perception.building.engine.build import build_plan
 from trt_perception.building.engine.release import find_tensorrt
@@ -311,7 +311,7 @@ def test_a_signal_ends_a_real_build(number):
         [sys.executable, '-c', CHILD, str(DIGITS)],
         stdout=subprocess.PIPE,
         text=True,
-        env={k: v for k, v in os.environ.items() if k not in UNMEASURED},
+        env=unmeasured(),
     )
     try:
         assert process.stdout.readline() == 'building\n'

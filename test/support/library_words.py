@@ -24,7 +24,16 @@ def parse_package(folder):
 
 def nodes_of(trees, *kinds):
     """Return the nodes of these kinds in all modules."""
-    return [n for tree in trees.values() for n in ast.walk(tree) if isinstance(n, kinds)]
+    return [n for tree in trees.values() for kind in kinds for n in by_kind(tree).get(kind, ())]
+
+
+def by_kind(tree):
+    """Return the nodes of a tree by their kinds; it is gone through once."""
+    if not hasattr(tree, 'by_kind'):
+        tree.by_kind = {}
+        for node in ast.walk(tree):
+            tree.by_kind.setdefault(type(node), []).append(node)
+    return tree.by_kind
 
 
 def attributes(trees):

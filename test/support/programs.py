@@ -28,6 +28,14 @@ def executable(name):
     return str(next(folder for folder in folders if folder.is_dir()) / name)
 
 
+def unmeasured():
+    """Return the environment of a program that coverage need not measure: others do the same.
+
+    It takes as long to start as a program that lives for a second.
+    """
+    return {name: value for name, value in os.environ.items() if name not in UNMEASURED}
+
+
 def small_disk(largest):
     """Return arguments of subprocess.run: larger files fail as on a full disk, while written.
 

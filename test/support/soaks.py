@@ -29,6 +29,7 @@ from graph import counts_of
 from graph import image_message
 from graph import order
 from graph import picture_of
+from programs import UNMEASURED
 from programs import Program
 from programs import executable
 from programs import script
@@ -159,7 +160,8 @@ def signals(model, *, count=200, seed=0, intake='auto'):
         ]
         namespace = f'/signals_{index}'
         node = Program(
-            [executable('detector_node'), '--ros-args', '-r', f'__ns:={namespace}', *arguments]
+            [executable('detector_node'), '--ros-args', '-r', f'__ns:={namespace}', *arguments],
+            UNMEASURED,
         )
         camera = None
         try:
