@@ -23,14 +23,14 @@ def test_nothing_submitted():
     with Recorder(FakePipeline()) as run:
         assert run.counts() == (0, 0, {}, 0, 0)
     assert run.counts() == (0, 0, {}, 0, 0)
-    assert run.detector.statistics().latency == {}
+    assert run.detector.statistics()[0].latency == {}
     assert not detector_threads()
 
 
 def test_each_message_is_published_when_they_come_one_by_one():
     with Recorder(FakePipeline()) as run:
         for number in range(20):
-            run.detector.submit(number)
+            run.submit(number)
             wait_until(lambda number=number: run.published[-1:] == [number])
         assert run.settled() == (20, 20, {}, 0)
     assert run.published == list(range(20))
@@ -43,11 +43,11 @@ def test_newest_wins_once_the_slots_are_full(depth):
     pipeline = FakePipeline(depth, automatic=False)
     with Recorder(pipeline) as run:
         for number in range(depth):
-            run.detector.submit(number)
+            run.submit(number)
             wait_until(lambda number=number: number in pipeline.flying())
         # The worker waits in collect for number 0; of these, the last stays.
         for number in range(100, 150):
-            run.detector.submit(number)
+            run.submit(number)
         assert run.counts() == (depth + 50, 0, {'replaced': 49}, 0, depth + 1)
         assert pipeline.flying() == list(range(depth))
         for number in [*range(depth), 149]:
@@ -60,7 +60,7 @@ def test_frames_overlap_and_are_published_in_order():
     pipeline = FakePipeline(3, automatic=False)
     with Recorder(pipeline) as run:
         for number in range(3):
-            run.detector.submit(number)
+            run.submit(number)
             # Each enters before any other is collected: done() says no all the while.
             wait_until(lambda number=number: ('enqueue', number) in pipeline.events)
         assert pipeline.events == [('enqueue', 0), ('enqueue', 1), ('enqueue', 2)]
@@ -76,7 +76,7 @@ def test_a_finished_frame_is_collected_without_another_message():
     pipeline = FakePipeline(3, automatic=False)
     with Recorder(pipeline) as run:
         for number in range(5):
-            run.detector.submit(number)
+            run.submit(number)
             wait_until(lambda number=number: number in pipeline.flying())
             asked = pipeline.asked
             wait_until(lambda asked=asked: pipeline.asked > asked + 3)  # it keeps asking
@@ -88,7 +88,7 @@ def test_a_finished_frame_is_collected_without_another_message():
 def test_the_worker_sleeps_while_there_is_nothing_to_do():
     pipeline = FakePipeline(2)
     with Recorder(pipeline) as run:
-        run.detector.submit(1)
+        run.submit(1)
         run.settled()
         asked = pipeline.asked
         threading.Event().wait(0.05)
@@ -99,7 +99,7 @@ def test_a_second_slot_is_not_needed_for_a_slow_stream():
     pipeline = FakePipeline(3)
     with Recorder(pipeline) as run:
         for number in range(10):
-            run.detector.submit(number)
+            run.submit(number)
             wait_until(lambda number=number: len(run.published) == number + 1)
     assert pipeline.events[::2] == [('enqueue', number) for number in range(10)]
     assert pipeline.events[1::2] == [('collect', number) for number in range(10)]
@@ -108,11 +108,11 @@ def test_a_second_slot_is_not_needed_for_a_slow_stream():
 def test_thresholds_change_from_the_next_frame_on():
     pipeline = FakePipeline(3, automatic=False)
     first, second = Thresholds(0.1, 0.2), Thresholds(0.3, 0.4, (1,))
-    with Recorder(pipeline, first) as run:
-        run.detector.submit(0)
+    with Recorder(pipeline, thresholds=first) as run:
+        run.submit(0)
         wait_until(lambda: 0 in pipeline.flying())
-        run.detector.thresholds = second  # number 0 is on its way already
-        run.detector.submit(1)
+        run.cameras[0].thresholds = second  # number 0 is on its way already
+        run.submit(1)
         wait_until(lambda: 1 in pipeline.flying())
         pipeline.finish(0)
         pipeline.finish(1)
@@ -133,10 +133,10 @@ def test_submit_does_not_wait_for_the_pipeline():
         entered.clear()
         with Recorder(pipeline) as run:
             setattr(pipeline, place, hold)
-            run.detector.submit(0)
+            run.submit(0)
             assert entered.wait(DEADLINE_S)
-            run.detector.submit(1)  # would hang if it waited
-            run.detector.submit(2)
+            run.submit(1)  # would hang if it waited
+            run.submit(2)
             assert run.counts() == (3, 0, {'replaced': 1}, 0, 2)
             gate.set()
             run.settled()
@@ -151,10 +151,10 @@ def test_stage_times_of_published_frames():
     began = time.perf_counter()
     with run:
         for number in range(3):
-            run.detector.submit(number)
+            run.submit(number)
             run.settled()
     elapsed_ms = 1e3 * (time.perf_counter() - began)
-    latency = run.detector.statistics().latency
+    latency = run.detector.statistics()[0].latency
     assert set(latency) == {'wait', 'copy', 'compute', 'publish', 'total'}
     assert latency['compute'].p50_ms == pytest.approx(1.0)  # as the pipeline says
     # Each stage takes at least its pauses, and no longer than all of it took.

@@ -29,7 +29,7 @@ def test_an_unreadable_image_is_dropped_by_its_reason_and_its_slot_stays_free(de
         errors[where, number] = ImageError(reason, 'image', f'number {number}')
     with run:
         for number in range(12):
-            run.detector.submit(number)
+            run.submit(number)
             run.settled()
         dropped = {'bad_step': 3, 'bad_length': 1, 'odd_size': 1}
         assert run.settled() == (12, 7, dropped, 0)
@@ -45,7 +45,7 @@ def test_an_unreadable_image_between_frames_in_flight_disturbs_none():
     run.errors['read', 1] = ImageError('bad_step', 'one', 'bad')
     with run:
         for number in range(4):
-            run.detector.submit(number)
+            run.submit(number)
             wait_until(lambda n=number: n in pipeline.flying() or (n == 1 and run.counts()[2]))
         assert run.counts() == (4, 0, {'bad_step': 1}, 0, 3)
         for number in (0, 2, 3):
@@ -60,9 +60,9 @@ def test_an_image_that_shows_only_at_its_end_that_it_is_unreadable_disturbs_none
     pipeline.errors['collect', 1] = ImageError('not_decodable', 'one', 'bad')
     with run:
         for number in range(3):
-            run.detector.submit(number)
+            run.submit(number)
             wait_until(lambda n=number: n in pipeline.flying())
-        run.detector.submit(3)
+        run.submit(3)
         pipeline.finish(1)
         assert run.counts() == (4, 0, {}, 0, 4)
         pipeline.finish(0)
@@ -97,17 +97,17 @@ def test_a_fault_ends_the_worker_once_and_everything_is_counted(where, depth, er
     run = Recorder(pipeline)
     (run.errors if where in ('read', 'publish') else pipeline.errors)[where, 1] = error
     with run:
-        run.detector.submit(0)
+        run.submit(0)
         wait_until(lambda: 0 in pipeline.flying())
         pipeline.finish(0)
         run.settled()
-        run.detector.submit(1)
+        run.submit(1)
         pipeline.finish(1)
         wait_until(lambda: run.faults)
         assert run.counts() == (2, 1, {}, 1, 0)
         # It takes nothing any more, and says so.
-        run.detector.submit(2)
-        run.detector.submit(3)
+        run.submit(2)
+        run.submit(3)
         assert run.counts() == (4, 1, {'inactive': 2}, 1, 0)
         run.detector.stop()
         run.detector.stop()
@@ -122,9 +122,9 @@ def test_a_fault_with_everything_in_flight():
     pipeline.errors['collect', 0] = BoomError()
     with Recorder(pipeline) as run:
         for number in range(3):
-            run.detector.submit(number)
+            run.submit(number)
             wait_until(lambda number=number: number in pipeline.flying())
-        run.detector.submit(3)  # waits
+        run.submit(3)  # waits
         assert run.counts() == (4, 0, {}, 0, 4)
         pipeline.finish(0)
         wait_until(lambda: run.faults)
@@ -143,22 +143,22 @@ def test_an_exception_of_the_refused_callback_is_a_fault_too():
         def append(self, item):
             raise BoomError
 
-    run.detector._refused = Full().append
+    run.cameras[0].refused = Full().append
     with run:
-        run.detector.submit(0)
+        run.submit(0)
         wait_until(lambda: run.faults)
         assert run.counts() == (1, 0, {'bad_step': 1}, 0, 0)
 
 
 def test_submit_while_stopped_is_inactive():
     run = Recorder(FakePipeline())
-    run.detector.submit(0)
+    run.submit(0)
     assert run.counts() == (1, 0, {'inactive': 1}, 0, 0)
     run.detector.stop()  # without a start
     with run:
-        run.detector.submit(1)
+        run.submit(1)
         run.settled()
-    run.detector.submit(2)
+    run.submit(2)
     assert run.counts() == (3, 1, {'inactive': 2}, 0, 0)
     assert run.published == [1]
 
@@ -167,13 +167,13 @@ def test_stop_finishes_what_is_in_flight_and_drops_what_waits():
     pipeline = FakePipeline(3, automatic=False)
     with Recorder(pipeline) as run:
         for number in range(3):
-            run.detector.submit(number)
+            run.submit(number)
             wait_until(lambda number=number: number in pipeline.flying())
-        run.detector.submit(3)
+        run.submit(3)
         stopper = threading.Thread(target=run.detector.stop)
         stopper.start()
-        wait_until(lambda: not run.detector._running)
-        run.detector.submit(4)  # too late
+        wait_until(lambda: not run.detector._ledger.running)
+        run.submit(4)  # too late
         assert stopper.is_alive()
         for number in range(3):
             pipeline.finish(number)
@@ -190,7 +190,7 @@ def test_a_hundred_starts_and_stops():
     for number in range(100):
         with run:
             assert len(detector_threads()) == 1
-            run.detector.submit(number)
+            run.submit(number)
             if number % 3 == 0:  # sometimes wait, sometimes stop at once
                 run.settled()
         assert run.counts()[4] == 0

@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from fake_pipeline import CAMERA
 from fake_pipeline import FakePipeline
 from fake_pipeline import Recorder
 from fake_pipeline import detector_threads
@@ -20,6 +21,7 @@ from hypothesis.stateful import precondition
 from hypothesis.stateful import rule
 
 from trt_perception.errors import ImageError
+from trt_perception.monitoring.frame_statistics import FrameStatistics
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -82,7 +84,7 @@ class DetectorRules(RuleBasedStateMachine):
                 self.drop('replaced')
             self.waiting = self.number
         self.advance()
-        self.run.detector.submit(self.number)
+        self.run.submit(self.number)
 
     @precondition(lambda self: self.flying)
     @rule(data=st.data())
@@ -104,7 +106,7 @@ class DetectorRules(RuleBasedStateMachine):
         stopper = threading.Thread(target=self.run.detector.stop)
         stopper.start()
         # Only then: frames that finish sooner would let the waiting one in.
-        wait_until(lambda: not self.run.detector._running)
+        wait_until(lambda: not self.run.detector._ledger.running)
         for number in self.pipeline.flying():
             self.pipeline.finish(number)
         stopper.join()
@@ -144,9 +146,11 @@ TestDetectorRules = pytest.mark.timeout(120)(TestDetectorRules)
 class Sampler(threading.Thread):
     """Takes snapshots as fast as it can and holds each to what is known from outside."""
 
-    def __init__(self, run, depth):
+    def __init__(self, run):
         super().__init__(name='sampler')
-        self.run_, self.depth = run, depth
+        self.run_ = run
+        # In the slots, waiting, and being published.
+        self.most = len(run.cameras) + sum((p.depth + 1) * p.batch for p in run.pipelines)
         self.submitted = [0, 0]  # calls of submit that began, that returned
         self.samples = 0
         self.wrong = []
@@ -154,63 +158,79 @@ class Sampler(threading.Thread):
 
     def run(self):
         last = (0, 0, 0, 0)
+        publishing = len(self.run_.pipelines)
         while not self.ending.is_set():
             begun = self.submitted[1], len(self.run_.published)
-            now = self.run_.detector.statistics()
+            parts = self.run_.detector.statistics()
             ended = self.submitted[0], len(self.run_.published)
-            dropped = sum(now.dropped.values())
-            total = now.published + dropped + now.failed + now.in_flight
-            counts = (now.received, now.published, dropped, now.failed)
+            now = FrameStatistics.together(parts)
+            counts = (now.received, now.published, sum(now.dropped.values()), now.failed)
             if not (
-                now.received == total
-                and 0 <= now.in_flight <= self.depth + 1
+                all(adds_up(part) for part in parts)
+                and 0 <= now.in_flight <= self.most
                 and begun[0] <= now.received <= ended[0]
                 # A frame counts as published once its callback has returned.
-                and begun[1] - 1 <= now.published <= ended[1]
+                and begun[1] - publishing <= now.published <= ended[1]
                 and all(old <= new for old, new in zip(last, counts, strict=True))
             ):
-                self.wrong.append((begun, now, ended, last))
+                self.wrong.append((begun, parts, ended, last))
             last = counts
             self.samples += 1
+
+
+def adds_up(part):
+    """Tell whether a camera's counts are exact."""
+    ended = part.published + sum(part.dropped.values()) + part.failed
+    return part.received == ended + part.in_flight and part.in_flight >= 0
 
 
 SAMPLES = 250  # of each run
 
 
-def random_run(seed, fault):
-    """Run threads at random; return the recorder and the sampler after the stop."""
-    rng = random.Random(seed)
-    depth = rng.randint(1, 4)
-    pipeline = FakePipeline(depth, automatic=False)
-    run = Recorder(pipeline)
-    sampler = Sampler(run, depth)
-    total = rng.randint(100, 200)
+def make_run(rng, cameras, pipelines, total, fault):
+    """Return a recorder whose pipelines are late, with bad frames and maybe a fault to come."""
+    batch = 1 if cameras == 1 else rng.randint(1, 4)
+    run = Recorder(
+        *(FakePipeline(rng.randint(1, 4), batch=batch, automatic=False) for _ in range(pipelines)),
+        cameras=cameras,
+    )
     if fault:
         fault_at, place = rng.randint(0, total // 2), rng.choice(['read', 'collect', 'publish'])
 
         def fail(number):
-            if number >= fault_at:
+            if number % CAMERA >= fault_at:
                 raise RuntimeError('fault')
 
-        setattr(pipeline if place == 'collect' else run, f'on_{place}', fail)
-    for number in rng.sample(range(total), total // 8):
-        table = run.errors if rng.random() < 0.5 else pipeline.errors
-        where = 'read' if table is run.errors else 'collect'
-        table[where, number] = ImageError(f'bad_{number % 3}', 'image', 'bad')
+        setattr(run.pipelines[0] if place == 'collect' else run, f'on_{place}', fail)
+    for index in rng.sample(range(total), total // 8):
+        number = rng.randrange(cameras) * CAMERA + index
+        early = rng.random() < 0.5
+        for errors in [run.errors] if early else [p.errors for p in run.pipelines]:
+            error = ImageError(f'bad_{number % 3}', 'image', 'bad')
+            errors['read' if early else 'collect', number] = error
+    return run
+
+
+def random_run(seed, fault, cameras=1, pipelines=1):
+    """Run threads at random; return the recorder and the sampler after the stop."""
+    rng = random.Random(seed)
+    total = rng.randint(100, 200)
+    run = make_run(rng, cameras, pipelines, total, fault)
+    sampler = Sampler(run)
     ending = threading.Event()
 
-    def device():
+    def device(pipeline):
         """Finish frames late, in order, as a stream on a GPU does."""
         clock = random.Random(seed + 1)
         while not ending.is_set() or pipeline.flying():
-            flying = pipeline.flying()
-            if flying:
+            batches = list(pipeline._slots.values())
+            if batches:
                 time.sleep(clock.choice([0, 0, 0.0002, 0.001]))
-                pipeline.finish(flying[0])
+                pipeline.finish(*batches[0])
             else:
                 time.sleep(0.0001)
 
-    threads = [sampler, threading.Thread(target=device)]
+    threads = [sampler, *(threading.Thread(target=device, args=[p]) for p in run.pipelines)]
     run.detector.start()
     for thread in threads:
         thread.start()
@@ -218,14 +238,15 @@ def random_run(seed, fault):
     # Goes on until somebody has looked often enough, however busy the machine is.
     while number < total or sampler.samples < SAMPLES:
         sampler.submitted[0] += 1
-        run.detector.submit(number)
+        run.submit(rng.randrange(cameras) * CAMERA + number)
         sampler.submitted[1] += 1
         if rng.random() < 0.7:
             time.sleep(rng.choice([0, 0.0001, 0.0005, 0.002]))
         number += 1
     run.detector.stop()
     ending.set()
-    pipeline._slots.clear()  # a fault leaves its slots behind
+    for pipeline in run.pipelines:
+        pipeline._slots.clear()  # a fault leaves its slots behind
     sampler.ending.set()
     for thread in threads:
         thread.join()
@@ -243,15 +264,18 @@ def _threads_take_turns():
 
 @pytest.mark.usefixtures('_threads_take_turns')
 @pytest.mark.parametrize('fault', [False, True])
-def test_threads_at_random_while_somebody_samples(fault):
+@pytest.mark.parametrize(('cameras', 'pipelines'), [(1, 1), (5, 1), (5, 2)])
+def test_threads_at_random_while_somebody_samples(cameras, pipelines, fault):
     replaced = 0
-    for seed in range(6):
-        run, sampler, total = random_run(seed, fault)
+    for seed in range(6 if cameras == 1 else 3):
+        run, sampler, total = random_run(seed, fault, cameras, pipelines)
         assert sampler.wrong[:1] == [], seed
         received, published, dropped, failed, in_flight = run.counts()
         assert (received, in_flight) == (total, 0), seed
         assert published == len(run.published)
-        assert run.published == sorted(set(run.published))
+        for camera in range(cameras):
+            numbers = run.published_of(camera)
+            assert numbers == sorted(set(numbers))
         assert len(run.faults) == fault
         assert (failed > 0) == fault
         bad = sum(count for reason, count in dropped.items() if reason.startswith('bad_'))

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from trt_perception.camera import Camera
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.detector import Detector
@@ -57,14 +58,8 @@ def main():
         return replace(frame, data=data, memory=lease.memory)
 
     errors = []
-    detector = Detector(
-        pipeline,
-        read=taken,
-        publish=lambda *_: None,
-        refused=errors.append,
-        faulted=errors.append,
-        thresholds=Thresholds(),
-    )
+    camera = Camera('', taken, lambda *_: None, errors.append, Thresholds())
+    detector = Detector([pipeline], [camera], faulted=errors.append)
     detector.start()
     rng = np.random.default_rng(0)
     encodings = sorted({pixel_format.name for pixel_format in PIXEL_FORMATS.values()})
@@ -76,12 +71,12 @@ def main():
     for change in range(options.changes):
         frame = make_frame(rng, encodings[change % len(encodings)])
         send(detector, frame, options.frames // options.changes)
-    while detector.statistics().in_flight:
+    while detector.statistics()[0].in_flight:
         time.sleep(50e-6)
     seconds = time.perf_counter() - started
     after = Device(0).memory()[0]
     detector.stop()
-    counts = detector.statistics()
+    counts = detector.statistics()[0]
     lent = buffers.count
     buffers.close()
     pipeline.close()
@@ -103,9 +98,9 @@ def main():
 def send(detector, frame, count):
     """Submit a frame many times, never while one waits, so that none is replaced."""
     for _ in range(count):
-        while detector.statistics().in_flight >= 1:
+        while detector.statistics()[0].in_flight >= 1:
             time.sleep(50e-6)
-        detector.submit(frame)
+        detector.submit(0, frame)
 
 
 if __name__ == '__main__':

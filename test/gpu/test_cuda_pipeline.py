@@ -18,6 +18,7 @@ from gpu_support import tensorrt
 from trt_perception import gpu
 from trt_perception.benchmarking.measure import detect_all
 from trt_perception.benchmarking.pace import Pace
+from trt_perception.camera import Camera
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.detector import Detector
@@ -245,20 +246,20 @@ def test_a_detector_keeps_order_and_count(engine):
     published = []
     faults = []
     frames = [bgr_frame(cv2.imread(str(path))) for path in SCENES[:8]]
-    detector = Detector(
-        pipeline,
-        read=lambda index: frames[index % 8],
-        publish=lambda index, frame, detections: published.append(index),
-        refused=faults.append,
-        faulted=faults.append,
-        thresholds=Thresholds(),
+    camera = Camera(
+        '',
+        lambda index: frames[index % 8],
+        lambda index, frame, detections: published.append(index),
+        faults.append,
+        Thresholds(),
     )
+    detector = Detector([pipeline], [camera], faulted=faults.append)
     detector.start()
     for index in range(2000):
-        detector.submit(index)
+        detector.submit(0, index)
     detector.stop()
     pipeline.close()
-    counts = detector.statistics()
+    (counts,) = detector.statistics()
     assert not faults
     assert published == sorted(published)
     assert counts.received == 2000 == counts.published + sum(counts.dropped.values())

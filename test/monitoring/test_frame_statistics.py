@@ -8,6 +8,7 @@ import pytest
 from trt_perception.detections import Detections
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.frame_statistics import FrameTimes
+from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 
 
 def times(total):
@@ -116,3 +117,38 @@ def test_detections_of_wrong_shapes_cannot_be_made(boxes, scores, ids):
     scores_and_ids = np.zeros(scores, np.float32), np.zeros(ids, np.int32)
     with pytest.raises(ValueError, match=r'expected shapes \(n, 4\)'):
         Detections(np.zeros(boxes, np.float32), *scores_and_ids)
+
+
+def test_together_is_the_sum_of_its_parts():
+    parts = [FrameStatistics(), FrameStatistics(), FrameStatistics()]
+    for camera, statistics in enumerate(parts[:2]):
+        for _ in range(600):
+            statistics.receive(3.0 - camera)
+            statistics.publish(times(0.1 * (camera + 1)), 4.0 + camera)
+        for reason in ('one', f'of {camera}'):
+            statistics.receive(1.0)
+            statistics.drop(reason)
+        statistics.receive(1.0)
+        statistics.receive(2.0 + camera)
+        statistics.fail(1)
+    whole = FrameStatistics.together([part.snapshot() for part in parts])
+    assert (whole.received, whole.published, whole.failed, whole.in_flight) == (1208, 1200, 2, 2)
+    assert whole.dropped == {'one': 2, 'of 0': 1, 'of 1': 1}
+    assert (whole.received_s, whole.published_s) == (3.0, 5.0)
+    # Both cameras count alike, though the second was published last.
+    assert whole.latency['total'].p50_ms == pytest.approx(150)
+    assert FrameStatistics.together([]) == FrameStatistics()
+
+
+def test_batches_of_a_pipeline():
+    statistics = PipelineStatistics()
+    assert statistics.snapshot().compute is None
+    for frames in (1, 3, 8):
+        statistics.count(frames, 0.001 * frames)
+    before = statistics.snapshot()
+    statistics.count(2, None)  # none of them could be read
+    assert (before.frames, before.batches) == (12, 3)
+    assert (statistics.frames, statistics.batches) == (14, 4)
+    assert before.compute.p50_ms == pytest.approx(3)
+    assert 7 <= before.compute.p99_ms <= 8
+    assert statistics.snapshot().compute == before.compute

@@ -19,7 +19,7 @@ PACKAGE = Path(trt_perception.__file__).parent
 LAYERS = {
     'shells': ['api', 'commands', 'ros', 'tools'],
     'offline': ['benchmarking', 'building', 'checks', 'evaluation'],
-    'detector': ['detector'],
+    'detector': ['camera', 'detector', 'scheduler', 'worker'],
     'pipelines': ['pipelines'],
     'stages': ['stages'],
     'parameters': [

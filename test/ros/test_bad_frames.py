@@ -23,6 +23,7 @@ from sensor_msgs.msg import CompressedImage
 from tiny_model import expected_detections
 from tiny_model import write_tiny_model
 
+from trt_perception.camera import Camera
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.detector import Detector
@@ -56,20 +57,20 @@ class Core:
         self.published = []
         self.refusals = []
         self.faults = []
-        self._detector = Detector(
-            pipeline,
-            read=read,
-            publish=lambda *result: self.published.append(result),
-            refused=self.refusals.append,
-            faulted=self.faults.append,
-            thresholds=Thresholds(),
+        camera = Camera(
+            '',
+            read,
+            lambda *result: self.published.append(result),
+            self.refusals.append,
+            Thresholds(),
         )
+        self._detector = Detector([pipeline], [camera], faulted=self.faults.append)
         self._detector.start()
 
     def give(self, message):
         """Submit a message and return the reason it was refused for, empty where it was read."""
         before = len(self.published), len(self.refusals)
-        self._detector.submit(message)
+        self._detector.submit(0, message)
         end = time.monotonic() + 60
         while (len(self.published), len(self.refusals)) == before:
             assert not self.faults, self.faults
@@ -79,7 +80,7 @@ class Core:
 
     def stop(self):
         self._detector.stop()
-        return self._detector.statistics()
+        return self._detector.statistics()[0]
 
 
 @pytest.fixture(scope='module')

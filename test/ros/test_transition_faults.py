@@ -154,8 +154,8 @@ def assert_good_life(node):
         assert trigger(node, 'configure') == SUCCESS
     assert trigger(node, 'activate') == SUCCESS
     assert node._health.error == ''
-    node._detector.submit(order(0))
-    wait_until(lambda: node._detector.statistics().published == 1)
+    node._detector.submit(0, order(0))
+    wait_until(lambda: node._detector.statistics()[0].published == 1)
     node._health._check()  # the watch is on
     assert node._health._finding is not None
     assert trigger(node, 'deactivate') == SUCCESS

@@ -2,6 +2,7 @@
 
 import time
 
+from trt_perception.camera import Camera
 from trt_perception.config import Thresholds
 from trt_perception.detector import Detector
 
@@ -14,22 +15,22 @@ def published_in_order(pipeline, frames, count):
         taken.append(index)
         return frames[index % len(frames)]
 
-    detector = Detector(
-        pipeline,
-        read=read,
-        publish=lambda index, frame, detections: published.append((index, detections)),
-        refused=faults.append,
-        faulted=faults.append,
-        thresholds=Thresholds(),
+    camera = Camera(
+        '',
+        read,
+        lambda index, frame, detections: published.append((index, detections)),
+        faults.append,
+        Thresholds(),
     )
+    detector = Detector([pipeline], [camera], faulted=faults.append)
     detector.start()
     deadline = time.monotonic() + 30
     for index in range(count):
-        detector.submit(index)
+        detector.submit(0, index)
         while taken[-1] != index and time.monotonic() < deadline:
             time.sleep(1e-4)
     detector.stop()
     assert faults == []
-    assert detector.statistics().published == count
+    assert detector.statistics()[0].published == count
     assert [index for index, _ in published] == list(range(count))
     return published

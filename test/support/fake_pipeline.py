@@ -1,7 +1,8 @@
 """A pipeline whose frames finish when the test says so, and a detector that records what it does.
 
 The double keeps to the pipeline's contract and holds the detector to its side of it: only free
-slots are filled, only filled ones are asked for and collected, one thread at a time.
+slots are filled, only filled ones are asked for and collected, one thread at a time, and a batch
+is no larger than it may be.
 """
 
 import threading
@@ -9,14 +10,19 @@ import time
 
 import numpy as np
 
+from trt_perception.camera import Camera
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.detector import Detector
 from trt_perception.errors import ImageError
 from trt_perception.images.frame import Frame
+from trt_perception.images.memory import PlainMemory
+from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.pipelines.pipeline import Result
 
 DEADLINE_S = 20  # of a wait that must end; long, because the machine may be busy
+#: Messages of a camera are numbers from its index times this on.
+CAMERA = 1_000_000
 
 
 def wait_until(condition):
@@ -28,7 +34,7 @@ def wait_until(condition):
 
 
 def detector_threads():
-    return [thread for thread in threading.enumerate() if thread.name == 'detector']
+    return [thread for thread in threading.enumerate() if thread.name.startswith('detector')]
 
 
 def frame_of(number):
@@ -39,46 +45,58 @@ def frame_of(number):
 
 
 def number_of(frame):
-    return int(frame.data.view(np.uint32)[0])
+    return int(frame.data[:4].view(np.uint32)[0])
+
+
+def detections_of(number):
+    return Detections(
+        np.array([[0, 0, 1, 1]], np.float32),
+        np.array([0.5], np.float32),
+        np.array([number], np.int32),
+    )
 
 
 class FakePipeline:
     """Attributes hold the failures to come and the events so far."""
 
     spec = None
+    front = 0
     decodes_jpeg = False
+    allocate = PlainMemory
 
     def __init__(self, depth=1, *, batch=1, automatic=True):
         self.depth = depth
         self.batch = batch
         self.automatic = automatic  # frames are done as soon as they are enqueued
         self.events = []  # ('enqueue' or 'collect', number)
+        self.batches = []  # the numbers of each
         self.thresholds = {}  # by number
-        # By (method, number), to raise; 'done' too. An ImageError of 'collect' is returned.
+        # By (method, number), to raise; 'done' too. An ImageError of 'collect' is that number's.
         self.errors = {}
         self.on_enqueue = lambda number: None
         self.on_collect = lambda number: None
         self.asked = 0  # how often done() was called
-        self._slots = {}  # the numbers in each that is taken
+        self._slots = {}
         self._finished = set()
         self._changed = threading.Condition()
         self._inside = threading.Lock()
         self._thread = None
 
-    def finish(self, number):
-        """Let a frame be done."""
+    def finish(self, *numbers):
+        """Let frames be done; a batch is, when all of it are."""
         with self._changed:
-            self._finished.add(number)
+            self._finished.update(numbers)
             self._changed.notify_all()
 
     def flying(self):
         """Return the numbers of the frames in the slots."""
         return sorted(number for numbers in list(self._slots.values()) for number in numbers)
 
-    def _raise(self, method, number):
-        error = self.errors.get((method, number))
-        if error is not None:
-            raise error
+    def _raise(self, method, numbers):
+        for number in numbers:
+            error = self.errors.get((method, number))
+            if error is not None and not (method == 'collect' and isinstance(error, ImageError)):
+                raise error
 
     def _enter(self, slot):
         assert self._inside.acquire(blocking=False), 'two calls at a time'
@@ -91,17 +109,17 @@ class FakePipeline:
         self._enter(slot)
         try:
             assert slot not in self._slots, 'the slot is taken'
-            assert 0 < len(frames) == len(thresholds) <= self.batch
+            assert 1 <= len(frames) == len(thresholds) <= self.batch
             numbers = [number_of(frame) for frame in frames]
             for number in numbers:
                 self.on_enqueue(number)
-                self._raise('enqueue', number)
+            self._raise('enqueue', numbers)
             self._slots[slot] = numbers
+            self.batches.append(numbers)
             self.thresholds.update(zip(numbers, thresholds, strict=True))
             self.events += [('enqueue', number) for number in numbers]
             if self.automatic:
-                for number in numbers:
-                    self.finish(number)
+                self.finish(*numbers)
         finally:
             self._inside.release()
 
@@ -109,8 +127,7 @@ class FakePipeline:
         self._enter(slot)
         try:
             self.asked += 1
-            for number in self._slots[slot]:
-                self._raise('done', number)
+            self._raise('done', self._slots[slot])
             return self._finished.issuperset(self._slots[slot])
         finally:
             self._inside.release()
@@ -125,32 +142,22 @@ class FakePipeline:
                 assert self._changed.wait_for(
                     lambda: self._finished.issuperset(numbers), DEADLINE_S
                 )
-            results = [self._result(number) for number in numbers]
+            self._raise('collect', numbers)
             del self._slots[slot]
-            return results
+            self.events += [('collect', number) for number in numbers]
+            return [self._result(number) for number in numbers]
         finally:
             self._inside.release()
 
     def _result(self, number):
-        if isinstance(error := self.errors.get(('collect', number)), ImageError):
-            return error
-        self._raise('collect', number)
-        self.events.append(('collect', number))
-        return Result(
-            Detections(
-                np.array([[0, 0, 1, 1]], np.float32),
-                np.array([0.5], np.float32),
-                np.array([number], np.int32),
-            ),
-            0.001,
-        )
+        return self.errors.get(('collect', number)) or Result(detections_of(number), 0.001)
 
     def close(self):
         self._slots.clear()
 
 
 class Recorder:
-    """A detector over a fake pipeline; messages are numbers.
+    """A detector over fake pipelines; messages are numbers, those of camera i from i * CAMERA on.
 
     Attributes:
         published: the numbers whose detections came out, in order.
@@ -159,20 +166,27 @@ class Recorder:
         errors: by ('read' or 'publish', number), to raise.
     """
 
-    def __init__(self, pipeline, thresholds=None):
-        self.pipeline = pipeline
+    def __init__(self, *pipelines, thresholds=None, cameras=1, **options):
+        self.pipelines = pipelines
         self.published, self.refused, self.faults = [], [], []
         self.errors = {}
         self.on_read = lambda number: None
         self.on_publish = lambda number: None
-        self.detector = Detector(
-            pipeline,
-            read=self._read,
-            publish=self._publish,
-            refused=self.refused.append,
-            faulted=self.faults.append,
-            thresholds=thresholds or Thresholds(),
-        )
+        self.cameras = [
+            Camera(
+                f'camera_{index}',
+                self._read,
+                self._publish,
+                self.refused.append,
+                thresholds or Thresholds(),
+                pipeline=index % len(pipelines),
+            )
+            for index in range(cameras)
+        ]
+        self.detector = Detector(pipelines, self.cameras, faulted=self.faults.append, **options)
+
+    def submit(self, number):
+        self.detector.submit(number // CAMERA, number)
 
     def _read(self, number):
         self.on_read(number)
@@ -194,15 +208,24 @@ class Recorder:
 
     def __exit__(self, *_):
         # Whatever the test left in flight may finish, so that no thread outlives it.
-        for number in self.pipeline.flying():
-            self.pipeline.finish(number)
+        for pipeline in self.pipelines:
+            pipeline.finish(*pipeline.flying())
         self.detector.stop()
 
-    def counts(self):
-        """Return (received, published, dropped, failed, in flight), which must add up."""
-        now = self.detector.statistics()
-        dropped = sum(now.dropped.values())
-        assert now.received == now.published + dropped + now.failed + now.in_flight
+    def published_of(self, camera):
+        """Return the numbers of one camera that were published, in order."""
+        return [number for number in list(self.published) if number // CAMERA == camera]
+
+    def counts(self, camera=None):
+        """Return (received, published, dropped, failed, in flight), which must add up.
+
+        Of a camera, or of all together.
+        """
+        parts = self.detector.statistics()
+        for now in parts:
+            dropped = sum(now.dropped.values())
+            assert now.received == now.published + dropped + now.failed + now.in_flight
+        now = FrameStatistics.together(parts) if camera is None else parts[camera]
         return now.received, now.published, dict(now.dropped), now.failed, now.in_flight
 
     def settled(self):

@@ -16,7 +16,6 @@ from types import SimpleNamespace
 import fake_cuda
 from fake_tensorrt import FakeTensorRt
 
-from trt_perception.detector import Detector
 from trt_perception.files import atomic_files
 from trt_perception.files import cache
 from trt_perception.gpu import bindings
@@ -27,6 +26,7 @@ from trt_perception.ros.intake import subscriptions
 from trt_perception.ros.outputs import DetectorOutputs
 from trt_perception.stages.onnx_runtime import OnnxModel
 from trt_perception.stages.tensorrt_runtime import TensorRtEngine
+from trt_perception.worker import Worker
 
 FLAG = Path(sys.argv[1])
 
@@ -157,7 +157,7 @@ def install():
         raises(RuntimeError('failed to create subscription')),
     )
     subscriptions._rclpy = Over(middleware, Subscription=subscribe)
-    Detector._next_job = during('worker thread dies', Detector._next_job, lambda self: None)
+    Worker.step = during('worker thread dies', Worker.step, lambda self: False)
 
     real_check = NodeHealth._check
 

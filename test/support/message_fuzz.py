@@ -19,6 +19,7 @@ from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 
+from trt_perception.camera import Camera
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.detector import Detector
@@ -193,14 +194,14 @@ class Fuzz:
     def _count(self, kind, cases):
         """Each is published or dropped by its reason, and the worker lives."""
         reasons, answers, faults = Counter(), [], []
-        detector = Detector(
-            _NoWork(),
-            read=READERS[kind](),
-            publish=lambda *_: answers.append(''),
-            refused=lambda error: answers.append(error.reason),
-            faulted=faults.append,
-            thresholds=Thresholds(),
+        camera = Camera(
+            '',
+            READERS[kind](),
+            lambda *_: answers.append(''),
+            lambda error: answers.append(error.reason),
+            Thresholds(),
         )
+        detector = Detector([_NoWork()], [camera], faulted=faults.append)
         detector.start()
         for number, case in enumerate(cases, 1):
             try:
@@ -208,14 +209,14 @@ class Fuzz:
                 reasons[''] += 1
             except ImageError as error:
                 reasons[error.reason] += 1
-            detector.submit(_arrived(case))
+            detector.submit(0, _arrived(case))
             while len(answers) < number and not faults:
                 time.sleep(0)
             if faults:
                 self.wrong.append(f'{case}: {faults[0]!r}')
                 break
         detector.stop()
-        counts = self.counts[kind] = detector.statistics()
+        counts = self.counts[kind] = detector.statistics()[0]
         if Counter(answers) != reasons or counts.received != len(cases):
             self.wrong.append(f'{kind.__name__}: {Counter(answers)}, expected {reasons}')
         if counts.dropped | {'': counts.published} != reasons | {'': reasons['']}:

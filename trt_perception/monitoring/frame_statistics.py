@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import replace
@@ -95,6 +96,23 @@ class FrameStatistics:
     def snapshot(self) -> FrameStatistics:
         """Return a copy that stays as it is."""
         return replace(self, dropped=dict(self.dropped), times=self.times.copy())
+
+    @classmethod
+    def together(cls, parts: Sequence[FrameStatistics]) -> FrameStatistics:
+        """Return the sum of snapshots; each gives as many of its last times as any other."""
+        whole = cls()
+        each = (whole.times.maxlen or 0) // max(1, len(parts))
+        for part in parts:
+            whole.received += part.received
+            whole.published += part.published
+            whole.failed += part.failed
+            whole.in_flight += part.in_flight
+            for reason, count in part.dropped.items():
+                whole.dropped[reason] = whole.dropped.get(reason, 0) + count
+            whole.times.extend(list(part.times)[-each:])
+            whole.received_s = max(whole.received_s, part.received_s)
+            whole.published_s = max(whole.published_s, part.published_s)
+        return whole
 
     @cached_property
     def latency(self) -> Mapping[str, Percentiles]:

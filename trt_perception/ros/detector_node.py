@@ -19,6 +19,7 @@ from rclpy.lifecycle import LifecycleState
 from rclpy.lifecycle import TransitionCallbackReturn
 from rclpy.parameter import Parameter
 
+from trt_perception.camera import Camera
 from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
 from trt_perception.detector import Detector
@@ -174,18 +175,19 @@ class DetectorNode(LifecycleNode):
         choice = choices['']
         if choice.reason:
             self.get_logger().info(f'image_transport auto: {choice.transport}, as {choice.reason}')
-        self._detector = Detector(
-            self._pipeline,
-            read=self._reader(choice),
-            publish=self._publish,
-            refused=self._health.refused,
-            faulted=self._on_fault,
-            thresholds=self.config.thresholds(self._pipeline.spec.class_names),
+        camera = Camera(
+            '',
+            self._reader(choice),
+            self._publish,
+            self._health.refused,
+            self.config.thresholds(self._pipeline.spec.class_names),
         )
+        self._detector = Detector([self._pipeline], [camera], faulted=self._on_fault)
         self._detector.start()
         typed = self.config.image_intake == 'rclpy'
         intake = SharedIntake(self, self._buffers, typed=typed, faulted=self._on_fault)
-        self._input = ImageInput(self, self.config, choice, intake, self._detector.submit)
+        submit = functools.partial(self._detector.submit, 0)
+        self._input = ImageInput(self, self.config, choice, intake, submit)
         self._health.watch(self._detector, self._input, self._frame_s)
         self.get_logger().info(
             f'active: waiting for images on {self._input.topic}, taken {intake.way}'
@@ -388,6 +390,7 @@ class DetectorNode(LifecycleNode):
         if self._pipeline is None or self._outputs is None:
             return
         if self._detector is not None:
-            self._detector.thresholds = config.thresholds(self._pipeline.spec.class_names)
+            (camera,) = self._detector.cameras
+            camera.thresholds = config.thresholds(self._pipeline.spec.class_names)
         if config.confidence_threshold != before.confidence_threshold:
             self._outputs.publish_label_info(config.confidence_threshold)

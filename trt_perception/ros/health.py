@@ -133,7 +133,7 @@ class NodeHealth:
         if self._active is None:
             return
         detector, image_input = self._active
-        self._settled, self._not_delivered = detector.statistics(), image_input.not_delivered
+        self._settled, self._not_delivered = detector.statistics()[0], image_input.not_delivered
         self._active = self._finding = None
         timer, self._watch_timer = self._watch_timer, None
         if timer is not None:
@@ -165,7 +165,7 @@ class NodeHealth:
         else:
             finding = self._watch.worst_problem(
                 now,
-                detector.statistics(),
+                detector.statistics()[0],
                 image_input.not_delivered,
                 refusal=self._refusal,
                 same_name=same_name(self._node),
@@ -204,7 +204,7 @@ class NodeHealth:
         )
         if self._active is not None:
             detector, image_input = self._active
-            health.statistics = detector.statistics()
+            health.statistics = detector.statistics()[0]
             health.received_hz, health.published_hz = self._rates_hz(health.statistics)
             health.not_delivered = image_input.not_delivered
             health.age_ms = self._age.percentiles_ms()

@@ -1,0 +1,45 @@
+"""The detector's view of one camera; it knows neither ROS nor CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic
+from typing import TypeVar
+
+from trt_perception.config import Thresholds
+from trt_perception.detections import Detections
+from trt_perception.errors import ImageError
+from trt_perception.images.jpeg import AnyFrame
+
+__all__ = ['Camera']
+
+Message = TypeVar('Message')
+
+
+@dataclass(eq=False)
+class Camera(Generic[Message]):
+    """How one camera's messages are read and what becomes of their results.
+
+    The functions are called in the worker of the camera's pipeline, for one message at a time.
+
+    Attributes:
+        name: '' where there is only one camera.
+        read: makes a frame of a message; raises ImageError where it cannot.
+        publish: takes a message, its frame and its detections.
+        refused: takes the error of each message that cannot be read.
+        thresholds: for each frame that enters the pipeline from now on; may be set at any time.
+        enabled: else messages are dropped as ``disabled``; may be set at any time.
+        max_rate_hz: what comes faster is dropped as ``rate_limit``, 0: no limit; may be set at
+            any time.
+        pipeline: index of the pipeline that serves it, always the same one.
+    """
+
+    name: str
+    read: Callable[[Message], AnyFrame]
+    publish: Callable[[Message, AnyFrame, Detections], None]
+    refused: Callable[[ImageError], None]
+    thresholds: Thresholds
+    enabled: bool = True
+    max_rate_hz: float = 0.0
+    pipeline: int = 0

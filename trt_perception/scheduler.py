@@ -1,0 +1,125 @@
+"""Which messages are taken next: a mailbox for each camera, and who has waited longest.
+
+Pure: no threads, no lock and no clock; times are seconds of whatever clock the owner has.
+
+Guarantees:
+    * One message of each camera waits at most; a newer one replaces it (newest wins).
+    * A batch has one message of each of the cameras that are longest unserved, so a fast camera
+      cannot starve a slow one: nobody who waits is passed over in more than
+      cameras / batch batches, rounded up. To take the oldest message instead serves some cameras
+      fifty times as often as others, where they are synchronised and the model is slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import KeysView
+from typing import Final
+from typing import Generic
+from typing import NamedTuple
+from typing import TypeVar
+
+__all__ = ['RateLimit', 'Scheduler']
+
+Item = TypeVar('Item')
+
+# How much too early a message may be, as a share of the period: drivers and networks are uneven.
+_EARLY: Final = 0.5
+
+
+class _Waiting(NamedTuple, Generic[Item]):
+    """What waits for one camera.
+
+    Attributes:
+        item: the newest.
+        since_s: when the first came that this one has replaced, directly or not.
+    """
+
+    item: Item
+    since_s: float
+
+
+class Scheduler(Generic[Item]):
+    """The mailboxes of one pipeline's cameras.
+
+    Args:
+        batch: most messages that are taken at once.
+        max_delay_s: how long a message may wait for others to fill the batch.
+    """
+
+    def __init__(self, batch: int, max_delay_s: float = 0.0) -> None:
+        self._batch = batch
+        self._max_delay_s = max_delay_s
+        # By camera, in the order in which the messages came.
+        self._waiting: dict[int, _Waiting[Item]] = {}
+        # By camera, how many messages of all had been taken when its last one was.
+        self._served: dict[int, int] = {}
+        self._taken = 0
+
+    @property
+    def waiting(self) -> KeysView[int]:
+        """The cameras that have a message waiting."""
+        return self._waiting.keys()
+
+    def offer(self, camera: int, item: Item, now_s: float) -> Item | None:
+        """Let a message wait; return the one that it replaces."""
+        before = self._waiting.pop(camera, None)
+        if before is None:
+            self._waiting[camera] = _Waiting(item, now_s)
+            return None
+        self._waiting[camera] = _Waiting(item, before.since_s)
+        return before.item
+
+    def withdraw(self, camera: int) -> Item | None:
+        """Return a camera's message, which waits no more; None: it has none."""
+        waiting = self._waiting.pop(camera, None)
+        return waiting.item if waiting is not None else None
+
+    def wait_s(self, now_s: float, cameras: int) -> float:
+        """Return in how many seconds the next batch is to be taken; 0 or less: now.
+
+        Args:
+            now_s: the time.
+            cameras: how many may have a message; a batch of so many is full.
+        """
+        if len(self._waiting) >= min(self._batch, cameras):
+            return 0.0
+        first_s = min(waiting.since_s for waiting in self._waiting.values())
+        return first_s + self._max_delay_s - now_s
+
+    def take(self) -> list[Item]:
+        """Return the next batch, those first whose camera is longest unserved.
+
+        Of two that the same batch served last, this is the one that was the longer unserved before
+        that one; of two that were never served, the one with the older message.
+        """
+        # By the older message instead, five synchronised cameras in batches of four are served
+        # unevenly: it is always the same two that share a place.
+        chosen = sorted(self._waiting, key=lambda camera: self._served.get(camera, 0))
+        items = []
+        for camera in chosen[: self._batch]:
+            self._taken += 1
+            self._served[camera] = self._taken
+            items.append(self._waiting.pop(camera).item)
+        return items
+
+
+class RateLimit:
+    """Lets through what is not above a rate, on average and in bursts.
+
+    Each message is expected one period after the one before was, and may be half a period early. A
+    camera of exactly that rate loses nothing as long as none of its messages is later than half a
+    period; n messages take at least n - 1.5 periods, whatever comes.
+    """
+
+    def __init__(self) -> None:
+        # When the last one that was let through was expected, or came where it was later.
+        self._last_s = float('-inf')
+
+    def lets_through(self, now_s: float, rate_hz: float) -> bool:
+        """Tell whether a message that comes now is let through; the rate is above 0."""
+        period_s = 1.0 / rate_hz
+        expected_s = self._last_s + period_s
+        if now_s < expected_s - _EARLY * period_s:
+            return False
+        self._last_s = max(now_s, expected_s)
+        return True
