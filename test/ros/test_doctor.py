@@ -1,5 +1,6 @@
 """The doctor command: a real camera in another process, no ROS, no GPU, broken settings."""
 
+import argparse
 import json
 import os
 import pty
@@ -8,11 +9,16 @@ import subprocess
 import numpy as np
 import pytest
 from ament_index_python.packages import get_package_prefix
+from diagnostic_msgs.msg import DiagnosticArray
+from diagnostic_msgs.msg import DiagnosticStatus
 from programs import executable
 from rclpy.qos import QoSProfile
 from rclpy.qos import QoSReliabilityPolicy
 from sensor_msgs.msg import Image
 from tiny_model import write_tiny_model
+
+from trt_perception.errors import ConfigError
+from trt_perception.ros import doctor
 
 pytest_plugins = ['graph_fixtures']
 
@@ -187,28 +193,70 @@ def test_cameras_of_a_node_over_dds(client):
     space = f'/doctor_{os.getpid()}'
     publisher = client.node.create_publisher(Image, f'{space}/front/raw', QoSProfile(depth=5))
     image = Image(width=64, height=48, step=192, encoding='bgr8', data=bytes(48 * 192))
-    timer = client.node.create_timer(0.05, lambda: publisher.publish(image))
-    command = [executable('doctor'), '--json', '-p', 'cameras:=[front, rear]']
+    statuses = [
+        DiagnosticStatus(name=name, message='stalled', level=DiagnosticStatus.WARN)
+        for name in ('/a/detector: front', '/a/detector: detector', '/b/driver: front')
+    ]
+    spoken = client.node.create_publisher(DiagnosticArray, '/diagnostics', QoSProfile(depth=5))
 
-    def judged(*arguments):
-        with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE) as process:
-            client.spin_until(lambda: process.poll() is not None, 'the end of doctor')
-            report = json.loads(process.stdout.read())
-        return {entry['name']: entry for entry in report['findings'] if entry['area'] == 'cameras'}
+    def send():
+        publisher.publish(image)
+        spoken.publish(DiagnosticArray(status=statuses))
+
+    timer = client.node.create_timer(0.05, send)
+    command = [executable('doctor'), '--json', '-p', 'cameras:=[front, rear]']
+    command += ['--image-topic', f'{space}/{{camera}}/raw']
 
     try:
-        told = judged('--image-topic', f'{space}/{{camera}}/raw')
-        guessed = judged('--seconds', '0.5')
-        wrong = judged('--image-topic', f'{space}/front/raw', '--seconds', '0.5')
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            client.spin_until(lambda: process.poll() is not None, 'the end of doctor')
+            report = json.loads(process.stdout.read())
     finally:
         client.node.destroy_timer(timer)
         client.node.destroy_publisher(publisher)
+        client.node.destroy_publisher(spoken)
+    told = {
+        entry['name']: entry
+        for entry in report['findings']
+        if entry['area'] in ('cameras', 'detectors')
+    }
+    # Of each camera and GPU, and of nobody else's.
+    assert told['/a/detector: front']['found'] == 'stalled'
+    assert told['/a/detector: detector']['level'] == 'yellow'
+    assert '/b/driver: front' not in told
     assert told[f'front: {space}/front/raw']['level'] == 'green', told
     assert told[f'rear: {space}/rear/raw']['level'] == 'red'
     assert f'-r rear/image:={space}/front/raw' in told[f'rear: {space}/rear/raw']['fix']
-    assert guessed['front: /front/image']['level'] == 'yellow'
-    assert guessed['rear: /rear/image']['level'] == 'yellow'
-    assert 'a topic for each of front, rear' in wrong['image topic']['found']
+
+
+def topics(image_topic, cameras, node='/detector'):
+    options = argparse.Namespace(image_topic=image_topic, node=node)
+    return doctor._image_topics(options, cameras)
+
+
+def test_the_topics_of_a_node():
+    assert topics(None, []) == {}
+    assert topics('/image_raw', []) == {'': '/image_raw'}
+    own = {'front': '/robot/front/image', 'rear': '/robot/rear/image'}
+    assert topics(None, ['front', 'rear'], '/robot/detector') == own
+    assert topics('/{camera}/raw', ['front', 'rear'], '/robot/detector') == {
+        'front': '/front/raw',
+        'rear': '/rear/raw',
+    }
+    for topic, cameras in (('/raw', ['front', 'rear']), ('/{camera}/raw', [])):
+        with pytest.raises(ConfigError):
+            topics(topic, cameras)
+
+
+def test_a_topic_that_does_not_fit_is_a_finding(monkeypatch):
+    asked = []
+    monkeypatch.setattr(doctor, '_answer_of', lambda *request: asked.append(request) or [])
+    options = argparse.Namespace(image_topic='/raw', node='/detector', seconds=0.5)
+    [finding] = doctor._graph(options, ['front', 'rear'], 10)
+    assert (finding.level, finding.name) == ('red', 'image topic')
+    assert 'a topic for each of front, rear' in finding.found
+    [(_, [request], _)] = asked  # the rest is looked at all the same
+    assert json.loads(request)['image_topics'] == {}
 
 
 def test_what_a_detector_says(active):

@@ -242,6 +242,20 @@ FAULTS = (
         parameters=('-p', 'confidence_treshold:=0.5'),
     ),
     Fault(
+        'parameter of an unknown camera',
+        'start',
+        ("no camera 'raer'", "did you mean 'camera.rear.enabled'?", 'cameras are front, rear'),
+        state='exit 2',
+        parameters=('-p', 'cameras:=[front, rear]', '-p', 'camera.raer.enabled:=false'),
+    ),
+    Fault(
+        'two cameras of one name',
+        'start',
+        ("'cameras'", "different names (got 'front' twice)"),
+        state='exit 2',
+        parameters=('-p', 'cameras:=[front, front]'),
+    ),
+    Fault(
         'YAML that does not parse',
         'start',
         ('broken.yaml',),
