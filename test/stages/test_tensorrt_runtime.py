@@ -53,7 +53,7 @@ def machine(monkeypatch, tmp_path):
     """Return a function that puts a stand-in for TensorRT in place and opens its engine."""
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
 
-    def put(module, size=(64, 48)):
+    def put(module, size=(64, 48), cameras=1):
         recorder = Recorder(fake_cuda.bindings())
         flavour = 'tensorrt_rtx' if isinstance(module, FakeTensorRtRtx) else 'tensorrt'
         monkeypatch.setattr(bindings, 'load_bindings', lambda: recorder.modules)
@@ -64,6 +64,7 @@ def machine(monkeypatch, tmp_path):
             engine_path=str(path),
             pipeline_depth=DEPTH,
             model_input_size=size,
+            cameras=tuple(f'camera{index}' for index in range(cameras)),
             **MODEL,
         )
         open_pipeline(config).close()
@@ -104,17 +105,23 @@ def batch_profile(batch):
     return ((batch, 3, 48, 64),) * 3
 
 
-def test_each_size_of_batch_has_a_context_and_those_of_a_slot_share_their_memory(machine):
+@pytest.mark.parametrize(
+    ('cameras', 'expected'), [(16, [1, 4, 8]), (5, [1, 4, 8]), (4, [1, 4]), (1, [1]), (0, [1])]
+)
+def test_each_size_of_batch_has_a_context_and_those_of_a_slot_share_their_memory(
+    machine, cameras, expected
+):
     module = FakeTensorRtRtx(
         profiles=[batch_profile(size) for size in (8, 1, 4)],
         inputs=(('images', (-1, 3, 48, 64), 'FLOAT'),),
         outputs=(('output', (-1, 7, 4), 'FLOAT'),),
     )
-    recorder = machine(module)
+    recorder = machine(module, cameras=cameras)
     sizes = [(profile, shape[0]) for profile, shape, _ in module.contexts]
-    assert sizes == [(1, 1), (2, 4), (0, 8)] * DEPTH
+    assert sizes == [((8, 1, 4).index(size), size) for size in expected] * DEPTH
     memory = [address for *_, address in module.contexts]
-    assert memory == [address for address in memory[::3] for _ in range(3)]
+    count = len(expected)
+    assert memory == [address for address in memory[::count] for _ in range(count)]
     assert len(set(memory)) == DEPTH
     assert recorder.kinds() == []
     assert list(module.living) == []
@@ -126,7 +133,7 @@ def test_a_model_that_holds_to_one_image_inside_runs_one(machine, caplog):
         inputs=(('images', (-1, 3, 48, 64), 'FLOAT'),),
         outputs=(('output', (1, 7, 4), 'FLOAT'),),
     )
-    machine(module)
+    machine(module, cameras=4)
     assert [shape[0] for _, shape, _ in module.contexts] == [1, 2] + [1] * (DEPTH - 1)
     (message,) = warnings_of(caplog)
     assert 'batches of 2 images are left out' in message

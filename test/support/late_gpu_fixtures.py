@@ -36,6 +36,7 @@ def late_pipeline(letterbox, monkeypatch, tmp_path):
             engine_path=str(path),
             pipeline_depth=depth,
             use_cuda_graph=graph,
+            cameras=tuple(f'camera{index}' for index in range(64)),
             **{**MODEL, **parameters},
         )
         opened.append((gpu, open_pipeline(config)))

@@ -18,6 +18,8 @@ __all__ = ['open_offline', 'open_pipeline']
 def open_pipeline(config: DetectorConfig) -> Pipeline:
     """Load the model that the parameters name: an ONNX file on the CPU, an engine on the GPU.
 
+    As many frames come at once as there are cameras: an engine is not prepared for more.
+
     Raises:
         ConfigError: ``engine_path`` is empty.
         EngineError: the file cannot be used; the message says why and what to do.
@@ -30,7 +32,9 @@ def open_pipeline(config: DetectorConfig) -> Pipeline:
             'ros2 launch trt_perception detect.launch.py engine_path:=/path/to/model.onnx',
         )
     model = read_model_file(config.engine_path)
-    return HostPipeline(model, config) if model.is_onnx else CudaPipeline(model, config)
+    if model.is_onnx:
+        return HostPipeline(model, config)
+    return CudaPipeline(model, config, max_batch=max(1, len(config.cameras)))
 
 
 def open_offline(
