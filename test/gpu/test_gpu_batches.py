@@ -6,6 +6,7 @@ Each engine runs in a process of its own, which a crash within TensorRT ends ins
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from gpu_support import needs_tensorrt
 from patch_model import patch_onnx
 from patch_model import write_engine
 from patch_pipeline import noise
+from test_gpu_devices import needs_two_gpus
 from test_gpu_profiles import apart
 from test_gpu_profiles import needs_open_shapes
 
@@ -228,3 +230,43 @@ def check_max_batch(path):
 
 def test_one_camera_takes_no_memory_for_several(engines):
     assert apart(check_max_batch, engines('profiles 1, 4, 8'))
+
+
+def check_two_gpus(path):
+    """Run the same batches on both, from one ring of memory; return how many boxes there were."""
+    rng, thresholds = np.random.default_rng(21), [Thresholds(0.3)] * 8
+    batches = [[colours(640, 360, seed=int(rng.integers(10**6))) for _ in range(8)] for _ in '012']
+    with opened(path) as first, opened(path, device_ids=(1,)) as second:
+        pipelines = first, second
+        expected = [
+            [detect_one(first, frame, Thresholds(0.3)).detections for frame in frames]
+            for frames in batches
+        ]
+        # A frame's memory is of either, whose header is in front of it: one GPU at a time.
+        for owner in pipelines:
+            for frames, alone in zip(batches, expected, strict=True):
+                with put_in_place(owner, frames) as placed:
+                    for pipeline in pipelines:
+                        pipeline.enqueue(0, placed, thresholds)
+                        for result, one in zip(pipeline.collect(0), alone, strict=True):
+                            assert_same(result.detections, one)
+
+        def work(pipeline):
+            with put_in_place(first, batches[0]) as one, put_in_place(second, batches[1]) as other:
+                for turn in range(200):
+                    index = turn % 2
+                    pipeline.enqueue(index, (one, other)[index], thresholds)
+                    found = pipeline.collect(index)
+                    for result, alone in zip(found, expected[index], strict=True):
+                        assert_same(result.detections, alone)
+
+        with ThreadPoolExecutor(2) as threads:
+            for done in [threads.submit(work, pipeline) for pipeline in pipelines]:
+                done.result(timeout=60)
+    return sum(len(found) for alone in expected for found in alone)
+
+
+@needs_two_gpus
+@pytest.mark.parametrize('kind', ['fixed 8', 'profiles 1, 4, 8'])
+def test_two_gpus_find_the_same_side_by_side(engines, kind):
+    assert apart(check_two_gpus, engines(kind)) > 50

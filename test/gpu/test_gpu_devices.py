@@ -310,8 +310,11 @@ def _why_not_two():
     return ''
 
 
+needs_two_gpus = pytest.mark.skipif(bool(_why_not_two()), reason=_why_not_two())
+
+
 @pytest.mark.whole_gpu
-@pytest.mark.skipif(bool(_why_not_two()), reason=_why_not_two())
+@needs_two_gpus
 def test_memory_comes_from_the_device_in_use():
     """On two real GPUs: what is allocated is missing on the one that was made current last."""
     size = 512 * 2**20
