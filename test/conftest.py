@@ -124,7 +124,7 @@ def pytest_configure(config):
     config.addinivalue_line('markers', 'timeout(seconds): used where pytest-timeout is installed')
     config.addinivalue_line('markers', 'engine_build: builds engines; --quick leaves it out')
     config.addinivalue_line('markers', 'whole_gpu: nobody else may use the GPU meanwhile')
-    config.addinivalue_line('markers', 'unmeasured: other code, which coverage slows down')
+    config.addinivalue_line('markers', 'unmeasured: coverage slows it down for nothing new')
     package = installed_package()
     changed = difference(package)
     if changed:
