@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from batch_models import with_open_batch
 from detector_models import parsed_models
 from detector_models import report_of
 from detector_models import run
 from detector_models import yolo_sized
 from onnx import TensorProto
-from onnx import numpy_helper
 
 from trt_perception.model.model_file import read_model_file
 
@@ -33,24 +33,6 @@ TYPES = {
 }
 # Undocumented: the plan's byte 32 has a bit for each GPU it was built for.
 TARGET_BITS = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16}
-
-
-def with_open_batch(model):
-    """Let the batch vary: input, output, and reshapes that say 1."""
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.shape.dim[0].dim_param = 'n'
-    shapes = {node.input[1] for node in model.graph.node if node.op_type == 'Reshape'}
-    tensors = [(t.name, t) for t in model.graph.initializer]
-    tensors += [
-        (n.output[0], n.attribute[0].t) for n in model.graph.node if n.op_type == 'Constant'
-    ]
-    for name, tensor in tensors:
-        if name in shapes:
-            sides = numpy_helper.to_array(tensor).copy()
-            sides[0] = 0 if sides[0] == 1 else sides[0]
-            tensor.CopyFrom(numpy_helper.from_array(sides, tensor.name))
-    onnx.checker.check_model(model, full_check=True)
-    return model
 
 
 @pytest.fixture(scope='module')

@@ -209,15 +209,12 @@ def test_a_manifest_of_another_model(tmp_path):
         opened(write_onnx(tmp_path, inputs=described))
 
 
-@pytest.mark.parametrize(
-    ('shape', 'word'), [((1, 1, 48, 64), r'\[1, 1, 48, 64\]'), ((8, 3, 48, 64), 'batch 1')]
-)
-def test_a_model_with_another_input(tmp_path, shape, word):
+def test_a_model_with_another_input(tmp_path):
     # Never run, so the nodes behind the input do not matter.
-    content = tiny_onnx(shape=shape, output_shape=('b', 6, 'n'))
+    content = tiny_onnx(shape=(1, 1, 48, 64), output_shape=('b', 6, 'n'))
     path = write_onnx(tmp_path, content, described=False)
     values = {name.replace('.', '__'): value for name, value in ENOUGH.items()}
-    with pytest.raises(EngineError, match=word):
+    with pytest.raises(EngineError, match=r'\[1, 1, 48, 64\]'):
         opened(path, **values)
 
 

@@ -17,6 +17,7 @@ class JpegPipeline(HostPipeline):
 
     def __init__(self, config):
         super().__init__(read_model_file(config.engine_path), config)
+        self.batch = 1
         self._kept = None
 
     def enqueue(self, slot, frames, thresholds):

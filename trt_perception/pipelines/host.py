@@ -1,14 +1,17 @@
 """Frames on the CPU: OpenCV letterbox, ONNX Runtime, NumPy decoding.
 
-Offline it runs batches too, and engines that take no fewer: then only the network is on the GPU.
+Offline it runs engines, too, that take several images at once: then only the network is on the
+GPU.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import Final
 
 import numpy.typing as npt
 
@@ -24,6 +27,7 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.memory import Memory
 from trt_perception.images.memory import PlainMemory
 from trt_perception.model.input_layout import constant_inputs
+from trt_perception.model.input_layout import split_inputs
 from trt_perception.model.model_file import ModelFile
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.tensors import LoadedModel
@@ -37,6 +41,10 @@ from trt_perception.stages.onnx_runtime import OnnxModel
 
 __all__ = ['HostPipeline']
 
+_LOG: Final = logging.getLogger(__name__)
+# Frames at once of a model that takes any number.
+_OPEN_BATCH: Final = 8
+
 
 class HostPipeline:
     """A Pipeline that does its work inside ``collect``: ``preprocess``, ``infer``, ``decode``.
@@ -44,8 +52,9 @@ class HostPipeline:
     One slot: what is taken early would only grow old in the queue, and newest wins.
 
     Attributes:
-        batch: most frames at once; a model of a fixed batch is given so many each time, whatever
-            lies in the places of those that are missing.
+        batch: most frames at once. A model of a fixed batch is given so many each time, whatever
+            lies in the places of those that are missing; one of an open batch as many as there
+            are.
     """
 
     depth = 1
@@ -59,7 +68,6 @@ class HostPipeline:
         *,
         max_candidates: int = 1024,
         provider: str = CPU,
-        any_batch: bool = False,
     ) -> None:
         """Load the model.
 
@@ -68,10 +76,8 @@ class HostPipeline:
             config: the node's parameters.
             max_candidates: most boxes that enter NMS; evaluation needs more than a node.
             provider: ONNX Runtime's; a node runs on the CPU.
-            any_batch: the model may take several images at once.
 
         Raises:
-            BatchError: it does, and must not.
             EngineError: the model cannot be loaded, or it is not known how to use it.
         """
         self._model: OnnxModel | EngineArrays | None = (
@@ -85,16 +91,19 @@ class HostPipeline:
             LoadedModel(self._file, found.inputs, found.outputs, found.metadata, model.config),
             model.manifest,
             config.model_overrides(),
-            any_batch=any_batch,
+            any_batch=True,
             run=self._output_shapes,
         )
-        self._constants = constant_inputs(
-            self.spec.auxiliary_inputs, self.spec.preprocessing.input_size, self.spec.batch
-        )
-        self._preprocessor = HostPreprocessor(self.spec.preprocessing, self.spec.batch)
+        image, auxiliary = split_inputs(self._file, found.inputs)
+        self._is_open = model.is_onnx and len(image.shape) == 4 and image.shape[0] < 0
+        self.batch = _OPEN_BATCH if self._is_open else self.spec.batch
+        size = self.spec.preprocessing.input_size
+        self._constants = constant_inputs(auxiliary, size, self.batch)
+        self._preprocessor = HostPreprocessor(self.spec.preprocessing, self.batch)
         self._config = config
         self._max_candidates = max_candidates
-        self.batch = self.spec.batch
+        # Whether it can do what it says, where it says that it takes any number at once.
+        self._takes_several: bool | None = None if self._is_open else True
         self._waiting: tuple[list[Frame], list[Thresholds]] | None = None
 
     def _output_shapes(self, tensors: Mapping[str, npt.NDArray[Any]]) -> list[tuple[int, ...]]:
@@ -141,10 +150,30 @@ class HostPipeline:
         assert self._waiting is not None
         (frames, thresholds), self._waiting = self._waiting, None
         started = time.perf_counter()
-        tensor, letterboxes = self.preprocess(frames)
-        found = self.decode(self.infer(tensor), letterboxes, thresholds)
+        if len(frames) > 1 and self._takes_several is None:
+            self._takes_several = self._try_several(frames)
+        together = len(frames) if self._takes_several else 1
+        found: list[Detections] = []
+        for first in range(0, len(frames), together):
+            tensor, letterboxes = self.preprocess(frames[first : first + together])
+            outputs = self.infer(tensor)
+            found += self.decode(outputs, letterboxes, thresholds[first : first + together])
         seconds = time.perf_counter() - started
         return [Result(detections, seconds) for detections in found]
+
+    def _try_several(self, frames: Sequence[Frame]) -> bool:
+        """Whether the model takes so many frames at once; some exports hold to one inside."""
+        try:
+            outputs = self.infer(self.preprocess(frames)[0])
+            self._check_outputs(outputs, len(frames))
+        except Exception as error:  # ONNX Runtime's exceptions share no base of their own
+            _LOG.warning(
+                '%s: takes one image at a time, though its input leaves the batch open: %s',
+                self._file,
+                error,
+            )
+            return False
+        return True
 
     def preprocess(self, frames: Sequence[Frame]) -> tuple[npt.NDArray[Any], list[Letterbox]]:
         """Return the image input, valid until the next time, and where each image lies in it."""
@@ -153,12 +182,17 @@ class HostPipeline:
         for place, frame in enumerate(frames):
             tensor, letterbox = self._preprocessor(frame, place)
             letterboxes.append(letterbox)
+        if self._is_open:
+            return tensor[: len(frames)], letterboxes
         return tensor.reshape(self.spec.input.shape), letterboxes
 
     def infer(self, tensor: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
         """Return the outputs, in the order of the spec's."""
         assert self._model is not None
-        return self._model.run({self.spec.input.name: tensor, **self._constants})
+        constants = self._constants
+        if self._is_open:
+            constants = {name: value[: len(tensor)] for name, value in constants.items()}
+        return self._model.run({self.spec.input.name: tensor, **constants})
 
     def decode(
         self,
@@ -171,12 +205,7 @@ class HostPipeline:
         Raises:
             EngineError: the outputs are not what the decoder reads.
         """
-        self.spec.check_outputs(
-            tuple(
-                TensorSpec(told.name, array.shape, str(array.dtype))
-                for told, array in zip(self.spec.outputs, outputs, strict=True)
-            )
-        )
+        self._check_outputs(outputs, len(letterboxes))
         return decode(
             outputs,
             self.spec,
@@ -186,6 +215,15 @@ class HostPipeline:
             max_candidates=self._max_candidates,
             class_agnostic=self._config.class_agnostic_nms,
         )
+
+    def _check_outputs(self, outputs: Sequence[npt.NDArray[Any]], count: int) -> None:
+        """Hold the outputs of so many frames to what the decoder reads."""
+        found = (
+            TensorSpec(told.name, array.shape, str(array.dtype))
+            for told, array in zip(self.spec.outputs, outputs, strict=True)
+        )
+        spec = self.spec.of_batch(count) if self._is_open else self.spec
+        spec.check_outputs(tuple(found))
 
     def close(self) -> None:
         """Free the model."""

@@ -40,9 +40,9 @@ def open_pipeline(config: DetectorConfig) -> Pipeline:
 def open_offline(
     model: ModelFile, config: DetectorConfig, *, max_candidates: int = MAX_CANDIDATES
 ) -> Pipeline:
-    """Open a model as a node does, and those that take several images at once too.
+    """Open a model as a node does, and engines that take several images at once too.
 
-    An engine of a batch gets its images from the host then, and its boxes are decoded there.
+    Such an engine gets its images from the host, and its boxes are decoded there.
 
     Args:
         model: an ONNX file or an engine.
@@ -58,4 +58,4 @@ def open_offline(
             return CudaPipeline(model, config, max_candidates=max_candidates)
         except BatchError:
             pass
-    return HostPipeline(model, config, max_candidates=max_candidates, any_batch=True)
+    return HostPipeline(model, config, max_candidates=max_candidates)

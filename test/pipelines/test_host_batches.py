@@ -1,0 +1,208 @@
+"""Several frames at once on the CPU, against ONNX Runtime by itself on each of them."""
+
+from __future__ import annotations
+
+import logging
+
+import cv2
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from batch_models import write_digits_twin
+from dense_decoding import decode_dense
+from detector_models import CLASSES
+from detector_models import detector_model
+from digits import DIGITS
+from digits import SCENES
+from support_models import tiny_onnx
+
+import trt_perception as tp
+from trt_perception.config import DetectorConfig
+from trt_perception.config import Thresholds
+from trt_perception.errors import EngineError
+from trt_perception.evaluation.run import detect
+from trt_perception.evaluation.run import detect_images
+from trt_perception.images.frame import Frame
+from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.model_file import read_model_file
+from trt_perception.pipelines.open_pipeline import open_offline
+from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.pipeline import collect_all
+from trt_perception.pipelines.pipeline import detect_one
+from trt_perception.stages.host_preprocess import HostPreprocessor
+
+OPEN, FIXED = 'open', 4
+BATCH = {OPEN: 8, FIXED: 4}
+# Each frame its own: another size, another threshold, another class.
+THRESHOLDS = (
+    Thresholds(0.3),
+    Thresholds(0.5, iou=0.2),
+    Thresholds(0.3, class_ids=(1,)),
+    Thresholds(0.4, iou=0.9),
+)
+
+
+def colours(seed):
+    """Return a frame of coloured blocks; no two are of one size."""
+    rng = np.random.default_rng(seed)
+    small = rng.integers(0, 256, (6, 8, 3), np.uint8)
+    width, height = 80 + 10 * seed, 60 + 4 * seed
+    bgr = cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC)
+    return Frame.view(bgr, width=width, height=height, step=3 * width, encoding='bgr8')
+
+
+def config_for(path, **changes):
+    return DetectorConfig(
+        **{
+            'engine_path': str(path),
+            'model_decoder': 'dense',
+            'model_class_names': CLASSES,
+            'model_resize': 'letterbox',
+            'model_color_order': 'rgb',
+            'model_scale': 1 / 255,
+            **changes,
+        }
+    )
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Return a function that opens a small detector which takes several images at once."""
+    pipelines = []
+
+    def open_it(batch):
+        path = tmp_path / f'{batch}.onnx'
+        onnx.save_model(detector_model((batch if batch == FIXED else 'n', 3, 64, 64)), path)
+        pipelines.append(open_pipeline(config_for(path)))
+        return pipelines[-1]
+
+    yield open_it
+    for pipeline in pipelines:
+        pipeline.close()
+
+
+def alone(content, pipeline, frame, thresholds):
+    """Return what ONNX Runtime gives for one frame, by a model of batch 1."""
+    session = onnxruntime.InferenceSession(content, providers=['CPUExecutionProvider'])
+    tensor, letterbox = HostPreprocessor(pipeline.spec.preprocessing)(frame)
+    (output,) = session.run(None, {'images': tensor})
+    return decode_dense(output, DECODERS['dense'], letterbox, thresholds, max_detections=300)
+
+
+def assert_same(found, expected):
+    assert found.class_ids.tolist() == expected.class_ids.tolist()
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5, rtol=0)
+    np.testing.assert_allclose(found.xyxy, expected.xyxy, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize('batch', BATCH)
+def test_each_frame_has_the_boxes_that_it_has_alone(opened, batch):
+    pipeline = opened(batch)
+    assert (pipeline.batch, pipeline.depth) == (BATCH[batch], 1)
+    content = detector_model().SerializeToString()
+    counts = set()
+    # Fewer behind more: what lies in a place that is free now must not come out.
+    for count in (pipeline.batch, 1, 3, 2, pipeline.batch, 1):
+        frames = [colours(seed) for seed in range(count)]
+        own = [THRESHOLDS[(count + index) % 4] for index in range(count)]
+        pipeline.enqueue(0, frames, own)
+        assert pipeline.done(0)
+        results = pipeline.collect(0)
+        assert len(results) == count
+        assert len({result.compute_s for result in results}) == 1
+        for frame, thresholds, result in zip(frames, own, results, strict=True):
+            expected = alone(content, pipeline, frame, thresholds)
+            assert_same(result.detections, expected)
+            counts.add(len(expected))
+    assert max(counts) > 3
+    assert len(counts) > 2
+
+
+@pytest.mark.parametrize('batch', BATCH)
+def test_an_open_batch_runs_as_many_as_there_are_and_a_fixed_one_is_filled(
+    opened, batch, monkeypatch
+):
+    pipeline = opened(batch)
+    detect(pipeline, [colours(seed) for seed in (1, 2)], Thresholds())
+    ran, run = [], pipeline._model.run
+    monkeypatch.setattr(
+        pipeline._model, 'run', lambda tensors: ran.append(len(tensors['images'])) or run(tensors)
+    )
+    for count in (1, 2, 4):
+        detect(pipeline, [colours(seed) for seed in range(count)], Thresholds())
+    assert ran == ([1, 2, 4] if batch == OPEN else [4, 4, 4])
+
+
+def test_one_that_holds_to_one_inside_runs_them_one_by_one(tmp_path, caplog):
+    """Its input says that the batch is open; behind it a reshape says 1."""
+    path = tmp_path / 'tiny.onnx'
+    path.write_bytes(
+        tiny_onnx(shape=('batch', 3, 'height', 'width'), output_shape=('batch', 6, 8))
+    )
+    pipeline = open_pipeline(config_for(path, model_input_size=(64, 48)))
+    frames = [colours(seed) for seed in range(3)]
+    own = [Thresholds(0.0), Thresholds(0.3), Thresholds(0.0, class_ids=(1,))]
+    singles = [
+        detect_one(pipeline, frame, thresholds).detections
+        for frame, thresholds in zip(frames, own, strict=True)
+    ]
+    assert caplog.records == []
+    for _ in range(2):
+        pipeline.enqueue(0, frames, own)
+        for result, expected in zip(collect_all(pipeline, 0), singles, strict=True):
+            assert_same(result.detections, expected)
+    assert sum(map(len, singles)) > 3
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.message.startswith('tiny.onnx: takes one image at a time, though its input')
+
+
+def test_what_is_wrong_with_one_image_is_no_reason_to_try_singly(opened, monkeypatch):
+    """A model that does take several fails as a whole, as it does for one."""
+    pipeline = opened(OPEN)
+    frames = [colours(seed) for seed in range(3)]
+    detect(pipeline, frames, Thresholds())
+    run = pipeline._model.run
+    monkeypatch.setattr(
+        pipeline._model, 'run', lambda tensors: [each * np.nan for each in run(tensors)]
+    )
+    with pytest.raises(EngineError, match='NaN'):
+        detect(pipeline, frames, Thresholds())
+
+
+@pytest.fixture(scope='module')
+def twins(tmp_path_factory):
+    """The digits, and twins that take several images at once."""
+    folder = tmp_path_factory.mktemp('twins')
+    return {
+        1: DIGITS,
+        OPEN: write_digits_twin(folder / 'open.onnx', 0),
+        FIXED: write_digits_twin(folder / 'fixed.onnx', FIXED),
+    }
+
+
+@pytest.mark.parametrize('batch', BATCH)
+def test_the_python_api_takes_as_many_at_once_as_the_model(twins, batch):
+    images = [cv2.imread(str(path)) for path in sorted(SCENES.glob('*.jpg'))[:9]]
+    with tp.load(DIGITS) as single:
+        expected = [single(image) for image in images]
+    with tp.load(twins[batch]) as several:
+        for found, one in zip(several(images), expected, strict=True):
+            assert_same(found, one)
+        assert_same(several(images[3]), expected[3])
+    assert sum(map(len, expected)) > 20
+
+
+@pytest.mark.parametrize('batch', BATCH)
+def test_offline_runs_take_as_many_at_once_as_the_model(twins, batch):
+    files = [(path, None) for path in sorted(SCENES.glob('*.jpg'))[:9]]
+    runs = {}
+    for name in (1, batch):
+        config = DetectorConfig(engine_path=str(twins[name]))
+        pipeline = open_offline(read_model_file(twins[name]), config)
+        runs[name] = detect_images(pipeline, files, Thresholds(), lambda *_: None)
+        pipeline.close()
+    for found, one in zip(runs[batch].detections, runs[1].detections, strict=True):
+        assert_same(found, one)
+    assert (runs[1].latency.batch, runs[batch].latency.batch) == (1, BATCH[batch])
