@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from trt_perception.building.options.sources import load_options
 from trt_perception.building.options.sources import read_class_names
 from trt_perception.building.options.values import ShapeProfile
 from trt_perception.errors import ConfigError
+from trt_perception.errors import ValuesError
 
 
 def test_only_the_model_is_required():
@@ -164,7 +166,7 @@ def test_the_command_line_gives_only_what_was_typed():
         'shapes': ['1x3x4x4', '2x3x4x4'],
         'mean': [0.0, 0.5, 1.0],
         'refit': False,
-        'batch': 2,
+        'batch': ['2'],
         'compute_capabilities': ['8.6'],
         'input_size': '6x4',
     }
@@ -172,9 +174,33 @@ def test_the_command_line_gives_only_what_was_typed():
     assert load_options(None, found).input_size == (6, 4)
 
 
+@pytest.mark.parametrize(
+    ('given', 'found'),
+    [
+        (['2'], (2,)),
+        (['8,1,4'], (1, 4, 8)),
+        (['4', '1,4'], (1, 4)),
+        (3, (3,)),
+        ([1, 1024], (1, 1024)),
+        ('1, 8', (1, 8)),
+    ],
+)
+def test_batch_sizes(given, found):
+    assert options(batch=given).batch == found
+
+
+@pytest.mark.parametrize(
+    'given', [0, 1025, '0', '1,', '1,two', [], [True], 1.0, ['99999'], {'a': 1}, '-1', '1;4']
+)
+def test_what_are_no_batch_sizes(given):
+    expected = 'expected whole numbers from 1 to 1024, as in 1,4,8'
+    with pytest.raises(ValuesError, match=re.escape(expected)):
+        options(batch=given)
+
+
 def test_a_word_for_a_number_is_wrong_usage(capsys):
     with pytest.raises(SystemExit):
-        parse('--batch', 'two')
+        parse('--store-keep-days', 'two')
     assert "invalid whole number value: 'two'" in capsys.readouterr().err
 
 

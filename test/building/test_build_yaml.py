@@ -91,7 +91,7 @@ def test_the_command_line_may_lead_anywhere(tmp_path):
 def test_the_command_line_wins(tmp_path):
     config = yaml_file(tmp_path, 'onnx: a.onnx\nbatch: 2\nverbose: true\n')
     found = load_options(config, {'onnx': 'b.onnx', 'verbose': False})
-    assert (found.onnx, found.batch, found.verbose) == (Path('b.onnx'), 2, False)
+    assert (found.onnx, found.batch, found.verbose) == (Path('b.onnx'), (2,), False)
 
 
 def test_combinations_are_judged_after_both_are_joined(tmp_path):
@@ -105,7 +105,8 @@ def test_each_wrong_key_has_its_line_and_sentence(tmp_path):
     assert sorted(lines) == sorted(
         [
             f"{config}, line 2: 'precison': is not an option; did you mean 'precision'?",
-            f"{config}, line 4: 'batch': expected a whole number from 1 to 1024 (got 'many')",
+            f"{config}, line 4: 'batch': expected whole numbers from 1 to 1024, as in 1,4,8 "
+            "(got 'many')",
             '--workspace-mib: expected a whole number from 1 to 1048576 MiB (got -1)',
         ]
     )

@@ -175,6 +175,14 @@ def test_one_shape_of_an_open_model(tensorrt):
     assert [str(profile) for profile in built.profiles] == ['2x3x16x16']
 
 
+def test_each_batch_is_a_profile_of_its_own(tensorrt):
+    content = small(('n', 3, 16, 16))
+    built = build(content, tensorrt, batch='8,1,4')
+    assert [t.shape for t in (*built.inputs, *built.outputs)] == [(-1, 3, 16, 16), (-1, 4, 16, 16)]
+    assert [str(profile) for profile in built.profiles] == [f'{n}x3x16x16' for n in (1, 4, 8)]
+    assert len(built.content) > len(build(content, tensorrt, batch=4).content)
+
+
 def test_several_profiles_of_an_open_model(tensorrt):
     one = build(small(('n', 3, 'h', 'w')), tensorrt, shapes='1x3x8x8:1x3x16x16:4x3x32x32')
     two = build(

@@ -46,6 +46,7 @@ class BuildState:
         calibration: images to calibrate with, None where none are needed.
         validation: image files that --validate names; empty without it.
         shapes: final shape of each input by name, the image's first.
+        other_shapes: those of the second profile, where there are several.
         recognised: how the model is fed and read.
         slimmed: the model without what does nothing.
         converted: the model in the precision that was asked for.
@@ -65,6 +66,7 @@ class BuildState:
     calibration: ImageSet | None = field(init=False)
     validation: tuple[Path, ...] = field(init=False)
     shapes: dict[str, tuple[int, ...]] = field(init=False)
+    other_shapes: dict[str, tuple[int, ...]] = field(init=False)
     recognised: Recognised = field(init=False)
     slimmed: onnx.ModelProto = field(init=False)
     converted: ConvertedModel = field(init=False)

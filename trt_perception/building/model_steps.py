@@ -106,6 +106,8 @@ def recognise(state: BuildState) -> None:
         profiles = resolve_profiles(image, options)
         image = replace(image, shape=profiles[0].opt if profiles else image.shape)
         state.shapes = {image.name: image.shape, **shapes_beside(image, auxiliary)}
+        other = replace(image, shape=profiles[:2][-1].opt if profiles else image.shape)
+        state.other_shapes = {other.name: other.shape, **shapes_beside(other, auxiliary)}
         outputs = outputs_at(source, state.shapes, image, auxiliary)
         recognised = recognise_source(source, options, (image, *auxiliary), outputs)
         state.recognised = recognised
@@ -117,7 +119,8 @@ def recognise(state: BuildState) -> None:
         batch = min((profile.min[0] for profile in profiles), default=image.shape[0])
         if batch != 1:
             state.report.warn(
-                f'the engine takes {batch} images at once or more; detector_node runs batch 1 only'
+                f'the engine takes {batch} images at once or more: for one, and for the images '
+                'of fewer cameras, it works as long'
             )
         state.report.input_model |= {
             'decoder': recognised.decoder.as_dict(),
@@ -145,7 +148,7 @@ def slim(state: BuildState) -> None:
         elif unknown_operators(model):
             step.skip('ONNX Runtime cannot run it to compare')
         else:
-            inputs = random_inputs(model, state.shapes)
+            inputs = random_inputs(model, state.other_shapes)
             state.slimmed, warning = onnx_slim.slim(model, inputs)
             after = len(state.slimmed.graph.node)
             state.report.warn(warning)

@@ -164,8 +164,21 @@ def _manifest_text(manifest: Manifest | None) -> str:
         rows.insert(0, ('from', f'{manifest.onnx.file}, sha256 {manifest.onnx.sha256[:16]}…'))
     build = manifest.build
     if build is not None:
+        rows += _batch_rows(build)
         rows += _build_rows(build)
     return 'manifest\n' + _rows(rows)
+
+
+def _batch_rows(build: BuildRecord) -> Iterator[tuple[str, str]]:
+    """Yield how many images the engine takes at once, where profiles say it."""
+    sizes = []
+    for profile in build.profiles:
+        for ranges in profile.values():  # the image's alone
+            low, high = ranges.min[0], ranges.max[0]
+            if len(ranges.min) == 4:
+                sizes.append(str(low) if low == high else f'{low} to {high}')
+    if sizes:
+        yield 'images at once', ', '.join(dict.fromkeys(sizes))
 
 
 def _build_rows(build: BuildRecord) -> Iterator[tuple[str, str]]:

@@ -115,7 +115,8 @@ def resolve_profiles(image: TensorSpec, options: BuildOptions) -> tuple[ShapePro
                     f'input {image.name!r}',
                     'x'.join(map(str, shape)),
                     expected=f'{allowed}, where ? may be any number',
-                    fix='export another ONNX model for other shapes',
+                    fix='export another ONNX model for other shapes'
+                    + '; one that leaves the batch open takes every --batch' * bool(options.batch),
                 )
     return given if -1 in image.shape else ()
 
@@ -123,21 +124,20 @@ def resolve_profiles(image: TensorSpec, options: BuildOptions) -> tuple[ShapePro
 def _from_sizes(
     image: TensorSpec, options: BuildOptions, allowed: str
 ) -> tuple[ShapeProfile, ...]:
-    """Make the one shape that batch and input size ask for, as far as they are given."""
-    wanted = list(image.shape)
-    if len(wanted) == 4:
-        if options.batch is not None:
-            wanted[0] = options.batch
-        if options.input_size is not None:
-            wanted[3], wanted[2] = options.input_size
-    if -1 in wanted:
+    """Make the shape that input size and each batch ask for, as far as they are given."""
+    wanted = [image.shape]
+    if len(image.shape) == 4:
+        batch, channels, height, width = image.shape
+        width, height = options.input_size or (width, height)
+        wanted = [(size, channels, height, width) for size in options.batch or (batch,)]
+    if any(-1 in shape for shape in wanted):
         raise EngineError(
             f'input {image.name!r}',
             f'leaves sides open ({allowed})',
             fix='give --shapes, as in 1x3x640x640 or 1x3x320x320:1x3x640x640:1x3x1280x1280; '
             '--batch 1 does where only the first is open',
         )
-    return (ShapeProfile(tuple(wanted), tuple(wanted), tuple(wanted)),)
+    return tuple(ShapeProfile(shape, shape, shape) for shape in wanted)
 
 
 def add_profiles(

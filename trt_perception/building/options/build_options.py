@@ -15,6 +15,7 @@ from typing import Literal
 
 import pydantic
 
+from trt_perception.building.options.option_types import Batches
 from trt_perception.building.options.option_types import Capabilities
 from trt_perception.building.options.option_types import DecoderName
 from trt_perception.building.options.option_types import EnginePath
@@ -95,8 +96,11 @@ class BuildOptions(pydantic.BaseModel):
         affects='report',
     )
 
-    batch: int | None = option(
-        'shapes', 'Batch size, where the ONNX file leaves it open.', limits=(1, 1024)
+    batch: Batches | None = option(
+        'shapes',
+        'Batch sizes, where the ONNX file leaves it open: how many images the engine takes at '
+        'once. Each of 1,4,8 is an optimisation profile of its own.',
+        metavar='N,N…',
     )
     shapes: Profiles = option(
         'shapes',

@@ -11,6 +11,7 @@ import pydantic
 from trt_perception.building.options.values import ShapeProfile
 from trt_perception.building.options.values import check_path
 from trt_perception.building.options.values import listed
+from trt_perception.building.options.values import parse_batches
 from trt_perception.building.options.values import parse_capabilities
 from trt_perception.building.options.values import parse_path
 from trt_perception.building.options.values import parse_paths
@@ -23,7 +24,16 @@ from trt_perception.plain_text import Fault
 from trt_perception.plain_text import names_fault
 
 __all__ = [
-    *('Capabilities', 'DecoderName', 'EnginePath', 'FilePath', 'FilePaths', 'Names', 'OnnxPath'),
+    *(
+        'Batches',
+        'Capabilities',
+        'DecoderName',
+        'EnginePath',
+        'FilePath',
+        'FilePaths',
+        'Names',
+        'OnnxPath',
+    ),
     *('PathText', 'Profiles', 'Scale', 'Size', 'Texts', 'Triple', 'option'),
 ]
 
@@ -78,6 +88,7 @@ Triple = Annotated[
     pydantic.AfterValidator(_check_numbers),
 ]
 Size = Annotated[tuple[int, int], pydantic.BeforeValidator(parse_size)]
+Batches = Annotated[tuple[int, ...], pydantic.BeforeValidator(parse_batches)]
 Profiles = Annotated[tuple[ShapeProfile, ...], pydantic.BeforeValidator(parse_profiles)]
 Capabilities = Annotated[tuple[str, ...], pydantic.BeforeValidator(parse_capabilities)]
 

@@ -84,6 +84,8 @@ def _rows() -> tuple[Option, ...]:
         value, is_list = _kind(info.annotation)
         if field == 'input_size':  # one word on the command line, WxH
             value, is_list = str, False
+        if field == 'batch':  # one word can be several
+            value = str
         if get_origin(value) is Literal:
             facts['choices'] = get_args(value)
         kind = 'path' if facts.pop('is_path', False) else _KINDS.get(value, 'text')

@@ -20,6 +20,7 @@ __all__ = [
     'check_path',
     'compute_capability',
     'listed',
+    'parse_batches',
     'parse_capabilities',
     'parse_path',
     'parse_paths',
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 _MAX_PART_BYTES: Final = 255
+_MAX_BATCH: Final = 1024
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,21 @@ def parse_profiles(value: object) -> object:
     if not isinstance(items, tuple):
         raise ValueError(f'expected shapes as in 1x3x480x640 (got {shown(value)})')
     return tuple(parse_profile(item) for item in items)
+
+
+def parse_batches(value: object) -> tuple[int, ...]:
+    """Return different batch sizes, the smallest first, from 4, from 1,4,8 or from a list."""
+    items = listed(value)
+    sizes = []
+    for item in items if isinstance(items, tuple) else ():
+        for part in item.split(',') if isinstance(item, str) else (item,):
+            is_short = isinstance(part, str) and len(part) <= len(str(_MAX_BATCH))
+            sizes.append(int(part) if is_short and part.strip().isdecimal() else part)
+    if not sizes or not all(type(size) is int and 1 <= size <= _MAX_BATCH for size in sizes):
+        raise ValueError(
+            f'expected whole numbers from 1 to {_MAX_BATCH}, as in 1,4,8 (got {shown(value)})'
+        )
+    return tuple(sorted(set(sizes)))
 
 
 def parse_path(value: object) -> object:
