@@ -6,7 +6,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from detector_models import CLASSES
+from detector_models import detector_model
 from fake_tensorrt import PLAN
 from family_outputs import BESIDE
 from family_outputs import NAMES
@@ -110,6 +113,49 @@ def test_the_kernel_on_every_encoding(tmp_path, capsys):
     assert times['nv12']['frame_bytes'] == 64 * 48 * 3 // 2
     assert all(0 < time['letterbox_ms'] < 10 for time in times.values())
     assert 'bayer_rggb8' in capsys.readouterr().out
+
+
+def test_batches_and_what_is_best_of_them(tmp_path, capsys):
+    path = tmp_path / 'open.onnx'
+    onnx.save_model(detector_model(('n', 3, 64, 64)), path)
+    saved = tmp_path / 'result.json'
+    parameters = {
+        'model.decoder': 'dense',
+        'model.class_names': list(CLASSES),
+        'model.resize': 'letterbox',
+        'model.color_order': 'rgb',
+        'model.scale': 1 / 255,
+    }
+    given = [*QUICK, *(f'--param={key}={value}' for key, value in parameters.items())]
+    given += ['--batch', '1,2,16,8', '--max-latency-ms', '100000', '--json', saved]
+    assert run(path, *given) == 0
+    output, error = capsys.readouterr()
+    report = json.loads(saved.read_text())
+    assert report['pictures'] == ['64x48 bgr8'] * 64  # whole batches of 16, for each depth
+    (model,) = report['models']
+    cells = {cell['batch']: cell for cell in model['pipelines']}
+    assert list(cells) == [1, 2, 8]
+    assert (model['most_at_once'], model['left_out']) == (8, [16])
+    assert [ratio['depth'] for ratio in model['ratios']] == [1]
+    for cell in cells.values():
+        assert cell['unequal'] == 0
+        assert cell['detections'] > 0
+        assert cell['frames_per_s'] > 0
+    fastest = max(cells.values(), key=lambda cell: cell['frames_per_s'])
+    for best in (model['best'], model['best_within_limit']):
+        assert best == {
+            'batch': fastest['batch'],
+            'depth': 1,
+            'frames_per_s': fastest['frames_per_s'],
+            'p99_ms': fastest['busy_latency_ms']['p99'],
+        }
+    assert 'not measured: batch 16; the model takes 8 at once at most' in output
+    assert output.count('\nmost frames/s') == 2
+    assert 'most frames/s within 100000 ms: ' in output
+    assert '[3/5] open.onnx: batch 2, depth 1\n' in error
+    # No time at all is kept by none.
+    assert run(path, *given[:-6], '--batch', '1,2', '--max-latency-ms', '1e-9') == 0
+    assert 'within 1e-09 ms: none of these' in capsys.readouterr().out
 
 
 def test_encodings_that_mean_the_same_are_measured_once():
@@ -238,6 +284,12 @@ def test_an_engine_and_its_onnx(model, tmp_path):
         (['MODEL', '--size', '65x1', '--encoding', 'nv12'], 'at least 2 pixels a side (got 65x1)'),
         (['MODEL', '--depth', '1;2'], "as in 1,2,3 (got '1;2')"),
         (['MODEL', '--depth', '1,9'], "'pipeline_depth': expected a number from 1 to 8"),
+        (['MODEL', '--batch', '1,65'], "from 1 to 64, as in 1,4,8 (got '1,65')"),
+        (['MODEL', '--batch', '0'], "from 1 to 64, as in 1,4,8 (got '0')"),
+        (
+            ['MODEL', '--max-latency-ms', '0'],
+            "expected milliseconds, above 0 to 1000000 (got '0')",
+        ),
         (['MODEL', '--frames', '0'], 'from 1 on'),
         (['MODEL', '--param', 'pipeline_depth=2'], 'use --depth'),
         (['MODEL', '--param', 'model.decoder=yolo99'], "'model.decoder': expected one of"),

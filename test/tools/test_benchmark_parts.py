@@ -22,29 +22,33 @@ from trt_perception.pipelines.pipeline import Result
 class RecordingPipeline:
     """Returns the frame's width as the score; knows what is in flight."""
 
-    batch = 1
-
-    def __init__(self, depth):
+    def __init__(self, depth, batch=1):
         self.depth = depth
+        self.batch = batch
         self.flying = {}
         self.most = 0
         self.order = []
         self.clock = lambda: None  # called in each collect
 
     def enqueue(self, slot, frames, thresholds):
-        (frame,) = frames
-        assert len(thresholds) == 1
+        assert len(frames) == len(thresholds) == self.batch
         assert slot not in self.flying
-        self.flying[slot] = frame
+        # Nothing is in two places at once.
+        inside = [*frames, *(frame for flying in self.flying.values() for frame in flying)]
+        assert len({frame.width for frame in inside}) == len(inside)
+        self.flying[slot] = frames
         self.most = max(self.most, len(self.flying))
 
     def collect(self, slot):
         assert slot == next(iter(self.flying))  # the oldest
-        frame = self.flying.pop(slot)
+        frames = self.flying.pop(slot)
         self.clock()
-        self.order.append(frame.width)
-        score = np.array([frame.width / 1000], np.float32)
-        return [Result(Detections(np.ones((1, 4), 'f4'), score, np.zeros(1, 'i4')), 0.0)]
+        self.order += [frame.width for frame in frames]
+        scores = [np.array([frame.width / 1000], np.float32) for frame in frames]
+        return [
+            Result(Detections(np.ones((1, 4), 'f4'), score, np.zeros(1, 'i4')), 0.0)
+            for score in scores
+        ]
 
 
 @pytest.mark.parametrize('depth', [1, 3])
@@ -62,6 +66,26 @@ def test_the_pipeline_is_kept_full_and_in_order(depth):
     assert (report.depth, report.detections, report.unequal) == (depth, 1, 0)
     assert report.load_s == 0.5
     assert report.frames_per_s > 0
+
+
+@pytest.mark.parametrize(('batch', 'depth'), [(2, 1), (2, 3), (4, 2)])
+def test_batches_are_the_same_in_each_turn(batch, depth):
+    widths = [8 + 2 * number for number in range(12)]
+    frames = [load_frames('', (width, 8), 'mono8', 1)[0] for width in widths]
+    pipeline = RecordingPipeline(depth, batch)
+    pace = Pace(20)
+    expected = detect_all(pipeline, frames, Thresholds(), pace, batch)
+    assert [round(1000 * float(found.scores[0])) for found in expected] == widths
+    given = frames, Thresholds(), expected, pace
+    report = measure_pipeline(pipeline, *given, load_s=0.5, batch=batch)
+    assert pipeline.most == depth
+    assert pipeline.order == widths + 2 * (widths + widths[:8])
+    # Times are of batches, rates of frames.
+    assert report.latency_ms.count == report.busy_latency_ms.count == 20 // batch
+    assert (report.batch, report.name) == (batch, f'batch {batch}, depth {depth}')
+    assert report.unequal == 0
+    swapped = frames, Thresholds(), expected[::-1], pace
+    assert measure_pipeline(pipeline, *swapped, load_s=0.5, batch=batch).unequal == 40
 
 
 def test_spread():

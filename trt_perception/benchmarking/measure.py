@@ -1,7 +1,7 @@
 """Measuring a pipeline, whatever it runs on: latency, throughput, time of the host, agreement.
 
-The pipeline is used as the detector uses it: a frame goes into a free slot as soon as there is
-one, the oldest slot is collected. Nothing else waits or synchronises.
+The pipeline is used as the detector uses it: frames go into a free slot as soon as there is one,
+the oldest slot is collected. Nothing else waits or synchronises.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from trt_perception.detections import Detections
 from trt_perception.images.frame import Frame
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.pipeline import collect_all
-from trt_perception.pipelines.pipeline import detect_one
 
 __all__ = [
     'EncodingTime',
     'PipelineReport',
     'Spread',
     'StageTime',
+    'cell_name',
     'detect_all',
     'measure_pipeline',
 ]
@@ -84,14 +84,14 @@ class EncodingTime:
 
 @dataclass(frozen=True)
 class PipelineReport:
-    """A whole pipeline at one depth.
+    """A whole pipeline at one depth, with so many frames at once.
 
     Attributes:
-        depth: frames in flight.
-        latency_ms: from the call that takes a frame to its detections, the pipeline idle before.
+        depth: batches in flight.
+        latency_ms: from the call that takes a batch to its detections, the pipeline idle before.
         frames_per_s: with frames always waiting.
         busy_latency_ms: as ``latency_ms``, with frames always waiting.
-        enqueue_ms: time of the calling thread for taking a frame, with frames always waiting.
+        enqueue_ms: time of the calling thread for taking a batch, with frames always waiting.
         collect_ms: likewise for collecting, waiting included.
         cpu_ms: CPU time of all threads for a frame, with frames always waiting.
         detections: boxes of a frame, on average.
@@ -99,6 +99,7 @@ class PipelineReport:
             first.
         load_s: time to open the pipeline.
         device_memory_bytes: what it takes on the GPU, None on the CPU.
+        batch: frames of each batch.
     """
 
     depth: int
@@ -112,6 +113,17 @@ class PipelineReport:
     unequal: int
     load_s: float
     device_memory_bytes: int | None
+    batch: int = 1
+
+    @property
+    def name(self) -> str:
+        """What tells it from others of its model."""
+        return cell_name(self.batch, self.depth)
+
+
+def cell_name(batch: int, depth: int) -> str:
+    """Return how a measurement is called, among those of other batches and depths."""
+    return f'depth {depth}' if batch == 1 else f'batch {batch}, depth {depth}'
 
 
 def measure_pipeline(
@@ -123,26 +135,29 @@ def measure_pipeline(
     *,
     load_s: float,
     device_memory_bytes: int | None = None,
+    batch: int = 1,
 ) -> PipelineReport:
-    """Measure one frame at a time, then with frames always waiting.
+    """Measure one batch at a time, then with frames always waiting.
 
     Args:
         pipeline: nothing in flight.
-        frames: taken in turn.
+        frames: taken in turn; as many batches as are in flight, or more.
         thresholds: for all frames.
         expected: of each frame, as ``detect_all`` returns them.
         pace: says when each of the two runs ends, and the warm-up before it.
         load_s: passed on.
         device_memory_bytes: passed on.
+        batch: frames of each batch, at most the pipeline's.
     """
+    work = _Work(pipeline, frames, thresholds, batch)
     pace.begin_warm_up()
-    _run_one_by_one(pipeline, frames, thresholds, pace, least=0)
+    _run_one_by_one(work, pace, least=0)
     pace.begin('one at a time')
-    latencies, alone = _run_one_by_one(pipeline, frames, thresholds, pace)
+    latencies, alone = _run_one_by_one(work, pace)
     pace.begin_warm_up()
-    _run_saturated(pipeline, frames, thresholds, pace, least=0)
+    _run_saturated(work, pace, least=0)
     pace.begin('frames always waiting')
-    busy = _run_saturated(pipeline, frames, thresholds, pace)
+    busy = _run_saturated(work, pace)
     count = len(busy.results)
     unequal = sum(
         not _equal(found, expected[index % len(frames)])
@@ -161,43 +176,72 @@ def measure_pipeline(
         unequal=unequal,
         load_s=load_s,
         device_memory_bytes=device_memory_bytes,
+        batch=batch,
     )
 
 
 def detect_all(
-    pipeline: Pipeline, frames: Sequence[Frame], thresholds: Thresholds, pace: Pace
-) -> list[Detections]:
-    """Return each frame's detections, run one after the other; fewer where it was stopped."""
-    pace.begin('each image once', len(frames))
-    found: list[Detections] = []
-    while pace.more(len(found), len(frames)) and not pace.stopped:
-        found.append(detect_one(pipeline, frames[len(found)], thresholds).detections)
-    return found
-
-
-def _run_one_by_one(
     pipeline: Pipeline,
     frames: Sequence[Frame],
     thresholds: Thresholds,
     pace: Pace,
-    least: int = 1,
+    batch: int = 1,
+) -> list[Detections]:
+    """Return each frame's detections, run one batch after the other; fewer where it was stopped.
+
+    Args:
+        pipeline: nothing in flight.
+        frames: whole batches.
+        thresholds: for all frames.
+        pace: may be stopped.
+        batch: frames of each batch.
+    """
+    work = _Work(pipeline, frames, thresholds, batch)
+    pace.begin('each image once', len(frames))
+    found: list[Detections] = []
+    while pace.more(len(found), len(frames)) and not pace.stopped:
+        work.enqueue(0, len(found))
+        found += work.collect(0)
+    return found
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Batches of frames, taken in turn, for a pipeline."""
+
+    pipeline: Pipeline
+    frames: Sequence[Frame]
+    thresholds: Thresholds
+    batch: int
+
+    def enqueue(self, slot: int, done: int) -> None:
+        """Enqueue the batch behind the first ``done`` frames."""
+        count = len(self.frames)
+        frames = [self.frames[(done + index) % count] for index in range(self.batch)]
+        self.pipeline.enqueue(slot, frames, [self.thresholds] * self.batch)
+
+    def collect(self, slot: int) -> list[Detections]:
+        return [result.detections for result in collect_all(self.pipeline, slot)]
+
+
+def _run_one_by_one(
+    work: _Work, pace: Pace, least: int = 1
 ) -> tuple[list[float], list[Detections]]:
-    """Return the latencies in seconds and the detections, in the frames' order."""
+    """Return the latencies of batches in seconds, and the detections, in the frames' order."""
     latencies: list[float] = []
     results: list[Detections] = []
     while pace.more(len(results), least):
-        index = len(results)
-        frame, slot = frames[index % len(frames)], index % pipeline.depth
+        slot = len(latencies) % work.pipeline.depth
         start = time.perf_counter()
-        result = detect_one(pipeline, frame, thresholds, slot)
+        work.enqueue(slot, len(results))
+        results += work.collect(slot)
         latencies.append(time.perf_counter() - start)
-        results.append(result.detections)
     return latencies, results
 
 
 @dataclass
 class _Saturated:
-    """What a run with frames always waiting gave; seconds, in the frames' order."""
+    """What a run with frames always waiting gave; seconds of batches, in the frames' order."""
 
     wall_s: float
     cpu_s: float
@@ -207,16 +251,10 @@ class _Saturated:
     results: list[Detections]
 
 
-def _run_saturated(
-    pipeline: Pipeline,
-    frames: Sequence[Frame],
-    thresholds: Thresholds,
-    pace: Pace,
-    least: int = 1,
-) -> _Saturated:
+def _run_saturated(work: _Work, pace: Pace, least: int = 1) -> _Saturated:
     """Enqueue whenever a slot is free, else collect the oldest, as trt_perception.detector."""
     run = _Saturated(0.0, 0.0, [], [], [], [])
-    free = deque(range(pipeline.depth))
+    free = deque(range(work.pipeline.depth))
     flying: deque[tuple[int, float]] = deque()
     submitted = 0
     cpu = time.process_time()
@@ -226,20 +264,20 @@ def _run_saturated(
         more = more and pace.more(submitted, least)
         before = time.perf_counter()
         if free and more:
-            pipeline.enqueue(free[0], [frames[submitted % len(frames)]], [thresholds])
+            work.enqueue(free[0], submitted)
             flying.append((free.popleft(), before))
-            submitted += 1
+            submitted += work.batch
             run.enqueue_s.append(time.perf_counter() - before)
         elif not flying:
             break
         else:
             slot, taken = flying.popleft()
-            (result,) = collect_all(pipeline, slot)
+            found = work.collect(slot)
             free.append(slot)
             now = time.perf_counter()
             run.collect_s.append(now - before)
             run.latency_s.append(now - taken)
-            run.results.append(result.detections)
+            run.results += found
     run.wall_s = time.perf_counter() - start
     run.cpu_s = time.process_time() - cpu
     return run

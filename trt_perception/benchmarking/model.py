@@ -17,10 +17,12 @@ from trt_perception.benchmarking.host import measure_host_steps
 from trt_perception.benchmarking.measure import EncodingTime
 from trt_perception.benchmarking.measure import PipelineReport
 from trt_perception.benchmarking.measure import StageTime
+from trt_perception.benchmarking.measure import cell_name
 from trt_perception.benchmarking.measure import detect_all
 from trt_perception.benchmarking.measure import measure_pipeline
 from trt_perception.benchmarking.pace import Pace
 from trt_perception.config import DetectorConfig
+from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.gpu import Device
 from trt_perception.images.frame import Frame
@@ -30,11 +32,11 @@ from trt_perception.model.tensors import TensorSpec
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.pipeline import Pipeline
-from trt_perception.pipelines.pipeline import detect_one
+from trt_perception.pipelines.pipeline import collect_all
 from trt_perception.pipelines.ready import put_in_place
 from trt_perception.stages.onnx_runtime import CPU
 
-__all__ = ['BenchmarkOptions', 'ModelReport', 'Ratios', 'measure_model']
+__all__ = ['BenchmarkOptions', 'Best', 'ModelReport', 'Ratios', 'measure_model']
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,16 @@ class BenchmarkOptions:
     """What is measured.
 
     Attributes:
-        depths: frames in flight, one measurement each; on the CPU there is always one. Empty: no
+        depths: batches in flight, one measurement each; on the CPU there is always one. Empty: no
             pipeline is measured.
         count: frames of each measurement.
         warmup: frames before each that do not count.
         seconds: most time of each measurement, None where only the frames count.
         provider: ONNX Runtime's, for ONNX files.
         parameters: of the node that would run the models.
+        batches: frames of each batch, one measurement each, as far as the model takes so many at
+            once.
+        max_latency_ms: what is best within this is looked for; None: without a limit only.
     """
 
     depths: tuple[int, ...] = (1, 2, 3, 4)
@@ -57,6 +62,8 @@ class BenchmarkOptions:
     seconds: float | None = None
     provider: str = CPU
     parameters: DetectorConfig = field(default_factory=DetectorConfig)
+    batches: tuple[int, ...] = (1,)
+    max_latency_ms: float | None = None
 
     def config(self, model: ModelFile, depth: int) -> DetectorConfig:
         """Return the parameters of a node that would run the model.
@@ -85,6 +92,23 @@ class Ratios:
 
 
 @dataclass(frozen=True)
+class Best:
+    """The batch and depth of most frames a second.
+
+    Attributes:
+        batch: frames of each batch.
+        depth: batches in flight.
+        frames_per_s: with frames always waiting.
+        p99_ms: of the latency of a batch, with frames always waiting.
+    """
+
+    batch: int
+    depth: int
+    frames_per_s: float
+    p99_ms: float
+
+
+@dataclass(frozen=True)
 class ModelReport:
     """All figures of one model.
 
@@ -100,8 +124,13 @@ class ModelReport:
         encodings: an engine's steps that depend on the encoding, by its name; empty where one
             encoding was asked for.
         candidates: boxes above the confidence threshold before NMS, for each image.
-        pipelines: one entry for each depth.
-        ratios: one entry for each depth.
+        pipelines: one entry for each depth and batch.
+        ratios: one entry for each depth, of frames one by one.
+        most_at_once: frames that the model takes at once, 0 where no pipeline was opened.
+        left_out: batches that are more than that, and were not measured.
+        best: None where nothing was measured.
+        best_within_limit: with a latency that is asked for; None where there is no such limit, or
+            nothing keeps it.
     """
 
     file: str
@@ -115,6 +144,10 @@ class ModelReport:
     candidates: tuple[int, ...]
     pipelines: tuple[PipelineReport, ...] = ()
     ratios: tuple[Ratios, ...] = ()
+    most_at_once: int = 0
+    left_out: tuple[int, ...] = ()
+    best: Best | None = None
+    best_within_limit: Best | None = None
 
 
 def measure_model(
@@ -128,7 +161,7 @@ def measure_model(
 
     Args:
         model: an engine or ONNX file.
-        frames: taken in turn; as many as are in flight, or more.
+        frames: taken in turn; as many as are in flight at most, or more.
         options: what is measured.
         pace: says when each measurement ends.
         encodings: a frame of each encoding to be compared, for engines.
@@ -147,15 +180,35 @@ def measure_model(
         report = _on_gpu(model, frames, options, pace, encodings)
     if report is None:
         return None
-    pipelines, detections = [], list[Detections]()
+    pipelines, detections, most = list[PipelineReport](), list[Detections](), 0
     for depth in options.depths[:1] and (1,) if model.is_onnx else options.depths:
-        measured = _in_pipeline(model, frames, options, depth, pace)
-        if measured is None:
-            break
-        pipelines.append(measured[0])
-        detections = measured[1]
-    ratios = tuple(_ratios(pipeline, report.engine_ms) for pipeline in pipelines)
-    return replace(report, pipelines=tuple(pipelines), ratios=ratios), detections
+        measured, found, most_at_once = _in_pipeline(model, frames, options, depth, pace)
+        pipelines += measured
+        detections = found or detections
+        most = most_at_once or most
+    singles = [pipeline for pipeline in pipelines if pipeline.batch == 1]
+    report = replace(
+        report,
+        pipelines=tuple(pipelines),
+        ratios=tuple(_ratios(pipeline, report.engine_ms) for pipeline in singles),
+        most_at_once=most,
+        left_out=tuple(batch for batch in options.batches if 0 < most < batch),
+        best=_best(pipelines, None),
+        best_within_limit=_best(pipelines, options.max_latency_ms)
+        if options.max_latency_ms
+        else None,
+    )
+    return report, detections
+
+
+def _best(pipelines: Sequence[PipelineReport], limit_ms: float | None) -> Best | None:
+    """Return the one of most frames a second, of those that keep the limit."""
+    every = [
+        Best(each.batch, each.depth, each.frames_per_s, each.busy_latency_ms.p99)
+        for each in pipelines
+    ]
+    kept = [each for each in every if limit_ms is None or each.p99_ms <= limit_ms]
+    return max(kept, key=lambda each: each.frames_per_s, default=None)
 
 
 def _on_gpu(
@@ -218,14 +271,19 @@ def _report(
 
 def _in_pipeline(
     model: ModelFile, frames: Sequence[Frame], options: BenchmarkOptions, depth: int, pace: Pace
-) -> tuple[PipelineReport, list[Detections]] | None:
-    """Measure at one depth; None where the pace was stopped before it could begin."""
+) -> tuple[list[PipelineReport], list[Detections], int]:
+    """Measure each batch at one depth, until the pace is stopped.
+
+    Returns:
+        A report of each batch; what was found in each frame, in batches of the first; and how
+        many frames the model takes at once, 0 where it was stopped before.
+    """
     if pace.stopped:
-        return None
-    pace.step(f'{model.path.name}: depth {depth}')
+        return [], [], 0
     config = options.config(model, depth)
     device = None if model.is_onnx else Device(config.device_id)
     free = device.memory()[0] if device else 0
+    pace.step(f'{model.path.name}: {cell_name(options.batches[0], depth)}')
     start = time.perf_counter()
     pipeline: Pipeline = (
         HostPipeline(model, config, provider=options.provider)
@@ -233,25 +291,40 @@ def _in_pipeline(
         else CudaPipeline(model, config)
     )
     load_s = time.perf_counter() - start
+    reports: list[PipelineReport] = []
+    first: list[Detections] = []
     with closing(pipeline), put_in_place(pipeline, frames) as placed:
         thresholds = config.thresholds(pipeline.spec.class_names)
-        largest = max(placed, key=lambda frame: frame.data.size)
-        for slot in range(pipeline.depth):  # each grows once
-            detect_one(pipeline, largest, thresholds, slot)
-        detections = detect_all(pipeline, placed, thresholds, pace)
-        if len(detections) < len(frames):
-            return None
-        used = free - device.memory()[0] if device else None
-        report = measure_pipeline(
-            pipeline,
-            placed,
-            thresholds,
-            detections,
-            pace,
-            load_s=load_s,
-            device_memory_bytes=used,
-        )
-    return report, detections
+        for index, batch in enumerate(each for each in options.batches if each <= pipeline.batch):
+            if index:
+                pace.step(f'{model.path.name}: {cell_name(batch, depth)}')
+            whole = placed[: len(placed) // batch * batch]
+            _grow(pipeline, whole, thresholds, batch)
+            detections = detect_all(pipeline, whole, thresholds, pace, batch)
+            if pace.stopped and len(detections) < len(whole):
+                break
+            reports.append(
+                measure_pipeline(
+                    pipeline,
+                    whole,
+                    thresholds,
+                    detections,
+                    pace,
+                    load_s=load_s,
+                    device_memory_bytes=free - device.memory()[0] if device else None,
+                    batch=batch,
+                )
+            )
+            first = first or detections
+    return reports, first, pipeline.batch
+
+
+def _grow(pipeline: Pipeline, frames: Sequence[Frame], thresholds: Thresholds, batch: int) -> None:
+    """Run the largest frames through each slot, which grows for them once."""
+    largest = sorted(frames, key=lambda frame: frame.data.size, reverse=True)[:batch]
+    for slot in range(pipeline.depth):
+        pipeline.enqueue(slot, largest, [thresholds] * batch)
+        collect_all(pipeline, slot)
 
 
 def _ratios(report: PipelineReport, engine_ms: float) -> Ratios:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from trt_perception.benchmarking.measure import PipelineReport
 from trt_perception.benchmarking.model import ModelReport
 from trt_perception.files.plot_files import new_figure
 from trt_perception.files.plot_files import write_figure
@@ -32,6 +33,10 @@ def plot_reports(path: Path, reports: Sequence[ModelReport]) -> None:
     write_figure(figure, path)
 
 
+def _label(pipeline: PipelineReport) -> str:
+    return pipeline.name.replace(', ', '\n')
+
+
 def _plot_steps(axes: Any, report: ModelReport) -> None:
     names = list(report.stages)[::-1]
     bars = axes.barh(names, [report.stages[name].mean_ms for name in names], color='tab:blue')
@@ -43,7 +48,7 @@ def _plot_steps(axes: Any, report: ModelReport) -> None:
 
 def _plot_latency(axes: Any, report: ModelReport) -> None:
     """Median with a whisker to the 99th percentile; nothing else in flight."""
-    spreads = {f'depth {p.depth}': p.latency_ms for p in report.pipelines}
+    spreads = {_label(p): p.latency_ms for p in report.pipelines}
     p50 = [spread.p50 for spread in spreads.values()]
     above = [spread.p99 - spread.p50 for spread in spreads.values()]
     bars = axes.bar(list(spreads), p50, yerr=([0] * len(p50), above), capsize=4)
@@ -55,7 +60,7 @@ def _plot_latency(axes: Any, report: ModelReport) -> None:
 
 
 def _plot_throughput(axes: Any, report: ModelReport) -> None:
-    rates = {f'depth {p.depth}': p.frames_per_s for p in report.pipelines}
+    rates = {_label(p): p.frames_per_s for p in report.pipelines}
     bars = axes.bar(list(rates), list(rates.values()), color='tab:green')
     axes.bar_label(bars, fmt='%.0f')
     axes.axhline(1e3 / report.engine_ms, color='black', linestyle=':', label='1 / engine alone')

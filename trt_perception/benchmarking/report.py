@@ -14,6 +14,8 @@ import cv2
 import numpy as np
 
 from trt_perception.benchmarking.measure import Spread
+from trt_perception.benchmarking.measure import cell_name
+from trt_perception.benchmarking.model import Best
 from trt_perception.benchmarking.model import ModelReport
 from trt_perception.evaluation.agreement import Agreement
 from trt_perception.gpu import Device
@@ -91,8 +93,13 @@ def _version(package: str) -> str | None:
         return None
 
 
-def model_text(report: ModelReport) -> str:
-    """Return all tables of one model."""
+def model_text(report: ModelReport, max_latency_ms: float | None = None) -> str:
+    """Return all tables of one model.
+
+    Args:
+        report: what was measured.
+        max_latency_ms: the limit that it was looked for the best within.
+    """
     tensors = ', '.join(
         f'{tensor.name} {tensor.dtype}{list(tensor.shape)}'
         for tensor in (report.input, report.output)
@@ -107,7 +114,17 @@ def model_text(report: ModelReport) -> str:
     if report.encodings:
         parts.append(_encoding_table(report))
     if report.pipelines:
-        parts += [_pipeline_table(report), _ratio_table(report)]
+        parts.append(_pipeline_table(report))
+        if len({pipeline.batch for pipeline in report.pipelines}) > 1:
+            parts.append(_batch_table(report))
+        if report.ratios:
+            parts.append(_ratio_table(report))
+        parts += _best_text(report, max_latency_ms)
+    if report.left_out:
+        sizes = ', '.join(map(str, report.left_out))
+        parts.append(
+            f'not measured: batch {sizes}; the model takes {report.most_at_once} at once at most'
+        )
     if high == 0:
         parts.append(
             'no frame has a box above the threshold: decoding and NMS were timed with nothing to '
@@ -162,7 +179,7 @@ def _pipeline_table(report: ModelReport) -> str:
         memory = pipeline.device_memory_bytes
         rows.append(
             [
-                f'depth {pipeline.depth}',
+                pipeline.name,
                 *map(_ms, (times.p50, times.p95, times.p99, times.p999)),
                 f'{pipeline.frames_per_s:.1f}',
                 _ms(pipeline.enqueue_ms.p50),
@@ -174,6 +191,44 @@ def _pipeline_table(report: ModelReport) -> str:
             ]
         )
     return table(rows)
+
+
+def _batch_table(report: ModelReport) -> str:
+    """Return frames/s and latency with frames always waiting, a row for each batch."""
+    depths = list(dict.fromkeys(pipeline.depth for pipeline in report.pipelines))
+    cells = {(pipeline.batch, pipeline.depth): pipeline for pipeline in report.pipelines}
+    rows = [['frames/s (p50, p99 of a batch, ms)', *(f'depth {depth}' for depth in depths)]]
+    for batch in dict.fromkeys(batch for batch, _ in cells):
+        row = [f'batch {batch}']
+        for depth in depths:
+            cell = cells.get((batch, depth))
+            busy = cell and cell.busy_latency_ms
+            row.append(
+                f'{cell.frames_per_s:.0f} ({busy.p50:.2f}, {busy.p99:.2f})'
+                if cell and busy
+                else ''
+            )
+        rows.append(row)
+    return table(rows)
+
+
+def _best_text(report: ModelReport, max_latency_ms: float | None) -> list[str]:
+    """Return what is best, where there is a choice."""
+    lines = []
+    if len(report.pipelines) > 1 and report.best:
+        lines.append(f'most frames/s: {_best_words(report.best)}')
+    if max_latency_ms is not None:
+        found = report.best_within_limit
+        words = _best_words(found) if found else 'none of these, with frames always waiting'
+        lines.append(f'most frames/s within {max_latency_ms:g} ms: {words}')
+    return ['\n'.join(lines)] if lines else []
+
+
+def _best_words(best: Best) -> str:
+    return (
+        f'{cell_name(best.batch, best.depth)}: {best.frames_per_s:.0f}, p99 {best.p99_ms:.2f} ms '
+        'with frames always waiting'
+    )
 
 
 def _frames(*spreads: Spread) -> str:

@@ -51,6 +51,8 @@ __all__ = ['BenchmarkReport', 'main']
 _PROVIDERS: Final = {'cpu': CPU, 'cuda': 'CUDAExecutionProvider'}
 # More bytes than caches hold, as a rule, and an image in flight is not the next one.
 _IMAGES: Final = 8
+# Of all these frames, page-locked copies lie in memory, too.
+_MOST_AT_ONCE: Final = 64
 # A measurement's, unless the number of frames or of seconds was given.
 _SECONDS: Final = 10.0
 _EXAMPLES: Final = """\
@@ -60,12 +62,13 @@ examples:
   ros2 run trt_perception benchmark_engine model.onnx --image photo.jpg --seconds 30
   ros2 run trt_perception benchmark_engine yolo.engine --encoding nv12 --size 1280x720 --depth 1,3
   ros2 run trt_perception benchmark_engine yolo.engine --encoding all --steps-only
+  ros2 run trt_perception benchmark_engine yolo.engine --batch 1,4,8 --max-latency-ms 20
 
 Times are in milliseconds. Means of steps are of many right behind each other; what is alone, and
-every latency, is of one at a time. Frames/s, enqueue, collect and CPU time are measured with
-frames always waiting. A measurement ends after --frames or --seconds, whichever comes first.
-Ctrl-C ends it with the frame in work: what was measured so far is printed and saved, marked as
-partial. A second Ctrl-C gives up.
+every latency, is of one at a time: of one batch, where --batch says so. Frames/s, enqueue, collect
+and CPU time are measured with frames always waiting. A measurement ends after --frames or
+--seconds, whichever comes first. Ctrl-C ends it with the frames in work: what was measured so far
+is printed and saved, marked as partial. A second Ctrl-C gives up.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
@@ -124,6 +127,8 @@ def _prepare(options: argparse.Namespace) -> _Job:
         seconds,
         _PROVIDERS[options.provider],
         detector_config(options, ''),
+        options.batch,
+        options.max_latency_ms,
     )
     if any(given.startswith('pipeline_depth') for given in options.param):
         raise ConfigError('--param pipeline_depth', 'is set by its own option', fix='use --depth')
@@ -131,7 +136,10 @@ def _prepare(options: argparse.Namespace) -> _Job:
     for depth in wanted.depths or (1,):
         wanted.config(models[0], depth)
     first, *others = options.encoding
-    frames = load_frames(options.image, options.size, first, _IMAGES)
+    # A frame is in one slot only, and no batch changes from turn to turn.
+    most = max(wanted.batches)
+    turns = max(*wanted.depths, 1, -(-_IMAGES // most))
+    frames = load_frames(options.image, options.size, first, most * turns)
     compared = [
         load_frames(options.image, options.size, name, 1)[0]
         for name in (options.encoding if others else ())
@@ -161,7 +169,8 @@ def _measure(job: _Job) -> BenchmarkReport:
     models, frames, encodings, options = job
     date = datetime.now(timezone.utc).isoformat(timespec='seconds')
     reports, detections = [], []
-    steps = sum(1 + (bool(options.depths) if m.is_onnx else len(options.depths)) for m in models)
+    cells = [len(options.depths[:1] if m.is_onnx else options.depths) for m in models]
+    steps = sum(1 + count * len(options.batches) for count in cells)
     with BenchmarkProgress(steps) as progress:
         pace = Pace(options.count, options.warmup, options.seconds, progress)
         with stopped_by_interrupt(pace):
@@ -174,7 +183,7 @@ def _measure(job: _Job) -> BenchmarkReport:
                 reports.append(measured[0])
                 detections.append(measured[1])
                 progress.clear()
-                print(plain(model_text(measured[0]), None), flush=True)
+                print(plain(model_text(measured[0], options.max_latency_ms), None), flush=True)
     agreement = tuple(
         compare_runs(detections[0], other, ()) if detections[0] and other else None
         for other in detections[1:]
@@ -232,10 +241,23 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     defaults = BenchmarkOptions()
     add(
         '--depth',
-        type=_depths,
+        type=_numbers,
         default=defaults.depths,
         metavar='N,N…',
-        help='frames in flight, one measurement each (default: 1,2,3,4; an ONNX file has 1)',
+        help='batches in flight, one measurement each (default: 1,2,3,4; an ONNX file has 1)',
+    )
+    add(
+        '--batch',
+        type=_batches,
+        default=defaults.batches,
+        metavar='N,N…',
+        help='frames of each batch, one measurement each at each depth (default: 1)',
+    )
+    add(
+        '--max-latency-ms',
+        type=_milliseconds,
+        metavar='MS',
+        help='say what is best within this: p99 of a batch, with frames always waiting',
     )
     add(
         '--frames',
@@ -285,6 +307,22 @@ def _seconds(text: str) -> float:
     raise argparse.ArgumentTypeError(f'expected seconds, above 0 to 86400 (got {text!r})')
 
 
+def _milliseconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) <= 1e6:
+            return float(text)
+    raise argparse.ArgumentTypeError(f'expected milliseconds, above 0 to 1000000 (got {text!r})')
+
+
+def _batches(text: str) -> tuple[int, ...]:
+    sizes = _numbers(text)
+    if not all(1 <= size <= _MOST_AT_ONCE for size in sizes):
+        raise argparse.ArgumentTypeError(
+            f'expected numbers from 1 to {_MOST_AT_ONCE}, as in 1,4,8 (got {text!r})'
+        )
+    return tuple(dict.fromkeys(sizes))
+
+
 def _size(text: str) -> tuple[int, int]:
     sides = [int(side) for side in text.lower().split('x') if side.isdecimal()]
     if (
@@ -298,7 +336,7 @@ def _size(text: str) -> tuple[int, int]:
     return sides[0], sides[1]
 
 
-def _depths(text: str) -> tuple[int, ...]:
+def _numbers(text: str) -> tuple[int, ...]:
     parts = text.split(',')
     if not all(part.strip().isdecimal() for part in parts):
         raise argparse.ArgumentTypeError(f'expected numbers, as in 1,2,3 (got {text!r})')
