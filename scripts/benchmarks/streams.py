@@ -1,8 +1,8 @@
 """Frames a second of the pipeline against bare loops on as many streams, in one run.
 
 A bare loop does nothing but replay CUDA graphs, one in flight on each stream: of the engine alone,
-and of all that a frame is on the GPU, from the upload to the boxes. What the pipeline has less is
-what the host costs it.
+of the engine with an upload of each frame before it, and of all that a frame is on the GPU, from
+the upload to the boxes. What the pipeline has less than the last is what the host costs it.
 """
 
 from __future__ import annotations
@@ -24,81 +24,183 @@ from trt_perception.benchmarking.measure import measure_pipeline
 from trt_perception.benchmarking.pace import Pace
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
+from trt_perception.gpu import Device
+from trt_perception.gpu import DeviceBuffer
+from trt_perception.gpu import Event
 from trt_perception.gpu import Graph
+from trt_perception.gpu import PinnedBuffer
+from trt_perception.gpu import Stream
+from trt_perception.gpu import copy_async
+from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.ready import put_in_place
+from trt_perception.stages.host_preprocess import HostPreprocessor
+from trt_perception.stages.tensorrt_runtime import TensorRtEngine
 from trt_perception.tools.arguments import at_least
 
 EXAMPLES = """\
 examples:
   python3 scripts/benchmarks/streams.py reference_fp16.engine
   python3 scripts/benchmarks/streams.py reference_fp16.engine --depth 4 8 --json streams.json
+  python3 scripts/benchmarks/streams.py reference_batches.engine --batch 1 8 --depth 4
 """
-PICTURES = 8  # as many as are in flight at most
 WARM_UP = 300
+# Of the loops, what the pipeline's frames/s are compared with.
+LOOPS = ('engines', 'uploads', 'whole')
 
 
 def main(arguments=None):
     options = parse_arguments(arguments)
     model = read_model_file(options.engine)
-    frames = load_frames('', None, options.encoding, PICTURES)
+    # As many as are in flight at most, in whole batches.
+    count = max(options.batch) * max(*options.depth, 8)
+    frames = load_frames('', None, options.encoding, count)
     results = []
-    print('depth   engines  whole graph   pipeline  of engines  of whole    p50 ms  p99 / p50')
-    for depth in options.depth:
-        config = DetectorConfig(engine_path=options.engine, pipeline_depth=depth)
-        bare = bare_loops(model, config, frames, options.frames)
-        report = in_pipeline(model, config, frames, options.frames)
-        ratios = {name: report.frames_per_s / rate for name, rate in bare.items()}
-        latency = report.latency_ms
-        print(
-            f'{depth:5} {bare["engines"]:9.0f} {bare["whole"]:12.0f} {report.frames_per_s:10.0f} '
-            f'{ratios["engines"]:11.3f} {ratios["whole"]:9.3f} {latency.p50:9.3f} '
-            f'{latency.p99 / latency.p50:10.3f}',
-            flush=True,
-        )
-        results.append(
-            {'depth': depth, 'bare': bare, 'ratios': ratios, 'pipeline': asdict(report)}
-        )
+    heads = 'engines', 'and uploads', 'whole graph', 'pipeline', *(f'of {name}' for name in LOOPS)
+    print('batch depth' + ''.join(f'{head:>12}' for head in (*heads, 'p50 ms', 'p99 / p50')))
+    for batch in options.batch:
+        for depth in options.depth:
+            config = DetectorConfig(engine_path=options.engine, pipeline_depth=depth)
+            bare = bare_loops(model, config, frames, options.frames, batch)
+            bare['whole'] = whole_loop(model, config, frames, options.frames, batch)
+            report = in_pipeline(model, config, frames, options.frames, batch)
+            results.append(compared(batch, depth, bare, report))
+            print(line(results[-1]), flush=True)
     if options.json:
         Path(options.json).write_text(json.dumps(results, indent=2) + '\n', encoding='utf-8')
     return 0
 
 
-def bare_loops(model, config, frames, count):
-    """Return frames a second of each loop, by its name."""
+def compared(batch, depth, bare, report):
+    """Return the figures of one batch and depth."""
+    ratios = {name: report.frames_per_s / rate for name, rate in bare.items()}
+    found = {'batch': batch, 'depth': depth, 'bare': bare, 'ratios': ratios}
+    return found | {'pipeline': asdict(report)}
+
+
+def line(found):
+    """Return a row of the table."""
+    pipeline = found['pipeline']
+    latency = pipeline['latency_ms']
+    rates = [*(found['bare'][name] for name in LOOPS), pipeline['frames_per_s']]
+    cells = [f'{rate:.0f}' for rate in rates]
+    cells += [f'{found["ratios"][name]:.3f}' for name in LOOPS]
+    cells += [f'{latency["p50"]:.3f}', f'{latency["p99"] / latency["p50"]:.3f}']
+    return f'{found["batch"]:5} {found["depth"]:5}' + ''.join(f'{cell:>12}' for cell in cells)
+
+
+class Loop:
+    """A stream with an engine's context on images, and frames to upload, as a pipeline's slot.
+
+    Args:
+        engine: loaded on the current device.
+        spec: of the model, as for one image.
+        frames: of one batch; each is uploaded from page-locked memory to a place of its own.
+    """
+
+    def __init__(self, engine, spec, frames):
+        with ExitStack() as undo:
+            self.stream = undo.enter_context(Stream())
+            self.finished = undo.enter_context(Event())
+            batch = len(frames)
+            tensors = [
+                replace(tensor, shape=(batch, *tensor.shape[1:]))
+                for tensor in (spec.input, *spec.auxiliary_inputs)
+            ]
+            self._context = engine.create_context(tensors[0], self.stream, tensors[1:])
+            undo.callback(self._context.close)
+            size = spec.preprocessing.input_size
+            values = constant_inputs(tensors[1:], size, batch)
+            preprocess = HostPreprocessor(spec.preprocessing, batch)
+            for place, frame in enumerate(frames):
+                # The engine alone shall see images, too.
+                values[spec.input.name] = preprocess(frame, place)[0]
+            for tensor in (*tensors, *self._context.outputs):
+                buffer = undo.enter_context(DeviceBuffer(max(256, tensor.size_bytes)))
+                self._context.bind({tensor.name: buffer.pointer})
+                if tensor.name in values:
+                    self._copy(buffer, values[tensor.name])
+            self._uploads = []
+            for frame in frames:
+                pinned = undo.enter_context(PinnedBuffer(frame.data.size))
+                pinned.array[:] = frame.data
+                buffer = undo.enter_context(DeviceBuffer(frame.data.size))
+                self._uploads.append((buffer.pointer, pinned.pointer, frame.data.size))
+            self._closing = undo.pop_all()
+
+    def _copy(self, buffer, values):
+        with PinnedBuffer(values.nbytes) as pinned:
+            pinned.array[:] = values.reshape(-1).view('u1')
+            copy_async(buffer.pointer, pinned.pointer, values.nbytes, self.stream)
+            self.stream.synchronize()
+
+    def engines(self):
+        """Queue the engine."""
+        self._context.enqueue(self.stream)
+
+    def uploads(self):
+        """Queue the upload of each frame, then the engine."""
+        for place, source, size in self._uploads:
+            copy_async(place, source, size, self.stream)
+        self.engines()
+
+    def close(self):
+        self._closing.close()
+
+
+def bare_loops(model, config, frames, count, batch):
+    """Return frames a second of the engine alone and behind uploads, by the loop's name."""
+    with closing(CudaPipeline(model, replace(config, pipeline_depth=1))) as pipeline:
+        spec = pipeline.spec
     rates = {}
+    with ExitStack() as own:
+        engine = TensorRtEngine(model, Device(config.device_id))
+        own.callback(engine.close)
+        depth = config.pipeline_depth
+        loops = [
+            own.enter_context(closing(Loop(engine, spec, frames[start : start + batch])))
+            for start in range(0, depth * batch, batch)
+        ]
+        for loop in loops:
+            loop.engines()  # once without a graph
+            loop.stream.synchronize()
+        for name in ('engines', 'uploads'):
+            works = [(loop, getattr(loop, name)) for loop in loops]
+            rates[name] = batch * replayed(works, max(1, count // batch))
+    return rates
+
+
+def whole_loop(model, config, frames, count, batch):
+    """Return frames a second of all that a batch is on the GPU."""
     config = replace(config, use_cuda_graph=False)
     with (
         closing(CudaPipeline(model, config)) as pipeline,
         put_in_place(pipeline, frames) as placed,
     ):
         slots = pipeline.slots
-        for slot, frame in zip(slots, placed, strict=False):
-            slot.stage([frame], [Thresholds()])
-            slot.upload()  # the engine alone shall see an image, too
-            slot.run()
+        for index, slot in enumerate(slots):
+            own = placed[index * batch : (index + 1) * batch]
+            slot.stage(own, [Thresholds()] * batch)
+            whole(slot)
             slot.stream.synchronize()
-        for name, work in (('engines', infer), ('whole', whole)):
-            with ExitStack() as graphs:
-                own = [
-                    graphs.enter_context(Graph(slot.stream, functools.partial(work, slot)))
-                    for slot in slots
-                ]
-                replay(slots, own, WARM_UP)
-                rates[name] = count / replay(slots, own, count)
-    return rates
-
-
-def infer(slot):
-    """Queue the engine."""
-    slot.infer()
+        works = [(slot, functools.partial(whole, slot)) for slot in slots]
+        return batch * replayed(works, max(1, count // batch))
 
 
 def whole(slot):
-    """Queue all that a frame is."""
+    """Queue all that a batch is."""
     slot.upload()
     slot.run()
+
+
+def replayed(works, count):
+    """Return launches a second of graphs of this work, each on its own stream."""
+    slots = [slot for slot, _ in works]
+    with ExitStack() as graphs:
+        own = [graphs.enter_context(Graph(slot.stream, work)) for slot, work in works]
+        replay(slots, own, min(count, WARM_UP))
+        return count / replay(slots, own, count)
 
 
 def replay(slots, graphs, count):
@@ -115,8 +217,8 @@ def replay(slots, graphs, count):
     return time.perf_counter() - start
 
 
-def in_pipeline(model, config, frames, count):
-    """Return what the pipeline does with frames always waiting, and one at a time."""
+def in_pipeline(model, config, frames, count, batch):
+    """Return what the pipeline does with frames always waiting, and one batch at a time."""
     start = time.perf_counter()
     with (
         closing(CudaPipeline(model, config)) as pipeline,
@@ -125,8 +227,11 @@ def in_pipeline(model, config, frames, count):
         load_s = time.perf_counter() - start
         pace = Pace(count, warmup=min(count, WARM_UP))
         thresholds = config.thresholds(pipeline.spec.class_names)
-        expected = detect_all(pipeline, placed, thresholds, pace)
-        return measure_pipeline(pipeline, placed, thresholds, expected, pace, load_s=load_s)
+        placed = placed[: len(placed) // batch * batch]
+        expected = detect_all(pipeline, placed, thresholds, pace, batch)
+        return measure_pipeline(
+            pipeline, placed, thresholds, expected, pace, load_s=load_s, batch=batch
+        )
 
 
 def parse_arguments(arguments):
@@ -136,6 +241,9 @@ def parse_arguments(arguments):
     parser.add_argument('engine', metavar='ENGINE')
     parser.add_argument(
         '--depth', type=at_least(1), nargs='+', default=[1, 3, 4, 8], help='default: 1 3 4 8'
+    )
+    parser.add_argument(
+        '--batch', type=at_least(1), nargs='+', default=[1], help='frames of each; default: 1'
     )
     parser.add_argument(
         '--frames', type=at_least(1), default=3000, metavar='N', help='default: 3000'
