@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from detector_models import CLASSES
+from detector_models import detector_model
 from docs_pages import load_script
 from fake_tensorrt import PLAN
 from fixed_model import OUTPUTS
@@ -11,24 +13,31 @@ from gpu_standins import SMALL
 from gpu_support import build_plan
 from gpu_support import needs_tensorrt
 from support_models import write_model
+from written_manifest import write_manifest
+
+from trt_perception.model.decoder_spec import DecoderSpec
 
 pytest_plugins = ['gpu_standin_fixtures']
 
 streams = load_script('benchmarks/streams.py')
 
 
-def figures(path, engine, capsys):
+def figures(path, engine, capsys, batches=(1,)):
     command = [str(engine), '--depth', '1', '3', '--frames', '20', '--json', str(path)]
-    assert streams.main(command) == 0
+    assert streams.main([*command, '--batch', *map(str, batches)]) == 0
     found = json.loads(path.read_text())
-    assert [entry['depth'] for entry in found] == [1, 3]
+    cells = [(batch, depth) for batch in batches for depth in (1, 3)]
+    assert [(entry['batch'], entry['depth']) for entry in found] == cells
     for entry in found:
-        assert entry['pipeline']['depth'] == entry['depth']
-        assert entry['pipeline']['unequal'] == 0
+        pipeline = entry['pipeline']
+        assert (pipeline['batch'], pipeline['depth']) == (entry['batch'], entry['depth'])
+        assert pipeline['unequal'] == 0
+        # A frame whole is measured one by one.
+        loops = ['engines', 'uploads'] + ['whole'] * (entry['batch'] == 1)
+        assert list(entry['bare']) == list(entry['ratios']) == loops
         for name, rate in entry['bare'].items():
-            expected = entry['pipeline']['frames_per_s'] / rate
-            assert entry['ratios'][name] == pytest.approx(expected)
-    assert len(capsys.readouterr().out.splitlines()) == 3
+            assert entry['ratios'][name] == pytest.approx(pipeline['frames_per_s'] / rate)
+    assert len(capsys.readouterr().out.splitlines()) == 1 + len(cells)
 
 
 def test_each_loop_replays_its_own_work(tmp_path, machine, monkeypatch, capsys):
@@ -43,11 +52,26 @@ def test_each_loop_replays_its_own_work(tmp_path, machine, monkeypatch, capsys):
         recorder.calls[start + 1 : recorder.calls.index('cudaStreamEndCapture', start)]
         for start in starts
     ]
-    # One slot, then three: engines, whole graphs, and those of the pipeline, which uploads itself.
+    # One slot, then three: engines, then with an upload in front of them.
     engines = [calls for calls in captured if 'cuLaunchKernel' not in calls]
-    assert len(engines) == 1 + 3
+    copy = ['cudaMemcpyAsync']
+    assert [calls for calls in engines if calls in ([], copy)] == engines
+    assert engines.count(copy) == 1 + 3
+    # Whole graphs, and those of the pipeline, which uploads itself.
     wholes = [calls for calls in captured if 'cuLaunchKernel' in calls]
-    assert [calls.count('cudaMemcpyAsync') for calls in wholes] == [1, 0] + 3 * [1] + 3 * [0]
+    uploads = [calls.count('cudaMemcpyAsync') for calls in wholes]
+    assert [count for count in uploads if count] == [1, 1, 1, 1]
+
+
+@needs_tensorrt
+def test_an_engine_for_several_batches_is_measured(tmp_path, capsys):
+    content = detector_model(('n', 3, 64, 64)).SerializeToString()
+    profiles = [{'images': ((batch, 3, 64, 64),) * 3} for batch in (1, 2)]
+    engine = tmp_path / 'open.engine'
+    engine.write_bytes(build_plan(content, profiles))
+    tensors = ('images', (-1, 3, 64, 64), 'float32'), ('output', (-1, 6, 64), 'float32')
+    write_manifest(engine, (64, 64), *tensors, DecoderSpec('dense'), CLASSES)
+    figures(tmp_path / 'r.json', engine, capsys, (1, 2))
 
 
 @needs_tensorrt
