@@ -20,12 +20,12 @@ from support_models import tiny_onnx
 import trt_perception as tp
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
-from trt_perception.errors import EngineError
 from trt_perception.evaluation.run import detect
 from trt_perception.evaluation.run import detect_images
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_file import read_model_file
+from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import collect_all
@@ -34,6 +34,8 @@ from trt_perception.stages.host_preprocess import HostPreprocessor
 
 OPEN, FIXED = 'open', 4
 BATCH = {OPEN: 8, FIXED: 4}
+# Unless more is asked for, as several at once take longer on the CPU.
+USED = {OPEN: 1, FIXED: 4}
 # Each frame its own: another size, another threshold, another class.
 THRESHOLDS = (
     Thresholds(0.3),
@@ -66,6 +68,11 @@ def config_for(path, **changes):
     )
 
 
+def open_several(path, **changes):
+    config = config_for(path, **changes)
+    return HostPipeline(read_model_file(path), config, open_batch=8)
+
+
 @pytest.fixture
 def opened(tmp_path):
     """Return a function that opens a small detector which takes several images at once."""
@@ -74,7 +81,7 @@ def opened(tmp_path):
     def open_it(batch):
         path = tmp_path / f'{batch}.onnx'
         onnx.save_model(detector_model((batch if batch == FIXED else 'n', 3, 64, 64)), path)
-        pipelines.append(open_pipeline(config_for(path)))
+        pipelines.append(open_several(path))
         return pipelines[-1]
 
     yield open_it
@@ -140,7 +147,7 @@ def test_one_that_holds_to_one_inside_runs_them_one_by_one(tmp_path, caplog):
     path.write_bytes(
         tiny_onnx(shape=('batch', 3, 'height', 'width'), output_shape=('batch', 6, 8))
     )
-    pipeline = open_pipeline(config_for(path, model_input_size=(64, 48)))
+    pipeline = open_several(path, model_input_size=(64, 48))
     frames = [colours(seed) for seed in range(3)]
     own = [Thresholds(0.0), Thresholds(0.3), Thresholds(0.0, class_ids=(1,))]
     singles = [
@@ -158,17 +165,21 @@ def test_one_that_holds_to_one_inside_runs_them_one_by_one(tmp_path, caplog):
     assert record.message.startswith('tiny.onnx: takes one image at a time, though its input')
 
 
-def test_what_is_wrong_with_one_image_is_no_reason_to_try_singly(opened, monkeypatch):
-    """A model that does take several fails as a whole, as it does for one."""
+def test_one_that_has_taken_several_fails_as_a_whole(opened, monkeypatch):
+    """What goes wrong later is no reason to try the frames one by one."""
     pipeline = opened(OPEN)
     frames = [colours(seed) for seed in range(3)]
     detect(pipeline, frames, Thresholds())
-    run = pipeline._model.run
-    monkeypatch.setattr(
-        pipeline._model, 'run', lambda tensors: [each * np.nan for each in run(tensors)]
-    )
-    with pytest.raises(EngineError, match='NaN'):
+    ran = []
+
+    def broken(tensors):
+        ran.append(len(tensors['images']))
+        raise RuntimeError('broke')
+
+    monkeypatch.setattr(pipeline._model, 'run', broken)
+    with pytest.raises(RuntimeError, match='broke'):
         detect(pipeline, frames, Thresholds())
+    assert ran == [3]
 
 
 @pytest.fixture(scope='module')
@@ -180,6 +191,13 @@ def twins(tmp_path_factory):
         OPEN: write_digits_twin(folder / 'open.onnx', 0),
         FIXED: write_digits_twin(folder / 'fixed.onnx', FIXED),
     }
+
+
+@pytest.mark.parametrize('batch', USED)
+def test_a_node_takes_several_at_once_where_the_file_says_so(twins, batch):
+    pipeline = open_pipeline(DetectorConfig(engine_path=str(twins[batch])))
+    assert pipeline.batch == USED[batch]
+    pipeline.close()
 
 
 @pytest.mark.parametrize('batch', BATCH)
@@ -205,4 +223,4 @@ def test_offline_runs_take_as_many_at_once_as_the_model(twins, batch):
         pipeline.close()
     for found, one in zip(runs[batch].detections, runs[1].detections, strict=True):
         assert_same(found, one)
-    assert (runs[1].latency.batch, runs[batch].latency.batch) == (1, BATCH[batch])
+    assert (runs[1].latency.batch, runs[batch].latency.batch) == (1, USED[batch])

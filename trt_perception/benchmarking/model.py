@@ -286,7 +286,7 @@ def _in_pipeline(
     pace.step(f'{model.path.name}: {cell_name(options.batches[0], depth)}')
     start = time.perf_counter()
     pipeline: Pipeline = (
-        HostPipeline(model, config, provider=options.provider)
+        HostPipeline(model, config, provider=options.provider, open_batch=max(options.batches))
         if model.is_onnx
         else CudaPipeline(model, config)
     )
