@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from typing import Final
 
 from trt_perception.images.frame import MAX_SIDE
@@ -124,7 +125,7 @@ def parse_profiles(value: object) -> object:
 def parse_batches(value: object) -> tuple[int, ...]:
     """Return different batch sizes, the smallest first, from 4, from 1,4,8 or from a list."""
     items = listed(value)
-    sizes = []
+    sizes: list[Any] = []
     for item in items if isinstance(items, tuple) else ():
         for part in item.split(',') if isinstance(item, str) else (item,):
             is_short = isinstance(part, str) and len(part) <= len(str(_MAX_BATCH))
