@@ -35,13 +35,14 @@ def camera(topic='/image', **changes):
     return CameraReport(topic, **{**facts, **changes})
 
 
-def cameras(*heard, wanted='', told=True, segment=2**26):
+def cameras(*heard, wanted='', told=True, segment=2**26, **transports):
     if isinstance(wanted, str):
         wanted = {'': wanted} if wanted else {}
     findings = check_cameras(
         heard,
         wanted=wanted,
         told=told,
+        transports={'' if name == 'node' else name: kind for name, kind in transports.items()},
         segment_bytes=segment,
         profile_fix='CURE',
         encodings=['bgr8'],
@@ -89,6 +90,29 @@ def test_only_compressed():
     assert finding.level == 'yellow'
     assert 'image_topic:=/front image_transport:=compressed (detect.launch.py)' in finding.fix
     assert '-r image:=/front -p image_transport:=compressed (detector_node)' in finding.fix
+
+
+def test_the_transport_that_the_detector_takes():
+    only = camera('/front/compressed')
+    for transport in ('compressed', 'auto'):
+        assert cameras(only, node=transport)['/front/compressed'].level == 'green'
+    wanted = {'a': '/front', 'b': '/rear', 'c': '/top'}
+    heard = (only, camera('/rear'), camera('/top'), camera('/top/compressed'), camera('/other'))
+    findings = cameras(*heard, wanted=wanted, a='raw', b='compressed', c='compressed')
+    levels = {name: finding.level for name, finding in findings.items()}
+    assert levels == {
+        'a: /front/compressed': 'yellow',
+        'b: /rear': 'yellow',
+        'c: /top': 'green',
+        'c: /top/compressed': 'green',
+        '/other': 'green',
+    }
+    cure = 'camera.a.image_transport: compressed (parameter file)'
+    assert cure in findings['a: /front/compressed'].fix
+    assert 'camera.b.image_transport: raw (parameter file)' in findings['b: /rear'].fix
+    one = cameras(camera('/rear'), wanted='/rear', node='compressed')['/rear']
+    assert 'only raw images' in one.found
+    assert 'image_transport:=raw' in one.fix
 
 
 def test_no_cameras():

@@ -205,8 +205,7 @@ def test_cameras_of_a_node_over_dds(client):
 
     timer = client.node.create_timer(0.05, send)
     command = [executable('doctor'), '--json', '-p', 'cameras:=[front, rear]']
-    command += ['--image-topic', f'{space}/{{camera}}/raw']
-
+    command += ['--seconds', '1', '--image-topic', f'{space}/{{camera}}/raw']
     try:
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             client.spin_until(lambda: process.poll() is not None, 'the end of doctor')
@@ -252,7 +251,7 @@ def test_a_topic_that_does_not_fit_is_a_finding(monkeypatch):
     asked = []
     monkeypatch.setattr(doctor, '_answer_of', lambda *request: asked.append(request) or [])
     options = argparse.Namespace(image_topic='/raw', node='/detector', seconds=0.5)
-    [finding] = doctor._graph(options, ['front', 'rear'], 10)
+    [finding] = doctor._graph(options, {'cameras': ['front', 'rear']}, 10)
     assert (finding.level, finding.name) == ('red', 'image topic')
     assert 'a topic for each of front, rear' in finding.found
     [(_, [request], _)] = asked  # the rest is looked at all the same

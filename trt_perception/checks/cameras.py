@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from trt_perception.checks.finding import Finding
@@ -55,6 +56,7 @@ def check_cameras(
     *,
     wanted: Mapping[str, str],
     told: bool = True,
+    transports: Mapping[str, str] = MappingProxyType({}),
     segment_bytes: int,
     profile_fix: str,
     encodings: Sequence[str],
@@ -66,6 +68,8 @@ def check_cameras(
         wanted: the topics that the detector is to read, by the names of its cameras, '' where it
             has one; empty where any topic will do.
         told: they were given; else they are those of a node without remappings.
+        transports: the parameter ``image_transport`` of each camera, by its name; ``raw`` where
+            it is not there.
         segment_bytes: of shared memory; a larger image does not fit.
         profile_fix: the command that makes it larger.
         encodings: that are read without cv_bridge.
@@ -86,8 +90,13 @@ def check_cameras(
         way: name for name, topic in wanted.items() for way in (topic, f'{topic}/compressed')
     }
     for camera in cameras:
-        problem = _problem(camera, names, segment_bytes, profile_fix, encodings)
         owner = owners.get(camera.topic, '')
+        problem = _problem(camera, segment_bytes, profile_fix, encodings)
+        if problem is None:
+            read = camera.topic in owners
+            problem = _other_transport(
+                camera, names, owner, transports.get(owner, 'raw'), read=read
+            )
         if problem is None:
             yield Finding(_AREA, _shown(owner, camera.topic), 'green', _facts(camera))
         else:
@@ -126,13 +135,11 @@ def _facts(camera: CameraReport) -> str:
 
 def _problem(
     camera: CameraReport,
-    names: Sequence[str],
     segment_bytes: int,
     profile_fix: str,
     encodings: Sequence[str],
 ) -> tuple[str, str] | None:
     """Return the worst problem and its cure."""
-    raw = camera.topic.removesuffix('/compressed')
     if not camera.reliability:
         return 'somebody reads it, nobody publishes', 'start the camera, or mend the remapping'
     if not camera.received:
@@ -149,10 +156,37 @@ def _problem(
     default = segment_bytes <= 1024 * 1024
     if 'best_effort' in camera.reliability and default and camera.message_bytes > _LARGE_BYTES:
         return 'best effort on the default transport loses images under load', profile_fix
-    if camera.compressed and raw not in names:
-        fix = f'start with {how_to_start(raw, "compressed")}'
-        return 'only compressed images', fix
     if not camera.compressed and camera.encoding not in encodings:
         fix = 'sudo apt install ros-$ROS_DISTRO-cv-bridge, or choose another encoding'
         return f'encoding {camera.encoding!r} needs cv_bridge', fix
     return None
+
+
+def _other_transport(
+    camera: CameraReport, names: Sequence[str], owner: str, transport: str, *, read: bool
+) -> tuple[str, str] | None:
+    """Return what is wrong where images come in another transport than the detector takes.
+
+    Args:
+        camera: what was heard.
+        names: of all topics.
+        owner: name of the detector's camera, '' where it has none or reads something else.
+        transport: that this camera takes.
+        read: it is this topic that it reads.
+    """
+    raw = camera.topic.removesuffix('/compressed')
+    if camera.compressed and raw not in names and transport == 'raw':
+        fix = f'start with {_with_transport(owner, raw, "compressed")}'
+        return 'only compressed images', fix
+    if read and not camera.compressed and transport == 'compressed':
+        if f'{raw}/compressed' in names:
+            return None
+        fix = f'start with {_with_transport(owner, raw, "raw")}'
+        return 'only raw images, and the detector takes compressed ones', fix
+    return None
+
+
+def _with_transport(owner: str, raw: str, transport: str) -> str:
+    if owner:
+        return f'camera.{owner}.image_transport: {transport} (parameter file)'
+    return how_to_start(raw, transport)

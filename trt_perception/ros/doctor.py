@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -130,8 +131,7 @@ def run_checks(options: argparse.Namespace) -> Iterator[Finding]:
             lambda: check_model(model, modules, gpus, trial=lambda: run_once(values)),
         )
     if options.seconds:
-        cameras = values.get('cameras', [])
-        yield from guarded('cameras', 'graph', lambda: _graph(options, cameras, segment_bytes))
+        yield from guarded('cameras', 'graph', lambda: _graph(options, values, segment_bytes))
 
 
 def _parameters(options: argparse.Namespace, values: dict[str, Any]) -> Iterator[Finding]:
@@ -157,9 +157,19 @@ def _parameters(options: argparse.Namespace, values: dict[str, Any]) -> Iterator
 
 
 def _graph(
-    options: argparse.Namespace, cameras: Sequence[str], segment_bytes: int
+    options: argparse.Namespace, values: Mapping[str, Any], segment_bytes: int
 ) -> Iterable[Finding]:
-    """Ask the graph in a process of its own: a middleware that is not there ends it."""
+    """Ask the graph in a process of its own: a middleware that is not there ends it.
+
+    Args:
+        options: of the command line.
+        values: the node's parameters by name.
+        segment_bytes: of this shell's shared memory.
+    """
+    from trt_perception.camera_parameters import NodeConfig
+
+    configs = NodeConfig.from_values(values)
+    cameras = configs.node.cameras
     try:
         topics = _image_topics(options, cameras)
     except ConfigError as error:
@@ -171,6 +181,7 @@ def _graph(
         'seconds': options.seconds,
         'segment_bytes': segment_bytes,
         'told': bool(options.image_topic),
+        'transports': {name: configs.camera(name).image_transport for name in ('', *cameras)},
     }
     for entry in _answer_of(_GRAPH, [json.dumps(request)], options.seconds + 60):
         yield Finding(**entry)
@@ -234,7 +245,12 @@ def _parser() -> argparse.ArgumentParser:
         default=3.0,
         help='how long to listen to cameras (default 3); 0 does not ask the graph',
     )
-    parser.add_argument('--device', type=int, help='CUDA device (default: device_ids, 0)')
+    parser.add_argument(
+        '--device',
+        type=number_between(0, 63),
+        metavar='N',
+        help='CUDA device (default: device_ids, 0)',
+    )
     parser.add_argument(
         '-p',
         '--param',

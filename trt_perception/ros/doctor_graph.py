@@ -52,7 +52,12 @@ _LEVELS: Final[tuple[Level, ...]] = ('green', 'yellow', 'red', 'yellow')
 
 
 def check_graph(
-    image_topics: Mapping[str, str], seconds: float, segment_bytes: int, *, told: bool = True
+    image_topics: Mapping[str, str],
+    seconds: float,
+    segment_bytes: int,
+    *,
+    told: bool,
+    transports: Mapping[str, str],
 ) -> list[Finding]:
     """Listen to all camera topics and detectors for some seconds, and judge them.
 
@@ -62,6 +67,7 @@ def check_graph(
         seconds: how long.
         segment_bytes: of this shell's shared memory.
         told: the topics were given; else they are those of a node without remappings.
+        transports: the parameter ``image_transport`` of each camera, by its name.
     """
     context = rclpy.Context()
     rclpy.init(args=[], context=context)
@@ -87,6 +93,7 @@ def check_graph(
         cameras,
         wanted=wanted,
         told=told,
+        transports=transports,
         segment_bytes=segment_bytes,
         profile_fix=f'in the shells of camera and detector: {export_profile(os.environ)}',
         encodings=list(PIXEL_FORMATS),
