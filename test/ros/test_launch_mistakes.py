@@ -160,6 +160,46 @@ def test_a_launch_file_with_arguments_of_its_own_includes_it(start_foreign, incl
     assert_clean_end(detector.program, processes=1 + ('ExecuteProcess' in include))
 
 
+ROBOT = """
+<launch>
+  <group>
+    <push_ros_namespace namespace="{outer}"/>
+    <set_remap from="left/detections" to="boxes/left"/>
+    <include file="{file}">
+      <arg name="namespace" value="inner"/>
+      <arg name="params_file" value="{parameters}"/>
+      <arg name="engine_path" value="{model}"/>
+      <arg name="image_topic" value="{{camera}}/raw"/>
+      <arg name="autostart" value="false"/>
+    </include>
+  </group>
+</launch>
+"""
+
+
+@needs_launch
+def test_cameras_of_a_file_in_a_namespace_that_another_file_pushed(model, tmp_path):
+    parameters = tmp_path / 'mine.yaml'
+    parameters.write_text(
+        '/outer/inner/detector:\n  ros__parameters:\n    cameras: [left, right]\n'
+        '/inner/detector:\n  ros__parameters:\n    cameras: [wrong]\n'
+    )
+    file = tmp_path / 'robot.launch.xml'
+    detect = SHARE / 'launch' / 'detect.launch.py'
+    file.write_text(ROBOT.format(outer='outer', file=detect, parameters=parameters, model=model))
+    program = Program(['ros2', 'launch', str(file)])
+    try:
+        program.wait_for_output('unconfigured, as autostart is false')
+        [number] = process_ids(program)
+        words = set(Path(f'/proc/{number}/cmdline').read_text().split('\0'))
+        assert {'left/image:=left/raw', 'right/image:=right/raw'} < words
+        assert 'left/detections:=boxes/left' in words
+        assert '__ns:=/outer/inner' in words
+        assert_clean_end(program)
+    finally:
+        program.close()
+
+
 CLASH = "(DeclareLaunchArgument('device_ids', default_value='/dev/video0'),)"
 
 
