@@ -6,7 +6,6 @@
     ├── EngineError     an engine or ONNX file cannot be used
     │   ├── MissingFileError    it cannot be opened
     │   ├── ManifestError   its manifest is missing something, malformed or contradicts the file
-    │   ├── BatchError      it takes several images at once, and one is all there is
     │   └── MissingModelInfoError   nothing says how to feed or read it; parameters could
     ├── CudaError       a CUDA call failed
     ├── ImageError      one image cannot be read; carries the reason it is counted under
@@ -24,7 +23,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 __all__ = [
-    *('BatchError', 'ConfigError', 'CudaError', 'EngineError', 'ImageError', 'InterruptionError'),
+    *('ConfigError', 'CudaError', 'EngineError', 'ImageError', 'InterruptionError'),
     *('ManifestError', 'MissingFileError', 'MissingModelInfoError', 'TrtPerceptionError'),
     *('ValuesError', 'WriteError'),
 ]
@@ -89,10 +88,6 @@ class MissingFileError(EngineError):
 
 class ManifestError(EngineError):
     """Raised when a manifest is malformed or contradicts the file it is next to."""
-
-
-class BatchError(EngineError):
-    """Raised when a model takes several images at once where they come one by one."""
 
 
 class MissingModelInfoError(EngineError):

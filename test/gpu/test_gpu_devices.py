@@ -33,8 +33,6 @@ from trt_perception.gpu import nvjpeg
 from trt_perception.images.compressed import check_picture
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import plain_jpeg
-from trt_perception.model.model_file import read_model_file
-from trt_perception.pipelines.engine_arrays import EngineArrays
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.ready import put_in_place
 
@@ -283,20 +281,6 @@ def test_jpegs_of_two_pipelines_in_one_thread(gpus, monkeypatch):
         pipeline.close()
     assert not library.live
     assert library.mistakes == []
-    assert gpus.mistakes == []
-
-
-def test_two_offline_engines_in_one_thread(gpus):
-    engines = [EngineArrays(read_model_file(gpus.engine), device) for device in (0, 1)]
-    image = {'images': np.zeros((1, 3, 48, 64), np.float32)}
-    for engine in (*engines, *engines):
-        engine.run(image)
-    for engine in engines:
-        in_thread(lambda engine=engine: engine.run(image))
-    for engine in engines:
-        engine.close()
-        engine.close()
-    assert gpus.made[0] == gpus.made[1] > 2
     assert gpus.mistakes == []
 
 

@@ -1,13 +1,13 @@
 """Tensors, manifest and parameters brought together: who wins, and what remains unknown."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from support_models import changed
 from support_models import manifest
 
 from trt_perception.config import DetectorConfig
-from trt_perception.errors import BatchError
 from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
 from trt_perception.errors import MissingModelInfoError
@@ -232,22 +232,29 @@ def test_wrong_inputs(inputs):
         refusal(described=manifest(inputs=described), inputs=inputs)
 
 
-def test_a_batch_is_refused_in_words():
+def test_a_batch_is_what_the_input_says():
     batch = [TensorSpec('images', (8, 3, 48, 64), 'float32')]
-    message = refusal(BatchError, values=ENOUGH, inputs=batch)
-    assert 'images float32[8, 3, 48, 64]' in message
-    assert 'batch 1' in message
-    assert 'input size' not in message
+    outputs = [replace(OUTPUT, shape=(8, *OUTPUT.shape[1:]))]
+    described = manifest(
+        inputs=[{'name': 'images', 'shape': [8, 3, 48, 64], 'dtype': 'float32'}],
+        outputs=[{'name': OUTPUT.name, 'shape': list(outputs[0].shape), 'dtype': 'float32'}],
+    )
+    for known in ({'values': ENOUGH}, {'described': described}):
+        spec = resolve(inputs=batch, outputs=outputs, **known)
+        assert (spec.batch, spec.input) == (8, batch[0])
+    # An output of one image is none of eight.
+    message = refusal(values=ENOUGH, inputs=batch)
+    assert str(list(OUTPUT.shape)) in message
     message = refusal(values={**ENOUGH, 'model.input_size': [65, 48]})
     assert 'check the input size' in message
     assert 'batch' not in message
-    refusal(
-        BatchError,
-        described=manifest(
-            inputs=[{'name': 'images', 'shape': [8, 3, 48, 64], 'dtype': 'float32'}]
-        ),
-        inputs=batch,
-    )
+    # An open one is one image, until somebody asks for more.
+    spec = resolve(ENOUGH, inputs=[replace(IMAGES, shape=(-1, 3, 48, 64))])
+    assert spec.batch == 1
+    several = spec.of_batch(4)
+    assert several.input.shape == (4, 3, 48, 64)
+    assert several.outputs[0].shape == (4, *OUTPUT.shape[1:])
+    assert several.of_batch(1) == spec
 
 
 def test_the_smallest_input():

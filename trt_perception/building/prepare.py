@@ -148,7 +148,7 @@ def check_readable(model: ModelFile) -> None:
     if not all(tensor.shape for tensor in manifest.outputs):
         return  # operators of others: only the engine will show
     loaded = LoadedModel(model.path.name, manifest.inputs, manifest.outputs)
-    resolve_model_spec(loaded, manifest, ModelOverrides(parameter_name=_flag), any_batch=True)
+    resolve_model_spec(loaded, manifest, ModelOverrides(parameter_name=_flag))
 
 
 def _flag(name: str) -> str:

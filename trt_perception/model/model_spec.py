@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from trt_perception.errors import BatchError
 from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
 from trt_perception.model.decoder_spec import ROW_FAMILIES
@@ -108,20 +107,17 @@ def resolve_model_spec(
     manifest: Manifest | None,
     given: ModelOverrides,
     *,
-    any_batch: bool = False,
     run: RunOnce | None = None,
 ) -> ModelSpec:
-    """Bring tensors, manifest and parameters together.
+    """Bring tensors, manifest and parameters together; an open batch becomes one image.
 
     Args:
         model: what it shows of itself; metadata and config.json are read without a manifest.
         manifest: the one next to the file, None where there is none.
         given: what the user said; it wins over everything.
-        any_batch: the model may take several images at once. An open batch is 1.
         run: runs the model; asked where it must be recognised and leaves shapes open.
 
     Raises:
-        BatchError: it does, and must not.
         EngineError: the tensors are none that an image detector has, or something remains unknown.
         ManifestError: the manifest names other tensors than the model has.
     """
@@ -136,9 +132,7 @@ def resolve_model_spec(
             _LOG.info('%s: %s', model.name, sentence)
     preprocessing = known.preprocessing
     _check_resize(model.name, known.task, preprocessing)
-    resolved = _image_input(
-        model.name, image, preprocessing, given.parameter_name, any_batch=any_batch
-    )
+    resolved = _image_input(model.name, image, preprocessing, given.parameter_name)
     batch = batch_size(resolved)
     constants = constant_inputs(auxiliary_inputs, preprocessing.input_size, batch)
     classes = len(known.class_names)
@@ -212,24 +206,14 @@ def _image_input(
     image: TensorSpec,
     preprocessing: Preprocessing,
     written: Callable[[str], str],
-    *,
-    any_batch: bool,
 ) -> TensorSpec:
     """Return the image input with its final shape, held to the preprocessing."""
     width, height = preprocessing.input_size
-    several = len(image.shape) == 4 and image.shape[0] > 1
-    batch = image.shape[0] if several and any_batch else 1
+    batch = max(1, batch_size(image))
     if preprocessing.layout == 'nhwc':
         wanted: tuple[int, ...] = (batch, height, width, 3)
     else:
         wanted = (batch, 3, height, width)[-len(image.shape) :]
-    if several and not any_batch:
-        raise BatchError(
-            name,
-            tensors_text((image,)),
-            expected=f'a model that takes one image at a time, {list(wanted)}',
-            fix='export it with batch 1: only evaluate_engine and detect_images run batches',
-        )
     found = tensors_text((image,))
     if len(image.shape) != len(wanted) or any(
         side not in (-1, want) for side, want in zip(image.shape, wanted, strict=True)

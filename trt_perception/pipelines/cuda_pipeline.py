@@ -124,7 +124,6 @@ class CudaPipeline:
                 loaded,
                 model.manifest,
                 config.model_overrides(),
-                any_batch=True,
                 run=lambda tensors: _output_shapes(model.path.name, engine, streams[0], tensors),
             )
             sizes: list[list[SizedContext]] = []

@@ -1,8 +1,4 @@
-"""Frames on the CPU: OpenCV letterbox, ONNX Runtime, NumPy decoding.
-
-Offline it runs engines, too, that take several images at once: then only the network is on the
-GPU.
-"""
+"""Frames on the CPU: OpenCV letterbox, ONNX Runtime, NumPy decoding."""
 
 from __future__ import annotations
 
@@ -20,7 +16,6 @@ from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.errors import EngineError
 from trt_perception.errors import ImageError
-from trt_perception.errors import TrtPerceptionError
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import AnyFrame
 from trt_perception.images.letterbox import Letterbox
@@ -32,7 +27,6 @@ from trt_perception.model.model_file import ModelFile
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.pipelines.engine_arrays import EngineArrays
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.stages.decoders.decode import decode
 from trt_perception.stages.host_preprocess import HostPreprocessor
@@ -75,7 +69,7 @@ class HostPipeline:
         """Load the model.
 
         Args:
-            model: an ONNX file, or an engine.
+            model: an ONNX file.
             config: the node's parameters.
             max_candidates: most boxes that enter NMS; evaluation needs more than a node.
             provider: ONNX Runtime's; a node runs on the CPU.
@@ -85,22 +79,17 @@ class HostPipeline:
         Raises:
             EngineError: the model cannot be loaded, or it is not known how to use it.
         """
-        self._model: OnnxModel | EngineArrays | None = (
-            OnnxModel(model, config.resolved_cpu_threads(), provider)
-            if model.is_onnx
-            else EngineArrays(model, config.device_id)
-        )
+        self._model: OnnxModel | None = OnnxModel(model, config.resolved_cpu_threads(), provider)
         self._file = model.path.name
         found = self._model
         self.spec = resolve_model_spec(
             LoadedModel(self._file, found.inputs, found.outputs, found.metadata, model.config),
             model.manifest,
             config.model_overrides(),
-            any_batch=True,
             run=self._output_shapes,
         )
         image, auxiliary = split_inputs(self._file, found.inputs)
-        self._is_open = model.is_onnx and len(image.shape) == 4 and image.shape[0] < 0
+        self._is_open = len(image.shape) == 4 and image.shape[0] < 0
         usual = _OPEN_BATCH_ON_CPU if provider == CPU else _OPEN_BATCH
         self.batch = (open_batch or usual) if self._is_open else self.spec.batch
         size = self.spec.preprocessing.input_size
@@ -117,8 +106,6 @@ class HostPipeline:
         assert self._model is not None
         try:
             return [output.shape for output in self._model.run(tensors)]
-        except TrtPerceptionError:  # an engine's
-            raise
         except Exception as error:  # ONNX Runtime's exceptions share no base of their own
             fed = ', '.join(f'{name} {list(value.shape)}' for name, value in tensors.items())
             raise EngineError(

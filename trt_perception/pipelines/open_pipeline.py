@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from trt_perception.config import DetectorConfig
-from trt_perception.errors import BatchError
 from trt_perception.errors import ConfigError
 from trt_perception.model.model_file import ModelFile
 from trt_perception.model.model_file import read_model_file
@@ -40,9 +39,7 @@ def open_pipeline(config: DetectorConfig) -> Pipeline:
 def open_offline(
     model: ModelFile, config: DetectorConfig, *, max_candidates: int = MAX_CANDIDATES
 ) -> Pipeline:
-    """Open a model as a node does, and engines that take several images at once too.
-
-    Such an engine gets its images from the host, and its boxes are decoded there.
+    """Open a model as a node does, for as many images at once as it takes.
 
     Args:
         model: an ONNX file or an engine.
@@ -53,9 +50,6 @@ def open_offline(
         EngineError: it cannot be used; the message says why and what to do.
         CudaError: an engine, and no GPU to run it.
     """
-    if not model.is_onnx:
-        try:
-            return CudaPipeline(model, config, max_candidates=max_candidates)
-        except BatchError:
-            pass
-    return HostPipeline(model, config, max_candidates=max_candidates)
+    if model.is_onnx:
+        return HostPipeline(model, config, max_candidates=max_candidates)
+    return CudaPipeline(model, config, max_candidates=max_candidates)
