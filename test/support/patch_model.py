@@ -66,6 +66,8 @@ def patch_onnx(size_wh, decoder, dtype='float32', output_dtype=None, batch=1):
     width, height = size_wh
     anchors = -1 if width < 0 else (width // PATCH) * (height // PATCH)
     shape = [batch, anchors, rows] if decoder.transposed else [batch, rows, anchors]
+    # Of a batch, a zero stands for the side that is there.
+    flat = [1, rows, -1] if batch == 1 else [0, rows, anchors]
     graph = helper.make_graph(
         nodes,
         'patches',
@@ -74,8 +76,7 @@ def patch_onnx(size_wh, decoder, dtype='float32', output_dtype=None, batch=1):
         [
             _constant('weights', weights.reshape(rows, 3, PATCH, PATCH), dtype),
             _constant('bias', bias, dtype),
-            # A zero stands for the side that is there.
-            numpy_helper.from_array(np.array([int(batch == 1), rows, -1], np.int64), 'flat'),
+            numpy_helper.from_array(np.array(flat, np.int64), 'flat'),
             numpy_helper.from_array(np.array([4, scores], np.int64), 'parts'),
         ],
     )
