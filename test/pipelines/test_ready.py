@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 from reference_images import noise_frame
 
+from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
+from trt_perception.errors import EngineError
 from trt_perception.images.memory import PlainMemory
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.pipelines.ready import put_in_place
+from trt_perception.pipelines.ready import ready_pipelines
 from trt_perception.pipelines.ready import warm_up
 
 
@@ -72,3 +75,52 @@ def test_frames_are_put_where_messages_lie(monkeypatch):
     with pytest.raises(MemoryError), put_in_place(pipeline, frames):
         pytest.fail('there was memory for one only')
     assert len(Counted.freed) == 1
+
+
+class OnDevice:
+    """A pipeline that runs nothing; remembers which are open."""
+
+    open: list[int] = []  # noqa: RUF012
+    depth, front, allocate = 1, 0, PlainMemory
+    spec = SimpleNamespace(class_names=('thing',))
+
+    def __init__(self, config):
+        self.device = config.device_id
+        if self.device == 9:
+            raise EngineError('device', 'none of this number')
+        OnDevice.open.append(self.device)
+
+    def enqueue(self, slot, frames, thresholds):
+        if self.device == 8:
+            raise RuntimeError('the warm-up broke')
+
+    def collect(self, slot):
+        return [Result(Detections.empty(), 0.0)]
+
+    def close(self):
+        OnDevice.open.remove(self.device)
+        if self.device == 7:
+            raise RuntimeError('cannot be closed')
+
+
+def test_a_pipeline_is_made_ready_on_each_gpu_that_has_a_camera(monkeypatch):
+    monkeypatch.setattr(OnDevice, 'open', [])
+    config = DetectorConfig(device_ids=(3, 1, 2))
+    pipelines, seconds = ready_pipelines(config, OnDevice, most=2)
+    assert [pipeline.device for pipeline in pipelines] == OnDevice.open == [3, 1]
+    assert seconds > 0
+
+
+@pytest.mark.parametrize(
+    ('devices', 'error', 'words'),
+    [
+        ((3, 9), EngineError, 'none of this number'),
+        ((3, 1, 8), RuntimeError, 'the warm-up broke'),
+        ((3, 7, 9), RuntimeError, 'cannot be closed'),
+    ],
+)
+def test_all_are_closed_where_one_cannot_be_made_ready(monkeypatch, devices, error, words):
+    monkeypatch.setattr(OnDevice, 'open', [])
+    with pytest.raises(error, match=words):
+        ready_pipelines(DetectorConfig(device_ids=devices), OnDevice, most=4)
+    assert OnDevice.open == []

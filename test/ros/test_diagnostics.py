@@ -1,27 +1,56 @@
 """What /diagnostics says, from the facts of one moment."""
 
+import dataclasses
+
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.time import Time
 
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.frame_statistics import FrameTimes
+from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.monitoring.problem import Level
 from trt_perception.monitoring.problem import Problem
+from trt_perception.ros.diagnostics import CameraFacts
 from trt_perception.ros.diagnostics import Health
 from trt_perception.ros.diagnostics import diagnostics_message
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
 
 
+OF_THE_NODE = {field.name for field in dataclasses.fields(Health)} - {'finding'}
+STAMP = Time(seconds=3)
+
+
+def values_of(status):
+    values = {pair.key: pair.value for pair in status.values}
+    assert len(values) == len(status.values), 'each key once'
+    return values
+
+
+def statuses_of(health):
+    """Return level, message and values of each status, by what stands behind the node's name."""
+    message = diagnostics_message('/front/detector', STAMP, health)
+    assert (message.header.stamp.sec, message.header.stamp.nanosec) == (3, 0)
+    statuses = {}
+    for status in message.status:
+        node, of = status.name.split(': ')
+        assert node == '/front/detector'
+        assert of not in statuses
+        statuses[of] = status.level, status.message, values_of(status)
+    return statuses
+
+
 def status_of(**facts):
-    message = diagnostics_message('/front/detector', Time(seconds=3), Health(**facts))
+    """Return the only status of a node with one camera."""
+    of_node = {name: value for name, value in facts.items() if name in OF_THE_NODE}
+    of_camera = {name: value for name, value in facts.items() if name not in OF_THE_NODE}
+    health = Health(**of_node, cameras=[CameraFacts(**of_camera)])
+    message = diagnostics_message('/front/detector', STAMP, health)
     assert (message.header.stamp.sec, message.header.stamp.nanosec) == (3, 0)
     [status] = message.status
     assert status.name == '/front/detector: detector'
-    values = {pair.key: pair.value for pair in status.values}
-    assert len(values) == len(status.values), 'each key once'
-    return status, values
+    return status, values_of(status)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +98,8 @@ def test_counts_and_times():
         received_hz=4.0,
         published_hz=2.0,
         not_delivered=5,
-        age_ms=(12.34, 56.78),
+        # 101 ages: the 51st by size is the median, the 100th the 99th percentile.
+        ages_ms=[12.34] * 51 + [56.78] * 50,
         reliability='best_effort',
     )
     assert status.hardware_id == '/models/yolo.engine'
@@ -101,3 +131,146 @@ def test_before_the_first_image():
     _, values = status_of(state='active')
     assert values['received'] == '0'
     assert not any('p50' in name for name in values)
+
+
+# Several cameras.
+
+
+def of_camera(name, level=Level.OK, message='active', **facts):
+    """Return a camera's facts."""
+    kind = '' if level == Level.OK else f'kind of {name}'
+    return CameraFacts(name, finding=Problem(level, kind, message), **facts)
+
+
+WELL = Problem(Level.OK, '', 'active, images from 2 of 2 cameras')
+
+
+def test_each_camera_has_a_status_and_the_first_is_of_all():
+    counts = [
+        FrameStatistics(received=10, published=4, dropped={'replaced': 5}, in_flight=1),
+        FrameStatistics(received=7, published=3, dropped={'replaced': 1, 'bad_step': 2}, failed=1),
+    ]
+    cameras = [
+        of_camera(
+            *('front', Level.OK, 'active, 5.0 Hz'),
+            statistics=counts[0],
+            received_hz=4.0,
+            published_hz=2.0,
+            not_delivered=5,
+            ages_ms=[10.0] * 10,
+            reliability='best_effort',
+        ),
+        of_camera('rear', statistics=counts[1], published_hz=1.5, not_delivered=2),
+    ]
+    health = Health('active', engine='/m.engine', cameras=cameras, finding=WELL, batches=6)
+    statuses = statuses_of(health)
+    assert list(statuses) == ['detector', 'front', 'rear']
+    level, message, values = statuses['detector']
+    assert (level, message) == (OK, WELL.message)
+    expected = {
+        'state': 'active',
+        'engine': '/m.engine',
+        'cameras': 'front, rear',
+        'received (Hz)': '4.00',
+        'published (Hz)': '3.50',
+        'received': '17',
+        'published': '7',
+        'failed': '1',
+        'in flight': '1',
+        'not delivered': '7',
+        'dropped: bad_step': '2',
+        'dropped: replaced': '6',
+        'batches': '6',
+        'age of output p50 / p99 (ms)': '10.0 / 10.0',
+    }
+    assert values == expected
+    level, message, values = statuses['front']
+    assert (level, message) == (OK, 'active, 5.0 Hz')
+    assert values['image reliability'] == 'best_effort'
+    assert values['received'] == '10'
+    assert values['age of output p50 / p99 (ms)'] == '10.0 / 10.0'
+    assert 'engine' not in values
+    _, _, values = statuses['rear']
+    assert (values['received'], values['dropped: bad_step']) == ('7', '2')
+    assert not any(key.startswith('age') for key in values)
+
+
+def test_losses_of_all_are_unknown_where_those_of_one_are():
+    cameras = [of_camera('front', not_delivered=None), of_camera('rear', not_delivered=3)]
+    statuses = statuses_of(Health('active', cameras=cameras, finding=WELL))
+    lost = {of: values['not delivered'] for of, (_, _, values) in statuses.items()}
+    unknown = 'unknown: several publishers'
+    assert lost == {'detector': unknown, 'front': unknown, 'rear': '3'}
+
+
+@pytest.mark.parametrize(
+    ('own', 'cameras', 'level', 'said'),
+    [
+        (WELL, {'front': (OK, 'active'), 'rear': (OK, 'active')}, OK, WELL.message),
+        (
+            WELL,
+            {'front': (WARN, 'slow'), 'rear': (ERROR, 'gone'), 'left': (OK, 'active')},
+            ERROR,
+            'rear: gone; front: slow',
+        ),
+        (
+            Problem(Level.WARN, 'same_name', '2 nodes'),
+            {'front': (OK, 'active'), 'rear': (ERROR, 'gone')},
+            ERROR,
+            '2 nodes; rear: gone',
+        ),
+        (
+            Problem(Level.WARN, 'note', 'replaced'),
+            {'front': (OK, 'active'), 'rear': (OK, 'active')},
+            WARN,
+            'replaced',
+        ),
+        (
+            WELL,
+            {f'c{n}': (ERROR, 'gone') for n in range(7)},
+            ERROR,
+            'c0: gone; c1: gone; c2: gone; c3: gone; and c4, c5, c6',
+        ),
+    ],
+)
+def test_the_node_says_which_cameras_have_trouble(own, cameras, level, said):
+    facts = [
+        of_camera(name, Level(int(level[0])), text) for name, (level, text) in cameras.items()
+    ]
+    statuses = statuses_of(Health('active', cameras=facts, finding=own))
+    assert statuses['detector'][:2] == (level, said)
+    for name, expected in cameras.items():
+        assert statuses[name][:2] == expected
+
+
+def test_a_fault_is_of_all_cameras():
+    cameras = [of_camera('front'), of_camera('rear', Level.WARN, 'slow')]
+    statuses = statuses_of(Health('unconfigured', error='it broke', cameras=cameras))
+    assert [status[:2] for status in statuses.values()] == [(ERROR, 'it broke')] * 3
+
+
+def test_inactive_cameras_keep_what_they_came_to():
+    cameras = [CameraFacts('front', FrameStatistics(received=3, published=3)), CameraFacts('rear')]
+    statuses = statuses_of(Health('inactive', cameras=cameras))
+    assert [status[:2] for status in statuses.values()] == [(OK, 'inactive')] * 3
+    assert [status[2]['published'] for status in statuses.values()] == ['3', '3', '0']
+
+
+@pytest.mark.parametrize('names', [('',), ('front', 'rear')])
+def test_each_of_several_gpus_has_a_status(names):
+    gpus = {
+        0: PipelineStatistics(frames=12, batches=4, compute_s=[0.002] * 3),
+        3: PipelineStatistics(),
+    }
+    cameras = [CameraFacts(name) for name in names]
+    statuses = statuses_of(Health('active', cameras=cameras, gpus=gpus))
+    assert {of for of in statuses if 'GPU' in of} == {'GPU 0', 'GPU 3'}
+    assert statuses['GPU 0'][2] == {
+        'state': 'active',
+        'frames': '12',
+        'batches': '4',
+        'compute p50 / p99 (ms)': '2.000 / 2.000',
+    }
+    assert statuses['GPU 3'][2]['frames'] == '0'
+    only = Health('active', cameras=cameras, gpus={0: gpus[0]})
+    assert not any('GPU' in of for of in statuses_of(only))

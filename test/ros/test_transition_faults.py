@@ -157,7 +157,7 @@ def assert_good_life(node):
     node._detector.submit(0, order(0))
     wait_until(lambda: node._detector.statistics()[0].published == 1)
     node._health._check()  # the watch is on
-    assert node._health._finding is not None
+    assert node._health._cameras[0].facts(node._detector.statistics()[0]).finding is not None
     assert trigger(node, 'deactivate') == SUCCESS
     assert trigger(node, 'cleanup') == SUCCESS
     assert node._health.error == ''

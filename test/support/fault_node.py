@@ -164,7 +164,7 @@ def install():
     def lose(self):
         if not getattr(self, 'lost', False):
             self.lost = True
-            self._active[1]._subscription.close()
+            self._cameras[0]._input._subscription.close()
         real_check(self)
 
     NodeHealth._check = during('subscription lost', real_check, lose)

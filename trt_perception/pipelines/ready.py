@@ -17,7 +17,7 @@ from trt_perception.interruption import check_interruption
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.pipeline import detect_one
 
-__all__ = ['grey_frame', 'put_in_place', 'ready_pipeline', 'warm_up']
+__all__ = ['grey_frame', 'put_in_place', 'ready_pipeline', 'ready_pipelines', 'warm_up']
 
 
 def grey_frame() -> Frame:
@@ -66,6 +66,33 @@ def ready_pipeline(
     except BaseException:
         pipeline.close()
         raise
+
+
+def ready_pipelines(
+    config: DetectorConfig, open_pipeline: Callable[[DetectorConfig], Pipeline], *, most: int
+) -> tuple[list[Pipeline], float]:
+    """Make a pipeline ready on each GPU of ``device_ids``, one after the other.
+
+    Args:
+        config: the node's parameters.
+        open_pipeline: makes a pipeline from them.
+        most: so many are wanted: further GPUs would have nothing to do.
+
+    Returns:
+        The pipelines, and the seconds that a frame took on the slowest.
+
+    Raises:
+        TrtPerceptionError: the node could not be configured so; all are closed again.
+    """
+    with ExitStack() as opened:
+        pipelines, slowest_s = [], 0.0
+        for index in config.device_ids[:most]:
+            pipeline, frame_s = ready_pipeline(config.on_device(index), open_pipeline)
+            opened.callback(pipeline.close)
+            pipelines.append(pipeline)
+            slowest_s = max(slowest_s, frame_s)
+        opened.pop_all()
+        return pipelines, slowest_s
 
 
 def warm_up(pipeline: Pipeline) -> float:

@@ -1,13 +1,13 @@
-"""The lifecycle node: camera images in, detections out.
+"""The lifecycle node: images of one camera or several in, detections out.
 
 configure loads the model, activate subscribes, deactivate lets frames in flight finish, cleanup
-frees everything. The executor's thread hands messages to the detector and answers services; the
-detector's worker does the rest.
+frees everything. What belongs to one camera is in its CameraLine.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -19,35 +19,27 @@ from rclpy.lifecycle import LifecycleState
 from rclpy.lifecycle import TransitionCallbackReturn
 from rclpy.parameter import Parameter
 
-from trt_perception.camera import Camera
 from trt_perception.config import DetectorConfig
-from trt_perception.detections import Detections
 from trt_perception.detector import Detector
 from trt_perception.errors import CudaError
 from trt_perception.errors import InterruptionError
 from trt_perception.errors import TrtPerceptionError
-from trt_perception.images.jpeg import AnyFrame
-from trt_perception.images.jpeg import PlainJpegs
 from trt_perception.interruption import interrupted
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.monitoring.file_watch import FileWatch
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
-from trt_perception.pipelines.ready import ready_pipeline
+from trt_perception.pipelines.ready import ready_pipelines
 from trt_perception.plain_text import plain
+from trt_perception.ros.camera_line import CameraLine
 from trt_perception.ros.health import NodeHealth
-from trt_perception.ros.image_input import ImageInput
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.shared import SharedIntake
 from trt_perception.ros.log import NodeLog
 from trt_perception.ros.log import log_text
-from trt_perception.ros.messages import FrameReader
-from trt_perception.ros.messages import frame_from_compressed
-from trt_perception.ros.outputs import DetectorOutputs
 from trt_perception.ros.parameters import NodeParameters
 from trt_perception.ros.timers import steady_timer
 from trt_perception.ros.topics import check_topics
-from trt_perception.ros.transport_choice import TransportChoice
 from trt_perception.ros.transport_choice import choose_transports
 
 __all__ = ['EXIT_GPU_LOST', 'DetectorNode']
@@ -81,7 +73,7 @@ def _logged(
 
 
 class DetectorNode(LifecycleNode):
-    """A detector for one camera.
+    """A detector for one camera, or for several.
 
     Args:
         open_pipeline: makes the pipeline from the configuration.
@@ -99,25 +91,24 @@ class DetectorNode(LifecycleNode):
         **options: Any,
     ) -> None:
         super().__init__('detector', **options)
-        check_topics(self)
         self._log = NodeLog(self.get_logger())
         self._open_pipeline = open_pipeline
         # Made by configure, freed by _release.
-        self._pipeline: Pipeline | None = None
+        self._pipelines: list[Pipeline] = []
+        self._frame_s = 0.0  # as the warm-up showed
         self._buffers: MessageBuffers | None = None
-        self._outputs: DetectorOutputs | None = None
+        self._lines: list[CameraLine] = []
         # Made by activate, freed by _stop.
         self._detector: Detector[Any] | None = None
-        self._input: ImageInput | None = None
-        self._frame_s = 0.0  # as the warm-up showed
         self._health = NodeHealth(self, self._log, self._on_fault)
         self._fault: BaseException | None = None
         self._parameters_of_node = NodeParameters(
             self,
-            configured=lambda: self._pipeline is not None,
+            configured=lambda: bool(self._pipelines),
             check=self._check_parameters,
-            apply=self._apply_parameters,
+            apply=lambda *_: self._apply_parameters(),
         )
+        check_topics(self, self._camera_names)
         # The worker may only trigger this; the transition runs in the executor's thread.
         self._fault_signal = self.create_guard_condition(self._on_fault_signal)
         if self.config.autostart:
@@ -135,6 +126,11 @@ class DetectorNode(LifecycleNode):
         return self._parameters_of_node.config
 
     @property
+    def _camera_names(self) -> tuple[str, ...]:
+        """Names of the cameras; one that is empty where there is only one camera."""
+        return self.config.cameras or ('',)
+
+    @property
     def state_label(self) -> str:
         """Label of the lifecycle state."""
         return str(self._state_machine.current_state[1])
@@ -146,15 +142,25 @@ class DetectorNode(LifecycleNode):
         """Load the model and create the publishers. FAILURE leaves the node unconfigured."""
         self._forget_fault()
         self._log.forget()
+        names = self._camera_names
+        check_topics(self, names)
         # Looked at before it is read: what comes after that is a change.
         engine = FileWatch(self.config.engine_path)
         self._health.start(self.config.diagnostics_period_s)
         # doctor does the same, so that it finds what is wrong here.
-        self._pipeline, self._frame_s = ready_pipeline(self.config, self._open_pipeline)
-        self._buffers = MessageBuffers(self._pipeline.allocate, self._pipeline.front)
-        spec = self._pipeline.spec
-        self._outputs = DetectorOutputs(self, spec.class_names, self.config, spec.task)
+        self._pipelines, self._frame_s = ready_pipelines(
+            self.config, self._open_pipeline, most=len(names)
+        )
+        first = self._pipelines[0]
+        self._parameters_of_node.configs.check(self._check_parameters)
+        self._buffers = MessageBuffers(first.allocate, first.front)
+        for number, name in enumerate(names):
+            index = number % len(self._pipelines)
+            config = self._parameters_of_node.camera_config(name)
+            line = CameraLine(self, name, config, self._pipelines[index], index)
+            self._lines.append(line)
         self._health.engine = engine
+        spec = first.spec
         source = 'manifest' if spec.has_manifest else 'model itself'
         overridden = self.config.model_overrides() != ModelOverrides()
         self.get_logger().info(
@@ -167,32 +173,39 @@ class DetectorNode(LifecycleNode):
     @_logged(on_failure=TransitionCallbackReturn.FAILURE, undo=lambda node: node._stop())
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start the worker and subscribe. FAILURE leaves the node inactive."""
-        assert self._pipeline is not None
         assert self._buffers is not None
         self._forget_fault()
-        asked = {'': self.config.image_transport}
-        choices = choose_transports(self, asked, decodes_jpeg=self._pipeline.decodes_jpeg)
-        choice = choices['']
-        if choice.reason:
-            self.get_logger().info(f'image_transport auto: {choice.transport}, as {choice.reason}')
-        camera = Camera(
-            '',
-            self._reader(choice),
-            self._publish,
-            self._health.refused,
-            self.config.thresholds(self._pipeline.spec.class_names),
+        choices = choose_transports(
+            self,
+            {line.name: line.config.image_transport for line in self._lines},
+            decodes_jpeg=self._pipelines[0].decodes_jpeg,
         )
-        self._detector = Detector([self._pipeline], [camera], faulted=self._on_fault)
+        self._detector = Detector(
+            self._pipelines,
+            [line.begin(choices[line.name]) for line in self._lines],
+            faulted=self._on_fault,
+            batch_max_delay_s=self.config.batch_max_delay_ms * 1e-3,
+        )
         self._detector.start()
-        typed = self.config.image_intake == 'rclpy'
-        intake = SharedIntake(self, self._buffers, typed=typed, faulted=self._on_fault)
-        submit = functools.partial(self._detector.submit, 0)
-        self._input = ImageInput(self, self.config, choice, intake, submit)
-        self._health.watch(self._detector, self._input, self._frame_s)
-        self.get_logger().info(
-            f'active: waiting for images on {self._input.topic}, taken {intake.way}'
-        )
+        self._subscribe(self._detector, self._buffers)
         return super().on_activate(state)
+
+    def _subscribe(self, detector: Detector[Any], buffers: MessageBuffers) -> None:
+        """Let the images of all cameras come, and watch them."""
+        typed = self.config.image_intake == 'rclpy'
+        intake = SharedIntake(self, buffers, typed=typed, faulted=self._on_fault)
+        # A frame may wait until all other cameras that its pipeline serves had their turn.
+        at_once = sum(pipeline.batch for pipeline in self._pipelines)
+        frame_s = self._frame_s * math.ceil(len(self._lines) / at_once)
+        topics = [
+            line.subscribe(intake, functools.partial(detector.submit, camera), frame_s)
+            for camera, line in enumerate(self._lines)
+        ]
+        gpus = self.config.device_ids[: len(self._pipelines)]
+        self._health.watch(detector, [line.health for line in self._lines], gpus)
+        self.get_logger().info(
+            f'active: waiting for images on {", ".join(topics)}, taken {intake.way}'
+        )
 
     @_logged(on_failure=TransitionCallbackReturn.ERROR)
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -213,6 +226,7 @@ class DetectorNode(LifecycleNode):
         self._forget_fault()
         if not self._release():
             return TransitionCallbackReturn.ERROR
+        self._parameters_of_node.follow_again()
         self.get_logger().info('cleaned up')
         return super().on_cleanup(state)
 
@@ -251,24 +265,8 @@ class DetectorNode(LifecycleNode):
         self._attempt(self._log.close, self.destroy_node)
         return EXIT_GPU_LOST if self.gpu_lost else 0
 
-    # The way of a frame: ImageInput → Detector.submit → worker → _publish.
-
-    def _reader(self, choice: TransportChoice) -> Callable[[Any], AnyFrame]:
-        """Return what makes frames of messages, in the worker."""
-        assert self._pipeline is not None
-        if choice.transport == 'raw':
-            return FrameReader()
-        if self._pipeline.decodes_jpeg:
-            return functools.partial(frame_from_compressed, frame_of_picture=PlainJpegs())
-        return frame_from_compressed
-
-    def _publish(self, message: Any, frame: AnyFrame, detections: Detections) -> None:
-        assert self._outputs is not None
-        self._outputs.publish(message.header, frame, detections)
-        self._health.published(message.header.stamp)
-
     def _on_fault(self, error: BaseException) -> None:
-        """Take note of what ended the worker, mostly in it; the executor does the rest."""
+        """Take note of what ended the workers, mostly in one; the executor does the rest."""
         self._fault = self._fault or error
         self._report_traced('stopped by a fault', error)
         self._fault_signal.trigger()
@@ -329,48 +327,35 @@ class DetectorNode(LifecycleNode):
                 well = False
         return well
 
+    # What cannot be closed is forgotten; a worker is kept until it has stopped.
+
     def _stop(self) -> bool:
         """Undo activate; return whether all went well. May be called again."""
-        return self._attempt(self._close_input, self._stop_worker)
+        return self._attempt(*(line.close_input for line in self._lines), self._stop_workers)
 
     def _release(self) -> bool:
         """Undo activate and configure; return whether all went well. May be called again."""
         self._health.engine = None
-        return self._attempt(
-            self._close_input,
-            self._stop_worker,
-            self._close_outputs,
+        stopped = self._stop()
+        lines, self._lines = self._lines, []
+        pipelines, self._pipelines = self._pipelines, []
+        freed = self._attempt(
+            *(line.close_outputs for line in lines),
             self._close_buffers,
-            self._close_pipeline,
+            *(pipeline.close for pipeline in pipelines),
         )
+        return stopped and freed
 
-    # What cannot be closed is forgotten; a worker is kept until it has stopped.
-
-    def _close_input(self) -> None:
-        image_input, self._input = self._input, None
-        if image_input is not None:
-            image_input.close()
-
-    def _stop_worker(self) -> None:
+    def _stop_workers(self) -> None:
         if self._detector is not None:
             self._detector.stop()
             self._health.settle()
             self._detector = None
 
-    def _close_outputs(self) -> None:
-        outputs, self._outputs = self._outputs, None
-        if outputs is not None:
-            outputs.close()
-
     def _close_buffers(self) -> None:
         buffers, self._buffers = self._buffers, None
         if buffers is not None:
             buffers.close()
-
-    def _close_pipeline(self) -> None:
-        pipeline, self._pipeline = self._pipeline, None
-        if pipeline is not None:
-            pipeline.close()
 
     # Parameters that change while the node lives.
 
@@ -383,14 +368,9 @@ class DetectorNode(LifecycleNode):
         return super().set_parameters_atomically(parameter_list)
 
     def _check_parameters(self, config: DetectorConfig) -> None:
-        if self._pipeline is not None:
-            config.thresholds(self._pipeline.spec.class_names)
+        for pipeline in self._pipelines[:1]:
+            config.thresholds(pipeline.spec.class_names)
 
-    def _apply_parameters(self, before: DetectorConfig, config: DetectorConfig) -> None:
-        if self._pipeline is None or self._outputs is None:
-            return
-        if self._detector is not None:
-            (camera,) = self._detector.cameras
-            camera.thresholds = config.thresholds(self._pipeline.spec.class_names)
-        if config.confidence_threshold != before.confidence_threshold:
-            self._outputs.publish_label_info(config.confidence_threshold)
+    def _apply_parameters(self) -> None:
+        for line in self._lines:
+            line.apply(self._parameters_of_node.camera_config(line.name))

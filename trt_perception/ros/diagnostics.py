@@ -1,21 +1,54 @@
-"""What the node says of itself on /diagnostics."""
+"""What the node says of itself and of its cameras on /diagnostics."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
+from typing import Final
 
 from diagnostic_msgs.msg import DiagnosticArray
 from diagnostic_msgs.msg import DiagnosticStatus
 from diagnostic_msgs.msg import KeyValue
 from rclpy.time import Time
 
+from trt_perception.monitoring.age import percentiles
 from trt_perception.monitoring.frame_statistics import FrameStatistics
+from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.monitoring.problem import Level
 from trt_perception.monitoring.problem import Problem
 from trt_perception.plain_text import plain
 
-__all__ = ['Health', 'diagnostics_message']
+__all__ = ['CameraFacts', 'Health', 'diagnostics_message', 'worst_of_all']
+
+# Of so many cameras that have trouble the node's own status says what it is.
+_MOST_SAID: Final = 4
+
+
+@dataclass
+class CameraFacts:
+    """What is known of one camera.
+
+    Attributes:
+        name: empty where there is only one.
+        statistics: counts and stage times since activation; while inactive, of the last one.
+        received_hz: frames received in the last second, or since the message before.
+        published_hz: frames published meanwhile.
+        not_delivered: images that never arrived, None where that is unknown.
+        ages_ms: image stamp to published, of the last images; empty where stamps do not show it.
+        reliability: what is asked of the camera; empty while inactive.
+        finding: of the watch; None while inactive.
+    """
+
+    name: str = ''
+    statistics: FrameStatistics = field(default_factory=FrameStatistics)
+    received_hz: float = 0.0
+    published_hz: float = 0.0
+    not_delivered: int | None = 0
+    ages_ms: Sequence[float] = ()
+    reliability: str = ''
+    finding: Problem | None = None
 
 
 @dataclass
@@ -26,66 +59,173 @@ class Health:
         state: label of the lifecycle state.
         error: what went wrong last, empty where nothing did.
         engine: path of the model, empty before it is configured.
-        statistics: counts and stage times since activation; while inactive, of the last one.
-        received_hz: frames received in the last second, or since the message before.
-        published_hz: frames published meanwhile.
-        not_delivered: images that never arrived, None where that is unknown.
-        age_ms: p50 and p99 of image stamp to published, None where the stamps do not show it.
-        reliability: what is asked of the camera; empty while inactive.
-        finding: of the watch; None while inactive.
+        cameras: one without a name, or several with one each.
+        finding: of the node, where there are several cameras; None while inactive.
+        gpus: what each GPU has done, by its number; empty where there is only one.
+        batches: how many the pipelines have run.
     """
 
     state: str
     error: str = ''
     engine: str = ''
-    statistics: FrameStatistics = field(default_factory=FrameStatistics)
-    received_hz: float = 0.0
-    published_hz: float = 0.0
-    not_delivered: int | None = 0
-    age_ms: tuple[float, float] | None = None
-    reliability: str = ''
+    cameras: Sequence[CameraFacts] = (CameraFacts(),)
     finding: Problem | None = None
+    gpus: Mapping[int, PipelineStatistics] = field(default_factory=dict)
+    batches: int = 0
 
 
 def diagnostics_message(name: str, now: Time, health: Health) -> DiagnosticArray:
-    """Make the message: one status; ERROR after a fault, else what the watch found."""
-    level, summary = _level_and_summary(health)
-    counts = health.statistics
+    """Make the message: a status for the node; with several cameras or GPUs, one for each, too.
+
+    Each is ERROR after a fault, else what the watch found.
+    """
+    [first, *others] = health.cameras
+    if not others and not first.name:
+        statuses = [_of_the_only_camera(name, health, first)]
+    else:
+        statuses = [_together(name, health)]
+        statuses += [_of_camera(name, health, camera) for camera in health.cameras]
+    if len(health.gpus) > 1:
+        statuses += [_of_gpu(name, health, *gpu) for gpu in health.gpus.items()]
+    message = DiagnosticArray(status=statuses)
+    message.header.stamp = now.to_msg()
+    return message
+
+
+def worst_of_all(cameras: Sequence[CameraFacts], own: Problem | None) -> Problem | None:
+    """Return what is to be said of the node: its own trouble, and that of its cameras by name.
+
+    Args:
+        cameras: with what was found of each.
+        own: what concerns the node as a whole.
+
+    Returns:
+        The worst level and all sentences; None while the node is not active.
+    """
+    found = [(camera.name, camera.finding) for camera in cameras if camera.finding is not None]
+    if own is None or not found:
+        return own
+    bad = sorted(
+        ((name, finding) for name, finding in found if finding.level != Level.OK),
+        key=lambda each: -each[1].level,
+    )
+    sentences = [own.message] if own.kind else []
+    sentences += [f'{name}: {finding.message}' for name, finding in bad[:_MOST_SAID]]
+    if len(bad) > _MOST_SAID:
+        sentences.append(f'and {", ".join(name for name, _ in bad[_MOST_SAID:])}')
+    if not sentences:
+        return own
+    level = max([own.level, *(finding.level for _, finding in bad)])
+    return Problem(level, own.kind or bad[0][1].kind, '; '.join(sentences))
+
+
+def _of_the_only_camera(name: str, health: Health, camera: CameraFacts) -> DiagnosticStatus:
     values = {
         'state': health.state,
         'engine': health.engine,
-        'image reliability': health.reliability,
-        'received (Hz)': f'{health.received_hz:.2f}',
-        'published (Hz)': f'{health.published_hz:.2f}',
+        'image reliability': camera.reliability,
+        **_counts(camera),
+        **_stages(camera.statistics),
+        **_age(camera.ages_ms),
+    }
+    return _status(f'{name}: detector', health, camera.finding, values)
+
+
+def _together(name: str, health: Health) -> DiagnosticStatus:
+    """Return the status of the node: all its cameras as if they were one, and the worst level."""
+    cameras = health.cameras
+    lost = [camera.not_delivered for camera in cameras]
+    known = [count for count in lost if count is not None]
+    counts = FrameStatistics.together([camera.statistics for camera in cameras])
+    all_of_them = CameraFacts(
+        statistics=counts,
+        received_hz=sum(camera.received_hz for camera in cameras),
+        published_hz=sum(camera.published_hz for camera in cameras),
+        not_delivered=sum(known) if len(known) == len(lost) else None,
+    )
+    values = {
+        'state': health.state,
+        'engine': health.engine,
+        'cameras': ', '.join(camera.name for camera in cameras),
+        **_counts(all_of_them),
+        'batches': str(health.batches),
+        **_stages(counts),
+        **_age([age for camera in cameras for age in camera.ages_ms]),
+    }
+    return _status(f'{name}: detector', health, worst_of_all(cameras, health.finding), values)
+
+
+def _of_camera(name: str, health: Health, camera: CameraFacts) -> DiagnosticStatus:
+    total = percentiles([1e3 * times.total for times in camera.statistics.times])
+    values = {
+        'state': health.state,
+        'image reliability': camera.reliability,
+        **_counts(camera),
+        **({} if total is None else {'total p50 / p99 (ms)': f'{total[0]:.3f} / {total[1]:.3f}'}),
+        **_age(camera.ages_ms),
+    }
+    return _status(f'{name}: {camera.name}', health, camera.finding, values)
+
+
+def _of_gpu(
+    name: str, health: Health, number: int, statistics: PipelineStatistics
+) -> DiagnosticStatus:
+    values = {
+        'state': health.state,
+        'frames': str(statistics.frames),
+        'batches': str(statistics.batches),
+    }
+    if statistics.compute is not None:
+        p50_ms, p99_ms = statistics.compute.p50_ms, statistics.compute.p99_ms
+        values['compute p50 / p99 (ms)'] = f'{p50_ms:.3f} / {p99_ms:.3f}'
+    return _status(f'{name}: GPU {number}', health, None, values)
+
+
+def _counts(camera: CameraFacts) -> dict[str, str]:
+    counts = camera.statistics
+    values = {
+        'received (Hz)': f'{camera.received_hz:.2f}',
+        'published (Hz)': f'{camera.published_hz:.2f}',
         'received': str(counts.received),
         'published': str(counts.published),
         'failed': str(counts.failed),
         'in flight': str(counts.in_flight),
         'not delivered': 'unknown: several publishers'
-        if health.not_delivered is None
-        else str(health.not_delivered),
+        if camera.not_delivered is None
+        else str(camera.not_delivered),
     }
     for reason, count in sorted(counts.dropped.items()):
         values[f'dropped: {reason}'] = str(count)
-    for stage, times in counts.latency.items():
-        values[f'{stage} p50 / p99 (ms)'] = f'{times.p50_ms:.3f} / {times.p99_ms:.3f}'
-    if health.age_ms is not None:
-        values['age of output p50 / p99 (ms)'] = f'{health.age_ms[0]:.1f} / {health.age_ms[1]:.1f}'
-    status = DiagnosticStatus(
+    return values
+
+
+def _stages(counts: FrameStatistics) -> dict[str, str]:
+    return {
+        f'{stage} p50 / p99 (ms)': f'{times.p50_ms:.3f} / {times.p99_ms:.3f}'
+        for stage, times in counts.latency.items()
+    }
+
+
+def _age(ages_ms: Sequence[float]) -> dict[str, str]:
+    both = percentiles(ages_ms)
+    if both is None:
+        return {}
+    return {'age of output p50 / p99 (ms)': f'{both[0]:.1f} / {both[1]:.1f}'}
+
+
+def _status(
+    name: str, health: Health, finding: Problem | None, values: Mapping[str, str]
+) -> DiagnosticStatus:
+    if health.error:
+        level, summary = Level.ERROR, health.error
+    elif finding is None:
+        level, summary = Level.OK, health.state
+    else:
+        level, summary = finding.level, finding.message
+    return DiagnosticStatus(
         level=bytes([level]),
-        name=f'{name}: detector',
+        name=name,
         message=plain(summary),
         hardware_id=plain(health.engine),
         values=[KeyValue(key=key, value=plain(value)) for key, value in values.items()],
     )
-    message = DiagnosticArray(status=[status])
-    message.header.stamp = now.to_msg()
-    return message
-
-
-def _level_and_summary(health: Health) -> tuple[Level, str]:
-    if health.error:
-        return Level.ERROR, health.error
-    if health.finding is None:
-        return Level.OK, health.state
-    return health.finding.level, health.finding.message
