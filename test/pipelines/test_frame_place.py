@@ -1,0 +1,30 @@
+"""Headers that are kept by what they say are those that would be made anew."""
+
+import numpy as np
+from reference_images import noise_frame
+
+from trt_perception.config import Thresholds
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.pipelines.frame_place import Headers
+from trt_perception.stages.frame_header import FrameHeader
+
+
+def test_kept_headers_are_those_of_their_frames():
+    header, preprocessing = FrameHeader(40), Preprocessing((64, 48), resize='stretch')
+    headers = Headers(header, preprocessing)
+    rng, seen = np.random.default_rng(8), set()
+    kinds = [(encoding, width) for encoding in ('bgr8', 'mono16') for width in (8, 20)]
+    frames = [noise_frame(rng, encoding, width, 10, 0)[0] for encoding, width in kinds]
+    thresholds = [Thresholds(step / 200, class_ids=(step % 40,)) for step in range(200)]
+    # More kinds than are kept, each several times and in any order.
+    for _ in range(3000):
+        frame = frames[int(rng.integers(len(frames)))]
+        own = thresholds[int(rng.integers(len(thresholds)))]
+        letterbox, content = headers.of(frame, own)
+        expected = Letterbox.fit((frame.width, frame.height), (64, 48), 'stretch')
+        assert letterbox == expected
+        assert content.tobytes() == header.content(frame, expected, own).tobytes()
+        seen.add(content.tobytes())
+    assert len(seen) > 500
+    assert len(headers._known) <= 256
