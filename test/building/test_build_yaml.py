@@ -105,7 +105,7 @@ def test_each_wrong_key_has_its_line_and_sentence(tmp_path):
     assert sorted(lines) == sorted(
         [
             f"{config}, line 2: 'precison': is not an option; did you mean 'precision'?",
-            f"{config}, line 4: 'batch': expected whole numbers from 1 to 1024, as in 1,4,8 "
+            f"{config}, line 4: 'batch': expected whole numbers from 1 to 255, as in 1,4,8 "
             "(got 'many')",
             '--workspace-mib: expected a whole number from 1 to 1048576 MiB (got -1)',
         ]

@@ -213,6 +213,15 @@ def test_each_image_of_a_batch_is_decoded_from_its_own_outputs(name, machine):
     assert recorder.mistakes == []
 
 
+def test_more_images_at_once_than_are_counted_are_refused(machine):
+    image = ('image', (256, *IMAGE[1][1:]), 'FLOAT')
+    outputs = {'output': np.zeros((256, 4 + len(NAMES), 10), np.float32)}
+    path, recorder = machine((image,), tensors_of(outputs))
+    with pytest.raises(EngineError, match=r'at most 255.*256 images at once'):
+        open_pipeline(config_for(path, 'dense'))
+    assert recorder.kinds() == []
+
+
 @needs_tensorrt
 def test_an_engine_of_a_batch_finds_what_one_image_at_a_time_gives(tmp_path):
     rng = np.random.default_rng(37)

@@ -288,7 +288,7 @@ def _in_pipeline(
     pipeline: Pipeline = (
         HostPipeline(model, config, provider=options.provider, open_batch=max(options.batches))
         if model.is_onnx
-        else CudaPipeline(model, config)
+        else CudaPipeline(model, config, max_batch=max(options.batches))
     )
     load_s = time.perf_counter() - start
     reports: list[PipelineReport] = []

@@ -265,6 +265,13 @@ def _output_shapes(
 
 def _check_image(name: str, spec: ModelSpec) -> None:
     """Refuse an input that the letterbox kernel does not write."""
+    if spec.batch > MAX_BATCH:
+        raise EngineError(
+            name,
+            f'it takes {spec.batch} images at once',
+            expected=f'at most {MAX_BATCH}',
+            fix='build it for fewer: --batch 1,4,8 where the ONNX file leaves the batch open',
+        )
     if spec.preprocessing.layout != 'nchw' or spec.input.dtype == 'uint8':
         raise EngineError(
             name,

@@ -15,6 +15,7 @@ from typing import Final
 
 from trt_perception.images.frame import MAX_SIDE
 from trt_perception.plain_text import shown
+from trt_perception.stages.frame_header import MAX_BATCH
 
 __all__ = [
     'ShapeProfile',
@@ -32,7 +33,6 @@ __all__ = [
 ]
 
 _MAX_PART_BYTES: Final = 255
-_MAX_BATCH: Final = 1024
 
 
 @dataclass(frozen=True)
@@ -128,11 +128,13 @@ def parse_batches(value: object) -> tuple[int, ...]:
     sizes: list[Any] = []
     for item in items if isinstance(items, tuple) else ():
         for part in item.split(',') if isinstance(item, str) else (item,):
-            is_short = isinstance(part, str) and len(part) <= len(str(_MAX_BATCH))
-            sizes.append(int(part) if is_short and part.strip().isdecimal() else part)
-    if not sizes or not all(type(size) is int and 1 <= size <= _MAX_BATCH for size in sizes):
+            text = part.strip() if isinstance(part, str) else ''
+            # Python refuses to read thousands of digits.
+            is_size = text.isdecimal() and len(text) <= len(str(MAX_BATCH))
+            sizes.append(int(text) if is_size else part)
+    if not sizes or not all(type(size) is int and 1 <= size <= MAX_BATCH for size in sizes):
         raise ValueError(
-            f'expected whole numbers from 1 to {_MAX_BATCH}, as in 1,4,8 (got {shown(value)})'
+            f'expected whole numbers from 1 to {MAX_BATCH}, as in 1,4,8 (got {shown(value)})'
         )
     return tuple(sorted(set(sizes)))
 
