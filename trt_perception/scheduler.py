@@ -44,6 +44,9 @@ class Scheduler(Generic[Item]):
     Args:
         batch: most messages that are taken at once.
         max_delay_s: how long a message may wait for others to fill the batch.
+
+    Attributes:
+        waiting: the cameras that have a message waiting; follows.
     """
 
     def __init__(self, batch: int, max_delay_s: float = 0.0) -> None:
@@ -51,14 +54,10 @@ class Scheduler(Generic[Item]):
         self._max_delay_s = max_delay_s
         # By camera, in the order in which the messages came.
         self._waiting: dict[int, _Waiting[Item]] = {}
+        self.waiting: KeysView[int] = self._waiting.keys()
         # By camera, how many messages of all had been taken when its last one was.
         self._served: dict[int, int] = {}
         self._taken = 0
-
-    @property
-    def waiting(self) -> KeysView[int]:
-        """The cameras that have a message waiting."""
-        return self._waiting.keys()
 
     def offer(self, camera: int, item: Item, now_s: float) -> Item | None:
         """Let a message wait; return the one that it replaces."""
@@ -94,7 +93,9 @@ class Scheduler(Generic[Item]):
         """
         # By the older message instead, five synchronised cameras in batches of four are served
         # unevenly: it is always the same two that share a place.
-        chosen = sorted(self._waiting, key=lambda camera: self._served.get(camera, 0))
+        chosen = list(self._waiting)
+        if len(chosen) > 1:
+            chosen.sort(key=lambda camera: self._served.get(camera, 0))
         items = []
         for camera in chosen[: self._batch]:
             self._taken += 1

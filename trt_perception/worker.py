@@ -224,7 +224,10 @@ class Worker(Generic[Message]):
 
     def _take(self) -> tuple[_Batch[Message] | None, float | None]:
         """Return the next batch, or in how many seconds there may be one; with the lock held."""
-        self.drop_waiting('disabled', all_cameras=False)
+        for camera in self._scheduler.waiting:
+            if not self._cameras[camera].enabled:
+                self.drop_waiting('disabled', all_cameras=False)
+                break
         if not self._scheduler.waiting or not self._free:
             return None, None
         now = self._clock()
@@ -266,11 +269,19 @@ class Worker(Generic[Message]):
         self._free.append(batch.slot)
         self._flying.popleft()
         self._results.extend(found)
-        compute_s = next((r.compute_s for r in results if isinstance(r, Result)), None)
-        if compute_s is not None:
-            self._poll_s = min(max(_POLL_SHARE * compute_s, _POLL_LIMITS_S[0]), _POLL_LIMITS_S[1])
+        compute_s = None
+        for result in results:
+            if isinstance(result, Result):
+                compute_s = result.compute_s
+                least_s, most_s = _POLL_LIMITS_S
+                self._poll_s = min(max(_POLL_SHARE * compute_s, least_s), most_s)
+                break
         with self._ledger.lock:
             self.statistics.count(len(results), compute_s)
+            waiting = bool(self._scheduler.waiting)
+        if not waiting:  # or the next step finds out
+            del batch, found
+            self._publish()
 
     def _publish(self) -> None:
         """Publish one result; the others after the next look at what waits."""
