@@ -43,6 +43,8 @@ TABLE = {
     'a gap larger than the losses': ([1, lost(1), 6], 4),
     'losses larger than the gaps': ([1, 3, lost(1), lost(4)], 5),
     'only losses': ([lost(3)], 3),
+    'a loss that the middleware cannot count': ([1, lost(2**31 - 1)], 1),
+    'losses among which are some that it cannot count': ([lost(2 * (2**31 - 1) + 5)], 7),
     'another publisher numbers from the start': ([7, 8, publishers(1), 100, 101], 0),
     'the same publisher goes on': ([7, publishers(1, changed=False), 9], 1),
     'nobody publishes': ([1, publishers(0), 5, 7], 1),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 __all__ = ['DeliveryCounter']
+
+_UNKNOWN: Final = 2**31 - 1
 
 
 class DeliveryCounter:
@@ -45,7 +49,11 @@ class DeliveryCounter:
         self._last = sequence_number
 
     def lost(self, count: int) -> None:
-        """Take a loss that the middleware reports."""
+        """Take losses that the middleware reports, the sum of one report or several.
+
+        Fast DDS reports the largest 32-bit number where it cannot say how many; that is one here.
+        """
+        count = count % _UNKNOWN + count // _UNKNOWN
         self._lost += count
         if self._several:  # no gap will show it
             self._gaps += count
