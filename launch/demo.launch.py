@@ -1,6 +1,7 @@
-"""Detect handwritten digits in the demo scenes.
+"""Detect handwritten digits in the demo scenes, shown by one camera or several.
 
 ros2 launch trt_perception demo.launch.py
+ros2 launch trt_perception demo.launch.py cameras:=front,rear
 """
 
 from pathlib import Path
@@ -11,21 +12,35 @@ from launch.actions import DeclareLaunchArgument
 from launch.actions import IncludeLaunchDescription
 from launch.actions import LogInfo
 from launch.actions import OpaqueFunction
+from launch.actions import SetLaunchConfiguration
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
+from trt_perception.errors import ConfigError
+from trt_perception.launch_arguments import demo_cameras
 from trt_perception.monitoring.transport_advice import transport_environment
 
 SHARE = Path(get_package_share_directory('trt_perception'))
 
 
-def start_camera(context):
-    """Make the camera, with the detector's transport."""
+def name_cameras(context):
+    """Let detect.launch.py see names of cameras where the user only said how many."""
+    try:
+        names = demo_cameras(LaunchConfiguration('cameras').perform(context))
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    return [SetLaunchConfiguration('cameras', ','.join(names))]
+
+
+def start_cameras(context):
+    """Make the cameras, with the detector's transport."""
+    names = LaunchConfiguration('cameras').perform(context).split(',')
     return [
         Node(
             package='trt_perception',
             executable='replay_images',
+            namespace=name,
             arguments=[
                 str(SHARE / 'demo' / 'scenes'),
                 '--loop',
@@ -38,11 +53,12 @@ def start_camera(context):
             output='screen',
             emulate_tty=True,
         )
+        for name in names
     ]
 
 
 def generate_launch_description():
-    """Start a camera made of the demo scenes and the detector with the digits model."""
+    """Start cameras made of the demo scenes and the detector with the digits model."""
     return LaunchDescription(
         [
             DeclareLaunchArgument(
@@ -50,15 +66,25 @@ def generate_launch_description():
                 default_value=str(SHARE / 'models' / 'digits.onnx'),
                 description='Engine or ONNX model of the digits detector.',
             ),
-            DeclareLaunchArgument('rate', default_value='5', description='Scenes a second.'),
+            DeclareLaunchArgument(
+                'rate', default_value='5', description='Scenes a second of each camera.'
+            ),
+            DeclareLaunchArgument(
+                'cameras',
+                default_value='',
+                description='Several cameras of one node: their names with commas between them, '
+                'or how many.',
+            ),
             LogInfo(
                 msg='until Ctrl-C; see the boxes with: ros2 topic echo /detections, and the '
-                'images on the topic /debug_image, in RViz or rqt'
+                'images on the topic /debug_image, in RViz or rqt; with cameras:=front,rear on '
+                '/front/detections and so on'
             ),
+            OpaqueFunction(function=name_cameras),
             # First: it checks the arguments, and the camera needs its transport_profile.
             IncludeLaunchDescription(
                 PythonLaunchDescriptionSource(str(SHARE / 'launch' / 'detect.launch.py'))
             ),
-            OpaqueFunction(function=start_camera),
+            OpaqueFunction(function=start_cameras),
         ]
     )

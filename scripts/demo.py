@@ -1,4 +1,4 @@
-"""The whole way over real DDS: a camera made of images, the detector node, and this recorder."""
+"""The whole way over real DDS: cameras made of images, the detector node, and this recorder."""
 
 from __future__ import annotations
 
@@ -17,18 +17,14 @@ import numpy as np
 import rclpy
 from ament_index_python.packages import get_package_prefix
 from ament_index_python.packages import get_package_share_directory
+from demo_recorder import Recorder
 from demo_results import other_classes
 from demo_results import report
-from diagnostic_msgs.msg import DiagnosticArray
-from diagnostic_msgs.msg import DiagnosticStatus
-from rclpy.node import Node
-from rclpy.qos import QoSDurabilityPolicy
-from rclpy.qos import QoSProfile
 from rclpy.signals import SignalHandlerOptions
-from vision_msgs.msg import Detection2DArray
-from vision_msgs.msg import LabelInfo
 
+from trt_perception.errors import ConfigError
 from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.launch_arguments import demo_cameras
 from trt_perception.monitoring.transport_advice import transport_environment
 
 SHARE = Path(get_package_share_directory('trt_perception'))
@@ -37,59 +33,14 @@ EXAMPLES = """\
 examples:
   scripts/demo                             the demo scenes, 8 a second, results in demo_output/
   scripts/demo --rate 30                   faster than a small CPU: see the dropped frames counted
+  scripts/demo --cameras 4                 four cameras of one node, a line of the table for each
+  scripts/demo --cameras front,rear        with names of your own
   scripts/demo --encoding nv12             as a camera that sends YUV
   scripts/demo --size 1920x1080 --model digits.engine --default-transport
                                            scenes scaled up, an engine, and no profile for images
 
 exit codes: 0 done, 1 a process failed or the counts do not add up, 2 wrong usage, 130 interrupted
 """
-
-
-class Recorder(Node):
-    """Keeps every detection message with its time of arrival, and the newest diagnostics."""
-
-    def __init__(self):
-        super().__init__('recorder')
-        self.detections = {}
-        self.arrivals_ns = {}
-        self.diagnostics = {}
-        self.problem = ''
-        self.classes = None
-        latched = QoSProfile(depth=1, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL)
-        self.create_subscription(LabelInfo, 'label_info', self._on_labels, latched)
-        self.create_subscription(Detection2DArray, 'detections', self._on_detections, 100)
-        self.create_subscription(DiagnosticArray, '/diagnostics', self._on_diagnostics, 10)
-
-    def _on_detections(self, message):
-        now = time.time_ns()
-        stamp = message.header.stamp.sec * 10**9 + message.header.stamp.nanosec
-        self.detections[stamp] = message
-        self.arrivals_ns[stamp] = now
-
-    def _on_labels(self, message):
-        self.classes = [entry.class_name for entry in message.class_map]
-
-    def _on_diagnostics(self, message):
-        for status in message.status:
-            if status.name.endswith('detector: detector'):
-                self.diagnostics = {entry.key: entry.value for entry in status.values}
-                self.problem = status.message if status.level == DiagnosticStatus.ERROR else ''
-
-    def counts(self):
-        """Return received, published, failed, in flight, not delivered and dropped by reason."""
-        names = ('received', 'published', 'failed', 'in flight', 'not delivered')
-        counts = {name.replace(' ', '_'): number(self.diagnostics.get(name)) for name in names}
-        counts['dropped'] = {
-            key.removeprefix('dropped: '): int(value)
-            for key, value in self.diagnostics.items()
-            if key.startswith('dropped: ')
-        }
-        return counts
-
-
-def number(text):
-    """Return a count, None where the detector cannot tell: several cameras share the topic."""
-    return int(text) if text and text.isdigit() else None
 
 
 def main():
@@ -105,12 +56,15 @@ def main():
     # Ctrl-C and SIGTERM are ours: rclpy's handlers would end the recorder under our hands.
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    recorder = Recorder()
+    recorder = Recorder(options.cameras)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            log = Path(folder) / 'sent.jsonl'
-            run_graph(options, recorder, log)
-            sent = [json.loads(line) for line in log.read_text(encoding='utf-8').splitlines()]
+            logs = {name: Path(folder, f'{name}.jsonl') for name in recorder.cameras}
+            run_graph(options, recorder, logs)
+            sent = {
+                name: [json.loads(line) for line in log.read_text(encoding='utf-8').splitlines()]
+                for name, log in logs.items()
+            }
     except KeyboardInterrupt:
         print('interrupted', file=sys.stderr)
         return 130
@@ -120,7 +74,7 @@ def main():
     finally:
         recorder.destroy_node()
         rclpy.try_shutdown()
-    return report(options, recorder, sent)
+    return report(options, recorder.cameras, sent)
 
 
 def scale_scenes(options):
@@ -141,68 +95,73 @@ def scale_scenes(options):
     options.truth.write_text(json.dumps(content), encoding='utf-8')
 
 
-def run_graph(options, recorder, log):
-    """Run detector and camera, and end both whatever happens."""
+def run_graph(options, recorder, logs):
+    """Run detector and cameras, and end them whatever happens."""
     processes = {}
     try:
-        run_processes(options, recorder, processes, log)
+        run_processes(options, recorder, processes, logs)
     finally:
         for process in processes.values():
             stop(process)
 
 
-def run_processes(options, recorder, processes, log):
+def detector_command(options):
+    """Return the command of the detector."""
+    parameters = {'autostart': 'true', 'engine_path': options.model, 'diagnostics_period_s': 0.2}
+    if options.cameras:
+        parameters['cameras'] = f'[{",".join(options.cameras)}]'
+    words = [word for pair in parameters.items() for word in ('-p', '{}:={}'.format(*pair))]
+    return [EXECUTABLES / 'detector_node', '--ros-args', '--log-level', 'warn', *words]
+
+
+def camera_command(options, name, log):
+    """Return the command of a camera, which sends once its subscriber is there."""
+    return [
+        *(EXECUTABLES / 'replay_images', options.scenes, '--rate', options.rate),
+        *('--encoding', options.encoding, '--wait-for-subscribers', '1', '--log', log),
+        *('--ros-args', '--log-level', 'warn', *(['-r', f'__ns:=/{name}'] if name else [])),
+    ]
+
+
+def run_processes(options, recorder, processes, logs):
     """Run until every image was sent and every frame in flight has ended."""
-    detector = [
-        *(str(EXECUTABLES / 'detector_node'), '--ros-args', '--log-level', 'warn'),
-        *(
-            '-p',
-            'autostart:=true',
-            '-p',
-            f'engine_path:={options.model}',
-            '-p',
-            'diagnostics_period_s:=0.2',
-        ),
-    ]
-    camera = [
-        *(str(EXECUTABLES / 'replay_images'), str(options.scenes), '--rate', str(options.rate)),
-        *('--encoding', options.encoding, '--wait-for-subscribers', '1', '--log', str(log)),
-        *('--ros-args', '--log-level', 'warn'),
-    ]
-    processes['detector_node'] = subprocess.Popen(detector)
+
+    def start(name, command):
+        processes[name] = subprocess.Popen(list(map(str, command)))
+
+    start('detector_node', detector_command(options))
     print('detector_node: loading the model')
-    wait_for(
-        recorder,
-        processes,
-        lambda: recorder.diagnostics.get('state') == 'active' and recorder.classes is not None,
-        60,
-        'the detector to be active',
-    )
-    foreign = other_classes(options.truth, recorder.classes)
-    if foreign:
-        print(f'note: {foreign}', file=sys.stderr)
-    processes['replay_images'] = subprocess.Popen(camera)
-    print(f'replay_images: sending {options.scenes} at {options.rate:g} Hz')
+    wait_for(recorder, processes, recorder.ready, 60, 'the detector to be active')
+    for camera in recorder.cameras.values():
+        if foreign := other_classes(options.truth, camera.classes):
+            print(f'note: {foreign}', file=sys.stderr)
+            break
+    senders = []
+    for name, log in logs.items():
+        senders.append(' '.join(filter(None, ['replay_images', name])))
+        start(senders[-1], camera_command(options, name, log))
+    several = f'{len(senders)} cameras, each ' if len(senders) > 1 else ''
+    print(f'replay_images: {several}sending {options.scenes} at {options.rate:g} Hz')
     shown = 0
-    while processes['replay_images'].poll() is None:
+    while any(processes[sender].poll() is None for sender in senders):
         rclpy.spin_once(recorder, timeout_sec=0.1)
-        check(processes['detector_node'], 'detector_node')
-        if len(recorder.detections) // 20 > shown // 20 and sys.stdout.isatty():
-            print(f'\r{len(recorder.detections)} images with detections', end='', flush=True)
-            shown = len(recorder.detections)
+        for name, process in processes.items():
+            check(process, name)
+        if recorder.received // 20 > shown // 20 and sys.stdout.isatty():
+            print(f'\r{recorder.received} images with detections', end='', flush=True)
+            shown = recorder.received
     print()
-    check(processes['replay_images'], 'replay_images')
-
-    def settled():
-        counts = recorder.counts()
-        return counts['in_flight'] == 0 and counts['published'] == len(recorder.detections)
-
+    for name, process in processes.items():
+        check(process, name)
     # Two diagnostic messages, so that the last image is in; in a second the camera is missed.
     deadline = time.monotonic() + 0.5
     wait_for(
         recorder,
         processes,
-        lambda: time.monotonic() > deadline and settled(),
+        lambda: (
+            time.monotonic() > deadline
+            and all(camera.settled() for camera in recorder.cameras.values())
+        ),
         10,
         'the last detections',
     )
@@ -215,12 +174,13 @@ def wait_for(recorder, processes, condition, seconds, what):
     deadline = time.monotonic() + seconds
     while not condition():
         # An active detector's problem is its camera, which ends before the last detections come.
-        if recorder.problem and recorder.diagnostics['state'] != 'active':
+        if recorder.problem and recorder.state != 'active':
             raise RuntimeError(f'detector_node: {recorder.problem}')
         if time.monotonic() > deadline:
+            said = {name: camera.diagnostics for name, camera in recorder.cameras.items()}
             raise RuntimeError(
                 f'waited {seconds} s for {what}; the diagnostics say '
-                f'{recorder.diagnostics or "nothing"}'
+                f'{said if any(said.values()) else "nothing"}'
             )
         check(processes['detector_node'], 'detector_node')
         rclpy.spin_once(recorder, timeout_sec=0.1)
@@ -260,6 +220,14 @@ def size(text):
     return tuple(sides)
 
 
+def camera_names(text):
+    """Return the names of cameras: those given, or as many as a number says."""
+    try:
+        return demo_cameras(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(
         prog='scripts/demo',
@@ -268,7 +236,17 @@ def parse_arguments():
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        '--rate', type=positive, default=8.0, metavar='HZ', help='scenes a second (default 8)'
+        '--cameras',
+        type=camera_names,
+        default=(),
+        metavar='N|NAME,…',
+        help='several cameras of one node: how many, or their names',
+    )
+    parser.add_argument(
+        '--rate',
+        type=positive,
+        metavar='HZ',
+        help='scenes a second of each camera (default 8, with --cameras 2)',
     )
     parser.add_argument(
         '--encoding',
@@ -300,6 +278,7 @@ def parse_arguments():
         '--default-transport', action='store_true', help='without the Fast DDS profile for images'
     )
     options = parser.parse_args()
+    options.rate = options.rate or (2.0 if options.cameras else 8.0)
     options.scenes = SHARE / 'demo' / 'scenes'
     options.truth = SHARE / 'demo' / 'truth.json'
     for path in (options.model, options.scenes, options.truth):

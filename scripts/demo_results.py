@@ -19,22 +19,54 @@ from trt_perception.plain_text import listed
 from trt_perception.plain_text import plain
 
 
-def report(options, recorder, sent):
-    """Measure against the truth, write everything, print the table; return the exit code."""
-    messages = {entry['name']: recorder.detections.get(entry['stamp_ns']) for entry in sent}
-    results = {name: detections_of(m, recorder.classes) for name, m in messages.items()}
-    counts = recorder.counts()
-    foreign = other_classes(options.truth, recorder.classes)
+def report(options, cameras, sent):
+    """Measure against the truth, write everything, print the table; return the exit code.
+
+    Args:
+        options: of the command line.
+        cameras: what was heard of each camera, by name; '' is the only one.
+        sent: what each camera sent, a dict with name and stamp_ns for each image.
+    """
+    messages, results, summaries = {}, {}, {}
+    for name, camera in cameras.items():
+        found = {one['name']: camera.detections.get(one['stamp_ns']) for one in sent[name]}
+        messages[name] = found
+        results[name] = {n: detections_of(m, camera.classes) for n, m in found.items()}
+        summaries[name] = measured_camera(options, camera, results[name])
+    command = {'command': shlex.join(['scripts/demo', *sys.argv[1:]])}
+    tables = {
+        name: rows(messages[name], results[name], camera.classes)
+        for name, camera in cameras.items()
+    }
+    first = next(iter(cameras))
+    if options.cameras:
+        print_cameras(summaries)
+        summary, table = {'cameras': summaries}, tables
+    else:
+        print_table(summaries[first])
+        summary, table = summaries[first], tables[first]
+    write_json(options.output / 'summary.json', {**command, **summary}, 2)
+    write_json(options.output / 'detections.json', table, 1)
+    for name, camera in cameras.items():
+        write_images(options, name, camera.classes, results[name])
+    print(f'images, detections and summary: {options.output}/')
+    if foreign := other_classes(options.truth, cameras[first].classes):
+        print(f'note: {foreign}')
+    return max(told(name, summary) for name, summary in summaries.items())
+
+
+def measured_camera(options, camera, results):
+    """Return the figures of one camera."""
+    counts = camera.counts()
     precision, recall = None, None
-    if not foreign:
-        precision, recall = precision_recall(options.truth, recorder.classes, results)
-    arrivals = sorted(recorder.arrivals_ns.values())
+    if not other_classes(options.truth, camera.classes):
+        precision, recall = precision_recall(options.truth, camera.classes, results)
+    arrivals = sorted(camera.arrivals_ns.values())
     span = (arrivals[-1] - arrivals[0]) * 1e-9 if len(arrivals) > 1 else float('nan')
-    latency = [(arrival - stamp) * 1e-6 for stamp, arrival in recorder.arrivals_ns.items()]
+    latency = [(arrival - stamp) * 1e-6 for stamp, arrival in camera.arrivals_ns.items()]
     percentiles = np.percentile(latency or [float('nan')], (50, 99)).round(2).tolist()
-    summary = {
-        'command': shlex.join(['scripts/demo', *sys.argv[1:]]),
-        'sent': len(sent),
+    return {
+        'sent': len(results),
         **{key: counts[key] for key in ('received', 'published', 'dropped', 'failed')},
         'not_delivered': counts['not_delivered'],
         'published_fps': round((len(arrivals) - 1) / span, 2),
@@ -42,19 +74,17 @@ def report(options, recorder, sent):
         'recall': recall,
         'latency_ms': dict(zip(('p50', 'p99'), percentiles, strict=True)),
     }
-    write_json(options.output / 'summary.json', summary, 2)
-    write_json(options.output / 'detections.json', rows(messages, results, recorder.classes), 1)
-    write_images(options, recorder.classes, results)
-    print_table(summary)
-    print(f'images, detections and summary: {options.output}/')
-    if foreign:
-        print(f'note: {foreign}')
-    if counts['not_delivered'] is None:
-        print('note: another camera publishes on this topic; use another ROS_DOMAIN_ID')
-    ended = counts['published'] + sum(counts['dropped'].values()) + counts['failed']
-    if counts['received'] != ended:
-        print('error: received is not published + dropped + failed', file=sys.stderr)
-    return 0 if counts['received'] == ended and counts['published'] else 1
+
+
+def told(name, summary):
+    """Say what is wrong with a camera's counts; return the exit code."""
+    where = f'{name}: ' if name else ''
+    if summary['not_delivered'] is None:
+        print(f'note: {where}another camera publishes on this topic; use another ROS_DOMAIN_ID')
+    ended = summary['published'] + sum(summary['dropped'].values()) + summary['failed']
+    if summary['received'] != ended:
+        print(f'error: {where}received is not published + dropped + failed', file=sys.stderr)
+    return 0 if summary['received'] == ended and summary['published'] else 1
 
 
 def other_classes(truth_file, classes):
@@ -119,10 +149,10 @@ def write_json(path, content, indent):
     path.write_text(json.dumps(content, indent=indent) + '\n', encoding='utf-8')
 
 
-def write_images(options, names, results):
+def write_images(options, camera, names, results):
     """Draw each scene's detections, and an overview of the first twelve."""
-    folder = options.output / 'pictures'
-    folder.mkdir(exist_ok=True)
+    folder = options.output / 'pictures' / camera
+    folder.mkdir(exist_ok=True, parents=True)
     tiles = []
     for name, found in results.items():
         image = cv2.imread(str(options.scenes / name))
@@ -137,18 +167,39 @@ def write_images(options, names, results):
     if tiles:
         tiles += [np.zeros_like(tiles[0])] * (-len(tiles) % 3)
         overview = np.vstack([np.hstack(tiles[i : i + 3]) for i in range(0, len(tiles), 3)])
-        cv2.imwrite(str(options.output / 'overview.jpg'), overview)
+        name = f'overview_{camera}.jpg' if camera else 'overview.jpg'
+        cv2.imwrite(str(options.output / name), overview)
+
+
+def dropped(summary):
+    return ', '.join(f'{count} {reason}' for reason, count in summary['dropped'].items()) or '0'
+
+
+def print_cameras(summaries):
+    """Print the figures of several cameras, a line for each."""
+    titles = ['camera', 'sent', 'received', 'published', 'not delivered', 'per second']
+    titles += ['precision', 'recall', 'p50 ms', 'p99 ms', 'dropped']
+    lines = [titles]
+    for name, summary in summaries.items():
+        keys = ('sent', 'received', 'published', 'not_delivered', 'published_fps')
+        cells = [summary[key] for key in keys]
+        cells += [measured(summary[key]) for key in ('precision', 'recall')]
+        cells += [*summary['latency_ms'].values(), dropped(summary)]
+        lines.append([name, *map(str, cells)])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for first, *others in lines:
+        cells = [f'{cell:>{width}}' for cell, width in zip(others, widths[1:], strict=True)]
+        print(f'  {first:<{widths[0]}}  {"  ".join(cells)}')
 
 
 def print_table(summary):
-    """Print the figures, one a line."""
-    dropped = ', '.join(f'{count} {reason}' for reason, count in summary['dropped'].items()) or '0'
+    """Print the figures of the only camera, one a line."""
     latency = ', '.join(f'{name} {value} ms' for name, value in summary['latency_ms'].items())
     lines = [
         ('sent', summary['sent']),
         ('received', summary['received']),
         ('published', summary['published']),
-        ('dropped', dropped),
+        ('dropped', dropped(summary)),
         ('failed', summary['failed']),
         ('not delivered', summary['not_delivered']),
         ('published per second', summary['published_fps']),

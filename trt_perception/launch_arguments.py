@@ -21,6 +21,7 @@ import yaml
 from trt_perception.camera_parameters import CAMERA_PARAMETERS
 from trt_perception.camera_parameters import is_of_camera
 from trt_perception.config import PARAMETERS
+from trt_perception.config import DetectorConfig
 from trt_perception.errors import ConfigError
 from trt_perception.errors import ValuesError
 from trt_perception.parameter_row import Parameter
@@ -30,8 +31,8 @@ from trt_perception.plain_text import nearest
 from trt_perception.plain_text import shown
 
 __all__ = [
-    *('image_remappings', 'launch_arguments', 'parameter_file_text', 'parameter_values'),
-    'unknown_arguments',
+    *('demo_cameras', 'image_remappings', 'launch_arguments', 'parameter_file_text'),
+    *('parameter_values', 'unknown_arguments'),
 ]
 
 _LOG_LEVELS: Final = ('debug', 'info', 'warn', 'error', 'fatal')
@@ -164,6 +165,22 @@ def image_remappings(topic: str, cameras: Sequence[str]) -> list[tuple[str, str]
     if not cameras:
         return [('image', topic)]
     return [(f'{name}/image', topic.replace(_CAMERA, name)) for name in cameras]
+
+
+def demo_cameras(text: str) -> tuple[str, ...]:
+    """Return the names of the demo's cameras.
+
+    Args:
+        text: the names with commas between them, or how many cameras there are.
+
+    Raises:
+        ConfigError: a name is none, or there are too many.
+    """
+    names = [word for word in _words(text) if word]
+    if len(names) == 1 and names[0].isdecimal():
+        # A longer number is as wrong as 65.
+        names = [f'camera_{number}' for number in range(1, int(names[0][:4]) + 1)]
+    return DetectorConfig(cameras=tuple(names)).cameras
 
 
 def parameter_file_text(values: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from ament_index_python.packages import get_package_share_directory
 from tiny_model import write_tiny_model
 
@@ -38,6 +39,31 @@ def test_a_model_with_none_of_the_classes_measures_no_accuracy(tmp_path):
     assert note in ended.stdout
     assert 'red, green, blue' in ended.stdout
     assert ended.stdout.count('  not measured\n') == 2
+
+
+def test_several_cameras_find_what_one_finds(tmp_path):
+    ended, summary = demo(tmp_path / 'out', '--model', DIGITS, '--cameras', 'front,rear')
+    table = ended.stdout.splitlines()
+    for name in ('front', 'rear'):
+        of_camera = summary['cameras'][name]
+        assert of_camera['precision'] > 0.9
+        assert of_camera['sent'] == 60
+        ends = sum(of_camera['dropped'].values()) + of_camera['published'] + of_camera['failed']
+        assert of_camera['received'] == ends
+        assert sum(line.split()[:2] == [name, '60'] for line in table) == 1
+        assert (tmp_path / 'out' / f'overview_{name}.jpg').is_file()
+    found = json.loads((tmp_path / 'out' / 'detections.json').read_text())
+    both = [name for name, one in found['front'].items() if one and found['rear'][name]]
+    assert len(both) > 30
+    assert all(found['front'][name] == found['rear'][name] for name in both)
+
+
+@pytest.mark.parametrize('wrong', ['65', 'front,front', '2nd'])
+def test_cameras_that_cannot_be(tmp_path, wrong):
+    command = [sys.executable, ROOT / 'scripts' / 'demo.py', '--cameras', wrong]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert ended.returncode == 2
+    assert "argument --cameras: parameter 'cameras'" in ended.stderr
 
 
 def test_the_digits_model(tmp_path):

@@ -346,6 +346,22 @@ def test_show_args_lists_them():
 
 
 @needs_launch
+def test_demo_of_several_cameras(client):
+    heard = [client.subscribe(Detection2DArray, f'/camera_{n}/detections') for n in (1, 2)]
+    program = launch('demo.launch.py', 'rate:=10', 'cameras:=2')
+    try:
+        client.spin_until(
+            lambda: all(any(m.detections for m in messages) for messages, _ in heard),
+            'detected digits of both cameras',
+        )
+        assert_clean_end(program, processes=3)
+    finally:
+        program.close()
+        for _, subscription in heard:
+            client.node.destroy_subscription(subscription)
+
+
+@needs_launch
 def test_demo(client):
     heard, subscription = client.subscribe(Detection2DArray, '/detections')
     program = launch('demo.launch.py', 'rate:=10')

@@ -14,6 +14,7 @@ from ament_index_python.packages import get_package_share_directory
 from rclpy.node import Node
 
 from trt_perception.errors import ConfigError
+from trt_perception.launch_arguments import demo_cameras
 from trt_perception.launch_arguments import image_remappings
 from trt_perception.launch_arguments import launch_arguments
 from trt_perception.launch_arguments import parameter_file_text
@@ -311,3 +312,25 @@ def test_lists_arrive_as_they_are(overrides_of, tmp_path, value):
 def test_numbers_arrive_as_they_are(overrides_of, tmp_path, value):
     [found] = overrides_of(given_file(tmp_path, {'x': value})).values()
     assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ('text', 'names'),
+    [
+        ('', ()),
+        ('3', ('camera_1', 'camera_2', 'camera_3')),
+        ('front,rear', ('front', 'rear')),
+        ('[front, rear]', ('front', 'rear')),
+        ('front', ('front',)),
+    ],
+)
+def test_cameras_of_the_demo(text, names):
+    assert demo_cameras(text) == names
+
+
+@pytest.mark.parametrize('text', ['65', '9' * 5000, 'front,front', '2nd', 'a b'])
+def test_cameras_that_the_demo_cannot_have(text):
+    with pytest.raises(ConfigError) as caught:
+        demo_cameras(text)
+    assert 'cameras' in str(caught.value)
+    assert len(str(caught.value)) < 300
