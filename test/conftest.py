@@ -30,7 +30,7 @@ ROS = re.compile(
     r'\b(import|from|importorskip\(.) *'
     r'(rclpy|rosbag2_py|cv_bridge|ament_index|launch(_ros|_testing)?\b|\w+_(msgs|interfaces)\b)'
     r'|trt_perception\.ros\b|(executable|run)\(.(detector_node|doctor|replay_images)\b'
-    r"|\bbenchmarks' / '(frame_path|intake|transport)\b"
+    r"|\bbenchmarks' / '(cameras|frame_path|intake|transport)\b"
 )
 IMPORTED = re.compile(r'^ *(?:from|import) (\w+)', re.MULTILINE)
 PLUGINS = re.compile(r'^pytest_plugins = \[([^]]*)', re.MULTILINE)

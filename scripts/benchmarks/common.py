@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import platform
+import select
 import signal
 import subprocess
 import sys
@@ -88,6 +89,7 @@ class Child:
         self._process = subprocess.Popen(
             [sys.executable, script, *map(str, arguments)],
             env={**os.environ, **(environment or {})},
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -104,6 +106,19 @@ class Child:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
+    def tell(self, line):
+        """Write a line to the process's input."""
+        self._process.stdin.write(f'{line}\n')
+        self._process.stdin.flush()
+
+    def wait_for(self, line, timeout_s):
+        """Wait until the process prints this line, its next one."""
+        if not select.select([self._process.stdout], [], [], timeout_s)[0]:
+            raise SystemExit(f"a process of the benchmark did not say '{line}' in {timeout_s} s")
+        said = self._process.stdout.readline().rstrip()
+        if said != line:
+            raise SystemExit(f"a process of the benchmark said '{said}', not '{line}'")
+
     def result(self, timeout_s):
         """Return the JSON object that the process prints at its end."""
         output, _ = self._process.communicate(timeout=timeout_s)
@@ -112,16 +127,21 @@ class Child:
         return json.loads(output.splitlines()[-1])
 
 
-def save(name, content):
-    """Write the result below benchmark_output/, with the machine it was measured on."""
-    folder = Path('benchmark_output')
-    folder.mkdir(exist_ok=True)
+def save(name, content, path=None):
+    """Write the result to a file, with the machine it was measured on.
+
+    Args:
+        name: of the file below benchmark_output/.
+        content: becomes JSON.
+        path: another file.
+    """
+    path = path or Path('benchmark_output') / f'{name}.json'
+    path.parent.mkdir(exist_ok=True)
     machine = {
         'processor': platform.machine(),
         'cores': os.cpu_count(),
         'system': platform.platform(),
     }
-    path = folder / f'{name}.json'
     text = json.dumps({'machine': machine, **content}, indent=2)
     path.write_text(text.replace(f'{SHARE.parents[1]}/', '') + '\n', encoding='utf-8')
     print(f'saved {path}')
