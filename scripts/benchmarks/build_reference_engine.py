@@ -4,6 +4,10 @@ Takes whichever of tensorrt and tensorrt_rtx is installed; tensors keep the type
 file gives them.
 
     python scripts/benchmarks/build_reference_engine.py reference_fp16.onnx reference_fp16.engine
+
+Of a file whose batch is open, the engine has a profile for each size that is named:
+
+    python scripts/benchmarks/build_reference_engine.py open.onnx batches.engine 1 4 8
 """
 
 from __future__ import annotations
@@ -26,8 +30,8 @@ def tensorrt():
     raise SystemExit(f'needs TensorRT ({"; ".join(reasons)})')
 
 
-def build(trt, content):
-    """Return the plan's bytes."""
+def build(trt, content, batches):
+    """Return the plan's bytes, with a profile for each size of batch."""
     logger = trt.Logger(trt.Logger.WARNING)
     builder = trt.Builder(logger)
     # By name, since releases number it differently.
@@ -39,20 +43,29 @@ def build(trt, content):
     if not parser.parse(content):
         errors = '\n'.join(str(parser.get_error(i)) for i in range(parser.num_errors))
         raise SystemExit(f'TensorRT cannot read the ONNX file:\n{errors}')
-    plan = builder.build_serialized_network(network, builder.create_builder_config())
+    config = builder.create_builder_config()
+    image = network.get_input(0)
+    for batch in batches:
+        profile = builder.create_optimization_profile()
+        shape = (batch, *tuple(image.shape)[1:])
+        profile.set_shape(image.name, shape, shape, shape)
+        config.add_optimization_profile(profile)
+    plan = builder.build_serialized_network(network, config)
     if plan is None:
         raise SystemExit('TensorRT cannot build the engine: see its messages above')
     return bytes(plan)
 
 
 def main():
-    if len(sys.argv) != 3 or not sys.argv[1].endswith('.onnx'):
-        print(f'usage: build_reference_engine.py ONNX ENGINE\n\n{__doc__}', file=sys.stderr)
+    if len(sys.argv) < 3 or not sys.argv[1].endswith('.onnx'):
+        print(
+            f'usage: build_reference_engine.py ONNX ENGINE [BATCH …]\n\n{__doc__}', file=sys.stderr
+        )
         return 2
-    source, target = map(Path, sys.argv[1:])
+    source, target = map(Path, sys.argv[1:3])
     manifest = json.loads(source.with_name(source.name + '.json').read_text())
     trt = tensorrt()
-    plan = build(trt, source.read_bytes())
+    plan = build(trt, source.read_bytes(), [int(batch) for batch in sys.argv[3:]])
     manifest['engine'] = {
         'file': target.name,
         'sha256': hashlib.sha256(plan).hexdigest(),

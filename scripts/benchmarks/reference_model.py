@@ -8,6 +8,7 @@ and decoded, and the counts are printed.
 
     python scripts/benchmarks/reference_model.py reference_fp32.onnx
     python scripts/benchmarks/reference_model.py reference_fp16.onnx --precision fp16
+    python scripts/benchmarks/reference_model.py reference_fp16.onnx --precision fp16 --batch 0
 """
 
 from __future__ import annotations
@@ -61,10 +62,12 @@ def arguments():
     parser.add_argument('onnx', type=Path, help='file to write; its manifest comes beside it')
     parser.add_argument('--precision', choices=('fp32', 'fp16'), default='fp32')
     parser.add_argument('--input-size', type=size_wh, default=(640, 640), metavar='N|WxH')
-    parser.add_argument('--batch', type=int, default=1, help='images in one run (default: 1)')
+    parser.add_argument(
+        '--batch', type=int, default=1, help='images in one run, 0 for any number (default: 1)'
+    )
     options = parser.parse_args()
-    if options.onnx.suffix != '.onnx' or options.batch < 1:
-        parser.error('the file must end in .onnx, and the batch be at least 1')
+    if options.onnx.suffix != '.onnx' or options.batch < 0:
+        parser.error('the file must end in .onnx, and the batch be at least 0')
     return options
 
 
@@ -77,7 +80,7 @@ def write_manifest(path, model, content, preprocessing):
     image, output = (
         TensorSpec(
             value.name,
-            tuple(side.dim_value for side in value.type.tensor_type.shape.dim),
+            tuple(side.dim_value or -1 for side in value.type.tensor_type.shape.dim),
             preprocessing.dtype,
         )
         for value in (model.graph.input[0], model.graph.output[0])
@@ -121,7 +124,7 @@ def check(model, stages, preprocessing, batch):
     spreads, counts = {}, {}
     for name, bgr in pictures().items():
         tensor, letterbox = preprocess(frame_of(bgr))
-        output, *inner = session.run(None, {'images': np.repeat(tensor, batch, axis=0)})
+        output, *inner = session.run(None, {'images': np.repeat(tensor, max(1, batch), axis=0)})
         spreads[name] = [float(values.astype(np.float32).std()) for values in inner]
         candidates = dense_candidates(output[0], DecoderSpec('dense'), Thresholds())
         limits = Limits(MAX_DETECTIONS)

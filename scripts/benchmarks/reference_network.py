@@ -78,7 +78,7 @@ class Network:
         bias = self._rng.standard_normal(channels) if bias is None else bias
         height, width = height // stride, width // stride
         self.parameters += weight.size + channels
-        self.multiplications += weight.size * height * width * self.batch
+        self.multiplications += weight.size * height * width * max(1, self.batch)
         out = self.node(
             'Conv',
             [name, self.constant(weight), self.constant(bias)],
@@ -234,7 +234,7 @@ def anchor_logits(grids):
 
 
 def build_network(half, size_wh, batch):
-    """Return the model and the network it was made from."""
+    """Return the model and the network it was made from; a batch of 0 is open."""
     width, height = size_wh
     net = Network(half, batch)
     kind = TensorProto.FLOAT16 if half else TensorProto.FLOAT
@@ -242,11 +242,12 @@ def build_network(half, size_wh, batch):
     features = backbone_and_neck(net, ('images', 3, height, width))
     decode(net, *head(net, features, grids), grids)
     anchors = sum(rows * columns for rows, columns in grids)
+    images = batch or 'batch'
     graph = helper.make_graph(
         net.nodes,
         'reference_detector',
-        [helper.make_tensor_value_info('images', kind, [batch, 3, height, width])],
-        [helper.make_tensor_value_info('output0', kind, [batch, 4 + CLASSES, anchors])],
+        [helper.make_tensor_value_info('images', kind, [images, 3, height, width])],
+        [helper.make_tensor_value_info('output0', kind, [images, 4 + CLASSES, anchors])],
         net.weights,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 19)], ir_version=9)
