@@ -8,6 +8,7 @@ that they start from finding the sources too.
 """
 
 import contextlib
+import faulthandler
 import fcntl
 import functools
 import gc
@@ -51,6 +52,7 @@ SLOWEST = {
     }.items()
     for name in names
 }
+STDERR = pytest.StashKey()
 BUILD_FIRST = 'scripts/test builds and tests; by hand: colcon build, source install/setup.bash'
 
 
@@ -121,7 +123,10 @@ os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
 
 def pytest_configure(config):
     """Stop before the first test where the installed package is missing or out of date."""
-    config.addinivalue_line('markers', 'timeout(seconds): used where pytest-timeout is installed')
+    config.addinivalue_line(
+        'markers', 'timeout(seconds): another limit than that of pyproject.toml'
+    )
+    config.stash[STDERR] = os.fdopen(os.dup(2), 'w')  # before output is captured
     config.addinivalue_line('markers', 'engine_build: builds engines; --quick leaves it out')
     config.addinivalue_line('markers', 'whole_gpu: nobody else may use the GPU meanwhile')
     config.addinivalue_line('markers', 'unmeasured: coverage slows it down for nothing new')
@@ -175,6 +180,7 @@ def pytest_collection_finish():
 
 
 def pytest_addoption(parser):
+    parser.addini('timeout', 'seconds that a test may take; then the process ends', default='180')
     parser.addoption(
         '--touches-ros',
         action='store_true',
@@ -216,6 +222,22 @@ def touches_ros(path):
     folders = path.parent, SUPPORT
     helpers = [folder / f'{name}.py' for name in names for folder in folders]
     return any(touches_ros(helper) for helper in helpers if helper.is_file())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """End the process where a test hangs, also in a library that holds the interpreter's lock.
+
+    pytest-timeout starts a thread of Python for each test, which takes longer than most tests do.
+    """
+    marker = item.get_closest_marker('timeout')
+    seconds = float(marker.args[0] if marker else item.config.getini('timeout'))
+    stderr = item.config.stash[STDERR]
+    faulthandler.dump_traceback_later(seconds, exit=True, file=stderr)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import difference
 from conftest import touches_ros
+from programs import unmeasured
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,6 +53,33 @@ while not received and time.monotonic() < end:
     rclpy.spin_once(node, timeout_sec=0.1)
 print(received[0].detections[0].id if received else 'nothing received')
 """
+
+
+HANGS = """
+import ctypes
+
+import pytest
+
+@pytest.mark.timeout(1)
+def test_that_hangs_within_a_library_that_holds_the_lock():
+    ctypes.PyDLL(None).sleep(40)
+"""
+
+
+def test_a_test_that_hangs_ends_with_its_process_and_says_where_it_stood(tmp_path):
+    (tmp_path / 'test_hangs.py').write_text(HANGS)
+    command = ['-m', 'pytest', '-p', 'conftest', '-p', 'no:cacheprovider', '--rootdir', tmp_path]
+    ended = subprocess.run(
+        [sys.executable, *command, '-c', ROOT / 'pyproject.toml', tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={**unmeasured(), 'PYTHONPATH': f'{ROOT / "test"}:{os.environ["PYTHONPATH"]}'},
+    )
+    assert ended.returncode == 1
+    assert 'Timeout (0:00:01)!' in ended.stderr
+    assert 'in test_that_hangs_within_a_library_that_holds_the_lock' in ended.stderr
+    assert 'passed' not in ended.stdout
 
 
 @pytest.mark.timeout(60)

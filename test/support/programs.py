@@ -59,7 +59,7 @@ class Program:
 
     def __init__(self, command, environment=None):
         changed = {**os.environ, 'PYTHONUNBUFFERED': '1', **(environment or {})}
-        # pytest-timeout ends this process without a word: the started ones must end with it.
+        # A test that hangs ends this process without a word: the started ones must end with it.
         tied = ['setpriv', '--pdeathsig', 'TERM'] if shutil.which('setpriv') else []
         self._process = subprocess.Popen(
             tied + [str(part) for part in command],
