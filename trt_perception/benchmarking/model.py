@@ -220,7 +220,7 @@ def _on_gpu(
 ) -> ModelReport | None:
     pace.step(f'{model.path.name}: engine and steps')
     config = replace(options.config(model, 1), use_cuda_graph=False)
-    with closing(CudaPipeline(model, config)) as pipeline:
+    with closing(CudaPipeline(model, config, max_batch=1)) as pipeline:
         if pace.stopped:
             return None
         slot, spec = pipeline.slots[0], pipeline.spec
