@@ -85,6 +85,26 @@ def test_a_finished_frame_is_collected_without_another_message():
             wait_until(lambda number=number: run.published == list(range(number + 1)))
 
 
+def test_a_frame_is_not_asked_for_before_it_may_be_done():
+    """Each question costs the interpreter, whose lock others want."""
+    pipeline = FakePipeline(3, automatic=False)
+    pipeline.compute_s = 600.0
+    with Recorder(pipeline) as run:
+        run.submit(0)
+        wait_until(lambda: pipeline.asked > 3)  # nothing is known of it
+        pipeline.finish(0)
+        run.settled()
+        asked = pipeline.asked
+        for number in (1, 2):
+            run.submit(number)
+            wait_until(lambda number=number: number in pipeline.flying())
+        wait_until(lambda: pipeline.asked > asked)
+        threading.Event().wait(0.05)
+        assert pipeline.asked <= asked + 2  # once for each that came, at once
+        pipeline.finish(1, 2)
+    assert run.published == [0, 1, 2]  # the stop waits in the pipeline
+
+
 def test_the_worker_sleeps_while_there_is_nothing_to_do():
     pipeline = FakePipeline(2)
     with Recorder(pipeline) as run:

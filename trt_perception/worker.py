@@ -37,6 +37,11 @@ Message = TypeVar('Message')
 # within limits: a late answer costs latency, a question costs about 20 µs of the interpreter.
 _POLL_SHARE: Final = 0.03
 _POLL_LIMITS_S: Final = (50e-6, 2e-3)
+# It is asked at once, as some pipelines are done at once, and again not before such a share of the
+# least time has passed that batches of so many frames took lately. What is lately: a longer time
+# moves the least one up by so much.
+_NOT_BEFORE: Final = 0.75
+_SLOWER: Final = 1.25
 
 
 @dataclass
@@ -72,6 +77,7 @@ class _Batch(Generic[Message]):
 
     jobs: list[Job[Message]]
     slot: int = -1
+    enqueued: float = 0.0
 
 
 class Worker(Generic[Message]):
@@ -122,6 +128,7 @@ class Worker(Generic[Message]):
         self._wake_up: SimpleQueue[None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._poll_s = _POLL_LIMITS_S[0]
+        self._least_s: dict[int, float] = {}  # by number of frames
 
     # From other threads.
 
@@ -215,8 +222,14 @@ class Worker(Generic[Message]):
             self._sleeping = False
             self._collect()
         else:
-            self._sleep(self._poll_s if wait_s is None else min(self._poll_s, wait_s))
+            poll_s = max(self._poll_s, self._early_s(self._flying[0]))
+            self._sleep(poll_s if wait_s is None else min(poll_s, wait_s))
         return True
+
+    def _early_s(self, batch: _Batch[Message]) -> float:
+        """Return for how many seconds a batch need not be asked for."""
+        least_s = self._least_s.get(len(batch.jobs), 0.0)
+        return batch.enqueued + _NOT_BEFORE * least_s - self._clock()
 
     def _sleep(self, seconds: float | None) -> None:
         with contextlib.suppress(Empty):
@@ -258,9 +271,9 @@ class Worker(Generic[Message]):
             return
         self._pipeline.enqueue(self._free[0], frames, thresholds)
         batch.slot = self._free.popleft()
-        copied = self._clock()
+        batch.enqueued = self._clock()
         for job in batch.jobs:
-            job.copied = copied
+            job.copied = batch.enqueued
 
     def _collect(self) -> None:
         batch = self._flying[0]
@@ -275,6 +288,8 @@ class Worker(Generic[Message]):
                 compute_s = result.compute_s
                 least_s, most_s = _POLL_LIMITS_S
                 self._poll_s = min(max(_POLL_SHARE * compute_s, least_s), most_s)
+                before_s = self._least_s.get(len(results), compute_s)
+                self._least_s[len(results)] = min(compute_s, _SLOWER * before_s)
                 break
         with self._ledger.lock:
             self.statistics.count(len(results), compute_s)

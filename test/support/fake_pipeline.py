@@ -76,6 +76,7 @@ class FakePipeline:
         self.on_enqueue = lambda number: None
         self.on_collect = lambda number: None
         self.asked = 0  # how often done() was called
+        self.compute_s = 0.001  # of each batch, as it says
         self._slots = {}
         self._finished = set()
         self._changed = threading.Condition()
@@ -150,7 +151,9 @@ class FakePipeline:
             self._inside.release()
 
     def _result(self, number):
-        return self.errors.get(('collect', number)) or Result(detections_of(number), 0.001)
+        return self.errors.get(('collect', number)) or Result(
+            detections_of(number), self.compute_s
+        )
 
     def close(self):
         self._slots.clear()
