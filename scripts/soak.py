@@ -21,11 +21,12 @@ sys.path.insert(0, str(ROOT / 'test' / 'support'))
 
 EXAMPLES = """\
 examples:
-  scripts/soak                                   all, about 25 minutes
+  scripts/soak                                   all, about 35 minutes
   scripts/soak --only lifecycle,silence          some, in a minute
   scripts/soak --minutes 120 --json result.json  the ones that last, two hours each
   scripts/soak --only lifecycle --model yolo.engine
   scripts/soak --only frames,signals --intake rclpy
+  scripts/soak --only many_cameras --minutes 20
 """
 NAMES = (
     'lifecycle',
@@ -36,6 +37,7 @@ NAMES = (
     'signals',
     'frames',
     'overload',
+    'many_cameras',
 )
 
 
@@ -50,8 +52,8 @@ def parse():
         '--minutes',
         type=float,
         default=10.0,
-        help='how long overload lasts; the others follow: 10 means 200 cycles and signals, '
-        '10,000 frames and more (default 10)',
+        help='how long overload and many_cameras last; the others follow: 10 means 200 cycles '
+        'and signals, 10,000 frames and more (default 10)',
     )
     parser.add_argument('--only', default='', metavar='NAMES', help=f'some of {", ".join(NAMES)}')
     parser.add_argument('--json', type=Path, metavar='FILE', help='write the figures there, too')
@@ -75,6 +77,7 @@ def plan(client, model, minutes, intake):
     """Return what to run, by name."""
     import soaks
     from soak_frames import frames
+    from soak_many_cameras import many_cameras
 
     count = max(2, round(20 * minutes))
     way = {'intake': intake}
@@ -92,6 +95,7 @@ def plan(client, model, minutes, intake):
         'signals': lambda: soaks.signals(model, count=count, **way),
         'frames': lambda: frames(client, count=50 * count, **way),
         'overload': lambda: soaks.overload(client, seconds=60 * minutes, **way),
+        'many_cameras': lambda: many_cameras(client, seconds=60 * minutes, **way),
     }
 
 

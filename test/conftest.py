@@ -39,7 +39,7 @@ PLUGINS = re.compile(r'^pytest_plugins = \[([^]]*)', re.MULTILINE)
 SLOWEST = {
     name: seconds
     for seconds, names in {
-        90: ['test_soak'],
+        100: ['test_soak'],
         70: ['test_node_silence', 'test_build_precisions', 'test_build_agreement'],
         60: ['test_replay_images'],
         50: ['test_node_start', 'test_doctor_configure', 'test_build_engine'],

@@ -7,6 +7,7 @@ camera may be half as fast; scripts/soak shows the figures.
 import pytest
 import soaks
 from soak_frames import frames
+from soak_many_cameras import many_cameras
 
 pytest_plugins = ['graph_fixtures']
 
@@ -46,6 +47,10 @@ def test_overload(client):
 
 def test_cameras(client, model):
     check(soaks.cameras(client, model, switches=12, images=4))
+
+
+def test_many_cameras(client):
+    check(many_cameras(client, seconds=6, growth_mb=40))
 
 
 def test_silence(client, model):

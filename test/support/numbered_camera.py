@@ -2,8 +2,9 @@
 
 python numbered_camera.py TOPIC RELIABILITY DEPTH HZ COUNT WIDTHxHEIGHT...
 
-The sizes follow each other in turn; HZ 0 is as fast as it goes, COUNT 0 for ever. It begins when
-somebody subscribes, says 'done' when all that were to be sent have arrived, and waits for its end.
+The frame_id is the topic's last namespace, which names one of several cameras. The sizes follow
+each other in turn; HZ 0 is as fast as it goes, COUNT 0 for ever. It begins when somebody
+subscribes, says 'done' when all that were to be sent have arrived, and waits for its end.
 """
 
 import contextlib
@@ -29,10 +30,11 @@ VALUES = 251
 _STAMP_AT = 4
 
 
-def empty_of(size):
+def empty_of(size, frame_id):
     """Return a serialised bgr8 image, and a view of its pixels."""
     width, height = map(int, size.split('x'))
     empty = Image(width=width, height=height, encoding='bgr8', step=3 * width)
+    empty.header.frame_id = frame_id
     pixels = 3 * width * height
     start = serialize_message(empty)[:-4] + struct.pack('=I', pixels)
     message = np.empty(len(start) + pixels, np.uint8)
@@ -48,7 +50,8 @@ def main(topic, reliability, depth, hz, count, *sizes):
     publisher = node.create_publisher(Image, topic, qos)
     while not publisher.get_subscription_count():
         time.sleep(0.01)
-    images = itertools.cycle([empty_of(size) for size in sizes])
+    frame_id = topic.rpartition('/')[0].rpartition('/')[2]
+    images = itertools.cycle([empty_of(size, frame_id) for size in sizes])
     # Where there is no count, an image that the middleware has no room for in time is lost.
     refused = () if int(count) else (RuntimeError,)
     period_s = 1 / float(hz) if float(hz) else 0.0
