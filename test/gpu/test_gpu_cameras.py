@@ -1,0 +1,88 @@
+"""Cameras through one detector and engines on a GPU: each gets what is in its own images."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from detector_runs import found_by_cameras
+from engine_checks import colours
+from gpu_support import needs_tensorrt
+from test_gpu_batches import assert_same
+from test_gpu_batches import engines
+from test_gpu_batches import opened
+from test_gpu_devices import needs_two_gpus
+from test_gpu_profiles import apart
+
+from trt_perception.config import Thresholds
+from trt_perception.pipelines.pipeline import detect_one
+from trt_perception.ros.intake.buffers import MessageBuffers
+
+__all__ = ['engines']  # the fixture
+
+pytestmark = needs_tensorrt
+
+CAMERAS = 12
+
+
+def check_cameras(path, alone, devices):
+    """Return how many boxes there were, and the frames of an average batch."""
+    rng = np.random.default_rng(5)
+    sources = [
+        [
+            colours(*(int(side) for side in rng.integers(40, 500, 2)), seed=10 * camera + at)
+            for at in range(3)
+        ]
+        for camera in range(CAMERAS)
+    ]
+    thresholds = [Thresholds(0.2 + 0.05 * camera) for camera in range(CAMERAS)]
+    with ExitStack() as stack:
+        one = stack.enter_context(opened(alone))
+        expected = [
+            [detect_one(one, frame, own).detections for frame in frames]
+            for frames, own in zip(sources, thresholds, strict=True)
+        ]
+        pipelines = [stack.enter_context(opened(path, device_ids=(device,))) for device in devices]
+        buffers = MessageBuffers(pipelines[0].allocate, pipelines[0].front)
+        stack.callback(buffers.close)
+        lending = threading.Lock()
+
+        def place(frame):
+            """As a message lies in lent memory, which comes back once nobody reads it."""
+            with lending:
+                lease = buffers.lend(frame.data.size)
+            data = lease.array()[buffers.front :][: frame.data.size]
+            np.copyto(data, frame.data)
+            return replace(frame, data=data, memory=lease.memory)
+
+        found, _, statistics = found_by_cameras(
+            pipelines, sources, thresholds, 60, bad=(2, 7), place=place
+        )
+        lent = buffers.count
+    for camera, results in enumerate(found):
+        for index, detections in results:
+            assert_same(detections, expected[camera][index])
+    # One in each place of a slot and of a batch that is read or published, on each GPU.
+    assert lent <= sum((pipeline.depth + 2) * pipeline.batch for pipeline in pipelines)
+    return (
+        sum(len(detections) for results in found for _, detections in results),
+        [part.frames / part.batches for part in statistics],
+    )
+
+
+@pytest.mark.parametrize('kind', ['fixed 1', 'fixed 3', 'profiles 1, 4, 8'])
+def test_each_camera_gets_the_boxes_of_its_own_images(engines, kind):
+    boxes, (frames,) = apart(check_cameras, engines(kind), engines('fixed 1'), (0,))
+    assert boxes > 200
+    assert frames > 1.2 or kind == 'fixed 1'
+
+
+@needs_two_gpus
+def test_each_camera_gets_the_boxes_of_its_own_images_on_two_gpus(engines):
+    path, alone = engines('profiles 1, 4, 8'), engines('fixed 1')
+    boxes, frames = apart(check_cameras, path, alone, (0, 1))
+    assert boxes > 200
+    assert len(frames) == 2
