@@ -260,6 +260,7 @@ def test_the_decoders_on_offer_are_those_there_are():
         ({'cameras': ['vorn\n']}, ["got 'vorn\\n'"]),
         ({'cameras': ['kühl']}, ["got 'kühl'"]),
         ({'cameras': ['x' * 65]}, ['1 to 64 letters']),
+        ({'cameras': ['front', 'detector']}, ['another name', "got 'detector'"]),
         ({'cameras': [f'c{number}' for number in range(65)]}, ['at most 64 names', 'got 65']),
         ({'device_ids': []}, ["'device_ids'", 'one or more different numbers', 'got []']),
         ({'device_ids': [0, 1, 0]}, ['different', 'got [0, 1, 0]']),

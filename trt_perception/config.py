@@ -42,6 +42,8 @@ MAX_CAMERAS: Final = 64
 _LOWEST_RATE_HZ: Final = 0.01
 _HIGHEST_RATE_HZ: Final = 1000.0
 _HIGHEST_DEVICE: Final = 63
+# Of a status on /diagnostics; that of a camera has its name.
+_STATUS_OF_NODE: Final = 'detector'
 # The first part of the names of its topics.
 _CAMERA_NAME: Final = re.compile(r'[A-Za-z][A-Za-z0-9_]{0,63}')
 
@@ -59,6 +61,9 @@ def _cameras_fault(names: Sequence[str]) -> Fault | None:
     for name in names:
         if not _CAMERA_NAME.fullmatch(name):
             expected = 'names of 1 to 64 letters, digits and underscores, a letter first'
+            return Fault(found=shown(name), expected=expected)
+        if name == _STATUS_OF_NODE:
+            expected = 'another name: the status of that is of the node itself'
             return Fault(found=shown(name), expected=expected)
     return names_fault(names)
 

@@ -19,6 +19,7 @@ from rclpy.qos import ReliabilityPolicy
 from sensor_msgs.msg import Image
 from tiny_model import CLASS_NAMES
 from tiny_model import expected_detections
+from tiny_model import write_tiny_model
 from vision_msgs.msg import LabelInfo
 
 pytest_plugins = ['graph_fixtures']
@@ -86,35 +87,94 @@ def assert_unharmed(cameras):
 # Whose result is whose.
 
 
-def test_each_result_is_of_its_camera(cameras):
-    colors = {'front': (200, 10, 20), 'rear': (10, 200, 20), 'left': (10, 20, 200)}
-    sizes = {'front': (64, 48), 'rear': (128, 96), 'left': (640, 480)}
+COLORS = {'front': (200, 10, 20), 'rear': (10, 200, 20), 'left': (10, 20, 200)}
+SIZES = {'front': (64, 48), 'rear': (128, 96), 'left': (640, 480)}
+
+
+def picture_from(camera, number):
+    """Return an image that only this camera sends."""
+    name = camera.name
+    stamp = number, NAMES.index(name)
+    return picture_of(COLORS[name], SIZES[name], frame_id=f'{name}_optical', stamp=stamp)
+
+
+def assert_answered(camera, numbers):
+    """Assert that these images, and no others, were answered, in order and each by its own."""
+    name = camera.name
+    expected = expected_detections(COLORS[name], SIZES[name])
+    assert expected
+    stamps = [message.header.stamp for message in camera.answers()]
+    assert [stamp.sec for stamp in stamps] == list(numbers)
+    assert {stamp.nanosec for stamp in stamps} == {NAMES.index(name)}
+    for message in camera.answers():
+        assert message.header.frame_id == f'{name}_optical'
+        found = found_in(message)
+        assert [name for name, _, _ in found] == [name for name, _, _ in expected]
+        for (_, score, box), (_, other_score, other_box) in zip(found, expected, strict=True):
+            assert score == pytest.approx(other_score, abs=1e-3)
+            np.testing.assert_allclose(box, other_box, atol=0.01)
+
+
+def ask_all_at_once(cameras, numbers):
+    """Publish an image of each camera, and wait for all before the next."""
     for camera in cameras:
-        camera.counts()
+        camera.counts()  # no answer to another image is on its way
         camera.detections.clear()
-    for number in range(1, 21):
+    for number in numbers:
         for camera in cameras:
-            picture = picture_of(
-                colors[camera.name],
-                sizes[camera.name],
-                frame_id=f'{camera.name}_optical',
-                stamp=(number, hash(camera.name) % 1000),
+            camera.publisher.publish(picture_from(camera, number))
+        for camera in cameras:
+            camera.client.spin_until(
+                lambda c=camera, n=number: len(c.answers()) == n, f'{camera.name} {number}'
             )
-            camera.publisher.publish(picture)
-        for camera in cameras:
-            camera.client.spin_until(lambda c=camera, n=number: len(c.answers()) == n, camera.name)
+
+
+def test_each_result_is_of_its_camera(cameras):
+    numbers = range(1, 21)
+    ask_all_at_once(cameras, numbers)
     for camera in cameras:
-        for number, message in enumerate(camera.answers(), 1):
-            assert message.header.frame_id == f'{camera.name}_optical'
-            assert message.header.stamp.sec == number
-            assert message.header.stamp.nanosec == hash(camera.name) % 1000
-            found = found_in(message)
-            expected = expected_detections(colors[camera.name], sizes[camera.name])
-            assert [name for name, _, _ in found] == [name for name, _, _ in expected]
-            assert len(found) >= 1
-            for (_, score, box), (_, other_score, other_box) in zip(found, expected, strict=True):
-                assert score == pytest.approx(other_score, abs=1e-3)
-                np.testing.assert_allclose(box, other_box, atol=0.01)
+        assert_answered(camera, numbers)
+
+
+@pytest.mark.parametrize('intake', ['auto', 'rclpy'])
+def test_each_result_of_a_batch_is_of_its_camera(start_detector, tmp_path, intake):
+    model = write_tiny_model(tmp_path / 'four.onnx', batch=4)
+    settings = {'engine_path': str(model), 'cameras': list(NAMES), 'image_intake': intake}
+    # Long enough for the images of all, which are published at once, to be in one batch.
+    detector = start_detector({**settings, 'batch_max_delay_ms': 200.0, 'autostart': True})
+    detector.destroy_camera()
+    cameras = [CameraOfMany(detector, name) for name in NAMES]
+    for camera in cameras:
+        camera.connect()
+    before = frames_and_batches(detector)
+    front, rear, left = cameras
+    odd = picture_of(COLOR, (16, 12))
+    odd.step += 1
+    numbers = range(1, 6)
+    ask_all_at_once(cameras, numbers)
+    for number in range(6, 11):  # an image that cannot be read costs the others nothing
+        for camera, picture in ((front, None), (rear, odd), (left, None)):
+            camera.publisher.publish(picture or picture_from(camera, number))
+        for camera in (front, left):
+            camera.client.spin_until(
+                lambda c=camera, n=number: len(c.answers()) == n, f'{camera.name} {number}'
+            )
+    for camera in (front, left):
+        assert_answered(camera, range(1, 11))
+    assert_answered(rear, numbers)
+    assert rear.counts()['dropped'] == {'bad_length': 5}
+    assert not front.counts()['dropped']
+    after = frames_and_batches(detector)
+    assert after[0] - before[0] == 25
+    assert after[1] - before[1] < 25, 'some of them went together'
+    for camera in cameras:
+        camera.destroy_publisher()
+
+
+def frames_and_batches(detector):
+    counts = detector.settled_counts()
+    _, values = detector.wait_for_status(lambda *_: True, 'a status')
+    return counts['published'], int(values['batches'])
 
 
 def test_what_is_said_of_each_and_of_all(cameras, detector):
