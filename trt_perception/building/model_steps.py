@@ -27,6 +27,7 @@ from trt_perception.building.prepare import check_readable
 from trt_perception.building.prepare import outputs_at
 from trt_perception.building.prepare import recognise_source
 from trt_perception.model.decoder_spec import QUERY_FAMILIES
+from trt_perception.model.input_layout import batch_size
 from trt_perception.model.input_layout import shapes_beside
 from trt_perception.model.input_layout import split_inputs
 from trt_perception.model.model_file import read_model_file
@@ -116,7 +117,7 @@ def recognise(state: BuildState) -> None:
         )
         check_readable(described(source.file, recognised, inputs, outputs))
         check_labels(state.validation, options.annotations, recognised.class_names)
-        batch = min((profile.min[0] for profile in profiles), default=image.shape[0])
+        batch = min((profile.min[0] for profile in profiles), default=batch_size(image))
         if batch != 1:
             state.report.warn(
                 f'the engine takes {batch} images at once or more: for one, and for the images '
@@ -129,9 +130,11 @@ def recognise(state: BuildState) -> None:
             'classes': len(recognised.class_names),
             'evidence': list(recognised.evidence),
         }
+        several = len(profiles) > 1
+        shapes = ', '.join(map(str, profiles)) if several else 'x'.join(map(str, image.shape))
         found = (
             f'{recognised.task}, {recognised.decoder}, {len(recognised.class_names)} classes, '
-            f'{"x".join(map(str, image.shape))}; {recognised.preprocessing.in_words()}'
+            f'{shapes}; {recognised.preprocessing.in_words()}'
         )
         step.outcome = '\n'.join((found, *recognised.evidence))
 
