@@ -1,5 +1,6 @@
 """Frames through a detector as fast as it takes them."""
 
+import itertools
 import time
 
 from trt_perception.camera import Camera
@@ -45,7 +46,7 @@ def found_by_cameras(pipelines, sources, thresholds, count, bad=(), place=lambda
         sources: the frames of each camera, which it sends in turn.
         thresholds: of each camera.
         count: how many results each camera gets at least.
-        bad: the cameras of which every third message cannot be read.
+        bad: the cameras of which every third message that is taken cannot be read.
         place: returns a frame in the memory where it shall lie.
 
     Returns:
@@ -55,8 +56,10 @@ def found_by_cameras(pipelines, sources, thresholds, count, bad=(), place=lambda
     found, faults = [[] for _ in sources], []
 
     def camera(index):
+        taken = itertools.count()
+
         def read(number):
-            if index in bad and number % 3 == 0:
+            if next(taken) % 3 == 1 and index in bad:
                 raise ImageError('bad_step', 'image', 'bad')
             return place(sources[index][number % len(sources[index])])
 
