@@ -244,6 +244,34 @@ def test_engines_of_every_family_take_each_step(name, tmp_path, machine, monkeyp
     assert list(module.living) == []
 
 
+def test_an_engine_of_a_batch_takes_batches(tmp_path, machine, monkeypatch, capsys):
+    """With stand-ins for CUDA and TensorRT, which do no work."""
+    monkeypatch.setattr(gpu_steps, '_WARM_UP_S', 0)
+    tensors = {'inputs': ('images', (4, 3, 48, 64)), 'outputs': ('output0', (4, 6, 5))}
+    recorder, module = machine(tensors={key: ((*it, 'FLOAT'),) for key, it in tensors.items()})
+    described = {
+        key: [{'name': name, 'shape': list(shape), 'dtype': 'float32'}]
+        for key, (name, shape) in tensors.items()
+    }
+    path = write_model(tmp_path, 'four.engine', PLAN, **described)
+    saved = tmp_path / 'result.json'
+    given = [*QUICK, '--depth', '1,2', '--batch', '1,3,4,8', '--max-latency-ms', '100000']
+    assert run(path, *given, '--json', saved) == 0
+    (report,) = json.loads(saved.read_text())['models']
+    cells = [(cell['depth'], cell['batch']) for cell in report['pipelines']]
+    assert cells == [(depth, batch) for depth in (1, 2) for batch in (1, 3, 4)]
+    assert all(cell['unequal'] == 0 for cell in report['pipelines'])
+    assert [ratio['depth'] for ratio in report['ratios']] == [1, 2]
+    assert (report['most_at_once'], report['left_out']) == (4, [8])
+    assert report['best'] == report['best_within_limit']
+    table = capsys.readouterr().out.split('frames/s (p50, p99 of a batch, ms)')[1]
+    assert [line.split()[:2] for line in table.splitlines()[1:4]] == [
+        ['batch', size] for size in '134'
+    ]
+    assert recorder.kinds() == []
+    assert list(module.living) == []
+
+
 @needs_tensorrt
 @pytest.mark.parametrize('name', ['end_to_end', 'labels_boxes_scores'])
 def test_an_engine_whose_outputs_the_host_decodes(name, tmp_path):
