@@ -201,7 +201,7 @@ def test_no_image_is_torn_with_many_cameras_and_slow_readers():
 
     sender = threading.Thread(target=send)
     sender.start()
-    wait_until(lambda: sum(part.published for part in detector.statistics()) > 3000)
+    wait_until(lambda: sum(part.published for part in detector.statistics()) > 1500)
     ending.set()
     sender.join()
     detector.stop()

@@ -18,14 +18,14 @@ pytestmark = pytest.mark.timeout(120)
 
 def test_random_schedules():
     frames = 0
-    for seed in range(60):
+    for seed in range(40):
         rng = random.Random(seed)
         try:
             world = World(random_schedule(rng, 400)).run()
         except AssertionError as error:
             raise AssertionError(f'seed {seed}: {error}') from error
         frames += sum(map(len, world.published))
-    assert frames > 5000
+    assert frames > 3000
 
 
 @pytest.mark.parametrize('together', [True, False])
