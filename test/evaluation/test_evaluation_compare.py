@@ -19,12 +19,12 @@ from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.errors import ConfigError
 from trt_perception.errors import ImageError
-from trt_perception.evaluation.agreement import box_iou
 from trt_perception.evaluation.agreement import compare_runs
 from trt_perception.evaluation.compare import accuracy_report
 from trt_perception.evaluation.compare import compare_models
 from trt_perception.evaluation.compare import evaluate_model
 from trt_perception.evaluation.dataset import Dataset
+from trt_perception.evaluation.overlap import box_iou
 from trt_perception.evaluation.run import open_for_evaluation
 from trt_perception.model.model_file import read_model_file
 

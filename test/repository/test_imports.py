@@ -44,7 +44,7 @@ ONLY = {
     'tensorrt': ['stages.tensorrt_runtime'],
     'tensorrt_rtx': ['stages.tensorrt_runtime'],
     'cuda': ['gpu.bindings'],
-    'pycocotools': ['evaluation.metrics'],
+    'pycocotools': ['evaluation.metrics', 'evaluation.true_shapes'],
 }
 # What the extra 'build' brings, by package: it may be loaded when these are imported.
 ONLY_OFFLINE = {

@@ -6,7 +6,7 @@ import pytest
 
 from trt_perception.config import Thresholds
 from trt_perception.detections import Masks
-from trt_perception.evaluation.coco import run_lengths
+from trt_perception.evaluation.run_lengths import run_lengths
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_spec import ModelSpec

@@ -10,6 +10,7 @@ import numpy as np
 
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
+from trt_perception.model.task import DETECT
 from trt_perception.pipelines.pipeline import Result
 
 CLASSES = ('cat', 'dog')
@@ -100,9 +101,9 @@ class WrittenModel:
     depth = 1
     batch = 1
 
-    def __init__(self, answers, class_names=CLASSES):
+    def __init__(self, answers, class_names=CLASSES, task=DETECT):
         self.answers = answers
-        self.spec = SimpleNamespace(class_names=tuple(class_names))
+        self.spec = SimpleNamespace(class_names=tuple(class_names), task=task)
         self.asked = []
         self._waiting = None
 
@@ -122,8 +123,7 @@ class WrittenModel:
         self.asked.append((number, thresholds))
         answer = self.answers.get(number, Detections.empty())
         sure = answer.scores > thresholds.confidence
-        found = Detections(answer.xyxy[sure], answer.scores[sure], answer.class_ids[sure])
-        return [Result(found, 0.001)]
+        return [Result(answer.take(sure), 0.001)]
 
     def close(self):
         self.answers = None

@@ -13,7 +13,10 @@ from trt_perception.evaluation.agreement import Agreement
 from trt_perception.evaluation.compare import AccuracyReport
 from trt_perception.evaluation.compare import compare_models
 from trt_perception.evaluation.dataset import Dataset
+from trt_perception.evaluation.measure import measure_of
 from trt_perception.model.build_record import AccuracyRecord
+from trt_perception.model.task import DETECT
+from trt_perception.model.task import TaskSpec
 from trt_perception.pipelines.pipeline import Pipeline
 
 __all__ = ['check_labels', 'measure_accuracy']
@@ -22,9 +25,12 @@ _BUILT = 'built'
 
 
 def check_labels(
-    images: Sequence[Path], annotations: Path | None, class_names: Sequence[str]
+    images: Sequence[Path],
+    annotations: Path | None,
+    class_names: Sequence[str],
+    task: TaskSpec = DETECT,
 ) -> None:
-    """Look whether images, labels and classes belong together, before anything takes long.
+    """Look whether images, labels, classes and task belong together, before anything takes long.
 
     Raises:
         ConfigError: they do not, or there are none.
@@ -33,7 +39,7 @@ def check_labels(
         return
     dataset = Dataset.of(images, annotations, allow_missing=True)
     try:
-        dataset.class_map(class_names)
+        classes = dataset.class_map(class_names)
     except ConfigError as error:
         raise ConfigError(
             error.subject,
@@ -42,6 +48,8 @@ def check_labels(
             fix='build_engine takes no mapping of classes: give --class-names as the annotations '
             'have them, or build without --annotations and measure with evaluate_engine',
         ) from error
+    if classes is not None:
+        dataset.with_shapes(measure_of(task), classes.categories)
 
 
 def measure_accuracy(
@@ -90,7 +98,7 @@ def measure_accuracy(
 
 def _check_drop(state: BuildState, record: AccuracyRecord, report: AccuracyReport) -> None:
     """Put the figures into the report of the build, and refuse too large a loss."""
-    figures = f'mAP50 {record.built:.4f}, {state.original} {record.reference:.4f}'
+    figures = f'{record.measure} {record.built:.4f}, {state.original} {record.reference:.4f}'
     if record.measure == 'agreement':
         figures = f'{record.built:.1%} of the detections agree with {state.original}'
     summary = f'{figures}, on {record.images} images, through {record.runtime}'
@@ -121,7 +129,9 @@ def _record(report: AccuracyReport, agreement: Agreement, runtime: str) -> Accur
     if before is None or after is None:
         raise EngineError(
             'the annotations',
-            'hold no box on these images, so there is no mAP',
+            'hold no object on these images, so there is no mAP',
             fix='use annotations of these images',
         )
-    return AccuracyRecord(report.images, 'mAP50', before, after, runtime)
+    kind = report.measure.kind
+    measure = 'mAP50' if kind == 'boxes' else f'mAP50 of {kind}'
+    return AccuracyRecord(report.images, measure, before, after, runtime)

@@ -1,7 +1,8 @@
 """Does what was built still find what the original finds? Looked at after every build.
 
 The measure is that of evaluation.agreement: F1 of the detections at the node's thresholds, paired
-at IoU 0.5 within a class. It needs no labels, so the images of a calibration serve too.
+at IoU 0.5 within a class: of boxes, masks or oriented boxes, and of keypoints at OKS 0.5. It needs
+no labels, so the images of a calibration serve too.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from trt_perception.detections import Detections
 from trt_perception.errors import EngineError
 from trt_perception.evaluation.agreement import Agreement
 from trt_perception.evaluation.agreement import compare_runs
+from trt_perception.evaluation.measure import measure_of
 from trt_perception.evaluation.run import batches
 from trt_perception.evaluation.run import detect_images
 from trt_perception.model.build_record import QUANTISED
@@ -112,6 +114,7 @@ def compare_until_sure(
     Raises:
         ImageError: an image cannot be read.
     """
+    measure = measure_of(reference.spec.task)
     order = random.Random(_SEED).sample(list(images), min(len(images), _MOST_IMAGES))
     thresholds = Thresholds()
     found: list[Detections] = []
@@ -121,6 +124,7 @@ def compare_until_sure(
             [(path, None) for path in chunk],
             thresholds,
             lambda done, _: progress(f'running {original}', len(found) + done, len(order)),
+            measure,
         )
         found.extend(run.detections)
         if len(found) >= _LEAST_IMAGES and sum(map(len, found)) >= _ENOUGH:
@@ -131,8 +135,9 @@ def compare_until_sure(
         [(path, None) for path in used],
         thresholds,
         lambda done, total: progress('running what was built', done, total),
+        measure,
     )
-    return compare_runs(found, run.detections, reference.spec.class_names), used
+    return compare_runs(found, run.detections, reference.spec.class_names, measure), used
 
 
 def unmeasured(reason: str) -> AgreementRecord:

@@ -116,7 +116,9 @@ def recognise(state: BuildState) -> None:
             replace(tensor, shape=state.shapes[tensor.name]) for tensor in source.inputs
         )
         check_readable(described(source.file, recognised, inputs, outputs))
-        check_labels(state.validation, options.annotations, recognised.class_names)
+        check_labels(
+            state.validation, options.annotations, recognised.class_names, recognised.task
+        )
         batch = min((profile.min[0] for profile in profiles), default=batch_size(image))
         if batch != 1:
             state.report.warn(

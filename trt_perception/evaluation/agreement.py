@@ -12,8 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.detections import Detections
+from trt_perception.evaluation.measure import BOXES
+from trt_perception.evaluation.measure import Measure
+from trt_perception.evaluation.overlap import Shapes
+from trt_perception.evaluation.overlap import overlaps
 
-__all__ = ['Agreement', 'ClassAgreement', 'above', 'box_iou', 'compare_runs', 'match_by_iou']
+__all__ = ['Agreement', 'ClassAgreement', 'above', 'compare_runs', 'match_by_iou']
 
 _Overlap = npt.NDArray[np.float64]
 
@@ -75,7 +79,10 @@ class Agreement:
 
 
 def compare_runs(
-    reference: Sequence[Detections], candidate: Sequence[Detections], class_names: Sequence[str]
+    reference: Sequence[Detections],
+    candidate: Sequence[Detections],
+    class_names: Sequence[str],
+    measure: Measure = BOXES,
 ) -> Agreement:
     """Pair the detections of one class in each image, largest IoU first, from 0.5 on.
 
@@ -83,11 +90,12 @@ def compare_runs(
         reference: one entry for each image.
         candidate: of the same images.
         class_names: of both models; empty: all classes together only.
+        measure: what of the objects is compared; of keypoints OKS takes the place of IoU.
     """
     ious: dict[int, list[float]] = defaultdict(list)
     differences = [0.0]
     for one, other in zip(reference, candidate, strict=True):
-        overlap = box_iou(one.xyxy, other.xyxy)
+        overlap = overlaps(measure, Shapes.found(one), Shapes.found(other))
         overlap[one.class_ids[:, None] != other.class_ids] = 0
         for i, j in match_by_iou(overlap):
             ious[int(one.class_ids[i])].append(float(overlap[i, j]))
@@ -110,20 +118,6 @@ def above(run: Iterable[Detections], confidence: float) -> list[Detections]:
     one, because weaker boxes suppress nothing stronger.
     """
     return [found.take(found.scores > np.float32(confidence)) for found in run]
-
-
-def box_iou(one: npt.NDArray[np.floating], other: npt.NDArray[np.floating]) -> _Overlap:
-    """Return intersection over union of all pairs: float64 (n, m) from xyxy (n, 4) and (m, 4).
-
-    Two boxes without area have 0.
-    """
-    a, b = one[:, None].astype(np.float64), other[None].astype(np.float64)
-    size = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
-    shared = np.maximum(size, 0).prod(axis=-1)
-    areas = (a[..., 2:] - a[..., :2]).prod(axis=-1) + (b[..., 2:] - b[..., :2]).prod(axis=-1)
-    union = areas - shared
-    overlap: _Overlap = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
-    return overlap
 
 
 def match_by_iou(overlap: _Overlap, lowest: float = 0.5) -> list[tuple[int, int]]:

@@ -1,7 +1,7 @@
 """COCO's annotation file, read with care, and detections written in COCO's forms.
 
 Guarantee: Annotations that exist are whole: ids differ, each box is finite and belongs to an image
-and a category that are listed. Only boxes are read; segmentations and keypoints are left alone.
+and a category that are listed. Segmentations and keypoints are left to ``true_shapes``.
 
 Format: https://cocodataset.org/#format-data and #format-results.
 """
@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.detections import Detections
-from trt_perception.detections import Masks
 from trt_perception.detections import oriented_corners
 from trt_perception.errors import ConfigError
+from trt_perception.evaluation.run_lengths import MaskedDetections
+from trt_perception.evaluation.run_lengths import RunLengths
 from trt_perception.files.json_section import parse_json
 from trt_perception.files.regular_files import read_given
 from trt_perception.plain_text import MAX_CLASSES
@@ -35,6 +36,8 @@ __all__ = [
     'CocoImage',
     'TrueBox',
     'coco_rows',
+    'entries_of',
+    'is_finite',
     'read_annotations',
     'read_json',
 ]
@@ -71,12 +74,23 @@ class TrueBox:
         area: square pixels, of the object's outline where the file has one.
         crowd: many objects in one box: it counts neither as found nor as missed, and detections
             within it are no mistakes.
+        mask: where ``true_shapes`` read masks.
+        keypoints: where it read them: x, y and visibility of each, 0 not labelled, in turns.
+        oriented: where it read oriented boxes: centre x, centre y, width, height and angle.
     """
 
     category_id: int
     xywh: tuple[float, float, float, float]
     area: float
     crowd: bool
+    mask: RunLengths | None = None
+    keypoints: tuple[float, ...] | None = None
+    oriented: tuple[float, ...] | None = None
+
+    @property
+    def is_ignored(self) -> bool:
+        """Whether it counts neither as found nor as missed: a crowd, or no keypoint labelled."""
+        return self.crowd or (self.keypoints is not None and not any(self.keypoints[2::3]))
 
 
 @dataclass(frozen=True)
@@ -109,7 +123,7 @@ def read_annotations(path: Path) -> Annotations:
             found = 'a list, as detections are written'
         raise ConfigError(str(path), found, expected='COCO annotations, a JSON object')
     images: dict[int, CocoImage] = {}
-    for where, entry in _entries(path, content, 'images'):
+    for where, entry in entries_of(path, content, 'images'):
         image = CocoImage(_id(where, entry, 'id'), _file_name(where, entry), _size(where, entry))
         if image.id in images:
             raise ConfigError(where, f'id {image.id} is listed twice')
@@ -119,7 +133,7 @@ def read_annotations(path: Path) -> Annotations:
         empty = 'images' if not images else 'categories'
         raise ConfigError(str(path), f'"{empty}" is empty, so there is nothing to compare with')
     boxes: dict[int, list[TrueBox]] = {}
-    for where, entry in _entries(path, content, 'annotations'):
+    for where, entry in entries_of(path, content, 'annotations'):
         image_id, box = _id(where, entry, 'image_id'), _box(where, entry)
         for key, value, known in (
             ('image_id', image_id, images),
@@ -138,7 +152,7 @@ def read_annotations(path: Path) -> Annotations:
 def _categories(path: Path, content: dict[str, Any]) -> dict[int, str]:
     """Return the names of the categories by id."""
     categories: dict[int, str] = {}
-    for where, entry in _entries(path, content, 'categories', MAX_CLASSES):
+    for where, entry in entries_of(path, content, 'categories', MAX_CLASSES):
         category_id, name = _id(where, entry, 'id'), entry.get('name')
         if fault := name_fault(name):
             raise ConfigError(f'{where}: "name"', **fault)
@@ -194,8 +208,6 @@ def coco_rows(
     image_id: int,
     detections: Detections,
     category_ids: Sequence[int | None],
-    *,
-    with_masks: bool = False,
 ) -> list[dict[str, Any]]:
     """Return detections as COCO's results: image_id, category_id, bbox and score.
 
@@ -205,14 +217,13 @@ def coco_rows(
         image_id: of the image.
         detections: in source pixels.
         category_ids: of each class of the model; detections of a class with None are left out.
-        with_masks: write them too, which takes far longer.
 
     Returns:
         ``bbox`` is left, top, width, height in source pixels, to 1e-4; ``score`` to 1e-7. Of
         poses also ``keypoints``: x, y and COCO's visibility of each, 2 from a score of 0.5 on,
         else 1; and ``keypoint_scores``. Of oriented boxes, whose ``bbox`` is upright, also
         ``oriented_bbox``: centre x, centre y, width, height, angle in radians; and their corners
-        as ``segmentation``, one polygon. Of masks ``segmentation`` is run lengths.
+        as ``segmentation``, one polygon. Of ``MaskedDetections`` that is the run lengths.
     """
     xywh: npt.NDArray[np.float64] = detections.xyxy.astype(np.float64)
     xywh[:, 2:] -= xywh[:, :2]
@@ -243,40 +254,13 @@ def coco_rows(
         for row, outline, box in zip(rows, corners.round(4), turned.round(6), strict=True):
             row['oriented_bbox'] = box.tolist()
             row['segmentation'] = [outline.tolist()]
-    if with_masks and detections.masks is not None:
-        for index, row in enumerate(rows):
-            row['segmentation'] = run_lengths(detections.masks, index)
+    if isinstance(detections, MaskedDetections):
+        for row, runs in zip(rows, detections.runs, strict=True):
+            row['segmentation'] = runs
     return [row for row in rows if row['category_id'] is not None]
 
 
-def run_lengths(masks: Masks, index: int) -> dict[str, Any]:
-    """Return a mask as COCO's compressed run lengths, column by column (maskApi.c, rleToString).
-
-    Each run is written as the difference to the one before the last, from the third on, in groups
-    of five bits, the lowest first, as characters from 48 on.
-    """
-    width, height = masks.size_wh
-    left, top, part = masks.one(index)
-    columns = np.zeros((part.shape[1], height), np.bool_)
-    columns[:, top : top + part.shape[0]] = part.T
-    flat = np.concatenate([[False], columns.ravel(), [False]])
-    borders = np.flatnonzero(flat[1:] != flat[:-1]) + left * height
-    ends = np.concatenate([[0], borders, [width * height]])
-    runs = np.diff(ends).tolist()
-    if len(runs) > 1 and runs[-1] == 0:
-        runs.pop()
-    text = []
-    for place, run in enumerate(runs):
-        value = run - runs[place - 2] if place > 2 else run
-        more = True
-        while more:
-            group, value = value & 0x1F, value >> 5
-            more = value != (-1 if group & 0x10 else 0)
-            text.append(chr(group + 48 + (0x20 if more else 0)))
-    return {'size': [height, width], 'counts': ''.join(text)}
-
-
-def _entries(
+def entries_of(
     path: Path, content: dict[str, Any], key: str, most: int = _MAX_ID
 ) -> list[tuple[str, dict[str, Any]]]:
     """Return the objects of one list, each with the words that errors name it by."""
@@ -328,7 +312,7 @@ def _size(where: str, entry: dict[str, Any]) -> tuple[int, int] | None:
 
 def _box(where: str, entry: dict[str, Any]) -> TrueBox:
     bbox = entry.get('bbox')
-    if not isinstance(bbox, list) or len(bbox) != 4 or not all(map(_is_finite, bbox)):
+    if not isinstance(bbox, list) or len(bbox) != 4 or not all(map(is_finite, bbox)):
         raise ConfigError(
             f'{where}: "bbox"',
             shown(bbox),
@@ -340,7 +324,7 @@ def _box(where: str, entry: dict[str, Any]) -> TrueBox:
     area = entry.get('area')
     if area is None:
         area = width * height
-    if not _is_finite(area) or area < 0:
+    if not is_finite(area) or area < 0:
         raise ConfigError(
             f'{where}: "area"', shown(area), expected='a finite number, not negative'
         )
@@ -351,7 +335,7 @@ def _box(where: str, entry: dict[str, Any]) -> TrueBox:
     return TrueBox(category_id, (left, top, width, height), float(area), bool(crowd))
 
 
-def _is_finite(value: object) -> bool:
+def is_finite(value: object) -> bool:
     """Tell whether JSON's value is a number that a float can hold."""
     try:
         return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]

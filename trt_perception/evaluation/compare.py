@@ -22,8 +22,11 @@ from trt_perception.evaluation.agreement import compare_runs
 from trt_perception.evaluation.classes import ClassMap
 from trt_perception.evaluation.coco import coco_rows
 from trt_perception.evaluation.dataset import Dataset
+from trt_perception.evaluation.measure import BOXES
+from trt_perception.evaluation.measure import Measure
+from trt_perception.evaluation.measure import common_measure
 from trt_perception.evaluation.metrics import Metrics
-from trt_perception.evaluation.metrics import measure
+from trt_perception.evaluation.metrics import measure as measure_rows
 from trt_perception.evaluation.mistakes import ImageErrors
 from trt_perception.evaluation.mistakes import Mistakes
 from trt_perception.evaluation.mistakes import match_detections
@@ -54,11 +57,12 @@ class ModelAccuracy:
         class_names: in its order.
         latency: of an image.
         detections: at the node's thresholds, one entry for each image of the data set.
-        metrics: COCO's figures; None without annotations.
+        metrics: COCO's figures of what is measured of the objects; None without annotations.
         image_errors: each image's detections compared with the truth; empty without
             annotations.
         mistakes: their counts; None without annotations.
         rows: all detections in COCO's form; empty without annotations.
+        box_metrics: of the boxes, where something else is measured; else None.
     """
 
     name: str
@@ -69,6 +73,7 @@ class ModelAccuracy:
     image_errors: Sequence[ImageErrors] = field(repr=False)
     mistakes: Mistakes | None
     rows: Sequence[Mapping[str, Any]] = field(repr=False)
+    box_metrics: Metrics | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,7 @@ class AccuracyReport:
         images: how many.
         annotations: name of the file, None where there is none.
         thresholds: at which detections are compared; mAP looks at all scores above 0.001.
+        measure: what of the objects is compared.
     """
 
     models: tuple[ModelAccuracy, ...]
@@ -89,6 +95,7 @@ class AccuracyReport:
     images: int
     annotations: str | None
     thresholds: Thresholds
+    measure: Measure = BOXES
 
     @property
     def reference(self) -> str:
@@ -131,6 +138,7 @@ class AccuracyReport:
             agreement = self.agreements.get(model.name)
             entry: dict[str, Any] = {
                 'metrics': model.metrics.as_dict() if model.metrics else None,
+                **({'box_metrics': model.box_metrics.as_dict()} if model.box_metrics else {}),
                 'at_threshold': model.mistakes.as_dict() if model.mistakes else None,
                 'difference': self.difference(model.name) or None,
                 'agreement': agreement.as_dict() if agreement else None,
@@ -139,8 +147,8 @@ class AccuracyReport:
                 'batch': model.latency.batch,
             }
             if not classes:
-                for key in ('metrics', 'agreement'):
-                    (entry[key] or {}).pop('classes', None)
+                for key in ('metrics', 'box_metrics', 'agreement'):
+                    (entry.get(key) or {}).pop('classes', None)
             if model is self.models[0]:
                 del entry['difference'], entry['agreement']
             else:
@@ -152,6 +160,7 @@ class AccuracyReport:
             'annotations': self.annotations,
             'confidence_threshold': self.thresholds.confidence,
             'iou_threshold': self.thresholds.iou,
+            'compared': self.measure.kind,
             'models': models,
         }
 
@@ -189,18 +198,22 @@ def compare_models(
             )
     # A gate looks at some of the annotated images only.
     dataset = Dataset.of(images, annotations, allow_missing=True)
+    measure = common_measure({name: one.spec.task for name, one in models.items()})
+    classes = dataset.class_map(models[first].spec.class_names)
+    dataset = dataset.with_shapes(measure, classes.categories if classes else ())
     results = [
         evaluate_model(
             name,
             pipeline,
             dataset,
-            dataset.class_map(pipeline.spec.class_names),
+            classes,
             progress=progress,
             thresholds=thresholds,
+            measure=measure,
         )
         for name, pipeline in models.items()
     ]
-    return accuracy_report(results, dataset, thresholds)
+    return accuracy_report(results, dataset, thresholds, measure)
 
 
 def evaluate_model(
@@ -211,16 +224,18 @@ def evaluate_model(
     *,
     progress: ModelProgress,
     thresholds: Thresholds = Thresholds(),  # noqa: B008  frozen
+    measure: Measure = BOXES,
 ) -> ModelAccuracy:
     """Run one model over a data set and measure it.
 
     Args:
         name: for the report.
         pipeline: as ``open_for_evaluation`` opens it, nothing in flight.
-        dataset: the images.
+        dataset: the images; with the shapes that are measured.
         classes: as ``dataset.class_map`` returns it.
         progress: called with the step and the images done.
         thresholds: the node's.
+        measure: what of the objects is compared.
 
     Raises:
         ImageError: an image cannot be read.
@@ -231,6 +246,7 @@ def evaluate_model(
         [(image.path, image.size_wh) for image in dataset.images],
         low,
         lambda done, total: progress(name, done, total),
+        measure,
     )
     sure = above(run.detections, thresholds.confidence)
     if classes is None or dataset.annotations is None:
@@ -243,21 +259,29 @@ def evaluate_model(
     ]
     ids = {image.id for image in dataset.images}
     truths = [dataset.truth(image) for image in dataset.images]
-    errors = [match_detections(*pair, classes) for pair in zip(sure, truths, strict=True)]
+    errors = [match_detections(*pair, classes, measure) for pair in zip(sure, truths, strict=True)]
+    measured = [
+        measure_rows(dataset.annotations, ids, classes.categories, rows, kind)
+        for kind in dict.fromkeys((measure, BOXES))
+    ]
     return ModelAccuracy(
         name,
         pipeline.spec.class_names,
         run.latency,
         sure,
-        measure(dataset.annotations, ids, classes.categories, rows),
+        measured[0],
         errors,
         sum_up(list(zip(errors, sure, truths, strict=True)), classes),
         rows,
+        measured[1] if len(measured) > 1 else None,
     )
 
 
 def accuracy_report(
-    models: Sequence[ModelAccuracy], dataset: Dataset, thresholds: Thresholds
+    models: Sequence[ModelAccuracy],
+    dataset: Dataset,
+    thresholds: Thresholds,
+    measure: Measure = BOXES,
 ) -> AccuracyReport:
     """Hold models against the first.
 
@@ -265,18 +289,20 @@ def accuracy_report(
         models: at least one, of the same data set.
         dataset: that data set.
         thresholds: those that the models' detections were made with.
+        measure: what of the objects is compared.
     """
     first = models[0]
     agreements = {
         model.name: compare_runs(
-            first.detections, _renumbered(model, first.class_names), first.class_names
+            first.detections, _renumbered(model, first.class_names), first.class_names, measure
         )
         if sorted(model.class_names) == sorted(first.class_names)
         else None
         for model in models[1:]
     }
     truth = dataset.annotations.path.name if dataset.annotations else None
-    return AccuracyReport(tuple(models), agreements, len(dataset.images), truth, thresholds)
+    count = len(dataset.images)
+    return AccuracyReport(tuple(models), agreements, count, truth, thresholds, measure)
 
 
 def _renumbered(model: ModelAccuracy, names: tuple[str, ...]) -> Sequence[Detections]:

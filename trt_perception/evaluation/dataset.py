@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from trt_perception.errors import ConfigError
@@ -14,7 +16,9 @@ from trt_perception.evaluation.coco import Annotations
 from trt_perception.evaluation.coco import TrueBox
 from trt_perception.evaluation.coco import read_annotations
 from trt_perception.evaluation.images import match_images
+from trt_perception.evaluation.measure import Measure
 from trt_perception.evaluation.metrics import check_pycocotools
+from trt_perception.evaluation.true_shapes import read_shapes
 
 __all__ = ['Dataset', 'DatasetImage']
 
@@ -86,6 +90,20 @@ class Dataset:
     def truth(self, image: DatasetImage) -> tuple[TrueBox, ...]:
         """Return an image's objects; none without annotations."""
         return self.annotations.boxes.get(image.id, ()) if self.annotations else ()
+
+    def with_shapes(self, measure: Measure, categories: Collection[int]) -> Dataset:
+        """Return the data set with what is measured of its objects; without annotations itself.
+
+        Args:
+            measure: of the models.
+            categories: ids of those that are measured.
+
+        Raises:
+            ConfigError: an object has no mask, keypoints or oriented box, or a wrong one.
+        """
+        if self.annotations is None:
+            return self
+        return replace(self, annotations=read_shapes(self.annotations, measure, categories))
 
     def class_map(
         self,

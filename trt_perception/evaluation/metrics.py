@@ -2,12 +2,15 @@
 
 Average precision is the mean precision at 101 recalls; mAP is its mean over the categories and
 over IoU thresholds from 0.50 to 0.95. Of each image the 100 best detections of each category
-count. Definition: https://cocodataset.org/#detection-eval.
+count. Definition: https://cocodataset.org/#detection-eval. Of keypoints the similarity OKS takes
+the place of IoU and the 20 best count (https://cocodataset.org/#keypoints-eval). Of oriented boxes
+IoU is that of the rotated rectangles; all else is as with boxes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import io
 from collections import Counter
@@ -24,14 +27,21 @@ import numpy.typing as npt
 
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco import Annotations
+from trt_perception.evaluation.coco import TrueBox
+from trt_perception.evaluation.measure import BOXES
+from trt_perception.evaluation.measure import Measure
+from trt_perception.evaluation.overlap import oriented_overlaps
+from trt_perception.evaluation.run_lengths import counts_of
 
 __all__ = ['ClassMetrics', 'Metrics', 'check_pycocotools', 'measure']
 
 #: pycocotools' first figures, in its order.
 _FIGURES: Final = ('mAP', 'mAP50', 'mAP75', 'mAP_small', 'mAP_medium', 'mAP_large')
 _AR100: Final = 8
+#: Those of keypoints: there are no small ones.
+_KEYPOINT_FIGURES: Final = ('mAP', 'mAP50', 'mAP75', 'mAP_medium', 'mAP_large', 'AR20')
 _ALL_AREAS: Final = 0
-_AT_MOST_100: Final = 2  # the last of COCO's limits 1, 10 and 100
+_MOST_DETECTIONS: Final = -1  # the last of COCO's limits 1, 10 and 100; of keypoints 20
 _Curve = npt.NDArray[np.float64]
 
 
@@ -61,10 +71,12 @@ class Metrics:
         objects: annotated in them, crowds left out.
         figures: ``mAP`` at IoU 0.50 to 0.95; ``mAP50`` and ``mAP75`` at one IoU; ``mAP_small`` of
             objects below 32² square pixels, ``mAP_medium`` from there to 96², ``mAP_large`` from
-            there on; ``AR100``, the mean recall with 100 detections at IoU 0.50 to 0.95.
+            there on; ``AR100``, the mean recall with 100 detections at IoU 0.50 to 0.95. Of
+            keypoints ``mAP_small`` is None and ``AR20`` stands in the place of ``AR100``.
         classes: by category name.
         recalls: float64 (101,), 0 to 1.
         precisions50: float64 (101,) by category name: precision at each recall, IoU 0.50.
+        measure: what of the objects was compared.
     """
 
     images: int
@@ -73,10 +85,14 @@ class Metrics:
     classes: Mapping[str, ClassMetrics]
     recalls: _Curve = field(repr=False)
     precisions50: Mapping[str, _Curve] = field(repr=False)
+    measure: Measure = BOXES
 
     def as_dict(self) -> dict[str, Any]:
         """Return the figures, without the curves, as JSON has them."""
+        sigmas = {'oks_sigmas': list(self.measure.sigmas)} if self.measure.sigmas else {}
         return {
+            'of': self.measure.kind,
+            **sigmas,
             **self.figures,
             'images': self.images,
             'objects': self.objects,
@@ -111,28 +127,30 @@ def measure(
     image_ids: Collection[int],
     categories: Mapping[int, str],
     rows: Sequence[Mapping[str, Any]],
+    of: Measure = BOXES,
 ) -> Metrics:
     """Compute COCO's figures.
 
     Args:
-        annotations: the truth.
+        annotations: the truth; with shapes where they are measured.
         image_ids: what is measured; an image without objects may still have false detections.
         categories: id and name of what is measured.
         rows: detections as ``coco_rows`` makes them, of any image and category.
+        of: what of the objects is compared.
 
     Raises:
         ConfigError: pycocotools is not installed.
     """
     check_pycocotools()
-    truth = _truth_rows(annotations, image_ids, categories)
+    truth = _truth_rows(annotations, image_ids, categories, of)
     found = [r for r in rows if r['image_id'] in image_ids and r['category_id'] in categories]
-    evaluation = _evaluate(sorted(image_ids), sorted(categories), truth, found)
+    evaluation = _evaluate(sorted(image_ids), sorted(categories), truth, found, of)
     precision = evaluation.eval['precision']  # IoU, recall, category, area, limit
     classes, curves = {}, {}
-    objects = Counter(row['category_id'] for row in truth if not row['iscrowd'])
+    objects = Counter(row['category_id'] for row in truth if not row['ignore'])
     detections = Counter(row['category_id'] for row in found)
     for index, id_ in enumerate(sorted(categories)):
-        curve = precision[:, :, index, _ALL_AREAS, _AT_MOST_100]
+        curve = precision[:, :, index, _ALL_AREAS, _MOST_DETECTIONS]
         classes[categories[id_]] = ClassMetrics(
             objects[id_],
             detections[id_],
@@ -141,20 +159,33 @@ def measure(
         )
         if curve[0].min() > -1:
             curves[categories[id_]] = curve[0].astype(np.float64)
-    # Where it has nothing to measure, pycocotools says -1.
-    figures = [None if value < 0 else float(value) for value in evaluation.stats]
     return Metrics(
         images=len(image_ids),
         objects=sum(one.objects for one in classes.values()),
-        figures={**dict(zip(_FIGURES, figures, strict=False)), 'AR100': figures[_AR100]},
+        figures=_figures(evaluation.stats, of),
         classes=classes,
         recalls=np.asarray(evaluation.params.recThrs, np.float64),
         precisions50=curves,
+        measure=of,
     )
 
 
+def _figures(stats: Sequence[float], of: Measure) -> dict[str, float | None]:
+    """Return pycocotools' figures by name, in our order."""
+    # Where it has nothing to measure, pycocotools says -1.
+    values = [None if value < 0 else float(value) for value in stats]
+    if of.kind == 'keypoints':
+        named = dict(zip(_KEYPOINT_FIGURES, values, strict=False))
+        # In the places where those of boxes stand.
+        return {name: named.get(name) for name in (*_FIGURES, _KEYPOINT_FIGURES[-1])}
+    return {**dict(zip(_FIGURES, values, strict=False)), 'AR100': values[_AR100]}
+
+
 def _truth_rows(
-    annotations: Annotations, image_ids: Collection[int], categories: Mapping[int, str]
+    annotations: Annotations,
+    image_ids: Collection[int],
+    categories: Mapping[int, str],
+    of: Measure,
 ) -> list[dict[str, Any]]:
     """Return what is to be found, numbered from 1: to pycocotools a match with 0 is none."""
     chosen = [
@@ -172,9 +203,22 @@ def _truth_rows(
             'bbox': list(box.xywh),
             'area': box.area,
             'iscrowd': int(box.crowd),
+            'ignore': int(box.is_ignored if of.kind == 'keypoints' else box.crowd),
+            **_truth_shape(box, of),
         }
         for number, (image_id, box) in enumerate(chosen, 1)
     ]
+
+
+def _truth_shape(box: TrueBox, of: Measure) -> dict[str, Any]:
+    """Return what is compared of an object, under COCO's names."""
+    if of.kind == 'masks':
+        return {'segmentation': box.mask}
+    if of.kind == 'keypoints':
+        points = box.keypoints or ()
+        labelled = sum(flag > 0 for flag in points[2::3])
+        return {'keypoints': list(points), 'num_keypoints': labelled}
+    return {'oriented_bbox': box.oriented} if of.kind == 'oriented boxes' else {}
 
 
 def _evaluate(
@@ -182,31 +226,61 @@ def _evaluate(
     category_ids: Sequence[int],
     truth: list[dict[str, Any]],
     found: Sequence[Mapping[str, Any]],
+    of: Measure,
 ) -> Any:
     """Return pycocotools' evaluation, whose progress on stdout is nobody's business."""
     tables: Any = importlib.import_module('pycocotools.coco').COCO
     evaluator: Any = importlib.import_module('pycocotools.cocoeval').COCOeval
-    # loadRes() adds the same, but cannot take an empty list.
-    results = [
-        {**row, 'id': number, 'area': row['bbox'][2] * row['bbox'][3], 'iscrowd': 0}
-        for number, row in enumerate(found, 1)
-    ]
     with contextlib.redirect_stdout(io.StringIO()):
         both = []
-        for rows in (truth, results):
+        for rows in (truth, _result_rows(found, of)):
             table = tables()
             table.dataset = {
-                'images': [{'id': id_} for id_ in image_ids],
+                # Sizes are for polygons; here all masks are run lengths.
+                'images': [{'id': id_, 'height': 0, 'width': 0} for id_ in image_ids],
                 'categories': [{'id': id_} for id_ in category_ids],
                 'annotations': rows,
             }
             table.createIndex()
             both.append(table)
-        evaluation = evaluator(*both, 'bbox')
+        kinds = {'masks': 'segm', 'keypoints': 'keypoints'}
+        evaluation = evaluator(*both, kinds.get(of.kind, 'bbox'))
+        if of.kind == 'keypoints':
+            evaluation.params.kpt_oks_sigmas = np.array(of.sigmas)
+        if of.kind == 'oriented boxes':
+            evaluation.computeIoU = functools.partial(_oriented_iou, evaluation)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
     return evaluation
+
+
+def _result_rows(found: Sequence[Mapping[str, Any]], of: Measure) -> list[dict[str, Any]]:
+    """Return detections with what pycocotools' loadRes() adds; it cannot take an empty list."""
+    rows = []
+    for number, row in enumerate(found, 1):
+        width, height = row['bbox'][2:]
+        area = width * height
+        if of.kind == 'masks':
+            area = float(counts_of(row['segmentation']['counts'])[1::2].sum())
+        elif of.kind == 'oriented boxes':
+            area = row['oriented_bbox'][2] * row['oriented_bbox'][3]
+        rows.append({**row, 'id': number, 'area': area, 'iscrowd': 0})
+    return rows
+
+
+def _oriented_iou(evaluation: Any, image_id: int, category_id: int) -> Any:
+    """Return what COCOeval.computeIoU does, of rotated rectangles: best score first."""
+    truth = evaluation._gts[image_id, category_id]
+    found = evaluation._dts[image_id, category_id]
+    if not truth or not found:
+        return []
+    order = np.argsort([-row['score'] for row in found], kind='mergesort')
+    best = [found[index] for index in order[: evaluation.params.maxDets[-1]]]
+    one, other = (
+        np.array([row['oriented_bbox'] for row in rows], np.float64) for rows in (best, truth)
+    )
+    return oriented_overlaps(one, other, np.array([bool(row['iscrowd']) for row in truth]))
 
 
 def _mean(precision: npt.NDArray[np.float64]) -> float | None:

@@ -12,17 +12,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from trt_perception.detections import Detections
-from trt_perception.evaluation.agreement import box_iou
 from trt_perception.evaluation.agreement import match_by_iou
 from trt_perception.evaluation.classes import ClassMap
 from trt_perception.evaluation.coco import TrueBox
+from trt_perception.evaluation.measure import BOXES
+from trt_perception.evaluation.measure import Measure
+from trt_perception.evaluation.overlap import Shapes
+from trt_perception.evaluation.overlap import overlaps
+from trt_perception.evaluation.overlap import share_inside
 
-__all__ = ['ImageErrors', 'Mistakes', 'match_detections', 'sum_up']
+__all__ = [
+    *('AngleError', 'ImageErrors', 'Mistakes', 'angle_between', 'match_detections', 'sum_up'),
+]
 
 _MIN_IOU = 0.5
+_SQUARE = 1.1
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,23 @@ class ImageErrors:
 
 
 @dataclass(frozen=True)
+class AngleError:
+    """How far oriented boxes are turned from the objects they were found at, in degrees, 0 to 90.
+
+    A box turned by half a turn is the same, and so is a square by a quarter: where the sides of
+    either differ by less than a tenth, only the rest to a quarter counts, else the angle between
+    the longer sides.
+
+    Attributes:
+        median: half of the boxes are turned less.
+        p90: nine tenths are.
+    """
+
+    median: float
+    p90: float
+
+
+@dataclass(frozen=True)
 class Mistakes:
     """Counts over all images.
 
@@ -58,6 +81,7 @@ class Mistakes:
         missed: objects without a detection.
         confusions: how often objects of one category were taken for another, most often first:
             (what it is, what it was taken for, how often).
+        angle_error: of the right ones, None where boxes are upright.
     """
 
     right: int
@@ -65,6 +89,7 @@ class Mistakes:
     false: int
     missed: int
     confusions: tuple[tuple[str, str, int], ...]
+    angle_error: AngleError | None = None
 
     @property
     def precision(self) -> float | None:
@@ -80,10 +105,13 @@ class Mistakes:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the figures as JSON has them."""
+        figures = asdict(self)
+        if (error := figures.pop('angle_error')) is not None:
+            figures['angle_error_degrees'] = error
         return {
             'precision': self.precision,
             'recall': self.recall,
-            **asdict(self),
+            **figures,
             'confusions': [
                 {'is': one, 'taken_for': other, 'count': count}
                 for one, other, count in self.confusions
@@ -92,7 +120,10 @@ class Mistakes:
 
 
 def match_detections(
-    found: Detections, truth: Sequence[TrueBox], classes: ClassMap
+    found: Detections,
+    truth: Sequence[TrueBox],
+    classes: ClassMap,
+    measure: Measure = BOXES,
 ) -> ImageErrors:
     """Compare the detections of one image with its objects.
 
@@ -104,15 +135,16 @@ def match_detections(
         found: in source pixels, best score first.
         truth: all objects of the image; those of categories that are not measured are left out.
         classes: which class is which category.
+        measure: what of the objects is compared; of keypoints OKS takes the place of IoU.
     """
     ids = [classes.category_ids[class_id] for class_id in found.class_ids]
     named = np.array([id_ or 0 for id_ in ids], np.int64)
     counted = np.array([id_ is not None for id_ in ids], np.bool_)
     measured = np.array([box.category_id in classes.categories for box in truth], np.bool_)
-    crowd = np.array([box.crowd for box in truth], np.bool_)
+    crowd = np.array([box.is_ignored for box in truth], np.bool_)
     categories = np.array([box.category_id for box in truth], np.int64)
-    corners = _corners(truth)
-    overlap = box_iou(found.xyxy, corners)
+    shapes, true_shapes = Shapes.found(found), Shapes.true(truth)
+    overlap = overlaps(measure, shapes, true_shapes)
     same = named[:, None] == categories
     free = measured & ~crowd
     waiting = counted.copy()
@@ -124,7 +156,7 @@ def match_detections(
             free[partner] = waiting[index] = False
             right.append((int(index), partner))
     # Of a detection within a crowd, only its own area counts.
-    covered = _share_inside(found.xyxy, corners)
+    covered = share_inside(measure, shapes, true_shapes)
     in_crowd = (same & (measured & crowd) & (covered >= _MIN_IOU)).any(axis=1) & waiting
     waiting &= ~in_crowd
     left = np.where(waiting[:, None] & free, overlap, 0.0)
@@ -157,6 +189,7 @@ def sum_up(
             is_ = truth[partner].category_id
             confusions[classes.categories[is_], classes.categories[taken_for]] += 1
     every = [mistakes for mistakes, _, _ in images]
+    angles = [angle for image in images for angle in _angles(*image)]
     return Mistakes(
         sum(len(one.right) for one in every),
         sum(len(one.wrong_class) for one in every),
@@ -166,21 +199,22 @@ def sum_up(
             (one, other, count)
             for (one, other), count in sorted(confusions.items(), key=lambda i: (-i[1], i[0]))
         ),
+        AngleError(*map(float, np.percentile(angles, (50, 90)))) if angles else None,
     )
 
 
-def _corners(truth: Sequence[TrueBox]) -> npt.NDArray[np.float64]:
-    """Return left, top, right, bottom: float64 (n, 4)."""
-    xywh = np.array([box.xywh for box in truth], np.float64).reshape(-1, 4)
-    return np.concatenate([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], axis=1)
+def angle_between(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return by how many degrees two oriented boxes are turned; see ``AngleError``."""
+    long_sides = [box[4] + (0.0 if box[2] >= box[3] else np.pi / 2) for box in (one, other)]
+    square = any(max(box[2:4]) < _SQUARE * min(box[2:4]) for box in (one, other))
+    symmetry = 90.0 if square else 180.0
+    apart = float(np.degrees(long_sides[0] - long_sides[1])) % symmetry
+    return min(apart, symmetry - apart)
 
 
-def _share_inside(
-    boxes: npt.NDArray[np.float32], regions: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    """Return the share of each box that lies in each region: float64 (n, m)."""
-    a, b = boxes[:, None].astype(np.float64), regions[None]
-    size = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
-    area = (a[..., 2:] - a[..., :2]).prod(axis=-1)
-    share: npt.NDArray[np.float64] = np.maximum(size, 0).prod(axis=-1) / area
-    return share
+def _angles(errors: ImageErrors, found: Detections, truth: Sequence[TrueBox]) -> list[float]:
+    if found.oriented is None:
+        return []
+    boxes = found.oriented.astype(np.float64).tolist()
+    pairs = [(boxes[index], truth[partner].oriented) for index, partner in errors.right]
+    return [angle_between(one, other) for one, other in pairs if other is not None]

@@ -25,6 +25,9 @@ from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.errors import ImageError
 from trt_perception.evaluation.images import read_image
+from trt_perception.evaluation.measure import BOXES
+from trt_perception.evaluation.measure import Measure
+from trt_perception.evaluation.run_lengths import with_run_lengths
 from trt_perception.images.frame import Frame
 from trt_perception.images.picture_files import frame_of
 from trt_perception.model.model_file import ModelFile
@@ -131,6 +134,7 @@ def detect_images(
     images: Sequence[tuple[Path, tuple[int, int] | None]],
     thresholds: Thresholds,
     progress: ImageProgress,
+    measure: Measure = BOXES,
 ) -> Run:
     """Run a model over image files, one after the other.
 
@@ -139,6 +143,7 @@ def detect_images(
         images: at least one: file, and the size in pixels that it must have, or None.
         thresholds: for all of them.
         progress: called after each; what it raises ends the run.
+        measure: what will be compared: masks are kept, as run lengths, only where they are.
 
     Raises:
         ImageError: a file cannot be read, or is of another size.
@@ -152,9 +157,13 @@ def detect_images(
         if not detections:  # the first run of a model allocates: its time says nothing
             detect(pipeline, frames, thresholds)
         started = time.perf_counter()
-        # Boxes are compared; masks of thousands of images would fill the memory.
-        detections += [replace(one, masks=None) for one in detect(pipeline, frames, thresholds)]
+        found = detect(pipeline, frames, thresholds)
         seconds.append((time.perf_counter() - started) / len(frames))
+        # Masks of thousands of images would fill the memory.
+        if measure.kind == 'masks':
+            detections += map(with_run_lengths, found)
+        else:
+            detections += [replace(one, masks=None) for one in found]
         progress(len(detections), len(images))
     return Run(tuple(detections), Latency.of_seconds(seconds, pipeline.batch))
 

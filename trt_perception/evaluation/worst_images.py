@@ -19,10 +19,12 @@ from trt_perception.evaluation.coco import TrueBox
 from trt_perception.evaluation.coco import read_json
 from trt_perception.evaluation.images import read_image
 from trt_perception.evaluation.mistakes import ImageErrors
+from trt_perception.evaluation.outlines import draw_outline
+from trt_perception.evaluation.outlines import found_outline
+from trt_perception.evaluation.outlines import true_outline
 from trt_perception.files.atomic_files import make_folder
 from trt_perception.files.atomic_files import write_json
 from trt_perception.files.atomic_files import write_together
-from trt_perception.images.drawing import draw_box
 
 __all__ = ['COLORS', 'draw_mistakes', 'write_worst']
 
@@ -69,14 +71,13 @@ def draw_mistakes(
     def detection(index: int, kind: str, more: str = '') -> None:
         name = class_names[found.class_ids[index]]
         label = f'{name} {found.scores[index]:.2f}{more}'
-        draw_box(canvas, found.xyxy[index] * scale, label, COLORS[kind], 2)
+        draw_outline(canvas, found_outline(found, index), scale, label, COLORS[kind], 2)
 
     for index, _ in mistakes.right:  # no label: what is wrong must be seen
-        draw_box(canvas, found.xyxy[index] * scale, '', COLORS['right'])
+        draw_outline(canvas, found_outline(found, index), scale, '', COLORS['right'])
     for missed in mistakes.missed:
-        left, top, width, height = truth[missed].xywh
-        box = [scale * side for side in (left, top, left + width, top + height)]
-        draw_box(canvas, box, categories[truth[missed].category_id], COLORS['missed'], 2)
+        name = categories[truth[missed].category_id]
+        draw_outline(canvas, true_outline(truth[missed]), scale, name, COLORS['missed'], 2)
     for index in mistakes.false:
         detection(index, 'false')
     for index, partner in mistakes.wrong_class:

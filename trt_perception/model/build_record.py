@@ -130,7 +130,9 @@ class AccuracyRecord:
 
     Attributes:
         images: how many.
-        measure: ``mAP50`` with labels, else ``agreement`` with the reference's detections.
+        measure: ``mAP50`` with labels, of other tasks than detect ``mAP50 of masks``, ``… of
+            keypoints`` or ``… of oriented boxes``; else ``agreement`` with the reference's
+            detections.
         reference: what the original model in FP32 reaches, 0…1.
         built: what was built reaches, 0…1.
         runtime: what ran that which was built.

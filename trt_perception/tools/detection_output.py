@@ -18,6 +18,7 @@ import numpy.typing as npt
 from trt_perception.detections import Detections
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco import coco_rows
+from trt_perception.evaluation.run_lengths import with_run_lengths
 from trt_perception.files.atomic_files import make_folder
 from trt_perception.files.atomic_files import write_together
 from trt_perception.images.drawing import draw_detections
@@ -62,7 +63,7 @@ class Results:
             {'id': image_id, 'file_name': file_name, 'width': size_wh[0], 'height': size_wh[1]}
         )
         ids = range(1, len(self._names) + 1)
-        for place, row in enumerate(coco_rows(image_id, found, ids, with_masks=True)):
+        for place, row in enumerate(coco_rows(image_id, with_run_lengths(found), ids)):
             width, height = row.get('oriented_bbox', row['bbox'])[2:4]
             area = round(width * height, 4)
             if found.masks is not None:

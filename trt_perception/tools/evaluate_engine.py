@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime
 from datetime import timezone
 from pathlib import Path
@@ -25,6 +26,9 @@ from trt_perception.evaluation.compare import ModelAccuracy
 from trt_perception.evaluation.compare import accuracy_report
 from trt_perception.evaluation.compare import evaluate_model
 from trt_perception.evaluation.dataset import Dataset
+from trt_perception.evaluation.measure import OKS_SIGMA
+from trt_perception.evaluation.measure import Measure
+from trt_perception.evaluation.measure import common_measure
 from trt_perception.evaluation.plots import plot_accuracy
 from trt_perception.evaluation.run import open_for_evaluation
 from trt_perception.evaluation.worst_images import write_worst
@@ -34,6 +38,7 @@ from trt_perception.files.plot_files import check_plot
 from trt_perception.images.image_source import find_images
 from trt_perception.model.model_file import ModelFile
 from trt_perception.model.model_file import read_model_file
+from trt_perception.model.task import DETECT
 from trt_perception.option_parser import OptionParser
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline
@@ -65,6 +70,9 @@ mAP is COCO's: IoU 0.50 to 0.95, the 100 best detections of each category in eac
 scores above 0.001; by pycocotools. Precision, recall, mistakes and agreement are at --confidence.
 F1 is the share of all detections of two models that pair up, at IoU 0.5 and of one class; "max
 score diff" is how far the scores of the worst pair are apart.
+Of models of masks, keypoints and oriented boxes these are measured, and the boxes next to them:
+masks by the IoU of their pixels, oriented boxes by that of the rotated rectangles, keypoints by
+their similarity OKS, with --oks-sigma.
 Latency is of one image, from preprocessing to boxes; of a model that takes several at once, an
 image's share. For mAP, boxes are decoded on the host from a score of 0.001 on; benchmark_engine
 measures what a node does.
@@ -146,14 +154,16 @@ def _names(paths: Sequence[str]) -> dict[str, str]:
 
 
 def _run(job: _Job, options: argparse.Namespace) -> int:
-    report = _evaluate(job, options)
+    maps, measure = _class_maps(job, options)
+    counted = {id_ for classes in maps.values() if classes for id_ in classes.categories}
+    job = replace(job, dataset=job.dataset.with_shapes(measure, counted))
+    report = _evaluate(job, maps, measure)
     print(plain(report_text(report, all_classes=options.all_classes), None), flush=True)
     return _save(report, job, options)
 
 
-def _evaluate(job: _Job, options: argparse.Namespace) -> AccuracyReport:
+def _evaluate(job: _Job, maps: Mapping[str, ClassMap | None], measure: Measure) -> AccuracyReport:
     """Run one model after the other, with a progress bar where there is a terminal."""
-    maps = _class_maps(job, options)
     results: list[ModelAccuracy] = []
     for name, classes in maps.items():
         with tqdm(desc=name, unit='img', disable=None, leave=False) as bar:
@@ -172,10 +182,11 @@ def _evaluate(job: _Job, options: argparse.Namespace) -> AccuracyReport:
                         classes,
                         progress=progress,
                         thresholds=thresholds,
+                        measure=measure,
                     )
                 )
     thresholds = next(iter(job.configs.values())).thresholds(())
-    return accuracy_report(results, job.dataset, thresholds)
+    return accuracy_report(results, job.dataset, thresholds, measure)
 
 
 def _opened(job: _Job, name: str) -> Pipeline:
@@ -184,15 +195,21 @@ def _opened(job: _Job, name: str) -> Pipeline:
     return opened(job.models[name], job.configs[name])
 
 
-def _class_maps(job: _Job, options: argparse.Namespace) -> dict[str, ClassMap | None]:
+def _class_maps(
+    job: _Job, options: argparse.Namespace
+) -> tuple[dict[str, ClassMap | None], Measure]:
     """Match each model's classes with the annotations, and say what is left out.
 
     All are opened before the first runs: what cannot be used shows before minutes of work.
+
+    Returns:
+        Classes by the model's name, and what is measured of the objects.
     """
-    class_names = {}
+    class_names, tasks = {}, {}
     for name in job.models:
         with contextlib.closing(_opened(job, name)) as pipeline:
             class_names[name] = pipeline.spec.class_names
+            tasks[name] = DETECT if options.boxes_only else pipeline.spec.task
             for sentence in pipeline.spec.evidence:
                 print(plain(f'{name}: {sentence}'), file=sys.stderr)
     known = {one for names in class_names.values() for one in names}
@@ -211,7 +228,7 @@ def _class_maps(job: _Job, options: argparse.Namespace) -> dict[str, ClassMap | 
             if names:
                 print(plain(f'{name}: {what}: {", ".join(names)}', None), file=sys.stderr)
         maps[name] = classes
-    return maps
+    return maps, common_measure(tasks, options.oks_sigma)
 
 
 def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace) -> int:
@@ -287,6 +304,20 @@ def _parser() -> argparse.ArgumentParser:
         '--allow-subset',
         action='store_true',
         help='measure only the categories that the model has, and only those classes',
+    )
+    add(
+        '--boxes-only',
+        action='store_true',
+        help='measure only the boxes of models of masks, keypoints or oriented boxes',
+    )
+    add(
+        '--oks-sigma',
+        type=float,
+        nargs='+',
+        default=[],
+        metavar='X',
+        help='how exactly keypoints can be annotated: one value, or one for each keypoint '
+        f"(default: COCO's for 17 keypoints, else {OKS_SIGMA})",
     )
     add(
         '--allow-missing', action='store_true', help='leave annotated images out that have no file'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from trt_perception.evaluation.compare import AccuracyReport
@@ -23,7 +24,12 @@ def report_text(report: AccuracyReport, *, all_classes: bool = False) -> str:
     """
     parts = [_heading(report)]
     if report.annotations is not None:
-        parts += [_metrics_table(report), _threshold_table(report)]
+        parts.append(_metrics_table(report))
+        if report.models[0].box_metrics is not None:
+            parts.append(_metrics_table(_of_boxes(report)))
+        parts.append(_threshold_table(report))
+        if report.measure.kind == 'oriented boxes':
+            parts.append(_angle_table(report))
         parts.append(_class_table(report, all_classes))
     if len(report.models) > 1:
         parts.append(_agreement_table(report))
@@ -38,8 +44,38 @@ def _heading(report: AccuracyReport) -> str:
     return f'{report.images} images, {metrics.objects} objects, {report.annotations}'
 
 
+def _of_boxes(report: AccuracyReport) -> AccuracyReport:
+    """Return the report with the boxes' figures in the place of what is measured."""
+    models = tuple(
+        replace(one, metrics=one.box_metrics, box_metrics=None) for one in report.models
+    )
+    return replace(report, models=models)
+
+
+def _measured(report: AccuracyReport) -> str:
+    """Return what a table is about, empty where there is nothing but boxes."""
+    metrics = report.models[0].metrics
+    if metrics is None or report.measure.kind == 'boxes':
+        return ''
+    sigmas = sorted(set(metrics.measure.sigmas))
+    if not sigmas:
+        return metrics.measure.kind
+    of = f'{sigmas[0]:g}' if len(sigmas) == 1 else f'{sigmas[0]:g} to {sigmas[-1]:g}'
+    return f'{metrics.measure.kind} (OKS sigma {of})'
+
+
+def _angle_table(report: AccuracyReport) -> str:
+    errors = [model.mistakes.angle_error for model in report.models if model.mistakes]
+    rows = [
+        [model.name, *map(_figure, (error.median, error.p90) if error else (None, None))]
+        for model, error in zip(report.models, errors, strict=True)
+    ]
+    return table([['angle error of the right ones, degrees', 'p50', 'p90'], *rows])
+
+
 def _metrics_table(report: AccuracyReport) -> str:
-    head = ['', 'mAP', 'mAP50', 'mAP75', 'small', 'medium', 'large', 'AR100']
+    most = list(report.models[0].metrics.figures)[-1] if report.models[0].metrics else ''
+    head = [_measured(report), 'mAP', 'mAP50', 'mAP75', 'small', 'medium', 'large', most]
     first = _figures(report.models[0])
     rows = []
     for model in report.models:
@@ -113,7 +149,8 @@ def _class_table(report: AccuracyReport, all_classes: bool) -> str:
 
 
 def _agreement_table(report: AccuracyReport) -> str:
-    head = [f'against {report.reference}', 'F1', 'mean IoU', 'its', 'own', 'pairs']
+    overlap = 'mean OKS' if report.measure.kind == 'keypoints' else 'mean IoU'
+    head = [f'against {report.reference}', 'F1', overlap, 'its', 'own', 'pairs']
     head.append('max score diff')
     rows = []
     for name, agreement in report.agreements.items():
