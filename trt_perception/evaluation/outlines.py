@@ -83,8 +83,10 @@ def draw_outline(
     if outline.mask is not None:
         size = canvas.shape[1], canvas.shape[0]
         inside = pixels_of(outline.mask).astype(np.uint8)
-        mask = cv2.resize(inside, size, interpolation=cv2.INTER_NEAREST).astype(np.bool_)
-        canvas[mask] = canvas[mask] // 2 + np.array(color, np.uint8) // 2
+        mask = cv2.resize(inside, size, interpolation=cv2.INTER_NEAREST)
+        # Not filled: two masks of one object are to be told apart.
+        borders, _ = cv2.findContours(mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
+        cv2.drawContours(canvas, borders, -1, color, weight)
     corners = None if outline.corners is None else outline.corners * np.float32(scale)
     box = [side * scale for side in outline.xyxy]
     draw_box(canvas, box, label, color, weight, corners)

@@ -80,15 +80,19 @@ class Shapes:
 def overlaps(measure: Measure, one: Shapes, other: Shapes) -> _Floats:
     """Return how far all pairs are the same: float64 (n, m), 0 to 1.
 
-    Intersection over union of boxes, masks and oriented boxes; of keypoints their similarity
-    (OKS), for which areas and keypoints that count are the other's.
+    Intersection over union of boxes, masks and oriented boxes, of two masks without a pixel that
+    of their boxes; of keypoints their similarity (OKS), for which areas and keypoints that count
+    are the other's.
     """
     if measure.kind == 'boxes':
         return box_iou(one.xyxy, other.xyxy)
     if measure.kind == 'keypoints':
         return _keypoint_similarity(one, other, measure.sigmas)
     shared, own, others = _shared(measure, one, other)
-    return _ratio(shared, own[:, None] + others - shared)
+    union = own[:, None] + others - shared
+    if measure.kind != 'masks' or union.all():
+        return _ratio(shared, union)
+    return np.where(union > 0, _ratio(shared, union), box_iou(one.xyxy, other.xyxy))
 
 
 def share_inside(measure: Measure, one: Shapes, regions: Shapes) -> _Floats:
@@ -145,7 +149,8 @@ def _oriented_shared(one: _Floats, other: _Floats) -> _Floats:
 
     The outline of the first is cut at each side of the second. Corners outside go to the nearest
     place on the side's line: ways along that line enclose nothing, so nothing depends on their
-    order, and boxes that touch or are the same need no case of their own.
+    order, and boxes that touch or are the same need no case of their own. OpenCV's
+    ``rotatedRectangleIntersection`` takes corners of the shared part that are near for one.
     """
     outline = _corners(one)
     sides = _corners(other)
@@ -156,7 +161,8 @@ def _oriented_shared(one: _Floats, other: _Floats) -> _Floats:
         outline = _cut(outline, start, normal)
     x, y = outline[..., 0], outline[..., 1]
     twice = (x * np.roll(y, -1, axis=1) - y * np.roll(x, -1, axis=1)).sum(axis=1)
-    return np.abs(twice) / 2
+    area: _Floats = np.abs(twice) / 2
+    return area
 
 
 def _cut(outline: _Floats, start: _Floats, normal: _Floats) -> _Floats:
@@ -177,7 +183,7 @@ def _cut(outline: _Floats, start: _Floats, normal: _Floats) -> _Floats:
         on_line = place - above[..., None] * normal[:, None]
         outside = np.where(crosses[..., None], crossing, on_line)
         ends.append(np.where((above >= 0)[..., None], place, outside))
-    return np.stack(ends, axis=2).reshape(len(outline), -1, 2)
+    return np.stack(ends, axis=2).reshape(len(outline), 2 * outline.shape[1], 2)
 
 
 def _corners(oriented: _Floats) -> _Floats:

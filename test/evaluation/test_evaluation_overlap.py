@@ -1,0 +1,234 @@
+"""Overlap of masks, oriented boxes and keypoints, held against pycocotools and OpenCV."""
+
+import cv2
+import numpy as np
+import pytest
+from evaluation_support import found
+
+from trt_perception.detections import oriented_corners
+from trt_perception.errors import ConfigError
+from trt_perception.evaluation.measure import BOXES
+from trt_perception.evaluation.measure import Measure
+from trt_perception.evaluation.measure import common_measure
+from trt_perception.evaluation.measure import measure_of
+from trt_perception.evaluation.mistakes import angle_between
+from trt_perception.evaluation.overlap import Shapes
+from trt_perception.evaluation.overlap import box_iou
+from trt_perception.evaluation.overlap import oriented_overlaps
+from trt_perception.evaluation.overlap import overlaps
+from trt_perception.evaluation.overlap import share_inside
+from trt_perception.evaluation.run_lengths import MaskedDetections
+from trt_perception.evaluation.run_lengths import counts_of
+from trt_perception.evaluation.run_lengths import pixels_of
+from trt_perception.evaluation.run_lengths import shared_pixels
+from trt_perception.evaluation.run_lengths import text_of
+from trt_perception.model.task import COCO_KEYPOINTS
+from trt_perception.model.task import DETECT
+from trt_perception.model.task import KeypointSpec
+from trt_perception.model.task import TaskSpec
+
+MASKS, ORIENTED = Measure('masks'), Measure('oriented boxes')
+RNG_MASKS = (0, 1, 0.5, 0.03, 0.97)
+
+
+def encoded(whole):
+    mask = pytest.importorskip('pycocotools.mask')
+    runs = mask.encode(np.asfortranarray(whole.astype(np.uint8)))
+    return {'size': list(runs['size']), 'counts': runs['counts'].decode()}
+
+
+def blobs(rng, count, shape=(41, 67)):
+    """Return masks of one size: none, all, noise, and ellipses."""
+    masks = [rng.random(shape) < share for share in RNG_MASKS]
+    while len(masks) < count:
+        canvas = np.zeros(shape, np.uint8)
+        center = rng.integers(0, (shape[1], shape[0]))
+        axes, angle = rng.integers(2, 20, 2), float(rng.integers(0, 180))
+        cv2.ellipse(canvas, center.tolist(), axes.tolist(), angle, 0, 360, 1, -1)
+        masks.append(canvas > 0)
+    return masks
+
+
+@pytest.mark.parametrize('seed', range(5))
+def test_run_lengths_are_read_and_laid_over_each_other(seed):
+    mask = pytest.importorskip('pycocotools.mask')
+    masks = blobs(np.random.default_rng(seed), 14)
+    runs = [encoded(whole) for whole in masks]
+    for whole, told in zip(masks, runs, strict=True):
+        assert np.array_equal(pixels_of(told), whole)
+        assert text_of(counts_of(told['counts'])) == told['counts']
+    counts = [counts_of(told['counts']) for told in runs]
+    for one, its in zip(masks, counts, strict=True):
+        for other, others in zip(masks, counts, strict=True):
+            assert shared_pixels(its, others) == (one & other).sum()
+    n = len(masks)
+    shapes = Shapes(np.zeros((n, 4)), np.zeros(n), counts, np.zeros((n, 0, 3)), np.zeros((0, 5)))
+    expected = np.nan_to_num(mask.iou(runs, runs, [0] * n))
+    assert overlaps(MASKS, shapes, shapes) == pytest.approx(expected, abs=1e-12)
+    inside = np.nan_to_num(mask.iou(runs, runs, [1] * n))
+    assert share_inside(MASKS, shapes, shapes) == pytest.approx(inside, abs=1e-12)
+
+
+def test_two_empty_masks_overlap_as_their_boxes_do():
+    nothing, something = np.array([50]), np.array([0, 50])
+    boxes = np.array([[0.0, 0, 10, 5], [0, 0, 5, 5]])
+    shapes = Shapes(boxes, np.zeros(2), [nothing, nothing], np.zeros((2, 0, 3)), np.zeros((0, 5)))
+    other = Shapes(boxes, np.zeros(2), [nothing, something], shapes.keypoints, shapes.oriented)
+    assert overlaps(MASKS, shapes, other).tolist() == [[1, 0], [0.5, 0]]
+
+
+@pytest.mark.parametrize('text', ['', 'o', '\0', 'zé', 'ooooooooo1', '€1'])
+def test_what_is_no_run_lengths(text):
+    with pytest.raises(ValueError, match='run'):
+        counts_of(text)
+
+
+def test_masks_stay_with_their_detections():
+    plain = found(
+        ('cat', 0.9, (0, 0, 9, 9)), ('dog', 0.8, (1, 1, 9, 9)), ('cat', 0.7, (2, 2, 9, 9))
+    )
+    runs = tuple({'size': [1, 1], 'counts': str(number)} for number in range(3))
+    masked = MaskedDetections(plain.xyxy, plain.scores, plain.class_ids, runs=runs)
+    assert masked.take(np.array([True, False, True])).runs == (runs[0], runs[2])
+    assert masked.take(np.array([2, 0])).runs == (runs[2], runs[0])
+    assert masked.take(np.array([2, 0])).xyxy[0, 0] == 2
+
+
+def random_oriented(rng, count):
+    return np.column_stack(
+        [
+            rng.uniform(0, 60, (count, 2)),
+            rng.uniform(1, 50, (count, 2)),
+            rng.uniform(-np.pi, np.pi, count),
+        ]
+    )
+
+
+def corners(box):
+    return oriented_corners(box[None])[0].astype(np.float32)
+
+
+def test_oriented_boxes_overlap_as_opencv_says():
+    rng = np.random.default_rng(3)
+    one, other = random_oriented(rng, 60), random_oriented(rng, 50)
+    ours = oriented_overlaps(one, other)
+    for i, a in enumerate(one):
+        for j, b in enumerate(other):
+            shared, _ = cv2.intersectConvexConvex(*(corners(box) for box in (a, b)))
+            union = a[2] * a[3] + b[2] * b[3] - shared
+            assert ours[i, j] == pytest.approx(shared / union, abs=1e-5), (a, b)
+    assert (ours > 0.3).any()
+    assert (ours == 0).any()
+    assert oriented_overlaps(other, one) == pytest.approx(ours.T, abs=1e-9)
+
+
+def test_oriented_boxes_that_are_the_same_inside_or_touch():
+    rng = np.random.default_rng(4)
+    boxes = random_oriented(rng, 200)
+    swapped = boxes[:, [0, 1, 3, 2, 4]] + [0, 0, 0, 0, np.pi / 2]
+    nearly = boxes + rng.normal(0, 1e-9, boxes.shape)
+    turned = np.column_stack([boxes[:, :4], boxes[:, 4] + np.pi])
+    for same in (boxes, swapped, turned, nearly):
+        assert np.diag(oriented_overlaps(boxes, same)) == pytest.approx(1, abs=1e-6)
+    half = boxes * [1, 1, 0.5, 1, 1]
+    assert np.diag(oriented_overlaps(boxes, half)) == pytest.approx(0.5)
+    along = np.column_stack([np.cos(boxes[:, 4]), np.sin(boxes[:, 4])]) * boxes[:, 2:3]
+    beside = np.column_stack([boxes[:, :2] + along, boxes[:, 2:]])
+    assert np.diag(oriented_overlaps(boxes, beside)) == pytest.approx(0, abs=1e-9)
+    flat = boxes * [1, 1, 1, 0, 1]
+    assert oriented_overlaps(boxes, flat) == pytest.approx(0, abs=1e-12)
+    crowd = oriented_overlaps(half, boxes, np.ones(200, bool))
+    assert np.diag(crowd) == pytest.approx(1)
+    assert oriented_overlaps(boxes[:0], boxes).shape == (0, 200)
+
+
+def test_upright_oriented_boxes_are_boxes():
+    rng = np.random.default_rng(5)
+    boxes = random_oriented(rng, 40)
+    boxes[:, 4] = 0
+    upright = np.column_stack([boxes[:, :2] - boxes[:, 2:4] / 2, boxes[:, :2] + boxes[:, 2:4] / 2])
+    assert oriented_overlaps(boxes, boxes) == pytest.approx(box_iou(upright, upright), abs=1e-12)
+
+
+@pytest.mark.parametrize('sigmas', [(), (0.05,), tuple(np.linspace(0.02, 0.1, 17))])
+def test_similarity_of_keypoints_is_cocos(sigmas):
+    cocoeval = pytest.importorskip('pycocotools.cocoeval')
+    rng = np.random.default_rng(6)
+    measure = measure_of(TaskSpec('pose', COCO_KEYPOINTS), sigmas)
+    points = rng.uniform(0, 100, (5, 17, 3))
+    points[:, :, 2] = rng.integers(0, 3, (5, 17))
+    near = points[rng.integers(0, 5, 9)] + rng.normal(0, 4, (9, 17, 3))
+    areas = rng.uniform(100, 9000, 5)
+    nothing = np.zeros((0, 5))
+    ours = overlaps(
+        measure,
+        Shapes(np.zeros((9, 4)), np.ones(9), [], near, nothing),
+        Shapes(np.zeros((5, 4)), areas, [], points, nothing),
+    )
+    evaluation = cocoeval.COCOeval(iouType='keypoints')
+    if sigmas:  # those of COCO are pycocotools' own
+        evaluation.params.kpt_oks_sigmas = np.broadcast_to(sigmas, 17)
+    evaluation._gts = {
+        (1, 1): [
+            {'keypoints': one.ravel(), 'area': area, 'bbox': [0, 0, 9, 9]}
+            for one, area in zip(points, areas, strict=True)
+        ]
+    }
+    evaluation._dts = {
+        (1, 1): [{'keypoints': one.ravel(), 'score': -place} for place, one in enumerate(near)]
+    }
+    assert ours == pytest.approx(evaluation.computeOks(1, 1), abs=1e-12)
+    assert 0 < ours.max() < 1
+    points[:, :, 2] = 0
+    unlabelled = Shapes(np.zeros((5, 4)), areas, [], points, nothing)
+    assert not overlaps(
+        measure, Shapes(np.zeros((9, 4)), areas, [], near, nothing), unlabelled
+    ).any()
+
+
+def test_what_is_measured_follows_the_task():
+    four = TaskSpec('pose', KeypointSpec(('a', 'b', 'c', 'd'), 2))
+    assert measure_of(DETECT) == BOXES
+    assert measure_of(TaskSpec('segment', mask_coefficients=32)).kind == 'masks'
+    assert measure_of(TaskSpec('obb')).kind == 'oriented boxes'
+    assert measure_of(four) == Measure('keypoints', ('a', 'b', 'c', 'd'), (0.05,) * 4)
+    assert measure_of(four, [0.1, 0.2, 0.3, 0.4]).sigmas == (0.1, 0.2, 0.3, 0.4)
+    assert common_measure({'one': DETECT, 'other': DETECT}) == BOXES
+    assert common_measure({'one': four, 'other': four}, [0.1]).sigmas == (0.1,) * 4
+
+
+@pytest.mark.parametrize(
+    ('tasks', 'sigmas', 'message'),
+    [
+        ([DETECT], [0.1], '--oks-sigma: the model has no keypoints'),
+        ([TaskSpec('pose', COCO_KEYPOINTS)], [0.1] * 3, 'one for each of the 17 keypoints (got 3'),
+        ([TaskSpec('pose', COCO_KEYPOINTS)], [0.0], 'above 0, at most 1 (got 0.0)'),
+        ([TaskSpec('pose', COCO_KEYPOINTS)], [float('nan')], 'above 0, at most 1 (got nan)'),
+        ([TaskSpec('obb'), DETECT], [], 'm1 and m0: expected models of one task (got the tasks'),
+    ],
+)
+def test_what_cannot_be_measured(tasks, sigmas, message):
+    with pytest.raises(ConfigError) as caught:
+        common_measure({f'm{number}': task for number, task in enumerate(tasks)}, sigmas)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ('one', 'other', 'degrees'),
+    [
+        ((40, 20, 10), (40, 20, 10), 0),
+        ((40, 20, 10), (38, 22, 13), 3),
+        ((40, 20, 89), (40, 20, -89), 2),
+        ((40, 20, 10), (20, 40, 100), 0),
+        ((40, 20, 10), (20, 40, 10), 90),
+        ((40, 20, 10), (40, 20, -60), 70),
+        ((40, 20, 0), (40, 20, 180), 0),
+        ((40, 40, 0), (40, 40, 90), 0),
+        ((40, 38, 0), (38, 40, 5), 5),
+        ((40, 20, 5), (40, 40, 45), 40),
+    ],
+)
+def test_angle_between_boxes(one, other, degrees):
+    boxes = [(0, 0, width, height, np.radians(angle)) for width, height, angle in (one, other)]
+    assert angle_between(*boxes) == pytest.approx(degrees, abs=1e-9)
+    assert angle_between(*boxes[::-1]) == pytest.approx(degrees, abs=1e-9)

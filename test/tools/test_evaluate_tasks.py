@@ -1,0 +1,184 @@
+"""evaluate_engine on exported models of poses, oriented boxes and masks, and what it prints."""
+
+import json
+import re
+
+import cv2
+import numpy as np
+import pytest
+from recorded_exports import recorded
+from recorded_exports import written
+
+from trt_perception.tools.detect_images import main as detect_images
+from trt_perception.tools.evaluate_engine import main as evaluate_engine
+
+pytest.importorskip('pycocotools')
+# With a threshold that leaves some detections, and fewer than the 100 that COCO looks at.
+FAMILIES = {
+    'masks': ('ultralytics_segment_26', 0.06),
+    'keypoints': ('ultralytics_pose', 0.02),
+    'oriented boxes': ('ultralytics_obb', 0.06),
+}
+
+
+def run(main, *words):
+    try:
+        return main([str(word) for word in words])
+    except SystemExit as end:
+        return end.code
+
+
+@pytest.fixture(params=FAMILIES)
+def place(request, tmp_path):
+    """Return a model, an image, and annotations that are what the model found in it."""
+    family, confidence = FAMILIES[request.param]
+    told = recorded(family)
+    model, images = tmp_path / 'model.onnx', tmp_path / 'images'
+    written(told, model)
+    images.mkdir()
+    cv2.imwrite(str(images / 'a.png'), told['image'])
+    words = ['--engine', model, '--source', images, '--output', tmp_path / 'found']
+    assert run(detect_images, *words, '--confidence', confidence) == 0
+    truth = tmp_path / 'found' / 'detections.json'
+    content = json.loads(truth.read_text())
+    # An empty mask is nothing that could be found.
+    rows = content['annotations'] = [row for row in content['annotations'] if row['area']]
+    assert len(rows) > 3
+    truth.write_text(json.dumps(content))
+    return {
+        'kind': request.param,
+        'confidence': confidence,
+        'model': model,
+        'images': images,
+        'truth': truth,
+        'folder': tmp_path,
+    }
+
+
+def evaluate(place, *more, truth=None, models=()):
+    return run(
+        evaluate_engine, '--engine', place['model'], *models, '--images', place['images'],
+        '--annotations', truth or place['truth'], '--confidence', place['confidence'], *more,
+    )  # fmt: skip
+
+
+def changed(place, change):
+    """Return annotations after a change of each object."""
+    content = json.loads(place['truth'].read_text())
+    for entry in content['annotations']:
+        change(entry)
+    path = place['folder'] / 'changed.json'
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_what_detect_images_wrote_is_found_again(place, capsys):
+    saved = place['folder'] / 'r.json'
+    more = ['--json', saved, '--results', place['folder'], '--plot', place['folder'] / 'p.png']
+    if not evaluate_needs_plot():
+        more = more[:4]
+    assert evaluate(place, *more, '--worst', place['folder'] / 'worst') == 0
+    output = capsys.readouterr().out
+    assert f'\n{place["kind"]}' in output
+    content = json.loads(saved.read_text())
+    entry = content['models']['model.onnx']
+    assert content['compared'] == entry['metrics']['of'] == place['kind']
+    assert entry['box_metrics']['of'] == 'boxes'
+    # Surer than anything that a lower threshold lets through, so nothing false is before it.
+    assert entry['metrics']['mAP50'] == pytest.approx(1, abs=0.02)
+    assert entry['box_metrics']['mAP50'] == pytest.approx(1, abs=0.02)
+    shares = entry['at_threshold']
+    assert (shares['recall'], shares['missed'], shares['wrong_class']) == (1, 0, 0)
+    assert shares['right'] > 3
+    if place['kind'] != 'masks':  # where boxes with an empty mask are false
+        assert shares['false'] == 0
+        assert 'no image has a mistake' in output
+    if place['kind'] == 'oriented boxes':
+        assert shares['angle_error_degrees']['p90'] < 0.01
+        assert 'angle error of the right ones, degrees' in output
+    else:
+        assert 'angle_error_degrees' not in shares
+    rows = json.loads((place['folder'] / 'model.onnx.results.json').read_text())
+    key = {'masks': 'segmentation', 'keypoints': 'keypoints', 'oriented boxes': 'oriented_bbox'}
+    assert all(key[place['kind']] in row for row in rows)
+
+
+def evaluate_needs_plot():
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def spoil(entry):
+    """Change what a box does not tell."""
+    if 'keypoints' in entry:
+        entry['keypoints'] = (np.array(entry['keypoints']) + [1e3, 0, 0] * 17).tolist()
+    if 'oriented_bbox' in entry:
+        entry['oriented_bbox'][0] += 1e3
+    if isinstance(entry.get('segmentation'), dict):
+        size = entry['segmentation']['size']
+        entry['segmentation'] = {'size': size, 'counts': [0, 1, size[0] * size[1] - 1]}
+
+
+def test_what_is_wrong_only_beside_its_box_is_a_mistake(place, capsys):
+    truth = changed(place, spoil)
+    worst, saved = place['folder'] / 'worst', place['folder'] / 'r.json'
+    assert evaluate(place, '--json', saved, '--worst', worst, truth=truth) == 0
+    entry = json.loads(saved.read_text())['models']['model.onnx']
+    assert entry['metrics']['mAP50'] == 0
+    assert entry['box_metrics']['mAP50'] == pytest.approx(1, abs=0.02)
+    assert entry['at_threshold']['right'] == 0
+    assert (worst / 'model.onnx' / 'montage.jpg').exists()
+    assert evaluate(place, '--json', saved, '--boxes-only', truth=truth) == 0
+    content = json.loads(saved.read_text())
+    entry = content['models']['model.onnx']
+    assert content['compared'] == entry['metrics']['of'] == 'boxes'
+    assert 'box_metrics' not in entry
+    assert entry['metrics']['mAP50'] == pytest.approx(1, abs=0.02)
+    assert entry['at_threshold']['missed'] == 0
+
+
+def test_annotations_of_boxes_are_not_enough(place, capsys):
+    def strip(entry):
+        for key in ('segmentation', 'keypoints', 'oriented_bbox'):
+            entry.pop(key, None)
+
+    truth = changed(place, strip)
+    assert evaluate(place, truth=truth) == 1
+    error = capsys.readouterr().err
+    assert 'changed.json: annotations[0]: "' in error
+    assert 'or measure boxes only (evaluate_engine --boxes-only)' in error
+    assert evaluate(place, '--boxes-only', truth=truth) == 0
+
+
+def test_two_models_of_one_task_side_by_side(place, capsys):
+    other = place['folder'] / 'other.onnx'
+    other.write_bytes(place['model'].read_bytes())
+    assert evaluate(place, models=[other]) == 0
+    output = capsys.readouterr().out
+    overlap = 'mean OKS' if place['kind'] == 'keypoints' else 'mean IoU'
+    assert re.search(f'against model.onnx +F1 +{overlap}', output)
+    assert re.search(r'other\.onnx +1\.0000 +1\.0000', output)
+    words = ['--engine', place['model'], other, '--images', place['images']]
+    assert run(evaluate_engine, *words, '--confidence', place['confidence']) == 0
+    assert re.search(r'other\.onnx +1\.0000 +1\.0000', capsys.readouterr().out)
+
+
+def test_sigmas(place, capsys):
+    saved = place['folder'] / 'r.json'
+    code = evaluate(place, '--json', saved, '--oks-sigma', '0.1')
+    said = capsys.readouterr()
+    if place['kind'] != 'keypoints':
+        assert code == 1
+        assert '--oks-sigma: the model has no keypoints; leave it out' in said.err
+        return
+    assert code == 0
+    assert 'keypoints (OKS sigma 0.1)' in said.out
+    metrics = json.loads(saved.read_text())['models']['model.onnx']['metrics']
+    assert metrics['oks_sigmas'] == [0.1] * 17
+    assert evaluate(place) == 0
+    assert 'keypoints (OKS sigma 0.025 to 0.107)' in capsys.readouterr().out
+    assert evaluate(place, '--oks-sigma', '0.1', '0.2') == 1
+    assert 'one for each of the 17 keypoints (got 2 values)' in capsys.readouterr().err
