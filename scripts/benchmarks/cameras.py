@@ -260,10 +260,10 @@ COLUMNS = {
 }
 
 
-def row(name, figures):
+def row(name, figures, all_forms=''):
     """Return a row of the table; '-' where nothing could be measured."""
     cells = [
-        '-' if figures.get(key) is None else form.format(figures[key])
+        '-' if figures.get(key) is None else (all_forms or form).format(figures[key])
         for key, (_, form) in COLUMNS.items()
     ]
     return f'{name:28}' + ''.join(f'{cell:>10}' for cell in cells)
@@ -297,7 +297,7 @@ def compare(options):
         if len(rounds) == 2:
             one, many = (cases[-2]['median'], cases[-1]['median'])
             shares = {k: one[k] / many[k] if one[k] and many[k] else None for k in COLUMNS}
-            print(row('  one node / a node each', shares), flush=True)
+            print(row('  one node / a node each', shares, '{:.2f}'), flush=True)
     content = {
         'model': options.model.name,
         'rate_hz': options.rate,

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from tiny_model import write_tiny_model
 
 SCRIPT = Path(__file__).parents[2] / 'scripts' / 'benchmarks' / 'cameras.py'
@@ -44,10 +43,7 @@ def test_one_node_and_a_node_each(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    'wrong', [['--count', '0'], ['--count', '1,65'], ['none.onnx'], ['--size', '10']]
-)
-def test_what_cannot_be(tmp_path, wrong):
-    result = bench(tmp_path, *wrong)
+def test_what_cannot_be(tmp_path):
+    result = bench(tmp_path, '--count', '1,65')
     assert result.returncode == 2
-    assert 'Traceback' not in result.stderr
+    assert 'expected numbers from 1 to 64 as 1,4,16 (got 1,65)' in result.stderr

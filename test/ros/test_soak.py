@@ -50,7 +50,7 @@ def test_cameras(client, model):
 
 
 def test_many_cameras(client):
-    check(many_cameras(client, seconds=6, growth_mb=40))
+    check(many_cameras(client, seconds=6, limits=(20.0, 40.0)))
 
 
 def test_silence(client, model):
