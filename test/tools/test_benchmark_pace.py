@@ -106,7 +106,7 @@ def test_lines_say_how_far_it_has_come(clock, capsys):
 
 @pytest.mark.parametrize('depth', [1, 3])
 def test_a_pipeline_is_measured_for_so_long(clock, depth):
-    frames = [load_frames('', (10, 8), 'mono8', 1)[0]]
+    frames = [load_frames('', (10 + number, 8), 'mono8', 1)[0] for number in range(3)]
     pipeline = RecordingPipeline(depth)
     pace = Pace(1000, warmup=100, seconds=10)
     expected = detect_all(pipeline, frames, Thresholds(), pace)
@@ -123,7 +123,7 @@ def test_a_pipeline_is_measured_for_so_long(clock, depth):
 
 @pytest.mark.parametrize('depth', [1, 3])
 def test_a_pipeline_that_is_stopped_ends_whole(clock, depth):
-    frames = [load_frames('', (10, 8), 'mono8', 1)[0]]
+    frames = [load_frames('', (10 + number, 8), 'mono8', 1)[0] for number in range(3)]
     pipeline = RecordingPipeline(depth)
     pace = Pace(1000, warmup=100)
     expected = detect_all(pipeline, frames, Thresholds(), pace)

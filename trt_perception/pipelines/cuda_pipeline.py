@@ -61,7 +61,7 @@ from trt_perception.pipelines.jpeg_threads import JpegThreads
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.pipelines.ready import grey_frame
 from trt_perception.pipelines.ready import put_in_place
-from trt_perception.stages.frame_header import MAX_BATCH
+from trt_perception.stages.batch_sizes import MAX_BATCH
 from trt_perception.stages.gpu_kernels import MAX_CANDIDATES
 from trt_perception.stages.gpu_kernels import FrameKernels
 from trt_perception.stages.tensorrt_runtime import TensorRtContext

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-__all__ = ['batch_sizes']
+__all__ = ['MAX_BATCH', 'batch_sizes']
+
+#: Most frames that kernels work on at once: their number is a byte.
+MAX_BATCH: Final = 255
 
 
 def batch_sizes(ranges: Sequence[tuple[int, int]], most: int) -> tuple[int, ...]:

@@ -18,11 +18,10 @@ from trt_perception.config import Thresholds
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.jpeg import AnyFrame
 from trt_perception.images.letterbox import Letterbox
+from trt_perception.stages.batch_sizes import MAX_BATCH
 
-__all__ = ['BATCH_COUNT_BYTES', 'FORMAT_NUMBERS', 'MAX_BATCH', 'FrameHeader', 'batch_content']
+__all__ = ['BATCH_COUNT_BYTES', 'FORMAT_NUMBERS', 'FrameHeader', 'batch_content']
 
-#: Most frames that kernels work on at once: their number is a byte.
-MAX_BATCH: Final = 255
 #: So many bytes, each of which is the number of frames, stand in front of their addresses.
 BATCH_COUNT_BYTES: Final = 8
 

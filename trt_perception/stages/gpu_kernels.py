@@ -13,9 +13,9 @@ from trt_perception.gpu import Kernels
 from trt_perception.gpu import Stream
 from trt_perception.gpu import compile_kernels
 from trt_perception.model.model_spec import ModelSpec
+from trt_perception.stages.batch_sizes import MAX_BATCH
 from trt_perception.stages.decoders.yolox_raw import check_cells
 from trt_perception.stages.frame_header import FORMAT_NUMBERS
-from trt_perception.stages.frame_header import MAX_BATCH
 from trt_perception.stages.frame_header import FrameHeader
 
 __all__ = ['MAX_CANDIDATES', 'RESULT_HEAD_BYTES', 'RESULT_ROW', 'FrameKernels']

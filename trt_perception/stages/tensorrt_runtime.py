@@ -25,8 +25,8 @@ from trt_perception.model.model_file import ModelFile
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.model.tensors import tensorrt_dtype
 from trt_perception.model.tensors import tensors_text
+from trt_perception.stages.batch_sizes import MAX_BATCH
 from trt_perception.stages.batch_sizes import batch_sizes
-from trt_perception.stages.frame_header import MAX_BATCH
 from trt_perception.stages.plan_header import read_plan_header
 from trt_perception.stages.tensorrt_log import TensorRtLog
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from trt_perception.images.frame import MAX_SIDE
 from trt_perception.plain_text import shown
-from trt_perception.stages.frame_header import MAX_BATCH
+from trt_perception.stages.batch_sizes import MAX_BATCH
 
 __all__ = [
     'ShapeProfile',
