@@ -14,6 +14,8 @@ import numpy as np
 import occlusion
 import pens
 import sources
+from shapes import Shape
+from shapes import shape_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +87,15 @@ class Scene(NamedTuple):
     xyxy: np.ndarray  # (n, 4) float32, tight box of the ink before occlusion, source pixels
     classes: np.ndarray  # (n,) int64
     hidden: np.ndarray  # (n,) float32, fraction of the ink under occluders or out of the picture
+    shapes: tuple[Shape, ...] = ()  # n, none where a scene was read from a file
+
+
+class Drawn(NamedTuple):
+    """One digit before it has a place."""
+
+    alpha: np.ndarray  # (h, w) float32 in [0, 1]
+    linear: np.ndarray  # (2, 2), from the upright digit to pixels
+    angle: float  # the turn in it, radians, clockwise as seen
 
 
 class Ink(NamedTuple):
@@ -93,6 +104,8 @@ class Ink(NamedTuple):
     alpha: np.ndarray  # (h, w) float32 in [0, 1], may reach beyond the picture
     left: int
     top: int
+    linear: np.ndarray  # as in `Drawn`
+    angle: float
 
 
 def compose(config: SceneConfig, index: int) -> Scene:
@@ -110,8 +123,8 @@ def compose(config: SceneConfig, index: int) -> Scene:
         if len(inks) == wanted:
             break
         label = int(rng.integers(10))
-        alpha = draw_digit(config, rng, label)
-        ink = place(config, rng, alpha, size_wh, taken)
+        drawn = draw_digit(config, rng, label)
+        ink = place(config, rng, drawn, size_wh, taken)
         if ink is None or not blend_ink(config, rng, canvas, ink):
             continue
         inks.append(ink)
@@ -127,11 +140,15 @@ def compose(config: SceneConfig, index: int) -> Scene:
         np.array(boxes, np.float32).reshape(-1, 4),
         np.array(classes, np.int64),
         np.array(hidden, np.float32),
+        tuple(
+            shape_of(ink, box, size_wh, INK_ALPHA)
+            for ink, box in zip(inks, boxes, strict=True)
+        ),
     )
 
 
-def draw_digit(config: SceneConfig, rng: np.random.Generator, label: int) -> np.ndarray:
-    """Coverage of one digit, turned, sheared and scaled in one warp: (h, w) float32."""
+def draw_digit(config: SceneConfig, rng: np.random.Generator, label: int) -> Drawn:
+    """Coverage of one digit, turned, sheared and scaled in one warp."""
     choices = pens.pens_by_digit(config.split)[label]
     ink, levels = choices[rng.integers(len(choices))]
     if config.augment:
@@ -156,18 +173,19 @@ def draw_digit(config: SceneConfig, rng: np.random.Generator, label: int) -> np.
     warp = np.hstack([linear * scale, (pad - low * scale)[:, None]])
     alpha = cv2.warpAffine(ink, warp, size.tolist(), flags=cv2.INTER_CUBIC, borderValue=-0.5)
     alpha = np.clip(alpha / rng.uniform(0.15, 0.35) + 0.5, 0.0, 1.0)
-    return cv2.GaussianBlur(alpha, (0, 0), rng.uniform(*config.digit_blur) * min(1, side / 30))
+    alpha = cv2.GaussianBlur(alpha, (0, 0), rng.uniform(*config.digit_blur) * min(1, side / 30))
+    return Drawn(alpha, linear * scale, float(angle))
 
 
 def place(
     config: SceneConfig,
     rng: np.random.Generator,
-    alpha: np.ndarray,
+    drawn: Drawn,
     size_wh: tuple[int, int],
     taken: np.ndarray,
 ) -> Ink | None:
     """A free spot for a digit, or None where twenty tries find none."""
-    height, width = alpha.shape
+    height, width = drawn.alpha.shape
     sticks_out = rng.random() < config.border_share
     for _ in range(20):
         if sticks_out:
@@ -176,7 +194,7 @@ def place(
         else:
             x = int(rng.integers(size_wh[0] - width + 1))
             y = int(rng.integers(size_wh[1] - height + 1))
-        ink = Ink(alpha, x, y)
+        ink = Ink(drawn.alpha, x, y, drawn.linear, drawn.angle)
         if occlusion.out_of_picture(ink, size_wh) > 0.6 * config.hidden[1]:
             continue
         box = ink_box(ink, size_wh, margin=2)
