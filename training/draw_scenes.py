@@ -24,6 +24,7 @@ def main() -> None:
     parser.add_argument('--quality', type=int, help='of JPEG (default: that of the demo)')
     arguments = parser.parse_args()
     try:  # late, so that the help needs none of them
+        import coco_truth
         import cv2
         import make_demo
         import scenes
@@ -48,7 +49,7 @@ def main() -> None:
         if not cv2.imwrite(str(path), bgr, [cv2.IMWRITE_JPEG_QUALITY, arguments.quality]):
             raise SystemExit(f'cannot write {path}')
         drawn.append(scene._replace(image=scene.image[:, :, :0]))  # only the size is needed later
-    truth = json.dumps(make_demo.coco_truth(drawn), separators=(',', ':'))
+    truth = json.dumps(coco_truth.coco_truth(drawn), separators=(',', ':'))
     (arguments.folder / 'truth.json').write_text(truth + '\n')
 
 

@@ -4,6 +4,9 @@ Sources: task-aligned assignment (Feng et al., TOOD, 2021), complete IoU (Zheng 
 distribution focal loss (Li et al., 2020). The gains are those usually published with them.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import model as net
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -12,6 +15,8 @@ TOP_K = 10  # anchors that may answer for one digit
 ALPHA, BETA = 0.5, 6.0  # alignment = score ** ALPHA * iou ** BETA
 MIN_REACH_PX = 8.0  # half size below which a digit still attracts the anchors around it
 GAIN_BOX, GAIN_BINS = 7.5, 1.5
+
+Overlap = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def complete_iou(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -41,15 +46,19 @@ def assign(
     centres: torch.Tensor,
     truth_boxes: torch.Tensor,
     truth_classes: torch.Tensor,
+    overlap: Overlap = complete_iou,
+    truth: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Give every digit its best-aligned anchors.
 
     Args:
         scores: (b, n, CLASSES) after sigmoid.
-        boxes: (b, n, 4) xyxy, network pixels.
+        boxes: (b, n, 4) xyxy, network pixels; or in the form that `overlap` takes.
         centres: (2, n) of the anchors, see `model.anchor_points`.
         truth_boxes: (b, m, 4) xyxy; rows beyond a scene's digits are ignored.
         truth_classes: (b, m) int64, -1 in ignored rows.
+        overlap: how well two boxes agree, at most 1.
+        truth: (b, m, v) the truth as `overlap` takes it, where that is not `truth_boxes`.
 
     Returns:
         (b, n) int64: the digit that an anchor answers for, -1 for none; and (b, n) float32, the
@@ -61,7 +70,8 @@ def assign(
     offset = (centres.T[None, None] - centre[:, :, None]).abs()  # (b, m, n, 2)
     candidate = (offset < reach[:, :, None]).all(-1) & real[..., None]
 
-    iou = complete_iou(truth_boxes[:, :, None], boxes[:, None]).clamp_min(0)
+    truth = truth_boxes if truth is None else truth
+    iou = overlap(truth[:, :, None], boxes[:, None]).clamp_min(0)
     index = truth_classes.clamp_min(0)[:, None].expand(-1, scores.shape[1], -1)
     score = scores.gather(2, index).transpose(1, 2)  # (b, m, n)
     alignment = score**ALPHA * iou**BETA * candidate
@@ -85,6 +95,60 @@ def assign(
     return owner, target
 
 
+class Answers(NamedTuple):
+    """Which anchors answer for which digits; k of them."""
+
+    scene: torch.Tensor  # (k,) int64
+    anchor: torch.Tensor  # (k,) int64
+    digit: torch.Tensor  # (k,) int64, a row of the scene's truth
+    weight: torch.Tensor  # (k,) the class score that the anchor should reach
+    total: torch.Tensor  # () sum of the weights, at least 1
+
+    def mean(self, per_anchor: torch.Tensor) -> torch.Tensor:
+        """Weighted mean of (k,)."""
+        return (per_anchor * self.weight).sum() / self.total
+
+
+def answers(
+    logits: torch.Tensor,
+    boxes: torch.Tensor,
+    centres: torch.Tensor,
+    truth_boxes: torch.Tensor,
+    truth_classes: torch.Tensor,
+    overlap: Overlap = complete_iou,
+    truth: torch.Tensor | None = None,
+) -> Answers:
+    """`assign`, as indices: logits (b, n, CLASSES), the rest as there."""
+    scores = logits.detach().sigmoid()
+    owner, target = assign(
+        scores, boxes.detach(), centres, truth_boxes, truth_classes, overlap, truth
+    )
+    scene, anchor = (owner >= 0).nonzero(as_tuple=True)
+    weight = target[scene, anchor]
+    return Answers(scene, anchor, owner[scene, anchor], weight, target.sum().clamp_min(1.0))
+
+
+def class_loss(logits: torch.Tensor, found: Answers, truth_classes: torch.Tensor) -> torch.Tensor:
+    """Binary cross entropy of all anchors, logits (b, n, CLASSES)."""
+    wanted = torch.zeros_like(logits)
+    wanted[found.scene, found.anchor, truth_classes[found.scene, found.digit]] = found.weight
+    return F.binary_cross_entropy_with_logits(logits, wanted, reduction='sum') / found.total
+
+
+def bins_loss(
+    bins: torch.Tensor, found: Answers, distance: torch.Tensor, strides: torch.Tensor
+) -> torch.Tensor:
+    """Distribution focal loss of bins (b, 4 * BINS, n) for distances (k, 4) in pixels."""
+    place = distance / strides[found.anchor, None] - net.FIRST_BIN
+    place = place.clamp(0, net.BINS - 1.01)  # (k, 4)
+    low = place.floor().long()
+    share = place - low
+    logp = bins.unflatten(1, (4, net.BINS))[found.scene, :, :, found.anchor].log_softmax(2)
+    low_logp = logp.gather(2, low[..., None])[..., 0]  # of (k, 4, BINS)
+    high_logp = logp.gather(2, low[..., None] + 1)[..., 0]
+    return found.mean(-((1 - share) * low_logp + share * high_logp).mean(1))
+
+
 def detection_loss(
     rows: torch.Tensor,
     centres: torch.Tensor,
@@ -92,39 +156,22 @@ def detection_loss(
     truth_boxes: torch.Tensor,
     truth_classes: torch.Tensor,
     gain_class: float = 0.5,
-) -> dict[str, torch.Tensor]:
-    """Weighted parts of the loss of raw rows (b, 4 * BINS + CLASSES, n); their sum is trained."""
+) -> tuple[dict[str, torch.Tensor], Answers]:
+    """Weighted parts of the loss of raw rows (b, 4 * BINS + CLASSES, n); their sum is trained.
+
+    The second value says which anchors answered.
+    """
     bins, logits = rows.float().split([4 * net.BINS, net.CLASSES], 1)
     near, far = net.distances_from_bins(bins, strides).split(2, 1)
     boxes = torch.cat([centres - near, centres + far], 1).transpose(1, 2)  # (b, n, 4) xyxy
     logits = logits.transpose(1, 2)
-    owner, target = assign(
-        logits.detach().sigmoid(), boxes.detach(), centres, truth_boxes, truth_classes
-    )
-
-    scene, anchor = (owner >= 0).nonzero(as_tuple=True)
-    digit = owner[scene, anchor]
-    wanted = torch.zeros_like(logits)
-    weight = target[scene, anchor]
-    wanted[scene, anchor, truth_classes[scene, digit]] = weight
-    total = target.sum().clamp_min(1.0)
-    loss_class = F.binary_cross_entropy_with_logits(logits, wanted, reduction='sum') / total
-
-    truth = truth_boxes[scene, digit]
-    loss_box = ((1 - complete_iou(boxes[scene, anchor], truth)) * weight).sum() / total
-
-    point = centres[:, anchor].T  # (k, 2)
+    found = answers(logits, boxes, centres, truth_boxes, truth_classes)
+    truth = truth_boxes[found.scene, found.digit]
+    point = centres[:, found.anchor].T  # (k, 2)
     distance = torch.cat([point - truth[:, :2], truth[:, 2:] - point], 1)
-    place = (distance / strides[anchor, None] - net.FIRST_BIN).clamp(0, net.BINS - 1.01)  # (k, 4)
-    low = place.floor().long()
-    share = place - low
-    logp = bins.unflatten(1, (4, net.BINS))[scene, :, :, anchor].log_softmax(2)  # (k, 4, BINS)
-    low_logp = logp.gather(2, low[..., None])[..., 0]
-    high_logp = logp.gather(2, low[..., None] + 1)[..., 0]
-    per_anchor = -((1 - share) * low_logp + share * high_logp).mean(1)
-    loss_bins = (per_anchor * weight).sum() / total
-    return {
-        'box': GAIN_BOX * loss_box,
-        'class': gain_class * loss_class,
-        'bins': GAIN_BINS * loss_bins,
+    parts = {
+        'box': GAIN_BOX * found.mean(1 - complete_iou(boxes[found.scene, found.anchor], truth)),
+        'class': gain_class * class_loss(logits, found, truth_classes),
+        'bins': GAIN_BINS * bins_loss(bins, found, distance, strides),
     }
+    return parts, found

@@ -133,15 +133,22 @@ class DigitsNet(nn.Module):
         self.register_buffer('centres', centres, persistent=False)
         self.register_buffer('strides', strides, persistent=False)
 
-    def rows(self, images: torch.Tensor) -> torch.Tensor:
-        """(b, 3, 480, 640) in [0, 1] to raw rows (b, 4 * BINS + CLASSES, n)."""
-        at8 = self.stage8(self.stage4(self.stem(images)))
+    def features(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(b, 3, 480, 640) in [0, 1] to features at strides 4, 8 and 16: 24, 48 and 64 channels.
+
+        The last two are the neck's, from which the heads read.
+        """
+        at4 = self.stage4(self.stem(images))
+        at8 = self.stage8(at4)
         at16 = self.stage16(at8)
         at32 = self.stage32(at16)
         mid16 = self.merge16(torch.cat([F.interpolate(at32, scale_factor=2.0), at16], 1))
         out8 = self.merge8(torch.cat([F.interpolate(mid16, scale_factor=2.0), at8], 1))
-        out16 = self.out16(torch.cat([self.down16(out8), mid16], 1))
-        levels = zip(self.heads, (out8, out16), CELLS, strict=True)
+        return at4, out8, self.out16(torch.cat([self.down16(out8), mid16], 1))
+
+    def rows(self, images: torch.Tensor) -> torch.Tensor:
+        """(b, 3, 480, 640) in [0, 1] to raw rows (b, 4 * BINS + CLASSES, n)."""
+        levels = zip(self.heads, self.features(images)[1:], CELLS, strict=True)
         rows = 4 * BINS + CLASSES
         return torch.cat([head(x).reshape(-1, rows, cells) for head, x, cells in levels], 2)
 

@@ -89,7 +89,7 @@ def fit(arguments: argparse.Namespace) -> tuple[hf.RTDetrForObjectDetection, int
     stop = threading.Event()
     feeder = threading.Thread(target=train.fill_queue, args=(loader, batches, stop), daemon=True)
     feeder.start()
-    pool = train.ScenePool(arguments.pool, device)
+    pool = train.ScenePool(arguments.pool, device, train.sample(0))
     while pool.received < min(arguments.batch * 8, arguments.pool):
         pool.add(batches.get(timeout=120))
     start = time.monotonic()

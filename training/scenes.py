@@ -141,8 +141,7 @@ def compose(config: SceneConfig, index: int) -> Scene:
         np.array(classes, np.int64),
         np.array(hidden, np.float32),
         tuple(
-            shape_of(ink, box, size_wh, INK_ALPHA)
-            for ink, box in zip(inks, boxes, strict=True)
+            shape_of(ink, box, size_wh, INK_ALPHA) for ink, box in zip(inks, boxes, strict=True)
         ),
     )
 

@@ -13,6 +13,7 @@ import pathlib
 import queue
 import threading
 import time
+from collections.abc import Callable
 from collections.abc import Iterator
 
 import cv2
@@ -30,23 +31,27 @@ MAX_DIGITS = scenes.TRAIN.digits[1]
 SEED = 20
 
 
+Sample = tuple[np.ndarray, ...]
+
+
 class SceneStream(IterableDataset):
-    """Endless training samples: image (3, 480, 640) uint8, boxes (12, 4), classes (12,)."""
+    """Endless training samples; by default of `sample`."""
 
-    def __init__(self, first: int = 0):
+    def __init__(self, first: int = 0, draw: Callable[[int], Sample] | None = None):
         self.first = first
+        self.draw = draw or sample
 
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    def __iter__(self) -> Iterator[Sample]:
         cv2.setNumThreads(0)
         worker = get_worker_info()
         index, step = (worker.id, worker.num_workers) if worker else (0, 1)
         while True:
-            yield sample(self.first + index)
+            yield self.draw(self.first + index)
             index += step
 
 
-def sample(index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Scene `index` as the network sees it; unused rows have class -1."""
+def sample(index: int) -> Sample:
+    """Scene `index`: image (3, 480, 640) uint8, boxes (12, 4), classes (12,), -1 if unused."""
     scene = scenes.compose(scenes.TRAIN, index)
     image, geometry = letterbox.letterbox(scene.image, net.INPUT_WH)
     boxes = np.zeros((MAX_DIGITS, 4), np.float32)
@@ -59,27 +64,30 @@ def sample(index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 class ScenePool:
     """The newest `capacity` scenes, on the device; batches are drawn with replacement."""
 
-    def __init__(self, capacity: int, device: torch.device):
-        width, height = net.INPUT_WH
-        self.images = torch.empty((capacity, 3, height, width), dtype=torch.uint8, device=device)
-        self.boxes = torch.empty((capacity, MAX_DIGITS, 4), device=device)
-        self.classes = torch.empty((capacity, MAX_DIGITS), dtype=torch.int64, device=device)
+    def __init__(self, capacity: int, device: torch.device, like: Sample):
+        self.stores = [
+            torch.empty((capacity, *one.shape), dtype=torch.from_numpy(one).dtype, device=device)
+            for one in like
+        ]
         self.received = 0
+
+    def __len__(self) -> int:
+        return len(self.stores[0])
 
     def add(self, batch: list[torch.Tensor]) -> None:
         """Copy a batch in, over the oldest scenes. The capacity is a multiple of its size."""
-        start = self.received % len(self.images)
+        start = self.received % len(self)
         end = start + len(batch[0])
-        for store, new in zip((self.images, self.boxes, self.classes), batch, strict=True):
+        for store, new in zip(self.stores, batch, strict=True):
             store[start:end].copy_(new, non_blocking=True)
         self.received += len(batch[0])
 
-    def draw(self, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """A recoloured batch: images (size, 3, h, w) float in [0, 1], boxes, classes."""
-        device = self.images.device
-        filled = min(self.received, len(self.images))
+    def draw(self, size: int) -> tuple[torch.Tensor, ...]:
+        """A recoloured batch: images (size, 3, h, w) float in [0, 1], and the rest of a sample."""
+        device = self.stores[0].device
+        filled = min(self.received, len(self))
         index = torch.randint(filled, (size,), device=device)
-        images = self.images[index].float() / 255
+        images = self.stores[0][index].float() / 255
         # A scene is drawn several times: never twice in the same colours.
         mixed = images.gather(
             1,
@@ -88,7 +96,7 @@ class ScenePool:
         negative = torch.rand((size, 1, 1, 1), device=device) < 0.3
         gain = torch.empty((size, 1, 1, 1), device=device).uniform_(0.8, 1.2)
         images = torch.where(negative, 1 - mixed, mixed) * gain
-        return images.clamp_(0, 1), self.boxes[index], self.classes[index]
+        return images.clamp_(0, 1), *(store[index] for store in self.stores[1:])
 
 
 def fill_queue(loader: DataLoader, batches: queue.Queue, stop: threading.Event) -> None:
@@ -140,7 +148,7 @@ def train(arguments: argparse.Namespace) -> list[dict]:
     stop = threading.Event()
     feeder = threading.Thread(target=fill_queue, args=(loader, batches, stop), daemon=True)
     feeder.start()
-    pool = ScenePool(arguments.pool, device)
+    pool = ScenePool(arguments.pool, device, sample(0))
     while pool.received < min(arguments.batch * 8, arguments.pool):
         pool.add(batches.get(timeout=120))  # an error of the feeder would otherwise hang here
 
@@ -154,7 +162,7 @@ def train(arguments: argparse.Namespace) -> list[dict]:
             group['lr'] = learning_rate(progress, arguments.peak_rate)
         with torch.autocast(device.type, torch.bfloat16):
             rows = network(images.contiguous(memory_format=torch.channels_last))
-        parts = loss.detection_loss(
+        parts, _ = loss.detection_loss(
             rows, network.centres, network.strides, boxes, classes, arguments.class_gain
         )
         optimizer.zero_grad(set_to_none=True)

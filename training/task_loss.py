@@ -1,0 +1,166 @@
+"""The losses of the three tasks, beside those of the detector.
+
+Sources: mask coefficients and binary cross entropy inside the box (Bolya et al., YOLACT, 2019),
+Dice (Milletari et al., V-Net, 2016), masks learned at random points of the interpolated logits
+(Kirillov et al., PointRend, 2020), ProbIoU (Llerena et al., 2021) as Ultralytics has it, Huber's
+loss for the rest.
+"""
+
+from typing import NamedTuple
+
+import loss
+import model as net
+import task_model
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+POINTS = 20  # a side; so many squared of each digit are compared with its mask
+GAIN_MASK, GAIN_CORNERS, GAIN_ANGLE, GAIN_CLASS = 3.0, 15.0, 4.0, 0.5
+SOFT_ANGLE, SOFT_CORNER = 0.05, 0.02  # radians, digits' sides: where Huber's loss turns linear
+
+
+class Truth(NamedTuple):
+    """What b scenes show, m rows each; rows of class -1 hold nothing. All in network pixels."""
+
+    boxes: torch.Tensor  # (b, m, 4) xyxy
+    classes: torch.Tensor  # (b, m) int64
+    ink: torch.Tensor  # (b, 1, 480, 640) float in [0, 1], 1 where a digit is
+    oriented: torch.Tensor  # (b, m, 5) cx, cy, w, h, angle in radians
+    corners: torch.Tensor  # (b, m, 4, 2)
+
+
+def tasks_loss(
+    rows: dict[str, torch.Tensor],
+    prototypes: torch.Tensor,
+    trunk: net.DigitsNet,
+    truth: Truth,
+    gain_class: float = GAIN_CLASS,
+) -> dict[str, torch.Tensor]:
+    """Weighted parts by their task and name; their sum is trained."""
+    parts = {}
+    upright = trunk.centres, trunk.strides, truth.boxes, truth.classes, gain_class
+    for task in ('segment', 'pose'):
+        raw = rows[task].float()
+        carried = task_model.split(task, raw)[2]
+        found, answers = loss.detection_loss(raw[:, : -carried.shape[1]], *upright)
+        if task == 'segment':
+            found['mask'] = mask_loss(carried, prototypes.float(), truth, answers)
+        else:
+            places = task_model.read_carried(task, carried, trunk)
+            found['corners'] = corners_loss(places, truth, answers)
+        parts |= {f'{task} {name}': value for name, value in found.items()}
+    found = oriented_loss(rows['obb'].float(), trunk, truth, gain_class)
+    return parts | {f'obb {name}': value for name, value in found.items()}
+
+
+def mask_loss(
+    coefficients: torch.Tensor, prototypes: torch.Tensor, truth: Truth, answers: loss.Answers
+) -> torch.Tensor:
+    """Cross entropy and Dice at random points of each box.
+
+    Args:
+        coefficients: (b, PROTOTYPES, n).
+        prototypes: (b, PROTOTYPES, 120, 160).
+        truth: of the scenes. Boxes do not overlap, so all ink in a box is its digit's.
+        answers: the anchors that count.
+    """
+    at = points_in(truth.boxes)  # (b, m, p, 2)
+    size = at.new_tensor(net.INPUT_WH)
+    grid = at / size * 2 - 1  # half-pixel centres, whatever the resolution
+    sampled = F.grid_sample(prototypes, grid, padding_mode='border', align_corners=False)
+    inked = F.grid_sample(truth.ink, grid, padding_mode='border', align_corners=False) > 0.5
+    near = sampled.transpose(1, 2)[answers.scene, answers.digit]  # (k, PROTOTYPES, p)
+    wanted = inked[answers.scene, 0, answers.digit].float()  # (k, p)
+    logits = torch.einsum(
+        'kc,kcp->kp', coefficients.transpose(1, 2)[answers.scene, answers.anchor], near
+    )
+    entropy = F.binary_cross_entropy_with_logits(logits, wanted, reduction='none').mean(1)
+    share = logits.sigmoid()
+    dice = 1 - (2 * (share * wanted).sum(1) + 1) / (share.sum(1) + wanted.sum(1) + 1)
+    return GAIN_MASK * answers.mean(entropy + dice)
+
+
+def points_in(boxes: torch.Tensor) -> torch.Tensor:
+    """One random point in each cell of a grid over boxes (b, m, 4): (b, m, POINTS ** 2, 2)."""
+    steps = torch.arange(POINTS, device=boxes.device, dtype=boxes.dtype)
+    cells = torch.stack(torch.meshgrid(steps, steps, indexing='xy'), -1).reshape(-1, 2)
+    inside = (cells + torch.rand((*boxes.shape[:2], *cells.shape), device=boxes.device)) / POINTS
+    low, high = boxes[:, :, None].split(2, -1)
+    return low + inside * (high - low)
+
+
+def corners_loss(places: torch.Tensor, truth: Truth, answers: loss.Answers) -> torch.Tensor:
+    """Huber's loss of corners (b, 8, n), in units of the digit's size as OKS has it."""
+    found = places[answers.scene, :, answers.anchor].unflatten(1, (-1, 2))  # (k, 4, 2)
+    wanted = truth.corners[answers.scene, answers.digit]
+    box = truth.boxes[answers.scene, answers.digit]
+    side = (box[:, 2:] - box[:, :2]).prod(1).sqrt()[:, None, None]
+    each = F.smooth_l1_loss(found / side, wanted / side, beta=SOFT_CORNER, reduction='none')
+    return GAIN_CORNERS * answers.mean(each.mean((1, 2)))
+
+
+def oriented_loss(
+    raw: torch.Tensor, trunk: net.DigitsNet, truth: Truth, gain_class: float
+) -> dict[str, torch.Tensor]:
+    """The parts of raw rows (b, 4 * BINS + CLASSES + 1, n) of oriented boxes.
+
+    ProbIoU hardly feels the angle of a box that is nearly a square, so the angle has a part of its
+    own: a digit's is known, its box has no other name.
+    """
+    bins, logits, carried = task_model.split('obb', raw)
+    logits = logits.transpose(1, 2)
+    angle = task_model.read_carried('obb', carried, trunk)
+    distances = net.distances_from_bins(bins, trunk.strides)
+    centre, size = task_model.turned_boxes(distances, angle, trunk.centres)
+    boxes = torch.cat([centre, size, angle], 1).transpose(1, 2)  # (b, n, 5)
+    answers = loss.answers(
+        logits, boxes, trunk.centres, truth.boxes, truth.classes, prob_iou, truth.oriented
+    )
+    wanted = truth.oriented[answers.scene, answers.digit]
+    found = boxes[answers.scene, answers.anchor]
+    distance = distances_along(trunk.centres[:, answers.anchor].T, wanted)
+    turned = F.smooth_l1_loss(found[:, 4], wanted[:, 4], beta=SOFT_ANGLE, reduction='none')
+    return {
+        'box': loss.GAIN_BOX * answers.mean(1 - prob_iou(wanted, found)),
+        'class': gain_class * loss.class_loss(logits, answers, truth.classes),
+        'bins': loss.GAIN_BINS * loss.bins_loss(bins, answers, distance, trunk.strides),
+        'angle': GAIN_ANGLE * answers.mean(turned),
+    }
+
+
+def distances_along(points: torch.Tensor, oriented: torch.Tensor) -> torch.Tensor:
+    """From points (k, 2) to the sides of oriented boxes (k, 5), along their axes: (k, 4)."""
+    x, y = (points - oriented[:, :2]).unbind(1)
+    cos, sin = oriented[:, 4].cos(), oriented[:, 4].sin()
+    place = torch.stack([x * cos + y * sin, y * cos - x * sin], 1)
+    half = oriented[:, 2:4] / 2
+    return torch.cat([half + place, half - place], 1)
+
+
+def prob_iou(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """ProbIoU of oriented boxes (..., 5): one less the Hellinger distance of their Gaussians."""
+    eps = 1e-6
+    (ax, ay, a1, a2, a3), (bx, by, b1, b2, b3) = gaussian(a), gaussian(b)
+    s1, s2, s3 = a1 + b1, a2 + b2, a3 + b3
+    both = (s1 * s2 - s3.square()).clamp_min(eps)
+    x, y = ax - bx, ay - by
+    far = (s1 * y.square() + s2 * x.square()) / both / 4 - s3 * x * y / both / 2
+    alone = (
+        (a1 * a2 - a3.square()).clamp_min(eps) * (b1 * b2 - b3.square()).clamp_min(eps)
+    ).sqrt()
+    distance = (far + (both / (4 * alone)).log() / 2).clamp(eps, 100)
+    return 1 - (1 - (-distance).exp() + eps).sqrt()
+
+
+def gaussian(boxes: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Mean x and y, variances along x and y, and covariance of oriented boxes (..., 5)."""
+    x, y, width, height, angle = boxes.unbind(-1)
+    along, across = width.clamp_min(1).square() / 12, height.clamp_min(1).square() / 12
+    cos, sin = angle.cos(), angle.sin()
+    return (
+        x,
+        y,
+        along * cos.square() + across * sin.square(),
+        along * sin.square() + across * cos.square(),
+        (along - across) * cos * sin,
+    )

@@ -1,0 +1,185 @@
+"""One trunk, and heads of its own for each task: masks, oriented boxes, corners as keypoints.
+
+The heads are those of the detector with a third branch each, and give what Ultralytics' exports
+give: mask coefficients over shared prototypes (Bolya et al., YOLACT, 2019), an angle, keypoints
+beside the box. An exported model is the trunk with one of the heads.
+"""
+
+import pathlib
+
+import model as net
+import numpy as np
+import onnx
+import torch
+from shapes import CORNERS
+from torch import nn
+
+PROTOTYPES = 32
+PROTOTYPE_STRIDE = 4
+# What a row holds behind the boxes' bins and the classes.
+CARRIED = {'segment': PROTOTYPES, 'obb': 1, 'pose': 2 * len(CORNERS)}
+TASKS = tuple(CARRIED)
+
+
+class TaskHead(nn.Module):
+    """Box bins, class logits and what the task carries, of both levels."""
+
+    def __init__(self, carried: int, width: int = 32):
+        super().__init__()
+        self.heads = nn.ModuleList([net.Head(48), net.Head(64)])
+        self.carried = nn.ModuleList(
+            nn.Sequential(
+                net.ConvUnit(cin, width), net.ConvUnit(width, width), nn.Conv2d(width, carried, 1)
+            )
+            for cin in (48, 64)
+        )
+        for branch in self.carried:
+            nn.init.zeros_(branch[-1].bias)
+
+    def forward(self, levels: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        """Features at strides 8 and 16 to raw rows (b, 4 * BINS + CLASSES + carried, n)."""
+        both = zip(self.heads, self.carried, levels, strict=True)
+        return torch.cat(
+            [torch.cat([head(x), branch(x)], 1).flatten(2) for head, branch, x in both], 2
+        )
+
+
+class Prototypes(nn.Module):
+    """Features at strides 4 and 8 to prototypes (b, PROTOTYPES, h / 4, w / 4)."""
+
+    def __init__(self, width: int = 32):
+        super().__init__()
+        self.near = net.ConvUnit(24, width, 1)
+        self.far = net.ConvUnit(48, width, 1)
+        self.refine = nn.Sequential(net.ConvUnit(width, width), net.ConvUnit(width, width))
+        self.leave = nn.Conv2d(width, PROTOTYPES, 1)
+
+    def forward(self, at4: torch.Tensor, at8: torch.Tensor) -> torch.Tensor:
+        far = nn.functional.interpolate(self.far(at8), scale_factor=2.0)
+        return self.leave(self.refine(self.near(at4) + far))
+
+
+class TasksNet(nn.Module):
+    """The trunk and every task's head, to train them together.
+
+    `forward` gives raw rows by task, and the prototypes; `model_of` what is exported.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.trunk = net.DigitsNet()
+        self.trunk.heads = nn.ModuleList()  # the detector's; each task has its own
+        self.tasks = nn.ModuleDict({task: TaskHead(count) for task, count in CARRIED.items()})
+        self.prototypes = Prototypes()
+
+    def forward(self, images: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        at4, at8, at16 = self.trunk.features(images)
+        rows = {task: head((at8, at16)) for task, head in self.tasks.items()}
+        return rows, self.prototypes(at4, at8)
+
+    def model_of(self, task: str) -> 'TaskModel':
+        """The model of one task; it shares its modules with this network."""
+        prototypes = self.prototypes if task == 'segment' else None
+        return TaskModel(task, self.trunk, self.tasks[task], prototypes)
+
+
+class TaskModel(nn.Module):
+    """The model of one task: (b, 3, 480, 640) in [0, 1] to the outputs of Ultralytics' exports.
+
+    Rows (b, 4 + CLASSES + carried, n): cx, cy, w, h in network pixels, scores, then coefficients,
+    the angle in radians, or x and y of each corner in network pixels. With `segment` also the
+    prototypes.
+    """
+
+    def __init__(
+        self, task: str, trunk: net.DigitsNet, head: TaskHead, prototypes: Prototypes | None
+    ):
+        super().__init__()
+        self.task, self.trunk, self.head, self.prototypes = task, trunk, head, prototypes
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        at4, at8, at16 = self.trunk.features(images)
+        rows = self.head((at8, at16))
+        bins, logits, carried = split(self.task, rows)
+        distances = net.distances_from_bins(bins, self.trunk.strides)
+        carried = read_carried(self.task, carried, self.trunk)
+        if self.task == 'obb':
+            centre, size = turned_boxes(distances, carried, self.trunk.centres)
+        else:
+            near, far = distances.split(2, 1)
+            centre, size = self.trunk.centres + (far - near) / 2, near + far
+        found = torch.cat([centre, size, logits.sigmoid(), carried], 1)
+        return found if self.prototypes is None else (found, self.prototypes(at4, at8))
+
+
+def split(task: str, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Bins, class logits and what the task carries, of raw rows (b, v, n)."""
+    return rows.split([4 * net.BINS, net.CLASSES, CARRIED[task]], 1)
+
+
+def read_carried(task: str, carried: torch.Tensor, trunk: net.DigitsNet) -> torch.Tensor:
+    """What a row carries, in its unit: (b, v, n) raw to radians or network pixels."""
+    if task == 'obb':
+        return (carried.sigmoid() - 0.5) * torch.pi
+    if task == 'pose':
+        offsets = carried.unflatten(1, (len(CORNERS), 2)) * trunk.strides
+        return (offsets + trunk.centres).flatten(1, 2)
+    return carried
+
+
+def turned_boxes(
+    distances: torch.Tensor, angle: torch.Tensor, centres: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Centres and sizes (b, 2, n) of oriented boxes; the distances are along the box's own axes."""
+    near, far = distances.split(2, 1)
+    x, y = ((far - near) / 2).split(1, 1)
+    cos, sin = angle.cos(), angle.sin()
+    return centres + torch.cat([x * cos - y * sin, x * sin + y * cos], 1), near + far
+
+
+def load_digits(network: TasksNet, path: pathlib.Path, images: torch.Tensor) -> None:
+    """Begin with the weights of the shipped detector, in place.
+
+    Its normalisation was folded into the convolutions. It is found again from what some images
+    give: then nothing changes for these, and training can go on.
+
+    Args:
+        network: a new one.
+        path: models/digits.onnx.
+        images: (b, 3, 480, 640) in [0, 1], some dozens.
+    """
+    detector = net.DigitsNet()
+    stored = {
+        tensor.name: torch.from_numpy(np.array(onnx.numpy_helper.to_array(tensor)))
+        for tensor in onnx.load(path).graph.initializer
+    }
+    biases = {}
+    with torch.no_grad():
+        for name, value in detector.named_parameters():
+            if '.norm.' not in name:
+                value.copy_(stored[name])
+        for name, unit in detector.named_modules():
+            if isinstance(unit, net.ConvUnit):
+                biases[unit.norm] = stored[f'{name}.conv.bias']
+        hooks = [norm.register_forward_pre_hook(unfold(bias)) for norm, bias in biases.items()]
+        detector.eval()(images)
+        for hook in hooks:
+            hook.remove()
+    heads = {f'heads.{key}': value for key, value in detector.heads.state_dict().items()}
+    for head in network.tasks.values():
+        head.load_state_dict(heads, strict=False)
+    detector.heads = nn.ModuleList()
+    network.trunk.load_state_dict(detector.state_dict())
+
+
+def unfold(bias: torch.Tensor):
+    """A hook that sets a normalisation to what it meets, so that it only adds `bias`."""
+
+    def hook(norm: nn.BatchNorm2d, inputs: tuple[torch.Tensor]) -> None:
+        variance, mean = torch.var_mean(inputs[0], (0, 2, 3), correction=0)
+        norm.running_mean.copy_(mean)
+        norm.running_var.copy_(variance)
+        norm.weight.data.copy_((variance + norm.eps).sqrt())
+        norm.bias.data.copy_(bias + mean)
+
+    return hook

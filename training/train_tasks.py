@@ -1,0 +1,230 @@
+"""Train masks, oriented boxes and corners on one trunk, from the shipped detector's weights.
+
+As `train.py`: for a fixed time, on scenes that are composed meanwhile and wait in a pool on the
+GPU. The state is written at the end of each call, and earlier on Ctrl-C: the next call with the
+same `--out` goes on, with the schedule where it was, until `--seconds` are spent.
+"""
+
+import argparse
+import copy
+import functools
+import json
+import pathlib
+import queue
+import threading
+import time
+from typing import NamedTuple
+
+import cv2
+import letterbox
+import model as net
+import numpy as np
+import scenes
+import shapes
+import task_loss
+import task_model
+import torch
+import train
+from torch.utils.data import DataLoader
+
+DIGITS = pathlib.Path(__file__).resolve().parent.parent / 'models' / 'digits.onnx'
+STATE, OPTIMIZER = 'state.pt', 'optimizer.pt'  # two files: each is small enough to be carried
+
+
+def sample(config: scenes.SceneConfig, index: int) -> train.Sample:
+    """Scene `index` as the network sees it; unused rows have class -1.
+
+    Returns:
+        image (3, 480, 640) uint8, boxes (12, 4), classes (12,), ink (1, 480, 640) uint8, oriented
+        boxes (12, 5), corners (12, 4, 2), as `task_loss.Truth` but for the ink, which is 0 to 255.
+    """
+    scene = scenes.compose(config, index)
+    image, geometry = letterbox.letterbox(scene.image, net.INPUT_WH)
+    boxes = np.zeros((train.MAX_DIGITS, 4), np.float32)
+    classes = np.full(train.MAX_DIGITS, -1, np.int64)
+    oriented = np.zeros((train.MAX_DIGITS, 5), np.float32)
+    corners = np.zeros((train.MAX_DIGITS, len(shapes.CORNERS), 2), np.float32)
+    ink = np.zeros(scene.image.shape[:2], np.uint8)
+    offset = np.array([geometry.left, geometry.top], np.float32)
+    boxes[: len(scene.xyxy)] = letterbox.to_network(scene.xyxy, geometry)
+    classes[: len(scene.classes)] = scene.classes
+    for row, (box, shape) in enumerate(zip(scene.xyxy, scene.shapes, strict=True)):
+        x0, y0, x1, y1 = box.astype(int)
+        ink[y0:y1, x0:x1][shape.mask] = 255
+        oriented[row] = shape.oriented * geometry.scale
+        oriented[row, :2] += offset
+        oriented[row, 4] = shape.oriented[4]
+        corners[row] = shape.corners * geometry.scale + offset
+    ink = place(ink, geometry)
+    pixels = np.ascontiguousarray(image.transpose(2, 0, 1))
+    return pixels, boxes, classes, ink[None], oriented, corners
+
+
+def place(ink: np.ndarray, geometry: letterbox.Letterbox) -> np.ndarray:
+    """Ink (h, w) uint8 of a picture in the network's input (480, 640)."""
+    width, height = net.INPUT_WH
+    if geometry.scale != 1:
+        resized_wh = [round(side * geometry.scale) for side in ink.shape[::-1]]
+        ink = cv2.resize(ink, resized_wh, interpolation=cv2.INTER_LINEAR)
+    canvas = np.zeros((height, width), np.uint8)
+    left, top = geometry.left, geometry.top
+    canvas[top : top + ink.shape[0], left : left + ink.shape[1]] = ink
+    return canvas
+
+
+class Run(NamedTuple):
+    """A training that may have begun in an earlier call."""
+
+    network: task_model.TasksNet
+    average: task_model.TasksNet
+    optimizer: torch.optim.Optimizer
+    stages: list[dict]  # a record of each call
+
+
+def begin(folder: pathlib.Path, device: torch.device, digits: pathlib.Path = DIGITS) -> Run:
+    """Go on with what lies in a folder, else begin with the detector's weights."""
+    network = task_model.TasksNet()
+    stages: list[dict] = []
+    if not (folder / STATE).exists():
+        images = np.stack([sample(scenes.TRAIN, index)[0] for index in range(16)])
+        task_model.load_digits(network, digits, torch.from_numpy(images).float() / 255)
+    average = copy.deepcopy(network)
+    stored = {}
+    if (folder / STATE).exists():
+        stored = torch.load(folder / STATE, map_location='cpu', weights_only=True)
+        network.load_state_dict(stored['network'])
+        average.load_state_dict(stored['average'])
+        stages = stored['stages']
+    network = network.to(device, memory_format=torch.channels_last)
+    average = average.to(device, memory_format=torch.channels_last).eval()
+    decayed = [p for p in network.parameters() if p.ndim > 1]
+    plain = [p for p in network.parameters() if p.ndim <= 1]
+    optimizer = torch.optim.AdamW(
+        [{'params': decayed, 'weight_decay': 0.05}, {'params': plain, 'weight_decay': 0.0}]
+    )
+    if stored and (folder / OPTIMIZER).exists():
+        moments = torch.load(folder / OPTIMIZER, map_location=device, weights_only=True)
+        optimizer.load_state_dict(moments)
+    return Run(network, average, optimizer, stages)
+
+
+def save(run: Run, folder: pathlib.Path, record: dict) -> None:
+    """Write what `begin` goes on with."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = [
+        {name: value.cpu() for name, value in one.state_dict().items()}
+        for one in (run.network, run.average)
+    ]
+    state = {'network': weights[0], 'average': weights[1], 'stages': [*run.stages, record]}
+    for name, content in ((STATE, state), (OPTIMIZER, run.optimizer.state_dict())):
+        new = folder / f'{name}.new'
+        torch.save(content, new)
+        new.replace(folder / name)
+
+
+def step(run: Run, batch: tuple[torch.Tensor, ...], gain_class: float) -> dict[str, torch.Tensor]:
+    """One step on a batch of the pool; the parts of its loss."""
+    images, boxes, classes, ink, oriented, corners = batch
+    truth = task_loss.Truth(boxes, classes, ink.float() / 255, oriented, corners)
+    with torch.autocast(images.device.type, torch.bfloat16):
+        rows, prototypes = run.network(images.contiguous(memory_format=torch.channels_last))
+    trunk = run.network.trunk
+    parts = task_loss.tasks_loss(rows, prototypes, trunk, truth, gain_class)
+    run.optimizer.zero_grad(set_to_none=True)
+    sum(parts.values()).backward()
+    torch.nn.utils.clip_grad_norm_(run.network.parameters(), 10.0)
+    run.optimizer.step()
+    return parts
+
+
+def train_tasks(arguments: argparse.Namespace) -> list[dict]:
+    """Train until this call's time or the whole time is up; return the record of all calls."""
+    device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = True
+    run = begin(arguments.out, device)
+    torch.manual_seed(train.SEED + len(run.stages))
+    spent = sum(stage['seconds'] for stage in run.stages)
+    first = sum(stage['scenes_composed'] for stage in run.stages)
+    taken = sum(stage['steps'] for stage in run.stages)
+    stop = threading.Event()
+    pool, batches = fed_pool(arguments, device, first, stop)
+    start, steps = time.monotonic(), 0
+    print(f'from step {taken}, {spent} of {arguments.seconds:.0f} s spent', flush=True)
+    try:
+        while steps < arguments.max_steps:
+            elapsed = time.monotonic() - start
+            progress = (spent + elapsed) / arguments.seconds
+            if progress >= 1 or elapsed >= arguments.call_seconds:
+                break
+            while not batches.empty():
+                pool.add(batches.get())
+            for group in run.optimizer.param_groups:
+                group['lr'] = train.learning_rate(progress, arguments.peak_rate)
+            parts = step(run, pool.draw(arguments.batch), arguments.class_gain)
+            steps += 1
+            decay = min(0.9995, (1 + taken + steps) / (10 + taken + steps))
+            train.follow(run.average, run.network, decay)
+            if steps % arguments.log_every == 0:
+                shown = ' '.join(f'{name} {value.item():.3f}' for name, value in parts.items())
+                print(f'{progress:6.1%} step {taken + steps} {shown}', flush=True)
+    except KeyboardInterrupt:
+        print('interrupted: what was learned is kept')
+    stop.set()
+    record = {
+        'seed': train.SEED + len(run.stages),
+        'seconds': round(time.monotonic() - start),
+        'steps': steps,
+        'batch': arguments.batch,
+        'scenes_composed': pool.received,
+        'peak_rate': arguments.peak_rate,
+        'class_gain': arguments.class_gain,
+        'device': torch.cuda.get_device_name() if device.type == 'cuda' else 'CPU',
+        'torch': str(torch.__version__),
+    }
+    save(run, arguments.out, record)
+    return [*run.stages, record]
+
+
+def fed_pool(
+    arguments: argparse.Namespace, device: torch.device, first: int, stop: threading.Event
+) -> tuple[train.ScenePool, queue.Queue]:
+    """A pool with some scenes in it, and the queue from which more come until `stop` is set."""
+    draw = functools.partial(sample, scenes.TRAIN)
+    loader = DataLoader(
+        train.SceneStream(first, draw),
+        arguments.chunk,
+        num_workers=arguments.workers,
+        prefetch_factor=4 if arguments.workers else None,
+        pin_memory=device.type == 'cuda',
+    )
+    batches: queue.Queue = queue.Queue(8)
+    threading.Thread(target=train.fill_queue, args=(loader, batches, stop), daemon=True).start()
+    pool = train.ScenePool(arguments.pool, device, draw(0))
+    while pool.received < min(arguments.batch * 8, arguments.pool):
+        pool.add(batches.get(timeout=120))  # an error of the feeder would otherwise hang here
+    return pool, batches
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument('--out', type=pathlib.Path, default=pathlib.Path('tasks'), help='folder')
+    options.add_argument('--seconds', type=float, default=1100.0, help='of all calls together')
+    options.add_argument('--call-seconds', type=float, default=1e9, help='of this call')
+    options.add_argument('--max-steps', type=int, default=1_000_000, help='of this call')
+    options.add_argument('--batch', type=int, default=128)
+    options.add_argument('--chunk', type=int, default=32, help='scenes a worker sends at once')
+    options.add_argument('--pool', type=int, default=24_576, help='scenes kept; 1.2 MB each')
+    options.add_argument('--workers', type=int, default=15)
+    options.add_argument('--peak-rate', type=float, default=2e-3, help='highest learning rate')
+    options.add_argument('--class-gain', type=float, default=task_loss.GAIN_CLASS)
+    options.add_argument('--log-every', type=int, default=100)
+    return options
+
+
+def main() -> None:
+    print(json.dumps(train_tasks(parser().parse_args()), indent=2))
+
+
+if __name__ == '__main__':
+    main()
