@@ -130,7 +130,7 @@ def read_carried(task: str, carried: torch.Tensor, trunk: net.DigitsNet) -> torc
 def turned_boxes(
     distances: torch.Tensor, angle: torch.Tensor, centres: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Centres and sizes (b, 2, n) of oriented boxes; the distances are along the box's own axes."""
+    """Centres and sizes (b, 2, n) of oriented boxes; distances are along the boxes' own axes."""
     near, far = distances.split(2, 1)
     x, y = ((far - near) / 2).split(1, 1)
     cos, sin = angle.cos(), angle.sin()
