@@ -133,13 +133,14 @@ def evaluate_task(detector: task_dense.TaskDetector, source: Iterable[scenes.Sce
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--models', type=pathlib.Path, default=MODELS, help='folder')
+    parser.add_argument('--tasks', nargs='+', choices=KINDS, default=list(KINDS))
     parser.add_argument('--scenes', type=int, default=500)
     parser.add_argument('--set', choices=['eval', 'dev'], default='eval')
     parser.add_argument('--write', action='store_true', help=f'store in {METRICS.name}')
     arguments = parser.parse_args()
     config = scenes.EVAL if arguments.set == 'eval' else scenes.DEV
     report: dict = {'command': 'python training/evaluate_tasks.py --write', 'oks_sigma': SIGMA}
-    for task in KINDS:
+    for task in arguments.tasks:
         path = arguments.models / f'digits_{task}.onnx'
         if not path.exists():
             raise SystemExit(f'{path} does not exist; export_tasks.py writes it')

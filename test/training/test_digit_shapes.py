@@ -1,4 +1,4 @@
-"""What a drawn digit is besides its box: of figures with a known shape, and in the demo's truth."""
+"""What a drawn digit is besides its box: of figures of known shape, and in the demo's truth."""
 
 import importlib.util
 import json
