@@ -427,3 +427,28 @@ def test_another_kind_of_a_cameras_parameter_is_refused(cameras, detector):
     assert "'cat'" in reason or 'cat' in reason
     [(well, _)] = detector.set({'camera.rear.class_filter': []}, Parameter.Type.STRING_ARRAY)
     assert well
+
+
+def test_other_cameras_are_named_while_unconfigured(cameras, detector):
+    for camera in cameras:
+        camera.destroy_publisher()
+    [(well, reason)] = detector.set({'cameras': ['front', 'back']})
+    assert not well
+    assert 'cannot change while the node is configured' in reason
+    detector.bring_to('unconfigured')
+    detector.set_well(cameras=['front', 'back'], **{'image_qos.depth': 2})
+    assert detector.get('camera.back.image_qos.depth') == 2
+    detector.bring_to('active')
+    others = [CameraOfMany(detector, name) for name in ('front', 'back')]
+    for camera in others:
+        camera.connect()
+        assert names_found(camera) == ['red', 'red', 'green']
+    _, values = detector.wait_for_status(lambda *_: True, 'a status')
+    assert values['cameras'] == 'front, back'
+    graph = detector.client.node
+    gone = detector.topic('rear/detections')
+    detector.client.spin_until(lambda: not graph.count_publishers(gone), 'the end of the other')
+    for camera in others:
+        camera.destroy_publisher()
+    detector.bring_to('unconfigured')
+    detector.set_well(cameras=list(NAMES), **{'image_qos.depth': 1})

@@ -1,0 +1,57 @@
+"""Each camera's topics have names of their own, remapped by themselves."""
+
+import pytest
+from rclpy.node import Node
+
+from trt_perception.errors import ConfigError
+from trt_perception.ros.topics import check_topics
+from trt_perception.ros.topics import compressed_topic
+from trt_perception.ros.topics import image_topic
+
+pytest_plugins = ['graph_fixtures']
+
+
+@pytest.fixture
+def make_node(client):
+    """Make nodes with remappings; all are destroyed in the end."""
+    made = []
+
+    def make(*remaps):
+        words = [word for remap in remaps for word in ('-r', remap)]
+        node = Node(
+            'topics', namespace='robot', context=client.context, cli_args=['--ros-args', *words]
+        )
+        made.append(node)
+        return node
+
+    yield make
+    for node in made:
+        node.destroy_node()
+
+
+def test_each_camera_is_remapped_by_itself(make_node):
+    node = make_node('front/image:=/front/camera/image_raw', 'rear/detections:=/found')
+    assert image_topic(node, 'front') == '/front/camera/image_raw'
+    assert compressed_topic(node, 'front') == '/front/camera/image_raw/compressed'
+    assert image_topic(node, 'rear') == '/robot/rear/image'
+    assert image_topic(node) == '/robot/image'
+    check_topics(node, ('front', 'rear'))
+    check_topics(node)
+    check_topics(node, tuple(f'c{number}' for number in range(64)))
+
+
+@pytest.mark.parametrize(
+    ('remaps', 'both'),
+    [
+        (['front/image:=/image', 'rear/image:=/image'], 'front/image and rear/image'),
+        (['rear/detections:=front/detections'], 'front/detections and rear/detections'),
+        (['rear/masks:=/diagnostics'], 'rear/masks and /diagnostics'),
+        (['front/label_info:=/rosout'], '/rosout and front/label_info'),
+    ],
+)
+def test_two_topics_of_one_name_are_refused(make_node, remaps, both):
+    node = make_node(*remaps)
+    with pytest.raises(ConfigError, match=both) as caught:
+        check_topics(node, ('front', 'rear'))
+    assert 'give each a name of its own' in caught.value.fix
+    check_topics(node, ('left',))  # which no remapping concerns
