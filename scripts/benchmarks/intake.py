@@ -6,6 +6,8 @@ drops it: rclpy's way hands it a message object, the intake a view of the serial
 Both ways take turns in one run, with the transport and allocator settings of detect.launch.py;
 the figures are medians of the rounds.
 
+With --of-a-thread the ways are the intake with other numbers of threads, instead of rclpy's.
+
 taken: share of what was sent. latency: from just before it is published until its header is read.
 CPU: of the receiver's process, for each image taken. with the lock: what of that its Python
 threads spend outside the middleware's wait and take; rclpy's take counts, because it holds the
@@ -42,11 +44,10 @@ from thread_clocks import ThreadClocks
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.cdr import read_compressed
 from trt_perception.ros.intake.cdr import read_image
-from trt_perception.ros.intake.intake import Intake
+from trt_perception.ros.intake.shared import CAMERAS_OF_A_THREAD
+from trt_perception.ros.intake.shared import SharedIntake
 from trt_perception.ros.intake.subscriptions import EVENTS
 from trt_perception.ros.intake.subscriptions import Images
-from trt_perception.ros.intake.subscriptions import TypedSubscription
-from trt_perception.ros.intake.subscriptions import source_of
 from trt_perception.ros.unlocked_publish import publish_unlocked
 from trt_perception.ros.unlocked_publish import serialize_with_room
 
@@ -55,6 +56,7 @@ examples:
   scripts/bench intake
   scripts/bench intake --cameras 1,4,16 --kinds compressed --rate 30
   scripts/bench intake --cameras 2 --rounds 5 --json intake.json
+  scripts/bench intake --cameras 16 --kinds raw --rate 30 --of-a-thread 16,8,4,2
 """
 KINDS = {'raw': (Image, read_image), 'compressed': (CompressedImage, read_compressed)}
 WAYS = ('rclpy', 'intake')
@@ -138,20 +140,20 @@ def run_receiver(way, kind, cameras, seconds):
     node = Node('receiver')
     meter = Meter(cameras)
     with ExitStack() as made:
+        shared = SharedIntake(
+            node,
+            MessageBuffers(),
+            typed=way == 'rclpy',
+            faulted=print,
+            cameras=int(way.partition('/')[2] or CAMERAS_OF_A_THREAD),
+        )
+        for topic in topics(cameras):
+            made.callback(shared.subscribe(images_of(node, kind, topic, meter)).close)
         if way == 'rclpy':
-            for topic in topics(cameras):
-                made.callback(TypedSubscription(images_of(node, kind, topic, meter)).close)
             executor = SingleThreadedExecutor()
             executor.add_node(node)
             wait = executor.spin_once
         else:
-            sources = [
-                source_of(images_of(node, kind, topic, meter), made) for topic in topics(cameras)
-            ]
-            intake = Intake(node.context, MessageBuffers(), print)
-            made.callback(intake.close)
-            for source in sources:
-                intake.add(source)
             wait = time.sleep
         while meter.begun is None or time.monotonic() < meter.begun + seconds:
             wait(0.05)
@@ -188,10 +190,17 @@ def main():
         '--kinds', type=kinds, default=tuple(KINDS), metavar='KIND[,KIND]', help=', '.join(KINDS)
     )
     parser.add_argument('--rate', type=float, default=15.0, metavar='HZ', help='of each camera')
+    parser.add_argument(
+        '--of-a-thread',
+        type=numbers,
+        metavar='N[,N...]',
+        help='cameras whose images a thread of the intake takes at most, to compare; else '
+        f'{CAMERAS_OF_A_THREAD}',
+    )
     parser.add_argument('--rounds', type=int, default=3)
     parser.add_argument('--seconds', type=float, default=6.0, help='measured in each round')
     parser.add_argument('--json', type=Path, metavar='FILE', help='write the result there, too')
-    parser.add_argument('--role', choices=['cameras', *WAYS], help=argparse.SUPPRESS)
+    parser.add_argument('--role', help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.role == 'cameras':
         run_cameras(options.kinds[0], options.cameras[0], options.rate)
@@ -216,12 +225,13 @@ def kinds(text):
 
 
 def compare(options):
-    """Let both ways take turns; print a table of medians."""
+    """Let all ways take turns; print a table of medians."""
+    ways = [f'intake/{share}' for share in options.of_a_thread or ()] or WAYS
     cases = [
         (kind, cameras, way)
         for kind in options.kinds
         for cameras in options.cameras
-        for way in WAYS
+        for way in ways
     ]
     rounds = {case: [] for case in cases}
     for number in range(1, options.rounds + 1):
@@ -267,13 +277,13 @@ def median(rows):
 
 def show(cases):
     print(
-        f'{"images":11}{"cameras":>8}  {"way":7}{"taken":>7}{"p50 ms":>8}{"p99 ms":>8}'
+        f'{"images":11}{"cameras":>8}  {"way":9}{"taken":>7}{"p50 ms":>8}{"p99 ms":>8}'
         f'{"CPU ms":>8}{"with the lock ms":>18}'
     )
     for case in cases:
         row = case['median']
         print(
-            f'{case["kind"]:11}{case["cameras"]:>8}  {case["way"]:7}{row["taken"]:>7.0%}'
+            f'{case["kind"]:11}{case["cameras"]:>8}  {case["way"]:9}{row["taken"]:>7.0%}'
             f'{row["p50_ms"]:>8.2f}{row["p99_ms"]:>8.2f}{row["cpu_ms"]:>8.2f}'
             f'{row["locked_ms"]:>18.2f}'
         )

@@ -21,6 +21,7 @@ class ThreadClocks:
 
     def __init__(self):
         self._away_s = {}
+        self._adding = threading.Lock()
         _rclpy.WaitSet.wait = self._left_out(_rclpy.WaitSet.wait)
         slow = rcl.load().slow
         for name in ('rcl_wait', 'rcl_take_serialized_message'):
@@ -34,15 +35,16 @@ class ThreadClocks:
             try:
                 return call(*args)
             finally:
-                name = threading.current_thread().name
-                self._away_s[name] = self._away_s.get(name, 0.0) + time.thread_time() - begun
+                name, away_s = threading.current_thread().name, time.thread_time() - begun
+                with self._adding:  # several threads may have one name
+                    self._away_s[name] = self._away_s.get(name, 0.0) + away_s
 
         return timed
 
     def spent_s(self):
-        """Return the seconds that each thread of Python has spent, by its name."""
-        return {
-            thread.name: time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
-            - self._away_s.get(thread.name, 0.0)
-            for thread in threading.enumerate()
-        }
+        """Return the seconds that threads of Python have spent, by their name."""
+        spent_s = {name: -away_s for name, away_s in self._away_s.items()}
+        for thread in threading.enumerate():
+            clock_s = time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+            spent_s[thread.name] = spent_s.get(thread.name, 0.0) + clock_s
+        return spent_s

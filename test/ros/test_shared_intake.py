@@ -1,6 +1,7 @@
-"""One intake for several cameras: what happens to one changes nothing for the others; over DDS."""
+"""Intakes that cameras share: what happens to one changes nothing for the others; over DDS."""
 
 import threading
+from collections import deque
 
 import pytest
 from graph import order
@@ -13,6 +14,7 @@ from trt_perception.ros.intake import rcl
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.intake import Arrived
 from trt_perception.ros.intake.rcl import RclError
+from trt_perception.ros.intake.shared import CAMERAS_OF_A_THREAD
 
 pytest_plugins = ['graph_fixtures']
 
@@ -78,6 +80,56 @@ def test_each_camera_gets_its_own_images(several):
         numbers = [spot(image) for image in taker.images]
         assert numbers == sorted(set(numbers))
     assert intakes() == 1
+
+
+def test_many_cameras_have_several_threads(several):
+    takers = several(CAMERAS_OF_A_THREAD + 2)
+    takers[-1].open(intake=takers[0].intake)
+    assert intakes() == 2
+    for taker in takers:
+        taker.camera('64x48', hz=50)
+    for taker in takers:
+        taker.wait(5)
+        numbers = [spot(image) for image in taker.images]
+        assert numbers == sorted(set(numbers))
+    # One that subscribes again comes to the thread that has fewest; an empty one ends.
+    for taker in takers[:2]:
+        taker.input.close()
+        taker.images.clear()
+        taker.open(intake=takers[0].intake)
+        taker.wait(3)
+    assert intakes() == 2
+    for taker in takers[2:]:
+        taker.input.close()
+    assert intakes() <= 2
+    for taker in takers[:2]:
+        taker.wait(len(taker.images) + 3)
+        taker.input.close()
+    assert intakes() == 0
+
+
+def test_no_image_is_torn_where_several_threads_lend_memory(several):
+    takers = several(3)
+    takers[0].input.close()
+    takers[0].open()
+    intake = takers[0].intake
+    intake._cameras = 1  # a thread each
+    for taker, size in zip(takers, ('320x240', VGA, '64x48'), strict=True):
+        if taker.input is not None:
+            taker.input.close()
+        taker.images = deque(maxlen=2)
+        taker.open(intake=intake)
+        taker.camera(size, hz=0, depth=1)
+    assert intakes() == 3
+    held, checked = [], 0
+    while checked < 300:
+        for taker in takers:
+            taker.wait(2)
+            held += [taker.images.pop(), taker.images.pop()]
+        if len(held) > 12:
+            checked += len([spot(image) for image in held])
+            del held[:7]
+    assert takers[0].buffers.count < 50
 
 
 def test_a_receiver_that_raises_loses_its_own_subscription_only(several):

@@ -57,7 +57,7 @@ class Lease:
 class MessageBuffers:
     """As many buffers as are in use at once, all as large as the largest message so far.
 
-    ``lend`` is for one thread at a time; buffers come back from any.
+    Any thread lends, and gives back.
 
     Args:
         allocate: makes memory of a size.
@@ -82,6 +82,7 @@ class MessageBuffers:
         self._free: deque[Memory] = deque()
         self._closed = False
         self.count = 0
+        self._lending = threading.Lock()
         # Memory may come back, and be freed, within whatever a thread does, even in here.
         self._counting = threading.RLock()
 
@@ -94,6 +95,10 @@ class MessageBuffers:
         """
         if message_bytes > self._limit:
             raise MemoryError(f'{message_bytes} bytes; at most {self._limit}')
+        with self._lending:
+            return self._lend(message_bytes)
+
+    def _lend(self, message_bytes: int) -> Lease:
         size = self._size
         if (needed := self.front + message_bytes) > size:
             # Compressed images differ: not each that is a little larger shall move all others.

@@ -1,4 +1,4 @@
-"""The thread that takes images from the middleware: waits and takes without the lock.
+"""A thread that takes images from the middleware: waits and takes without the lock.
 
 QoS events are waited for here too. They share a condition with the images of their subscription:
 waited for elsewhere, each image would wake whoever waits for events, and an event that nobody
@@ -114,6 +114,10 @@ class Intake:
     def alive(self) -> bool:
         """Whether the thread is there, and will be."""
         return self._running and self._thread.is_alive()
+
+    def __len__(self) -> int:
+        """Return how many sources it serves."""
+        return len(self._sources)
 
     def serves(self, source: Source) -> bool:
         """Tell whether messages of this source are taken."""
