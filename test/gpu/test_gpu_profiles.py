@@ -24,6 +24,7 @@ from patch_model import write_engine
 
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import EngineError
+from trt_perception.errors import TrtPerceptionError
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.pipelines.open_pipeline import open_pipeline
 
@@ -61,7 +62,15 @@ def open_plan():
 def apart(function, *arguments):
     """Call a function in a process of its own."""
     with ProcessPoolExecutor(1, get_context('spawn')) as pool:
-        return pool.submit(function, *arguments).result(timeout=120)
+        return pool.submit(_told, function, *arguments).result(timeout=120)
+
+
+def _told(function, *arguments):
+    """Call a function; errors of the package do not pass between processes, their texts do."""
+    try:
+        return function(*arguments)
+    except TrtPerceptionError as error:
+        raise AssertionError(f'{type(error).__name__}: {error}') from None
 
 
 def check_profile(path, size):

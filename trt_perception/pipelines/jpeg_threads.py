@@ -107,6 +107,7 @@ class JpegThreads:
         self._device = device
         self._pending: list[list[Future[None]]] = [[] for _ in range(depth)]
         self._logged: set[str] = set()
+        self._thread = threading.local()
         self._closing = ExitStack()
         # As many as there are threads, so that nobody waits for one.
         self._stations: SimpleQueue[_Station] = SimpleQueue()
@@ -154,7 +155,11 @@ class JpegThreads:
     def _decode(self, batch: _Batch, place: FramePlace, frame: JpegFrame) -> None:
         whole = False
         try:
-            self._device.use()
+            if not getattr(self._thread, 'ready', False):
+                # Once: nobody else makes another device current in these threads, and each call of
+                # CUDA gives the interpreter's lock away.
+                self._device.use()
+                self._thread.ready = True
             self._fill(place, frame, batch.slot.stream)
             whole = True
         finally:
