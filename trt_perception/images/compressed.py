@@ -15,6 +15,7 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from dataclasses import field
 from typing import Final
 
 import cv2
@@ -25,8 +26,9 @@ from trt_perception.errors import ImageError
 from trt_perception.images.frame import MAX_SIDE
 
 __all__ = [
-    *('JPEG_START', 'MAX_PIXELS', 'CheckedPicture', 'check_picture', 'check_size', 'damaged'),
-    *('decode_checked', 'decode_picture', 'too_large', 'truncated', 'unsupported'),
+    *('JPEG_START', 'MAX_PIXELS', 'CheckedPicture', 'Scans', 'check_picture', 'check_size'),
+    *('damaged', 'decode_checked', 'decode_picture', 'scan_end', 'too_large', 'truncated'),
+    'unsupported',
 ]
 
 #: 134 megapixels, 403 MB once decoded: twice the largest camera that ROS knows.
@@ -61,6 +63,19 @@ _JPEG_EXIF: Final = 0xE1
 _JPEG_LEFT_OUT: Final = frozenset(range(0xE0, 0xF0)) | {0xFE}
 
 
+@dataclass
+class Scans:
+    """The entropy-coded bits of a JPEG.
+
+    Attributes:
+        begin: where those of the last scan begin in the file.
+        markers: what follows each 0xff within them, but for zeros; of all scans.
+    """
+
+    begin: int = 0
+    markers: bytes = b''
+
+
 @dataclass(frozen=True)
 class CheckedPicture:
     """A JPEG or PNG in parts that were held against the file's bytes.
@@ -70,13 +85,13 @@ class CheckedPicture:
             Those of a JPEG's scans are views of the file.
         size_wh: width and height in pixels, as the file stores them.
         upright: turn it as its EXIF data say.
-        scan_markers: what follows each 0xff within the scans of a JPEG, but for zeros.
+        scans: of a JPEG.
     """
 
     parts: tuple[bytes | memoryview, ...]
     size_wh: tuple[int, int]
     upright: bool = False
-    scan_markers: bytes = b''
+    scans: Scans = field(default_factory=Scans)
 
     def decode(self) -> npt.NDArray[np.uint8]:
         """Decode it; as ``decode_picture``."""
@@ -116,12 +131,12 @@ def check_picture(content: npt.NDArray[np.uint8], *, upright: bool = False) -> C
     """
     start = content[: len(_PNG_START)].tobytes()
     parts: tuple[bytes | memoryview, ...]
-    scan_markers: list[bytes] = []
+    scans = Scans()
     if start == _PNG_START:
         parts = tuple(_png_parts(content.data, upright))
         width, height = struct.unpack_from('>II', parts[1], 8)
     elif start.startswith(JPEG_START):
-        parts = tuple(_jpeg_parts(content, upright, scan_markers))
+        parts = tuple(_jpeg_parts(content, upright, scans))
         height, width = struct.unpack_from(
             '>HH', next(p for p in parts if p[1] in _JPEG_FRAMES), 5
         )
@@ -129,7 +144,7 @@ def check_picture(content: npt.NDArray[np.uint8], *, upright: bool = False) -> C
         found = f'a file that begins with {start.hex(" ") or "nothing"}'
         raise unsupported('image', found, 'JPEG or PNG')
     check_size(width, height)
-    return CheckedPicture(parts, (width, height), upright, b''.join(scan_markers))
+    return CheckedPicture(parts, (width, height), upright, scans)
 
 
 def check_size(width: int, height: int) -> None:
@@ -201,22 +216,22 @@ def _png_parts(content: memoryview, upright: bool) -> Iterator[bytes]:
 
 
 def _jpeg_parts(
-    file: npt.NDArray[np.uint8], upright: bool, scan_markers: list[bytes]
+    file: npt.NDArray[np.uint8], upright: bool, scans: Scans
 ) -> Iterator[bytes | memoryview]:
     """Yield start, tables, frame, scans and end of a JPEG, one by one, with their markers.
 
-    Appends the markers within each scan to ``scan_markers``.
+    Notes in ``scans`` what is within them.
     """
     content = file.data
     yield JPEG_START
-    at, frames, scans = len(JPEG_START), 0, 0
+    at, frames, count = len(JPEG_START), 0, 0
     for _ in range(_MAX_PARTS):
         match = _JPEG_MARKER.match(content, at)
         if match is None:
             raise truncated('JPEG')
         marker, at = match[1][0], match.end()
         if marker == _JPEG_END:
-            if not scans:
+            if not count:
                 raise damaged('JPEG', 'no pixels')
             yield b'\xff\xd9'
             return
@@ -225,14 +240,16 @@ def _jpeg_parts(
             frames += 1
             _check_frame(content[at:end])
         elif marker == _JPEG_SCAN:
-            scans += 1
-            end = _scan_end(file, end, scan_markers)
+            count += 1
+            scans.begin = end
+            end, markers = scan_end(file, end)
+            scans.markers += markers
         elif marker not in _JPEG_TABLES | _JPEG_LEFT_OUT:
             found = f'marker {marker:#04x}, or a damaged file'
             raise unsupported('JPEG', found, 'baseline or progressive with Huffman coding')
-        if frames != 1 and (scans or frames):
+        if frames != 1 and (count or frames):
             raise damaged('JPEG', 'another number of frames than one')
-        if scans > _MAX_SCANS:
+        if count > _MAX_SCANS:
             raise too_large('JPEG', 'more', f'{_MAX_SCANS} scans')
         exif = upright and marker == _JPEG_EXIF
         if marker == _JPEG_SCAN:
@@ -258,11 +275,15 @@ def _check_frame(segment: memoryview) -> None:
         raise damaged('JPEG', 'a frame not of 8 bits and one, three or four components')
 
 
-def _scan_end(file: npt.NDArray[np.uint8], at: int, markers: list[bytes]) -> int:
-    """Return where the bits of a scan end that begin ``at``; append the markers within them.
+def scan_end(file: npt.NDArray[np.uint8], at: int) -> tuple[int, bytes]:
+    """Return where the bits of a scan end that begin ``at``, and the markers within them.
 
     By NumPy, which looks at several bytes at once, mostly without the lock of the interpreter.
+
+    Raises:
+        ImageError: they do not end.
     """
+    markers = []
     for begin in range(at, file.size - 1, _LOOK):
         piece = file[begin : begin + _LOOK + 1]  # with what follows its last byte
         places = np.flatnonzero(piece[:-1] == 0xFF)
@@ -272,7 +293,7 @@ def _scan_end(file: npt.NDArray[np.uint8], at: int, markers: list[bytes]) -> int
             following = following[: ends[0]]
         markers.append(following[following != 0].tobytes())
         if ends.size:
-            return begin + int(places[ends[0]])
+            return begin + int(places[ends[0]]), b''.join(markers)
     raise truncated('JPEG')
 
 

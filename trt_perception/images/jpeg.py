@@ -10,15 +10,20 @@ Non-guarantee: entropy-coded bits are what they are; a decoder may find them dam
 
 from __future__ import annotations
 
-import functools
 import logging
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from trt_perception.images.compressed import JPEG_START
 from trt_perception.images.compressed import CheckedPicture
+from trt_perception.images.compressed import check_picture
+from trt_perception.images.compressed import scan_end
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.frame import Frame
 from trt_perception.images.frame import PixelFormat
@@ -100,31 +105,89 @@ def decoded_frame(picture: CheckedPicture) -> Frame:
 
 
 class PlainJpegs:
-    """Makes frames of pictures: plain JPEGs stay what they are, all others are decoded here.
+    """Makes frames of one camera's files: plain JPEGs stay what they are, all others are decoded.
 
-    Logs once for each kind of other pictures.
+    Its JPEGs mostly begin alike, up to the entropy-coded bits: what was found there is not looked
+    for again. Logs once for each kind of other pictures. For one thread at a time.
     """
 
     def __init__(self) -> None:
         self._logged: set[str] = set()
+        self._like: tuple[bytes, _Kind] | None = None
 
-    def __call__(self, picture: CheckedPicture) -> AnyFrame:
-        """Return the frame.
+    def __call__(self, file: npt.NDArray[np.uint8]) -> AnyFrame:
+        """Return the frame of a JPEG or PNG, uint8, one-dimensional.
 
         Raises:
-            ImageError: with the reason ``not_decodable``.
+            ImageError: with the reason ``not_decodable`` or ``too_large``.
         """
-        frame = plain_jpeg(picture)
-        if isinstance(frame, JpegFrame):
+        frame = self._frame_like_before(file)
+        if frame is not None:
             return frame
-        if frame not in self._logged:
-            self._logged.add(frame)
-            _LOG.warning('compressed images are decoded on the CPU where they are: %s', frame)
-        return decoded_frame(picture)
+        picture = check_picture(file)
+        try:
+            kind = _kind_of(picture)
+            frame = kind.frame(_bits_of(picture), picture.scans.markers)
+        except _OtherKindError as error:
+            if str(error) not in self._logged:
+                self._logged.add(str(error))
+                _LOG.warning('compressed images are decoded on the CPU where they are: %s', error)
+            return decoded_frame(picture)
+        self._like = file[: picture.scans.begin].tobytes(), kind
+        return frame
+
+    def _frame_like_before(self, file: npt.NDArray[np.uint8]) -> JpegFrame | None:
+        """Return the frame of a file that begins as the last one, None where it does not."""
+        if self._like is None:
+            return None
+        head, kind = self._like
+        begin = len(head)
+        if file[:begin].tobytes() != head:
+            return None
+        end, markers = scan_end(file, begin)
+        if file[end : end + len(_END)].tobytes() != _END:
+            return None
+        try:
+            return kind.frame(file.data[begin:end], markers)
+        except _OtherKindError:
+            return None
 
 
 class _OtherKindError(Exception):
     """Says in a few words what a file is or has; a small number of them, as they are logged."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What plain JPEGs that differ in their bits alone are.
+
+    Attributes:
+        head: the file up to the bits, written anew.
+        size_wh: width and height in pixels.
+        least_bytes: of the bits.
+        restarts: numbers of the restart markers.
+    """
+
+    head: bytes
+    size_wh: tuple[int, int]
+    least_bytes: int
+    restarts: bytes
+
+    def frame(self, bits: bytes | memoryview, markers: bytes) -> JpegFrame:
+        """Return the JPEG of such bits.
+
+        Args:
+            bits: entropy-coded.
+            markers: what follows each 0xff within them, but for zeros.
+
+        Raises:
+            _OtherKindError: the bits are not what size, sampling and restart interval say.
+        """
+        if len(bits) < self.least_bytes:
+            raise _OtherKindError('JPEG of too few bytes')
+        if markers != self.restarts or bits[-1] == 0xFF:
+            raise _OtherKindError('JPEG of unusual restart markers')
+        return JpegFrame(b''.join((self.head, bits, _END)), *self.size_wh)
 
 
 def plain_jpeg(picture: CheckedPicture) -> JpegFrame | str:
@@ -133,30 +196,37 @@ def plain_jpeg(picture: CheckedPicture) -> JpegFrame | str:
     Args:
         picture: whose parts were checked; not upright.
     """
-    assert not picture.upright
-    if picture.parts[0] != JPEG_START:
-        return 'PNG'
-    width, height = picture.size_wh
-    if width * height > _MAX_PIXELS:
-        return f'JPEG of more than {_MAX_PIXELS} pixels'
     try:
-        return JpegFrame(_Parts(picture).written(), width, height)
+        return _kind_of(picture).frame(_bits_of(picture), picture.scans.markers)
     except _OtherKindError as error:
         return str(error)
+
+
+def _kind_of(picture: CheckedPicture) -> _Kind:
+    assert not picture.upright
+    if picture.parts[0] != JPEG_START:
+        raise _OtherKindError('PNG')
+    width, height = picture.size_wh
+    if width * height > _MAX_PIXELS:
+        raise _OtherKindError(f'JPEG of more than {_MAX_PIXELS} pixels')
+    return _Parts(picture.parts[1:]).kind(picture.size_wh)
+
+
+def _bits_of(picture: CheckedPicture) -> bytes | memoryview:
+    """Return the bits of the only scan, which is the part before the last."""
+    scan = picture.parts[-2]
+    return scan[2 + int.from_bytes(scan[2:4], 'big') :]
 
 
 class _Parts:
     """The parts of a JPEG behind its start, read one by one; later tables replace earlier ones."""
 
-    def __init__(self, picture: CheckedPicture) -> None:
-        parts = picture.parts[1:]
-        self._scan_markers = picture.scan_markers
+    def __init__(self, parts: Sequence[bytes | memoryview]) -> None:
         self._quantisation: dict[int, bytes] = {}
         # As libjpeg has it: Motion JPEG of many cameras leaves out the standard's tables.
         self._huffman: dict[int, bytes] = dict(STANDARD_HUFFMAN)
         self._interval = 0
         self._frame = self._scan = b''
-        self._bits: bytes | memoryview = b''
         readers = {
             _QUANTISATION: self._read_quantisation,
             _HUFFMAN: self._read_huffman,
@@ -173,14 +243,12 @@ class _Parts:
             raise _OtherKindError('JPEG of several scans')
         for part in parts[:-1]:
             size = int.from_bytes(part[2:4], 'big')
-            self._bits = part[2 + size :]
             readers[part[1]](bytes(part[4 : 2 + size]))
 
-    def written(self) -> bytes:
-        """Return the file anew."""
+    def kind(self, size_wh: tuple[int, int]) -> _Kind:
+        """Return what all files with these parts are, whatever their bits."""
         frame = [self._frame[at : at + 3] for at in range(6, len(self._frame), 3)]
         scan = [self._scan[at : at + 2] for at in range(1, len(self._scan) - 3, 2)]
-        self._check_bits(len(frame))
         # One table may serve two components, and is written once.
         quantisation = dict.fromkeys(each[2] for each in frame)
         coding = dict.fromkeys(n for _, use in scan for n in (use >> 4, 0x10 | use & 15))
@@ -188,7 +256,7 @@ class _Parts:
         for number, (one, other) in enumerate(zip(frame, scan, strict=True), start=1):
             components += bytes((number, *one[1:]))
             selectors += bytes((number, other[1]))
-        return b''.join(
+        head = b''.join(
             (
                 JPEG_START,
                 _JFIF_HEADER,
@@ -197,10 +265,9 @@ class _Parts:
                 *(_table(_HUFFMAN, number, self._huffman) for number in coding),
                 _segment(_INTERVAL, struct.pack('>H', self._interval)) if self._interval else b'',
                 _segment(_SCAN, bytes((len(scan),)) + selectors + _WHOLE_SCAN),
-                self._bits,
-                _END,
             )
         )
+        return _Kind(head, size_wh, *self._bits(len(frame)))
 
     def _read_quantisation(self, body: bytes) -> None:
         for at in range(0, len(body), 65):
@@ -239,22 +306,17 @@ class _Parts:
         if body[:1] != bytes((len(numbers),)) or named != numbers or body[-3:] != _WHOLE_SCAN:
             raise _OtherKindError('JPEG of several scans')
 
-    def _check_bits(self, components: int) -> None:
-        """Hold the entropy-coded bytes to what size, sampling and restart interval say."""
+    def _bits(self, components: int) -> tuple[int, bytes]:
+        """Return how many bytes of bits there are at least, and the restart markers' numbers."""
         height, width = struct.unpack_from('>HH', self._frame, 1)
         across, down = self._frame[7] >> 4, self._frame[7] & 15
         units = -(-width // (8 * across)) * -(-height // (8 * down))
         blocks = units * (across * down + components - 1)
-        if 8 * len(self._bits) < _BLOCK_BITS * blocks:
-            raise _OtherKindError('JPEG of too few bytes')
         restarts = (units - 1) // self._interval if self._interval else 0
         numbers = bytes(range(0xD0, 0xD8)) * (restarts // 8 + 1)
-        if self._scan_markers != numbers[:restarts] or self._bits[-1] == 0xFF:
-            raise _OtherKindError('JPEG of unusual restart markers')
+        return -(-_BLOCK_BITS * blocks // 8), numbers[:restarts]
 
 
-# A camera's are the same in all its images.
-@functools.lru_cache(maxsize=16)
 def _huffman_tables(body: bytes) -> dict[int, bytes]:
     """Return the tables of a segment by number, with 0x10 for AC: counts of each length, symbols.
 

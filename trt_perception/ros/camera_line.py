@@ -138,7 +138,7 @@ class CameraLine:
         if choice.transport == 'raw':
             return FrameReader()
         if self._pipeline.decodes_jpeg:
-            return functools.partial(frame_from_compressed, frame_of_picture=PlainJpegs())
+            return functools.partial(frame_from_compressed, frame_of_file=PlainJpegs())
         return frame_from_compressed
 
     def _publish(self, message: Any, frame: AnyFrame, detections: Detections) -> None:

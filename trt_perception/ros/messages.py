@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ImageError
-from trt_perception.images.compressed import CheckedPicture
 from trt_perception.images.compressed import check_picture
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.frame import Frame
@@ -146,14 +145,18 @@ def _frame_by_cv_bridge(message: Any) -> Frame:
     return frame_of(bgr)
 
 
+def _decoded(file: npt.NDArray[np.uint8]) -> Frame:
+    return decoded_frame(check_picture(file))
+
+
 def frame_from_compressed(
-    message: Any, frame_of_picture: Callable[[CheckedPicture], AnyFrame] = decoded_frame
+    message: Any, frame_of_file: Callable[[npt.NDArray[np.uint8]], AnyFrame] = _decoded
 ) -> AnyFrame:
     """Make a frame of a JPEG or PNG.
 
     Args:
         message: a CompressedImage, or a serialised one, whose ``header`` is set.
-        frame_of_picture: makes the frame, once the file is checked.
+        frame_of_file: makes the frame, and checks the file.
 
     Raises:
         ImageError: with the reason ``bad_message``, ``bad_frame_id``, ``not_decodable`` or
@@ -163,7 +166,7 @@ def frame_from_compressed(
     _check_frame_id(message.header)
     data = np.frombuffer(message.data, np.uint8) if len(message.data) else np.empty(0, np.uint8)
     try:
-        return frame_of_picture(check_picture(data))
+        return frame_of_file(data)
     except ImageError as error:
         raise ImageError(
             error.reason,
