@@ -1,10 +1,13 @@
 """doctor is red exactly where *configure* fails: both do the same with the same parameters."""
 
 import contextlib
+import functools
+import io
 import json
 import os
 import signal
 import subprocess
+from unittest import mock
 
 import faults
 import numpy as np
@@ -32,6 +35,7 @@ from trt_perception.checks.software import import_modules
 from trt_perception.checks.trial import run_once
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.ready import ready_pipeline
+from trt_perception.ros import doctor
 
 TINY = {
     'model.decoder': 'dense',
@@ -115,9 +119,13 @@ CASES = {
 }
 
 
+#: Imports each in a process of its own; once is enough, as nothing is installed meanwhile.
+imported = functools.cache(import_modules)
+
+
 @pytest.fixture(scope='module')
 def modules():
-    return import_modules()
+    return imported()
 
 
 @pytest.mark.parametrize('name', CASES)
@@ -147,12 +155,21 @@ def test_red_is_what_configure_refuses(name, tmp_path, modules):
 
 
 def run(*arguments):
-    command = [executable('doctor'), *map(str, arguments), '--seconds', '0', '--json']
-    # Three processes each; test_doctor.py measures them.
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, env=unmeasured())
-    assert 'Traceback' not in ended.stderr
-    report = json.loads(ended.stdout)
-    assert ended.returncode == int(report['red'] > 0), ended.stdout
+    """Run doctor in this process and return its findings; test_doctor.py starts the command.
+
+    What it lets others do, reading the parameters and the trial run, are processes as ever.
+    """
+    output, errors = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.dict(os.environ, unmeasured(), clear=True),
+        mock.patch.object(doctor, 'import_modules', imported),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(errors),
+    ):
+        code = doctor.main([*map(str, arguments), '--seconds', '0', '--json'])
+    assert 'Traceback' not in errors.getvalue()
+    report = json.loads(output.getvalue())
+    assert code == int(report['red'] > 0), report
     assert report['interrupted'] is False
     return report['findings']
 
