@@ -41,14 +41,14 @@ SLOWEST = {
     for seconds, names in {
         100: ['test_soak'],
         70: ['test_node_silence', 'test_build_precisions', 'test_build_agreement'],
-        60: ['test_replay_images'],
-        50: ['test_node_start', 'test_doctor_configure', 'test_build_engine'],
-        40: ['test_build_agreement_gpu', 'test_node_signals', 'test_bad_frames'],
-        30: ['test_untrusted_readers', 'test_node_cameras', 'test_doctor', 'test_demo'],
-        20: ['test_faults', 'test_node_jpeg', 'test_node_counting', 'test_build_query_decoder'],
-        17: ['test_node_debug_image', 'test_intake', 'test_antialias', 'test_node_qos'],
-        15: ['test_node_lifecycle', 'test_transition_faults', 'test_quantise_weights'],
-        10: ['test_quantise', 'test_node_images', 'test_equivalence'],
+        60: ['test_replay_images', 'test_node_many_cameras'],
+        45: ['test_node_start', 'test_build_engine', 'test_bad_frames', 'test_demo'],
+        40: ['test_build_agreement_gpu', 'test_node_signals', 'test_doctor'],
+        30: ['test_untrusted_readers', 'test_node_cameras', 'test_node_jpeg', 'test_node_qos'],
+        20: ['test_faults', 'test_node_counting', 'test_build_query_decoder', 'test_antialias'],
+        17: ['test_node_debug_image', 'test_node_lifecycle', 'test_transition_faults'],
+        15: ['test_quantise_weights', 'test_intake', 'test_bench_cameras', 'test_build_batches'],
+        10: ['test_quantise', 'test_node_images', 'test_shared_intake', 'test_node_many_gpus'],
     }.items()
     for name in names
 }
