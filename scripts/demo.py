@@ -20,6 +20,7 @@ from ament_index_python.packages import get_package_share_directory
 from demo_recorder import Recorder
 from demo_results import other_classes
 from demo_results import report
+from demo_tasks import TASKS
 from rclpy.signals import SignalHandlerOptions
 
 from trt_perception.errors import ConfigError
@@ -56,7 +57,7 @@ def main():
     # Ctrl-C and SIGTERM are ours: rclpy's handlers would end the recorder under our hands.
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    recorder = Recorder(options.cameras)
+    recorder = Recorder(options.cameras, options.task)
     try:
         with tempfile.TemporaryDirectory() as folder:
             logs = {name: Path(folder, f'{name}.jsonl') for name in recorder.cameras}
@@ -74,7 +75,11 @@ def main():
     finally:
         recorder.destroy_node()
         rclpy.try_shutdown()
-    return report(options, recorder.cameras, sent)
+    try:
+        return report(options, recorder.cameras, sent)
+    except RuntimeError as error:
+        print(f'error: {error}', file=sys.stderr)
+        return 1
 
 
 def scale_scenes(options):
@@ -91,6 +96,8 @@ def scale_scenes(options):
     for annotation in content['annotations']:
         x, y = scales[annotation['image_id']]
         annotation['bbox'] = (np.array(annotation['bbox']) * (x, y, x, y)).tolist()
+        for key in ('segmentation', 'oriented_bbox', 'keypoints', 'num_keypoints'):
+            annotation.pop(key, None)  # none of these is measured in another size
     options.scenes, options.truth = folder, options.output / 'truth.json'
     options.truth.write_text(json.dumps(content), encoding='utf-8')
 
@@ -131,7 +138,8 @@ def run_processes(options, recorder, processes, logs):
 
     start('detector_node', detector_command(options))
     print('detector_node: loading the model')
-    wait_for(recorder, processes, recorder.ready, 60, 'the detector to be active')
+    what = f' as a model of the task {options.task}' if options.task != 'detect' else ''
+    wait_for(recorder, processes, recorder.ready, 60, f'the detector to be active{what}')
     for camera in recorder.cameras.values():
         if foreign := other_classes(options.truth, camera.classes):
             print(f'note: {foreign}', file=sys.stderr)
@@ -262,10 +270,13 @@ def parse_arguments():
         help='of the scenes, scaled before (default: as they are)',
     )
     parser.add_argument(
-        '--model',
-        type=Path,
-        default=SHARE / 'models' / 'digits.onnx',
-        help='default: the digits detector',
+        '--task',
+        choices=TASKS,
+        default='detect',
+        help='what the model finds: boxes (the default), masks, oriented boxes or keypoints',
+    )
+    parser.add_argument(
+        '--model', type=Path, help='default: the digits detector, which finds boxes'
     )
     parser.add_argument(
         '--output',
@@ -281,6 +292,11 @@ def parse_arguments():
     options.rate = options.rate or (2.0 if options.cameras else 8.0)
     options.scenes = SHARE / 'demo' / 'scenes'
     options.truth = SHARE / 'demo' / 'truth.json'
+    if options.model is None:
+        name = 'digits' if options.task == 'detect' else f'digits_{options.task}'
+        options.model = SHARE / 'models' / f'{name}.onnx'
+    if options.size and options.task != 'detect':
+        parser.error(f'--size goes with --task detect only (got --task {options.task})')
     for path in (options.model, options.scenes, options.truth):
         if not path.exists():
             parser.error(f'{path} does not exist')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from demo_tasks import TOPICS
 from diagnostic_msgs.msg import DiagnosticArray
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
@@ -21,14 +22,16 @@ class Camera:
     Attributes:
         name: '' for the only one.
         detections: messages by the image's stamp in nanoseconds.
+        carried: messages of the task's own topic, by the same stamp.
         arrivals_ns: when they came, by the same stamp, in the same clock.
         classes: names of the model's classes, None before they came.
         diagnostics: the newest values of its status, by their keys.
     """
 
-    def __init__(self, node, name):
+    def __init__(self, node, name, task='detect'):
         self.name = name
         self.detections = {}
+        self.carried = {}
         self.arrivals_ns = {}
         self.classes = None
         self.diagnostics = {}
@@ -36,10 +39,20 @@ class Camera:
         latched = QoSProfile(depth=1, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL)
         node.create_subscription(LabelInfo, f'{before}label_info', self._on_labels, latched)
         node.create_subscription(Detection2DArray, f'{before}detections', self._on_detections, 100)
+        self._topic = None
+        if task in TOPICS:
+            topic, kind = TOPICS[task]
+            self._topic = node.create_subscription(
+                kind, f'{before}{topic}', self._on_carried, 100
+            ).topic_name
+        self._count_publishers = node.count_publishers
+
+    def _on_carried(self, message):
+        self.carried[stamp_ns(message)] = message
 
     def _on_detections(self, message):
         now = time.time_ns()
-        stamp = message.header.stamp.sec * 10**9 + message.header.stamp.nanosec
+        stamp = stamp_ns(message)
         self.detections[stamp] = message
         self.arrivals_ns[stamp] = now
 
@@ -60,7 +73,16 @@ class Camera:
     def settled(self):
         """Return whether everything that was received has come out, and has come here."""
         counts = self.counts()
-        return counts['in_flight'] == 0 and counts['published'] == len(self.detections)
+        # Of masks a newer image may replace one that is not sent yet, but not the newest.
+        carried = (
+            self._topic is None or not self.detections or max(self.detections) in self.carried
+        )
+        return counts['in_flight'] == 0 and counts['published'] == len(self.detections) and carried
+
+    def ready(self):
+        """Return whether its classes are known, and its task's topic is there."""
+        there = self._topic is None or self._count_publishers(self._topic) > 0
+        return self.classes is not None and there
 
 
 class Recorder(Node):
@@ -68,6 +90,7 @@ class Recorder(Node):
 
     Args:
         names: of the cameras; empty for a detector of one camera without a name.
+        task: of the model: what is heard of an object besides its box.
 
     Attributes:
         cameras: by their names.
@@ -75,9 +98,9 @@ class Recorder(Node):
         problem: what the node's diagnostics call an error, '' where nothing is.
     """
 
-    def __init__(self, names=()):
+    def __init__(self, names=(), task='detect'):
         super().__init__('recorder')
-        self.cameras = {name: Camera(self, name) for name in names or ('',)}
+        self.cameras = {name: Camera(self, name, task) for name in names or ('',)}
         self.state = self.problem = ''
         self.create_subscription(DiagnosticArray, '/diagnostics', self._on_diagnostics, 100)
 
@@ -102,9 +125,13 @@ class Recorder(Node):
         return sum(len(camera.detections) for camera in self.cameras.values())
 
     def ready(self):
-        """Return whether the detector is active, and its classes are known."""
-        known = all(camera.classes is not None for camera in self.cameras.values())
-        return self.state == 'active' and known
+        """Return whether the detector is active, and its cameras' topics are known."""
+        return self.state == 'active' and all(one.ready() for one in self.cameras.values())
+
+
+def stamp_ns(message):
+    """Return the stamp of a message in nanoseconds."""
+    return message.header.stamp.sec * 10**9 + message.header.stamp.nanosec
 
 
 def number(text):

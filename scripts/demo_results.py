@@ -8,12 +8,19 @@ import sys
 
 import cv2
 import numpy as np
+from demo_tasks import TOPICS
+from demo_tasks import keypoints_of
+from demo_tasks import measure_of
+from demo_tasks import more_of
+from demo_tasks import with_carried
 
 from trt_perception.detections import Detections
 from trt_perception.evaluation.classes import match_classes
 from trt_perception.evaluation.coco import read_annotations
 from trt_perception.evaluation.mistakes import match_detections
 from trt_perception.evaluation.mistakes import sum_up
+from trt_perception.evaluation.run_lengths import with_run_lengths
+from trt_perception.evaluation.true_shapes import read_shapes
 from trt_perception.images.drawing import draw_detections
 from trt_perception.plain_text import listed
 from trt_perception.plain_text import plain
@@ -29,9 +36,9 @@ def report(options, cameras, sent):
     """
     messages, results, summaries = {}, {}, {}
     for name, camera in cameras.items():
-        found = {one['name']: camera.detections.get(one['stamp_ns']) for one in sent[name]}
-        messages[name] = found
-        results[name] = {n: detections_of(m, camera.classes) for n, m in found.items()}
+        stamps = {one['name']: one['stamp_ns'] for one in sent[name]}
+        messages[name] = {n: camera.detections.get(stamp) for n, stamp in stamps.items()}
+        results[name] = {n: detections_of(options, camera, stamp) for n, stamp in stamps.items()}
         summaries[name] = measured_camera(options, camera, results[name])
     command = {'command': shlex.join(['scripts/demo', *sys.argv[1:]])}
     tables = {
@@ -43,7 +50,7 @@ def report(options, cameras, sent):
         print_cameras(summaries)
         summary, table = {'cameras': summaries}, tables
     else:
-        print_table(summaries[first])
+        print_table(summaries[first], options.task)
         summary, table = summaries[first], tables[first]
     write_json(options.output / 'summary.json', {**command, **summary}, 2)
     write_json(options.output / 'detections.json', table, 1)
@@ -58,9 +65,9 @@ def report(options, cameras, sent):
 def measured_camera(options, camera, results):
     """Return the figures of one camera."""
     counts = camera.counts()
-    precision, recall = None, None
+    figures = {'precision': None, 'recall': None}
     if not other_classes(options.truth, camera.classes):
-        precision, recall = precision_recall(options.truth, camera.classes, results)
+        figures = accuracy(options, camera.classes, results)
     arrivals = sorted(camera.arrivals_ns.values())
     span = (arrivals[-1] - arrivals[0]) * 1e-9 if len(arrivals) > 1 else float('nan')
     latency = [(arrival - stamp) * 1e-6 for stamp, arrival in camera.arrivals_ns.items()]
@@ -70,8 +77,7 @@ def measured_camera(options, camera, results):
         **{key: counts[key] for key in ('received', 'published', 'dropped', 'failed')},
         'not_delivered': counts['not_delivered'],
         'published_fps': round((len(arrivals) - 1) / span, 2),
-        'precision': precision,
-        'recall': recall,
+        **figures,
         'latency_ms': dict(zip(('p50', 'p99'), percentiles, strict=True)),
     }
 
@@ -99,31 +105,50 @@ def other_classes(truth_file, classes):
     )
 
 
-def detections_of(message, names):
-    """Return a message's detections, none where there is no message."""
+def detections_of(options, camera, stamp):
+    """Return what came of one image, nothing where something of it did not come."""
+    task = options.task
+    message, carried = camera.detections.get(stamp), camera.carried.get(stamp)
     found = message.detections if message else []
+    if task in TOPICS and carried is None:
+        found = []
     boxes = [(d.bbox.center.position.x, d.bbox.center.position.y) for d in found]
     centres = np.array(boxes, np.float64).reshape(-1, 2)
     halves = np.array([(d.bbox.size_x / 2, d.bbox.size_y / 2) for d in found]).reshape(-1, 2)
     best = [detection.results[0].hypothesis for detection in found]
-    return Detections(
+    names = camera.classes
+    detections = Detections(
         np.concatenate([centres - halves, centres + halves], axis=1).astype(np.float32),
         np.array([hypothesis.score for hypothesis in best], np.float32),
         np.array([names.index(hypothesis.class_id) for hypothesis in best], np.int32),
     )
+    keypoints = len(keypoints_of(options.truth)[0]) if task == 'pose' else 0
+    return with_carried(task, detections, message, carried, keypoints)
 
 
-def precision_recall(truth_file, classes, results):
-    """Return precision and recall at IoU 0.5 over every scene that was sent."""
-    truth = read_annotations(truth_file)
+def accuracy(options, classes, results):
+    """Return precision and recall at IoU 0.5 over every scene that was sent, as the task has it.
+
+    Of keypoints OKS takes the place of IoU. Of oriented boxes also the angle's error.
+    """
+    truth = read_annotations(options.truth)
     matched = match_classes(classes, truth, allow_subset=True)
+    measure = measure_of(options.task, options.truth)
+    truth = read_shapes(truth, measure, matched.categories)
     objects = {image.file_name: truth.boxes.get(image.id, ()) for image in truth.images}
-    matched_images = [
-        (match_detections(found, objects[name], matched), found, objects[name])
-        for name, found in results.items()
-    ]
+    matched_images = []
+    for name, found in results.items():
+        compared = with_run_lengths(found)
+        errors = match_detections(compared, objects[name], matched, measure)
+        matched_images.append((errors, compared, objects[name]))
     mistakes = sum_up(matched_images, matched)
-    return round(mistakes.precision or 0.0, 4), round(mistakes.recall or 0.0, 4)
+    figures = {
+        'precision': round(mistakes.precision or 0.0, 4),
+        'recall': round(mistakes.recall or 0.0, 4),
+    }
+    if options.task == 'obb' and mistakes.angle_error:
+        figures['angle_error_deg'] = round(mistakes.angle_error.median, 2)
+    return figures
 
 
 def rows(messages, results, names):
@@ -138,8 +163,11 @@ def rows(messages, results, names):
                 'class': names[class_id],
                 'score': round(float(score), 4),
                 'bbox': [round(float(side), 2) for side in (*box[:2], *(box[2:] - box[:2]))],
+                **more_of(found, index),
             }
-            for box, score, class_id in zip(found.xyxy, found.scores, found.class_ids, strict=True)
+            for index, (box, score, class_id) in enumerate(
+                zip(found.xyxy, found.scores, found.class_ids, strict=True)
+            )
         ]
         for name, found in results.items()
     }
@@ -153,10 +181,11 @@ def write_images(options, camera, names, results):
     """Draw each scene's detections, and an overview of the first twelve."""
     folder = options.output / 'pictures' / camera
     folder.mkdir(exist_ok=True, parents=True)
+    skeleton = keypoints_of(options.truth)[1] if options.task == 'pose' else ()
     tiles = []
     for name, found in results.items():
         image = cv2.imread(str(options.scenes / name))
-        draw_detections(image, found, names)
+        draw_detections(image, found, names, skeleton)
         cv2.imwrite(str(folder / name), image)
         if len(tiles) < 12 and image.shape[1] > image.shape[0]:
             scale = 300 / image.shape[0]
@@ -192,8 +221,9 @@ def print_cameras(summaries):
         print(f'  {first:<{widths[0]}}  {"  ".join(cells)}')
 
 
-def print_table(summary):
+def print_table(summary, task):
     """Print the figures of the only camera, one a line."""
+    overlap = {'segment': 'mask IoU', 'obb': 'oriented IoU', 'pose': 'OKS'}.get(task, 'IoU')
     latency = ', '.join(f'{name} {value} ms' for name, value in summary['latency_ms'].items())
     lines = [
         ('sent', summary['sent']),
@@ -203,10 +233,12 @@ def print_table(summary):
         ('failed', summary['failed']),
         ('not delivered', summary['not_delivered']),
         ('published per second', summary['published_fps']),
-        ('precision at IoU 0.5', measured(summary['precision'])),
-        ('recall at IoU 0.5', measured(summary['recall'])),
+        (f'precision at {overlap} 0.5', measured(summary['precision'])),
+        (f'recall at {overlap} 0.5', measured(summary['recall'])),
         ('latency, stamp to detections', latency),
     ]
+    if 'angle_error_deg' in summary:
+        lines.insert(-1, ('median error of the angle', f'{summary["angle_error_deg"]}°'))
     width = max(len(name) for name, _ in lines)
     for name, value in lines:
         print(f'  {name:<{width}}  {value}')

@@ -1,0 +1,113 @@
+"""What the demo hears of an object besides its box, and how it is measured."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from sensor_msgs.msg import Image
+from sensor_msgs.msg import PointCloud2
+
+from trt_perception.detections import Detections
+from trt_perception.detections import oriented_corners
+from trt_perception.evaluation.measure import BOXES
+from trt_perception.evaluation.measure import OKS_SIGMA
+from trt_perception.evaluation.measure import Measure
+
+#: The topic of each task that has one of its own.
+TOPICS = {'segment': ('masks', Image), 'pose': ('keypoints', PointCloud2)}
+TASKS = ('detect', 'segment', 'obb', 'pose')
+
+
+class NumberedMasks:
+    """Masks that came as one image, where each pixel says whose it is.
+
+    It is used as ``trt_perception.detections.Masks``. The better one is on top, so of two that
+    overlap the worse one lacks what they share.
+    """
+
+    def __init__(self, numbers, xyxy):
+        self.numbers = numbers
+        self.xyxy = xyxy
+        self.size_wh = numbers.shape[1], numbers.shape[0]
+
+    def __len__(self):
+        return len(self.xyxy)
+
+    def one(self, index):
+        """Return left and top of a mask's box in pixels, and the mask within it."""
+        left, top, right, bottom = np.ceil(self.xyxy[index]).astype(int).tolist()
+        return left, top, self.numbers[top:bottom, left:right] == index + 1
+
+
+def with_carried(task, found, message, carried, keypoints):
+    """Return detections with what their task says of them.
+
+    Args:
+        task: of the model.
+        found: the boxes of one image.
+        message: of the detections; None where there are none.
+        carried: of the task's topic, of the same image; None where there is none.
+        keypoints: how many an object has.
+
+    Raises:
+        RuntimeError: the model has another number of keypoints.
+    """
+    what = found.xyxy, found.scores, found.class_ids
+    if task == 'segment' and carried is not None:
+        numbers = np.frombuffer(carried.data, '<u2').reshape(carried.height, carried.width)
+        return Detections(*what, masks=NumberedMasks(numbers, found.xyxy))
+    if task == 'pose':
+        points = np.zeros((0, keypoints, 3), np.float32)
+        if carried is not None and len(found):
+            points = np.frombuffer(carried.data, '<f4').reshape(len(found), -1, 3)
+        if points.shape[1] != keypoints:
+            raise RuntimeError(
+                f'the model finds {points.shape[1]} keypoints, and the objects of the scenes have '
+                f'{keypoints}'
+            )
+        return Detections(*what, points)
+    if task == 'obb':
+        oriented = np.zeros((0, 5), np.float32)
+        if len(found):
+            oriented = np.array([oriented_of(one.bbox) for one in message.detections], np.float32)
+        corners = oriented_corners(oriented)
+        xyxy = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
+        return Detections(xyxy, *what[1:], oriented=oriented)
+    return found
+
+
+def oriented_of(box):
+    """Return centre, size and angle of a message's box."""
+    center = box.center
+    return center.position.x, center.position.y, box.size_x, box.size_y, center.theta
+
+
+def keypoints_of(truth_file):
+    """Return the names of an object's keypoints and the pairs to join, as the truth has them."""
+    category = json.loads(truth_file.read_text(encoding='utf-8'))['categories'][0]
+    return category['keypoints'], [(a - 1, b - 1) for a, b in category['skeleton']]
+
+
+def measure_of(task, truth_file):
+    """Return what of the objects is compared with the truth."""
+    if task == 'pose':
+        names, _ = keypoints_of(truth_file)
+        return Measure('keypoints', tuple(names), (OKS_SIGMA,) * len(names))
+    return {
+        'detect': BOXES,
+        'segment': Measure('masks'),
+        'obb': Measure('oriented boxes'),
+    }[task]
+
+
+def more_of(found, index):
+    """Return what a detection says besides its box, as JSON takes it; of masks the pixels."""
+    more = {}
+    if found.oriented is not None:
+        more['oriented_bbox'] = found.oriented[index].astype(float).round(4).tolist()
+    if found.keypoints is not None:
+        more['keypoints'] = found.keypoints[index].astype(float).round(2).tolist()
+    if found.masks is not None:
+        more['mask_pixels'] = int(found.masks.one(index)[2].sum())
+    return more

@@ -1,0 +1,103 @@
+"""scripts/demo.py with masks, oriented boxes and keypoints, over DDS, against the truth's own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ament_index_python.packages import get_package_share_directory
+from pycocotools import mask as coco_masks
+from task_models import write_task_model
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARE = Path(get_package_share_directory('trt_perception'))
+TRUTH = json.loads((SHARE / 'demo' / 'truth.json').read_text())['annotations']
+
+
+def demo(*arguments, folder=None):
+    output = [] if folder is None else ['--output', folder]
+    return subprocess.run(
+        [sys.executable, ROOT / 'scripts' / 'demo.py', *output, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+
+
+def shown(folder, task):
+    """What the demo found with a model of a task, and the detections of all images it saw."""
+    model = write_task_model(folder / f'{task}.onnx', task)
+    ended = demo('--task', task, '--model', model, '--rate', '10', folder=folder / 'out')
+    assert ended.returncode == 0, ended.stderr
+    assert 'Traceback' not in ended.stderr
+    assert (folder / 'out' / 'overview.jpg').is_file()
+    content = json.loads((folder / 'out' / 'detections.json').read_text())
+    found = [one for image in content.values() for one in image or ()]
+    assert len(found) > 100
+    return ended.stdout, json.loads((folder / 'out' / 'summary.json').read_text()), found
+
+
+def test_masks(tmp_path):
+    told, summary, found = shown(tmp_path, 'segment')
+    shares = []
+    for one in found:
+        x, y, width, height = one['bbox']
+        left, top, right, bottom = np.ceil([x, y, x + width, y + height])
+        shares.append(one['mask_pixels'] / ((right - left) * (bottom - top)))
+    # Boxes are written to a hundredth of a pixel; a better mask on top hides a few.
+    assert np.median(shares) == 1
+    assert max(shares) < 1.2
+    # A mask that fills its box is right where the ink fills half of it.
+    ink = np.array([coco_masks.area(one['segmentation']) for one in TRUTH])
+    share = np.mean(ink / [one['area'] for one in TRUTH] >= 0.5)
+    assert summary['precision'] == pytest.approx(share, abs=0.15)
+    assert summary['recall'] <= summary['precision'] + 0.1
+    assert 'precision at mask IoU 0.5' in told
+
+
+def test_oriented_boxes(tmp_path):
+    told, summary, found = shown(tmp_path, 'obb')
+    assert all(one['oriented_bbox'][4] == 0 for one in found)
+    assert summary['precision'] > 0.85  # an upright box overlaps nearly every turned one by half
+    errors = np.degrees(np.abs([one['oriented_bbox'][4] for one in TRUTH]))
+    assert summary['angle_error_deg'] == pytest.approx(np.median(errors), abs=3)
+    assert 'median error of the angle' in told
+
+
+def test_keypoints(tmp_path):
+    told, summary, found = shown(tmp_path, 'pose')
+    for one in found:
+        x, y, width, height = one['bbox']
+        corners = [(x, y), (x + width, y), (x + width, y + height), (x, y + height)]
+        np.testing.assert_allclose([point[:2] for point in one['keypoints']], corners, atol=0.03)
+        assert all(point[2] == 1 for point in one['keypoints'])
+    assert summary['precision'] == pytest.approx(np.mean(list(corners_of_boxes())), abs=0.12)
+    assert 'precision at OKS 0.5' in told
+
+
+def corners_of_boxes():
+    """Whether the upright box's corners reach OKS 0.5, for each object of the truth."""
+    for one in TRUTH:
+        x, y, width, height = one['bbox']
+        corners = np.array([(x, y), (x + width, y), (x + width, y + height), (x, y + height)])
+        points = np.array(one['keypoints']).reshape(4, 3)
+        counts = points[:, 2] > 0
+        apart = np.square(corners - points[:, :2]).sum(1)[counts]
+        yield np.mean(np.exp(-apart / (2 * (2 * 0.05) ** 2 * one['area']))) >= 0.5
+
+
+def test_sizes_are_of_boxes_alone(tmp_path):
+    ended = demo('--task', 'pose', '--size', '640x480', '--model', tmp_path)
+    assert ended.returncode == 2
+    assert '--size goes with --task detect only (got --task pose)' in ended.stderr
+
+
+@pytest.mark.parametrize('task', ['segment', 'obb', 'pose'])
+def test_a_missing_model_is_named(task, tmp_path):
+    if (SHARE / 'models' / f'digits_{task}.onnx').exists():
+        pytest.skip('the model is shipped')
+    ended = demo('--task', task, folder=tmp_path / 'out')
+    assert ended.returncode == 2
+    assert f'digits_{task}.onnx does not exist' in ended.stderr
