@@ -13,6 +13,7 @@ from batch_models import write_digits_twin
 from dense_decoding import decode_dense
 from detector_models import CLASSES
 from detector_models import detector_model
+from detector_runs import found_by_cameras
 from digits import DIGITS
 from digits import SCENES
 from support_models import tiny_onnx
@@ -163,6 +164,25 @@ def test_one_that_holds_to_one_inside_runs_them_one_by_one(tmp_path, caplog):
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.message.startswith('tiny.onnx: takes one image at a time, though its input')
+
+
+@pytest.mark.parametrize('batch', BATCH)
+def test_each_camera_gets_its_own_boxes(opened, batch):
+    """Five cameras in batches, each with sizes and thresholds of its own; one sends rubbish."""
+    pipeline = opened(batch)
+    content = detector_model().SerializeToString()
+    sources = [[colours(2 * camera + turn) for turn in range(2)] for camera in range(5)]
+    own = [THRESHOLDS[camera % 4] for camera in range(5)]
+    expected = [
+        [alone(content, pipeline, frame, thresholds) for frame in frames]
+        for frames, thresholds in zip(sources, own, strict=True)
+    ]
+    results, _, (statistics,) = found_by_cameras([pipeline], sources, own, 20, bad=(2,))
+    for camera, found in enumerate(results):
+        for index, detections in found:
+            assert_same(detections, expected[camera][index])
+    assert statistics.frames == sum(map(len, results))
+    assert statistics.frames > statistics.batches
 
 
 def test_one_that_has_taken_several_fails_as_a_whole(opened, monkeypatch):
