@@ -83,7 +83,7 @@ class HostLetterbox:
         self._header = kernels.header
         source, library = folder / 'kernel.cpp', folder / 'kernel.so'
         source.write_text(_BEFORE + compiled.call_args.args[0] + _AFTER)
-        flags = ['-std=c++17', '-O2', '-ffp-contract=off', '-shared', '-fPIC']
+        flags = ['-std=c++17', '-O1', '-ffp-contract=off', '-shared', '-fPIC']
         subprocess.run([COMPILER, *flags, str(source), '-o', str(library)], check=True)
         self._run = ctypes.CDLL(str(library)).run
         self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]

@@ -2,8 +2,8 @@
 
 Guarantees: what is read is a text, a number, true, false, nothing, or lists and mappings of these;
 a number has at most 19 digits before its point; nothing stands twice, is nested deep, comes from
-another place of the file or has a type of its own. Whatever the bytes are, the answer is a value
-or one sentence with its line.
+another place of the file or has a type of its own; there is not more of it than anybody writes.
+Whatever the bytes are, the answer is a value or one sentence with its line.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Final
 import yaml
 
 from trt_perception.errors import ConfigError
+from trt_perception.plain_text import MAX_CLASSES
 from trt_perception.plain_text import name_fault
 from trt_perception.plain_text import shown
 
@@ -24,6 +25,9 @@ __all__ = ['MAX_BYTES', 'read_yaml']
 #: The reader takes seconds for a megabyte, and a thousandfold of it in memory.
 MAX_BYTES: Final = 256 * 1024
 _MOST_NESTED: Final = 16
+_MOST_LISTS: Final = 4096
+#: A list of as many classes as there may be, and all else.
+_MOST_VALUES: Final = MAX_CLASSES + 4096
 _PLAIN: Final[Mapping[str, tuple[str, str]]] = {
     'bool': ('yYnNtTfFoO', r'(?i:yes|no|true|false|on|off)'),
     'int': ('-+0123456789', r'[-+]?(?:0|[1-9][0-9]{0,18})'),
@@ -43,7 +47,7 @@ class _Loader(yaml.SafeLoader):
     """
 
     yaml_implicit_resolvers: Any = {}  # noqa: RUF012 - the base class keeps them so
-    _nested = 0
+    _nested = _lists = _values = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
@@ -53,6 +57,7 @@ class _Loader(yaml.SafeLoader):
             raise _problem('tags (!) are not supported', event)
         if self._nested == _MOST_NESTED:
             raise _problem(f'lists and mappings nest deeper than {_MOST_NESTED}', event)
+        self._count(event)
         text = event.value if isinstance(event, yaml.ScalarEvent) else ''
         if text and (fault := name_fault(text, MAX_BYTES)):
             raise _problem(f'expected {fault["expected"]} (got {fault["found"]})', event)
@@ -60,6 +65,17 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self._nested -= 1
         return node
+
+    def _count(self, event: Any) -> None:
+        """Refuse a text that says more than anybody writes, as soon as that shows."""
+        if isinstance(event, yaml.ScalarEvent):
+            self._values += 1
+        else:
+            self._lists += 1
+        if self._lists > _MOST_LISTS:
+            raise _problem(f'more than {_MOST_LISTS} lists and mappings', event)
+        if self._values > _MOST_VALUES:
+            raise _problem(f'more than {_MOST_VALUES} values', event)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen = set()
