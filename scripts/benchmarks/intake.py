@@ -1,6 +1,6 @@
 """Taking images of several cameras in one process: by rclpy's subscriptions, and by the intake.
 
-Cameras of 1080p images, in a process of their own, publish raw (bgr8, 6.2 MB) or compressed
+Cameras of 1080p images, four in a process, publish raw (bgr8, 6.2 MB) or compressed
 images (380 KB) at a steady rate, one after the other. The receiver reads the header of each and
 drops it: rclpy's way hands it a message object, the intake a view of the serialised message.
 Both ways take turns in one run, with the transport and allocator settings of detect.launch.py;
@@ -61,16 +61,17 @@ examples:
 KINDS = {'raw': (Image, read_image), 'compressed': (CompressedImage, read_compressed)}
 WAYS = ('rclpy', 'intake')
 COMPRESSED_BYTES = 380_000
+OF_A_PROCESS = 4  # cameras
 WARM_UP = 20  # images of each camera
 STAMP = struct.Struct('=iI')
 STAMP_AT = 4
 
 
-def topics(cameras):
-    return [f'camera_{number}/image' for number in range(cameras)]
+def topics(cameras, first=0):
+    return [f'camera_{first + number}/image' for number in range(cameras)]
 
 
-def run_cameras(kind, cameras, rate_hz):
+def run_cameras(kind, cameras, rate_hz, first):
     """Publish until the process is ended, a stamp of the moment in each image."""
     rclpy.init()
     node = Node('cameras')
@@ -82,7 +83,8 @@ def run_cameras(kind, cameras, rate_hz):
     message, data = serialize_with_room(empty, size)
     data[:] = np.frombuffer(os.urandom(size), np.uint8)
     publishers = [
-        node.create_publisher(type(empty), topic, quality('reliable')) for topic in topics(cameras)
+        node.create_publisher(type(empty), topic, quality('reliable'))
+        for topic in topics(cameras, first)
     ]
     due_s = time.monotonic()
     for publisher in itertools.cycle(publishers):
@@ -201,9 +203,10 @@ def main():
     parser.add_argument('--seconds', type=float, default=6.0, help='measured in each round')
     parser.add_argument('--json', type=Path, metavar='FILE', help='write the result there, too')
     parser.add_argument('--role', help=argparse.SUPPRESS)
+    parser.add_argument('--first', type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.role == 'cameras':
-        run_cameras(options.kinds[0], options.cameras[0], options.rate)
+        run_cameras(options.kinds[0], options.cameras[0], options.rate, options.first)
     elif options.role:
         run_receiver(options.role, options.kinds[0], options.cameras[0], options.seconds)
     else:
@@ -256,18 +259,18 @@ def compare(options):
 
 
 def run(options, kind, cameras, way):
-    common = ('--kinds', kind, '--cameras', cameras)
     environment = launch_environment()
-    with (
-        Child(
-            *(__file__, '--role', 'cameras', '--rate', options.rate, *common),
-            environment=environment,
-        ),
-        Child(
-            *(__file__, '--role', way, '--seconds', options.seconds, *common),
-            environment=environment,
-        ) as receiver,
-    ):
+
+    def child(role, count, *arguments):
+        """Start a process that has to do with so many cameras."""
+        common = ('--role', role, '--kinds', kind, '--cameras', count)
+        return running.enter_context(Child(__file__, *common, *arguments, environment=environment))
+
+    with ExitStack() as running:
+        for first in range(0, cameras, OF_A_PROCESS):
+            count = min(OF_A_PROCESS, cameras - first)
+            child('cameras', count, '--rate', options.rate, '--first', first)
+        receiver = child(way, cameras, '--seconds', options.seconds)
         return receiver.result(60 + 3 * options.seconds)
 
 
