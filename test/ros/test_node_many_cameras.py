@@ -24,7 +24,7 @@ from vision_msgs.msg import LabelInfo
 
 pytest_plugins = ['graph_fixtures']
 
-OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
+OK, ERROR = DiagnosticStatus.OK, DiagnosticStatus.ERROR
 NAMES = ('front', 'rear', 'left')
 COLOR, BLUE = (200, 120, 60), (0, 0, 200)
 # Without a stamp, as old ones are said to be of another clock.
@@ -141,7 +141,7 @@ def test_each_result_of_a_batch_is_of_its_camera(start_detector, tmp_path, intak
     model = write_tiny_model(tmp_path / 'four.onnx', batch=4)
     settings = {'engine_path': str(model), 'cameras': list(NAMES), 'image_intake': intake}
     # Long enough for the images of all, which are published at once, to be in one batch.
-    detector = start_detector({**settings, 'batch_max_delay_ms': 200.0, 'autostart': True})
+    detector = start_detector({**settings, 'batch_max_delay_ms': 50.0, 'autostart': True})
     detector.destroy_camera()
     cameras = [CameraOfMany(detector, name) for name in NAMES]
     for camera in cameras:
@@ -150,9 +150,9 @@ def test_each_result_of_a_batch_is_of_its_camera(start_detector, tmp_path, intak
     front, rear, left = cameras
     odd = picture_of(COLOR, (16, 12))
     odd.step += 1
-    numbers = range(1, 6)
+    numbers = range(1, 4)
     ask_all_at_once(cameras, numbers)
-    for number in range(6, 11):  # an image that cannot be read costs the others nothing
+    for number in range(4, 8):  # an image that cannot be read costs the others nothing
         for camera, picture in ((front, None), (rear, odd), (left, None)):
             camera.publisher.publish(picture or picture_from(camera, number))
         for camera in (front, left):
@@ -160,13 +160,14 @@ def test_each_result_of_a_batch_is_of_its_camera(start_detector, tmp_path, intak
                 lambda c=camera, n=number: len(c.answers()) == n, f'{camera.name} {number}'
             )
     for camera in (front, left):
-        assert_answered(camera, range(1, 11))
+        assert_answered(camera, range(1, 8))
+    rear.wait_for_status(lambda _, values: 'dropped: bad_length' in values, 'one is dropped')
     assert_answered(rear, numbers)
-    assert rear.counts()['dropped'] == {'bad_length': 5}
+    assert rear.counts()['dropped'].keys() <= {'bad_length', 'replaced'}
     assert not front.counts()['dropped']
     after = frames_and_batches(detector)
-    assert after[0] - before[0] == 25
-    assert after[1] - before[1] < 25, 'some of them went together'
+    assert after[0] - before[0] == 7 + 7 + 3
+    assert after[1] - before[1] < 7 + 7 + 3, 'some of them went together'
     for camera in cameras:
         camera.destroy_publisher()
 
@@ -206,35 +207,27 @@ def test_what_is_said_of_each_and_of_all(cameras, detector):
     )
 
 
-# One camera in trouble.
+# One camera in trouble; one that is killed stays in the graph for 20 s, so it comes last.
 
 
-def test_a_camera_that_is_killed_and_started_anew(cameras, detector):
+def test_a_camera_that_is_gone_while_images_are_elsewhere(cameras, detector):
     front, rear, left = cameras
     rear.destroy_publisher()
-    command = [*script('numbered_camera.py'), rear.topic, 'reliable', 10, 50, 0]
-    program = Program([*command, '64x48'])
+    topic = detector.topic('rear_camera/image')
+    elsewhere = rear.client.node.create_publisher(Image, topic, 1)
     publish = steady([front, left])
-    rear.wait_for_status(
-        lambda _, values: float(values['published (Hz)']) > 10, 'images', publish=publish
+    rear.wait_until_said(ERROR, f'the camera on {rear.topic} has been gone', publish=publish)
+    status, _ = rear.wait_for_status(
+        lambda status, _: topic in status.message, 'where images are', publish=publish
     )
-    program.send(signal.SIGKILL)
-    rear.wait_until_said(ERROR, f'no image on {rear.topic}', publish=publish)
+    assert f'-r rear/image:={topic} ' in status.message
+    assert front.topic not in status.message, 'which is the other camera'
     status, _ = detector.wait_for_status(
         lambda status, _: publish() or status.level == ERROR, 'the node says it, too'
     )
-    assert status.message.startswith('rear: no image on')
-    program.close()
-    again = Program([*command, '128x96'])
-    rear.wait_for_status(
-        lambda status, values: status.level != ERROR and float(values['published (Hz)']) > 10,
-        'images again',
-        publish=publish,
-    )
-    again.close()
+    assert status.message.startswith('rear: the camera on')
     assert_unharmed([front, left])
-    assert f'detector.{front.name}]: ' not in detector.program.output
-    rear.counts()
+    rear.client.node.destroy_publisher(elsewhere)
 
 
 def test_a_camera_that_sends_rubbish(cameras, detector):
@@ -296,23 +289,32 @@ def test_a_camera_that_offers_less(cameras, detector):
     assert front.wait_for_status(lambda *_: True, 'a status')[1]['image reliability'] == 'reliable'
 
 
-def test_a_camera_that_was_never_there(cameras, detector):
-    detector.bring_to('inactive')
+def test_a_camera_that_is_killed_and_started_anew(cameras, detector):
     front, rear, left = cameras
     rear.destroy_publisher()
-    elsewhere = rear.client.node.create_publisher(Image, detector.topic('rear_camera/image'), 1)
-    detector.bring_to('active')
-    for camera in (front, left):
-        camera.connect()
+    command = [*script('numbered_camera.py'), rear.topic, 'reliable', 10, 50, 0]
+    program = Program([*command, '64x48'])
     publish = steady([front, left])
-    rear.wait_until_said(WARN, f'nobody publishes on {rear.topic}', publish=publish)
-    status, _ = rear.wait_for_status(
-        lambda status, _: detector.topic('rear_camera/image') in status.message, 'where images are'
+    rear.wait_for_status(
+        lambda _, values: float(values['published (Hz)']) > 10, 'images', publish=publish
     )
-    assert f'-r rear/image:={elsewhere.topic_name}' in status.message
-    assert front.topic not in status.message, 'which is the other camera'
+    program.send(signal.SIGKILL)
+    rear.wait_until_said(ERROR, f'no image on {rear.topic}', publish=publish)
+    status, _ = detector.wait_for_status(
+        lambda status, _: publish() or status.level == ERROR, 'the node says it, too'
+    )
+    assert status.message.startswith('rear: no image on')
+    program.close()
+    again = Program([*command, '128x96'])
+    rear.wait_for_status(
+        lambda status, values: status.level != ERROR and float(values['published (Hz)']) > 10,
+        'images again',
+        publish=publish,
+    )
+    again.close()
     assert_unharmed([front, left])
-    rear.client.node.destroy_publisher(elsewhere)
+    assert f'detector.{front.name}]: ' not in detector.program.output
+    rear.counts()
 
 
 # Parameters of one camera.

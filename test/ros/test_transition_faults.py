@@ -4,6 +4,7 @@ Each call of a function of the package, or of rclpy's node, that a transition ma
 raise, one after the other. Afterwards nothing may be left over, and the next life is a good one.
 """
 
+import functools
 import sys
 import threading
 from pathlib import Path
@@ -100,11 +101,18 @@ def context():
     rclpy.shutdown(context=context)
 
 
-def new_node(context):
+ONE = {'engine_path': 'none'}
+#: What destroys something is called so.
+CLOSING = ('destroy_', '_close', 'close', '_unsubscribe', 'remove', '_wait_until_served', '_end')
+#: Two cameras on two GPUs.
+SEVERAL = {**ONE, 'cameras': ['front', 'rear'], 'device_ids': [0, 1]}
+
+
+def new_node(context, settings):
     return DetectorNode(
         open_pipeline=Pipeline,
         context=context,
-        parameter_overrides=[Parameter('engine_path', value='none')],
+        parameter_overrides=[Parameter(name, value=value) for name, value in settings.items()],
     )
 
 
@@ -113,8 +121,8 @@ def trigger(node, transition):
 
 
 def threads():
-    ours = ('detector', 'debug_image')
-    return [thread for thread in threading.enumerate() if thread.name in ours]
+    ours = ('detector', 'debug_image', 'intake')
+    return [thread for thread in threading.enumerate() if thread.name.startswith(ours)]
 
 
 def held(node, others=()):
@@ -128,9 +136,10 @@ def held(node, others=()):
     }
 
 
-def of_good_lives(context):
+@functools.cache
+def of_good_lives(context, several):
     """Return what a node holds in each state, once it was configured."""
-    node = new_node(context)
+    node = new_node(context, SEVERAL if several else ONE)
     for transition in ('configure', 'cleanup'):
         trigger(node, transition)
     there = {'unconfigured': held(node)}
@@ -143,38 +152,39 @@ def of_good_lives(context):
     return {**there, 'closed': held(node)}
 
 
-@pytest.fixture(scope='module')
-def good(context):
-    return of_good_lives(context)
-
-
 def assert_good_life(node):
     """Bring the node to active, have a frame published, and clean up."""
     if node.state_label == 'unconfigured':
         assert trigger(node, 'configure') == SUCCESS
     assert trigger(node, 'activate') == SUCCESS
     assert node._health.error == ''
-    node._detector.submit(0, order(0))
-    wait_until(lambda: node._detector.statistics()[0].published == 1)
+    cameras = range(len(node._lines))
+    for camera in cameras:
+        node._detector.submit(camera, order(0))
+        wait_until(lambda c=camera: node._detector.statistics()[c].published == 1)
     node._health._check()  # the watch is on
-    assert node._health._cameras[0].facts(node._detector.statistics()[0]).finding is not None
+    for health, counts in zip(node._health._cameras, node._detector.statistics(), strict=True):
+        assert health.facts(counts).finding is not None
     assert trigger(node, 'deactivate') == SUCCESS
     assert trigger(node, 'cleanup') == SUCCESS
     assert node._health.error == ''
 
 
 @pytest.mark.parametrize(
-    'error', [RuntimeError, MemoryError, ConfigError], ids=lambda error: error.__name__
+    ('error', 'several'),
+    [(RuntimeError, False), (MemoryError, False), (ConfigError, False), (RuntimeError, True)],
+    ids=['RuntimeError', 'MemoryError', 'ConfigError', 'several cameras'],
 )
 @pytest.mark.parametrize('transition', TRANSITIONS)
-def test_a_fault_at_every_step(context, good, transition, error):
+def test_a_fault_at_every_step(context, transition, error, several):
     way, well, after = TRANSITIONS[transition]
+    good = of_good_lives(context, several)
     places = []
     node, others = None, threads()
     try:
         for number in range(1000):
             if node is None:
-                node = new_node(context)
+                node = new_node(context, SEVERAL if several else ONE)
                 assert trigger(node, 'configure') == trigger(node, 'cleanup') == SUCCESS
             for step in way:
                 assert trigger(node, step) == SUCCESS
@@ -195,7 +205,7 @@ def test_a_fault_at_every_step(context, good, transition, error):
                 assert node.close() == 0
             left = held(node, others) != good['closed' if over else node.state_label]
             # What cannot be destroyed stays: then the node is given up.
-            kept = fault.place.split('.')[-1].startswith(('destroy_', '_close', 'close'))
+            kept = fault.place.split('.')[-1].startswith(CLOSING)
             assert not left or kept, (fault.place, held(node, others))
             if not over:
                 if node.state_label == 'active':

@@ -75,10 +75,13 @@ class SharedIntake:
 
     def _running(self) -> Intake:
         """Return the intake that serves fewest, or a new one where all have enough."""
-        self._intakes = [intake for intake in self._intakes if intake.alive]
-        if not self._intakes or min(map(len, self._intakes)) >= self._cameras:
-            self._intakes.append(Intake(self._node.context, self._buffers, self._on_fault))
-        return min(self._intakes, key=len)
+        there = [intake for intake in self._intakes if intake.alive]
+        least = min(there, key=len, default=None)
+        if least is None or len(least) >= self._cameras:
+            least = Intake(self._node.context, self._buffers, self._on_fault)
+            there.append(least)
+        self._intakes = there
+        return least
 
     def _on_fault(self, error: BaseException) -> None:
         """Take what ended a thread, from it; the watch subscribes again."""
