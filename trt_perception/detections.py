@@ -32,6 +32,7 @@ class Masks:
         scale: prototype pixels of a source pixel along x and y.
         offset: where the image's corner lies in the prototypes, in x and y.
         fine: into how many parts of a prototype pixel the padding's border divides it.
+        is_own: the prototypes are the masks' logits, and the one coefficient is the place there.
     """
 
     xyxy: npt.NDArray[np.float32]
@@ -41,6 +42,7 @@ class Masks:
     scale: tuple[float, float]
     offset: tuple[float, float]
     fine: int = 1
+    is_own: bool = False
 
     def __len__(self) -> int:
         return len(self.coefficients)
@@ -59,9 +61,13 @@ class Masks:
         columns, across = self._taps(0, left, right)
         rows, down = self._taps(1, top, bottom)
         # Not by matrix products: threads of BLAS wait for each other where cores are busy.
-        logits = np.einsum(
-            'm,mrc->rc', self.coefficients[index], self.prototypes[:, rows, columns]
-        )
+        logits: Any
+        if self.is_own:
+            logits = self.prototypes[int(self.coefficients[index, 0]), rows, columns]
+        else:
+            logits = np.einsum(
+                'm,mrc->rc', self.coefficients[index], self.prototypes[:, rows, columns]
+            )
         lines = sum(logits[place] * share[:, None] for place, share in down)
         return left, top, sum(lines[:, place] * share for place, share in across) > 0
 

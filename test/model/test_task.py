@@ -142,7 +142,9 @@ def test_outputs_of_another_number_of_keypoints_are_refused():
 def test_a_decoder_without_room_for_keypoints_is_refused():
     read = parse(manifest(**POSE))
     model = LoadedModel('tiny.onnx', read.inputs, read.outputs)
-    with pytest.raises(EngineError, match='families dense, end_to_end for the task pose'):
+    with pytest.raises(
+        EngineError, match='families dense, end_to_end, torchvision for the task pose'
+    ):
         resolve_model_spec(model, read, ModelOverrides(decoder='yolox_raw'))
 
 
@@ -160,6 +162,12 @@ def test_masks_have_coefficients():
     assert (read.task_spec.row_values, str(read.task_spec)) == (32, 'segment')
     assert parse_manifest(manifest_text(read), 'x.json') == read
     assert 'without "mask_coefficients"' in refused(manifest(schema=2, task='segment'))
+    for own in (DecoderSpec('detr', activation='sigmoid'), DecoderSpec('torchvision')):
+        content = {'schema': 2, 'task': 'segment', 'decoder': own.as_dict()}
+        assert parse(manifest(**content)).task_spec == TaskSpec('segment')
+        assert f'and only there (not with {own.family})' in refused(
+            manifest(**content, mask_coefficients=32)
+        )
     assert 'with "mask_coefficients"' in refused(
         manifest(schema=2, task='obb', mask_coefficients=32)
     )

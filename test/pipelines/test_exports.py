@@ -6,12 +6,14 @@ it saved beside it, and what it said of one picture of the network's own size. W
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from family_outputs import network
 
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
@@ -159,6 +161,91 @@ def test_torchvision_in_the_pipeline_needs_only_class_names(family, tmp_path):
     wanted = rows(told['xyxy'], told['scores'], told['labels'], (width, height))
     assert_same(seen[0], *wanted, 0.01, 1e-4)
     assert np.abs(seen[0].scores[:5] - seen[1].scores[:5]).max() > 1e-3  # pixels matter
+
+
+def whole_masks(told, width):
+    """Return the library's masks: bool (n, height, width)."""
+    return np.unpackbits(told['masks'], axis=-1, count=width).astype(bool)
+
+
+def inside(xyxy, shape):
+    """Return the pixels of a box as a mask is cut to it: bool (height, width)."""
+    left, top, right, bottom = np.ceil(xyxy).clip(0).astype(int)
+    region = np.zeros(shape, bool)
+    region[top:bottom, left:right] = True
+    return region
+
+
+def found_in(family, tmp_path):
+    """Return what is recorded, the model's spec and what it finds in the recorded image."""
+    told = expected(family)
+    pipeline = opened(family, tmp_path, model_class_names=NAMES, max_detections=1000)
+    height, width = told['image'].shape[:2]
+    frame = Frame.view(told['image'], width=width, height=height, step=3 * width, encoding='rgb8')
+    found = detect_one(pipeline, frame, Thresholds(confidence=0.0)).detections
+    wanted = rows(told['xyxy'], told['scores'], told['labels'], (width, height))
+    assert_same(found, *wanted, 0.01, 1e-4)
+    assert len(set(told['scores'].round(4))) == len(found)  # so both are in one order
+    return told, pipeline.spec, found
+
+
+def test_torchvisions_masks_are_its_own_within_their_boxes(tmp_path):
+    told, spec, found = found_in('mask_rcnn', tmp_path)
+    assert (spec.task.name, spec.task.mask_coefficients) == ('segment', 0)
+    masks = whole_masks(told, 96)[:, 0]
+    assert masks.any(axis=(1, 2)).all()
+    for mask, own, box in zip(masks, found.masks.whole(), found.xyxy, strict=True):
+        region = inside(box, own.shape)
+        assert np.array_equal(own, mask & region)
+        # It pastes them a pixel beyond.
+        left, top, right, bottom = box
+        assert not (mask & ~inside([left - 1, top - 1, right + 1, bottom + 1], own.shape)).any()
+
+
+def test_torchvisions_keypoints_are_its_own(tmp_path):
+    told, spec, found = found_in('keypoint_rcnn', tmp_path)
+    assert str(spec.task) == 'pose (4 keypoints)'
+    assert np.abs(found.keypoints - told['keypoints']).max() < 1e-3
+    assert np.ptp(told['keypoints'][:, :, :2], axis=1).min() > 1  # not all in one place
+
+
+@pytest.mark.parametrize('exporter', ['rfdetr', 'transformers'])
+def test_rfdetrs_masks_are_its_own_within_their_boxes(exporter, tmp_path):
+    told = expected('rfdetr_masks')
+    names = {'rfdetr': ('labels', 'dets', 'masks')}.get(
+        exporter, ('logits', 'pred_boxes', 'pred_masks')
+    )
+    outputs = dict(
+        zip(names, (told['logits'], told['pred_boxes'], told['pred_masks']), strict=True)
+    )
+    if exporter == 'transformers':
+        outputs |= {f'more_{n}': np.zeros((1, 12, n), np.float32) for n in (3, 5)}
+        config = {'model_type': 'rf_detr', 'id2label': dict(enumerate(NAMES))}
+        (tmp_path / 'config.json').write_text(json.dumps(config))
+    path = tmp_path / 'model.onnx'
+    path.write_bytes(network(outputs, (1, 3, 64, 96)))
+    pipeline = open_pipeline(DetectorConfig(engine_path=str(path), model_class_names=NAMES))
+    assert pipeline.spec.decoder == DECODERS['rfdetr']
+    assert pipeline.spec.task.name == 'segment'
+    width, height = map(int, told['target_wh'])
+    frame = Frame.view(
+        bytes(3 * width * height), width=width, height=height, step=3 * width, encoding='rgb8'
+    )
+    thresholds = Thresholds(confidence=float(told['threshold']))
+    found = detect_one(pipeline, frame, thresholds).detections
+    wanted = rows(told['xyxy'], told['scores'], told['labels'], (width, height))
+    assert_same(found, *wanted, 0.01, 1e-5)
+    assert np.allclose(found.scores, told['mask_scores'], atol=1e-5)
+    assert found.class_ids.tolist() == told['mask_labels'].tolist()
+    assert len(set(told['pred_boxes'][0, :, 0])) > len(set(found.class_ids.tolist())) > 1
+    for mask, own, box in zip(
+        whole_masks(told, width), found.masks.whole(), found.xyxy, strict=True
+    ):
+        inner = mask & inside(box, own.shape)
+        assert inner.sum() > 500
+        assert (own & inner).sum() >= 0.999 * (own | inner).sum()
+        # Its own reach beyond where the network puts them there.
+        assert (own & mask).sum() > 0.95 * mask.sum()
 
 
 @pytest.mark.parametrize('family', ['ssd', 'faster_rcnn'])

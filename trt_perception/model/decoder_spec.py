@@ -18,7 +18,10 @@ from trt_perception.files.json_records import choice
 from trt_perception.files.json_records import json_content
 from trt_perception.files.json_section import JsonSection
 
-__all__ = ['DECODERS', 'FAMILIES', 'QUERY_FAMILIES', 'ROW_FAMILIES', 'DecoderSpec']
+__all__ = [
+    *('DECODERS', 'FAMILIES', 'MASK_FAMILIES', 'QUERY_FAMILIES', 'ROW_FAMILIES'),
+    *('DecoderSpec', 'families_of'),
+]
 
 #: The constants that each family has; a manifest must hold these and no others.
 FAMILIES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -42,6 +45,14 @@ QUERY_FAMILIES: Final = ('detr', 'labels_boxes_scores', 'rtdetr_end_to_end', 'rt
 
 #: Those whose rows may hold more behind box, scores and class, as the task says.
 ROW_FAMILIES: Final = ('dense', 'end_to_end')
+#: Families that may have a mask of its own for each object, in an output next to the boxes.
+MASK_FAMILIES: Final = ('detr', 'torchvision')
+
+
+def families_of(task: str) -> tuple[str, ...]:
+    """Return the families whose outputs can say what a task other than detect needs."""
+    more = {'segment': MASK_FAMILIES, 'pose': ('torchvision',)}
+    return (*ROW_FAMILIES, *more.get(task, ()))
 
 
 def _strides(section: JsonSection, key: str) -> tuple[int, ...]:

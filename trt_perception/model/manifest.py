@@ -32,8 +32,9 @@ from trt_perception.files.json_records import whole
 from trt_perception.files.json_section import JsonSection
 from trt_perception.files.json_section import read_json
 from trt_perception.model.build_record import BuildRecord
-from trt_perception.model.decoder_spec import ROW_FAMILIES
+from trt_perception.model.decoder_spec import MASK_FAMILIES
 from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.decoder_spec import families_of
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.preprocessing import pixels_fault
 from trt_perception.model.task import TASKS
@@ -170,20 +171,24 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
 
 def _check_task(manifest: Manifest, origin: str) -> None:
     """Hold what is said of the objects to the task, and the outputs' family to both."""
+    family = manifest.decoder.family
     needed = {'pose': 'keypoints', 'segment': 'mask_coefficients'}
     for task, key in needed.items():
         given = getattr(manifest, key) is not None
-        if given != (manifest.task == task):
+        has_own_masks = task == 'segment' and family in MASK_FAMILIES
+        if given != (manifest.task == task and not has_own_masks):
             raise ManifestError(
                 origin,
                 f'task "{manifest.task}" {"with" if given else "without"} "{key}"',
-                expected=f'"{key}" with task "{task}", and only there',
+                expected=f'"{key}" with task "{task}", and only there'
+                f'{" (not with " + family + ")" if has_own_masks else ""}',
             )
-    if manifest.task != 'detect' and manifest.decoder.family not in ROW_FAMILIES:
+    families = families_of(manifest.task)
+    if manifest.task != 'detect' and family not in families:
         raise ManifestError(
             f"{origin}: decoder: 'family'",
-            f'"{manifest.decoder.family}"',
-            expected=f'one of {", ".join(ROW_FAMILIES)} with task "{manifest.task}"',
+            f'"{family}"',
+            expected=f'one of {", ".join(families)} with task "{manifest.task}"',
         )
 
 

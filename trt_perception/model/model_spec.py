@@ -16,8 +16,8 @@ from typing import Final
 
 from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
-from trt_perception.model.decoder_spec import ROW_FAMILIES
 from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.decoder_spec import families_of
 from trt_perception.model.input_layout import batch_size
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.input_layout import has_size_input
@@ -251,7 +251,8 @@ def _check_outputs(
         raise EngineError(
             name,
             f'the decoder {decoder}',
-            expected=f'one of the families {", ".join(ROW_FAMILIES)} for the task {task}',
+            expected=f'one of the families {", ".join(families_of(task.name))} '
+            f'for the task {task}',
             fix='correct model.decoder, or the manifest',
         )
     assigned = assign_outputs(decoder, outputs, classes, task=task)
@@ -264,6 +265,6 @@ def _check_outputs(
             tensors_text(outputs),
             expected=f'{layout_text(decoder, classes, batch, task)}, as the decoder '
             f'{decoder} reads with {classes} classes'
-            f'{f" and the task {task}" if task.row_values else ""}',
+            f'{f" and the task {task}" if task.name != "detect" else ""}',
             fix='check class names and decoder',
         )

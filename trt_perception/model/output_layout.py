@@ -48,10 +48,10 @@ def layout(decoder: DecoderSpec, classes: int | None, task: TaskSpec = DETECT) -
     Args:
         decoder: family and constants.
         classes: how many class names there are, None where nobody said.
-        task: what the outputs say of each object; a family whose rows hold nothing behind box,
-            scores and class has a layout of detect only.
+        task: what the outputs say of each object; a family that says nothing of the kind has no
+            layout of it.
     """
-    if task.row_values:
+    if task.name != 'detect':
         return _of_task(decoder, classes, task)
     fixed = _FIXED.get(decoder.family)
     return _LAYOUTS[decoder.family](decoder, classes) if fixed is None else fixed
@@ -155,6 +155,8 @@ def _rows(classes: int | None, before: int) -> int | str:
 
 
 def _of_task(decoder: DecoderSpec, classes: int | None, task: TaskSpec) -> tuple[Role, ...]:
+    if not task.row_values or decoder.family == 'torchvision':
+        return _own_outputs(decoder, classes, task)
     if decoder.family == 'dense':
         rows = _dense(decoder, classes, task.row_values)
     elif decoder.family == 'end_to_end':
@@ -164,6 +166,26 @@ def _of_task(decoder: DecoderSpec, classes: int | None, task: TaskSpec) -> tuple
     if not task.mask_coefficients:
         return rows
     return (*rows, Role('prototypes', ('B', task.mask_coefficients, 'height', 'width')))
+
+
+def _own_outputs(decoder: DecoderSpec, classes: int | None, task: TaskSpec) -> tuple[Role, ...]:
+    """Return the outputs of a family that has an output of its own for what the task says."""
+    family = decoder.family
+    boxes = layout(decoder, classes)
+    if family == 'detr' and task.has_masks:
+        masks = Role('masks', ('B', 'Q', 'height', 'width'), tensor_names=('masks', 'pred_masks'))
+        return (*boxes, masks)
+    if family == 'torchvision' and task.has_masks and not task.mask_coefficients:
+        return (*boxes, Role('masks', ('M', 1, 'height', 'width'), tensor_names=('masks',)))
+    if family == 'torchvision' and task.keypoints is not None and task.keypoints.values == 3:
+        count = len(task.keypoints.names)
+        names = 'keypoint_scores', 'keypoints_scores'
+        return (
+            *boxes,
+            Role('keypoints', ('M', count, 3), tensor_names=('keypoints',)),
+            Role('keypoint scores', ('M', count), tensor_names=names),
+        )
+    return ()
 
 
 def _dense(decoder: DecoderSpec, classes: int | None, row_values: int = 0) -> tuple[Role, ...]:

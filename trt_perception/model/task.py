@@ -83,7 +83,8 @@ class TaskSpec:
     Attributes:
         name: one of TASKS.
         keypoints: of pose, else None.
-        mask_coefficients: of segment, else 0: how many prototypes a mask is made of.
+        mask_coefficients: of segment, how many prototypes a mask is made of; 0 where each object
+            has a mask of its own in the outputs, and of other tasks.
     """
 
     name: str = 'detect'
@@ -96,6 +97,11 @@ class TaskSpec:
         if self.keypoints is None:
             return self.mask_coefficients or int(self.is_oriented)
         return len(self.keypoints.names) * self.keypoints.values
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether each object has a mask."""
+        return self.name == 'segment'
 
     @property
     def is_oriented(self) -> bool:

@@ -82,7 +82,7 @@ class DetectorOutputs:
                 self._keypoints = node.create_publisher(
                     PointCloud2, topic_name(camera, 'keypoints'), QoSProfile(depth=10)
                 )
-            if task.mask_coefficients:
+            if task.has_masks:
                 self._masks = node.create_publisher(
                     Image,
                     topic_name(camera, 'masks'),

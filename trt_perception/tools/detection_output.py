@@ -89,7 +89,7 @@ class Results:
     def rows(self) -> list[dict[str, Any]]:
         """Return the detections in COCO's results format; ids are those of ``dataset``."""
         left_out = ['id', 'area', 'iscrowd', 'num_keypoints']
-        if not self._task.mask_coefficients:
+        if not self._task.has_masks:
             left_out.append('segmentation')  # corners of oriented boxes are no run lengths
         return [
             {key: value for key, value in row.items() if key not in left_out} for row in self._rows

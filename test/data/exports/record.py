@@ -29,7 +29,7 @@ import torch
 HEIGHT, WIDTH = 64, 96
 NAMES = ['N/A', 'cat', 'dog', 'N/A', 'fox']  # COCO's lists have placeholders like these
 TRANSFORMERS = ('rt_detr', 'detr', 'yolos', 'deformable_detr')
-TORCHVISION = ('ssd', 'retinanet', 'faster_rcnn')
+TORCHVISION = ('ssd', 'retinanet', 'faster_rcnn', 'mask_rcnn', 'keypoint_rcnn')
 # Width and height of pictures: smaller on both axes by various factors, larger, and one of each.
 RESAMPLED = ((192, 128), (288, 192), (211, 129), (640, 427), (50, 40), (70, 300))
 
@@ -159,7 +159,7 @@ def shorten_graph(graph, names, kept):
     def short(name):
         return name if name in kept else names.setdefault(name, f't{len(names)}')
 
-    for tensor in (*graph.initializer, *graph.output):
+    for tensor in (*graph.initializer, *graph.input, *graph.output):
         tensor.name = short(tensor.name)
     for node in graph.node:
         node.name = node.doc_string = ''
@@ -242,6 +242,28 @@ class Grids(torch.nn.Module):
         return {'0': first, '1': torch.relu(self.second(first))}
 
 
+def rcnn(family):
+    """Return the class of an R-CNN and what it has next to boxes."""
+    from torchvision.models import detection
+    from torchvision.ops import MultiScaleRoIAlign
+
+    head = torch.nn.Sequential(torch.nn.Conv2d(16, 8, 3, 1, 1), torch.nn.ReLU())
+    pool = MultiScaleRoIAlign(['0'], 6, 2)
+    if family == 'mask_rcnn':
+        last = detection.mask_rcnn.MaskRCNNPredictor(8, 8, len(NAMES))
+        more = {'mask_roi_pool': pool, 'mask_head': head, 'mask_predictor': last}
+        return detection.MaskRCNN, more
+    if family == 'keypoint_rcnn':
+        last = detection.keypoint_rcnn.KeypointRCNNPredictor(8, 4)
+        more = {
+            'keypoint_roi_pool': pool,
+            'keypoint_head': head,
+            'keypoint_predictor': last,
+        }
+        return detection.KeypointRCNN, more
+    return detection.FasterRCNN, {}
+
+
 def record_torchvision(family, folder):
     """Write model.onnx and expected.npz; torchvision's post-processing is inside the model."""
     from torchvision.models import detection
@@ -279,15 +301,17 @@ def record_torchvision(family, folder):
                 **sizes,
             )
         else:
-            model = detection.FasterRCNN(
+            kind, more = rcnn(family)
+            model = kind(
                 backbone,
                 rpn_anchor_generator=anchors,
                 box_roi_pool=MultiScaleRoIAlign(['0'], 3, 2),
                 box_head=TwoMLPHead(16 * 9, 16),
                 box_predictor=FastRCNNPredictor(16, len(NAMES)),
                 box_score_thresh=0.0,
-                box_detections_per_img=30,
+                box_detections_per_img=8 if more else 30,
                 rpn_post_nms_top_n_test=20,
+                **more,
                 **sizes,
             )
     model.eval()
@@ -296,6 +320,8 @@ def record_torchvision(family, folder):
     else:  # initialised so small that all scores are alike
         heads = ('classification_head', 'regression_head', 'rpn.head', 'box_predictor')
         spread(model, heads, 12 if family == 'retinanet' else 6)
+        # A random head's masks are half of all pixels; those of smooth ones have a border.
+        spread(model, ('mask_predictor', 'keypoint_predictor', 'mask_head', 'keypoint_head'), 4)
     image = picture()
     pixels = torch.from_numpy(image.transpose(2, 0, 1).astype(np.float32) / 255)
     with torch.no_grad():
@@ -309,6 +335,62 @@ def record_torchvision(family, folder):
         xyxy=said['boxes'][order].numpy(),
         scores=said['scores'][order].numpy(),
         labels=said['labels'][order].numpy(),
+        **{
+            name: np.packbits(said[name][order].numpy() > 0.5, axis=-1)
+            if name == 'masks'
+            else said[name][order].numpy()
+            for name in ('masks', 'keypoints')
+            if name in said
+        },
+    )
+
+
+def record_rfdetr_masks(folder):
+    """Write expected.npz: outputs of RF-DETR's masks, and what its processor makes of them.
+
+    The outputs are drawn, not a network's: masks whose borders are smooth, boxes around them.
+    """
+    from types import SimpleNamespace
+
+    from transformers import RfDetrImageProcessor
+
+    rng = np.random.default_rng(3)
+    queries, rows, columns, target = 12, 16, 24, (150, 250)
+    y, x = np.mgrid[:rows, :columns] + 0.5
+    logits, boxes, masks = rng.normal(-2, 1.5, (1, queries, len(NAMES))), [], []
+    for _ in range(queries):
+        center, radius = rng.uniform((5, 4), (19, 12)), rng.uniform(2, 4, 2)
+        away = ((x - center[0]) / radius[0]) ** 2 + ((y - center[1]) / radius[1]) ** 2
+        masks.append(1 - away + rng.normal(0, 0.1, away.shape))
+        boxes.append([*center / (columns, rows), *2.6 * radius / (columns, rows)])
+    found = SimpleNamespace(
+        logits=torch.tensor(logits, dtype=torch.float32),
+        pred_boxes=torch.tensor([boxes], dtype=torch.float32),
+        pred_masks=torch.tensor(np.array([masks]), dtype=torch.float32),
+    )
+    processor, threshold = RfDetrImageProcessor(), 0.35
+    (said,) = processor.post_process_object_detection(
+        found, threshold=threshold, target_sizes=[target]
+    )
+    (shown,) = processor.post_process_instance_segmentation(
+        found,
+        threshold=threshold,
+        target_sizes=[target],
+        return_binary_maps=True,
+    )
+    save(
+        folder,
+        logits=found.logits.numpy(),
+        pred_boxes=found.pred_boxes.numpy(),
+        pred_masks=found.pred_masks.numpy(),
+        target_wh=np.array(target[::-1]),
+        threshold=threshold,
+        xyxy=said['boxes'].numpy(),
+        scores=said['scores'].numpy(),
+        labels=said['labels'].numpy(),
+        masks=np.packbits(np.asarray(shown['segmentation']) > 0, axis=-1),
+        mask_scores=np.array([one['score'] for one in shown['segments_info']]),
+        mask_labels=np.array([one['label_id'] for one in shown['segments_info']]),
     )
 
 
@@ -343,14 +425,18 @@ def save(folder, **arrays):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    known = ('transformers', 'torchvision', 'resampling', *TRANSFORMERS, *TORCHVISION)
+    alone = {'resampling', 'rfdetr_masks'}
+    known = ('transformers', 'torchvision', *sorted(alone), *TRANSFORMERS, *TORCHVISION)
     parser.add_argument('--families', nargs='+', default=['transformers'], choices=known)
     parser.add_argument('--out', type=Path, required=True, help='folder to write into')
     arguments = parser.parse_args()
     groups = {'transformers': TRANSFORMERS, 'torchvision': TORCHVISION}
     if 'resampling' in arguments.families:
         record_resampling(arguments.out)
-    for asked in set(arguments.families) - {'resampling'}:
+    if 'rfdetr_masks' in arguments.families:
+        (arguments.out / 'rfdetr_masks').mkdir(parents=True, exist_ok=True)
+        record_rfdetr_masks(arguments.out / 'rfdetr_masks')
+    for asked in set(arguments.families) - alone:
         for family in groups.get(asked, (asked,)):
             folder = arguments.out / family
             folder.mkdir(parents=True, exist_ok=True)

@@ -12,13 +12,23 @@ from trt_perception.model.input_layout import has_size_input
 from trt_perception.model.input_layout import split_inputs
 from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.recognition.facts import Facts
+from trt_perception.model.task import COCO_KEYPOINTS
 from trt_perception.model.task import DETECT
+from trt_perception.model.task import MAX_KEYPOINTS
+from trt_perception.model.task import KeypointSpec
 from trt_perception.model.task import TaskSpec
+from trt_perception.model.tensors import INDEX_DTYPES
 from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.model.tensors import tensors_text
 
-__all__ = ['anchors_per_cell', 'candidates', 'fitting_decoders', 'with_mask_coefficients']
+__all__ = [
+    'anchors_per_cell',
+    'candidates',
+    'fitting_decoders',
+    'with_mask_coefficients',
+    'with_own_outputs',
+]
 
 # Detectors of boxes have grids of such strides, some of them two or four.
 _STRIDE_SETS: Final = (
@@ -110,7 +120,7 @@ def with_mask_coefficients(model: LoadedModel, facts: Facts) -> Facts:
     Raises:
         EngineError: the metadata says segment, and there is not one tensor of prototypes.
     """
-    if facts.task.name != 'segment' or facts.task.mask_coefficients:
+    if facts.task.name != 'segment' or facts.task.mask_coefficients or not facts.is_yolo_export:
         return facts
     prototypes = [tensor for tensor in model.outputs if len(tensor.shape) == 4]
     if len(prototypes) != 1 or prototypes[0].shape[1] < 1:
@@ -123,12 +133,43 @@ def with_mask_coefficients(model: LoadedModel, facts: Facts) -> Facts:
     return replace(facts, task=TaskSpec('segment', mask_coefficients=prototypes[0].shape[1]))
 
 
+def with_own_outputs(model: LoadedModel, facts: Facts) -> Facts:
+    """Return the facts with the task that further outputs show beyond doubt.
+
+    RF-DETR's masks, by the names that its exporter gives or by its config.json; torchvision's
+    masks and keypoints, by shapes that no other exporter gives.
+    """
+    if facts.task != DETECT or facts.is_yolo_export:
+        return facts
+    outputs = model.outputs
+    names = {tensor.name for tensor in outputs}
+    is_rfdetr = {'dets', 'labels', 'masks'} == names or (
+        facts.exporter_decoders == (('rfdetr',),)
+        and {'logits', 'pred_boxes', 'pred_masks'} <= names
+    )
+    labelled = any(tensor.dtype in INDEX_DTYPES and len(tensor.shape) == 1 for tensor in outputs)
+    masks = [tensor for tensor in outputs if len(tensor.shape) == 4]
+    points = [tensor for tensor in outputs if len(tensor.shape) == 3 and tensor.shape[2] == 3]
+    if len(masks) == 1 and (is_rfdetr or (labelled and masks[0].shape[1] == 1)):
+        sentence = f'{tensors_text(masks)} -> a mask for each object'
+        return replace(facts, task=TaskSpec('segment'), evidence=(*facts.evidence, sentence))
+    if labelled and len(points) == 1 and 1 <= points[0].shape[1] <= MAX_KEYPOINTS:
+        count = points[0].shape[1]
+        known = COCO_KEYPOINTS
+        spec = KeypointSpec(tuple(map(str, range(count))), 3)
+        spec = known if count == len(known.names) else spec
+        sentence = f'{tensors_text(points)} -> {count} keypoints'
+        task = TaskSpec('pose', spec)
+        return replace(facts, task=task, evidence=(*facts.evidence, sentence))
+    return facts
+
+
 def _narrowed_by_exporter(
     fitting: list[str], outputs: tuple[TensorSpec, ...], facts: Facts
 ) -> list[str]:
     """Return those that the exporter writes, of what fits."""
     sets = facts.exporter_decoders
-    if not sets and {tensor.name for tensor in outputs} == {'dets', 'labels'}:
+    if not sets and {tensor.name for tensor in outputs} - {'masks'} == {'dets', 'labels'}:
         sets = (('rfdetr',), tuple(DECODERS))  # names that only its exporter gives
     for decoders in sets:
         if left := [decoder for decoder in fitting if decoder in decoders]:

@@ -35,6 +35,7 @@ from trt_perception.model.recognition.facts import Facts
 from trt_perception.model.recognition.facts import facts_of
 from trt_perception.model.recognition.outputs import candidates
 from trt_perception.model.recognition.outputs import with_mask_coefficients
+from trt_perception.model.recognition.outputs import with_own_outputs
 from trt_perception.model.recognition.refusal import NEEDED
 from trt_perception.model.recognition.refusal import MissingModelInfo
 from trt_perception.model.recognition.refusal import refuse_missing_info
@@ -153,7 +154,7 @@ def recognise(model: LoadedModel, given: ModelOverrides, run: RunOnce | None = N
             it does not run.
     """
     facts = facts_of(model.name, model.metadata, model.config)
-    evidence = list(facts.evidence)
+    evidence, known = list(facts.evidence), len(facts.evidence)
     image, _ = split_inputs(model.name, model.inputs)
     class_names = given.class_names or facts.class_names
     if given.class_names:
@@ -166,12 +167,15 @@ def recognise(model: LoadedModel, given: ModelOverrides, run: RunOnce | None = N
     else:
         if run is not None and size is not None:
             model = _with_output_shapes(model, size, run)
-        facts = with_mask_coefficients(model, facts)
+        facts = with_own_outputs(model, with_mask_coefficients(model, facts))
+        evidence += facts.evidence[known:]
         fitting, others = _fitting(model, size, len(class_names), facts, given)
         if len(fitting) == 1:
             by = f' by {facts.exporter}' if facts.exporter_decoders else ''
             evidence.append(f'{tensors_text(model.outputs)}{by} -> {fitting[0]}')
     facts = with_mask_coefficients(model, facts)
+    if given.decoder:
+        facts = with_own_outputs(model, facts)
     chosen = fitting[0] if len(fitting) == 1 else ''
     trained = PREPROCESSING.get(chosen, _ULTRALYTICS if facts.is_yolo_export else {})
     if trained and not facts.preprocessing:

@@ -20,6 +20,7 @@ from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.output_layout import layout
+from trt_perception.model.task import TaskSpec
 from trt_perception.stages.decoders.dense import dense_candidates
 from trt_perception.stages.decoders.final_boxes import counted_candidates
 from trt_perception.stages.decoders.final_boxes import final_candidates
@@ -33,6 +34,7 @@ from trt_perception.stages.decoders.selection import Limits
 from trt_perception.stages.decoders.selection import check_unit
 from trt_perception.stages.decoders.selection import corners
 from trt_perception.stages.decoders.selection import passing
+from trt_perception.stages.decoders.selection import places
 from trt_perception.stages.decoders.selection import select
 from trt_perception.stages.decoders.yolox_raw import yolox_raw_candidates
 
@@ -49,8 +51,7 @@ class _Image:
     decoder: DecoderSpec
     network_wh: tuple[int, int]
     thresholds: Thresholds
-    row_values: int
-    is_oriented: bool
+    task: TaskSpec
 
 
 # A network may say anything; what is no box leaves in a step of its own, not with a warning.
@@ -135,12 +136,27 @@ def _candidates(
             for role, place in zip(layout(decoder, classes, task), assigned, strict=True)
         ]
         size = spec.preprocessing.input_size
-        image = _Image(index, decoder, size, own, task.row_values, task.is_oriented)
-        candidates = read(arrays, image)
-        if task.mask_coefficients:
-            candidates = replace(candidates, prototypes=arrays[1])
+        candidates = read(arrays, _Image(index, decoder, size, own, task))
+        if task.has_masks:
+            candidates = replace(candidates, prototypes=_mask_values(decoder.family, arrays))
         found.append(candidates)
     return found
+
+
+def _mask_values(family: str, arrays: Sequence[Array]) -> Array:
+    """Return prototypes, or each object's mask, above 0 within: float (m, rows, columns)."""
+    if family == 'torchvision':  # probabilities
+        return arrays[-1][:, 0] - np.float32(0.5)
+    return arrays[-1]
+
+
+def _torchvision(arrays: Sequence[Array], task: TaskSpec) -> Candidates:
+    carried = None
+    if task.has_masks:
+        carried = places(len(arrays[0]))
+    elif task.keypoints is not None:
+        carried = arrays[3].reshape(len(arrays[3]), -1)
+    return final_candidates(arrays[0], arrays[2], arrays[1], carried=carried)
 
 
 def bfloat16_to_float32(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
@@ -161,16 +177,16 @@ _NORMALISED: Final = ('rtdetr_ultralytics', 'rtdetr_end_to_end', 'detr', 'tensor
 # The arrays are those of one image, in the order of the family's layout.
 _FAMILIES: Final[Mapping[str, Callable[[Sequence[Array], _Image], Candidates]]] = {
     'dense': lambda arrays, image: dense_candidates(
-        arrays[0], image.decoder, image.thresholds, image.row_values
+        arrays[0], image.decoder, image.thresholds, image.task.row_values
     ),
     'yolox_raw': lambda arrays, image: yolox_raw_candidates(
         arrays[0], image.decoder.strides, image.network_wh, image.thresholds
     ),
     'end_to_end': lambda arrays, image: final_candidates(
-        corners(arrays[0][:, :4]) if image.is_oriented else arrays[0][:, :4],
+        corners(arrays[0][:, :4]) if image.task.is_oriented else arrays[0][:, :4],
         arrays[0][:, 4],
         arrays[0][:, 5],
-        carried=arrays[0][:, 6:] if image.row_values else None,
+        carried=arrays[0][:, 6:] if image.task.row_values else None,
     ),
     'efficient_nms': lambda arrays, _: counted_candidates(
         arrays[0], arrays[1], arrays[2], arrays[3]
@@ -185,11 +201,16 @@ _FAMILIES: Final[Mapping[str, Callable[[Sequence[Array], _Image], Candidates]]] 
         arrays[0], image.network_wh
     ),
     'detr': lambda arrays, image: detr_candidates(
-        arrays[0], arrays[1], image.decoder.activation, image.network_wh, image.thresholds
+        arrays[0],
+        arrays[1],
+        image.decoder.activation,
+        image.network_wh,
+        image.thresholds,
+        with_places=image.task.has_masks,
     ),
     'labels_boxes_scores': lambda arrays, _: final_candidates(arrays[1], arrays[2], arrays[0]),
     'tensorflow': lambda arrays, image: tensorflow_candidates(
         arrays[0], arrays[1], arrays[2], arrays[3], image.network_wh
     ),
-    'torchvision': lambda arrays, _: final_candidates(arrays[0], arrays[2], arrays[1]),
+    'torchvision': lambda arrays, image: _torchvision(arrays, image.task),
 }

@@ -15,6 +15,8 @@ Boxes are centre x, centre y, width, height in 0…1 of the network's input. Non
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -24,6 +26,7 @@ from trt_perception.stages.decoders.final_boxes import final_candidates
 from trt_perception.stages.decoders.selection import Candidates
 from trt_perception.stages.decoders.selection import corners
 from trt_perception.stages.decoders.selection import passing
+from trt_perception.stages.decoders.selection import places
 
 __all__ = [
     'detr_candidates',
@@ -40,6 +43,8 @@ def detr_candidates(
     activation: str,
     network_wh: tuple[int, int],
     thresholds: Thresholds,
+    *,
+    with_places: bool = False,
 ) -> Candidates:
     """Return what the queries of one image say.
 
@@ -49,15 +54,19 @@ def detr_candidates(
         activation: ``sigmoid`` or ``softmax``.
         network_wh: size of the network's input.
         thresholds: what need not be looked at further.
+        with_places: carry the query's place, at which its mask stands.
     """
     xyxy = _network_pixels(boxes, network_wh)
     if activation == 'softmax':
         raised = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return _best_class(xyxy, (raised / raised.sum(axis=1, keepdims=True))[:, :-1])
+        found = _best_class(xyxy, (raised / raised.sum(axis=1, keepdims=True))[:, :-1])
+        return replace(found, carried=places(len(xyxy))) if with_places else found
     scores: Floats = np.float32(1) / (np.float32(1) + np.exp(-logits.reshape(-1)))
     ids = np.arange(scores.size) % logits.shape[1]
     chosen = passing(scores, ids, thresholds)
-    return Candidates(xyxy[chosen // logits.shape[1]], scores[chosen], ids[chosen])
+    query = chosen // logits.shape[1]
+    carried = places(len(xyxy))[query] if with_places else None
+    return Candidates(xyxy[query], scores[chosen], ids[chosen], carried)
 
 
 def rtdetr_ultralytics_candidates(output: Floats, network_wh: tuple[int, int]) -> Candidates:

@@ -23,7 +23,8 @@ from trt_perception.stages.nms import non_maximum_suppression
 from trt_perception.stages.nms import oriented_non_maximum_suppression
 
 __all__ = [
-    *('Candidates', 'Limits', 'check_scores', 'check_unit', 'corners', 'passing', 'select'),
+    *('Candidates', 'Limits', 'check_scores', 'check_unit', 'corners', 'passing', 'places'),
+    'select',
 ]
 
 Floats = npt.NDArray[np.float32]
@@ -57,9 +58,10 @@ class Candidates:
         xyxy: float32 (n, 4), network pixels; of oriented boxes as they are before they turn.
         scores: float32 (n,), probabilities.
         class_ids: int (n,), into the class names.
-        carried: float32 (n, v), what the task's rows hold behind that, in network pixels; None
-            where they hold nothing.
-        prototypes: float (m, rows, columns) of the masks, where there are any.
+        carried: float32 (n, v), what the task's rows hold behind that, in network pixels; of
+            objects with masks of their own the mask's place; None where they hold nothing.
+        prototypes: float (m, rows, columns) of the masks, where there are any; or the logits of
+            masks that belong to one object each.
     """
 
     xyxy: Floats
@@ -67,6 +69,11 @@ class Candidates:
     class_ids: npt.NDArray[np.integer]
     carried: Floats | None = None
     prototypes: npt.NDArray[np.floating] | None = None
+
+
+def places(count: int) -> Floats:
+    """Return the numbers from 0 on as something that candidates carry: float32 (count, 1)."""
+    return np.arange(count, dtype=np.float32)[:, None]
 
 
 def passing(
@@ -135,10 +142,15 @@ def select(
     if task.keypoints is not None:
         assert carried is not None
         keypoints = _keypoints(carried[kept], task.keypoints, letterbox)
-    if task.mask_coefficients:
+    if task.has_masks:
         assert carried is not None
         assert candidates.prototypes is not None
-        masks = _masks(source, carried[kept], candidates.prototypes, letterbox)
+        coefficients, prototypes = carried[kept], candidates.prototypes
+        is_own = not task.mask_coefficients
+        if is_own:  # only those that are left
+            prototypes = prototypes[coefficients[:, 0].astype(np.int64)]
+            coefficients = places(len(kept))
+        masks = _masks(source, coefficients, prototypes, letterbox, is_own=is_own)
     oriented = None if oriented is None else oriented[inside]
     return Detections(source, scores[kept], ids[kept], keypoints, oriented, masks)
 
@@ -168,6 +180,8 @@ def _masks(
     coefficients: Floats,
     prototypes: npt.NDArray[np.floating],
     letterbox: Letterbox,
+    *,
+    is_own: bool,
 ) -> Masks:
     """Return what the masks are made of, in memory of their own: outputs are written again."""
     rows, columns = prototypes.shape[1:]
@@ -186,6 +200,7 @@ def _masks(
         (scale[0], scale[1]),
         (share[0] * letterbox.pad_left, share[1] * letterbox.pad_top),
         _parts(letterbox, columns),
+        is_own,
     )
 
 
