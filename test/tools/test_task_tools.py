@@ -1,6 +1,7 @@
 """Models of poses, oriented boxes and masks through the command lines and the Python API."""
 
 import json
+import re
 from pathlib import Path
 
 import cv2
@@ -13,6 +14,7 @@ import trt_perception as tp
 from trt_perception.detections import oriented_corners
 from trt_perception.images.drawing import draw_detections
 from trt_perception.model.task import COCO_KEYPOINTS
+from trt_perception.tools.benchmark_engine import main as benchmark_engine
 from trt_perception.tools.detect_images import main as detect_images
 
 TOLD = recorded('ultralytics_pose')
@@ -111,3 +113,14 @@ def test_masks(tmp_path):
     drawn = cv2.imread(str(out / 'a.png'))
     changed = (drawn != told['image']).any(axis=2)
     assert changed[whole.any(axis=0)].mean() > 0.9
+
+
+@pytest.mark.parametrize('task', ['pose', 'obb', 'segment'])
+def test_benchmark_engine_runs_every_task(task, tmp_path, capsys):
+    written(recorded(f'ultralytics_{task}'), tmp_path / 'model.onnx')
+    report = tmp_path / 'r.json'
+    words = [str(tmp_path / 'model.onnx'), '--frames', '3', '--warmup', '1', '--size', '320x240']
+    assert benchmark_engine([*words, '--confidence', '0.01', '--json', str(report)]) == 0
+    (model,) = json.loads(report.read_text())['models']
+    assert set(model['stages']) == {'preprocess', 'inference', 'decode'}
+    assert re.search(r'candidates and [1-9]\d* detections a frame', capsys.readouterr().out)
