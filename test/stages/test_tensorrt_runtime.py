@@ -127,6 +127,19 @@ def test_each_size_of_batch_has_a_context_and_those_of_a_slot_share_their_memory
     assert list(module.living) == []
 
 
+@pytest.mark.parametrize('sizes', [(2, 8), (8, 2), (1, 4), (4,)])
+@pytest.mark.parametrize('reports', [False, True])
+def test_the_batch_of_the_outputs_is_open_whatever_an_engine_reports(machine, sizes, reports):
+    module = FakeTensorRt(
+        profiles=[batch_profile(size) for size in sizes],
+        inputs=(('images', (-1, 3, 48, 64), 'FLOAT'),),
+        outputs=(('output', (-1, 7, 4), 'FLOAT'),),
+    )
+    module.reports_profile = reports
+    machine(module, cameras=8)
+    assert [shape[0] for _, shape, _ in module.contexts][-len(sizes) :] == sorted(sizes)
+
+
 def test_a_model_that_holds_to_one_image_inside_runs_one(machine, caplog):
     module = FakeTensorRt(
         profiles=[tuple((size, 3, 48, 64) for size in (1, 2, 4))],

@@ -75,9 +75,12 @@ class FakeTensorRt:
         contexts: (profile, shape of the first input, device memory) of each, in order.
         formats: by profile, of every tensor; LINEAR where nothing is said.
         living: engines and contexts that somebody still holds.
+        reports_profile: an engine says of an open batch of its outputs what the first profile has,
+            as TensorRT-RTX 1.4 does.
     """
 
     __version__ = '10.13.3.9'
+    reports_profile = False
     TensorIOMode = TensorIOMode
     TensorFormat = TensorFormat
     ExecutionContextAllocationStrategy = SimpleNamespace(USER_MANAGED=2)
@@ -194,7 +197,10 @@ class _Engine:
         return DataType[self._tensors[name][1]]
 
     def get_tensor_shape(self, name):
-        return self._tensors[name][0]
+        shape = self._tensors[name][0]
+        if self._module.reports_profile and self.get_tensor_mode(name) == TensorIOMode.OUTPUT:
+            return (self._module.profiles[0][0][0], *shape[1:])
+        return shape
 
     def get_tensor_profile_shape(self, name, profile):
         profiles = self._module.profiles
@@ -246,7 +252,7 @@ class _Context:
         self._memory = address
 
     def get_tensor_shape(self, name):
-        shape = self._engine.get_tensor_shape(name)
+        shape = self._engine._tensors[name][0]
         if -1 not in shape:
             return shape
         # An open batch is the image's; other sides are as the usual output has them.

@@ -49,6 +49,7 @@ from trt_perception.gpu import Stream
 from trt_perception.images.jpeg import AnyFrame
 from trt_perception.images.memory import Memory
 from trt_perception.interruption import check_interruption
+from trt_perception.model.input_layout import batch_size
 from trt_perception.model.input_layout import split_inputs
 from trt_perception.model.model_file import ModelFile
 from trt_perception.model.model_spec import ModelSpec
@@ -253,12 +254,22 @@ class CudaPipeline:
 def _output_shapes(
     name: str, engine: TensorRtEngine, stream: Stream, tensors: Mapping[str, npt.NDArray[Any]]
 ) -> list[tuple[int, ...]]:
-    """Return the shapes that outputs have for inputs of these; the engine need not run for it."""
+    """Return the shapes that outputs have for inputs of these; the engine need not run for it.
+
+    It may not take as few images as these: then its smallest batch says what one of them gives.
+    """
     closed = [replace(tensor, shape=tensors[tensor.name].shape) for tensor in engine.inputs]
+    asked = batch_size(split_inputs(name, closed)[0])
+    batch = engine.batches(split_inputs(name, closed)[0], 1)[0]
+
+    def sized(shape: tuple[int, ...], there: int, wanted: int) -> tuple[int, ...]:
+        return (wanted, *shape[1:]) if there != wanted and shape[:1] == (there,) else shape
+
+    closed = [replace(tensor, shape=sized(tensor.shape, asked, batch)) for tensor in closed]
     image, auxiliary_inputs = split_inputs(name, closed)
     context = engine.create_context(image, stream, auxiliary_inputs)
     try:
-        return [tensor.shape for tensor in context.outputs]
+        return [sized(tensor.shape, batch, asked) for tensor in context.outputs]
     finally:
         context.close()
 

@@ -11,6 +11,7 @@ import importlib
 import logging
 from collections.abc import Mapping
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from typing import Final
 
@@ -77,6 +78,9 @@ class TensorRtEngine:
                 tuple(self._spec(name) for name in names if engine.get_tensor_mode(name) == kind)
                 for kind in (mode.INPUT, mode.OUTPUT)
             )
+            if self.inputs and all(tensor.shape[:1] == (-1,) for tensor in self.inputs):
+                # TensorRT-RTX 1.4 reports the batch of the first profile.
+                self.outputs = tuple(map(_of_open_batch, self.outputs))
             # With open inputs, too, an output may be open; create_context knows more.
             if not any(side < 0 for tensor in self.inputs for side in tensor.shape):
                 self._refuse_open(self.outputs)
@@ -343,6 +347,12 @@ class TensorRtContext:
         self._context = None
         if self._owns:
             self.memory.close()
+
+
+def _of_open_batch(tensor: TensorSpec) -> TensorSpec:
+    """Return an output whose batch is open where it was reported as that of several images."""
+    several = len(tensor.shape) > 1 and tensor.shape[0] > 1
+    return replace(tensor, shape=(-1, *tensor.shape[1:])) if several else tensor
 
 
 def _holds(low: Sequence[int], shape: Sequence[int], high: Sequence[int]) -> bool:
