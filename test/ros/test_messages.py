@@ -106,13 +106,28 @@ TEXT = st.text(st.characters(exclude_characters='\0', exclude_categories=['Cs'])
 STAMPS = st.tuples(st.integers(-(2**31), 2**31 - 1), st.integers(0, 2**32 - 1))
 
 
+#: Whether NumPy writes the numbers of one detection, too, or only those of many.
+EITHER_WAY = pytest.mark.parametrize('many', [1, 128])
+
+
+@EITHER_WAY
 @settings(deadline=None)
-@given(st.lists(st.tuples(TEXT, STAMPS, ROWS), min_size=1, max_size=4))
-def test_bytes_are_those_of_any_message(frames):
+@given(frames=st.lists(st.tuples(TEXT, STAMPS, ROWS), min_size=1, max_size=4))
+def test_bytes_are_those_of_any_message(frames, many):
     # One serializer for all of them, as in a node: templates must not remember an older header.
-    serialize = DetectionsSerializer(CLASS_NAMES)
+    serialize = DetectionsSerializer(CLASS_NAMES, many)
     for frame_id, stamp, rows in frames:
         header = header_of(frame_id, *stamp)
+        content = serialize(header, detections_of(rows))
+        assert_same_message(content, expected_message(header, rows))
+
+
+@pytest.mark.parametrize('count', [127, 128, 300])
+def test_bytes_of_many_detections(count):
+    row = np.random.default_rng(count).random(4) * 100
+    rows = [(*(row + i), (i + 1) / (count + 1), i % len(CLASS_NAMES)) for i in range(count)]
+    serialize = DetectionsSerializer(CLASS_NAMES)
+    for header in (header_of(), header_of('x', -5, 4_000_000_000), header_of('camera')):
         content = serialize(header, detections_of(rows))
         assert_same_message(content, expected_message(header, rows))
 
@@ -128,15 +143,19 @@ def test_label_info_has_the_bytes_of_any_message(names, stamp, threshold):
     assert len(content) == len(serialize_message(expected))
 
 
+@EITHER_WAY
 @settings(deadline=None)
 @given(
-    st.lists(st.tuples(SIDES, SIDES, SIDES, SIDES, st.floats(-2, 2, width=32)), max_size=5), STAMPS
+    oriented=st.lists(
+        st.tuples(SIDES, SIDES, SIDES, SIDES, st.floats(-2, 2, width=32)), max_size=5
+    ),
+    stamp=STAMPS,
 )
-def test_oriented_boxes_have_the_bytes_of_any_message(oriented, stamp):
+def test_oriented_boxes_have_the_bytes_of_any_message(oriented, stamp, many):
     header = header_of('camera', *stamp)
     rows = [(0, 0, 1, 1, 0.5, index) for index in range(len(oriented))]
     turned = np.array(oriented, np.float32).reshape(-1, 5)
-    content = DetectionsSerializer(CLASS_NAMES)(
+    content = DetectionsSerializer(CLASS_NAMES, many)(
         header, replace(detections_of(rows), oriented=turned)
     )
     expected = expected_message(header, rows)

@@ -1,12 +1,17 @@
-"""label_info where the middleware does not take it: published a moment later, never lost."""
+"""Detections, few and many; label_info where the middleware does not take it at once."""
 
+import numpy as np
 import pytest
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.qos import QoSDurabilityPolicy
 from rclpy.qos import QoSProfile
+from std_msgs.msg import Header
+from vision_msgs.msg import Detection2DArray
 from vision_msgs.msg import LabelInfo
 
 from trt_perception.config import DetectorConfig
+from trt_perception.detections import Detections
+from trt_perception.images.frame import Frame
 from trt_perception.ros.outputs import DetectorOutputs
 
 pytest_plugins = ['graph_fixtures']
@@ -42,6 +47,24 @@ def outputs(node):
 def labels(client):
     messages, subscription = client.subscribe(LabelInfo, 'label_info', LATCHED)
     yield messages
+    client.node.destroy_subscription(subscription)
+
+
+@pytest.mark.parametrize('count', [0, 3, 300])
+def test_detections_arrive_whole(client, outputs, count):
+    messages, subscription = client.subscribe(Detection2DArray, 'detections')
+    frame = Frame.view(bytes(12), width=4, height=1, step=12, encoding='bgr8')
+    boxes = np.arange(count)[:, None] + np.array([0.0, 0.0, 10.0, 20.0])
+    scores = np.linspace(1, 0.5, count)
+    found = Detections(boxes.astype('f4'), scores.astype('f4'), np.arange(count, dtype='i4') % 2)
+    client.spin_until(outputs._detections.get_subscription_count, 'the subscription')
+    outputs.publish(Header(frame_id='front'), frame, found)
+    client.spin_until(lambda: messages, 'the detections')
+    [message] = messages
+    centres = [detection.bbox.center.position.y for detection in message.detections]
+    assert centres == [index + 10.0 for index in range(count)]
+    names = [detection.results[0].hypothesis.class_id for detection in message.detections]
+    assert names == [('red', 'green')[index % 2] for index in range(count)]
     client.node.destroy_subscription(subscription)
 
 

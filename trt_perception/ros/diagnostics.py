@@ -24,6 +24,8 @@ __all__ = ['CameraFacts', 'Health', 'diagnostics_message', 'worst_of_all']
 
 # Of so many cameras that have trouble the node's own status says what it is.
 _MOST_SAID: Final = 4
+# The last ages of all cameras together.
+_AGES: Final = 512
 
 
 @dataclass
@@ -150,7 +152,7 @@ def _together(name: str, health: Health) -> DiagnosticStatus:
         **_counts(all_of_them),
         'batches': str(health.batches),
         **_stages(counts),
-        **_age([age for camera in cameras for age in camera.ages_ms]),
+        **_age([age for camera in cameras for age in camera.ages_ms[-_AGES // len(cameras) :]]),
     }
     return _status(f'{name}: detector', health, worst_of_all(cameras, health.finding), values)
 

@@ -41,6 +41,8 @@ from trt_perception.ros.unlocked_publish import serialize_with_room
 __all__ = ['DetectorOutputs']
 
 _AGAIN_S: Final = 0.05
+# Bytes of a message whose copy in the middleware takes longer than to let go of the lock.
+_LARGE: Final = 2**14
 
 
 class DetectorOutputs:
@@ -109,7 +111,11 @@ class DetectorOutputs:
         """Publish what was found in one image, detections first; from the worker."""
         assert self._detections is not None
         assert self._debug_image is not None
-        self._detections.publish(self._serialize(header, detections))
+        message = self._serialize(header, detections)
+        if len(message) < _LARGE:
+            self._detections.publish(message)
+        else:
+            publish_unlocked(self._detections, np.frombuffer(message, np.uint8))
         if self._keypoints is not None and self._serialize_keypoints is not None:
             self._keypoints.publish(self._serialize_keypoints(header, detections))
         if self._masks is not None and self._masks.get_subscription_count():

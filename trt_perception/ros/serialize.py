@@ -17,6 +17,8 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 from builtin_interfaces.msg import Time
 from std_msgs.msg import Header
 
@@ -31,6 +33,7 @@ _COUNT: Final = struct.Struct('<I')
 _CLASS_ID: Final = struct.Struct('<H')
 _SCORE: Final = struct.Struct('<f')
 _POSE: Final = struct.pack('<7d', 0, 0, 0, 0, 0, 0, 1) + bytes(36 * 8)  # identity, no covariance
+_BOX_NUMBERS: Final = 5
 _NO_ID: Final = b'\x01\x00\x00\x00\x00'
 _FLOAT32: Final = 7  # PointField.FLOAT32
 _KEYPOINT: Final = 12  # bytes
@@ -41,17 +44,22 @@ _Template = tuple[Callable[..., bytes], bytes]
 class DetectionsSerializer:
     """Writes messages whose detections all carry the image's header.
 
-    One call of ``struct`` for each detection, on Python's numbers: a frame's pixels have just gone
-    through the caches, and what NumPy needs for a few boxes is no longer in them.
+    A few: one call of ``struct`` for each, on Python's numbers, as a frame's pixels have just gone
+    through the caches, and what NumPy needs is no longer in them. Many: NumPy writes the numbers
+    of all of them into what does not change; with many cameras nothing else keeps the
+    interpreter's lock as long.
 
     Args:
         class_names: by class id.
+        many: detections that take as long either way.
     """
 
-    def __init__(self, class_names: Sequence[str]) -> None:
+    def __init__(self, class_names: Sequence[str], many: int = 128) -> None:
         self._class_names = [_string(name) for name in class_names]
+        self._least_many = many
         # By class and by where what is before ends modulo 8, which decides the padding.
         self._detections: dict[tuple[int, int], _Template] = {}
+        self._blanks: dict[int, bytes] = {}
         self._set_frame_id('')
 
     def __call__(self, header: Header | HeaderView, detections: Detections) -> bytes:
@@ -60,28 +68,66 @@ class DetectionsSerializer:
             self._set_frame_id(header.frame_id)
         sec, nanosec = header.stamp.sec, header.stamp.nanosec
         class_ids = detections.class_ids.tolist()
-        scores, boxes = detections.scores.tolist(), _centred(detections)
         pack, text = self._start
         parts = [pack(_ENCAPSULATION, sec, nanosec, text, len(class_ids))]
         end = (len(parts[0]) - len(_ENCAPSULATION)) % 8
+        if len(class_ids) >= self._least_many:
+            return self._many(parts[0], end, class_ids, detections)
+        scores, boxes = detections.scores.tolist(), _centred(detections)
         for class_id, score, box in zip(class_ids, scores, boxes, strict=True):
             pack, text = self._detections.get((class_id, end)) or self._make(class_id, end)
             end = len(_NO_ID)  # score, pose and box before it are multiples of 8
             parts.append(pack(sec, nanosec, text, score, _POSE, *box, _NO_ID))
         return b''.join(parts)
 
+    def _many(self, start: bytes, end: int, class_ids: list[int], detections: Detections) -> bytes:
+        """Return the message.
+
+        Args:
+            start: what comes before the detections.
+            end: where it ends, modulo 8.
+            class_ids: of the detections.
+            detections: not none.
+        """
+        for class_id in set(class_ids):
+            if class_id not in self._blanks:
+                self._blanks[class_id] = self._blank(class_id, len(_NO_ID))
+        blanks = [self._blanks[class_id] for class_id in class_ids]
+        blanks[0] = self._blank(class_ids[0], end)
+        # A multiple of 8 in the message is one in memory.
+        front = bytes(-len(_ENCAPSULATION) % 8)
+        message = bytearray().join((front, start, *blanks))
+        first = len(front) + len(start)
+        ends = first + np.cumsum(np.fromiter(map(len, blanks), np.int64, len(blanks)))
+        boxes = (ends - len(_NO_ID)) // 8 - _BOX_NUMBERS
+        numbers = np.frombuffer(message, '<f8', len(message) // 8)
+        numbers[boxes - len(_POSE) // 8 - 1] = detections.scores
+        numbers[boxes[:, None] + np.arange(_BOX_NUMBERS)] = _centred_at_once(detections)
+        # The stamp is the first of each, behind the padding.
+        stamps = -(-np.concatenate(((first,), ends[:-1])) // 4)
+        words = np.frombuffer(message, '<u4', len(message) // 4)
+        words[stamps], words[stamps + 1] = np.frombuffer(start, '<u4', 2, len(_ENCAPSULATION))
+        return bytes(memoryview(message)[len(front) :])
+
+    def _blank(self, class_id: int, before: int) -> bytes:
+        """Return a detection that follows ``before`` bytes, with zeros for its numbers."""
+        pack, text = self._detections.get((class_id, before)) or self._make(class_id, before)
+        return pack(0, 0, text, 0, _POSE, *[0] * _BOX_NUMBERS, _NO_ID)
+
     def _set_frame_id(self, frame_id: str) -> None:
         self._frame_id = frame_id
         text = _aligned(_string(frame_id), 4)
         self._start = struct.Struct(f'<4siI{len(text)}sI').pack, text
         self._detections.clear()
+        self._blanks.clear()
 
     def _make(self, class_id: int, before: int) -> _Template:
         """Make what writes a detection that follows ``before`` bytes."""
         padding = -before % 4
         text = _aligned(_string(self._frame_id), 4) + _COUNT.pack(1) + self._class_names[class_id]
         text = _aligned(text, 8, before + padding + _STAMP.size)
-        layout = f'<{padding}xiI{len(text)}sd{len(_POSE)}s5d{len(_NO_ID)}s'
+        numbers = f'd{len(_POSE)}s{_BOX_NUMBERS}d'
+        layout = f'<{padding}xiI{len(text)}s{numbers}{len(_NO_ID)}s'
         template = self._detections[class_id, before] = struct.Struct(layout).pack, text
         return template
 
@@ -94,6 +140,17 @@ def _centred(detections: Detections) -> list[tuple[float, ...]]:
         ((left + right) / 2, (top + bottom) / 2, 0.0, right - left, bottom - top)
         for left, top, right, bottom in detections.xyxy.tolist()
     ]
+
+
+def _centred_at_once(detections: Detections) -> npt.NDArray[np.float64]:
+    """Return the same as an array."""
+    if detections.oriented is not None:
+        return detections.oriented[:, (0, 1, 4, 2, 3)].astype(np.float64)
+    boxes = np.zeros((len(detections), _BOX_NUMBERS))
+    low, high = detections.xyxy[:, :2].astype(np.float64), detections.xyxy[:, 2:]
+    boxes[:, :2] = (low + high) / 2
+    boxes[:, 3:] = high - low
+    return boxes
 
 
 class KeypointsSerializer:
