@@ -86,6 +86,7 @@ class OnDevice:
 
     def __init__(self, config):
         self.device = config.device_id
+        self.cameras = config.cameras
         if self.device == 9:
             raise EngineError('device', 'none of this number')
         OnDevice.open.append(self.device)
@@ -109,6 +110,19 @@ def test_a_pipeline_is_made_ready_on_each_gpu_that_has_a_camera(monkeypatch):
     pipelines, seconds = ready_pipelines(config, OnDevice, most=2)
     assert [pipeline.device for pipeline in pipelines] == OnDevice.open == [3, 1]
     assert seconds > 0
+
+
+def test_each_pipeline_is_made_for_the_cameras_that_it_serves(monkeypatch):
+    monkeypatch.setattr(OnDevice, 'open', [])
+    names = ('front', 'rear', 'left', 'right', 'top')
+    config = DetectorConfig(device_ids=(3, 1), cameras=names)
+    pipelines, _ = ready_pipelines(config, OnDevice, most=5)
+    assert [pipeline.cameras for pipeline in pipelines] == [
+        ('front', 'left', 'top'),
+        ('rear', 'right'),
+    ]
+    [only], _ = ready_pipelines(DetectorConfig(device_ids=(3, 1)), OnDevice, most=1)
+    assert only.cameras == ()
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,15 @@ def test_each_result_of_a_batch_is_of_its_camera(start_detector, tmp_path, intak
     after = frames_and_batches(detector)
     assert after[0] - before[0] == 7 + 7 + 3
     assert after[1] - before[1] < 7 + 7 + 3, 'some of them went together'
+    # What concerns no camera by itself is said of the node alone.
+    model.write_bytes(model.read_bytes())
+    status, _ = detector.wait_for_status(
+        lambda status, _: 'was replaced on disk' in status.message, 'that the model is another'
+    )
+    assert status.message.startswith(str(model))
+    front.wait_for_status(lambda status, _: 'on disk' not in status.message, 'its own status')
+    detector.program.wait_for_output('was replaced on disk')
+    assert detector.program.count('was replaced on disk') == 1
     for camera in cameras:
         camera.destroy_publisher()
 

@@ -75,19 +75,23 @@ def ready_pipelines(
 
     Args:
         config: the node's parameters.
-        open_pipeline: makes a pipeline from them.
+        open_pipeline: makes a pipeline from them, for the cameras that it serves.
         most: so many are wanted: further GPUs would have nothing to do.
 
     Returns:
-        The pipelines, and the seconds that a frame took on the slowest.
+        The pipelines, of which camera i has the (i modulo their number)-th, and the seconds that a
+        frame took on the slowest.
 
     Raises:
         TrtPerceptionError: the node could not be configured so; all are closed again.
     """
     with ExitStack() as opened:
         pipelines, slowest_s = [], 0.0
-        for index in config.device_ids[:most]:
-            pipeline, frame_s = ready_pipeline(config.on_device(index), open_pipeline)
+        devices = config.device_ids[:most]
+        for number, device in enumerate(devices):
+            served = config.cameras[number :: len(devices)]
+            own = replace(config.on_device(device), cameras=served)
+            pipeline, frame_s = ready_pipeline(own, open_pipeline)
             opened.callback(pipeline.close)
             pipelines.append(pipeline)
             slowest_s = max(slowest_s, frame_s)
