@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from support_models import changed
 from support_models import manifest
+from test_manifest_text import BUILD
 
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import EngineError
@@ -255,6 +256,37 @@ def test_a_batch_is_what_the_input_says():
     assert several.input.shape == (4, 3, 48, 64)
     assert several.outputs[0].shape == (4, *OUTPUT.shape[1:])
     assert several.of_batch(1) == spec
+
+
+def test_an_engine_knows_more_of_its_shapes_than_its_network_said():
+    """Of one profile it reports that one's sides; of several, outputs of the first one's."""
+    open_image, open_output = (
+        replace(each, shape=(-1, *each.shape[1:])) for each in (IMAGES, OUTPUT)
+    )
+    described = manifest(
+        inputs=[{'name': 'images', 'shape': [-1, 3, 48, 64], 'dtype': 'float32'}],
+        outputs=[{'name': OUTPUT.name, 'shape': list(open_output.shape), 'dtype': 'float32'}],
+    )
+    four_images, four_outputs = (
+        replace(each, shape=(4, *each.shape[1:])) for each in (IMAGES, OUTPUT)
+    )
+    for known in ({'values': ENOUGH}, {'described': described}):
+        spec = resolve(inputs=[four_images], outputs=[four_outputs], **known)
+        assert (spec.batch, spec.input) == (4, four_images)
+        spec = resolve(inputs=[open_image], outputs=[four_outputs], **known)
+        assert spec.batch == 1
+        assert spec.of_batch(4).outputs == (four_outputs,)
+    # Built for one shape alone, width and height are known, too.
+    described['inputs'][0]['shape'] = [-1, 3, -1, -1]
+    refusal(ManifestError, described=described, inputs=[four_images], outputs=[four_outputs])
+    ranges = {key: [4, 3, 48, 64] for key in ('min', 'opt', 'max')}
+    built = {**described, 'build': {**BUILD, 'profiles': [{'images': ranges}]}}
+    spec = resolve(described=built, inputs=[four_images], outputs=[four_outputs])
+    assert spec.input == four_images
+    # What is said to be fixed is no other, and open neither.
+    fixed = manifest(inputs=[{'name': 'images', 'shape': [1, 3, 48, 64], 'dtype': 'float32'}])
+    for image in (four_images, open_image):
+        refusal(ManifestError, described=fixed, inputs=[image])
 
 
 def test_the_smallest_input():

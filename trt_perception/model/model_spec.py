@@ -136,7 +136,11 @@ def resolve_model_spec(
     batch = batch_size(resolved)
     constants = constant_inputs(auxiliary_inputs, preprocessing.input_size, batch)
     classes = len(known.class_names)
-    _check_outputs(model.name, known.decoder, known.task, model.outputs, classes, batch)
+    # Where the batch is open, an engine may report outputs of its first profile's.
+    is_open = len(image.shape) == 4 and image.shape[0] < 0
+    _check_outputs(
+        model.name, known.decoder, known.task, model.outputs, classes, batch, any_batch=is_open
+    )
     if known.decoder.family == 'labels_boxes_scores' and not has_size_input(auxiliary_inputs):
         raise EngineError(
             model.name,
@@ -169,17 +173,20 @@ def _check_resize(name: str, task: TaskSpec, preprocessing: Preprocessing) -> No
 
 
 def _known(
-    described: tuple[TensorSpec, ...], found: tuple[TensorSpec, ...]
+    described: tuple[TensorSpec, ...], found: tuple[TensorSpec, ...], first: int | None = None
 ) -> tuple[TensorSpec, ...]:
-    """Fill in open sides that the engine knows: profiles of one shape settle them."""
+    """Fill in open sides that the engine knows, or the first of them only.
+
+    Profiles of one shape settle outputs, and a single one the inputs, too.
+    """
     if [len(tensor.shape) for tensor in described] != [len(tensor.shape) for tensor in found]:
         return described
     return tuple(
         replace(
             one,
             shape=tuple(
-                there if side < 0 else side
-                for side, there in zip(one.shape, other.shape, strict=True)
+                there if side < 0 and (first is None or index < first) else side
+                for index, (side, there) in enumerate(zip(one.shape, other.shape, strict=True))
             ),
         )
         for one, other in zip(described, found, strict=True)
@@ -187,8 +194,10 @@ def _known(
 
 
 def _check_tensors(model: LoadedModel, manifest: Manifest) -> None:
+    # A manifest that does not say which profiles there are leaves the batch open at most.
+    first = None if manifest.build and manifest.build.profiles else 1
     for role, described, found in (
-        ('input', manifest.inputs, model.inputs),
+        ('input', _known(manifest.inputs, model.inputs, first), model.inputs),
         ('output', _known(manifest.outputs, model.outputs), model.outputs),
     ):
         if described != found:
@@ -244,6 +253,8 @@ def _check_outputs(
     outputs: tuple[TensorSpec, ...],
     classes: int,
     batch: int,
+    *,
+    any_batch: bool = False,
 ) -> None:
     """Hold outputs to what the decoder reads, of as many images as go in."""
     roles = layout(decoder, classes, task)
@@ -257,7 +268,7 @@ def _check_outputs(
         )
     assigned = assign_outputs(decoder, outputs, classes, task=task)
     if assigned is None or any(
-        role.shape[0] == 'B' and outputs[index].shape[0] not in (batch, -1)
+        role.shape[0] == 'B' and not any_batch and outputs[index].shape[0] not in (batch, -1)
         for role, index in zip(roles, assigned, strict=True)
     ):
         raise EngineError(
