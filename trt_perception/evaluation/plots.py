@@ -20,7 +20,7 @@ _MOST_CLASSES: Final = 20
 
 
 def plot_accuracy(path: Path, models: Mapping[str, Metrics]) -> None:
-    """Draw precision over recall at IoU 0.50, and AP50 of each category.
+    """Draw precision over recall at IoU or OKS 0.50, and AP50 of each category.
 
     Args:
         path: image to write, as ``check_plot`` wants it; whole or not at all.
@@ -47,7 +47,11 @@ def _plot_curves(axes: Any, models: Mapping[str, Metrics]) -> None:
             mean = np.mean(list(metrics.precisions50.values()), axis=0)
             axes.plot(metrics.recalls, mean, label=f'{name}: mAP50 {metrics.figures["mAP50"]:.3f}')
     axes.set(xlabel='recall', ylabel='precision', xlim=(0, 1), ylim=(0, 1.02))
-    axes.set_title('IoU 0.50, mean of categories' + ('; grey: each' if len(models) == 1 else ''))
+    of = next(iter(models.values())).measure.kind
+    overlap = 'OKS' if of == 'keypoints' else 'IoU'
+    axes.set_title(
+        f'{of}, {overlap} 0.50, mean of categories' + ('; grey: each' if len(models) == 1 else '')
+    )
     axes.grid(alpha=0.3)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc='lower left')
