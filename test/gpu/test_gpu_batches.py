@@ -5,6 +5,8 @@ Each engine runs in a process of its own, which a crash within TensorRT ends ins
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -12,7 +14,12 @@ from dataclasses import replace
 
 import cv2
 import numpy as np
+import onnx
 import pytest
+from batch_models import with_batch
+from batch_models import with_open_batch
+from digits import DIGITS
+from digits import SCENES
 from gpu_support import build_plan
 from gpu_support import from_device
 from gpu_support import needs_nvjpeg
@@ -24,13 +31,17 @@ from test_gpu_devices import needs_two_gpus
 from test_gpu_profiles import apart
 from test_gpu_profiles import needs_open_shapes
 
+from trt_perception.building.graph.half_precision import narrowed
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.errors import ImageError
+from trt_perception.evaluation.agreement import match_by_iou
+from trt_perception.evaluation.overlap import box_iou
 from trt_perception.images.compressed import check_picture
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import JpegFrame
 from trt_perception.images.jpeg import plain_jpeg
+from trt_perception.images.picture_files import frame_of
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
@@ -237,6 +248,60 @@ def check_max_batch(path):
 
 def test_one_camera_takes_no_memory_for_several(engines):
     assert apart(check_max_batch, engines('profiles 1, 4, 8'))
+
+
+def half_digits(folder, batch, profiles=()):
+    """Build the digits in FP16 for so many images, -1 for any number; return the engine's path."""
+    model = onnx.load_model(DIGITS)
+    if batch != 1:
+        model = with_open_batch(model) if batch < 0 else with_batch(model, batch)
+    for index, node in enumerate(model.graph.node):
+        node.name = node.name or f'node {index}'
+    plan = build_plan(narrowed(model, 'fp16', {}).model.SerializeToString(), profiles)
+    path = folder / f'digits{batch}.engine'
+    path.write_bytes(plan)
+    manifest = json.loads(DIGITS.with_name('digits.onnx.json').read_text())
+    digest = hashlib.sha256(plan).hexdigest()
+    manifest['engine'] = {'file': path.name, 'sha256': digest, 'size_bytes': len(plan)}
+    for tensor in (*manifest['inputs'], *manifest['outputs']):
+        tensor['shape'][0] = batch
+    path.with_name(f'{path.name}.json').write_text(json.dumps(manifest))
+    return path
+
+
+def check_half_precision(paths):
+    """Return F1 at an IoU of 0.9 of batches against images alone, and how many boxes there are."""
+    frames = [frame_of(cv2.imread(str(scene))) for scene in sorted(SCENES.glob('*.jpg'))]
+    runs = []
+    for path in paths:
+        with opened(path) as pipeline:
+            found = []
+            for first in range(0, len(frames), pipeline.batch):
+                chunk = frames[first : first + pipeline.batch]
+                pipeline.enqueue(0, chunk, [Thresholds()] * len(chunk))
+                found += [result.detections for result in pipeline.collect(0)]
+        runs.append(found)
+    alone, *others = runs
+    scores = []
+    for run in others:
+        matched = 0
+        for one, other in zip(alone, run, strict=True):
+            overlap = box_iou(one.xyxy, other.xyxy)
+            overlap[one.class_ids[:, None] != other.class_ids] = 0
+            matched += sum(overlap[pair] >= 0.9 for pair in match_by_iou(overlap))
+        scores.append(2 * matched / sum(len(each) for each in (*alone, *run)))
+    return scores, sum(map(len, alone))
+
+
+def test_half_precision_finds_the_same_objects(tmp_path):
+    """Batches of another size choose other kernels, which round otherwise."""
+    shape = (3, 480, 640)
+    sizes = [{'images': ((size, *shape),) * 3} for size in (1, 4, 8)]
+    paths = [half_digits(tmp_path, 1), half_digits(tmp_path, 8), half_digits(tmp_path, -1, sizes)]
+    scores, boxes = apart(check_half_precision, paths)
+    print(scores, boxes)
+    assert boxes > 100
+    assert min(scores) >= 0.99
 
 
 def check_two_gpus(path):
