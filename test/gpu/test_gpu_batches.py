@@ -67,6 +67,7 @@ ENGINES = {
     'fixed 3': (3, ()),
     'fixed 8': (8, ()),
     'profiles 1, 4, 8': (-1, (profile(1, 1), profile(4, 4), profile(8, 8))),
+    'profile 4': (-1, (profile(4, 4),)),
     'profiles 2, 8': (-1, (profile(2, 2), profile(8, 8))),
     'open to 8': (-1, (profile(1, 8),)),
 }
