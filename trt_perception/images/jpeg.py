@@ -129,9 +129,11 @@ class PlainJpegs:
             kind = _kind_of(picture)
             frame = kind.frame(_bits_of(picture), picture.scans.markers)
         except _OtherKindError as error:
-            if str(error) not in self._logged:
-                self._logged.add(str(error))
-                _LOG.warning('compressed images are decoded on the CPU where they are: %s', error)
+            if error.kind not in self._logged:
+                self._logged.add(error.kind)
+                _LOG.warning(
+                    'compressed images are decoded on the CPU where they are: %s', error.kind
+                )
             return decoded_frame(picture)
         self._like = file[: picture.scans.begin].tobytes(), kind
         return frame
@@ -154,7 +156,15 @@ class PlainJpegs:
 
 
 class _OtherKindError(Exception):
-    """Says in a few words what a file is or has; a small number of them, as they are logged."""
+    """The file is no JPEG of the plain kind.
+
+    Attributes:
+        kind: what it is or has, in a few words; there are few of them, as they are logged.
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self.kind = kind
 
 
 @dataclass(frozen=True)
@@ -199,7 +209,7 @@ def plain_jpeg(picture: CheckedPicture) -> JpegFrame | str:
     try:
         return _kind_of(picture).frame(_bits_of(picture), picture.scans.markers)
     except _OtherKindError as error:
-        return str(error)
+        return error.kind
 
 
 def _kind_of(picture: CheckedPicture) -> _Kind:
