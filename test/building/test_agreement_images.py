@@ -9,16 +9,17 @@ import pytest
 from trt_perception.building import agreement_gate
 from trt_perception.building.agreement_gate import compare_until_sure
 from trt_perception.detections import Detections
+from trt_perception.model.task import DETECT
 
 
 class Counting:
     """A pipeline that finds a number of objects on each picture."""
 
     def __init__(self, monkeypatch, each):
-        self.spec = SimpleNamespace(class_names=('thing',), batch=1)
+        self.spec = SimpleNamespace(class_names=('thing',), batch=1, task=DETECT)
         self.seen = []
 
-        def detect(_pipeline, pictures, _thresholds, progress):
+        def detect(_pipeline, pictures, _thresholds, progress, _measure):
             self.seen.append([path for path, _ in pictures])
             progress(len(pictures), len(pictures))
             corner = np.arange(each, dtype=np.float32)[:, None] * 20
