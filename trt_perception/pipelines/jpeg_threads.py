@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,8 @@ __all__ = ['JpegThreads']
 _LOG: Final = logging.getLogger(__name__)
 # More decode hardly more frames: four 3,400 a second, eight 3,800 (1080p, NVIDIA H200).
 _MOST_THREADS: Final = 4
+# A decoder that works on the GPU alone lets go of its caller sooner than another thread wakes up.
+_AT_ONCE_S: Final = 0.5e-3
 
 
 class _Station(Owner):
@@ -108,6 +111,8 @@ class JpegThreads:
         self._pending: list[list[Future[None]]] = [[] for _ in range(depth)]
         self._logged: set[str] = set()
         self._thread = threading.local()
+        # How long the last file kept its thread.
+        self._decode_s = _AT_ONCE_S
         self._closing = ExitStack()
         # As many as there are threads, so that nobody waits for one.
         self._stations: SimpleQueue[_Station] = SimpleQueue()
@@ -123,8 +128,15 @@ class JpegThreads:
     def start(
         self, index: int, slot: CudaSlot, frames: Sequence[tuple[FramePlace, JpegFrame]]
     ) -> None:
-        """Decode files into places of a slot and start the work on its batch, without waiting."""
+        """Decode files into places of a slot and start the work on its batch, without waiting.
+
+        A single file whose decoding would keep the caller for a moment only is decoded here.
+        """
         batch = _Batch(slot, len(frames))
+        if len(frames) == 1 and self._decode_s < _AT_ONCE_S:
+            self._pending[index] = []
+            self._decode(batch, *frames[0])
+            return
         self._pending[index] = [
             self._threads.submit(self._decode, batch, place, frame) for place, frame in frames
         ]
@@ -168,9 +180,11 @@ class JpegThreads:
     def _fill(self, place: FramePlace, frame: JpegFrame, stream: Stream) -> None:
         """Bring a file's pixels to their place, or note why there are none."""
         station = self._stations.get_nowait()
+        began = time.perf_counter()
         try:
             reason = station.decode(frame, place, stream)
         finally:
+            self._decode_s = time.perf_counter() - began
             self._stations.put(station)
         if not reason:
             return
