@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -29,6 +30,8 @@ from trt_perception.evaluation.measure import BOXES
 from trt_perception.evaluation.measure import measure_of
 from trt_perception.evaluation.metrics import measure
 from trt_perception.evaluation.mistakes import match_detections
+from trt_perception.evaluation.overlap import Shapes
+from trt_perception.evaluation.overlap import oriented_overlaps
 from trt_perception.evaluation.run_lengths import pixels_of
 from trt_perception.evaluation.run_lengths import with_run_lengths
 from trt_perception.evaluation.true_shapes import read_shapes
@@ -38,6 +41,7 @@ from trt_perception.model.task import KeypointSpec
 from trt_perception.model.task import TaskSpec
 
 pytest.importorskip('pycocotools')
+ROOT = Path(__file__).resolve().parents[2]
 WIDTH, HEIGHT = SIZE_WH
 BOX = (100, 100, 100, 60)
 SEGMENT = TaskSpec('segment', mask_coefficients=1)
@@ -208,6 +212,37 @@ def test_a_file_that_changes_meanwhile(tmp_path):
     written(tmp_path, truth([(0, 'cat', BOX, {'segmentation': SQUARE})] * 2))
     with pytest.raises(ConfigError, match='it changed while it was read'):
         read_shapes(annotations, measure_of(SEGMENT), (7,))
+
+
+@pytest.mark.parametrize('task', [SEGMENT, FOUR, OBB], ids=str)
+def test_the_digits_say_what_every_task_needs(task):
+    annotations = read_annotations(ROOT / 'demo' / 'truth.json')
+    if task is FOUR:  # by the names that the categories give
+        corners = 'top_left', 'top_right', 'bottom_right', 'bottom_left'
+        task = TaskSpec('pose', KeypointSpec(corners, 3))
+    read = read_shapes(annotations, measure_of(task), annotations.categories)
+    boxes = [box for found in read.boxes.values() for box in found]
+    assert len(boxes) == 430
+    shapes = Shapes.true(boxes)
+    if task.has_masks:
+        for box in boxes[:50]:
+            rows, columns = np.nonzero(pixels_of(box.mask))
+            left, top, width, height = box.xywh
+            assert (columns.min(), rows.min()) == (left, top)
+            assert (columns.max() + 1, rows.max() + 1) == (left + width, top + height)
+    elif task.is_oriented:
+        upright = np.column_stack(
+            [
+                (shapes.xyxy[:, :2] + shapes.xyxy[:, 2:]) / 2,
+                shapes.xyxy[:, 2:] - shapes.xyxy[:, :2],
+            ]
+        )
+        upright = np.column_stack([upright, np.zeros(len(upright))])
+        overlap = np.diag(oriented_overlaps(shapes.oriented, upright))
+        assert np.median(overlap) > 0.6
+        assert overlap.min() > 0.3
+    else:
+        assert shapes.keypoints.shape == (430, 4, 3)
 
 
 # What is measured.

@@ -12,6 +12,7 @@ from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.recognition.facts import literal
 from trt_perception.model.recognition.outputs import anchors_per_cell
+from trt_perception.model.task import COCO_KEYPOINTS
 from trt_perception.model.tensors import TensorSpec
 
 YOLOV5 = {'stride': '32', 'names': str(dict(enumerate(COCO)))}
@@ -304,6 +305,17 @@ def test_a_tensors_name_decides_nothing_that_its_shape_contradicts():
     assert recognised(labels, class_names=COCO).decoder == DECODERS['detr']
     message = refusal(tensors(boxes=(-1, 4), masks=(-1, 1, 480, 640)), class_names=COCO)
     assert 'instance segmentation' in message
+
+
+@pytest.mark.parametrize('names', [('background', 'person'), ('background', 'horse')])
+def test_seventeen_keypoints_are_cocos_of_a_person(names):
+    outputs = tensors(a=(-1, 4), b=(-1,), c=(-1, 17, 3), d=(-1, 17))
+    labels = TensorSpec('e', (-1,), 'int64')
+    found = recognised((*outputs, labels), class_names=names)
+    assert (found.decoder, found.task.name) == (DECODERS['torchvision'], 'pose')
+    is_person = found.task.keypoints == COCO_KEYPOINTS
+    assert is_person == ('person' in names)
+    assert len(found.task.keypoints.names) == 17
 
 
 def test_a_mask_of_pixels_is_no_size_that_boxes_are_scaled_to():

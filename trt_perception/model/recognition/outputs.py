@@ -133,11 +133,12 @@ def with_mask_coefficients(model: LoadedModel, facts: Facts) -> Facts:
     return replace(facts, task=TaskSpec('segment', mask_coefficients=prototypes[0].shape[1]))
 
 
-def with_own_outputs(model: LoadedModel, facts: Facts) -> Facts:
+def with_own_outputs(model: LoadedModel, facts: Facts, class_names: tuple[str, ...]) -> Facts:
     """Return the facts with the task that further outputs show beyond doubt.
 
     RF-DETR's masks, by the names that its exporter gives or by its config.json; torchvision's
-    masks and keypoints, by shapes that no other exporter gives.
+    masks and keypoints, by shapes that no other exporter gives. Seventeen keypoints are COCO's
+    where a class is ``person``.
     """
     if facts.task != DETECT or facts.is_yolo_export:
         return facts
@@ -155,9 +156,9 @@ def with_own_outputs(model: LoadedModel, facts: Facts) -> Facts:
         return replace(facts, task=TaskSpec('segment'), evidence=(*facts.evidence, sentence))
     if labelled and len(points) == 1 and 1 <= points[0].shape[1] <= MAX_KEYPOINTS:
         count = points[0].shape[1]
-        known = COCO_KEYPOINTS
         spec = KeypointSpec(tuple(map(str, range(count))), 3)
-        spec = known if count == len(known.names) else spec
+        if count == len(COCO_KEYPOINTS.names) and 'person' in class_names:
+            spec = COCO_KEYPOINTS
         sentence = f'{tensors_text(points)} -> {count} keypoints'
         task = TaskSpec('pose', spec)
         return replace(facts, task=task, evidence=(*facts.evidence, sentence))

@@ -160,22 +160,19 @@ def recognise(model: LoadedModel, given: ModelOverrides, run: RunOnce | None = N
     if given.class_names:
         evidence.append(f'{given.parameter_name("class_names")} -> {len(class_names)} classes')
     size = given.preprocessing.get('input_size') or image_size(image) or facts.input_size
+    if not given.decoder and run is not None and size is not None:
+        model = _with_output_shapes(model, size, run)
+    facts = with_own_outputs(model, with_mask_coefficients(model, facts), class_names)
+    evidence += facts.evidence[known:]
     fitting: tuple[str, ...] = (given.decoder,)
     others: tuple[str, ...] = ()
     if given.decoder:
         evidence.append(f'{given.parameter_name("decoder")} -> {given.decoder}')
     else:
-        if run is not None and size is not None:
-            model = _with_output_shapes(model, size, run)
-        facts = with_own_outputs(model, with_mask_coefficients(model, facts))
-        evidence += facts.evidence[known:]
         fitting, others = _fitting(model, size, len(class_names), facts, given)
         if len(fitting) == 1:
             by = f' by {facts.exporter}' if facts.exporter_decoders else ''
             evidence.append(f'{tensors_text(model.outputs)}{by} -> {fitting[0]}')
-    facts = with_mask_coefficients(model, facts)
-    if given.decoder:
-        facts = with_own_outputs(model, facts)
     chosen = fitting[0] if len(fitting) == 1 else ''
     trained = PREPROCESSING.get(chosen, _ULTRALYTICS if facts.is_yolo_export else {})
     if trained and not facts.preprocessing:

@@ -145,12 +145,8 @@ def select(
     if task.has_masks:
         assert carried is not None
         assert candidates.prototypes is not None
-        coefficients, prototypes = carried[kept], candidates.prototypes
-        is_own = not task.mask_coefficients
-        if is_own:  # only those that are left
-            prototypes = prototypes[coefficients[:, 0].astype(np.int64)]
-            coefficients = places(len(kept))
-        masks = _masks(source, coefficients, prototypes, letterbox, is_own=is_own)
+        parts = carried[kept], candidates.prototypes
+        masks = _masks(source, *parts, letterbox, is_own=not task.mask_coefficients)
     oriented = None if oriented is None else oriented[inside]
     return Detections(source, scores[kept], ids[kept], keypoints, oriented, masks)
 
@@ -184,6 +180,9 @@ def _masks(
     is_own: bool,
 ) -> Masks:
     """Return what the masks are made of, in memory of their own: outputs are written again."""
+    if is_own:  # only those that are left
+        prototypes = prototypes[coefficients[:, 0].astype(np.int64)]
+        coefficients = places(len(xyxy))
     rows, columns = prototypes.shape[1:]
     share = columns / letterbox.network_wh[0], rows / letterbox.network_wh[1]
     scale = [
