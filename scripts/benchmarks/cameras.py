@@ -24,7 +24,6 @@ import sys
 import time
 from pathlib import Path
 
-import cv2
 import numpy as np
 import rclpy
 from common import SHARE
@@ -35,17 +34,16 @@ from common import save
 from detector import NODE
 from detector import STAMP_AT
 from detector import cpu_seconds
-from detector import picture
+from detector import serialized_picture
 from diagnostic_msgs.msg import DiagnosticArray
 from gpu_memory import used_mib
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from sensor_msgs.msg import CompressedImage
-from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
+from trt_perception.ros.arguments import matching
+from trt_perception.ros.arguments import number_between
 from trt_perception.ros.unlocked_publish import publish_unlocked
-from trt_perception.ros.unlocked_publish import serialize_with_room
 
 EXAMPLES = """\
 examples:
@@ -71,20 +69,10 @@ def run_camera(options):
     """Publish the images of some cameras until the process is ended, one after the other."""
     rclpy.init()
     node = Node('cameras')
-    bgr = picture(*options.size)
-    if options.kind == 'jpeg':
-        data = cv2.imencode('.jpg', bgr, [cv2.IMWRITE_JPEG_QUALITY, options.quality])[1]
-        empty, topic = CompressedImage(format='jpeg'), 'image/compressed'
-    else:
-        height, width, _ = bgr.shape
-        empty = Image(width=width, height=height, encoding='bgr8', step=3 * width)
-        data, topic = bgr.reshape(-1), 'image'
-    message, room = serialize_with_room(empty, data.size)
-    room[:] = data.reshape(-1)
+    kind, topic, message = serialized_picture(options)
     cameras = names(options.first, options.cameras)
     publishers = [
-        node.create_publisher(type(empty), f'/{name}/{topic}', quality('reliable'))
-        for name in cameras
+        node.create_publisher(kind, f'/{name}/{topic}', quality('reliable')) for name in cameras
     ]
     apart_s = 0.0 if options.together else 1 / (options.rate * len(cameras))
     due_s = time.monotonic()
@@ -204,8 +192,13 @@ def run_round(options, kind, way, count, environment):
             return child(__file__, '--role', role, '--kind', kind, *which, *more)
 
         nodes = [child(NODE, *words) for words in node_arguments(options, kind, way, count)]
-        size = 'x'.join(map(str, options.size))
-        more = ('--size', size, '--quality', options.quality, *['--together'] * options.together)
+        more = (
+            '--size',
+            options.size,
+            '--quality',
+            options.quality,
+            *['--together'] * options.together,
+        )
         for first, cameras in groups(count, options.per_process):
             role('camera', first, cameras, *more)
         most = max(1, int(CLIENT_HZ / options.rate))
@@ -301,7 +294,7 @@ def compare(options):
     content = {
         'model': options.model.name,
         'rate_hz': options.rate,
-        'size': list(options.size),
+        'size': options.size,
         'together': options.together,
         'seconds': options.seconds,
         'settings': environment,
@@ -310,27 +303,12 @@ def compare(options):
     save('cameras', content, options.json)
 
 
-def size(text):
-    """Return width and height of a text as 1920x1080."""
-    sides = [int(side) for side in text.lower().split('x') if side.isdecimal()]
-    if len(sides) != 2 or not all(16 <= side <= 8192 for side in sides):
-        raise argparse.ArgumentTypeError(f'expected a size as 1920x1080 (got {text})')
-    return tuple(sides)
-
-
 def counts(text):
     """Return the numbers of a text as 1,4,16."""
     found = [int(part) for part in text.split(',') if part.isdecimal()]
     if len(found) != text.count(',') + 1 or not all(1 <= count <= 64 for count in found):
         raise argparse.ArgumentTypeError(f'expected numbers from 1 to 64 as 1,4,16 (got {text})')
     return found
-
-
-def above_zero(text):
-    value = float(text)
-    if not 0 < value <= 10_000:
-        raise argparse.ArgumentTypeError(f'must be above 0 and at most 10000 (got {text})')
-    return value
 
 
 def parse_arguments():
@@ -357,21 +335,36 @@ def parse_arguments():
         '--image', nargs='+', choices=KINDS, default=list(KINDS), help='default both'
     )
     parser.add_argument(
-        '--rate', type=above_zero, default=5.0, metavar='HZ', help='of each camera (default 5)'
+        '--rate',
+        type=number_between(0.1, 1000.0),
+        default=5.0,
+        metavar='HZ',
+        help='of each camera (default 5)',
     )
     parser.add_argument(
-        '--size', type=size, default=(640, 480), metavar='WxH', help='default 640x480'
+        '--size',
+        type=matching(r'[1-9]\d{1,3}x[1-9]\d{1,3}', 'a size as 1920x1080'),
+        default='640x480',
+        metavar='WxH',
+        help='default 640x480',
     )
     parser.add_argument('--quality', type=int, default=95, help='of the JPEG (default 95)')
     parser.add_argument(
         '--together', action='store_true', help="a process's cameras send at the same moment"
     )
     parser.add_argument(
-        '--per-process', type=int, default=4, metavar='N', help='cameras (default 4)'
+        '--per-process',
+        type=number_between(1, 64),
+        default=4,
+        metavar='N',
+        help='cameras (default 4)',
     )
-    parser.add_argument('--rounds', type=int, default=1)
+    parser.add_argument('--rounds', type=number_between(1, 100), default=1)
     parser.add_argument(
-        '--seconds', type=above_zero, default=10.0, help='measured in each round (default 10)'
+        '--seconds',
+        type=number_between(0.5, 3600.0),
+        default=10.0,
+        help='measured in each round (default 10)',
     )
     parser.add_argument(
         '--parameter', action='append', default=[], metavar='NAME:=VALUE', help="of the nodes'"
@@ -386,8 +379,6 @@ def parse_arguments():
     options = parser.parse_args()
     if not options.model.is_file():
         parser.error(f'{options.model} does not exist')
-    if options.rounds < 1 or options.per_process < 1:
-        parser.error('--rounds and --per-process must be at least 1')
     return options
 
 

@@ -54,10 +54,8 @@ def picture(width, height):
     return np.clip(total + 128, 0, 255).astype(np.uint8)
 
 
-def run_camera(options):
-    """Publish until the process is ended, each image with the time at which it is sent."""
-    rclpy.init()
-    node = Node('camera')
+def serialized_picture(options):
+    """Return the type of a camera's messages, their topic, and one of them, serialised."""
     bgr = picture(*map(int, options.size.split('x')))
     if options.kind == 'jpeg':
         data = cv2.imencode('.jpg', bgr, [cv2.IMWRITE_JPEG_QUALITY, options.quality])[1]
@@ -68,7 +66,15 @@ def run_camera(options):
         data, topic = bgr.reshape(-1), 'image'
     message, place = serialize_with_room(empty, data.size)
     place[:] = data.reshape(-1)
-    publisher = node.create_publisher(type(empty), topic, quality('reliable'))
+    return type(empty), topic, message
+
+
+def run_camera(options):
+    """Publish until the process is ended, each image with the time at which it is sent."""
+    rclpy.init()
+    node = Node('camera')
+    kind, topic, message = serialized_picture(options)
+    publisher = node.create_publisher(kind, topic, quality('reliable'))
     period_s = 1 / options.rate
     due = time.monotonic()
     while True:
