@@ -12,6 +12,7 @@ import pytest
 from cuda_recorder import Recorder
 from fake_tensorrt import PLAN
 from fake_tensorrt import FakeTensorRt
+from family_outputs import network
 from gpu_support import build_plan
 from gpu_support import needs_tensorrt
 from recorded_exports import recorded
@@ -98,6 +99,63 @@ def test_what_lies_in_pinned_memory_is_decoded(family, monkeypatch, tmp_path):
     pipeline.close()
     assert recorder.kinds() == []
     assert recorder.mistakes == []
+
+
+RFDETR = {'model_class_names': ('a', 'b', 'c', 'd', 'e'), 'max_detections': 300}
+# An image of another size than the network's, so that masks are interpolated.
+GREY = np.full((150, 250, 3), 90, np.uint8)
+
+
+def rfdetr_outputs():
+    told = recorded('rfdetr_masks')
+    names = {'dets': 'pred_boxes', 'labels': 'logits', 'masks': 'pred_masks'}
+    return {name: told[key] for name, key in names.items()}
+
+
+def rfdetr_found(path):
+    pipeline = open_pipeline(DetectorConfig(engine_path=str(path), **RFDETR))
+    found = detect_one(pipeline, frame_of(GREY), LOW).detections
+    pipeline.close()
+    return found
+
+
+def test_masks_of_queries_in_pinned_memory_are_decoded(monkeypatch, tmp_path):
+    outputs = rfdetr_outputs()
+    (tmp_path / 'made.onnx').write_bytes(network(outputs, (1, 3, 64, 96)))
+    expected = rfdetr_found(tmp_path / 'made.onnx')
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+    recorder = Recorder(fake_cuda.bindings())
+    module = FakeTensorRt(
+        '',
+        inputs=(('images', (1, 3, 64, 96), 'FLOAT'),),
+        outputs=tuple((name, value.shape, 'FLOAT') for name, value in outputs.items()),
+    )
+    monkeypatch.setattr(bindings, 'load_bindings', lambda: recorder.modules)
+    monkeypatch.setitem(sys.modules, 'tensorrt', module)
+    path = tmp_path / 'made.engine'
+    path.write_bytes(PLAN)
+    pipeline = open_pipeline(DetectorConfig(engine_path=str(path), **RFDETR))
+    pipeline.enqueue(0, [frame_of(GREY)], [LOW])
+    result = pipeline.slots[0].result
+    for name, value in outputs.items():
+        content = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        result._outputs[name].array[: content.size] = content
+    found = pipeline.collect(0)[0].detections
+    for name in outputs:  # the next frame's
+        result._outputs[name].array[:] = 0
+    assert_same(found, expected, 0)
+    assert found.masks.whole().any()
+    pipeline.close()
+    assert recorder.mistakes == []
+
+
+@needs_tensorrt
+def test_an_engine_gives_the_masks_of_queries(tmp_path):
+    (tmp_path / 'made.onnx').write_bytes(network(rfdetr_outputs(), (1, 3, 64, 96)))
+    plan = build_plan((tmp_path / 'made.onnx').read_bytes())
+    (tmp_path / 'made.engine').write_bytes(plan)
+    expected = rfdetr_found(tmp_path / 'made.onnx')
+    assert_same(rfdetr_found(tmp_path / 'made.engine'), expected, 1e-3)
 
 
 @needs_tensorrt
