@@ -146,7 +146,10 @@ def test_figures_of_antialiasing_are_the_recorded_ones():
         assert told[name] == [f'{figure:.1f}' for figure in figures]
 
 
-@pytest.mark.parametrize(('title', 'file'), [('Long runs', 'cpu'), ('By rclpy', 'rclpy')])
+@pytest.mark.parametrize(
+    ('title', 'file'),
+    [('Long runs', 'cpu'), ('By rclpy', 'rclpy'), ('Many cameras', 'many_cameras')],
+)
 def test_reliability_figures_are_the_recorded_ones(title, file):
     text = (ROOT / 'docs' / 'reliability.md').read_text(encoding='utf-8')
     recorded = ROOT / 'docs' / 'reliability' / f'{file}.json'
