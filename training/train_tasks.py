@@ -171,6 +171,8 @@ def train_tasks(arguments: argparse.Namespace) -> list[dict]:
     except KeyboardInterrupt:
         print('interrupted: what was learned is kept')
     stop.set()
+    if not steps:
+        return run.stages
     record = {
         'seed': train.SEED + len(run.stages),
         'seconds': round(time.monotonic() - start),
