@@ -89,7 +89,7 @@ def balanced_threshold(path: pathlib.Path, count: int) -> float:
 
 def largest_difference(model: task_model.TaskModel, path: pathlib.Path) -> tuple[float, float]:
     """Largest |PyTorch - ONNX Runtime| on one scene: over scores, and over all else."""
-    image = train_tasks.sample(scenes.TRAIN, 0)[0][None].astype(np.float32) / 255
+    image = train_tasks.sample(train_tasks.CONFIG, 0)[0][None].astype(np.float32) / 255
     with torch.no_grad():
         expected = model(torch.from_numpy(image))
     expected = expected if isinstance(expected, tuple) else (expected,)

@@ -18,13 +18,14 @@ PROTOTYPES = 32
 PROTOTYPE_STRIDE = 4
 # What a row holds behind the boxes' bins and the classes.
 CARRIED = {'segment': PROTOTYPES, 'obb': 1, 'pose': 2 * len(CORNERS)}
+WIDTHS = {'segment': 32, 'obb': 48, 'pose': 48}  # of the branches that find it
 TASKS = tuple(CARRIED)
 
 
 class TaskHead(nn.Module):
     """Box bins, class logits and what the task carries, of both levels."""
 
-    def __init__(self, carried: int, width: int = 32):
+    def __init__(self, carried: int, width: int):
         super().__init__()
         self.heads = nn.ModuleList([net.Head(48), net.Head(64)])
         self.carried = nn.ModuleList(
@@ -69,7 +70,7 @@ class TasksNet(nn.Module):
         super().__init__()
         self.trunk = net.DigitsNet()
         self.trunk.heads = nn.ModuleList()  # the detector's; each task has its own
-        self.tasks = nn.ModuleDict({task: TaskHead(count) for task, count in CARRIED.items()})
+        self.tasks = nn.ModuleDict({task: TaskHead(CARRIED[task], WIDTHS[task]) for task in TASKS})
         self.prototypes = Prototypes()
 
     def forward(self, images: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:

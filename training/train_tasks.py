@@ -7,6 +7,7 @@ same `--out` goes on, with the schedule where it was, until `--seconds` are spen
 
 import argparse
 import copy
+import dataclasses
 import functools
 import json
 import pathlib
@@ -28,6 +29,11 @@ import train
 from torch.utils.data import DataLoader
 
 DIGITS = pathlib.Path(__file__).resolve().parent.parent / 'models' / 'digits.onnx'
+# A digit that was sheared looks as if it were turned: no more of either than a camera will see, or
+# the angle is learned as more uncertain than it is.
+CONFIG = dataclasses.replace(
+    scenes.TRAIN, shear=scenes.EVAL.shear, rotation_deg=scenes.EVAL.rotation_deg
+)
 STATE, OPTIMIZER = 'state.pt', 'optimizer.pt'  # two files: each is small enough to be carried
 
 
@@ -86,7 +92,7 @@ def begin(folder: pathlib.Path, device: torch.device, digits: pathlib.Path = DIG
     network = task_model.TasksNet()
     stages: list[dict] = []
     if not (folder / STATE).exists():
-        images = np.stack([sample(scenes.TRAIN, index)[0] for index in range(16)])
+        images = np.stack([sample(CONFIG, index)[0] for index in range(16)])
         task_model.load_digits(network, digits, torch.from_numpy(images).float() / 255)
     average = copy.deepcopy(network)
     stored = {}
@@ -192,7 +198,7 @@ def fed_pool(
     arguments: argparse.Namespace, device: torch.device, first: int, stop: threading.Event
 ) -> tuple[train.ScenePool, queue.Queue]:
     """A pool with some scenes in it, and the queue from which more come until `stop` is set."""
-    draw = functools.partial(sample, scenes.TRAIN)
+    draw = functools.partial(sample, CONFIG)
     loader = DataLoader(
         train.SceneStream(first, draw),
         arguments.chunk,

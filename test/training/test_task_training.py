@@ -26,7 +26,7 @@ import export, export_tasks, scenes, task_dense, task_model, train, train_tasks
 torch.manual_seed(0)
 torch.set_num_threads(2)
 folder = pathlib.Path(sys.argv[1])
-drawn = [train_tasks.sample(scenes.TRAIN, index) for index in range(2)]
+drawn = [train_tasks.sample(train_tasks.CONFIG, index) for index in range(2)]
 stacked = [torch.from_numpy(np.stack(one)) for one in zip(*drawn)]
 batch = stacked[0].float() / 255, *stacked[1:]
 run = train_tasks.begin(folder, torch.device('cpu'))
