@@ -1,16 +1,23 @@
-"""One of several cameras of a detector in a process of its own: its topics and its status."""
+"""Several cameras of a detector in a process of its own: topics and status of each."""
 
 import contextlib
 import re
 import time
 
 import pytest
+from diagnostic_msgs.msg import DiagnosticStatus
 from graph import HANDSHAKE
+from graph import found_in
 from graph import picture_of
 from programs import DEADLINE_S
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
+
+NAMES = ('front', 'rear', 'left')
+COLOR, BLUE = (200, 120, 60), (0, 0, 200)
+# Without a stamp, as old ones are said to be of another clock.
+HELLO = picture_of((0, 0, 0), frame_id=HANDSHAKE, stamp=(0, 0))
 
 
 class CameraOfMany:
@@ -43,7 +50,7 @@ class CameraOfMany:
 
     def connect(self, picture=None):
         """Publish images until one is answered: now everybody has found everybody."""
-        picture = picture or picture_of((0, 0, 0), frame_id=HANDSHAKE, stamp=(0, 0))
+        picture = picture or HELLO
         end = time.monotonic() + DEADLINE_S
         self.detections.clear()
         while not self.detections and time.monotonic() < end:
@@ -88,3 +95,38 @@ class CameraOfMany:
         dropped = sum(counts['dropped'].values())
         assert counts['received'] == counts['published'] + dropped + counts['failed'], counts
         return counts
+
+
+def steady(cameras):
+    """Return a function that publishes an image of each, with numbers that count up."""
+    numbers = {camera.name: 0 for camera in cameras}
+
+    def publish():
+        for camera in cameras:
+            # A camera waits until its last one is answered, so that each image must come out.
+            if len(camera.answers()) == numbers[camera.name]:
+                numbers[camera.name] += 1
+                number = f'{numbers[camera.name]}'
+                camera.publisher.publish(picture_of(BLUE, frame_id=number, stamp=(0, 0)))
+
+    for camera in cameras:
+        camera.detections.clear()
+    return publish
+
+
+def assert_unharmed(cameras):
+    """Every image of these was answered, in order, and nothing is said of them."""
+    for camera in cameras:
+        camera.wait_for_status(
+            lambda status, _: status.level == DiagnosticStatus.OK, 'nothing wrong'
+        )
+        numbers = [int(message.header.frame_id) for message in camera.answers()]
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert len(numbers) > 3
+        counts = camera.counts()
+        assert not counts['dropped']
+        assert not counts['failed']
+
+
+def names_found(camera):
+    return [name for name, _, _ in found_in(camera.ask(picture_of(COLOR)))]
