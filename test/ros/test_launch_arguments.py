@@ -247,6 +247,8 @@ def overrides_of():
     """Return what rcl makes of parameter files, for a node /front/detector."""
     context = rclpy.Context()
     rclpy.init(args=[], context=context)
+    # The last node of a context ends Fast DDS's participant, which is slow, and hung twice.
+    keeper = Node('keeper', context=context, use_global_arguments=False, enable_rosout=False)
 
     def read(*paths):
         arguments = ['--ros-args', *(part for path in paths for part in ('--params-file', path))]
@@ -265,6 +267,7 @@ def overrides_of():
             node.destroy_node()
 
     yield read
+    keeper.destroy_node()
     rclpy.shutdown(context=context)
 
 
