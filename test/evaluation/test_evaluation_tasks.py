@@ -1,90 +1,36 @@
-"""Masks, keypoints and oriented boxes: what is read, what is measured, what is compared."""
+"""Masks, keypoints and oriented boxes: what is read of annotations, and what is refused."""
 
-import contextlib
-import io
-import json
-from dataclasses import replace
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
-from evaluation_support import CLASSES
-from evaluation_support import SIZE_WH
-from evaluation_support import WrittenModel
-from evaluation_support import found
-from evaluation_support import pictures
 from evaluation_support import truth
 from evaluation_support import written
+from task_truth import BOX
+from task_truth import FOUR
+from task_truth import HEIGHT
+from task_truth import OBB
+from task_truth import SEGMENT
+from task_truth import SQUARE
+from task_truth import WIDTH
+from task_truth import encoded
+from task_truth import only
+from task_truth import read
 
-from trt_perception.building.accuracy_gate import check_labels
-from trt_perception.building.agreement_gate import compare_until_sure
-from trt_perception.detections import Masks
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.classes import match_classes
-from trt_perception.evaluation.coco import coco_rows
 from trt_perception.evaluation.coco import read_annotations
-from trt_perception.evaluation.compare import compare_models
-from trt_perception.evaluation.dataset import Dataset
 from trt_perception.evaluation.measure import BOXES
 from trt_perception.evaluation.measure import measure_of
-from trt_perception.evaluation.metrics import measure
-from trt_perception.evaluation.mistakes import match_detections
 from trt_perception.evaluation.overlap import Shapes
 from trt_perception.evaluation.overlap import oriented_overlaps
 from trt_perception.evaluation.run_lengths import pixels_of
-from trt_perception.evaluation.run_lengths import with_run_lengths
 from trt_perception.evaluation.true_shapes import read_shapes
-from trt_perception.evaluation.worst_images import COLORS
-from trt_perception.evaluation.worst_images import draw_mistakes
 from trt_perception.model.task import KeypointSpec
 from trt_perception.model.task import TaskSpec
 
 pytest.importorskip('pycocotools')
 ROOT = Path(__file__).resolve().parents[2]
-WIDTH, HEIGHT = SIZE_WH
-BOX = (100, 100, 100, 60)
-SEGMENT = TaskSpec('segment', mask_coefficients=1)
-OBB = TaskSpec('obb')
-FOUR = TaskSpec('pose', KeypointSpec(('a', 'b', 'c', 'd'), 3))
-SQUARE = [[100, 100, 200, 100, 200, 160, 100, 160]]
-
-
-def with_masks(detections, wholes):
-    """Return detections whose masks are the given ones, cut to their boxes."""
-    prototypes = np.where(np.array(wholes).reshape(-1, HEIGHT, WIDTH), 1, -1).astype(np.float32)
-    own = np.eye(len(detections), dtype=np.float32)
-    masks = Masks(detections.xyxy, own, prototypes, SIZE_WH, (1.0, 1.0), (0.0, 0.0))
-    return replace(detections, masks=masks)
-
-
-def encoded(whole):
-    from pycocotools import mask
-
-    runs = mask.encode(np.asfortranarray(whole.astype(np.uint8)))
-    return {'size': [HEIGHT, WIDTH], 'counts': runs['counts'].decode()}
-
-
-def ellipse(xywh, share=1.0):
-    left, top, width, height = xywh
-    canvas = np.zeros((HEIGHT, WIDTH), np.uint8)
-    center = (int(left + width / 2), int(top + height / 2))
-    axes = (max(1, int(share * width / 2)), max(1, int(share * height / 2)))
-    cv2.ellipse(canvas, center, axes, 0, 0, 360, 1, -1)
-    return canvas > 0
-
-
-def read(folder, content, task, sigmas=()):
-    annotations = read_annotations(written(folder, content))
-    return read_shapes(annotations, measure_of(task, sigmas), (7, 17))
-
-
-def only(annotations):
-    ((box,),) = annotations.boxes.values()
-    return box
-
-
-# What is read.
 
 
 def test_masks_are_read_in_every_form(tmp_path):
@@ -243,260 +189,3 @@ def test_the_digits_say_what_every_task_needs(task):
         assert overlap.min() > 0.3
     else:
         assert shapes.keypoints.shape == (430, 4, 3)
-
-
-# What is measured.
-
-
-def scene(seed, images=8):
-    """Return annotations and what was found: boxes with masks, four keypoints and an angle."""
-    rng = np.random.default_rng(seed)
-    boxes, rows = [], {number: [] for number in range(images)}
-
-    def random_box():
-        size = np.exp(rng.uniform(np.log(12), np.log(120), 2)).round()
-        return (*(rng.uniform(0, 1, 2) * (np.array(SIZE_WH) - size)).round(), *size)
-
-    def corners(xywh, noise=0.0):
-        left, top, width, height = xywh
-        points = np.array([[left, top], [left + width, top], [left, top + height], [left, top]])
-        return points + rng.normal(0, 1, (4, 2)) * noise * np.sqrt(width * height)
-
-    for number in range(images):
-        for _ in range(rng.integers(0, 6)):
-            name, box = CLASSES[rng.integers(2)], random_box()
-            flags = rng.integers(0, 3, 4) * int(rng.random() < 0.9)
-            points = np.column_stack([corners(box), flags]).ravel().tolist()
-            more = {
-                'iscrowd': int(rng.random() < 0.1),
-                'segmentation': encoded(ellipse(box)),
-                'keypoints': points,
-                'num_keypoints': int((flags > 0).sum()),
-            }
-            boxes.append((number, name, tuple(map(float, box)), more))
-            if rng.random() < 0.8:
-                jitter = rng.normal(0, 0.05, 4) * [box[2], box[3], box[2], box[3]]
-                said = name if rng.random() < 0.9 else CLASSES[rng.integers(2)]
-                near = np.array(box) + jitter
-                rows[number].append(
-                    (said, rng.random(), near, rng.uniform(0.6, 1), corners(near, 0.05))
-                )
-        other = random_box()
-        rows[number].append(('cat', rng.random(), np.array(other), 1.0, corners(other)))
-    content = truth(boxes, images=images)
-    for entry in content['annotations']:
-        entry['id'] += 1  # by hand, 0 would not count as found
-    answers = {}
-    for number, some in rows.items():
-        some = sorted(some, key=lambda row: -row[1])
-        detections = found(*((name, score, tuple(box)) for name, score, box, _, _ in some))
-        points = np.array([np.column_stack([place, np.ones(4)]) for *_, place in some])
-        detections = replace(detections, keypoints=points.astype(np.float32))
-        wholes = [ellipse(box, share) for _, _, box, share, _ in some]
-        answers[number] = with_run_lengths(with_masks(detections, wholes))
-    return content, answers
-
-
-def measured(folder, content, answers, task, sigmas=()):
-    annotations = read(folder, content, task, sigmas)
-    classes = match_classes(CLASSES, annotations)
-    rows = [
-        row
-        for number, image in enumerate(annotations.images)
-        for row in coco_rows(image.id, answers[number], classes.category_ids)
-    ]
-    ids = [image.id for image in annotations.images]
-    kind = measure_of(task, sigmas)
-    return measure(annotations, ids, classes.categories, rows, kind), rows
-
-
-def by_hand(folder, rows, kind, sigmas=()):
-    """Return figures as pycocotools' own example computes them."""
-    from pycocotools.coco import COCO
-    from pycocotools.cocoeval import COCOeval
-
-    path = folder / 'results.json'
-    path.write_text(json.dumps(rows))
-    with contextlib.redirect_stdout(io.StringIO()):
-        coco = COCO(str(folder / 'truth.json'))
-        evaluation = COCOeval(coco, coco.loadRes(str(path)), kind)
-        if sigmas:
-            evaluation.params.kpt_oks_sigmas = np.array(sigmas)
-        evaluation.evaluate()
-        evaluation.accumulate()
-        evaluation.summarize()
-    return [None if figure < 0 else figure for figure in evaluation.stats]
-
-
-@pytest.mark.parametrize('seed', range(4))
-def test_masks_equal_pycocotools_by_hand(tmp_path, seed):
-    content, answers = scene(seed)
-    metrics, rows = measured(tmp_path, content, answers, SEGMENT)
-    for row in rows:  # else pycocotools takes the box's area for the mask's
-        del row['bbox'], row['keypoints'], row['keypoint_scores']
-    stats = by_hand(tmp_path, rows, 'segm')
-    assert list(metrics.figures.values()) == pytest.approx([*stats[:6], stats[8]], abs=1e-12)
-    assert 0 < metrics.figures['mAP75'] < metrics.figures['mAP50'] < 0.95
-    boxes, _ = measured(tmp_path, content, answers, TaskSpec())
-    assert boxes.figures['mAP'] != pytest.approx(metrics.figures['mAP'], abs=0.01)
-    assert metrics.as_dict()['of'] == 'masks'
-
-
-@pytest.mark.parametrize('seed', range(4))
-def test_keypoints_equal_pycocotools_by_hand(tmp_path, seed):
-    content, answers = scene(seed)
-    sigmas = [0.02, 0.05, 0.1, 0.07]
-    metrics, rows = measured(tmp_path, content, answers, FOUR, sigmas)
-    for row in rows:
-        del row['segmentation']
-    stats = by_hand(tmp_path, rows, 'keypoints', sigmas)
-    names = ['mAP', 'mAP50', 'mAP75', 'mAP_medium', 'mAP_large', 'AR20']
-    assert [metrics.figures[name] for name in names] == pytest.approx(stats[:6], abs=1e-12)
-    assert 0.05 < metrics.figures['mAP50'] < 0.95
-    assert list(metrics.figures)[-1] == 'AR20'
-    assert metrics.objects == sum(
-        not entry['iscrowd'] and any(entry['keypoints'][2::3]) for entry in content['annotations']
-    )
-    assert metrics.as_dict()['oks_sigmas'] == sigmas
-
-
-@pytest.mark.parametrize('seed', range(4))
-def test_a_turned_scene_has_the_figures_of_the_upright_one(tmp_path, seed):
-    content, answers = scene(seed)
-    upright, rows = measured(tmp_path, content, answers, TaskSpec())
-    for row in rows:
-        del row['segmentation'], row['keypoints']
-    stats = by_hand(tmp_path, rows, 'bbox')
-    assert list(upright.figures.values()) == pytest.approx([*stats[:6], stats[8]], abs=1e-12)
-    angle = 0.7
-    turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
-
-    def turned(xywh):
-        xywh = np.array(xywh, np.float64).reshape(-1, 4)
-        center = (xywh[:, :2] + xywh[:, 2:] / 2) @ turn
-        return np.column_stack([center, xywh[:, 2:], np.full(len(xywh), angle)])
-
-    for entry in content['annotations']:
-        entry['oriented_bbox'] = turned(entry['bbox'])[0].tolist()
-    for number, detections in answers.items():
-        xywh = detections.xyxy.copy()
-        xywh[:, 2:] -= xywh[:, :2]
-        answers[number] = replace(detections, oriented=turned(xywh).astype(np.float32))
-    metrics, _ = measured(tmp_path, content, answers, OBB)
-    # Rows hold millionths: a pair may lie within that of an IoU that counts.
-    assert metrics.figures == pytest.approx(upright.figures, abs=0.002)
-    assert metrics.figures['mAP50'] == pytest.approx(upright.figures['mAP50'], abs=1e-9)
-
-
-def test_an_upright_box_is_not_enough(tmp_path):
-    turned = [150, 130, 120, 30, np.pi / 6]
-    content = truth([(0, 'cat', (90, 74, 119, 112), {'oriented_bbox': turned})])
-    box = found(('cat', 0.9, (90, 74, 119, 112)))
-    for degrees, right in ((30, True), (33, True), (60, False), (0, False)):
-        said = np.array([[150, 130, 120, 30, np.radians(degrees)]], np.float32)
-        answers = {0: replace(box, oriented=said)}
-        metrics, _ = measured(tmp_path, content, answers, OBB)
-        assert metrics.figures['mAP50'] == pytest.approx(float(right))
-    assert measured(tmp_path, content, answers, TaskSpec())[0].figures['mAP50'] == pytest.approx(1)
-
-
-# What is compared, and held to gates.
-
-
-def models(folder):
-    """Return a data set of masks, a model that is right and one whose masks are gone."""
-    content = truth([(n, 'cat', BOX, {'segmentation': encoded(ellipse(BOX))}) for n in range(2)])
-    box = found(('cat', 0.9, BOX))
-    right = {n: with_masks(box, [ellipse(BOX)]) for n in range(2)}
-    thin = {n: with_masks(box, [ellipse(BOX, 0.5)]) for n in range(2)}
-    path = written(folder, content)
-    return path, WrittenModel(right, task=SEGMENT), WrittenModel(thin, task=SEGMENT)
-
-
-def test_a_model_that_lost_its_masks_is_worse(tmp_path):
-    path, right, thin = models(tmp_path)
-    images = pictures(tmp_path, 2)
-    both = {'right': right, 'thin': thin}
-    report = compare_models(both, images, path, progress=lambda *_: None)
-    assert report.drop('thin') == pytest.approx(1)
-    assert [model.box_metrics.figures['mAP50'] for model in report.models] == [1, 1]
-    assert report.agreements['thin'].overall.f1 == 0
-    saved = json.loads(json.dumps(report.as_dict(), allow_nan=False))
-    assert saved['compared'] == saved['models']['thin']['metrics']['of'] == 'masks'
-    assert saved['models']['thin']['box_metrics']['mAP'] == pytest.approx(1)
-    assert 'classes' not in report.as_dict(classes=False)['models']['thin']['box_metrics']
-    unlabelled = compare_models(both, images, progress=lambda *_: None)
-    assert unlabelled.drop('thin') == 1
-    agreement, used = compare_until_sure(right, thin, images, lambda *_: None, 'it')
-    assert (agreement.overall.f1, len(used)) == (0, 2)
-    same, _ = compare_until_sure(right, models(tmp_path)[1], images, lambda *_: None, 'it')
-    assert (same.overall.f1, same.overall.mean_iou) == (1, 1)
-
-
-def test_models_of_two_tasks_are_not_compared(tmp_path):
-    _, right, _ = models(tmp_path)
-    both = {'masks': right, 'boxes': WrittenModel({})}
-    with pytest.raises(ConfigError, match=r'boxes and masks: expected models of one task'):
-        compare_models(both, pictures(tmp_path, 1), progress=lambda *_: None)
-
-
-def test_the_gate_refuses_labels_without_masks_before_it_builds(tmp_path):
-    images = pictures(tmp_path, 1)
-    path = written(tmp_path, truth([(0, 'cat', BOX)]))
-    check_labels(images, path, CLASSES)
-    with pytest.raises(ConfigError, match='expected polygons or run lengths'):
-        check_labels(images, path, CLASSES, SEGMENT)
-    check_labels(images, None, CLASSES, SEGMENT)
-
-
-# What is drawn.
-
-
-def shapes(task, folder):
-    """Return what was found and what is there, once matching and once not, in each task."""
-    turned = np.array([[150, 130, 120, 30, np.pi / 6]], np.float32)
-    corners = [[100, 100, 2], [200, 100, 2], [200, 160, 2], [0, 0, 0]]
-    more = {
-        'segmentation': encoded(ellipse(BOX)),
-        'keypoints': np.ravel(corners).tolist(),
-        'oriented_bbox': turned[0].tolist(),
-    }
-    box = read(folder, truth([(0, 'cat', BOX, more)]), task).boxes[100]
-    right = replace(found(('cat', 0.9, BOX)), oriented=None)
-    points = np.array([corners], np.float32)
-    if task is SEGMENT:
-        right = with_run_lengths(with_masks(right, [ellipse(BOX)]))
-        wrong = with_run_lengths(with_masks(found(('cat', 0.9, BOX)), [ellipse(BOX, 0.3)]))
-    elif task is FOUR:
-        wrong = replace(right, keypoints=points + np.float32(60))
-        right = replace(right, keypoints=points)
-    else:
-        wrong = replace(right, oriented=turned * np.float32([1, 1, 1, 1, -1]))
-        right = replace(right, oriented=turned)
-    return right, wrong, box
-
-
-@pytest.mark.parametrize('task', [SEGMENT, FOUR, OBB], ids=str)
-def test_what_matches_by_its_box_alone_is_drawn_as_a_mistake(tmp_path, task):
-    right, wrong, box = shapes(task, tmp_path)
-    annotations = Dataset.of(pictures(tmp_path, 1), tmp_path / 'truth.json')
-    classes = annotations.class_map(CLASSES)
-    kind = measure_of(task)
-    assert match_detections(right, box, classes, kind).right == ((0, 0),)
-    assert match_detections(wrong, box, classes).right == ((0, 0),)
-    errors = match_detections(wrong, box, classes, kind)
-    assert (errors.false, errors.missed) == ((0,), (0,))
-    grey = np.full((2 * HEIGHT, 2 * WIDTH, 3), 128, np.uint8)
-    drawn = draw_mistakes(grey, errors, wrong, box, CLASSES, classes.categories)
-    for name in ('false', 'missed'):
-        assert (np.abs(drawn[: 2 * HEIGHT].astype(int) - COLORS[name]).max(axis=2) < 8).any()
-    plain = draw_mistakes(
-        grey,
-        errors,
-        found(('cat', 0.9, BOX)),
-        [replace(box[0], mask=None, keypoints=None, oriented=None)],
-        CLASSES,
-        classes.categories,
-    )
-    changed = (plain != drawn).any(axis=2)
-    assert changed.sum() > 100

@@ -147,22 +147,26 @@ class CudaPipeline:
             self._jpeg = None if config.image_transport == 'raw' else self._open_jpeg()
             self.decodes_jpeg = self._jpeg is not None
             self.slots: list[CudaSlot] = []
-            use_graph = config.use_cuda_graph
             headers = Headers(kernels.header, self.spec.preprocessing)
-            with put_in_place(self, [grey_frame()]) as (grey,):
-                for stream, own in zip(streams, sizes, strict=True):
-                    check_interruption()
-                    slot = CudaSlot(
-                        self._device, own, kernels, headers, stream, config, max_candidates
-                    )
-                    self._closing.callback(slot.close)
-                    self.slots.append(slot)
-                    # Where one slot has no graph the others would fail alike, and say so again.
-                    use_graph = slot.prepare(grey, use_graph)
+            for stream, own in zip(streams, sizes, strict=True):
+                slot = CudaSlot(
+                    self._device, own, kernels, headers, stream, config, max_candidates
+                )
+                self._closing.callback(slot.close)
+                self.slots.append(slot)
+            self._prepare(use_graph=config.use_cuda_graph)
             if self._jpeg is not None:
                 self._closing.callback(self._jpeg.stop)
             engine.save_runtime_cache()
             undo.pop_all()
+
+    def _prepare(self, *, use_graph: bool) -> None:
+        """Run each slot once, and capture its graphs."""
+        with put_in_place(self, [grey_frame()]) as (grey,):
+            for slot in self.slots:
+                check_interruption()
+                # Where one slot has no graph the others would fail alike, and say so again.
+                use_graph = slot.prepare(grey, use_graph)
 
     def _open_contexts(
         self, engine: TensorRtEngine, spec: ModelSpec, stream: Stream, max_batch: int

@@ -102,9 +102,9 @@ def select(
     """Turn candidates into detections.
 
     The steps, all in float32: class filter, score > threshold, boxes that are not finite, carry
-    what is not, or have no positive area removed, the
-    ``max_candidates`` best, NMS where the family needs it, the
-    ``max_detections`` best, mapped to source pixels, clipped to the image, empty ones removed.
+    what is not, or have no positive area removed, the ``max_candidates`` best, NMS where the
+    family needs it, the ``max_detections`` best, mapped to source pixels, clipped to the image,
+    empty ones removed.
 
     Args:
         candidates: as the family reads them.
@@ -122,8 +122,7 @@ def select(
     chosen = _whole(candidates, passing(candidates.scores, candidates.class_ids, thresholds))
     xyxy, scores = candidates.xyxy[chosen], candidates.scores[chosen]
     ids = candidates.class_ids[chosen].astype(np.int32)
-    _check_classes(ids, classes, labels)
-    check_scores(scores)
+    _check(ids, scores, classes, labels)
     carried = None if candidates.carried is None else candidates.carried[chosen]
     boxes, suppression = xyxy, non_maximum_suppression
     if task.is_oriented:
@@ -147,8 +146,15 @@ def select(
         assert candidates.prototypes is not None
         parts = carried[kept], candidates.prototypes
         masks = _masks(source, *parts, letterbox, is_own=not task.mask_coefficients)
-    oriented = None if oriented is None else oriented[inside]
-    return Detections(source, scores[kept], ids[kept], keypoints, oriented, masks)
+    turned = None if oriented is None else oriented[inside]
+    return Detections(source, scores[kept], ids[kept], keypoints, turned, masks)
+
+
+def _check(
+    ids: npt.NDArray[np.int32], scores: npt.NDArray[np.float32], classes: int, labels: str
+) -> None:
+    _check_classes(ids, classes, labels)
+    check_scores(scores)
 
 
 def _whole(candidates: Candidates, chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
