@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from diagnostic_msgs.msg import DiagnosticArray
 from graph import Detector
 from graph import counts_of
@@ -75,8 +76,7 @@ def many_cameras(client, *, seconds=600.0, seed=0, intake='auto', limits=(5.0, 4
                 programs['restarted'] = camera(detector, 'restarted', rng.choice(RELIABILITIES))
             if rng.random() < 0.2:
                 switches += 1
-                [(well, why)] = detector.set({'camera.switched.enabled': switches % 2 == 0})
-                assert well, why
+                switch(detector, heard, on=switches % 2 == 0)
             memory.append(own_mb(detector.program))
         meanwhile = heard.answers - before
         detector.to('deactivate')
@@ -93,6 +93,19 @@ def many_cameras(client, *, seconds=600.0, seed=0, intake='auto', limits=(5.0, 4
         *figures_of_node(node, memory, limits[1]),
         Figure('nodes lost, or with a traceback', 0, 0 if alive and not code else 1),
     ]
+
+
+def switch(detector, heard, *, on):
+    """Switch a camera; where the node does not answer, print what it still does."""
+    before = Counter(heard.answers)
+    try:
+        [(well, why)] = detector.set({'camera.switched.enabled': on})
+    except pytest.fail.Exception:
+        print('answers since:', dict(heard.answers - before), detector.program.output[-2000:])
+        for thread in Path(f'/proc/{detector.program.pid}/task').iterdir():
+            print((thread / 'stat').read_text().split(')')[0], (thread / 'wchan').read_text())
+        raise
+    assert well, why
 
 
 def camera(detector, name, reliability='reliable'):
