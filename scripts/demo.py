@@ -163,12 +163,16 @@ def run_processes(options, recorder, processes, logs):
         check(process, name)
     # Two diagnostic messages, so that the last image is in; in a second the camera is missed.
     deadline = time.monotonic() + 0.5
+    patience = deadline + 2.0
     wait_for(
         recorder,
         processes,
         lambda: (
             time.monotonic() > deadline
-            and all(camera.settled() for camera in recorder.cameras.values())
+            and all(
+                camera.settled() and (camera.complete() or time.monotonic() > patience)
+                for camera in recorder.cameras.values()
+            )
         ),
         10,
         'the last detections',

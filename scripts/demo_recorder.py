@@ -73,11 +73,16 @@ class Camera:
     def settled(self):
         """Return whether everything that was received has come out, and has come here."""
         counts = self.counts()
-        # Of masks a newer image may replace one that is not sent yet, but not the newest.
-        carried = (
-            self._topic is None or not self.detections or max(self.detections) in self.carried
-        )
-        return counts['in_flight'] == 0 and counts['published'] == len(self.detections) and carried
+        return counts['in_flight'] == 0 and counts['published'] == len(self.detections)
+
+    def complete(self):
+        """Return whether what the task adds to the newest detections has come, too.
+
+        Of masks a newer image may replace one that is not sent yet, but not the newest; only the
+        middleware may fail to deliver it.
+        """
+        newest = max(self.detections, default=None)
+        return self._topic is None or newest is None or newest in self.carried
 
     def ready(self):
         """Return whether its classes are known, and its task's topic is there."""

@@ -39,14 +39,14 @@ PLUGINS = re.compile(r'^pytest_plugins = \[([^]]*)', re.MULTILINE)
 SLOWEST = {
     name: seconds
     for seconds, names in {
-        100: ['test_soak'],
+        100: ['test_soak', 'test_transition_faults'],
         70: ['test_node_silence', 'test_build_precisions', 'test_build_agreement'],
         60: ['test_replay_images', 'test_node_many_cameras'],
         45: ['test_node_start', 'test_build_engine', 'test_bad_frames', 'test_demo'],
         40: ['test_build_agreement_gpu', 'test_node_signals', 'test_doctor'],
         30: ['test_untrusted_readers', 'test_node_cameras', 'test_node_jpeg', 'test_node_qos'],
         20: ['test_faults', 'test_node_counting', 'test_build_query_decoder', 'test_antialias'],
-        17: ['test_node_debug_image', 'test_node_lifecycle', 'test_transition_faults'],
+        17: ['test_node_debug_image', 'test_node_lifecycle', 'test_demo_tasks'],
         15: ['test_quantise_weights', 'test_intake', 'test_bench_cameras', 'test_build_batches'],
         10: ['test_quantise', 'test_node_images', 'test_shared_intake', 'test_node_many_gpus'],
     }.items()
@@ -128,6 +128,11 @@ def pytest_configure(config):
     )
     config.stash[STDERR] = os.fdopen(os.dup(2), 'w')  # before output is captured
     config.addinivalue_line('markers', 'engine_build: builds engines; --quick leaves it out')
+    config.addinivalue_line(
+        'markers',
+        'any_ros: uses ROS 2, but nothing that is another on another one and not tested elsewhere; '
+        '--touches-ros leaves it out',
+    )
     config.addinivalue_line('markers', 'whole_gpu: nobody else may use the GPU meanwhile')
     config.addinivalue_line('markers', 'unmeasured: coverage slows it down for nothing new')
     package = installed_package()
@@ -140,10 +145,11 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    if config.getoption('--quick'):
-        builds = {item for item in items if item.get_closest_marker('engine_build')}
-        config.hook.pytest_deselected(items=list(builds))
-        items[:] = [item for item in items if item not in builds]
+    for option, marker in (('--quick', 'engine_build'), ('--touches-ros', 'any_ros')):
+        if config.getoption(option):
+            left_out = {item for item in items if item.get_closest_marker(marker)}
+            config.hook.pytest_deselected(items=list(left_out))
+            items[:] = [item for item in items if item not in left_out]
     if 'PYTEST_XDIST_WORKER' in os.environ:
         items[:] = side_by_side(items)
 

@@ -74,7 +74,11 @@ def test_a_test_that_hangs_ends_with_its_process_and_says_where_it_stood(tmp_pat
         capture_output=True,
         text=True,
         timeout=30,
-        env={**unmeasured(), 'PYTHONPATH': f'{ROOT / "test"}:{os.environ["PYTHONPATH"]}'},
+        env={
+            **unmeasured(),
+            'PYTHONPATH': f'{ROOT / "test"}:{os.environ["PYTHONPATH"]}',
+            'PYTEST_ADDOPTS': '',  # of the run that this test is in: its processes and reports
+        },
     )
     assert ended.returncode == 1
     assert 'Timeout (0:00:01)!' in ended.stderr

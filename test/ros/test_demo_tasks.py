@@ -11,6 +11,8 @@ from ament_index_python.packages import get_package_share_directory
 from pycocotools import mask as coco_masks
 from task_models import write_task_model
 
+# test_demo shows what of the demo depends on ROS.
+pytestmark = pytest.mark.any_ros
 ROOT = Path(__file__).resolve().parents[2]
 SHARE = Path(get_package_share_directory('trt_perception'))
 TRUTH = json.loads((SHARE / 'demo' / 'truth.json').read_text())['annotations']
