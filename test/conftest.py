@@ -130,8 +130,7 @@ def pytest_configure(config):
     config.addinivalue_line('markers', 'engine_build: builds engines; --quick leaves it out')
     config.addinivalue_line(
         'markers',
-        'any_ros: uses ROS 2, but nothing that is another on another one and not tested elsewhere; '
-        '--touches-ros leaves it out',
+        'any_ros: others test what it uses of ROS 2; --touches-ros leaves it out',
     )
     config.addinivalue_line('markers', 'whole_gpu: nobody else may use the GPU meanwhile')
     config.addinivalue_line('markers', 'unmeasured: coverage slows it down for nothing new')
