@@ -5,8 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tiny_model import write_tiny_model
 
+# Other benchmarks show what they use of ROS.
+pytestmark = pytest.mark.any_ros
 SCRIPT = Path(__file__).parents[2] / 'scripts' / 'benchmarks' / 'cameras.py'
 
 

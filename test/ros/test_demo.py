@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from ament_index_python.packages import get_package_share_directory
 from tiny_model import write_tiny_model
 
@@ -40,6 +41,7 @@ def test_a_model_with_none_of_the_classes_measures_no_accuracy(tmp_path):
     assert ended.stdout.count('  not measured\n') == 2
 
 
+@pytest.mark.any_ros  # test_node_many_cameras shows it
 def test_several_cameras_find_what_one_finds(tmp_path):
     ended, summary = demo(
         tmp_path / 'out', '--model', DIGITS, '--cameras', 'front,rear', '--rate', '4'

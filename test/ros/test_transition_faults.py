@@ -172,7 +172,12 @@ def assert_good_life(node):
 
 @pytest.mark.parametrize(
     ('error', 'several'),
-    [(RuntimeError, False), (MemoryError, False), (ConfigError, False), (RuntimeError, True)],
+    [
+        (RuntimeError, False),
+        (MemoryError, False),
+        (ConfigError, False),
+        pytest.param(RuntimeError, True, marks=pytest.mark.any_ros),
+    ],
     ids=['RuntimeError', 'MemoryError', 'ConfigError', 'several cameras'],
 )
 @pytest.mark.parametrize('transition', TRANSITIONS)
