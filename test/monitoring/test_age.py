@@ -3,6 +3,7 @@
 import pytest
 
 from trt_perception.monitoring.age import AgeOfOutput
+from trt_perception.monitoring.age import percentiles
 
 S = 10**9
 NOW = 1_700_000_000 * S
@@ -15,7 +16,7 @@ def after(stamps_and_clocks, seconds=2.0):
     last = len(stamps_and_clocks) - 1
     for i, (stamp_ns, clock_ns) in enumerate(stamps_and_clocks):
         age.take(stamp_ns, clock_ns, 50.0 + seconds * i / max(1, last))
-    return age.percentiles_ms(), age.note(50.0 + seconds)
+    return percentiles(age.ages_ms()), age.note(50.0 + seconds)
 
 
 def test_before_the_first_image():
@@ -78,14 +79,14 @@ def test_a_clock_that_begins_later_is_no_fault():
     assert age.note(1.4) == ''
     age.take(SIMULATED, SIMULATED, 1.5)
     assert age.note(9.0) == ''
-    assert age.percentiles_ms() == (0.0, 0.0)
+    assert percentiles(age.ages_ms()) == (0.0, 0.0)
 
 
 def test_the_last_images_count():
     age = AgeOfOutput(window=2)
     for milliseconds in (500, 10, 20):
         age.take(NOW - milliseconds * 10**6, NOW, 0.0)
-    assert age.percentiles_ms() == pytest.approx((15.0, 19.9))
+    assert percentiles(age.ages_ms()) == pytest.approx((15.0, 19.9))
 
 
 def test_images_without_a_stamp_leave_no_age_of_those_before():

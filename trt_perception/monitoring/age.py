@@ -58,10 +58,6 @@ class AgeOfOutput:
         """Return the ages of those of the last images whose stamps have shown one."""
         return [age for age in list(self._ages_ms) if not math.isnan(age)]
 
-    def percentiles_ms(self) -> tuple[float, float] | None:
-        """Return p50 and p99 of the last images, None where no stamp has shown an age."""
-        return percentiles(self.ages_ms())
-
     def note(self, time_s: float) -> str:
         """Return why there is no age and what to do, empty where nothing is wrong."""
         doubt = self._doubt
