@@ -8,6 +8,7 @@ always. The letterbox kernel is the real one, compiled for the CPU; engine and d
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections import defaultdict
 
 import fake_cuda
@@ -41,6 +42,7 @@ class LateGpu:
     def __init__(self, letterbox, *, integrated=False):
         self._letterbox = letterbox
         self._queued = defaultdict(list)  # work by stream
+        self._lock = threading.RLock()  # several threads queue work and wait for one stream
         self._capturing = {}
         self._graphs = {}
         self._events = {}
@@ -70,12 +72,14 @@ class LateGpu:
         return np.ctypeslib.as_array(values).reshape(shape)
 
     def _queue(self, stream, work):
-        self._capturing.get(stream, self._queued[stream]).append(work)
+        with self._lock:
+            self._capturing.get(stream, self._queued[stream]).append(work)
 
     def _work(self, stream):
-        assert stream not in self._capturing
-        for work in self._queued.pop(stream, ()):
-            work()
+        with self._lock:
+            assert stream not in self._capturing
+            for work in self._queued.pop(stream, ()):
+                work()
 
     # Memory.
 
@@ -121,7 +125,8 @@ class LateGpu:
     def _cudaStreamWaitEvent(self, stream, event, flags):  # noqa: N802
         # What was queued up to the record, of which nothing is lost if it is done by then.
         source = self._events[event]
-        before = list(self._queued.get(source, ()))
+        with self._lock:
+            before = list(self._queued.get(source, ()))
 
         def wait():
             for work in before:
@@ -178,7 +183,8 @@ class LateGpu:
         return _OK, graph
 
     def _cudaGraphLaunch(self, graph, stream):  # noqa: N802
-        self._queued[stream].extend(self._graphs[graph])
+        with self._lock:
+            self._queued[stream].extend(self._graphs[graph])
         return (_OK,)
 
 
