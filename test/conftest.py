@@ -39,11 +39,16 @@ PLUGINS = re.compile(r'^pytest_plugins = \[([^]]*)', re.MULTILINE)
 SLOWEST = {
     name: seconds
     for seconds, names in {
-        100: ['test_soak', 'test_transition_faults'],
+        100: ['test_soak'],
         70: ['test_node_silence', 'test_build_precisions', 'test_build_agreement'],
         60: ['test_replay_images', 'test_node_many_cameras'],
         45: ['test_node_start', 'test_build_engine', 'test_bad_frames', 'test_demo'],
-        40: ['test_build_agreement_gpu', 'test_node_signals', 'test_doctor'],
+        40: [
+            'test_transition_faults',
+            'test_build_agreement_gpu',
+            'test_node_signals',
+            'test_doctor',
+        ],
         30: ['test_untrusted_readers', 'test_node_cameras', 'test_node_jpeg', 'test_node_qos'],
         20: ['test_faults', 'test_node_counting', 'test_build_query_decoder', 'test_antialias'],
         17: ['test_node_debug_image', 'test_node_lifecycle', 'test_demo_tasks'],
