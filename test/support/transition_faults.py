@@ -211,7 +211,7 @@ def fault_at_every_step(context, transition, error, several):
 
 def main(error, several):
     context = rclpy.Context()
-    rclpy.init(context=context)
+    rclpy.init(args=['--ros-args', '--log-level', 'fatal'], context=context)
     for transition in TRANSITIONS:
         places = fault_at_every_step(context, transition, ERRORS[error], several == 'several')
         print(f'{transition}: {len(places)} faults')
