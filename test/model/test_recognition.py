@@ -300,9 +300,13 @@ def test_a_tensors_name_decides_nothing_that_its_shape_contradicts():
     config = {'model_type': 'rt_detr', 'id2label': dict(enumerate(COCO))}
     swapped = tensors(pred_boxes=(1, 300, 80), logits=(1, 300, 4))
     assert recognised(swapped, config=config).decoder == DECODERS['rtdetr']
-    # As RF-DETR's exporter calls its outputs, and yet with one class more.
+    # RF-DETR trained with own classes: its exporter says one more, which is no "no object" of a
+    # softmax.
     labels = tensors(dets=(1, 300, 4), labels=(1, 300, 81))
-    assert recognised(labels, class_names=COCO).decoder == DECODERS['detr']
+    message = refusal(labels, class_names=COCO)
+    assert '81 classes as rfdetr, not 80' in message
+    assert 'the background: name it last' in message
+    assert recognised(labels, class_names=[*COCO, 'background']).decoder == DECODERS['rfdetr']
     message = refusal(tensors(boxes=(-1, 4), masks=(-1, 1, 480, 640)), class_names=COCO)
     assert 'instance segmentation' in message
 

@@ -184,6 +184,11 @@ CASES = [
         **NAMED,
         'outputs': floats(dets=(1, 100, 4), labels=(1, 100, 80), masks=(1, 100, 78, 78)),
     },
+    {**NAMED, 'outputs': floats(dets=(1, 300, 4), labels=(1, 300, 81))},
+    {
+        **NAMED,
+        'outputs': floats(dets=(1, 100, 4), labels=(1, 100, 80), keypoints=(1, 100, 17, 8)),
+    },
     {**NAMED, 'outputs': THREE, 'inputs': (IMAGE, SIZES)},
     {**NAMED, 'outputs': THREE},
     {**NAMED, 'outputs': TORCHVISION},

@@ -171,7 +171,7 @@ def _narrowed_by_exporter(
     """Return those that the exporter writes, of what fits."""
     sets = facts.exporter_decoders
     if not sets and {tensor.name for tensor in outputs} - {'masks'} == {'dets', 'labels'}:
-        sets = (('rfdetr',), tuple(DECODERS))  # names that only its exporter gives
+        sets = (('rfdetr',),)  # names that only its exporter gives
     for decoders in sets:
         if left := [decoder for decoder in fitting if decoder in decoders]:
             return left
@@ -183,6 +183,13 @@ def _refuse_others(model: LoadedModel) -> None:
     outputs = model.outputs
     masks = tuple(tensor for tensor in outputs if len(tensor.shape) == 4)
     if masks and any(0 < len(tensor.shape) < 4 for tensor in outputs):
+        if any(tensor.name == 'keypoints' for tensor in masks):
+            raise EngineError(
+                model.name,
+                f"{tensors_text(masks)} next to the boxes, as RF-DETR's keypoints, which are not "
+                'supported',
+                fix='docs/decoders.md lists the models whose keypoints are read',
+            )
         raise EngineError(
             model.name,
             f'{tensors_text(masks)} next to the boxes, as of instance segmentation',

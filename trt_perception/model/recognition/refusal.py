@@ -31,6 +31,11 @@ _CHOICES: Final = {
     'color_order': ' or '.join(COLOR_ORDERS),
     'scale': 'what pixels of 0 to 255 are multiplied with in training, mostly 1/255 or 1',
 }
+#: By the name of a decoder: which of the class names is none of an object.
+_BACKGROUND: Final = {
+    'torchvision': 'Label 0 of torchvision is the background and stands first in the class names',
+    'rfdetr': 'RF-DETR trained with own classes has one more, the background: name it last',
+}
 
 
 @dataclass(frozen=True)
@@ -136,12 +141,8 @@ def _classes(counts: Mapping[str, int | None], given: int) -> str:
         for fit, count in counts.items()
     )
     wrong = f', not {given}: correct the class names' if given else ''
-    first = (
-        '. Label 0 of torchvision is the background and stands first in the class names'
-        if 'torchvision' in counts
-        else ''
-    )
-    return f'the outputs have {listed}{wrong}{first}'
+    background = [text for fit, text in _BACKGROUND.items() if fit in counts]
+    return '. '.join([f'the outputs have {listed}{wrong}', *background])
 
 
 def _class_counts(
