@@ -3,7 +3,7 @@
 import pytest
 
 from trt_perception.monitoring.age import AgeOfOutput
-from trt_perception.monitoring.age import percentiles
+from trt_perception.monitoring.percentiles import percentiles
 
 S = 10**9
 NOW = 1_700_000_000 * S

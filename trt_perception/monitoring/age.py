@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from typing import Final
 
-__all__ = ['AgeOfOutput', 'percentiles']
+__all__ = ['AgeOfOutput']
 
 # Two clocks that are synchronised agree to within a second; an older image is of a recording.
 _AHEAD_NS: Final = 10**9
@@ -62,24 +61,6 @@ class AgeOfOutput:
         """Return why there is no age and what to do, empty where nothing is wrong."""
         doubt = self._doubt
         return doubt[1] if doubt is not None and time_s - doubt[0] >= _PATIENCE_S else ''
-
-
-def percentiles(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return p50 and p99, interpolated linearly between ranks; None where there are no values.
-
-    Of some hundred values: NumPy's percentile takes four times as long for them.
-    """
-    if not values:
-        return None
-    ordered = sorted(values)
-    return _ranked(ordered, 0.50), _ranked(ordered, 0.99)
-
-
-def _ranked(ordered: Sequence[float], share: float) -> float:
-    rank = share * (len(ordered) - 1)
-    low = int(rank)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (rank - low) * (ordered[high] - ordered[low])
 
 
 def _another_clock(age_ns: int) -> str:

@@ -11,9 +11,10 @@ from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
-import numpy as np
+from trt_perception.monitoring.percentiles import Percentiles
+from trt_perception.monitoring.percentiles import percentiles
 
-__all__ = ['FrameStatistics', 'FrameTimes', 'Percentiles']
+__all__ = ['FrameStatistics', 'FrameTimes']
 
 
 class FrameTimes(NamedTuple):
@@ -32,14 +33,6 @@ class FrameTimes(NamedTuple):
     compute: float
     publish: float
     total: float
-
-
-@dataclass(frozen=True)
-class Percentiles:
-    """Median and 99th percentile in milliseconds."""
-
-    p50_ms: float
-    p99_ms: float
 
 
 @dataclass
@@ -117,10 +110,12 @@ class FrameStatistics:
     @cached_property
     def latency(self) -> Mapping[str, Percentiles]:
         """Percentiles of the times of a snapshot, by the names of FrameTimes; may be empty."""
-        if not self.times:
-            return {}
-        p50, p99 = np.percentile(1e3 * np.array(self.times), [50, 99], axis=0).tolist()
-        return dict(zip(FrameTimes._fields, map(Percentiles, p50, p99), strict=True))
+        stages = zip(*self.times, strict=True)  # none without times
+        return {
+            stage: both
+            for stage, seconds in zip(FrameTimes._fields, stages, strict=False)
+            if (both := percentiles(1e3 * value for value in seconds))
+        }
 
     def __str__(self) -> str:
         """Return the counts as the sum that they are, for the log."""

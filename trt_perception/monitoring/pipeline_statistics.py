@@ -8,9 +8,8 @@ from dataclasses import field
 from dataclasses import replace
 from functools import cached_property
 
-import numpy as np
-
-from trt_perception.monitoring.frame_statistics import Percentiles
+from trt_perception.monitoring.percentiles import Percentiles
+from trt_perception.monitoring.percentiles import percentiles
 
 __all__ = ['PipelineStatistics']
 
@@ -43,6 +42,4 @@ class PipelineStatistics:
     @cached_property
     def compute(self) -> Percentiles | None:
         """Percentiles of a snapshot's times; None without any."""
-        if not self.compute_s:
-            return None
-        return Percentiles(*np.percentile(1e3 * np.array(self.compute_s), [50, 99]).tolist())
+        return percentiles(1e3 * seconds for seconds in self.compute_s)

