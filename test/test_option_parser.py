@@ -45,6 +45,16 @@ def test_an_option_that_is_misspelt_is_named(refused, words):
     assert said == [f'tool: error: unrecognized arguments: {" ".join(words)}', meant]
 
 
+@pytest.mark.parametrize('word', ['size:=3', 'size=3'])
+def test_an_option_that_is_typed_as_those_of_launch(refused, word):
+    assert refused('--images', 'a', word) == [
+        f'tool: error: unrecognized arguments: {word}',
+        f'{word} is no option; did you mean --size 3?',
+    ]
+    (said,) = refused('--images', 'a', 'sizes:=3')
+    assert said == 'tool: error: unrecognized arguments: sizes:=3'
+
+
 def test_a_word_that_resembles_none(refused):
     said = refused('--images', 'a', '--quux')
     assert said == ['tool: error: unrecognized arguments: --quux']

@@ -26,7 +26,10 @@ from trt_perception.plain_text import listed
 from trt_perception.plain_text import nearest
 from trt_perception.plain_text import shown
 
-__all__ = ['CAMERA_PARAMETERS', 'NodeConfig', 'camera_rows', 'is_of_camera', 'unknown_parameter']
+__all__ = [
+    *('CAMERA_PARAMETERS', 'NodeConfig', 'camera_rows', 'is_of_camera', 'meant_parameter'),
+    'unknown_parameter',
+]
 
 #: The rows of which each camera may have a value of its own.
 CAMERA_PARAMETERS: Final = tuple(row for row in PARAMETERS if row.per_camera)
@@ -46,6 +49,17 @@ def camera_rows(cameras: Sequence[str]) -> dict[str, Parameter]:
 def is_of_camera(name: str) -> bool:
     """Tell whether a parameter's name begins as those of cameras do."""
     return name.startswith(_PREFIX)
+
+
+def meant_parameter(word: str) -> str:
+    """Return the parameter of the node that a word names, or nearly names; empty for others.
+
+    The node has no topic or service that nearly has a parameter's name.
+    """
+    names = [*_ROWS, 'use_sim_time']
+    if word in names or is_of_camera(word):
+        return word
+    return next(iter(nearest(word, names, cutoff=0.85)), '')
 
 
 def unknown_parameter(name: str, cameras: Sequence[str]) -> ConfigError:

@@ -138,6 +138,22 @@ def test_parameters_before_ros_args():
     assert code == 2, output
     assert 'unrecognized arguments: engine_path:=model.onnx' in output
     assert 'usage: detector_node --ros-args [-p NAME:=VALUE]' in output
+    assert 'did you mean the parameter, --ros-args -p engine_path:=model.onnx?' in output
+
+
+def test_a_parameter_that_ros_takes_for_a_topic():
+    code, output = start(before=('engine_path:=model',))
+    assert code == 2, output
+    assert 'unrecognized arguments: engine_path:=model' in output
+    assert 'did you mean the parameter, --ros-args -p engine_path:=model?' in output
+    assert 'node up' not in output
+
+
+def test_an_option_that_ros_takes_for_a_topic(tmp_path):
+    code, output = start(before=(str(tmp_path), 'rate:=30'), program='replay_images')
+    assert code == 2, output
+    assert 'unrecognized arguments: rate:=30' in output
+    assert 'rate:=30 is no option; did you mean --rate 30?' in output
 
 
 def test_wrong_ros_argument():

@@ -7,15 +7,16 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
+from trt_perception.camera_parameters import meant_parameter
 from trt_perception.config import DetectorConfig
 from trt_perception.option_parser import OptionParser
 from trt_perception.parameter_sections import unused_parameters
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.ros.command_line import own_arguments
 from trt_perception.ros.detector_node import EXIT_GPU_LOST
 from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.log import log_text
-from trt_perception.ros.process import own_arguments
 from trt_perception.ros.process import run_node
 
 __all__ = ['main']
@@ -38,7 +39,7 @@ def main(
     command_line = sys.argv if args is None else args
     what = 'The lifecycle node: camera images in, vision_msgs detections out.'
     usage = 'detector_node --ros-args [-p NAME:=VALUE] [-r FROM:=TO] [--params-file FILE]'
-    parser = OptionParser('detector_node', what, _EXAMPLES, usage)
+    parser = OptionParser('detector_node', what, _EXAMPLES, usage, meant_parameter)
     own_arguments(parser, command_line)  # --help; all the rest is refused
 
     def make_node() -> DetectorNode:

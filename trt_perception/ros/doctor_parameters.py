@@ -17,8 +17,8 @@ from rclpy.node import Node
 from trt_perception.camera_parameters import NodeConfig
 from trt_perception.errors import ValuesError
 from trt_perception.parameter_sections import unused_parameters
+from trt_perception.ros.command_line import check_ros_arguments
 from trt_perception.ros.parameters import NodeParameters
-from trt_perception.ros.process import check_ros_arguments
 
 __all__ = ['main', 'read_parameters']
 

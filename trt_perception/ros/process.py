@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import itertools
 import os
-import re
 import signal
-import stat
-import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from collections.abc import Sequence
 from typing import TypeVar
 
 import rclpy
 from rclpy.exceptions import ParameterException
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
-from rclpy.utilities import remove_ros_args
 
 from trt_perception.errors import ConfigError
 from trt_perception.interruption import ENDING_SIGNALS
 from trt_perception.interruption import SAME_SIGNAL_S
 from trt_perception.interruption import ignore_signals
 from trt_perception.interruption import interrupt
-from trt_perception.plain_text import plain
+from trt_perception.ros.command_line import wrong_usage
 from trt_perception.ros.executor import GuardedExecutor
 from trt_perception.ros.log import log_text
 
-__all__ = ['check_ros_arguments', 'own_arguments', 'run_node']
+__all__ = ['run_node']
 
 NodeType = TypeVar('NodeType', bound=Node)
 _PIPE_BYTES = 65536
-_NAMING = re.compile('([^:]*:)?__(node|name|ns):=')
-# ROS 2 takes topics and services of up to 247, of which /set_parameters_atomically is the end.
-_LONGEST_NAMES = 200
 
 
 def run_node(
@@ -67,12 +57,12 @@ def run_node(
         try:
             rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
         except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
-            return _wrong_usage(error)
+            return wrong_usage(error)
         try:
             node = make_node()
         except (ConfigError, ParameterException) as error:  # rclpy has parameters of its own
             rclpy.shutdown()
-            return _wrong_usage(error)
+            return wrong_usage(error)
         executor = GuardedExecutor(node)
         signals.wake = node.create_guard_condition(lambda: None).trigger
         executor.logger.info('node up')
@@ -88,44 +78,6 @@ def run_node(
         executor.shutdown()
         rclpy.try_shutdown()
         return exit_code
-
-
-def own_arguments(parser: argparse.ArgumentParser, command_line: list[str]) -> argparse.Namespace:
-    """Parse what is not ROS's of a command line, which begins with the program's name."""
-    try:
-        check_ros_arguments(command_line)
-        own = remove_ros_args(command_line)[1:]
-    except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
-        sys.exit(_wrong_usage(error))
-    return parser.parse_args(own)
-
-
-def check_ros_arguments(arguments: Sequence[str]) -> None:
-    """Refuse what rcl would wait for, or fail on with a traceback, once it makes the node.
-
-    Raises:
-        ConfigError: a parameter file is a pipe, or name and namespace are too long.
-    """
-    for option, path in itertools.pairwise(arguments):
-        if option == '--params-file':
-            with contextlib.suppress(OSError, ValueError):  # rcl says what is wrong with it
-                if stat.S_ISFIFO(os.stat(path).st_mode):
-                    found = 'a pipe, and ROS reads it several times'
-                    raise ConfigError(f'--params-file {path}', found, expected='a file')
-    names = [word.partition(':=')[2] for word in arguments if _NAMING.match(word)]
-    if (length := sum(map(len, names))) > _LONGEST_NAMES:
-        raise ConfigError(
-            'namespace and name of the node',
-            f'{length} characters',
-            expected=f'at most {_LONGEST_NAMES}, because its services have longer names',
-        )
-
-
-def _wrong_usage(error: Exception) -> int:
-    """Say what is wrong with the command line, a sentence a line; return the exit code."""
-    for line in plain(error).splitlines():
-        print(f'error: {line}', file=sys.stderr)
-    return 2
 
 
 class _Signals:

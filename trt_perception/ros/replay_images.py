@@ -27,8 +27,8 @@ from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.image_source import ImageSource
 from trt_perception.option_parser import OptionParser
 from trt_perception.ros.arguments import number_between
+from trt_perception.ros.command_line import own_arguments
 from trt_perception.ros.log import log_text
-from trt_perception.ros.process import own_arguments
 from trt_perception.ros.process import run_node
 from trt_perception.ros.unlocked_publish import publish_unlocked
 from trt_perception.ros.unlocked_publish import serialize_with_room
@@ -190,7 +190,7 @@ class ReplayImages(Node):
         return message, rows.reshape(-1)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> OptionParser:
     what = 'Publish images or a video on the topic "image", as a camera would.'
     parser = OptionParser('replay_images', what, _EXAMPLES)
     parser.add_argument('source', help='folder, glob pattern, image file or video file')
