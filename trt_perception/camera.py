@@ -11,6 +11,7 @@ from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.errors import ImageError
 from trt_perception.images.jpeg import AnyFrame
+from trt_perception.images.jpeg import GivenFrame
 
 __all__ = ['Camera']
 
@@ -21,12 +22,13 @@ Message = TypeVar('Message')
 class Camera(Generic[Message]):
     """How one camera's messages are read and what becomes of their results.
 
-    The functions are called in the worker of the camera's pipeline, for one message at a time.
+    The functions are called in the worker of the pipeline, for one message at a time. Where
+    ``read`` gives an UnreadFrame, that is read in a thread of the pipeline.
 
     Attributes:
         name: '' where there is only one camera.
         read: makes a frame of a message; raises ImageError where it cannot.
-        publish: takes a message, its frame and its detections.
+        publish: takes a message, its frame, which is read by then, and its detections.
         refused: takes the error of each message that cannot be read.
         thresholds: for each frame that enters the pipeline from now on; may be set at any time.
         enabled: else messages are dropped as ``disabled``; may be set at any time.
@@ -36,7 +38,7 @@ class Camera(Generic[Message]):
     """
 
     name: str
-    read: Callable[[Message], AnyFrame]
+    read: Callable[[Message], GivenFrame]
     publish: Callable[[Message, AnyFrame, Detections], None]
     refused: Callable[[ImageError], None]
     thresholds: Thresholds

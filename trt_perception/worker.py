@@ -21,7 +21,8 @@ from typing import TypeVar
 
 from trt_perception.camera import Camera
 from trt_perception.errors import ImageError
-from trt_perception.images.jpeg import AnyFrame
+from trt_perception.images.jpeg import GivenFrame
+from trt_perception.images.jpeg import UnreadFrame
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.frame_statistics import FrameTimes
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
@@ -66,7 +67,7 @@ class Job(Generic[Message]):
     camera: int
     message: Message
     received: float
-    frame: AnyFrame | None = None
+    frame: GivenFrame | None = None
     taken: float = 0.0
     copied: float = 0.0
 
@@ -304,9 +305,10 @@ class Worker(Generic[Message]):
         if isinstance(result, ImageError):
             self._drop(job.camera, result, self._results.popleft)
             return
-        assert job.frame is not None
+        frame = job.frame.frame if isinstance(job.frame, UnreadFrame) else job.frame
+        assert frame is not None
         began = self._clock()
-        self._cameras[job.camera].publish(job.message, job.frame, result.detections)
+        self._cameras[job.camera].publish(job.message, frame, result.detections)
         now = self._clock()
         times = FrameTimes(
             wait=job.taken - job.received,

@@ -117,31 +117,6 @@ def test_files_of_a_batch_are_decoded_side_by_side(jpeg_pipeline, library):  # n
     assert len({place for _, _, place, *_ in library.decoded}) == 8
 
 
-@pytest.mark.parametrize('slow', [False, True])
-def test_a_single_file_is_decoded_at_once_where_that_is_quick(
-    jpeg_pipeline,  # noqa: F811
-    library,  # noqa: F811
-    monkeypatch,
-    slow,
-):
-    monkeypatch.setattr(jpeg_threads, '_AT_ONCE_S', 0.0 if slow else 60.0)
-    gpu, pipeline = jpeg_pipeline(tensorrt=fixed(2), depth=2)
-    threads = []
-    library.on_decode = lambda: threads.append(threading.current_thread())
-    for turn in range(4):
-        slot, frames = turn % 2, [jpeg(turn)]
-        enqueue(pipeline, slot, frames)
-        check(gpu, pipeline, slot, frames, pipeline.collect(slot))
-    # Nothing is known of the first one.
-    here = [thread is threading.current_thread() for thread in threads]
-    assert here == ([False] * 4 if slow else [False, True, True, True])
-    enqueue(pipeline, 0, [bad(9)])
-    check(gpu, pipeline, 0, [None], pipeline.collect(0))
-    enqueue(pipeline, 0, [jpeg(3), jpeg(4)])  # side by side
-    check(gpu, pipeline, 0, [jpeg(3), jpeg(4)], pipeline.collect(0))
-    assert threading.current_thread() not in threads[-2:]
-
-
 def test_a_fault_in_one_thread_is_not_run_over(jpeg_pipeline, library, monkeypatch):  # noqa: F811
     gpu, pipeline = jpeg_pipeline(tensorrt=fixed(4), depth=1)
     launched = []

@@ -4,6 +4,7 @@ import sys
 
 from trt_perception.errors import ImageError
 from trt_perception.images.jpeg import JpegFrame
+from trt_perception.images.jpeg import UnreadFrame
 from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.host import HostPipeline
 from trt_perception.ros.detector_node import DetectorNode
@@ -11,7 +12,7 @@ from trt_perception.ros.process import run_node
 
 
 class JpegPipeline(HostPipeline):
-    """Decodes when it collects, as late as it may be known that a file is damaged."""
+    """Reads and decodes when it collects, as late as it may be known that a file is damaged."""
 
     decodes_jpeg = True
 
@@ -25,12 +26,14 @@ class JpegPipeline(HostPipeline):
 
     def collect(self, slot):
         ((frame,), thresholds), self._kept = self._kept, None
-        if isinstance(frame, JpegFrame):
-            print('jpeg taken', flush=True)
-            try:
+        try:
+            if isinstance(frame, UnreadFrame):
+                frame = frame.read()
+            if isinstance(frame, JpegFrame):
+                print('jpeg taken', flush=True)
                 frame = frame.decode()
-            except ImageError as error:
-                return [error]
+        except ImageError as error:
+            return [error]
         super().enqueue(slot, [frame], thresholds)
         return super().collect(slot)
 

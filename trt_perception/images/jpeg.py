@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import logging
 import struct
+import threading
+from collections.abc import Callable
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -30,7 +32,10 @@ from trt_perception.images.frame import PixelFormat
 from trt_perception.images.jpeg_tables import STANDARD_HUFFMAN
 from trt_perception.images.picture_files import frame_of
 
-__all__ = ['AnyFrame', 'JpegFrame', 'PlainJpegs', 'decoded_frame', 'plain_jpeg']
+__all__ = [
+    *('AnyFrame', 'GivenFrame', 'JpegFrame', 'PlainJpegs', 'UnreadFrame', 'decoded_frame'),
+    'plain_jpeg',
+]
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -95,6 +100,36 @@ class JpegFrame:
 AnyFrame: TypeAlias = Frame | JpegFrame
 
 
+class UnreadFrame:
+    """An image that is not read yet: to look through a file takes time of whoever does it.
+
+    Args:
+        read: makes the frame; raises ImageError where it cannot.
+
+    Attributes:
+        frame: the image, once it was read.
+    """
+
+    __slots__ = ('_read', 'frame')
+
+    def __init__(self, read: Callable[[], AnyFrame]) -> None:
+        self._read = read
+        self.frame: AnyFrame | None = None
+
+    def read(self) -> AnyFrame:
+        """Read it; once, and then everybody has it.
+
+        Raises:
+            ImageError: it is no image.
+        """
+        self.frame = frame = self._read()
+        return frame
+
+
+#: What a pipeline that decodes JPEG is given.
+GivenFrame: TypeAlias = AnyFrame | UnreadFrame
+
+
 def decoded_frame(picture: CheckedPicture) -> Frame:
     """Return a picture as a bgr8 frame, decoded on the CPU.
 
@@ -108,11 +143,14 @@ class PlainJpegs:
     """Makes frames of one camera's files: plain JPEGs stay what they are, all others are decoded.
 
     Its JPEGs mostly begin alike, up to the entropy-coded bits: what was found there is not looked
-    for again. Logs once for each kind of other pictures. For one thread at a time.
+    for again. Logs once for each kind of other pictures. Any thread may use it, several at once,
+    and in any order: a frame does not depend on what came before.
     """
 
     def __init__(self) -> None:
         self._logged: set[str] = set()
+        self._logging = threading.Lock()
+        # How a file began, and what it was; replaced as a whole.
         self._like: tuple[bytes, _Kind] | None = None
 
     def __call__(self, file: npt.NDArray[np.uint8]) -> AnyFrame:
@@ -129,20 +167,24 @@ class PlainJpegs:
             kind = _kind_of(picture)
             frame = kind.frame(_bits_of(picture), picture.scans.markers)
         except _OtherKindError as error:
-            if error.kind not in self._logged:
-                self._logged.add(error.kind)
-                _LOG.warning(
-                    'compressed images are decoded on the CPU where they are: %s', error.kind
-                )
+            self._log(error.kind)
             return decoded_frame(picture)
         self._like = file[: picture.scans.begin].tobytes(), kind
         return frame
 
+    def _log(self, kind: str) -> None:
+        with self._logging:
+            known = kind in self._logged
+            self._logged.add(kind)
+        if not known:
+            _LOG.warning('compressed images are decoded on the CPU where they are: %s', kind)
+
     def _frame_like_before(self, file: npt.NDArray[np.uint8]) -> JpegFrame | None:
         """Return the frame of a file that begins as the last one, None where it does not."""
-        if self._like is None:
+        like = self._like
+        if like is None:
             return None
-        head, kind = self._like
+        head, kind = like
         begin = len(head)
         if file[:begin].tobytes() != head:
             return None

@@ -22,7 +22,7 @@ class FrameTimes(NamedTuple):
 
     Attributes:
         wait: handed over until a slot took it.
-        copy: reading the message and copying its pixels.
+        copy: reading the message and copying its pixels; a JPEG may be read in ``compute``.
         compute: preprocessing, inference and decoding, on whatever device does it.
         publish: building and publishing the message.
         total: handed over until published.

@@ -18,9 +18,14 @@ pipeline is made; a frame larger than any before at its place in a slot grows th
 brings frames puts them into memory of ``allocate``; those that lie elsewhere are copied to such
 memory of the slot, which the first of them allocates.
 
-JPEGs are decoded into the slot's device memory by nvJPEG, in threads, the last of which launches
-the graph: only headers are uploaded. A file that nvJPEG refuses is decoded on the CPU. One that
-nothing decodes costs the others of its batch nothing.
+A batch that has files in it, or messages that are not read yet, takes another way there:
+
+    enqueue   pixels as above → each file to one of the threads that decode
+    threads   read the file, make room → header → nvJPEG decodes to where pixels would be uploaded
+    the last  where headers lie, if that has changed → graph launch
+
+A file of another kind, or that nvJPEG refuses, is decoded on the CPU by the same thread. One that
+nothing decodes costs the others of its batch nothing: ``collect`` says why.
 
 Any thread may use a pipeline, one at a time, whatever GPU it used before; memory for frames serves
 the pipelines of all GPUs.
@@ -46,7 +51,7 @@ from trt_perception.errors import ImageError
 from trt_perception.gpu import Device
 from trt_perception.gpu import PinnedBuffer
 from trt_perception.gpu import Stream
-from trt_perception.images.jpeg import AnyFrame
+from trt_perception.images.jpeg import GivenFrame
 from trt_perception.images.memory import Memory
 from trt_perception.interruption import check_interruption
 from trt_perception.model.input_layout import batch_size
@@ -219,16 +224,16 @@ class CudaPipeline:
         return PinnedBuffer(size, self._device)
 
     def enqueue(
-        self, slot: int, frames: Sequence[AnyFrame], thresholds: Sequence[Thresholds]
+        self, slot: int, frames: Sequence[GivenFrame], thresholds: Sequence[Thresholds]
     ) -> None:
-        """Copy frames to the device and start the work on them; soon, where there are JPEGs."""
+        """Copy frames to the device and start the work on them; soon, where there are files."""
         assert 0 < len(frames) == len(thresholds) <= self.batch
         self._device.use()
         taken = self.slots[slot]
-        jpegs = taken.begin(frames, thresholds)
-        if jpegs:
+        unfilled = taken.begin(frames, thresholds)
+        if unfilled:
             assert self._jpeg is not None, 'nobody gives a JPEG to who does not decode it'
-            self._jpeg.start(slot, taken, jpegs)
+            self._jpeg.start(slot, taken, unfilled)
         else:
             taken.launch()
 
@@ -243,7 +248,7 @@ class CudaPipeline:
         return self.slots[slot].done()
 
     def collect(self, slot: int) -> list[Result | ImageError]:
-        """Wait for the slot's boxes; a JPEG may be one that neither nvJPEG nor the CPU decodes."""
+        """Wait for the slot's boxes; a file may be one that neither nvJPEG nor the CPU decodes."""
         if self._jpeg is not None:
             self._jpeg.wait(slot)
         self._device.use()

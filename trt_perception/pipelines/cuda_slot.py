@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
+from typing import NamedTuple
 
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
@@ -24,8 +25,9 @@ from trt_perception.gpu import clear_async
 from trt_perception.gpu import fill_async
 from trt_perception.gpu import upload_once
 from trt_perception.images.frame import Frame
-from trt_perception.images.jpeg import AnyFrame
+from trt_perception.images.jpeg import GivenFrame
 from trt_perception.images.jpeg import JpegFrame
+from trt_perception.images.jpeg import UnreadFrame
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.pipelines.cuda_results import HostDecoded
@@ -40,11 +42,25 @@ from trt_perception.stages.gpu_kernels import MAX_CANDIDATES
 from trt_perception.stages.gpu_kernels import FrameKernels
 from trt_perception.stages.tensorrt_runtime import TensorRtContext
 
-__all__ = ['CudaSlot', 'SizedContext']
+__all__ = ['CudaSlot', 'SizedContext', 'UnfilledPlace']
 
 _LOG: Final = logging.getLogger(__name__)
 # Room for a 1080p bgr8 frame from the start; a slot grows to what a camera really sends.
 _FIRST_FRAME_BYTES: Final = 8 * 1024 * 1024
+
+
+class UnfilledPlace(NamedTuple):
+    """A place whose frame is still a file.
+
+    Attributes:
+        place: to be filled by ``stage`` and ``upload``, or else by ``refuse``.
+        frame: what to fill it with.
+        thresholds: of this frame.
+    """
+
+    place: FramePlace
+    frame: JpegFrame | UnreadFrame
+    thresholds: Thresholds
 
 
 @dataclass
@@ -76,7 +92,7 @@ class CudaSlot:
 
     ``stage``, ``upload``, ``letterbox``, ``infer`` and ``decode`` are the steps of a batch; all
     but the first queue their work and return. ``begin`` and ``launch`` do all of them: between
-    the two, JPEGs are decoded to ``places[…].pixels``.
+    the two, other threads may fill the places that files have, each by one of them.
 
     Args:
         device: must be the current one.
@@ -176,22 +192,27 @@ class CudaSlot:
         return use_graph
 
     def begin(
-        self, frames: Sequence[AnyFrame], thresholds: Sequence[Thresholds]
-    ) -> list[tuple[FramePlace, JpegFrame]]:
-        """Queue what comes before the graph; return the JPEGs, and where to decode each."""
-        self.stage(frames, thresholds)
-        self.upload()
+        self, frames: Sequence[GivenFrame], thresholds: Sequence[Thresholds]
+    ) -> list[UnfilledPlace]:
+        """Queue the upload of pixels; return the places to be filled before ``launch``."""
+        self._open(len(frames))
+        unfilled = []
+        for place, frame, own in zip(self.places, frames, thresholds, strict=False):
+            if isinstance(frame, Frame):
+                place.stage(frame, own)
+                place.upload()
+            else:
+                unfilled.append(UnfilledPlace(place, frame, own))
         self._started.record(self.stream)
-        return [
-            (place, frame)
-            for place, frame in zip(self.places, frames, strict=False)
-            if isinstance(frame, JpegFrame)
-        ]
+        return unfilled
 
     def launch(self) -> None:
         """Start the work on the frames, unless none is left of them."""
         if all(place.error is not None for place in self.places[: self._frames]):
             return
+        # Only now is it known where each frame lies.
+        self._write_addresses()
+        self._write_count()
         if self._size.graph is not None:
             self._size.graph.launch(self.stream)
         else:
@@ -234,28 +255,40 @@ class CudaSlot:
         """Return how many boxes of the last batch's first frame were above the threshold."""
         return self.result.candidates(self._size.spec, self.places[0].thresholds)
 
-    def stage(self, frames: Sequence[AnyFrame], thresholds: Sequence[Thresholds]) -> None:
+    def stage(self, frames: Sequence[Frame], thresholds: Sequence[Thresholds]) -> None:
         """Write headers where they are uploaded from; frames that are there are not copied.
 
         One larger than all before at its place makes room on the device first.
         """
-        self._frames = len(frames)
-        self._launched = False
+        self._open(len(frames))
         for place, frame, own in zip(self.places, frames, thresholds, strict=False):
             place.stage(frame, own)
-        self._size = next(size for size in self._sizes if size.batch >= len(frames))
+        self._write_addresses()
+
+    def upload(self) -> None:
+        """Send each frame's header and pixels in one copy, and how many frames there are."""
+        self._write_count()
+        for place in self.places[: self._frames]:
+            place.upload()
+
+    def _open(self, frames: int) -> None:
+        """Take so many frames from now on."""
+        self._frames = frames
+        self._launched = False
+        self._size = next(size for size in self._sizes if size.batch >= frames)
+
+    def _write_addresses(self) -> None:
+        """Tell the kernels where headers are, where that has changed; waits then."""
         addresses = [place.address for place in self.places]
         if addresses != self._addresses:
             upload_once(batch_content(addresses), self._table.pointer, self.stream)
             self._addresses, self._count = addresses, len(addresses)
 
-    def upload(self) -> None:
-        """Send each frame's header and pixels in one copy, and how many frames there are."""
+    def _write_count(self) -> None:
+        """Tell the kernels how many frames there are, where that has changed."""
         if self._count != self._frames:
             fill_async(self._table.pointer, self._frames, BATCH_COUNT_BYTES, self.stream)
             self._count = self._frames
-        for place in self.places[: self._frames]:
-            place.upload()
 
     def letterbox(self) -> None:
         """Fill the input tensor from the frames."""

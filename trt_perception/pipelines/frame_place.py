@@ -28,10 +28,13 @@ __all__ = ['FramePlace', 'Headers']
 _STEP_BYTES: Final = 64 * 1024
 # So many kinds of frames are known at once: cameras differ in size, encoding and thresholds.
 _MOST_KINDS: Final = 256
+_NOTHING: Final = Frame.view(bytes(3), width=1, height=1, step=3, encoding='bgr8')
 
 
 class Headers:
     """Headers of frames by what they say; those of one camera are all alike.
+
+    Any thread may ask, several at once.
 
     Args:
         header: makes them.
@@ -58,7 +61,7 @@ class Headers:
                 self._preprocessing.input_size,
                 self._preprocessing.resize,
             )
-            if len(self._known) == _MOST_KINDS:
+            if len(self._known) >= _MOST_KINDS:
                 self._known.clear()
             found = letterbox, self._header.content(frame, letterbox, thresholds)
             self._known[kind] = found
@@ -83,7 +86,7 @@ class FramePlace:
         pixels: device address to which a JPEG is decoded.
         letterbox: where the last frame lies in the input.
         thresholds: of the last frame.
-        error: why it is not to be had, None where nothing is wrong.
+        error: why it is not to be had, None where nothing is wrong; of the last batch.
     """
 
     letterbox: Letterbox
@@ -176,6 +179,19 @@ class FramePlace:
         """Upload pixels of a JPEG that was decoded elsewhere, in place of those to come."""
         self._stage_pixels(frame)
         self.upload()
+
+    def refuse(self, error: ImageError, thresholds: Thresholds) -> None:
+        """Note why there is no frame.
+
+        The kernels run on its place nevertheless, and nobody reads what comes of that. What the
+        frame before has left may be freed by now, so that a pixel takes its place.
+        """
+        self.thresholds = thresholds
+        if self._staged is None:
+            self.replace(_NOTHING)
+        # Whoever keeps the error keeps no image, which its traceback and its cause would hold.
+        error.__cause__ = error.__context__ = None
+        self.error = error.with_traceback(None)
 
     def release(self) -> None:
         """Let go of the frame; what was queued of it must be done."""

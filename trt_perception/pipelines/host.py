@@ -17,7 +17,7 @@ from trt_perception.detections import Detections
 from trt_perception.errors import EngineError
 from trt_perception.errors import ImageError
 from trt_perception.images.frame import Frame
-from trt_perception.images.jpeg import AnyFrame
+from trt_perception.images.jpeg import GivenFrame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.memory import Memory
 from trt_perception.images.memory import PlainMemory
@@ -119,7 +119,7 @@ class HostPipeline:
         return PlainMemory(size)
 
     def enqueue(
-        self, slot: int, frames: Sequence[AnyFrame], thresholds: Sequence[Thresholds]
+        self, slot: int, frames: Sequence[GivenFrame], thresholds: Sequence[Thresholds]
     ) -> None:
         """Keep the frames for ``collect``; their bytes are not copied."""
         assert slot == 0

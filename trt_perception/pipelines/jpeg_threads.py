@@ -1,19 +1,19 @@
-"""Threads that decode JPEGs into the slots of a pipeline on the GPU.
+"""Threads that read and decode JPEGs into the slots of a pipeline on the GPU.
 
-nvJPEG keeps a core busy for a millisecond a frame, so the worker does not wait for it: the files
-of a batch are decoded by a few threads, and the last of them starts the work on the batch. What
-goes wrong there shows when the batch is collected.
+nvJPEG keeps a core busy for a millisecond a frame, and to look through a file takes a third of
+that, so the worker does neither: it hands messages over as they came. A few threads read them,
+make room for their pixels and decode them there, and the last one that is done with a file of the
+batch starts the work on it. What goes wrong there shows when the batch is collected.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-import time
 from collections.abc import Sequence
-from concurrent.futures import Future
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from queue import Empty
 from queue import SimpleQueue
 from typing import Final
 
@@ -25,7 +25,9 @@ from trt_perception.gpu.bindings import Owner
 from trt_perception.gpu.nvjpeg import JpegDecoder
 from trt_perception.gpu.nvjpeg import NvJpeg
 from trt_perception.images.jpeg import JpegFrame
+from trt_perception.images.jpeg import UnreadFrame
 from trt_perception.pipelines.cuda_slot import CudaSlot
+from trt_perception.pipelines.cuda_slot import UnfilledPlace
 from trt_perception.pipelines.frame_place import FramePlace
 from trt_perception.stages.jpeg import open_nvjpeg
 
@@ -34,8 +36,6 @@ __all__ = ['JpegThreads']
 _LOG: Final = logging.getLogger(__name__)
 # More decode hardly more frames: four 3,400 a second, eight 3,800 (1080p, NVIDIA H200).
 _MOST_THREADS: Final = 4
-# A decoder that works on the GPU alone lets go of its caller sooner than another thread wakes up.
-_AT_ONCE_S: Final = 0.5e-3
 
 
 class _Station(Owner):
@@ -78,22 +78,29 @@ class _Batch:
 
     def __init__(self, slot: CudaSlot, count: int) -> None:
         self.slot = slot
+        self.started = threading.Event()
+        self.errors: list[BaseException] = []
         self._left = count
-        self._whole = True
         self._lock = threading.Lock()
 
-    def count_down(self, *, whole: bool) -> None:
-        """Note that a file is done; ``whole`` is False where a fault kept it from that."""
+    def count_down(self) -> None:
+        """Note that a file is done, or has failed; the last one starts the work, or does not."""
         with self._lock:
             self._left -= 1
-            self._whole &= whole
-            last = self._left == 0 and self._whole
-        if last:
-            self.slot.launch()
+            last = self._left == 0
+        if not last:
+            return
+        try:
+            if not self.errors:
+                self.slot.launch()
+        except BaseException as error:
+            self.errors.append(error)
+        finally:
+            self.started.set()
 
 
 class JpegThreads:
-    """nvJPEG with a decoder for each of its threads.
+    """Threads that read and decode files, with a decoder of nvJPEG for each.
 
     One thread uses it, which is not one of its own.
 
@@ -108,90 +115,113 @@ class JpegThreads:
 
     def __init__(self, device: Device, depth: int, most: int = 1) -> None:
         self._device = device
-        self._pending: list[list[Future[None]]] = [[] for _ in range(depth)]
+        self._batches: list[_Batch | None] = [None] * depth
+        self._waiting: SimpleQueue[tuple[_Batch, UnfilledPlace] | None] = SimpleQueue()
         self._logged: set[str] = set()
-        self._thread = threading.local()
-        # How long the last file kept its thread.
-        self._decode_s = _AT_ONCE_S
+        self._logging = threading.Lock()
+        self._threads: list[threading.Thread] = []
         self._closing = ExitStack()
-        # As many as there are threads, so that nobody waits for one.
-        self._stations: SimpleQueue[_Station] = SimpleQueue()
-        count = min(depth * most, _MOST_THREADS)
         with ExitStack() as undo:
             undo.enter_context(self._closing)
             nvjpeg = self._closing.enter_context(open_nvjpeg())
-            for _ in range(count):
-                self._stations.put(self._closing.enter_context(_Station(nvjpeg)))
+            stations = [
+                self._closing.enter_context(_Station(nvjpeg))
+                for _ in range(min(depth * most, _MOST_THREADS))
+            ]
+            undo.callback(self.stop)
+            for number, station in enumerate(stations):
+                thread = threading.Thread(
+                    target=self._run, args=(station,), name=f'jpeg_{number}', daemon=True
+                )
+                thread.start()
+                self._threads.append(thread)
             undo.pop_all()
-        self._threads = ThreadPoolExecutor(count, 'jpeg')
 
-    def start(
-        self, index: int, slot: CudaSlot, frames: Sequence[tuple[FramePlace, JpegFrame]]
-    ) -> None:
-        """Decode files into places of a slot and start the work on its batch, without waiting.
-
-        A single file whose decoding would keep the caller for a moment only is decoded here.
-        """
-        batch = _Batch(slot, len(frames))
-        if len(frames) == 1 and self._decode_s < _AT_ONCE_S:
-            self._pending[index] = []
-            self._decode(batch, *frames[0])
-            return
-        self._pending[index] = [
-            self._threads.submit(self._decode, batch, place, frame) for place, frame in frames
-        ]
+    def start(self, index: int, slot: CudaSlot, unfilled: Sequence[UnfilledPlace]) -> None:
+        """Fill places of a slot and start the work on its batch, without waiting."""
+        batch = self._batches[index] = _Batch(slot, len(unfilled))
+        for each in unfilled:
+            self._waiting.put((batch, each))
 
     def started(self, index: int) -> bool:
         """Tell without waiting whether the work on the slot's batch has started, or failed to."""
-        return all(pending.done() for pending in self._pending[index])
+        batch = self._batches[index]
+        return batch is None or batch.started.is_set()
 
     def failed(self, index: int) -> bool:
         """Tell whether it failed to, once it is known."""
-        return any(pending.exception() is not None for pending in self._pending[index])
+        batch = self._batches[index]
+        return batch is not None and bool(batch.errors)
 
     def wait(self, index: int) -> None:
         """Wait until the work on the slot's batch has started; raise what kept it from that."""
-        pending, self._pending[index] = self._pending[index], []
-        errors = [error for each in pending if (error := each.exception()) is not None]
-        if errors:
-            raise errors[0]
+        batch, self._batches[index] = self._batches[index], None
+        if batch is not None:
+            batch.started.wait()
+            if batch.errors:
+                raise batch.errors[0]
 
     def stop(self) -> None:
-        """End the threads, once they have done what they do; before the slots are freed."""
-        self._threads.shutdown(cancel_futures=True)
+        """End the threads, once they have done what they do; before the slots are freed.
+
+        May be called again.
+        """
+        with contextlib.suppress(Empty):
+            while True:
+                self._waiting.get_nowait()
+        for _ in self._threads:
+            self._waiting.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
 
     def close(self) -> None:
         """Free the decoders; after the slots, whose work may still wait for them."""
+        self.stop()
         self._closing.close()
 
-    def _decode(self, batch: _Batch, place: FramePlace, frame: JpegFrame) -> None:
-        whole = False
+    # In the threads. What holds a frame ends with the function that does: it is let go of before
+    # the work on the batch starts, and while the thread waits it keeps nobody's memory.
+
+    def _run(self, station: _Station) -> None:
+        ready = False
+        while (batch := self._fill_next(station, ready=ready)) is not None:
+            ready = True
+            batch.count_down()
+            del batch
+
+    def _fill_next(self, station: _Station, *, ready: bool) -> _Batch | None:
+        """Wait for a file and fill its place; return its batch, None at the end."""
+        waiting = self._waiting.get()
+        if waiting is None:
+            return None
+        batch, unfilled = waiting
         try:
-            if not getattr(self._thread, 'ready', False):
+            if not ready:
                 # Once: nobody else makes another device current in these threads, and each call of
                 # CUDA gives the interpreter's lock away.
                 self._device.use()
-                self._thread.ready = True
-            self._fill(place, frame, batch.slot.stream)
-            whole = True
-        finally:
-            batch.count_down(whole=whole)
+            self._fill(unfilled, station, batch.slot.stream)
+        except BaseException as error:
+            batch.errors.append(error)
+        return batch
 
-    def _fill(self, place: FramePlace, frame: JpegFrame, stream: Stream) -> None:
+    def _fill(self, unfilled: UnfilledPlace, station: _Station, stream: Stream) -> None:
         """Bring a file's pixels to their place, or note why there are none."""
-        station = self._stations.get_nowait()
-        began = time.perf_counter()
+        place, given, thresholds = unfilled
         try:
-            reason = station.decode(frame, place, stream)
-        finally:
-            self._decode_s = time.perf_counter() - began
-            self._stations.put(station)
-        if not reason:
-            return
-        if reason not in self._logged:
-            self._logged.add(reason)
-            _LOG.warning('a JPEG that nvJPEG refuses is decoded on the CPU: %s', reason)
-        try:
-            place.replace(frame.decode())
+            frame = given.read() if isinstance(given, UnreadFrame) else given
+            place.stage(frame, thresholds)
+            place.upload()
+            if isinstance(frame, JpegFrame) and (reason := station.decode(frame, place, stream)):
+                self._log(reason)
+                place.replace(frame.decode())
         except ImageError as error:
-            place.error = error
+            place.refuse(error, thresholds)
+
+    def _log(self, reason: str) -> None:
+        with self._logging:
+            known = reason in self._logged
+            self._logged.add(reason)
+        if not known:
+            _LOG.warning('a JPEG that nvJPEG refuses is decoded on the CPU: %s', reason)

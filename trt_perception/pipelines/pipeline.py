@@ -10,6 +10,7 @@ from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
 from trt_perception.errors import ImageError
 from trt_perception.images.jpeg import AnyFrame
+from trt_perception.images.jpeg import GivenFrame
 from trt_perception.images.memory import Memory
 from trt_perception.model.model_spec import ModelSpec
 
@@ -40,7 +41,7 @@ class Pipeline(Protocol):
         batch: most frames that a slot takes at once.
         spec: the model's tensors, preprocessing, decoder and class names.
         front: bytes that are to be left free in front of what is put into memory of ``allocate``.
-        decodes_jpeg: it takes a JpegFrame, too.
+        decodes_jpeg: it takes a JpegFrame, too, and an UnreadFrame, which is read by ``collect``.
     """
 
     depth: int
@@ -60,7 +61,7 @@ class Pipeline(Protocol):
         """
 
     def enqueue(
-        self, slot: int, frames: Sequence[AnyFrame], thresholds: Sequence[Thresholds]
+        self, slot: int, frames: Sequence[GivenFrame], thresholds: Sequence[Thresholds]
     ) -> None:
         """Take frames into a free slot and return without waiting for their results.
 

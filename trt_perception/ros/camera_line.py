@@ -12,7 +12,9 @@ from trt_perception.camera import Camera
 from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
 from trt_perception.images.jpeg import AnyFrame
+from trt_perception.images.jpeg import GivenFrame
 from trt_perception.images.jpeg import PlainJpegs
+from trt_perception.images.jpeg import UnreadFrame
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.ros.camera_health import CameraHealth
 from trt_perception.ros.image_input import ImageInput
@@ -133,12 +135,13 @@ class CameraLine:
 
     # The way of a frame: ImageInput → Detector.submit → worker → _publish.
 
-    def _reader(self, choice: TransportChoice) -> Callable[[Any], AnyFrame]:
+    def _reader(self, choice: TransportChoice) -> Callable[[Any], GivenFrame]:
         """Return what makes frames of messages, in the worker."""
         if choice.transport == 'raw':
             return FrameReader()
         if self._pipeline.decodes_jpeg:
-            return functools.partial(frame_from_compressed, frame_of_file=PlainJpegs())
+            read = functools.partial(frame_from_compressed, frame_of_file=PlainJpegs())
+            return lambda message: UnreadFrame(functools.partial(read, message))
         return frame_from_compressed
 
     def _publish(self, message: Any, frame: AnyFrame, detections: Detections) -> None:

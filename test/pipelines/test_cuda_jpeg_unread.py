@@ -1,0 +1,267 @@
+"""Messages that are read in the pipeline's threads: files, what is decoded there, what is bad."""
+
+import ctypes
+import gc
+import struct
+import threading
+import weakref
+from typing import ClassVar
+
+import cv2
+import jpeg_fuzz
+import numpy as np
+import pytest
+from host_kernels import needs_compiler
+from late_gpu import tensor_of
+from test_cuda_batches import fixed
+from test_cuda_batches import noise
+from test_cuda_batches import profiles
+from test_cuda_jpeg import jpeg_pipeline  # noqa: F401
+from test_cuda_jpeg import library  # noqa: F401
+from test_cuda_jpeg import wait_until
+
+from trt_perception.config import Thresholds
+from trt_perception.errors import ImageError
+from trt_perception.images.compressed import check_picture
+from trt_perception.images.frame import Frame
+from trt_perception.images.jpeg import JpegFrame
+from trt_perception.images.jpeg import PlainJpegs
+from trt_perception.images.jpeg import UnreadFrame
+from trt_perception.images.jpeg import decoded_frame
+from trt_perception.pipelines.ready import put_in_place
+
+pytest_plugins = ['late_gpu_fixtures']
+pytestmark = [needs_compiler, pytest.mark.timeout(120)]
+
+
+class Message:
+    """A file as a camera sends it; ``threads`` are those that have read one."""
+
+    threads: ClassVar[list[str]] = []
+
+    def __init__(self, content, read):
+        self.content, self._read = content, read
+
+    def frame(self):
+        self.threads.append(threading.current_thread().name)
+        return self._read(np.frombuffer(self.content, np.uint8))
+
+
+@pytest.fixture(autouse=True)
+def _no_threads_yet():
+    Message.threads.clear()
+
+
+def content(seed, kind='420', size=(37, 23)):
+    picture = jpeg_fuzz.scene(*size, seed)
+    if kind in jpeg_fuzz.SAMPLINGS:
+        return jpeg_fuzz.encoded(picture, kind)
+    options = [cv2.IMWRITE_JPEG_PROGRESSIVE, 1] if kind == 'progressive' else []
+    return cv2.imencode('.png' if kind == 'png' else '.jpg', picture, options)[1].tobytes()
+
+
+def expected_of(file):
+    return tensor_of(decoded_frame(check_picture(np.frombuffer(file, np.uint8))))
+
+
+def unread(file, read):
+    return UnreadFrame(Message(file, read).frame)
+
+
+@pytest.mark.parametrize('late', [False, True])
+@pytest.mark.parametrize('graph', [False, True])
+@pytest.mark.parametrize('integrated', [False, True])
+def test_whatever_comes_is_read_in_the_threads(
+    jpeg_pipeline,  # noqa: F811
+    library,  # noqa: F811
+    integrated,
+    graph,
+    late,
+):
+    """Sizes change and grow, kinds and counts too, and every place has its frame."""
+    library.late = late
+    gpu, pipeline = jpeg_pipeline(tensorrt=profiles(1, 4, 8), integrated=integrated, graph=graph)
+    rng, cameras = np.random.default_rng(3), [PlainJpegs() for _ in range(8)]
+    kinds = ('420', '444', 'png', 'progressive', 'cut', 'raw')
+    for turn in range(24):
+        slot, count = turn % 2, int(rng.integers(1, 9))
+        frames, wanted = [], []
+        for camera in range(count):
+            kind = str(rng.choice(kinds, p=(0.4, 0.1, 0.1, 0.1, 0.15, 0.15)))
+            size = tuple(int(side) for side in rng.integers(8, 40 + 12 * turn, 2))
+            if kind == 'raw':
+                frames.append(noise(turn * 8 + camera))
+                wanted.append(tensor_of(frames[-1]))
+                continue
+            file = content(turn, '420' if kind == 'cut' else kind, size)
+            wanted.append(None if kind == 'cut' else expected_of(file))
+            frames.append(unread(file[: -40 if kind == 'cut' else None], cameras[camera]))
+        pipeline.enqueue(slot, frames, [Thresholds()] * count)
+        wait_until(lambda slot=slot: pipeline._jpeg.started(slot))
+        results = pipeline.collect(slot)
+        assert len(results) == count
+        for place, (result, tensor) in enumerate(zip(results, wanted, strict=True)):
+            if tensor is None:
+                assert isinstance(result, ImageError)
+                assert result.reason == 'not_decodable'
+                continue
+            found = gpu.input_of(pipeline.slots[slot], place)
+            np.testing.assert_array_equal(found, tensor)
+        for frame, tensor in zip(frames, wanted, strict=True):
+            if isinstance(frame, UnreadFrame):
+                assert (frame.frame is None) == (tensor is None)
+    assert Message.threads
+    assert all(name.startswith('jpeg_') for name in Message.threads)
+
+
+def header_of(pipeline, slot, place):
+    """Return width, height and the confidence threshold that the kernels read."""
+    address = pipeline.slots[slot].places[place].address
+    header = ctypes.string_at(address, pipeline.front)
+    (confidence,) = struct.unpack_from('<f', header, 56)
+    return (*struct.unpack_from('<2i', header), confidence)
+
+
+def refused(*_):
+    raise ImageError('bad_frame_id', 'image', 'bad')
+
+
+@pytest.mark.parametrize('integrated', [False, True])
+def test_what_cannot_be_read_leaves_nothing_for_the_kernels(jpeg_pipeline, integrated):  # noqa: F811
+    """They run on its place, too, which may never have had a frame, or one that is gone."""
+    gpu, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1, integrated=integrated)
+    good = content(1)
+    for turn in range(3):
+        places = [unread(good, PlainJpegs())] * 3
+        places[2 - turn] = unread(good, refused)
+        pipeline.enqueue(0, places, [Thresholds()] * 3)
+        results = pipeline.collect(0)
+        assert results[2 - turn].reason == 'bad_frame_id'
+        assert header_of(pipeline, 0, 2 - turn)[:2] == (1, 1)
+        for place in {0, 1, 2} - {2 - turn}:
+            np.testing.assert_array_equal(
+                gpu.input_of(pipeline.slots[0], place), expected_of(good)
+            )
+        # What lay there is freed.
+        with put_in_place(pipeline, [noise(turn)] * 3) as placed:
+            pipeline.enqueue(0, placed, [Thresholds()] * 3)
+            pipeline.collect(0)
+
+
+def test_thresholds_are_those_of_the_moment_when_the_frame_was_given(jpeg_pipeline):  # noqa: F811
+    _, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1)
+    own = [Thresholds(0.25), Thresholds(0.5), Thresholds(0.75)]
+    files = [content(1), content(2, 'png'), content(3)]
+    pipeline.enqueue(0, [unread(file, PlainJpegs()) for file in files], own)
+    pipeline.collect(0)
+    assert [header_of(pipeline, 0, place)[2] for place in range(3)] == [0.25, 0.5, 0.75]
+
+
+def of_one_that_is_gone():
+    """Return a message's frame and a reference to the message, which nobody else has."""
+
+    def read(file):
+        try:
+            raise ValueError('the cause')
+        except ValueError as error:
+            raise ImageError('not_decodable', 'image', f'{file.size} bytes') from error
+
+    message = Message(content(1), read)
+    return UnreadFrame(message.frame), weakref.ref(message)
+
+
+def test_whoever_keeps_an_error_keeps_no_message(jpeg_pipeline):  # noqa: F811
+    _, pipeline = jpeg_pipeline(depth=1)
+    frame, gone = of_one_that_is_gone()
+    gc.disable()
+    try:
+        pipeline.enqueue(0, [frame], [Thresholds()])
+        (error,) = pipeline.collect(0)
+        del frame
+        assert error.reason == 'not_decodable'
+        # The last thread may be about to leave the function that has read it.
+        wait_until(lambda: gone() is None)
+    finally:
+        gc.enable()
+
+
+def test_an_idle_thread_keeps_no_message(jpeg_pipeline):  # noqa: F811
+    _, pipeline = jpeg_pipeline(tensorrt=fixed(6), depth=2)
+    gc.disable()
+    try:
+        messages = [Message(content(seed), PlainJpegs()) for seed in range(6)]
+        gone = [weakref.ref(message) for message in messages]
+        frames = [UnreadFrame(message.frame) for message in messages]
+        pipeline.enqueue(0, frames, [Thresholds()] * 6)
+        pipeline.collect(0)
+        del frames, messages
+        # No later one pushes them out.
+        assert [message() for message in gone] == [None] * 6
+    finally:
+        gc.enable()
+
+
+def test_a_fault_in_reading_comes_out_where_the_batch_is_collected(jpeg_pipeline):  # noqa: F811
+    gpu, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1)
+    launched = []
+    gpu.modules[2].cudaGraphLaunch = lambda *arguments: launched.append(arguments)
+
+    def broken(_):
+        raise RuntimeError('broken')
+
+    frames = [unread(content(1), broken if place == 1 else PlainJpegs()) for place in range(3)]
+    pipeline.enqueue(0, frames, [Thresholds()] * 3)
+    wait_until(lambda: pipeline.done(0))
+    with pytest.raises(RuntimeError, match='broken'):
+        pipeline.collect(0)
+    assert not launched
+
+
+def test_closing_reads_nothing_more(jpeg_pipeline):  # noqa: F811
+    _, pipeline = jpeg_pipeline(tensorrt=fixed(8), depth=1)
+    allowed, inside = threading.Event(), threading.Semaphore(0)
+
+    def hold(file):
+        inside.release()
+        assert allowed.wait(30)
+        return PlainJpegs()(file)
+
+    frames = [unread(content(seed), hold) for seed in range(8)]
+    pipeline.enqueue(0, frames, [Thresholds()] * 8)
+    for _ in range(4):
+        assert inside.acquire(timeout=30)
+    closing = threading.Thread(target=pipeline.close)
+    closing.start()
+    wait_until(lambda: pipeline._jpeg._waiting.qsize() == 4)  # one for each thread, to end it
+    allowed.set()
+    closing.join(30)
+    assert not closing.is_alive()
+    assert len(Message.threads) == 4
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith('jpeg')]
+
+
+def test_files_of_one_camera_may_be_read_by_several_threads_at_once(caplog):
+    """Each gives what it gives alone, and what is decoded on the CPU is said once."""
+    kinds = ('420', '444', '420', 'png', 'progressive')
+    files = [content(seed, kinds[seed % 5], (40 + seed % 3, 30)) for seed in range(40)]
+    alone = [PlainJpegs()(np.frombuffer(file, np.uint8)) for file in files]
+    caplog.clear()
+    frames, together, wrong = PlainJpegs(), threading.Barrier(8), []
+
+    def read(number):
+        rng = np.random.default_rng(number)
+        together.wait(30)
+        for index in rng.integers(0, 40, 300).tolist():
+            found, one = frames(np.frombuffer(files[index], np.uint8)), alone[index]
+            same = type(found) is type(one) and bytes(found.data) == bytes(one.data)
+            if not (same and (found.width, found.height) == (one.width, one.height)):
+                wrong.append(index)
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert {type(frame) for frame in alone} == {Frame, JpegFrame}
+    assert len(caplog.records) == 2
