@@ -140,3 +140,11 @@ def test_a_new_rate_holds_at_once():
     assert limit.lets_through(0.0, 0.01)
     assert not limit.lets_through(1.0, 0.01)
     assert limit.lets_through(1.0, 10.0), 'or it would wait for the rest of the old period'
+
+
+def test_a_new_rate_holds_at_once_after_one_that_came_early():
+    limit = RateLimit()
+    assert limit.lets_through(0.0, 0.01)
+    assert limit.lets_through(50.0, 0.01), 'half a period early'
+    # Counted from that one: at the latest one period of the new rate after it.
+    assert [t for t in (50.0, 50.05, 50.1, 50.2) if limit.lets_through(t, 10.0)] == [50.1, 50.2]

@@ -119,6 +119,8 @@ class RateLimit:
     def lets_through(self, now_s: float, rate_hz: float) -> bool:
         """Tell whether a message that comes now is let through; the rate is above 0."""
         period_s = 1.0 / rate_hz
+        # At a lower rate, one that came early may have been expected much later than now.
+        self._last_s = min(self._last_s, now_s + _EARLY * period_s)
         expected_s = self._last_s + period_s
         if now_s < expected_s - _EARLY * period_s:
             return False
