@@ -222,10 +222,17 @@ class ImageInput:
         own = dict(
             node.get_subscriber_names_and_types_by_node(node.get_name(), node.get_namespace())
         )
-        topics = {
+        # What may be meant: to ask for the publishers of each topic of a node with 64 cameras takes
+        # a millisecond, and all of them may be silent at once.
+        others = {
             name: types[0]
             for name, types in node.get_topic_names_and_types()
-            if name not in own and name != self.topic and node.count_publishers(name)
+            if types[0] in _IMAGES and name not in own and not name.endswith('/debug_image')
+        }
+        topics = {
+            name: kind
+            for name, kind in others.items()
+            if name != self.topic and node.count_publishers(name)
         }
         image = self._raw_topic
         if self._choice.retry:
@@ -246,3 +253,6 @@ class ImageInput:
 
 def _type_name(kind: Any) -> str:
     return f'sensor_msgs/msg/{kind.__name__}'
+
+
+_IMAGES: Final = tuple(map(_type_name, (Image, CompressedImage)))
