@@ -127,7 +127,7 @@ class DetectorConfig:
     device_ids: tuple[int, ...] = _parameter(
         (0,),
         'CUDA devices that run the engine, each 0 to 63: one copy of it on each, and the cameras '
-        'dealt out in turn.',
+        'dealt out in turn; an ONNX model runs once, on the CPU.',
         fault=_devices_fault,
     )
     pipeline_depth: int = _parameter(

@@ -125,6 +125,16 @@ def test_each_pipeline_is_made_for_the_cameras_that_it_serves(monkeypatch):
     assert only.cameras == ()
 
 
+def test_the_cpu_has_one_pipeline_whatever_gpus_are_named(monkeypatch, caplog):
+    caplog.set_level('INFO')
+    monkeypatch.setattr(OnDevice, 'open', [])
+    config = DetectorConfig(engine_path='~/m.onnx', device_ids=(3, 1), cameras=('front', 'rear'))
+    [only], _ = ready_pipelines(config, OnDevice, most=2)
+    assert only.cameras == ('front', 'rear')
+    assert OnDevice.open == [3]
+    assert 'device_ids is of no use' in caplog.text
+
+
 @pytest.mark.parametrize(
     ('devices', 'error', 'words'),
     [

@@ -75,12 +75,13 @@ def run_once(values: Mapping[str, Any]) -> str:
     """
     from trt_perception.camera_parameters import NodeConfig
     from trt_perception.config import DetectorConfig
+    from trt_perception.model.model_file import is_onnx
     from trt_perception.pipelines.open_pipeline import open_pipeline
     from trt_perception.pipelines.ready import ready_pipeline
 
     configs = NodeConfig.from_values(values)
     config = configs.node
-    on_gpu = not config.engine_path.endswith('.onnx')
+    on_gpu = not is_onnx(config.engine_path)
     facts = ''
     for index in config.device_ids if on_gpu else config.device_ids[:1]:
         pipeline, _ = ready_pipeline(config.on_device(index), open_pipeline)

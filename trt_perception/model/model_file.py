@@ -34,7 +34,7 @@ from trt_perception.model.manifest import rebuild_command
 
 __all__ = [
     *('ENGINE_SUFFIXES', 'ONNX_SUFFIX'),
-    *('ModelFile', 'read_model_file'),
+    *('ModelFile', 'is_onnx', 'read_model_file'),
 ]
 
 _LOG: Final = logging.getLogger(__name__)
@@ -71,7 +71,12 @@ class ModelFile:
     @property
     def is_onnx(self) -> bool:
         """Whether the suffix says ONNX; otherwise it is a TensorRT engine."""
-        return self.path.suffix == ONNX_SUFFIX
+        return is_onnx(self.path)
+
+
+def is_onnx(path: str | Path) -> bool:
+    """Return whether a file's name says that it is ONNX, which ONNX Runtime runs."""
+    return Path(path).suffix == ONNX_SUFFIX
 
 
 def read_model_file(path: str | Path) -> ModelFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -9,15 +10,19 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Final
 
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.images.frame import Frame
 from trt_perception.interruption import check_interruption
+from trt_perception.model.model_file import is_onnx
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.pipeline import detect_one
 
 __all__ = ['grey_frame', 'put_in_place', 'ready_pipeline', 'ready_pipelines', 'warm_up']
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 def grey_frame() -> Frame:
@@ -73,6 +78,8 @@ def ready_pipelines(
 ) -> tuple[list[Pipeline], float]:
     """Make a pipeline ready on each GPU of ``device_ids``, one after the other.
 
+    An ONNX file runs on the CPU, which there is once: one pipeline, whatever ``device_ids`` says.
+
     Args:
         config: the node's parameters.
         open_pipeline: makes a pipeline from them, for the cameras that it serves.
@@ -88,6 +95,9 @@ def ready_pipelines(
     with ExitStack() as opened:
         pipelines, slowest_s = [], 0.0
         devices = config.device_ids[:most]
+        if len(devices) > 1 and is_onnx(config.engine_path):
+            _LOG.info('device_ids is of no use here: an ONNX model runs once, on the CPU')
+            devices = devices[:1]
         for number, device in enumerate(devices):
             served = config.cameras[number :: len(devices)]
             own = replace(config.on_device(device), cameras=served)
