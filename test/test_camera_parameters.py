@@ -81,6 +81,7 @@ def test_rows_say_whose_they_are():
         ('camera.top.enabled', True, ["no camera 'top'", 'the cameras are front, rear']),
         ('camera.front.enabeld', True, ['not known', "mean 'camera.front.enabled'?"]),
         ('camera.front.iou_threshold', 0.5, ["'camera.front.iou_threshold'", 'not known']),
+        ('camera.front.iou_threshold', 0.5, ["'iou_threshold' is the same for all cameras;"]),
         ('camera.front', True, ["'camera.front'", 'not known']),
         ('camera.', True, ["'camera.'", "no camera ''", 'the cameras are front, rear']),
         ('camera.rear.x', 1, ['a camera may have', 'enabled', 'image_qos.reliability']),
@@ -90,6 +91,20 @@ def test_refused(name, value, words):
     message = refusal({**TWO, name: value})
     for word in words:
         assert word in message
+
+
+@pytest.mark.parametrize(
+    ('name', 'meant'),
+    [
+        ('front.enabled', 'camera.front.enabled'),
+        ('cameras.rear.enabled', 'camera.rear.enabled'),
+        ('rear.image_qos.depth', 'camera.rear.image_qos.depth'),
+        ('image_qos.dept', 'image_qos.depth'),
+        ('confidence_treshold', 'confidence_threshold'),
+    ],
+)
+def test_what_is_meant_where_the_word_camera_is_missing(name, meant):
+    assert unknown_parameter(name, ['front', 'rear']).fix == f"did you mean '{meant}'?"
 
 
 def test_a_camera_where_none_is_named():

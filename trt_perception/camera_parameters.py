@@ -71,7 +71,9 @@ def unknown_parameter(name: str, cameras: Sequence[str]) -> ConfigError:
     """
     subject = f'parameter {shown(name)}'
     if not is_of_camera(name):
-        close = nearest(name, _ROWS)
+        of_cameras = camera_rows(cameras)
+        meant = _PREFIX + name.removeprefix('cameras.')
+        close = [meant] if meant in of_cameras else nearest(name, [*_ROWS, *of_cameras])
         fix = f"did you mean '{close[0]}'?" if close else 'see the list in docs/parameters.md'
         return ConfigError(subject, 'not known', fix=fix)
     camera, _, end = name.removeprefix(_PREFIX).partition('.')
@@ -80,6 +82,9 @@ def unknown_parameter(name: str, cameras: Sequence[str]) -> ConfigError:
     if camera in cameras:
         found, fix = 'not known', f'a camera may have {", ".join(own)}'
         close = [camera]
+        if end in _ROWS:
+            ends = []
+            fix = f"'{end}' is the same for all cameras; {fix} for itself"
     else:
         found = f'there is no camera {shown(camera)}'
         fix = f'the cameras are {listed(cameras, MAX_CAMERAS)} (parameter cameras)'

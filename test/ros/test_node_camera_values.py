@@ -69,6 +69,9 @@ def test_a_camera_is_switched_off_and_on(cameras, detector):
         lambda status, _: 'switched off' in status.message, 'that it is off'
     )
     assert status.level == OK
+    detector.wait_for_status(
+        lambda status, _: status.message.endswith('of 3 cameras, 1 switched off'), 'how many are'
+    )
     rear.detections.clear()
     assert names_found(front)
     assert not rear.answers()

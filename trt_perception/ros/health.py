@@ -130,7 +130,8 @@ class NodeHealth:
         change = self.engine.change() if self.engine is not None else ''
         notes = tuple(note for note in (change, *self._log.shown) if note)
         if self._several:
-            finding = _of_node(of_name, notes, parts)
+            off = sum(not camera.enabled for camera in self._cameras)
+            finding = _of_node(of_name, notes, parts, off)
             changed = self._told.tell(finding, now)
             of_name, notes = '', ()  # said once, not for each camera
         else:
@@ -180,10 +181,14 @@ class NodeHealth:
             self._publisher.wait_for_all_acked(Duration(seconds=1))
 
 
-def _of_node(of_name: str, notes: Sequence[str], parts: Sequence[FrameStatistics]) -> Problem:
+def _of_node(
+    of_name: str, notes: Sequence[str], parts: Sequence[FrameStatistics], off: int
+) -> Problem:
     """Return what concerns no camera by itself."""
     sentences = [sentence for sentence in (of_name, *notes) if sentence]
     if sentences:
         return Problem(Level.WARN, 'same_name' if of_name else 'note', '; '.join(sentences))
     received = sum(1 for counts in parts if counts.received)
-    return Problem(Level.OK, '', f'active, images from {received} of {len(parts)} cameras')
+    switched_off = f', {off} switched off' if off else ''
+    said = f'active, images from {received} of {len(parts)} cameras{switched_off}'
+    return Problem(Level.OK, '', said)

@@ -222,8 +222,8 @@ class ImageInput:
         own = dict(
             node.get_subscriber_names_and_types_by_node(node.get_name(), node.get_namespace())
         )
-        # What may be meant: to ask for the publishers of each topic of a node with 64 cameras takes
-        # a millisecond, and all of them may be silent at once.
+        # What may be meant: to ask for the publishers of each topic of a node with 64 cameras
+        # takes a millisecond, and all of them may be silent at once.
         others = {
             name: types[0]
             for name, types in node.get_topic_names_and_types()
