@@ -4,6 +4,8 @@ Sizes are those of an attack: a frame_id of 4 MB in 300 detections is more than 
 """
 
 import re
+import struct
+import tracemalloc
 
 import numpy as np
 import onnx
@@ -17,6 +19,7 @@ from onnx import helper
 from onnx import numpy_helper
 from programs import Program
 from programs import executable
+from raw_messages import written
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import Header
 from tiny_model import expected_detections
@@ -24,6 +27,7 @@ from tiny_model import write_tiny_model
 
 from trt_perception.errors import ImageError
 from trt_perception.model.model_file import read_model_file
+from trt_perception.ros.intake.cdr import read_image
 from trt_perception.ros.log import NodeLog
 from trt_perception.ros.messages import frame_from_compressed
 from trt_perception.ros.messages import frame_from_image
@@ -77,6 +81,28 @@ def test_an_encoding_is_said_in_a_few_words(encoding):
 @pytest.mark.parametrize('name', ['x' * 5_000_000, FORGED], ids=['huge', 'forged'])
 def test_so_is_the_format_of_a_compressed_image(name):
     assert refusal(frame_from_compressed, CompressedImage(format=name)) == 'not_decodable'
+
+
+@pytest.mark.parametrize('text', ['x', '\udcff', 'é'], ids=['ASCII', 'no text', 'é'])
+@pytest.mark.parametrize('place', ['frame_id', 'encoding'])
+def test_little_of_a_text_as_large_as_a_message_is_read(place, text):
+    """All of it would keep the interpreter's lock for seconds, and take a gigabyte."""
+    size = 2**25
+    octets = text.encode(errors='surrogateescape')
+    content = written(image(frame_id='', encoding=''), '<')[0]
+    # Where its length is, and what follows.
+    at, end = {'frame_id': (12, 20), 'encoding': (28, 32)}[place]
+    longer = struct.pack('<I', size) + octets * (size // len(octets))
+    message = np.frombuffer(content[:at] + longer + content[end:], np.uint8)
+    tracemalloc.start()
+    try:
+        view = read_image(message)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 2**20
+    assert set(getattr(view, place, view.header.frame_id)) == {octets.decode(errors='replace')}
+    assert (view.step, view.data.size) == (384, len(GREY))
 
 
 def count_one(detector, message, reason):

@@ -29,6 +29,7 @@ from trt_perception.ros.log import camera_logger
 from trt_perception.ros.log import log_text
 from trt_perception.ros.topics import compressed_topic
 from trt_perception.ros.topics import image_topic
+from trt_perception.ros.topics import source_name
 from trt_perception.ros.transport_choice import TransportChoice
 
 __all__ = ['ImageInput']
@@ -76,10 +77,9 @@ class ImageInput:
         self._log = camera_logger(node, camera)
         self._delivery = DeliveryCounter()
         self._quiet_until_s = 0.0
-        compressed = choice.transport == 'compressed'
-        self._kind: Any = CompressedImage if compressed else Image
-        self._raw_topic = image_topic(node, camera)
-        self.topic = compressed_topic(node, camera) if compressed else self._raw_topic
+        self._kind: Any = CompressedImage if choice.transport == 'compressed' else Image
+        self._name = source_name(node, camera, choice.transport)
+        self.topic = node.resolve_topic_name(self._name)
         asked = config.image_qos_reliability
         self.reliability = 'best_effort' if asked == 'best_effort' else 'reliable'
         # The middleware's word may come in the intake's thread, which must not end itself.
@@ -104,7 +104,7 @@ class ImageInput:
         """Return what the graph knows of the cameras on the topic; for when nothing arrives."""
         wanted = _type_name(self._kind)
         publishers, mismatch = 0, ''
-        for info in self._node.get_publishers_info_by_topic(self.topic):
+        for info in self._node.get_publishers_info_by_topic(self._name):
             if info.topic_type == wanted:
                 publishers += 1
                 mismatch = self._mismatch(info) or mismatch
@@ -138,7 +138,7 @@ class ImageInput:
         images = Images(
             self._node,
             self._kind,
-            self.topic,
+            self._name,
             self._qos(),
             self._on_message,
             self._on_failure,
@@ -234,12 +234,12 @@ class ImageInput:
             for name, kind in others.items()
             if name != self.topic and node.count_publishers(name)
         }
-        image = self._raw_topic
+        image = image_topic(node, self._camera)
         if self._choice.retry:
             other = (
                 image
                 if self._choice.transport == 'compressed'
-                else compressed_topic(self._node, self._camera)
+                else compressed_topic(node, self._camera)
             )
             kind = Image if other == image else CompressedImage
             if topics.get(other) == _type_name(kind):

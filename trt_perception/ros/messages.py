@@ -114,10 +114,8 @@ def _check_frame_id(header: Any) -> None:
 
 def _text_fault(text: str, most_bytes: int) -> Fault | None:
     """Return what is wrong with a short text; None where it is fine or empty."""
-    size = len(text.encode(errors='replace'))
-    if size > most_bytes:
-        found = f'{size} bytes: {shown(text)}'
-        return Fault(found=found, expected=f'at most {most_bytes} bytes')
+    if len(text.encode(errors='replace')) > most_bytes:
+        return Fault(found=f'more: {shown(text)}', expected=f'at most {most_bytes} bytes')
     return name_fault(text) if text else None
 
 

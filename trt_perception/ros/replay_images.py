@@ -30,6 +30,7 @@ from trt_perception.ros.arguments import number_between
 from trt_perception.ros.command_line import own_arguments
 from trt_perception.ros.log import log_text
 from trt_perception.ros.process import run_node
+from trt_perception.ros.topics import source_name
 from trt_perception.ros.unlocked_publish import publish_unlocked
 from trt_perception.ros.unlocked_publish import serialize_with_room
 
@@ -94,7 +95,7 @@ class ReplayImages(Node):
         reliability = ReliabilityPolicy[options.reliability.upper()]
         self._publisher = self.create_publisher(
             CompressedImage if compressed else Image,
-            self.resolve_topic_name('image') + ('/compressed' if compressed else ''),
+            source_name(self, '', 'compressed' if compressed else 'raw'),
             QoSProfile(depth=options.depth, reliability=reliability),
         )
         self.create_timer(1 / options.rate, self._on_timer)

@@ -9,7 +9,7 @@ from rclpy.node import Node
 
 from trt_perception.errors import ConfigError
 
-__all__ = ['check_topics', 'compressed_topic', 'image_topic', 'topic_name']
+__all__ = ['check_topics', 'compressed_topic', 'image_topic', 'source_name', 'topic_name']
 
 _OF_A_CAMERA: Final = ('image', 'detections', 'keypoints', 'masks', 'label_info', 'debug_image')
 
@@ -24,17 +24,29 @@ def topic_name(camera: str, name: str) -> str:
     return f'{camera}/{name}' if camera else name
 
 
+def source_name(node: Node, camera: str, transport: str) -> str:
+    """Return the name that ROS is asked for a camera's images by.
+
+    ROS remaps it: what is remapped already could become another camera's topic, as where the
+    topics of two are swapped. The remapping of ``image`` holds for its compressed sibling, too.
+
+    Args:
+        node: resolves names.
+        camera: its name, empty where there is only one.
+        transport: ``raw`` or ``compressed``.
+    """
+    image = topic_name(camera, 'image')
+    return image if transport == 'raw' else node.resolve_topic_name(image) + '/compressed'
+
+
 def image_topic(node: Node, camera: str = '') -> str:
     """Return the full name of a camera's topic of raw images."""
-    return node.resolve_topic_name(topic_name(camera, 'image'))
+    return node.resolve_topic_name(source_name(node, camera, 'raw'))
 
 
 def compressed_topic(node: Node, camera: str = '') -> str:
-    """Return the full name of a camera's topic of compressed images.
-
-    The remapping of ``image`` holds for its compressed sibling, too.
-    """
-    return image_topic(node, camera) + '/compressed'
+    """Return the full name of a camera's topic of compressed images."""
+    return node.resolve_topic_name(source_name(node, camera, 'compressed'))
 
 
 def check_topics(node: Node, cameras: Sequence[str] = ('',)) -> None:

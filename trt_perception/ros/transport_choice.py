@@ -11,6 +11,7 @@ from rclpy.node import Node
 
 from trt_perception.interruption import check_interruption
 from trt_perception.ros.topics import compressed_topic
+from trt_perception.ros.topics import source_name
 
 __all__ = ['COMPRESSED_TYPE', 'RAW', 'TransportChoice', 'choose_transports']
 
@@ -64,7 +65,7 @@ def choose_transports(
     while undecided:
         over = time.monotonic() >= end_s
         for camera in undecided:
-            chosen[camera] = _choice(node, compressed_topic(node, camera))
+            chosen[camera] = _choice(node, camera)
         undecided = [camera for camera in undecided if chosen[camera].transport == 'raw']
         if over:
             break
@@ -74,9 +75,10 @@ def choose_transports(
     return chosen
 
 
-def _choice(node: Node, topic: str) -> TransportChoice:
+def _choice(node: Node, camera: str) -> TransportChoice:
     """Decide by who publishes now."""
-    infos = node.get_publishers_info_by_topic(topic)
+    infos = node.get_publishers_info_by_topic(source_name(node, camera, 'compressed'))
+    topic = compressed_topic(node, camera)
     if any(info.topic_type == COMPRESSED_TYPE for info in infos):
         reason = f'{topic} is published and the GPU decodes JPEG'
         return TransportChoice('compressed', reason, retry=True)

@@ -36,6 +36,9 @@ _ORDERS: Final = {
 }
 _ENCAPSULATION_BYTES: Final = 4
 _STAMP_AT: Final = _ENCAPSULATION_BYTES
+# Bytes of a text that are read: whoever looks at it refuses far less, and 200 MB of it would keep
+# the interpreter's lock for seconds and take a gigabyte.
+_TEXT_BYTES: Final = 2**16
 
 
 class StampView(NamedTuple):
@@ -169,9 +172,13 @@ class _Reader:
         return layout.unpack_from(self._memory, start)
 
     def string(self, name: str, size: int) -> str:
-        """Return the next bytes up to their first NUL; what is not UTF-8 as in rclpy."""
+        """Return the next bytes up to their first NUL; what is not UTF-8 as in rclpy.
+
+        What is longer than 64 KiB is cut there.
+        """
         start, self._at = self._at, self._end(self._at, size, name)
-        return str(self._memory[start : self._at], 'utf-8', 'replace').partition('\0')[0]
+        text = self._memory[start : min(self._at, start + _TEXT_BYTES)]
+        return str(text, 'utf-8', 'replace').partition('\0')[0]
 
     def octets(self, name: str, size: int) -> _Bytes:
         """Return the next bytes as a view."""
