@@ -92,6 +92,14 @@ def test_every_truncation_is_refused(content):
         refusal(content[:size], 'not_decodable')
 
 
+def test_other_bytes_between_the_parts_are_no_truncation():
+    at = WRITTEN['baseline jpeg'].index(b'\xff\xdb')
+    damaged = WRITTEN['baseline jpeg'][:at] + b'\0\0' + WRITTEN['baseline jpeg'][at:]
+    message = refusal(damaged, 'not_decodable')
+    assert 'truncated' not in message
+    assert 'other bytes where one of its parts should begin' in message
+
+
 @pytest.mark.parametrize(
     'content',
     [cv2.imencode(kind, picture())[1].tobytes() for kind in ('.bmp', '.webp', '.tiff', '.ppm')],

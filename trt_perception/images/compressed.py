@@ -228,6 +228,8 @@ def _jpeg_parts(
     for _ in range(_MAX_PARTS):
         match = _JPEG_MARKER.match(content, at)
         if match is None:
+            if at < len(content) and content[at] != 0xFF:
+                raise damaged('JPEG', 'other bytes where one of its parts should begin')
             raise truncated('JPEG')
         marker, at = match[1][0], match.end()
         if marker == _JPEG_END:

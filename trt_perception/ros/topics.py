@@ -35,13 +35,14 @@ def source_name(node: Node, camera: str, transport: str) -> str:
         camera: its name, empty where there is only one.
         transport: ``raw`` or ``compressed``.
     """
-    image = topic_name(camera, 'image')
-    return image if transport == 'raw' else node.resolve_topic_name(image) + '/compressed'
+    if transport == 'compressed':
+        return image_topic(node, camera) + '/compressed'
+    return topic_name(camera, 'image')
 
 
 def image_topic(node: Node, camera: str = '') -> str:
     """Return the full name of a camera's topic of raw images."""
-    return node.resolve_topic_name(source_name(node, camera, 'raw'))
+    return node.resolve_topic_name(topic_name(camera, 'image'))
 
 
 def compressed_topic(node: Node, camera: str = '') -> str:
