@@ -28,6 +28,9 @@ from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.launch_arguments import demo_cameras
 from trt_perception.monitoring.transport_advice import transport_environment
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / 'test' / 'support'))
+from ties import tie
+
 SHARE = Path(get_package_share_directory('trt_perception'))
 EXECUTABLES = Path(get_package_prefix('trt_perception')) / 'lib' / 'trt_perception'
 EXAMPLES = """\
@@ -135,6 +138,7 @@ def run_processes(options, recorder, processes, logs):
 
     def start(name, command):
         processes[name] = subprocess.Popen(list(map(str, command)))
+        tie(processes[name].pid)
 
     start('detector_node', detector_command(options))
     print('detector_node: loading the model')

@@ -78,12 +78,13 @@ def plan(client, model, minutes, intake):
     import soaks
     from soak_frames import frames
     from soak_many_cameras import many_cameras
+    from soak_silence import silence
 
     count = max(2, round(20 * minutes))
     way = {'intake': intake}
     return {
         'lifecycle': lambda: soaks.lifecycle(model, warm_up=200, cycles=max(200, count), **way),
-        'silence': lambda: soaks.silence(client, model, **way),
+        'silence': lambda: silence(client, model, **way),
         'faults': soaks.faults,
         'cameras': lambda: soaks.cameras(
             client, model, switches=max(2, round(10 * minutes)), **way

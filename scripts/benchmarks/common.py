@@ -23,6 +23,10 @@ from sensor_msgs.msg import Image
 
 from trt_perception.monitoring.transport_advice import transport_environment
 
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / 'test' / 'support'))
+from ties import tie  # noqa: E402
+
 WIDTH, HEIGHT = 1920, 1080
 SHARE = Path(get_package_share_directory('trt_perception'))
 
@@ -93,6 +97,7 @@ class Child:
             stdout=subprocess.PIPE,
             text=True,
         )
+        tie(self._process.pid)
 
     @property
     def pid(self):

@@ -8,6 +8,7 @@ import pytest
 import soaks
 from soak_frames import frames
 from soak_many_cameras import many_cameras
+from soak_silence import silence
 
 pytest_plugins = ['graph_fixtures']
 
@@ -54,7 +55,7 @@ def test_many_cameras(client):
 
 
 def test_silence(client, model):
-    check(soaks.silence(client, model))
+    check(silence(client, model))
 
 
 def test_a_broken_promise_is_noticed():

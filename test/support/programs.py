@@ -3,7 +3,6 @@
 import os
 import re
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ties import tie
 
 import trt_perception
 
@@ -49,6 +49,20 @@ def small_disk(largest):
     return {'preexec_fn': limit, 'env': {**os.environ, 'PYTHONDONTWRITEBYTECODE': '1'}}
 
 
+def run_tied(command, *, timeout_s):
+    """Run a program that ends with this process; return what it printed and its exit code."""
+    with subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        tie(process.pid)
+        try:
+            output, said = process.communicate(timeout=timeout_s)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, output, said)
+
+
 class Program:
     """A process whose output, stdout and stderr together, is read as it comes.
 
@@ -59,10 +73,8 @@ class Program:
 
     def __init__(self, command, environment=None):
         changed = {**os.environ, 'PYTHONUNBUFFERED': '1', **(environment or {})}
-        # A test that hangs ends this process without a word: the started ones must end with it.
-        tied = ['setpriv', '--pdeathsig', 'TERM'] if shutil.which('setpriv') else []
         self._process = subprocess.Popen(
-            tied + [str(part) for part in command],
+            [str(part) for part in command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -70,6 +82,8 @@ class Program:
             errors='replace',
             env={name: value for name, value in changed.items() if value is not None},
         )
+        # A test that hangs ends this process without a word: the started ones must end with it.
+        tie(self._process.pid)
         self._lines = []
         self._shown = self._forgotten = 0
         self._reader = threading.Thread(target=self._read, daemon=True)

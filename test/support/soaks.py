@@ -12,7 +12,6 @@ import json
 import random
 import signal
 import statistics
-import subprocess
 import sys
 import threading
 import time
@@ -21,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from diagnostic_msgs.msg import DiagnosticStatus
 from graph import HANDSHAKE
 from graph import TRANSITIONS
 from graph import Detector
@@ -32,10 +30,8 @@ from graph import picture_of
 from programs import UNMEASURED
 from programs import Program
 from programs import executable
+from programs import run_tied
 from programs import script
-from rclpy.qos import QoSProfile
-from rclpy.qos import ReliabilityPolicy
-from scripted_node import NEVER
 from scripted_node import SLOW
 
 from trt_perception.images.encode import encode_bgr
@@ -43,7 +39,6 @@ from trt_perception.images.frame import PIXEL_FORMATS
 
 HERE = Path(__file__).parent
 PICTURE = picture_of((0, 0, 0), frame_id=HANDSHAKE)
-TROUBLE = (DiagnosticStatus.WARN, DiagnosticStatus.ERROR)
 
 
 @dataclass(frozen=True)
@@ -69,21 +64,13 @@ class Figure:
 
 def lifecycle(model, *, warm_up=200, cycles=200, intake='auto'):
     """Configure, activate, deactivate, clean up."""
-    output = subprocess.run(
-        [
-            sys.executable,
-            HERE / 'soak_lifecycle_node.py',
-            model,
-            str(warm_up),
-            str(cycles),
-            intake,
-        ],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=120 + 2 * (warm_up + cycles),
-    ).stdout
-    kept = json.loads(output.splitlines()[-1])
+    script_path = HERE / 'soak_lifecycle_node.py'
+    ended = run_tied(
+        [sys.executable, script_path, model, warm_up, cycles, intake],
+        timeout_s=120 + 2 * (warm_up + cycles),
+    )
+    ended.check_returncode()
+    kept = json.loads(ended.stdout.splitlines()[-1])
     return [
         Figure('memory kept by a cycle', 10.0, kept['rss_kb_per_cycle'], 'KB'),
         Figure(f'file descriptors kept by {cycles} cycles', 0, kept['descriptors']),
@@ -324,86 +311,10 @@ def cameras(client, model, *, switches=100, images=10, seed=0, intake='auto'):
     ]
 
 
-def silence(client, model, *, intake='auto'):
-    """Take the camera away, or be silent in other ways, until log and diagnostics say so."""
-    figures = []
-
-    def until(detector, kind, words, publish=lambda: None, limit_s=2.0):
-        begun = time.monotonic()
-        detector.wait_for_status(
-            lambda status, _: publish() or (status.level in TROUBLE and words in status.message),
-            words,
-        )
-        detector.program.wait_for_output(words)
-        figures.append(Figure(f'said: {kind}', limit_s, time.monotonic() - begun, 's'))
-
-    silence_of_cameras(client, model, until, intake)
-    silence_of_pipelines(client, until, intake)
-    return figures
-
-
-def silence_of_cameras(client, model, until, intake):
-    best_effort = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
-    parameters = {'image_qos.reliability': 'reliable', 'image_intake': intake}
-    detector = Detector(client, {'engine_path': str(model), **parameters})
-    try:
-        detector.destroy_camera()
-        detector.to('configure')
-        detector.to('activate')
-        until(detector, 'no publisher', 'nobody publishes', limit_s=11.0)
-        detector.to('deactivate', 'activate')
-        kept_out = detector.create_camera(best_effort)
-        until(detector, 'QoS mismatch', 'set image_qos.reliability')
-        client.node.destroy_publisher(kept_out)
-        detector.camera = detector.create_camera(QoSProfile(depth=10))
-        detector.connect()
-        until(detector, 'stalled camera', 'has stalled')
-        detector.connect()
-        bad = picture_of((1, 2, 3))
-        bad.encoding = 'no_such_encoding'
-        until(detector, 'every image dropped', 'every image', lambda: detector.camera.publish(bad))
-        detector.connect()
-        detector.destroy_camera()
-        until(detector, 'camera gone', 'has been gone for')
-    finally:
-        detector.close()
-
-
-def silence_of_pipelines(client, until, intake):
-    command = script('scripted_node.py')
-    detector = Detector(client, {'image_intake': intake}, command=command)
-    quick = order(0, frame_id=HANDSHAKE)
-
-    def send(picture, count):
-        for _ in range(count):
-            detector.camera.publish(picture)
-
-    try:
-        detector.to('configure', 'activate')
-        detector.connect(quick)
-        until(detector, 'engine slower', 'give way to newer ones', lambda: send(order(SLOW), 10))
-        detector.to('deactivate', 'activate')
-        detector.connect(quick)
-        # What comes while the node cannot look is written over by what comes next.
-        detector.program.send(signal.SIGSTOP)
-        send(quick, 20)
-        detector.program.send(signal.SIGCONT)
-        until(detector, 'lost in transport', 'were sent and never reached the node')
-        detector.to('deactivate', 'activate')
-        detector.connect(quick)
-        # Again and again, because a single one may be overwritten by the next before it arrives.
-        until(detector, 'no output', 'nothing has come out', lambda: send(order(NEVER), 1))
-        detector.program.send(signal.SIGKILL)
-    finally:
-        detector.close()
-
-
 def faults():
     """Inject every fault of docs/faults.md; measure until its diagnostic."""
     command = [sys.executable, '-m', 'pytest', '-q', '-s', '-p', 'no:cacheprovider']
-    output = subprocess.run(
-        [*command, HERE / 'test_faults.py'], capture_output=True, text=True, timeout=1200
-    )
+    output = run_tied([*command, HERE.parent / 'ros' / 'test_faults.py'], timeout_s=1200)
     figures = [
         Figure(f'said: {name}', 1.0, float(seconds), 's')
         for name, seconds in (
