@@ -95,6 +95,11 @@ def test_oriented_boxes_are_read_from_corners_or_as_they_are(tmp_path, degrees):
         (SEGMENT, {'segmentation': [[1, 2, 3, 4, 5, 1e9]]}, 'within 320x240 pixels (got a point'),
         (
             SEGMENT,
+            {'segmentation': [[0, 0, 320, 240] * 10_000]},
+            'one of at most 4194304 pixels (got a longer outline)',
+        ),
+        (
+            SEGMENT,
             {'segmentation': {'size': [320, 240], 'counts': '1'}},
             'and width of the image (got a mask of the size [320, 240])',
         ),
@@ -117,12 +122,14 @@ def test_oriented_boxes_are_read_from_corners_or_as_they_are(tmp_path, degrees):
             'of each of the 4 keypoints that the model has (got 51 numbers)',
         ),
         (FOUR, {'keypoints': [1, 2, 3] * 4}, '1 (hidden) or 2 (visible) (got a visibility of 3)'),
+        (FOUR, {'keypoints': [1, 1e160, 2] * 4}, 'expected pixels (got a point far outside)'),
         (OBB, {}, '[[x, y, x, y, x, y, x, y]], or "oriented_bbox" (got no corners); annotate'),
         (OBB, {'segmentation': [[1, 2, 3, 4, 5, 6]]}, '"oriented_bbox" (got something else)'),
         (OBB, {'segmentation': encoded(np.ones((HEIGHT, WIDTH)))}, '(got something else)'),
         (OBB, {'oriented_bbox': [1, 2, 3, 4]}, 'angle in radians] (got [1, 2, 3, 4])'),
         (OBB, {'oriented_bbox': [1, 2, -3, 4, 0]}, 'angle in radians]'),
         (OBB, {'oriented_bbox': [1, 2, 3, 4, 'x']}, 'angle in radians]'),
+        (OBB, {'oriented_bbox': [1, 1e308, 3, 4, 0]}, 'angle in radians]'),
     ],
 )
 def test_what_is_refused(tmp_path, task, more, message):
@@ -141,6 +148,15 @@ def test_masks_need_the_size_of_their_image(tmp_path):
     content = truth([(0, 'cat', BOX, {'segmentation': SQUARE})])
     del content['images'][0]['width'], content['images'][0]['height']
     with pytest.raises(ConfigError, match='the image has no "width" and "height"; add them'):
+        read(tmp_path, content, SEGMENT)
+
+
+@pytest.mark.parametrize('size', [(2**31, 1), (1, 32768), (20000, 20000)])
+def test_masks_of_images_that_nobody_reads_are_refused(tmp_path, size):
+    content = truth([(0, 'cat', BOX, {'segmentation': [SQUARE[0], SQUARE[0]]})])
+    content['images'][0]['width'], content['images'][0]['height'] = size
+    content['annotations'][0]['bbox'] = [0, 0, 2, 2]
+    with pytest.raises(ConfigError, match='expected at most 134217728 pixels, and 32767 a side'):
         read(tmp_path, content, SEGMENT)
 
 

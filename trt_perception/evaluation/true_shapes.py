@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Collection
 from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from typing import Final
@@ -32,13 +33,18 @@ from trt_perception.evaluation.metrics import check_pycocotools
 from trt_perception.evaluation.run_lengths import RunLengths
 from trt_perception.evaluation.run_lengths import counts_of
 from trt_perception.evaluation.run_lengths import text_of
+from trt_perception.images.compressed import MAX_PIXELS
+from trt_perception.images.frame import MAX_SIDE
 from trt_perception.plain_text import listed
 from trt_perception.plain_text import shown
 
 __all__ = ['read_shapes']
 
 _BOXES_ONLY: Final = 'annotate them, or measure boxes only (evaluate_engine --boxes-only)'
-_MOST_PIXELS: Final = 2**31
+# Pixels of an object's outline: pycocotools walks along it in fifths, and needs 50 bytes for each.
+_LONGEST_OUTLINE: Final = 2**22
+# What is further away is no pixel of any image; its square is still a number.
+_FAR: Final = 1e9
 
 
 def read_shapes(
@@ -139,6 +145,8 @@ def _keypoints(
             'the model has',
             fix='use annotations of the keypoints that the model was trained with',
         )
+    if max(map(abs, points)) > _FAR:
+        raise ConfigError(f'{where}: "keypoints"', 'a point far outside', expected='pixels')
     if wrong := [flag for flag in points[2::3] if flag not in (0, 1, 2)]:
         raise ConfigError(
             f'{where}: "keypoints"',
@@ -156,6 +164,7 @@ def _oriented(where: str, entry: Mapping[str, Any]) -> tuple[float, ...]:
             or len(given) != 5
             or not all(map(is_finite, given))
             or min(given[2:4]) < 0
+            or max(map(abs, given)) > _FAR
         ):
             raise ConfigError(
                 f'{where}: "oriented_bbox"',
@@ -173,7 +182,7 @@ def _oriented(where: str, entry: Mapping[str, Any]) -> tuple[float, ...]:
             expected='one polygon of four corners, [[x, y, x, y, x, y, x, y]], or "oriented_bbox"',
             fix=_BOXES_ONLY,
         )
-    points = np.clip(np.array(corners, np.float32).reshape(4, 1, 2), -1e6, 1e6)
+    points = np.clip(corners, -1e6, 1e6).astype(np.float32).reshape(4, 1, 2)
     (x, y), (width, height), degrees = cv2.minAreaRect(points)
     return x, y, width, height, float(np.radians(degrees))
 
@@ -185,10 +194,20 @@ def _mask(where: str, outline: Any, size_wh: tuple[int, int] | None) -> RunLengt
     if size_wh is None:
         raise ConfigError(where, 'the image has no "width" and "height"', fix='add them')
     width, height = size_wh
-    if width * height > _MOST_PIXELS:
-        raise ConfigError(where, f'an image of {width}x{height}', expected='fewer pixels')
+    # pycocotools needs four bytes for each pixel, and ends the process where it gets none.
+    if width * height > MAX_PIXELS or max(size_wh) > MAX_SIDE:
+        raise ConfigError(
+            where,
+            f'an image of {width}x{height}',
+            expected=f'at most {MAX_PIXELS} pixels, and {MAX_SIDE} a side',
+        )
     if isinstance(outline, dict):
         return _run_lengths(where, outline, size_wh)
+    return _of_polygons(where, outline, size_wh)
+
+
+def _of_polygons(where: str, outline: Any, size_wh: tuple[int, int]) -> RunLengths:
+    width, height = size_wh
     polygons = outline if isinstance(outline, list) else [None]
     for polygon in polygons:
         if (
@@ -207,9 +226,19 @@ def _mask(where: str, outline: Any, size_wh: tuple[int, int] | None) -> RunLengt
             raise ConfigError(
                 where, 'a point far outside', expected=f'points within {width}x{height} pixels'
             )
+    if sum(map(_length, polygons)) > _LONGEST_OUTLINE:
+        raise ConfigError(
+            where, 'a longer outline', expected=f'one of at most {_LONGEST_OUTLINE} pixels'
+        )
     mask: Any = importlib.import_module('pycocotools.mask')
     runs = mask.merge(mask.frPyObjects(polygons, height, width))
     return {'size': [height, width], 'counts': runs['counts'].decode('ascii')}
+
+
+def _length(polygon: Sequence[float]) -> float:
+    """Return how many pixels a polygon's outline has: x, y, x, y …"""
+    points = np.array(polygon, np.float64).reshape(-1, 2)
+    return float(np.abs(points - np.roll(points, 1, axis=0)).max(axis=1).sum())
 
 
 def _run_lengths(where: str, outline: dict[str, Any], size_wh: tuple[int, int]) -> RunLengths:
