@@ -236,7 +236,7 @@ def _of_polygons(where: str, outline: Any, size_wh: tuple[int, int]) -> RunLengt
 
 
 def _length(polygon: Sequence[float]) -> float:
-    """Return how many pixels a polygon's outline has: x, y, x, y …"""
+    """Return how many pixels a polygon's outline has."""
     points = np.array(polygon, np.float64).reshape(-1, 2)
     return float(np.abs(points - np.roll(points, 1, axis=0)).max(axis=1).sum())
 
