@@ -107,6 +107,31 @@ def test_what_is_meant_where_the_word_camera_is_missing(name, meant):
     assert unknown_parameter(name, ['front', 'rear']).fix == f"did you mean '{meant}'?"
 
 
+@pytest.mark.parametrize(
+    ('node', 'own', 'transport'),
+    [
+        ('raw', {}, 'raw'),
+        ('auto', {}, 'auto'),
+        ('raw', {'rear': 'compressed'}, 'compressed'),
+        ('raw', {'front': 'auto'}, 'auto'),
+        ('compressed', {'front': 'raw'}, 'compressed'),
+        ('compressed', {'front': 'raw', 'rear': 'raw'}, 'raw'),
+    ],
+)
+def test_pipelines_decode_jpegs_where_any_camera_needs_it(node, own, transport):
+    own = {f'camera.{name}.image_transport': value for name, value in own.items()}
+    values = {**TWO, 'image_transport': node, 'max_detections': 7, **own}
+    config = NodeConfig.from_values(values).of_pipelines()
+    assert config == DetectorConfig(
+        cameras=('front', 'rear'), image_transport=transport, max_detections=7
+    )
+
+
+def test_pipelines_of_a_node_with_one_camera_have_its_parameters():
+    configs = NodeConfig.from_values({'image_transport': 'auto'})
+    assert configs.of_pipelines() == configs.node
+
+
 def test_a_camera_where_none_is_named():
     message = refusal({'camera.front.enabled': True})
     assert "there is no camera 'front'; name it in the parameter cameras" in message

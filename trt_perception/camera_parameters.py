@@ -150,6 +150,16 @@ class NodeConfig:
         """
         return self._cameras[name]
 
+    def of_pipelines(self) -> DetectorConfig:
+        """Return the configuration to open pipelines by: the node's, made for all its cameras.
+
+        Its ``image_transport`` is raw only where it is so for each camera: one that is not needs
+        a decoder of JPEG.
+        """
+        asked = [self._cameras[name].image_transport for name in self.node.cameras or ('',)]
+        transport = next((each for each in asked if each != 'raw'), 'raw')
+        return dataclasses.replace(self.node, image_transport=transport)
+
     def check(self, check: Callable[[DetectorConfig], object]) -> None:
         """Hold the node's configuration, and that of each camera that differs, to a rule.
 

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from graph import HANDSHAKE
 from graph import found_in
+from graph import picture_of
 from PIL import Image as Picture
 from programs import script
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
 from tiny_model import expected_detections
+from vision_msgs.msg import Detection2DArray
 
 pytest_plugins = ['graph_fixtures']
 
@@ -154,3 +156,24 @@ def test_another_type_on_the_compressed_topic_is_no_offer(start, camera):
     camera(Image, topic)
     detector.to('configure', 'activate')
     detector.program.wait_for_output(f'image_transport auto: raw, as nobody publishes {topic}')
+
+
+def test_the_jpegs_of_one_camera_are_decoded_where_the_others_are_raw(start, camera):
+    detector = start({'cameras': ['front', 'rear'], 'camera.rear.image_transport': 'compressed'})
+    raw = camera(Image, detector.topic('front/image'))
+    jpegs = camera(CompressedImage, detector.topic('rear/image/compressed'))
+    rear, _ = detector.client.subscribe(Detection2DArray, detector.topic('rear/detections'))
+    front, _ = detector.client.subscribe(Detection2DArray, detector.topic('front/detections'))
+    detector.to('configure', 'activate')
+    for publisher, image, heard in (
+        (jpegs, message(content()), rear),
+        (raw, picture_of(COLOR, SIZE), front),
+    ):
+
+        def answered(publisher=publisher, image=image, heard=heard):
+            publisher.publish(image)
+            return heard
+
+        assert_found(detector.client.spin_until(answered, 'detections')[0])
+    detector.program.wait_for_line('jpeg taken')
+    assert not detector.program.count(BY_CPU)

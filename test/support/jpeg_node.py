@@ -14,10 +14,9 @@ from trt_perception.ros.process import run_node
 class JpegPipeline(HostPipeline):
     """Reads and decodes when it collects, as late as it may be known that a file is damaged."""
 
-    decodes_jpeg = True
-
     def __init__(self, config):
         super().__init__(read_model_file(config.engine_path), config)
+        self.decodes_jpeg = config.image_transport != 'raw'
         self.batch = 1
         self._kept = None
 

@@ -80,7 +80,7 @@ def run_once(values: Mapping[str, Any]) -> str:
     from trt_perception.pipelines.ready import ready_pipeline
 
     configs = NodeConfig.from_values(values)
-    config = configs.node
+    config = configs.of_pipelines()
     on_gpu = not is_onnx(config.engine_path)
     facts = ''
     for index in config.device_ids if on_gpu else config.device_ids[:1]:

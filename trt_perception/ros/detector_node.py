@@ -148,11 +148,12 @@ class DetectorNode(LifecycleNode):
         engine = FileWatch(self.config.engine_path)
         self._health.start(self.config.diagnostics_period_s)
         # doctor does the same, so that it finds what is wrong here.
+        configs = self._parameters_of_node.configs
         self._pipelines, self._frame_s = ready_pipelines(
-            self.config, self._open_pipeline, most=len(names)
+            configs.of_pipelines(), self._open_pipeline, most=len(names)
         )
         first = self._pipelines[0]
-        self._parameters_of_node.configs.check(self._check_parameters)
+        configs.check(self._check_parameters)
         self._buffers = MessageBuffers(first.allocate, first.front)
         for number, name in enumerate(names):
             index = number % len(self._pipelines)
