@@ -27,6 +27,7 @@ from trt_perception.errors import ConfigError
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.launch_arguments import demo_cameras
 from trt_perception.monitoring.transport_advice import transport_environment
+from trt_perception.option_parser import OptionParser
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / 'test' / 'support'))
 from ties import tie
@@ -245,12 +246,7 @@ def camera_names(text):
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        prog='scripts/demo',
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = OptionParser('scripts/demo', __doc__, EXAMPLES)
     parser.add_argument(
         '--cameras',
         type=camera_names,

@@ -35,6 +35,7 @@ from trt_perception.gpu.nvjpeg import NvJpeg  # noqa: E402
 from trt_perception.images.compressed import check_picture  # noqa: E402
 from trt_perception.images.jpeg import JpegFrame  # noqa: E402
 from trt_perception.images.jpeg import plain_jpeg  # noqa: E402
+from trt_perception.option_parser import OptionParser  # noqa: E402
 
 EXAMPLES = """\
 examples:
@@ -182,11 +183,8 @@ def run_children(options):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        prog='scripts/fuzz_jpeg',
-        description='Changed JPEGs through nvJPEG, in child processes.',
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = OptionParser(
+        'scripts/fuzz_jpeg', 'Changed JPEGs through nvJPEG, in child processes.', EXAMPLES
     )
     parser.add_argument('--count', type=int, default=100_000, help='files (default 100,000)')
     parser.add_argument(

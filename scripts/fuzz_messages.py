@@ -7,7 +7,6 @@ does the work, so that a crash is seen. Exit codes: 0 all was well, 1 not, 2 wro
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import sys
 import time
@@ -19,6 +18,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:] = [entry for entry in sys.path if Path(entry or '.').resolve() != ROOT]
 sys.path.insert(0, str(ROOT / 'test' / 'support'))
 
+from trt_perception.option_parser import OptionParser  # noqa: E402
+from trt_perception.tools.arguments import at_least  # noqa: E402
+
 EXAMPLES = """\
 examples:
   scripts/fuzz_messages                          100,000 messages, a minute or two
@@ -28,19 +30,16 @@ CHUNK = 5000
 
 
 def parse():
-    parser = argparse.ArgumentParser(
-        prog='scripts/fuzz_messages',
-        description='Changed serialised images: each is read as rclpy reads it, or refused; each '
-        'is counted.',
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = OptionParser(
+        'scripts/fuzz_messages',
+        'Changed serialised images: each is read as rclpy reads it, or refused; each is counted.',
+        EXAMPLES,
     )
-    parser.add_argument('--count', type=int, default=100_000, help='messages (default 100000)')
+    parser.add_argument(
+        '--count', type=at_least(1), default=100_000, help='messages (default 100000)'
+    )
     parser.add_argument('--seed', type=int, default=0, help='others for another seed (default 0)')
-    options = parser.parse_args()
-    if options.count < 1:
-        parser.error(f'--count must be 1 or more (got {options.count})')
-    return options
+    return parser.parse_args()
 
 
 def work(count, seed, results):

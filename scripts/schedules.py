@@ -6,7 +6,6 @@ test/support/simulated_cameras.py says what each is held to. Exit codes: 0 all w
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import time
@@ -19,6 +18,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:] = [entry for entry in sys.path if Path(entry or '.').resolve() != ROOT]
 sys.path.insert(0, str(ROOT / 'test' / 'support'))
 
+from trt_perception.option_parser import OptionParser  # noqa: E402
+from trt_perception.tools.arguments import at_least  # noqa: E402
+
 EXAMPLES = """\
 examples:
   scripts/schedules                          1,000 schedules, a minute or two
@@ -27,28 +29,23 @@ examples:
 
 
 def parse():
-    parser = argparse.ArgumentParser(
-        prog='scripts/schedules',
-        description='Random schedules of 1 to 64 cameras, in batches of 1 to 16: fair, never '
+    parser = OptionParser(
+        'scripts/schedules',
+        'Random schedules of 1 to 64 cameras, in batches of 1 to 16: fair, never '
         'idle, counted, in order, and no message held for longer than it is needed.',
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EXAMPLES,
     )
-    parser.add_argument('--count', type=int, default=1000, help='schedules (default 1000)')
+    parser.add_argument('--count', type=at_least(1), default=1000, help='schedules (default 1000)')
     parser.add_argument('--seed', type=int, default=0, help='of the first one (default 0)')
     parser.add_argument(
-        '--messages', type=int, default=2000, help='of each schedule, about (default 2000)'
+        '--messages', type=at_least(1), default=2000, help='of each schedule, about (default 2000)'
     )
-    options = parser.parse_args()
-    for name in ('count', 'messages'):
-        if getattr(options, name) < 1:
-            parser.error(f'--{name} must be 1 or more (got {getattr(options, name)})')
-    return options
+    return parser.parse_args()
 
 
 def main():
+    from camera_schedules import random_schedule
     from simulated_cameras import World
-    from simulated_cameras import random_schedule
 
     options = parse()
     begun = said = time.monotonic()

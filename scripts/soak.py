@@ -5,7 +5,6 @@ Exit codes: 0 every promise was kept, 1 one was not, 2 wrong usage, 130 interrup
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -18,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # The checkout's sources must not hide the installed package.
 sys.path[:] = [entry for entry in sys.path if Path(entry or '.').resolve() != ROOT]
 sys.path.insert(0, str(ROOT / 'test' / 'support'))
+
+from trt_perception.option_parser import OptionParser  # noqa: E402
 
 EXAMPLES = """\
 examples:
@@ -42,11 +43,10 @@ NAMES = (
 
 
 def parse():
-    parser = argparse.ArgumentParser(
-        prog='scripts/soak',
-        description='Promises that need time to be seen, with the figures that were measured.',
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = OptionParser(
+        'scripts/soak',
+        'Promises that need time to be seen, with the figures that were measured.',
+        EXAMPLES,
     )
     parser.add_argument(
         '--minutes',

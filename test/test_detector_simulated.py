@@ -7,10 +7,10 @@ import random
 import statistics
 
 import pytest
-from simulated_cameras import Schedule
+from camera_schedules import Schedule
+from camera_schedules import even
+from camera_schedules import random_schedule
 from simulated_cameras import World
-from simulated_cameras import even
-from simulated_cameras import random_schedule
 from simulated_cameras import share
 
 pytestmark = pytest.mark.timeout(120)

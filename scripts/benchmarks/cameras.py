@@ -41,9 +41,11 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from vision_msgs.msg import Detection2DArray
 
+from trt_perception.option_parser import OptionParser
 from trt_perception.ros.arguments import matching
 from trt_perception.ros.arguments import number_between
 from trt_perception.ros.unlocked_publish import publish_unlocked
+from trt_perception.tools.arguments import add_file
 
 EXAMPLES = """\
 examples:
@@ -311,13 +313,16 @@ def counts(text):
     return found
 
 
+def add_own_arguments(parser):
+    """Add what the benchmark says to the processes that it starts."""
+    parser.add_argument('--role', choices=['camera', 'client'], help=argparse.SUPPRESS)
+    parser.add_argument('--kind', default='raw', help=argparse.SUPPRESS)
+    parser.add_argument('--first', type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument('--cameras', type=int, default=1, help=argparse.SUPPRESS)
+
+
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        prog='scripts/bench cameras',
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = OptionParser('scripts/bench cameras', __doc__, EXAMPLES)
     parser.add_argument(
         'model',
         nargs='?',
@@ -369,13 +374,8 @@ def parse_arguments():
     parser.add_argument(
         '--parameter', action='append', default=[], metavar='NAME:=VALUE', help="of the nodes'"
     )
-    parser.add_argument(
-        '--json', type=Path, metavar='FILE', help='default benchmark_output/cameras.json'
-    )
-    parser.add_argument('--role', choices=['camera', 'client'], help=argparse.SUPPRESS)
-    parser.add_argument('--kind', default='raw', help=argparse.SUPPRESS)
-    parser.add_argument('--first', type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument('--cameras', type=int, default=1, help=argparse.SUPPRESS)
+    add_file(parser, '--json', 'default benchmark_output/cameras.json')
+    add_own_arguments(parser)
     options = parser.parse_args()
     if not options.model.is_file():
         parser.error(f'{options.model} does not exist')

@@ -41,6 +41,7 @@ from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
 from thread_clocks import ThreadClocks
 
+from trt_perception.option_parser import OptionParser
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.cdr import read_compressed
 from trt_perception.ros.intake.cdr import read_image
@@ -179,12 +180,7 @@ def images_of(node, kind, topic, meter):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        prog='scripts/bench intake',
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = OptionParser('scripts/bench intake', __doc__, EXAMPLES)
     parser.add_argument(
         '--cameras', type=numbers, default=(1, 2), metavar='N[,N...]', help='default 1,2'
     )

@@ -8,7 +8,6 @@ not a bad one.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -30,6 +29,7 @@ from trt_perception.evaluation.agreement import compare_runs
 from trt_perception.gpu import copy_async
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.model_file import read_model_file
+from trt_perception.option_parser import OptionParser
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.stages.decoders.decode import decode
 from trt_perception.stages.host_preprocess import channel_image
@@ -91,12 +91,7 @@ def main(arguments=None):
 
 
 def parse_arguments(arguments):
-    parser = argparse.ArgumentParser(
-        prog='scripts/benchmarks/naive.py',
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = OptionParser('scripts/benchmarks/naive.py', __doc__, EXAMPLES)
     parser.add_argument('engine', metavar='ENGINE', help='its tensors may not be bfloat16')
     parser.add_argument(
         '--frames', type=at_least(1), default=1000, metavar='N', help='default: 1000'

@@ -7,7 +7,6 @@ the upload to the boxes. What the pipeline has less than the last is what the ho
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import sys
@@ -33,6 +32,7 @@ from trt_perception.gpu import Stream
 from trt_perception.gpu import copy_async
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.model_file import read_model_file
+from trt_perception.option_parser import OptionParser
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.ready import put_in_place
 from trt_perception.stages.host_preprocess import HostPreprocessor
@@ -235,9 +235,7 @@ def in_pipeline(model, config, frames, count, batch):
 
 
 def parse_arguments(arguments):
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = OptionParser('scripts/benchmarks/streams.py', __doc__, EXAMPLES)
     parser.add_argument('engine', metavar='ENGINE')
     parser.add_argument(
         '--depth', type=at_least(1), nargs='+', default=[1, 3, 4, 8], help='default: 1 3 4 8'

@@ -20,37 +20,23 @@ from __future__ import annotations
 
 import argparse
 import random
-import warnings
 from pathlib import Path
 
 import numpy as np
 import torch
+from record_torchvision import TORCHVISION
+from record_torchvision import record_torchvision
+from tiny_exports import HEIGHT
+from tiny_exports import NAMES
+from tiny_exports import WIDTH
+from tiny_exports import export
+from tiny_exports import picture
+from tiny_exports import save
+from tiny_exports import spread
 
-HEIGHT, WIDTH = 64, 96
-NAMES = ['N/A', 'cat', 'dog', 'N/A', 'fox']  # COCO's lists have placeholders like these
 TRANSFORMERS = ('rt_detr', 'detr', 'yolos', 'deformable_detr')
-TORCHVISION = ('ssd', 'retinanet', 'faster_rcnn', 'mask_rcnn', 'keypoint_rcnn')
 # Width and height of pictures: smaller on both axes by various factors, larger, and one of each.
 RESAMPLED = ((192, 128), (288, 192), (211, 129), (640, 427), (50, 40), (70, 300))
-
-
-def picture():
-    """Return uint8 (HEIGHT, WIDTH, 3), RGB: the network's own size, so that nothing resizes it."""
-    rng = np.random.default_rng(5)
-    small = rng.integers(0, 256, (HEIGHT // 8, WIDTH // 8, 3), np.uint8)
-    return np.kron(small, np.ones((8, 8, 1), np.uint8))
-
-
-def spread(model, parts, factor):
-    """Make a random head's answers differ, so that there is something to find and to leave."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if any(part in name for part in parts):
-                parameter.mul_(factor)
-                if name.endswith('bias'):
-                    parameter.zero_()
-            if any(part in name for part in ('detection_tokens', 'position_embeddings')):
-                parameter.normal_()  # zero as they are made, so that all queries are alike
 
 
 def transformers_model(family):
@@ -127,51 +113,6 @@ class Outputs(torch.nn.Module):
         return found.logits, found.pred_boxes
 
 
-def export(model, inputs, path, names, outputs, dynamo):
-    """Write an ONNX file by torch's exporter, the newer or the older of the two."""
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
-        torch.onnx.export(
-            model,
-            inputs,
-            str(path),
-            input_names=names,
-            output_names=outputs,
-            opset_version=18 if dynamo else 17,
-            dynamo=dynamo,
-            external_data=False,
-        )
-    shorten(path)
-
-
-def shorten(path):
-    """Give inner tensors short names; they are half of a tiny model's bytes."""
-    import onnx
-
-    model = onnx.load(path)
-    kept = {entry.name for entry in (*model.graph.input, *model.graph.output)}
-    shorten_graph(model.graph, {'': ''}, kept)
-    onnx.checker.check_model(model)
-    onnx.save(model, path)
-
-
-def shorten_graph(graph, names, kept):
-    def short(name):
-        return name if name in kept else names.setdefault(name, f't{len(names)}')
-
-    for tensor in (*graph.initializer, *graph.input, *graph.output):
-        tensor.name = short(tensor.name)
-    for node in graph.node:
-        node.name = node.doc_string = ''
-        del node.metadata_props[:]
-        for side in (node.input, node.output):
-            side[:] = [short(name) for name in side]
-        for attribute in node.attribute:
-            if attribute.HasField('g'):
-                shorten_graph(attribute.g, names, kept)
-    del graph.value_info[:]
-
-
 def record_transformers(family, folder):
     """Write model.onnx, config.json, preprocessor_config.json and expected.npz."""
     torch.manual_seed(1)
@@ -226,122 +167,6 @@ def record_transformers(family, folder):
         xyxy=said['boxes'].detach().numpy(),
         scores=said['scores'].detach().numpy(),
         labels=said['labels'].numpy(),
-    )
-
-
-class Grids(torch.nn.Module):
-    """Two grids of features, by name, as torchvision's SSD wants them."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = torch.nn.Conv2d(3, 16, 7, 8, 3)
-        self.second = torch.nn.Conv2d(16, 16, 3, 2, 1)
-
-    def forward(self, image):
-        first = torch.relu(self.first(image))
-        return {'0': first, '1': torch.relu(self.second(first))}
-
-
-def rcnn(family):
-    """Return the class of an R-CNN and what it has next to boxes."""
-    from torchvision.models import detection
-    from torchvision.ops import MultiScaleRoIAlign
-
-    head = torch.nn.Sequential(torch.nn.Conv2d(16, 8, 3, 1, 1), torch.nn.ReLU())
-    pool = MultiScaleRoIAlign(['0'], 6, 2)
-    if family == 'mask_rcnn':
-        last = detection.mask_rcnn.MaskRCNNPredictor(8, 8, len(NAMES))
-        more = {'mask_roi_pool': pool, 'mask_head': head, 'mask_predictor': last}
-        return detection.MaskRCNN, more
-    if family == 'keypoint_rcnn':
-        last = detection.keypoint_rcnn.KeypointRCNNPredictor(8, 4)
-        more = {
-            'keypoint_roi_pool': pool,
-            'keypoint_head': head,
-            'keypoint_predictor': last,
-        }
-        return detection.KeypointRCNN, more
-    return detection.FasterRCNN, {}
-
-
-def record_torchvision(family, folder):
-    """Write model.onnx and expected.npz; torchvision's post-processing is inside the model."""
-    from torchvision.models import detection
-    from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
-    from torchvision.models.detection.faster_rcnn import TwoMLPHead
-    from torchvision.ops import MultiScaleRoIAlign
-
-    torch.manual_seed(1)
-    if family == 'ssd':
-        anchors = detection.anchor_utils.DefaultBoxGenerator([[2], [2]], scales=[0.3, 0.6, 0.9])
-        model = detection.ssd.SSD(
-            Grids(),
-            anchors,
-            (WIDTH, HEIGHT),
-            len(NAMES),
-            score_thresh=0.0,
-            topk_candidates=40,
-            detections_per_img=30,
-        )
-    else:
-        backbone = torch.nn.Sequential(
-            torch.nn.Conv2d(3, 8, 7, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 16, 3, 2, 1)
-        )
-        backbone.out_channels = 16
-        anchors = detection.anchor_utils.AnchorGenerator(((16, 32),), ((0.5, 1.0, 2.0),))
-        sizes = {'min_size': HEIGHT, 'max_size': WIDTH}
-        if family == 'retinanet':
-            model = detection.RetinaNet(
-                backbone,
-                len(NAMES),
-                anchor_generator=anchors,
-                score_thresh=0.0,
-                topk_candidates=60,
-                detections_per_img=30,
-                **sizes,
-            )
-        else:
-            kind, more = rcnn(family)
-            model = kind(
-                backbone,
-                rpn_anchor_generator=anchors,
-                box_roi_pool=MultiScaleRoIAlign(['0'], 3, 2),
-                box_head=TwoMLPHead(16 * 9, 16),
-                box_predictor=FastRCNNPredictor(16, len(NAMES)),
-                box_score_thresh=0.0,
-                box_detections_per_img=8 if more else 30,
-                rpn_post_nms_top_n_test=20,
-                **more,
-                **sizes,
-            )
-    model.eval()
-    if family == 'ssd':
-        spread(model, ('classification_head',), 3)
-    else:  # initialised so small that all scores are alike
-        heads = ('classification_head', 'regression_head', 'rpn.head', 'box_predictor')
-        spread(model, heads, 12 if family == 'retinanet' else 6)
-        # A random head's masks are half of all pixels; those of smooth ones have a border.
-        spread(model, ('mask_predictor', 'keypoint_predictor', 'mask_head', 'keypoint_head'), 4)
-    image = picture()
-    pixels = torch.from_numpy(image.transpose(2, 0, 1).astype(np.float32) / 255)
-    with torch.no_grad():
-        (said,) = model([pixels])
-    order = said['scores'].argsort(descending=True, stable=True)
-    export(model, ([pixels],), folder / 'model.onnx', ['image'], list(said), dynamo=False)
-    save(
-        folder,
-        image=image,
-        threshold=0.0,
-        xyxy=said['boxes'][order].numpy(),
-        scores=said['scores'][order].numpy(),
-        labels=said['labels'][order].numpy(),
-        **{
-            name: np.packbits(said[name][order].numpy() > 0.5, axis=-1)
-            if name == 'masks'
-            else said[name][order].numpy()
-            for name in ('masks', 'keypoints')
-            if name in said
-        },
     )
 
 
@@ -415,12 +240,6 @@ def record_resampling(folder):
             assert np.array_equal(levels, levels.astype(np.uint8))
             found[f'{backend.__name__} {width}x{height}'] = levels.astype(np.uint8)
     np.savez_compressed(folder / 'resampling.npz', **found)
-
-
-def save(folder, **arrays):
-    np.savez_compressed(folder / 'expected.npz', **arrays)
-    size = sum(path.stat().st_size for path in folder.iterdir())
-    print(f'{folder.name}: {len(arrays["scores"])} detections, {size / 1024:.0f} KiB')
 
 
 def main():
