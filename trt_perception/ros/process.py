@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -21,6 +22,9 @@ from trt_perception.interruption import ENDING_SIGNALS
 from trt_perception.interruption import SAME_SIGNAL_S
 from trt_perception.interruption import ignore_signals
 from trt_perception.interruption import interrupt
+from trt_perception.monitoring.shared_memory import how_to_mend
+from trt_perception.monitoring.shared_memory import unfinished_ports
+from trt_perception.ros.bounded import bounded
 from trt_perception.ros.command_line import wrong_usage
 from trt_perception.ros.executor import GuardedExecutor
 from trt_perception.ros.log import log_text
@@ -29,6 +33,10 @@ __all__ = ['run_node']
 
 NodeType = TypeVar('NodeType', bound=Node)
 _PIPE_BYTES = 65536
+# What takes longer hangs, mostly in the middleware: a node is made without its model, and its end
+# waits for the frame or native call in progress.
+START_S = 60.0
+END_S = 30.0
 
 
 def run_node(
@@ -51,15 +59,18 @@ def run_node(
 
     Returns:
         The exit code: 0 done or interrupted, 2 wrong parameters or arguments, each said in one
-        sentence.
+        sentence. Where the node is not made within START_S, or not closed within END_S, the
+        process ends with 1.
     """
     with _Signals() as signals:
+        _say_what_hangs()
         try:
             rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
         except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
             return wrong_usage(error)
         try:
-            node = make_node()
+            with bounded('the start of the node', START_S):
+                node = make_node()
         except (ConfigError, ParameterException) as error:  # rclpy has parameters of its own
             rclpy.shutdown()
             return wrong_usage(error)
@@ -69,15 +80,32 @@ def run_node(
         while not signals.asked.is_set() and not finished(node) and node.context.ok():
             executor.spin_once()
         executor.logger.info('ending')
-        executor.remove_node(node)
-        try:
-            exit_code = close_node(node)
-        except Exception:
-            executor.logger.error(log_text(f'while closing: {traceback.format_exc()}'))
-            exit_code = 1
-        executor.shutdown()
-        rclpy.try_shutdown()
-        return exit_code
+        with bounded('the end of the node', END_S):
+            return _end(executor, node, close_node)
+
+
+def _end(executor: GuardedExecutor, node: NodeType, close_node: Callable[[NodeType], int]) -> int:
+    """Close a node in order; return the exit code."""
+    executor.remove_node(node)
+    try:
+        exit_code = close_node(node)
+    except Exception:
+        executor.logger.error(log_text(f'while closing: {traceback.format_exc()}'))
+        exit_code = 1
+    executor.shutdown()
+    rclpy.try_shutdown()
+    return exit_code
+
+
+def _say_what_hangs() -> None:
+    """Warn of what the middleware may wait for without end, before it can."""
+    if ports := unfinished_ports():
+        print(
+            f'warning: a process was killed while it made {", ".join(map(str, ports))}, and '
+            f'programs wait for that without end, maybe this one: {how_to_mend(ports)}',
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 class _Signals:
