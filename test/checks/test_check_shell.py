@@ -195,6 +195,19 @@ def test_shared_memory(machine, tmp_path, free, level):
     assert '--shm-size' in finding.fix
 
 
+def test_a_port_that_a_killed_process_left_half_made_is_red(machine, tmp_path):
+    (tmp_path / 'shm').mkdir(exist_ok=True)
+    port = tmp_path / 'shm/fastrtps_port7005'
+    port.touch()
+    name = 'shared memory of a killed process'
+    assert name not in machine()  # somebody may make it right now
+    os.utime(port, (0, 0))
+    finding = machine()[name]
+    assert finding.level == 'red'
+    assert 'fastrtps_port7005' in finding.found
+    assert f'rm {port}' in finding.fix
+
+
 def test_no_shared_memory(tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
     gone = tmp_path / 'gone'

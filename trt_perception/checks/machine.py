@@ -10,6 +10,9 @@ from typing import Final
 
 from trt_perception.checks.finding import Finding
 from trt_perception.files.cache import cache_folder
+from trt_perception.monitoring.shared_memory import SHARED_MEMORY
+from trt_perception.monitoring.shared_memory import how_to_mend
+from trt_perception.monitoring.shared_memory import unfinished_ports
 
 __all__ = ['check_machine']
 
@@ -23,7 +26,7 @@ def check_machine(
     segment_bytes: int,
     *,
     system: Path = Path('/proc/sys'),
-    shared_memory: Path = Path('/dev/shm'),
+    shared_memory: Path = SHARED_MEMORY,
 ) -> Iterator[Finding]:
     """Check what the operating system gives.
 
@@ -34,6 +37,15 @@ def check_machine(
     """
     yield _socket_buffer(system / 'net/core/rmem_max')
     yield _shared_memory(shared_memory, segment_bytes)
+    if ports := unfinished_ports(shared_memory):
+        yield Finding(
+            _AREA,
+            'shared memory of a killed process',
+            'red',
+            f'{", ".join(path.name for path in ports)}: it was killed while it made them, and '
+            'programs that send there, or start, hang without end',
+            how_to_mend(ports),
+        )
     yield _caches(cache_folder('kernels').parent)
 
 
