@@ -4,7 +4,8 @@ python numbered_camera.py TOPIC RELIABILITY DEPTH HZ COUNT WIDTHxHEIGHT...
 
 The frame_id is the topic's last namespace, which names one of several cameras. The sizes follow
 each other in turn; HZ 0 is as fast as it goes, COUNT 0 for ever. It begins when somebody
-subscribes, says 'done' when all that were to be sent have arrived, and waits for its end.
+subscribes, says 'up' once its first image is out and 'done' when all that were to be sent have
+arrived, and waits for its end.
 """
 
 import contextlib
@@ -61,6 +62,8 @@ def main(topic, reliability, depth, hz, count, *sizes):
         pixels[:] = number % VALUES
         with contextlib.suppress(*refused):
             publish_unlocked(publisher, message)
+        if number == 1:
+            print('up', flush=True)
         if number == int(count):
             break
         time.sleep(period_s)

@@ -27,6 +27,8 @@ from soaks import Figure
 from soaks import balanced
 from vision_msgs.msg import Detection2DArray
 
+from trt_perception.monitoring.shared_memory import unfinished_ports
+
 #: These two send the same all the time; the others are what their names say.
 EQUAL = ('left', 'right')
 CAMERAS = (*EQUAL, 'sizes', 'restarted', 'rubbish', 'switched')
@@ -69,7 +71,8 @@ def many_cameras(client, *, seconds=600.0, seed=0, intake='auto', limits=(5.0, 4
             for _ in range(RATE_HZ // 4):
                 publish_rubbish(rubbish, rng)
             client.spin_for(0.25)
-            if rng.random() < 0.1:
+            # Killed while it makes its ports in shared memory, it stops all others for good.
+            if rng.random() < 0.1 and programs['restarted'].count('up'):
                 restarts += 1
                 programs['restarted'].send(signal.SIGKILL)
                 programs['restarted'].close()
@@ -102,6 +105,7 @@ def switch(detector, heard, *, on):
         [(well, why)] = detector.set({'camera.switched.enabled': on})
     except pytest.fail.Exception:
         print('answers since:', dict(heard.answers - before), detector.program.output[-2000:])
+        print('ports that were left half made:', *unfinished_ports())
         for thread in Path(f'/proc/{detector.program.pid}/task').iterdir():
             print((thread / 'stat').read_text().split(')')[0], (thread / 'wchan').read_text())
         raise
