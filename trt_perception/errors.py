@@ -8,6 +8,7 @@
     │   ├── ManifestError   its manifest is missing something, malformed or contradicts the file
     │   └── MissingModelInfoError   nothing says how to feed or read it; parameters could
     ├── CudaError       a CUDA call failed
+    │   └── GpuMemoryError  there is not enough memory, of the GPU or page-locked
     ├── ImageError      one image cannot be read; carries the reason it is counted under
     ├── InterruptionError   the process was asked to end in the middle of something long
     └── WriteError      a file cannot be written: no room, no permission
@@ -23,9 +24,9 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 __all__ = [
-    *('ConfigError', 'CudaError', 'EngineError', 'ImageError', 'InterruptionError'),
-    *('ManifestError', 'MissingFileError', 'MissingModelInfoError', 'TrtPerceptionError'),
-    *('ValuesError', 'WriteError'),
+    *('ConfigError', 'CudaError', 'EngineError', 'GpuMemoryError', 'ImageError'),
+    *('InterruptionError', 'ManifestError', 'MissingFileError', 'MissingModelInfoError'),
+    *('TrtPerceptionError', 'ValuesError', 'WriteError'),
 ]
 
 
@@ -134,6 +135,10 @@ class CudaError(TrtPerceptionError):
         super().__init__(subject, found, expected=expected, fix=fix)
         self.status = status
         self.sticky = sticky
+
+
+class GpuMemoryError(CudaError):
+    """Raised when memory of the GPU, or page-locked memory, is not there; all else goes on."""
 
 
 class ImageError(TrtPerceptionError):

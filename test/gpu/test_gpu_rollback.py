@@ -7,6 +7,7 @@ for test_gpu_failures to show, on a GPU.
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -261,6 +262,12 @@ def test_a_frame_that_finds_no_room_to_grow_leaves_the_pipeline_closable(machine
         )
         if is_captured(calls, failing):
             pipeline.enqueue(0, [large], [Thresholds()])
+        elif name in ('cudaHostAlloc', 'cudaMalloc') and failing <= calls.index('cudaMalloc'):
+            # Memory for this frame: only the frame is lost.
+            pipeline.enqueue(0, [large], [Thresholds()])
+            (refused,) = pipeline.collect(0)
+            assert refused.reason == 'too_large'
+            assert re.search(f'4096x4096.*MiB of .*{name}.*pipeline_depth', str(refused))
         else:
             with pytest.raises(CudaError, match=name):
                 pipeline.enqueue(0, [large], [Thresholds()])

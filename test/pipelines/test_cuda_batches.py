@@ -5,6 +5,7 @@ tensor is the host's preprocessing. TensorRT is the stand-in, whose engines do n
 """
 
 import ctypes
+import re
 import sys
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from reference_images import noise_frame
 
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
+from trt_perception.errors import ImageError
 from trt_perception.model.model_file import read_model_file
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.cuda_results import HostDecoded
@@ -207,3 +209,41 @@ def test_a_frame_of_another_gpus_memory_is_uploaded_from_there(late_pipeline):
     pipeline.collect(0)
     assert gpu.uploads == [(memory.pointer, pipeline.front + frame.data.size)]
     memory.close()
+
+
+@pytest.mark.parametrize('graph', [True, False])
+@pytest.mark.parametrize('integrated', [False, True])
+def test_a_frame_without_memory_for_it_costs_its_place_only(late_pipeline, integrated, graph):
+    gpu, pipeline = late_pipeline(tensorrt=fixed(3), integrated=integrated, graph=graph, depth=1)
+    runtime = gpu.modules[2]
+    # An integrated GPU reads frames where they lie, those from elsewhere once they are copied.
+    call = 'cudaHostAlloc' if integrated else 'cudaMalloc'
+    allocate = getattr(runtime, call)
+    full = runtime.cudaError_t.cudaErrorMemoryAllocation, 0
+    large, larger = (
+        noise_frame(np.random.default_rng(1), 'bgr8', *size, 0)[0]
+        for size in ((2000, 900), (3000, 2000))
+    )
+
+    def collected(frames, most):
+        """Return what comes of a batch while memory is there in small pieces only."""
+        setattr(runtime, call, lambda *a: full if a[0] > most else allocate(*a))
+        pipeline.enqueue(0, frames, [Thresholds()] * len(frames))
+        results = pipeline.collect(0)
+        for at, result in enumerate(results):
+            if not isinstance(result, ImageError):
+                found = gpu.input_of(pipeline.slots[0], at)
+                np.testing.assert_array_equal(found, tensor_of(frames[at]))
+        return [getattr(result, 'reason', '') for result in results], results
+
+    frames = [noise(0), large, noise(2)]
+    reasons, results = collected(frames, 2**20)
+    assert reasons == ['', 'too_large', '']
+    assert re.search('2000x900 pixels .*5.2 MiB of .*pipeline_depth', str(results[1]))
+    assert results[1].__traceback__ is None
+    assert collected(frames, 2**30)[0] == ['', '', '']
+    # Others keep what they have, and one that comes alone runs nothing.
+    assert collected([noise(1), large, larger], 2**20)[0] == ['', '', 'too_large']
+    assert collected([noise(1), larger], 2**20)[0] == ['', 'too_large']
+    assert collected([larger], 2**20)[0] == ['too_large']
+    assert collected(frames, 2**20)[0] == ['', '', '']

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import CudaError
+from trt_perception.errors import GpuMemoryError
 from trt_perception.gpu.bindings import Owner
 from trt_perception.gpu.bindings import call
 from trt_perception.gpu.bindings import runtime
@@ -94,7 +95,7 @@ def _out_of_memory(error: CudaError, size: int, kind: str) -> CudaError:
     """Return an error that says how much was asked for, and what to do."""
     if error.status != 'cudaErrorMemoryAllocation':
         return error
-    return CudaError(
+    return GpuMemoryError(
         f'{size / 2**20:.1f} MiB of {kind}',
         f'could not be allocated ({error.statement})',
         fix='end other programs that use the GPU (nvidia-smi lists them), or reduce the parameter '

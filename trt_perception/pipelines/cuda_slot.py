@@ -199,8 +199,11 @@ class CudaSlot:
         unfilled = []
         for place, frame, own in zip(self.places, frames, thresholds, strict=False):
             if isinstance(frame, Frame):
-                place.stage(frame, own)
-                place.upload()
+                try:
+                    place.stage(frame, own)
+                    place.upload()
+                except ImageError as error:
+                    place.refuse(error, own)
             else:
                 unfilled.append(UnfilledPlace(place, frame, own))
         self._started.record(self.stream)

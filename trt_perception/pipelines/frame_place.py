@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.config import Thresholds
+from trt_perception.errors import GpuMemoryError
 from trt_perception.errors import ImageError
 from trt_perception.gpu import Device
 from trt_perception.gpu import DeviceBuffer
@@ -127,13 +128,22 @@ class FramePlace:
             self.address = larger.pointer
 
     def stage(self, frame: AnyFrame, thresholds: Thresholds) -> None:
-        """Write the header where it is uploaded from, and copy pixels that must be copied."""
+        """Write the header where it is uploaded from, and copy pixels that must be copied.
+
+        Raises:
+            ImageError: with the reason ``too_large``: there is no memory for such a frame.
+            CudaError: another call failed.
+        """
         self.error = None
         self.thresholds = thresholds
-        if isinstance(frame, JpegFrame):
-            self._stage_jpeg(frame)
-        else:
-            self._stage_pixels(frame)
+        try:
+            if isinstance(frame, JpegFrame):
+                self._stage_jpeg(frame)
+            else:
+                self._stage_pixels(frame)
+        except GpuMemoryError as error:
+            subject = f'image of {frame.width}x{frame.height} pixels with step {frame.step}'
+            raise ImageError('too_large', subject, error.statement, fix=error.fix) from error
 
     def _stage_pixels(self, frame: Frame) -> None:
         memory, offset = self._in_place(frame) or self._copied(frame)
@@ -176,8 +186,12 @@ class FramePlace:
             copy_async(self._frame.pointer, source, size, self._stream)
 
     def replace(self, frame: Frame) -> None:
-        """Upload pixels of a JPEG that was decoded elsewhere, in place of those to come."""
-        self._stage_pixels(frame)
+        """Upload pixels of a JPEG that was decoded elsewhere, in place of those to come.
+
+        Raises:
+            ImageError: as ``stage``.
+        """
+        self.stage(frame, self.thresholds)
         self.upload()
 
     def refuse(self, error: ImageError, thresholds: Thresholds) -> None:
@@ -188,7 +202,8 @@ class FramePlace:
         """
         self.thresholds = thresholds
         if self._staged is None:
-            self.replace(_NOTHING)
+            self._stage_pixels(_NOTHING)
+            self.upload()
         # Whoever keeps the error keeps no image, which its traceback and its cause would hold.
         error.__cause__ = error.__context__ = None
         self.error = error.with_traceback(None)
