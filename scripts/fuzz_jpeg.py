@@ -72,7 +72,7 @@ class Target:
         self.stream.synchronize()
         place = self._device.pointer + _GUARD
         reason = self.decoder.decode(
-            frame.data, (frame.width, frame.height), place, frame.step, self.stream
+            frame.parts, (frame.width, frame.height), place, frame.step, self.stream
         )
         gpu.copy_async(self._host.pointer, self._device.pointer, size, self.stream)
         self.stream.synchronize()

@@ -195,7 +195,7 @@ def check_jpegs(path):
         for place in range(8):
             frames = [jpeg_of(at) if at % 2 else blocks(90, 70, at) for at in range(8)]
             file = jpeg_of(place)
-            bad = JpegFrame(file.data, file.width - 1, file.height)
+            bad = JpegFrame(file.parts, file.width - 1, file.height)
             given = [bad if at == place else frame for at, frame in enumerate(frames)]
             pipeline.enqueue(place % 2, given, [Thresholds(0.3)] * 8)
             end = time.monotonic() + 30

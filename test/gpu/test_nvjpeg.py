@@ -43,7 +43,7 @@ def decoded(decoder, frame, step=None):
         gpu.clear_async(buffer.pointer, size, stream)
         stream.synchronize()
         reason = decoder.decode(
-            frame.data, (frame.width, frame.height), buffer.pointer + GUARD, step, stream
+            frame.parts, (frame.width, frame.height), buffer.pointer + GUARD, step, stream
         )
         stream.synchronize()
         found = from_device(buffer.pointer, np.uint8, (size,))
@@ -120,7 +120,7 @@ def test_threads_share_the_library(nvjpeg):
 
 def test_another_size_than_was_checked_is_not_decoded(nvjpeg):
     frame = frame_of(jpeg_fuzz.plain_files()['35x23 420 0'])
-    lying = JpegFrame(frame.data, 34, 23)
+    lying = JpegFrame(frame.parts, 34, 23)
     with nvjpeg.decoder() as decoder:
         reason, found = decoded(decoder, lying)
         assert reason == 'another size than its header was found to say'
@@ -131,4 +131,4 @@ def test_another_size_than_was_checked_is_not_decoded(nvjpeg):
 def test_what_is_no_jpeg_is_told_by_its_status(nvjpeg):
     with nvjpeg.decoder() as decoder:
         for content in (b'', b'\xff\xd8', bytes(100), b'\xff\xd8\xff\xd9'):
-            assert decoded(decoder, JpegFrame(content, 8, 8))[0].startswith('NVJPEG_STATUS_')
+            assert decoded(decoder, JpegFrame((content,), 8, 8))[0].startswith('NVJPEG_STATUS_')

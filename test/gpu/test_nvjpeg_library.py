@@ -36,8 +36,10 @@ def fresh():
 
 def test_a_file_goes_where_it_is_to_go(library):
     with NvJpeg() as opened, opened.decoder() as decoder:
-        assert opened.size_of(FILE) == (35, 23)
-        assert decoder.decode(FILE, (35, 23), 0x7000, 128, STREAM) == ''
+        assert (
+            decoder.decode((FILE[:100], memoryview(FILE)[100:]), (35, 23), 0x7000, 128, STREAM)
+            == ''
+        )
         ((content, kind, pointer, pitch, stream, _),) = library.decoded
     assert (content, kind, pointer, pitch, stream) == (FILE, 6, 0x7000, 128, 77)
     assert not library.live
@@ -60,13 +62,20 @@ def test_chroma_is_interpolated_where_the_release_can(library, monkeypatch, vers
 
 def test_what_it_says_against_a_file_is_an_answer(library):
     with NvJpeg() as opened, opened.decoder() as decoder:
-        reason = decoder.decode(FILE, (34, 23), 0x7000, 128, STREAM)
+        reason = decoder.decode(
+            (FILE[:100], memoryview(FILE)[100:]), (34, 23), 0x7000, 128, STREAM
+        )
         assert reason == 'another size than its header was found to say'
         library.status['nvjpegDecode'] = BAD_JPEG
-        reason = decoder.decode(FILE, (35, 23), 0x7000, 128, STREAM)
+        reason = decoder.decode(
+            (FILE[:100], memoryview(FILE)[100:]), (35, 23), 0x7000, 128, STREAM
+        )
         assert reason == 'NVJPEG_STATUS_BAD_JPEG'
         library.status['nvjpegGetImageInfo'] = 99
-        assert decoder.decode(FILE, (35, 23), 0x7000, 128, STREAM) == 'nvjpegStatus_t 99'
+        assert (
+            decoder.decode((FILE[:100], memoryview(FILE)[100:]), (35, 23), 0x7000, 128, STREAM)
+            == 'nvjpegStatus_t 99'
+        )
     assert library.decoded == []
 
 

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from trt_perception.errors import ImageError
+from trt_perception.images import compressed
 from trt_perception.images.compressed import check_picture
 from trt_perception.images.jpeg import JpegFrame
 from trt_perception.images.jpeg import PlainJpegs
@@ -288,3 +289,40 @@ def test_whatever_is_changed_pixels_are_those_that_opencv_reads():
     print(outcomes)
     assert outcomes['plain'] > 2000
     assert len(outcomes) > 8
+
+
+def simple_scan_end(content, at):
+    """Return what scan_end shall, byte by byte."""
+    markers = b''
+    while at + 1 < len(content):
+        following = content[at + 1]
+        if content[at] == 0xFF and following:
+            if not (0xD0 <= following <= 0xD7 or following == 0xFF):
+                return at, markers
+            markers += bytes((following,))
+        at += 1
+    return None
+
+
+@pytest.mark.parametrize('look', [1, 2, 7, 64, 2**20])
+def test_where_a_scan_ends_and_what_is_in_it(monkeypatch, look):
+    """Markers, fill bytes and ends at any place of the pieces that are looked through."""
+    monkeypatch.setattr(compressed, '_LOOK', look)
+    rng = np.random.default_rng(look)
+    found = Counter()
+    for turn in range(2000):
+        rare = turn % 4 == 0
+        values = (0x00, 0x12, 0xFF, 0xFF, 0xD0, 0xD7, *((0xD9, 0xDA) if rare else ()))
+        content = rng.choice(values, int(rng.integers(0, 40))).astype(np.uint8)
+        if turn % 3 == 0:
+            content = np.concatenate([content, np.frombuffer(b'\xff\xd9', np.uint8)])
+        at = int(rng.integers(0, content.size + 1))
+        expected = simple_scan_end(content.tobytes(), at)
+        if expected is None:
+            with pytest.raises(ImageError, match='truncated'):
+                compressed.scan_end(content, at)
+        else:
+            assert compressed.scan_end(content, at) == expected, content.tobytes().hex()
+        found[expected is None, bool(expected and expected[1])] += 1
+    assert len(found) == 3
+    assert min(found.values()) > 100

@@ -46,7 +46,8 @@ class DecodingNvJpeg(FakeNvJpeg):
         if status or self.gpu is None:
             return status
         assert not self.gpu._queued.get(stream), 'it may write before earlier work has ended'
-        bgr = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
+        file = ctypes.string_at(content, size)
+        bgr = cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_COLOR)
         place, pitch = image.channel[0], image.pitch[0]
 
         def write():
@@ -151,7 +152,7 @@ def test_what_nvjpeg_refuses_the_cpu_decodes(jpeg_pipeline, library, status, cap
 def test_another_size_is_decoded_by_the_cpu_which_refuses_it(jpeg_pipeline, library):
     gpu, pipeline = jpeg_pipeline(depth=1)
     frame = jpeg(0)
-    lying = JpegFrame(frame.data, frame.width - 1, frame.height)
+    lying = JpegFrame(frame.parts, frame.width - 1, frame.height)
     pipeline.enqueue(0, [lying], [Thresholds()])
     wait_until(lambda: pipeline.done(0))
     (error,) = pipeline.collect(0)

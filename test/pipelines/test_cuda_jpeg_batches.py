@@ -29,7 +29,7 @@ pytestmark = [needs_compiler, pytest.mark.timeout(120)]
 def bad(seed):
     """Return a file that neither nvJPEG nor the CPU decodes: another size than is said of it."""
     frame = jpeg(seed)
-    return JpegFrame(frame.data, frame.width - 1, frame.height)
+    return JpegFrame(frame.parts, frame.width - 1, frame.height)
 
 
 def pixels(frame):

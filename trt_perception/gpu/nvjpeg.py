@@ -11,9 +11,13 @@ import ctypes
 import functools
 import importlib.util
 from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from trt_perception.errors import CudaError
 from trt_perception.gpu.bindings import Owner
@@ -56,6 +60,8 @@ _INTERPOLATION: Final = 1 << 5
 _INTERPOLATES: Final = (12, 1)
 _OLDEST: Final = (12, 0)
 _COMPONENTS: Final = 4
+# Room for a file from the start.
+_FIRST_FILE_BYTES: Final = 2**20
 
 _POINTER = ctypes.c_void_p
 _INT = ctypes.c_int
@@ -76,9 +82,9 @@ _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     'nvjpegDestroy': (_POINTER,),
     'nvjpegJpegStateCreate': (_POINTER, _OUT),
     'nvjpegJpegStateDestroy': (_POINTER,),
-    'nvjpegGetImageInfo': (_POINTER, ctypes.c_char_p, _SIZE, _INTS, _INTS, _INTS, _INTS),
+    'nvjpegGetImageInfo': (_POINTER, _POINTER, _SIZE, _INTS, _INTS, _INTS, _INTS),
     'nvjpegDecode': (
-        *(_POINTER, _POINTER, ctypes.c_char_p, _SIZE, _INT),
+        *(_POINTER, _POINTER, _POINTER, _SIZE, _INT),
         *(ctypes.POINTER(_Image), _POINTER),
     ),
 }
@@ -113,12 +119,17 @@ class NvJpeg(Owner):
                 status=_name(status),
             )
 
-    def size_of(self, jpeg: bytes) -> tuple[int, int] | str:
-        """Return width and height that nvJPEG reads, or the name of the status that it gives."""
+    def size_of(self, pointer: int, size: int) -> tuple[int, int] | str:
+        """Return width and height that nvJPEG reads, or the name of the status that it gives.
+
+        Args:
+            pointer: address of the file on the host.
+            size: bytes of it.
+        """
         components, subsampling = _INT(), _INT()
         widths, heights = (_INT * _COMPONENTS)(), (_INT * _COMPONENTS)()
         status = self.library.nvjpegGetImageInfo(
-            self._handle, jpeg, len(jpeg), components, subsampling, widths, heights
+            self._handle, pointer, size, components, subsampling, widths, heights
         )
         return _name(status) if status else (widths[0], heights[0])
 
@@ -138,24 +149,34 @@ class NvJpeg(Owner):
 
 
 class JpegDecoder(Owner):
-    """What one decoding needs: memory of nvJPEG's own, which grows to the largest file so far."""
+    """What one decoding needs: the file in one piece, and memory of nvJPEG's own.
+
+    Both grow to the largest file so far.
+    """
 
     def __init__(self, nvjpeg: NvJpeg, handle: Any) -> None:
         self._nvjpeg = nvjpeg
         self._handle = handle
         self._state = _POINTER()
+        self._file: npt.NDArray[np.uint8] = np.empty(_FIRST_FILE_BYTES, np.uint8)
+        self._pointer: int = self._file.ctypes.data
         status = nvjpeg.library.nvjpegJpegStateCreate(handle, ctypes.byref(self._state))
         if status:
             self._state = _POINTER()
             raise CudaError('nvjpegJpegStateCreate failed', _name(status), status=_name(status))
 
     def decode(
-        self, jpeg: bytes, size_wh: tuple[int, int], pointer: int, pitch: int, stream: Stream
+        self,
+        jpeg: Sequence[bytes | memoryview],
+        size_wh: tuple[int, int],
+        pointer: int,
+        pitch: int,
+        stream: Stream,
     ) -> str:
         """Decode a file to BGR pixels on the device; a core works, without the lock.
 
         Args:
-            jpeg: the whole file; must stay until the stream's work is done.
+            jpeg: the whole file, in parts that follow each other; they are copied.
             size_wh: width and height in pixels; nvJPEG must read the same in the file.
             pointer: device address of ``size_wh[1] * pitch`` bytes.
             pitch: bytes from one row to the next, at least three for each pixel.
@@ -165,7 +186,8 @@ class JpegDecoder(Owner):
         Returns:
             Empty, or why there are no pixels: nvJPEG's status, or that it reads another size.
         """
-        found = self._nvjpeg.size_of(jpeg)
+        size = self._put_together(jpeg)
+        found = self._nvjpeg.size_of(self._pointer, size)
         if isinstance(found, str):
             return found
         if found != size_wh:
@@ -173,9 +195,25 @@ class JpegDecoder(Owner):
         image = _Image()
         image.channel[0], image.pitch[0] = pointer, pitch
         status = self._nvjpeg.library.nvjpegDecode(
-            self._handle, self._state, jpeg, len(jpeg), _OUTPUT_BGRI, image, stream.handle
+            *(self._handle, self._state, self._pointer, size),
+            *(_OUTPUT_BGRI, image, stream.handle),
         )
         return _name(status) if status else ''
+
+    def _put_together(self, jpeg: Sequence[bytes | memoryview]) -> int:
+        """Copy a file, without the interpreter's lock; return its size.
+
+        The stream is idle: nobody reads the file before any more.
+        """
+        size = sum(map(len, jpeg))
+        if size > self._file.size:
+            self._file = np.empty(size + size // 4, np.uint8)
+            self._pointer = self._file.ctypes.data
+        at = 0
+        for part in jpeg:
+            self._file[at : at + len(part)] = np.frombuffer(part, np.uint8) if part else 0
+            at += len(part)
+        return size
 
     def close(self) -> None:
         """Free its memory; the stream's work must be done."""

@@ -49,8 +49,8 @@ _PNG_ORIENTATION: Final = b'eXIf'
 _JPEG_MARKER: Final = re.compile(rb'\xff{1,256}([^\0\xff])', re.DOTALL)
 # Inside a scan a byte 0xff is followed by zero, by a fill byte, or is one of the restart markers.
 _ENDS_SCAN: Final = ~np.isin(np.arange(256), (0x00, *range(0xD0, 0xD8), 0xFF))
-# Bytes that are looked through at a time, in the processor's caches.
-_LOOK: Final = 2**18
+# Bytes that are looked through at a time: a file of a camera as a rule, in the processor's caches.
+_LOOK: Final = 2**20
 # ITU-T T.81, table B.1: baseline, extended and progressive, all with Huffman coding.
 _JPEG_FRAMES: Final = frozenset((0xC0, 0xC1, 0xC2))
 _JPEG_TABLES: Final = frozenset((0xC4, 0xDB, 0xDD))
@@ -280,22 +280,27 @@ def _check_frame(segment: memoryview) -> None:
 def scan_end(file: npt.NDArray[np.uint8], at: int) -> tuple[int, bytes]:
     """Return where the bits of a scan end that begin ``at``, and the markers within them.
 
-    By NumPy, which looks at several bytes at once, mostly without the lock of the interpreter.
+    By NumPy, which looks at many bytes at once, without the lock of the interpreter.
 
     Raises:
         ImageError: they do not end.
     """
-    markers = []
+    markers: list[bytes] = []
     for begin in range(at, file.size - 1, _LOOK):
         piece = file[begin : begin + _LOOK + 1]  # with what follows its last byte
-        places = np.flatnonzero(piece[:-1] == 0xFF)
+        # 1 where a byte 0xff is followed by another one than zero.
+        marked = np.equal(piece[:-1], 0xFF).view(np.uint8)
+        marked = np.minimum(marked, piece[1:], out=marked).view(np.bool_)
+        place = int(marked.argmax())
+        if marked[place] and _ENDS_SCAN[piece[place + 1]]:  # as a rule
+            return begin + place, b''.join(markers)
+        places = np.flatnonzero(marked)
         following = piece[places + 1]
         ends = np.flatnonzero(_ENDS_SCAN[following])
         if ends.size:
-            following = following[: ends[0]]
-        markers.append(following[following != 0].tobytes())
-        if ends.size:
+            markers.append(following[: ends[0]].tobytes())
             return begin + int(places[ends[0]]), b''.join(markers)
+        markers.append(following.tobytes())
     raise truncated('JPEG')
 
 

@@ -69,18 +69,23 @@ class JpegFrame:
     """One image as a JPEG that any decoder reads alike, and what it is once it is decoded.
 
     Attributes:
-        data: the file.
+        parts: of the file, in its order; its bits are where the message has them.
         width: pixels.
         height: pixels.
         format: bgr8, once it is decoded.
         big_endian: False.
     """
 
-    data: bytes
+    parts: tuple[bytes | memoryview, ...]
     width: int
     height: int
     format: PixelFormat = PIXEL_FORMATS['bgr8']
     big_endian: bool = False
+
+    @property
+    def data(self) -> bytes:
+        """The file, put together."""
+        return b''.join(self.parts)
 
     @property
     def step(self) -> int:
@@ -93,7 +98,7 @@ class JpegFrame:
         Raises:
             ImageError: with the reason ``not_decodable``.
         """
-        return decoded_frame(CheckedPicture((self.data,), (self.width, self.height)))
+        return decoded_frame(CheckedPicture(self.parts, (self.width, self.height)))
 
 
 #: An image as the detector has it: pixels, or what a pipeline that decodes JPEG makes pixels of.
@@ -239,7 +244,7 @@ class _Kind:
             raise _OtherKindError('JPEG of too few bytes')
         if markers != self.restarts or bits[-1] == 0xFF:
             raise _OtherKindError('JPEG of unusual restart markers')
-        return JpegFrame(b''.join((self.head, bits, _END)), *self.size_wh)
+        return JpegFrame((self.head, bits, _END), *self.size_wh)
 
 
 def plain_jpeg(picture: CheckedPicture) -> JpegFrame | str:

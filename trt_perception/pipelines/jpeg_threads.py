@@ -59,7 +59,7 @@ class _Station(Owner):
         # The last file's pixels are there before the decoder's memory is used again.
         self.stream.synchronize()
         size_wh = frame.width, frame.height
-        reason = self._decoder.decode(frame.data, size_wh, place.pixels, frame.step, self.stream)
+        reason = self._decoder.decode(frame.parts, size_wh, place.pixels, frame.step, self.stream)
         if reason:
             # What it had begun ends, and a file that is bad is told from a GPU that is lost.
             self.stream.raise_if_lost()

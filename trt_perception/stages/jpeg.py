@@ -30,7 +30,7 @@ def open_nvjpeg() -> NvJpeg:
         size = frame.height * frame.step
         with nvjpeg.decoder() as decoder, DeviceBuffer(size) as pixels, Stream() as stream:
             reason = decoder.decode(
-                frame.data, (frame.width, frame.height), pixels.pointer, frame.step, stream
+                frame.parts, (frame.width, frame.height), pixels.pointer, frame.step, stream
             )
             stream.synchronize()
         if reason:
