@@ -113,7 +113,7 @@ class DetectorOutputs:
         assert self._debug_image is not None
         message = self._serialize(header, detections)
         if len(message) < _LARGE:
-            self._detections.publish(message)
+            self._detections.publish(bytes(message))
         else:
             publish_unlocked(self._detections, np.frombuffer(message, np.uint8))
         if self._keypoints is not None and self._serialize_keypoints is not None:

@@ -35,6 +35,10 @@ _SCORE: Final = struct.Struct('<f')
 _POSE: Final = struct.pack('<7d', 0, 0, 0, 0, 0, 0, 1) + bytes(36 * 8)  # identity, no covariance
 _BOX_NUMBERS: Final = 5
 _NO_ID: Final = b'\x01\x00\x00\x00\x00'
+# Where score and box are in front of the id, times 8 bytes; between the two is the pose.
+_NUMBERS_AT: Final = np.array(
+    (-_BOX_NUMBERS - len(_POSE) // 8 - 1, *range(-_BOX_NUMBERS, 0)), np.int64
+)[:, None]
 _FLOAT32: Final = 7  # PointField.FLOAT32
 _KEYPOINT: Final = 12  # bytes
 # What packs the numbers of an entry around a text, and the text.
@@ -54,15 +58,17 @@ class DetectionsSerializer:
         many: detections that take as long either way.
     """
 
-    def __init__(self, class_names: Sequence[str], many: int = 128) -> None:
+    def __init__(self, class_names: Sequence[str], many: int = 64) -> None:
         self._class_names = [_string(name) for name in class_names]
         self._least_many = many
         # By class and by where what is before ends modulo 8, which decides the padding.
         self._detections: dict[tuple[int, int], _Template] = {}
         self._blanks: dict[int, bytes] = {}
+        # By class, how many times 8 bytes the blank has.
+        self._words = np.zeros(len(class_names), np.int64)
         self._set_frame_id('')
 
-    def __call__(self, header: Header | HeaderView, detections: Detections) -> bytes:
+    def __call__(self, header: Header | HeaderView, detections: Detections) -> bytes | memoryview:
         """Return the serialised message: source pixels, one hypothesis each, id empty."""
         if header.frame_id != self._frame_id:
             self._set_frame_id(header.frame_id)
@@ -72,7 +78,7 @@ class DetectionsSerializer:
         parts = [pack(_ENCAPSULATION, sec, nanosec, text, len(class_ids))]
         end = (len(parts[0]) - len(_ENCAPSULATION)) % 8
         if len(class_ids) >= self._least_many:
-            return self._many(parts[0], end, class_ids, detections)
+            return self._many(header, parts[0], class_ids, detections)
         scores, boxes = detections.scores.tolist(), _centred(detections)
         for class_id, score, box in zip(class_ids, scores, boxes, strict=True):
             pack, text = self._detections.get((class_id, end)) or self._make(class_id, end)
@@ -80,39 +86,47 @@ class DetectionsSerializer:
             parts.append(pack(sec, nanosec, text, score, _POSE, *box, _NO_ID))
         return b''.join(parts)
 
-    def _many(self, start: bytes, end: int, class_ids: list[int], detections: Detections) -> bytes:
+    def _many(
+        self,
+        header: Header | HeaderView,
+        start: bytes,
+        class_ids: list[int],
+        detections: Detections,
+    ) -> memoryview:
         """Return the message.
 
         Args:
+            header: of the image.
             start: what comes before the detections.
-            end: where it ends, modulo 8.
             class_ids: of the detections.
             detections: not none.
         """
-        for class_id in set(class_ids):
-            if class_id not in self._blanks:
-                self._blanks[class_id] = self._blank(class_id, len(_NO_ID))
-        blanks = [self._blanks[class_id] for class_id in class_ids]
-        blanks[0] = self._blank(class_ids[0], end)
+        try:
+            blanks = list(map(self._blanks.__getitem__, class_ids))
+        except KeyError:
+            for class_id in set(class_ids):
+                blank = self._blanks[class_id] = self._blank(class_id, len(_NO_ID))
+                self._words[class_id] = len(blank) // 8
+            blanks = list(map(self._blanks.__getitem__, class_ids))
+        stamp = header.stamp.sec, header.stamp.nanosec
+        blanks[0] = self._blank(class_ids[0], (len(start) - len(_ENCAPSULATION)) % 8, stamp)
         # A multiple of 8 in the message is one in memory.
         front = bytes(-len(_ENCAPSULATION) % 8)
         message = bytearray().join((front, start, *blanks))
-        first = len(front) + len(start)
-        ends = first + np.cumsum(np.fromiter(map(len, blanks), np.int64, len(blanks)))
-        boxes = (ends - len(_NO_ID)) // 8 - _BOX_NUMBERS
+        # Each detection ends with its id, which begins at a multiple of 8.
+        words = self._words[detections.class_ids]
+        first = len(front) + len(start) + len(blanks[0]) - len(_NO_ID)
+        ids = np.cumsum(words) + (first // 8 - int(words[0]))
         numbers = np.frombuffer(message, '<f8', len(message) // 8)
-        numbers[boxes - len(_POSE) // 8 - 1] = detections.scores
-        numbers[boxes[:, None] + np.arange(_BOX_NUMBERS)] = _centred_at_once(detections)
-        # The stamp is the first of each, behind the padding.
-        stamps = -(-np.concatenate(((first,), ends[:-1])) // 4)
-        words = np.frombuffer(message, '<u4', len(message) // 4)
-        words[stamps], words[stamps + 1] = np.frombuffer(start, '<u4', 2, len(_ENCAPSULATION))
-        return bytes(memoryview(message)[len(front) :])
+        numbers[ids + _NUMBERS_AT] = _numbers(detections)
+        # The stamp is the first of each, at the next multiple.
+        numbers.view('<u8')[ids[:-1] + 1] = int.from_bytes(_STAMP.pack(*stamp), 'little')
+        return memoryview(message)[len(front) :]
 
-    def _blank(self, class_id: int, before: int) -> bytes:
+    def _blank(self, class_id: int, before: int, stamp: tuple[int, int] = (0, 0)) -> bytes:
         """Return a detection that follows ``before`` bytes, with zeros for its numbers."""
         pack, text = self._detections.get((class_id, before)) or self._make(class_id, before)
-        return pack(0, 0, text, 0, _POSE, *[0] * _BOX_NUMBERS, _NO_ID)
+        return pack(*stamp, text, 0, _POSE, *[0] * _BOX_NUMBERS, _NO_ID)
 
     def _set_frame_id(self, frame_id: str) -> None:
         self._frame_id = frame_id
@@ -142,15 +156,20 @@ def _centred(detections: Detections) -> list[tuple[float, ...]]:
     ]
 
 
-def _centred_at_once(detections: Detections) -> npt.NDArray[np.float64]:
-    """Return the same as an array."""
+def _numbers(detections: Detections) -> npt.NDArray[np.float64]:
+    """Return the score and the same of each as an array, float64 (6, n)."""
+    numbers = np.empty((1 + _BOX_NUMBERS, len(detections)))
+    numbers[0] = detections.scores
     if detections.oriented is not None:
-        return detections.oriented[:, (0, 1, 4, 2, 3)].astype(np.float64)
-    boxes = np.zeros((len(detections), _BOX_NUMBERS))
-    low, high = detections.xyxy[:, :2].astype(np.float64), detections.xyxy[:, 2:]
-    boxes[:, :2] = (low + high) / 2
-    boxes[:, 3:] = high - low
-    return boxes
+        numbers[1:] = detections.oriented.T[[0, 1, 4, 2, 3]]
+        return numbers
+    corners = detections.xyxy.T.astype(np.float64, order='C')
+    low, high = corners[:2], corners[2:]
+    np.add(low, high, out=numbers[1:3])
+    numbers[1:3] /= 2
+    numbers[3] = 0
+    np.subtract(high, low, out=numbers[4:])
+    return numbers
 
 
 class KeypointsSerializer:

@@ -37,6 +37,12 @@ def _libraries() -> tuple[ctypes.CDLL, ctypes.CDLL]:
     return rcl, rcutils
 
 
+@cache
+def _allocator() -> Allocator:
+    allocator: Allocator = _libraries()[1].rcutils_get_default_allocator()
+    return allocator
+
+
 def serialize_with_room(
     empty: Image | CompressedImage, size: int, memory: npt.NDArray[np.uint8] | None = None
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
@@ -71,9 +77,8 @@ def publish_unlocked(publisher: Publisher, message: npt.NDArray[np.uint8]) -> No
     """
     rcl, rcutils = _libraries()
     size = message.size
-    serialized = SerializedArray(
-        message.ctypes.data, size, size, rcutils.rcutils_get_default_allocator()
-    )
+    address = message.__array_interface__['data'][0]
+    serialized = SerializedArray(address, size, size, _allocator())
     with publisher.handle:
         code = rcl.rcl_publish_serialized_message(
             publisher.handle.pointer, ctypes.byref(serialized), None
