@@ -25,7 +25,7 @@ CURE = 'the cure'
 class Life:
     """An activation whose counts the test moves on; asked twice a second, as the node does."""
 
-    def __init__(self, start_s=100.0, frame_s=0.02, camera=None):
+    def __init__(self, start_s=100.0, frame_s=0.02, camera=None, turns=1):
         self.time_s = start_s
         self.camera = camera or CameraState(publishers=1)
         self.received = self.published = self.in_flight = self.not_delivered = 0
@@ -39,6 +39,7 @@ class Life:
             '/image',
             start_s=start_s,
             frame_s=frame_s,
+            turns=turns,
             look=lambda: self.camera,
             loss_cure=CURE,
         )
@@ -221,6 +222,21 @@ def test_a_slow_model_is_left_its_time(known_by):
     kinds = [life.step(1, published=0).kind for _ in range(11)]
     assert 'no_output' not in kinds
     assert life.step(1, published=0).kind == 'no_output'
+
+
+@pytest.mark.parametrize('known_by', ['warm-up', 'frames'])
+def test_a_camera_is_left_the_time_that_the_others_take(known_by):
+    # 20 cameras in turn, 0.1 s each; this one sends 30 Hz, so that what comes out is young.
+    life = Life(frame_s=0.1, turns=20)
+    if known_by == 'frames':
+        life.times = [FrameTimes(0.02, 0.0, compute=0.1, publish=0.0, total=0.13)]
+    life.in_flight = 1
+    for _ in range(5):
+        kinds = [life.step(15, published=0, replaced=15).kind for _ in range(3)]
+        assert 'no_output' not in kinds
+        life.step(15, published=1, replaced=14)
+    # Four times what it usually takes, as with one camera.
+    assert 7.5 < life.seconds_until('no_output', 15, published=0, replaced=15) <= 9.5
 
 
 def test_frames_always_in_flight_are_no_hang():

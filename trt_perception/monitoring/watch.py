@@ -95,6 +95,8 @@ class SilenceWatch:
         topic: of the images.
         start_s: time of the activation, of any clock that only goes forward.
         frame_s: seconds that one frame takes, as the warm-up showed.
+        turns: batches of which one is this camera's, where all cameras send more than the model
+            takes: it may have to wait for so many.
         look: looks the topic up in the graph; asked only while nothing arrives.
         loss_cure: what to do about images that the transport loses.
         camera: its name, empty where there is only one.
@@ -106,6 +108,7 @@ class SilenceWatch:
         *,
         start_s: float,
         frame_s: float = 0.0,
+        turns: int = 1,
         look: Callable[[], CameraState] = CameraState,
         loss_cure: str = '',
         camera: str = '',
@@ -113,6 +116,7 @@ class SilenceWatch:
         self._topic = topic
         self._camera = camera
         self._frame_s = frame_s
+        self._turns = turns
         self._look = look
         self._loss_cure = loss_cure
         self._start_s = start_s
@@ -196,8 +200,7 @@ class SilenceWatch:
         waited_s = now.time_s - self._moved_s
         if waited_s < _SILENCE_S:
             return None
-        frame_s = counts.latency['total'].p50_ms * 1e-3 if counts.latency else self._frame_s
-        if waited_s < _LATE_FRAME * frame_s:
+        if waited_s < _LATE_FRAME * self._turn_s(counts):
             return None
         return Problem(
             Level.ERROR,
@@ -206,6 +209,15 @@ class SilenceWatch:
             'pipeline does not finish its frame; if that lasts, end the node (Ctrl-C twice) and '
             'try the model alone: ros2 run trt_perception benchmark_engine',
         )
+
+    def _turn_s(self, counts: FrameStatistics) -> float:
+        """Return how long it takes until a frame comes out, with its camera's turn waited for."""
+        latency = counts.latency
+        if not latency:
+            return self._turns * self._frame_s
+        # A frame that comes out is young: while its camera waited, newer ones replaced older ones.
+        others_s = (self._turns - 1) * latency['compute'].p50_ms * 1e-3
+        return latency['total'].p50_ms * 1e-3 + others_s
 
     def _no_images(self, now: _Moment) -> Problem | None:
         silent_s = now.time_s - self._received_s

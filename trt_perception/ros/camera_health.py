@@ -90,8 +90,14 @@ class CameraHealth:
         self._settled = FrameStatistics()
         self._not_delivered: int | None = 0
 
-    def watch(self, image_input: ImageInput, frame_s: float) -> None:
-        """Watch from now on; one frame takes ``frame_s`` seconds."""
+    def watch(self, image_input: ImageInput, frame_s: float, turns: int) -> None:
+        """Watch from now on.
+
+        Args:
+            image_input: of the camera.
+            frame_s: seconds that one frame takes.
+            turns: one of so many batches is the camera's.
+        """
         now = time.monotonic()
         self._said = deque([(now, 0, 0)])
         self._age = AgeOfOutput()
@@ -102,6 +108,7 @@ class CameraHealth:
             image_input.topic,
             start_s=now,
             frame_s=frame_s,
+            turns=turns,
             look=image_input.look,
             loss_cure=loss_cure(
                 str(profile / 'fastdds_large_images.xml'), image_input.reliability

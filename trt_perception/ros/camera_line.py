@@ -90,19 +90,20 @@ class CameraLine:
         return self._camera
 
     def subscribe(
-        self, intake: SharedIntake, submit: Callable[[Any], None], frame_s: float
+        self, intake: SharedIntake, submit: Callable[[Any], None], frame_s: float, turns: int
     ) -> str:
         """Subscribe and watch what comes; return the topic.
 
         Args:
             intake: takes the images.
             submit: takes each of them.
-            frame_s: seconds that a frame takes, from when it waits.
+            frame_s: seconds that a frame takes.
+            turns: one of so many batches is the camera's, where all send more than is taken.
         """
         assert self._choice is not None
         self.close_input()  # where it could not be closed before
         self._input = ImageInput(self._node, self.config, self._choice, intake, submit, self.name)
-        self.health.watch(self._input, frame_s)
+        self.health.watch(self._input, frame_s, turns)
         return self._input.topic
 
     def apply(self, config: DetectorConfig) -> None:

@@ -197,9 +197,11 @@ class DetectorNode(LifecycleNode):
         intake = SharedIntake(self, buffers, typed=typed, faulted=self._on_fault)
         # A frame may wait until all other cameras that its pipeline serves had their turn.
         at_once = sum(pipeline.batch for pipeline in self._pipelines)
-        frame_s = self._frame_s * math.ceil(len(self._lines) / at_once)
+        turns = math.ceil(len(self._lines) / at_once)
         topics = [
-            line.subscribe(intake, functools.partial(detector.submit, camera), frame_s)
+            line.subscribe(
+                intake, functools.partial(detector.submit, camera), self._frame_s, turns
+            )
             for camera, line in enumerate(self._lines)
         ]
         gpus = self.config.device_ids[: len(self._pipelines)]
