@@ -97,14 +97,18 @@ def test_an_image_that_is_not_contiguous(model, images):
         np.zeros((4, 4, 3), np.float32),
         'image.jpg',
         None,
+        b'\xff\xd8\xff',
+        b'',
+        memoryview(b'\x89PNG'),
     ],
-    ids=['grey', 'four channels', 'float', 'a path', 'nothing'],
+    ids=['grey', 'four channels', 'float', 'a path', 'nothing', 'JPEG', 'empty', 'a view'],
 )
 def test_what_is_no_bgr_image_is_refused(model, image):
     with pytest.raises(ValueError, match=r'uint8 array \(height, width, 3\)'):
         model([image])
-    with pytest.raises(ValueError, match=r'uint8 array \(height, width, 3\)'):
+    with pytest.raises(ValueError, match=r'uint8 array \(height, width, 3\)') as caught:
         model(image)
+    assert f'(got {type(image).__name__}, ' in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from typing import Final
 from typing import overload
 
 import numpy as np
@@ -33,6 +34,8 @@ from trt_perception.pipelines.pipeline import collect_all
 __all__ = ['Model', 'load']
 
 _Image = npt.NDArray[np.uint8]
+# Sequences, but none of images.
+_NO_IMAGES: Final = (str, bytes, bytearray, memoryview)
 
 
 def load(path: str | Path, **parameters: Any) -> Model:
@@ -129,7 +132,8 @@ class Model:
         given = {key: value for key, value in changes.items() if value is not None}
         config = DetectorConfig.from_values({**self._values, **given})
         thresholds = config.thresholds(self.class_names)
-        one = not isinstance(images, Sequence) or isinstance(images, str)  # cv2.imread's None, too
+        # One thing that is no image: cv2.imread's None, a file's name, its bytes.
+        one = not isinstance(images, Sequence) or isinstance(images, _NO_IMAGES)
         if isinstance(images, np.ndarray):
             one = images.ndim < 4
         frames = [_frame(image) for image in ([images] if one else list(images))]

@@ -134,6 +134,25 @@ def test_without_page_locked_memory_for_one_message_others_find_theirs(monkeypat
     buffers.close()
 
 
+def test_after_one_large_message_small_ones_find_memory_of_their_size(monkeypatch):
+    """Without it the next message, of whatever camera, would end the intake."""
+    monkeypatch.setattr(PageLocked, 'left', 2_000_000)
+    buffers = MessageBuffers(PageLocked, front=256)
+    large = buffers.lend(1_900_000)
+    monkeypatch.setattr(PageLocked, 'left', 300_000)
+    lent = [buffers.lend(), buffers.lend(100_000), buffers.lend(200_000)]
+    assert buffers.lend().memory.size >= 200_256
+    assert large.memory.size >= 1_900_256
+    # Nor does room for a little more keep a message out.
+    assert buffers.lend(299_000).memory.size >= 299_256
+    with pytest.raises(MemoryError, match='cudaHostAlloc'):
+        buffers.lend(300_000)
+    lent.clear()
+    del large
+    buffers.close()
+    assert buffers.count == 0
+
+
 def test_all_is_freed_whatever_one_of_them_raises():
     class Broken(Counted):
         def close(self):

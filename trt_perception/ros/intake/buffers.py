@@ -100,24 +100,34 @@ class MessageBuffers:
 
     def _lend(self, message_bytes: int) -> Lease:
         size = self._size
-        if (needed := self.front + message_bytes) > size:
+        least = max(self.front + message_bytes, _FIRST_BYTES)
+        if least > size:
             # Compressed images differ: not each that is a little larger shall move all others.
-            size = max(needed, size + size // 4)
+            size = max(least, size + size // 4)
         while self._free:
             memory = self._free.pop()
             if memory.size >= size:
                 return Lease(memory, self._give_back)
             self._free_memory(memory)
         try:
-            memory = self._allocate(size)
-        except CudaError as error:  # page-locked memory
-            if error.sticky:
+            memory = self._allocated(size)
+        except MemoryError:
+            if size == least:
                 raise
-            raise MemoryError(str(error)) from error
+            # After one message of a size that is rare, others find memory of theirs.
+            size, memory = least, self._allocated(least)
         self._size = size  # only now: a smaller message may find its place where this one did not
         with self._counting:
             self.count += 1
         return Lease(memory, self._give_back)
+
+    def _allocated(self, size: int) -> Memory:
+        try:
+            return self._allocate(size)
+        except CudaError as error:  # page-locked memory
+            if error.sticky:
+                raise
+            raise MemoryError(str(error)) from error
 
     def close(self) -> None:
         """Free what is not lent now, and the rest when it comes back.
