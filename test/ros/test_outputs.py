@@ -5,13 +5,17 @@ import pytest
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.qos import QoSDurabilityPolicy
 from rclpy.qos import QoSProfile
+from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
 from vision_msgs.msg import LabelInfo
 
 from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
+from trt_perception.detections import Masks
 from trt_perception.images.frame import Frame
+from trt_perception.model.task import TaskSpec
+from trt_perception.ros import outputs as outputs_module
 from trt_perception.ros.outputs import DetectorOutputs
 
 pytest_plugins = ['graph_fixtures']
@@ -66,6 +70,37 @@ def test_detections_arrive_whole(client, outputs, count):
     names = [detection.results[0].hypothesis.class_id for detection in message.detections]
     assert names == [('red', 'green')[index % 2] for index in range(count)]
     client.node.destroy_subscription(subscription)
+
+
+@pytest.mark.parametrize('error', [RuntimeError('too large'), MemoryError()])
+def test_masks_that_are_refused_cost_no_detections(client, node, monkeypatch, capfd, error):
+    outputs = DetectorOutputs(node, ('red',), DetectorConfig(), TaskSpec('segment'))
+    found, of_found = client.subscribe(Detection2DArray, 'detections')
+    images, of_images = client.subscribe(Image, 'masks')
+    client.spin_until(outputs._detections.get_subscription_count, 'a subscription')
+    client.spin_until(outputs._masks.get_subscription_count, 'a subscription')
+    frame = Frame.view(bytes(48), width=4, height=4, step=12, encoding='bgr8')
+    box = np.array([[1, 0, 3, 4]], 'f4')
+    masks = Masks(box, np.ones((1, 1), 'f4'), np.ones((1, 4, 4), 'f4'), (4, 4), (1, 1), (0, 0))
+    seen = Detections(box, np.ones(1, 'f4'), np.zeros(1, 'i4'), masks=masks)
+    publish = outputs_module.publish_unlocked
+    errors = [error]
+
+    def refusing(publisher, message):
+        if publisher is outputs._masks and errors:
+            raise errors.pop()
+        publish(publisher, message)
+
+    monkeypatch.setattr(outputs_module, 'publish_unlocked', refusing)
+    for frame_id in ('first', 'second'):
+        outputs.publish(Header(frame_id=frame_id), frame, seen)
+    client.spin_until(lambda: len(found) == 2 and images, 'all of both images')
+    assert [message.header.frame_id for message in images] == ['second']
+    assert np.frombuffer(bytes(images[0].data), '<u2').reshape(4, 4).tolist() == [[0, 1, 1, 0]] * 4
+    assert f'no masks: {type(error).__name__}' in capfd.readouterr().err
+    outputs.close()
+    for subscription in (of_found, of_images):
+        client.node.destroy_subscription(subscription)
 
 
 def refuse(outputs, *errors):

@@ -119,7 +119,13 @@ class DetectorOutputs:
         if self._keypoints is not None and self._serialize_keypoints is not None:
             self._keypoints.publish(self._serialize_keypoints(header, detections))
         if self._masks is not None and self._masks.get_subscription_count():
-            self._publish_masks(header, frame, detections)
+            try:
+                self._publish_masks(header, frame, detections)
+            except (MemoryError, RuntimeError) as error:  # an image's worth, and not what is found
+                reason = f'{type(error).__name__}: {error}'.rstrip(': ')
+                self._log.error(
+                    f'no masks: {log_text(reason)}; detections go on', throttle_duration_sec=5.0
+                )
         self._debug_image.offer(header, frame, detections)
 
     def _publish_masks(
