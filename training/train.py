@@ -132,11 +132,7 @@ def train(arguments: argparse.Namespace) -> list[dict]:
         network.load_state_dict(stored['weights'])
         stages = stored['stages']
     average = copy.deepcopy(network).eval()
-    decayed = [p for p in network.parameters() if p.ndim > 1]
-    plain = [p for p in network.parameters() if p.ndim <= 1]
-    optimizer = torch.optim.AdamW(
-        [{'params': decayed, 'weight_decay': 0.05}, {'params': plain, 'weight_decay': 0.0}]
-    )
+    optimizer = new_optimizer(network)
     loader = DataLoader(
         SceneStream(sum(stage['scenes_composed'] for stage in stages)),
         arguments.chunk,
@@ -193,6 +189,15 @@ def train(arguments: argparse.Namespace) -> list[dict]:
     stages = [*stages, record]
     torch.save({'weights': state, 'stages': stages}, arguments.out)
     return stages
+
+
+def new_optimizer(network: torch.nn.Module) -> torch.optim.AdamW:
+    """Return what moves the weights; scales and offsets of normalisations do not decay."""
+    decayed = [p for p in network.parameters() if p.ndim > 1]
+    plain = [p for p in network.parameters() if p.ndim <= 1]
+    return torch.optim.AdamW(
+        [{'params': decayed, 'weight_decay': 0.05}, {'params': plain, 'weight_decay': 0.0}]
+    )
 
 
 @torch.no_grad()

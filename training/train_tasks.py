@@ -103,11 +103,7 @@ def begin(folder: pathlib.Path, device: torch.device, digits: pathlib.Path = DIG
         stages = stored['stages']
     network = network.to(device, memory_format=torch.channels_last)
     average = average.to(device, memory_format=torch.channels_last).eval()
-    decayed = [p for p in network.parameters() if p.ndim > 1]
-    plain = [p for p in network.parameters() if p.ndim <= 1]
-    optimizer = torch.optim.AdamW(
-        [{'params': decayed, 'weight_decay': 0.05}, {'params': plain, 'weight_decay': 0.0}]
-    )
+    optimizer = train.new_optimizer(network)
     if stored and (folder / OPTIMIZER).exists():
         moments = torch.load(folder / OPTIMIZER, map_location=device, weights_only=True)
         optimizer.load_state_dict(moments)

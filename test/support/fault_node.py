@@ -105,6 +105,13 @@ def cuda(driver, nvrtc, runtime):
 
 def install():
     """Put every fault in its place."""
+    install_in_cuda()
+    install_in_files()
+    install_in_models()
+    install_in_ros()
+
+
+def install_in_cuda():
     if sys.argv[2] == 'stand-in':
         modules = cuda(*fake_cuda.bindings())
         tensorrt = FakeTensorRt()
@@ -128,6 +135,9 @@ def install():
         return Over(context, execute_async_v3=execute)
 
     TensorRtEngine._new_context = new_context
+
+
+def install_in_files():
     full = OSError(errno.ENOSPC, 'No space left on device')
     atomic_files.tempfile = SimpleNamespace(
         mkstemp=during('cache folder full', atomic_files.tempfile.mkstemp, raises(full))
@@ -135,6 +145,9 @@ def install():
     cache.cache_folder = during(
         'cache folder unwritable', cache.cache_folder, lambda kind: Path('/dev/null') / kind
     )
+
+
+def install_in_models():
     broken = RuntimeError('the model broke')
     for name in ('warm-up raises', 'ONNX Runtime raises'):
         OnnxModel.run = during(name, OnnxModel.run, raises(broken))
@@ -142,6 +155,9 @@ def install():
         if callable(getattr(host, name)):
             broken = RuntimeError('the decoder broke')
             setattr(host, name, during('decoder raises', getattr(host, name), raises(broken)))
+
+
+def install_in_ros():
     DetectorOutputs.publish = during(
         'publish raises', DetectorOutputs.publish, raises(RuntimeError('publishing broke'))
     )
