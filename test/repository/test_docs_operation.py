@@ -8,7 +8,7 @@ from docs_pages import rows
 from docs_pages import section
 
 #: Not ours, or names of counts.
-OTHERS = ('numpy.', 'dropped: ')
+OTHERS = ('numpy.', 'dropped: ', 'Timeout (')
 
 
 def messages():
