@@ -199,6 +199,9 @@ def pytest_addoption(parser):
     parser.addoption(
         '--quick', action='store_true', help='no test that has to do with ROS 2 or builds engines'
     )
+    parser.addoption(
+        '--share', metavar='I/N', help='only the I-th of N shares of the test files that remain'
+    )
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -208,7 +211,24 @@ def pytest_ignore_collect(collection_path, config):
         return True
     if config.getoption('--quick') and touches_ros(collection_path):
         return True
+    share = config.getoption('--share')
+    if share and collection_path.name.startswith('test_'):
+        return collection_path not in files_of(share, config.getoption('--quick')) or None
     return None
+
+
+@functools.cache
+def files_of(share, quick):
+    """Return the test files of a share, '1/2' or '2/2': every other one, the slowest first.
+
+    A process that collects its share only needs no other that deals tests out to it, which takes
+    longer than most tests do.
+    """
+    number, count = map(int, share.split('/'))
+    paths = (ROOT / 'test').rglob('test_*.py')
+    paths = [path for path in paths if not (quick and touches_ros(path))]
+    paths.sort(key=lambda path: (-SLOWEST.get(path.stem, 0), path))
+    return frozenset(paths[number - 1 :: count])
 
 
 def pytest_make_parametrize_id(val, argname):
