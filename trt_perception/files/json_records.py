@@ -8,6 +8,7 @@ behind that where JSON has the value in another form.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Annotated
@@ -34,6 +35,10 @@ _READERS: Final[Mapping[Any, Reader]] = {
     float: JsonSection.number,
     bool: JsonSection.boolean,
 }
+# The types of a dataclass's fields, which Python would make out of text each time.
+_hints: Final[Callable[[Any], Mapping[str, Any]]] = functools.cache(
+    functools.partial(get_type_hints, include_extras=True)
+)
 
 
 def read_record(kind: type[Record], section: JsonSection) -> Record:
@@ -42,8 +47,7 @@ def read_record(kind: type[Record], section: JsonSection) -> Record:
     Raises:
         ManifestError: a key is missing, unknown or of the wrong type, or a value is out of range.
     """
-    hints = get_type_hints(kind, include_extras=True)
-    values = {name: _reader(hint)(section, name) for name, hint in hints.items()}
+    values = {name: _reader(hint)(section, name) for name, hint in _hints(kind).items()}
     section.finish()
     return kind(**values)
 
@@ -67,7 +71,7 @@ def _reader(hint: Any) -> Reader:
 def json_content(value: Any) -> Any:
     """Return what JSON has of a value: of a dataclass what ``read_record`` reads as the same."""
     if dataclasses.is_dataclass(value):
-        hints = get_type_hints(type(value), include_extras=True)
+        hints = _hints(type(value))
         return {name: _writer(hint)(getattr(value, name)) for name, hint in hints.items()}
     if isinstance(value, Mapping):
         return {key: json_content(item) for key, item in value.items()}
