@@ -66,6 +66,7 @@ def test_that_hangs_within_a_library_that_holds_the_lock():
 """
 
 
+@pytest.mark.any_ros
 def test_a_test_that_hangs_ends_with_its_process_and_says_where_it_stood(tmp_path):
     (tmp_path / 'test_hangs.py').write_text(HANGS)
     command = ['-m', 'pytest', '-p', 'conftest', '-p', 'no:cacheprovider', '--rootdir', tmp_path]
@@ -202,6 +203,7 @@ def test_run_refuses_an_unknown_name_and_lists_the_known():
     assert len(refused.stderr.splitlines()) == 1
 
 
+@pytest.mark.any_ros
 @pytest.mark.parametrize('module', ['json', 'trt_perception'])
 def test_a_process_is_measured_once_it_imports_the_package(tmp_path, module):
     paths = [str(ROOT / 'scripts/lib/measured'), os.environ.get('PYTHONPATH')]

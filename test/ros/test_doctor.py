@@ -52,6 +52,7 @@ def test_a_model_and_this_machine(tmp_path):
     assert not [area for area, _ in found if area == 'cameras']
 
 
+@pytest.mark.any_ros
 def test_a_model_that_is_broken(tmp_path):
     model = write_tiny_model(tmp_path / 'tiny.onnx')
     model.write_bytes(model.read_bytes()[:-1])
@@ -68,6 +69,7 @@ def test_plain_text_and_its_exit_code():
     assert '\033' not in ended.stdout
 
 
+@pytest.mark.any_ros
 @pytest.mark.parametrize('no_color', [None, '1'])
 def test_colours_on_a_terminal_only(no_color):
     main, other = pty.openpty()

@@ -162,13 +162,21 @@ def test_names_within_a_model_forge_no_line_of_the_log(start_detector, tmp_path)
 @pytest.mark.parametrize(
     ('name', 'arguments'),
     [
-        ('detect_images', ['--source', '{folder}', '--output', '{folder}/found', '--engine']),
-        ('benchmark_engine', []),
-        ('inspect_engine', ['--no-gpu']),
-        ('doctor', ['--seconds', '0']),
-        ('build_engine', ['--onnx']),
+        pytest.param('doctor', ['--seconds', '0'], id='doctor'),
+        # The others know nothing of ROS.
+        *(
+            pytest.param(name, arguments, id=name, marks=pytest.mark.any_ros)
+            for name, arguments in [
+                (
+                    'detect_images',
+                    ['--source', '{folder}', '--output', '{folder}/found', '--engine'],
+                ),
+                ('benchmark_engine', []),
+                ('inspect_engine', ['--no-gpu']),
+                ('build_engine', ['--onnx']),
+            ]
+        ),
     ],
-    ids=lambda value: value if isinstance(value, str) else '',
 )
 def test_nor_of_what_a_command_line_says(name, arguments, tmp_path):
     model = forged_model(tmp_path)

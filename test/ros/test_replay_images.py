@@ -233,30 +233,41 @@ def test_undecodable_video(tmp_path):
     assert 'Traceback' not in output
 
 
+# What ROS 2 reads of a command line, and what is refused before it is asked.
+WRONG_FOR_ROS = [
+    (('FOLDER', '--ros-args', '-r', 'image:=no name'), ['image:=no name']),
+    (('FOLDER', '--ros-args', '--params-file', 'missing.yaml'), ['missing.yaml']),
+]
+WRONG_USAGE = [
+    ((), ['source']),
+    (('missing',), ['missing: does not exist', 'give a folder']),
+    (('FOLDER/notes.txt',), ['suffix says that it is no image; give']),
+    (('.',), ['this folder holds no image (0 other files)']),
+    (('*.png',), ['*.png: no file matches']),
+    (('FOLDER/*.txt',), ['this pattern finds no image (1 other files)']),
+    (('missing.mp4',), ['missing.mp4']),
+    (('FOLDER', 'more'), ['more']),
+    (('FOLDER', '--rate', '0'), ['--rate', 'from 0.001', "'0'"]),
+    (('FOLDER', '--rate', '1e-10'), ['--rate', 'from 0.001', "'1e-10'"]),
+    (('FOLDER', '--rate', 'nan'), ['--rate', 'from 0.001', "'nan'"]),
+    (('FOLDER', '--rate', 'fast'), ['--rate', 'from 0.001', "'fast'"]),
+    (('FOLDER', '--depth', '-1'), ['--depth', 'from 1', "'-1'"]),
+    (('FOLDER', '--depth', '0'), ['--depth', 'from 1', "'0'"]),
+    (('FOLDER', '--wait-for-subscribers', '-1'), ['--wait-for-subscribers', "'-1'"]),
+    (('FOLDER', '--encoding', 'rgb9'), ['--encoding', 'rgb9', 'nv12']),
+    (('FOLDER', '--log', 'missing/sent.jsonl'), ['missing/sent.jsonl', 'cannot be written']),
+]
+
+
 @pytest.mark.parametrize(
     ('arguments', 'words'),
     [
-        ((), ['source']),
-        (('missing',), ['missing: does not exist', 'give a folder']),
-        (('FOLDER/notes.txt',), ['suffix says that it is no image; give']),
-        (('.',), ['this folder holds no image (0 other files)']),
-        (('*.png',), ['*.png: no file matches']),
-        (('FOLDER/*.txt',), ['this pattern finds no image (1 other files)']),
-        (('missing.mp4',), ['missing.mp4']),
-        (('FOLDER', 'more'), ['more']),
-        (('FOLDER', '--rate', '0'), ['--rate', 'from 0.001', "'0'"]),
-        (('FOLDER', '--rate', '1e-10'), ['--rate', 'from 0.001', "'1e-10'"]),
-        (('FOLDER', '--rate', 'nan'), ['--rate', 'from 0.001', "'nan'"]),
-        (('FOLDER', '--rate', 'fast'), ['--rate', 'from 0.001', "'fast'"]),
-        (('FOLDER', '--depth', '-1'), ['--depth', 'from 1', "'-1'"]),
-        (('FOLDER', '--depth', '0'), ['--depth', 'from 1', "'0'"]),
-        (('FOLDER', '--wait-for-subscribers', '-1'), ['--wait-for-subscribers', "'-1'"]),
-        (('FOLDER', '--encoding', 'rgb9'), ['--encoding', 'rgb9', 'nv12']),
-        (('FOLDER', '--log', 'missing/sent.jsonl'), ['missing/sent.jsonl', 'cannot be written']),
-        (('FOLDER', '--ros-args', '-r', 'image:=no name'), ['image:=no name']),
-        (('FOLDER', '--ros-args', '--params-file', 'missing.yaml'), ['missing.yaml']),
+        *(pytest.param(*row, id=' '.join(row[0])) for row in [*WRONG_FOR_ROS, WRONG_USAGE[0]]),
+        *(
+            pytest.param(*row, id=' '.join(row[0]), marks=pytest.mark.any_ros)
+            for row in WRONG_USAGE[1:]
+        ),
     ],
-    ids=lambda value: ' '.join(value) if isinstance(value, tuple) else '',
 )
 def test_wrong_usage(folder, arguments, words):
     code, output = run(*[part.replace('FOLDER', str(folder)) for part in arguments])

@@ -38,6 +38,7 @@ def test_frames(client, intake):
     check(frames(client, count=100, rounds=1, large_images=2, intake=intake))
 
 
+@pytest.mark.any_ros  # test_node_signals shows it
 def test_signals(model):
     check(soaks.signals(model, count=10))
 
