@@ -3,6 +3,7 @@
 import os
 import struct
 import time
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,16 @@ def test_a_port_that_was_never_made_whole_is_found(tmp_path, write, name, conten
 def test_what_nobody_waits_for_is_not(tmp_path, write, name, content, age_s):
     write(name, content, age_s)
     assert unfinished_ports(tmp_path) == []
+
+
+def test_of_another_users_the_size_is_known(tmp_path, write, monkeypatch):
+    empty, _ = write('fastrtps_port1', b''), write('fastrtps_port2', word(0))
+
+    def refuse(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(Path, 'open', refuse)  # as root everything can be read
+    assert unfinished_ports(tmp_path) == [empty]
 
 
 def test_a_folder_that_is_not_there_has_none(tmp_path):

@@ -38,15 +38,17 @@ def _unfinished(path: Path) -> bool:
     if not _PORT.fullmatch(path.name):
         return False
     try:
-        changed_s = path.stat().st_mtime
+        facts = path.stat()
+        # A single byte is what how_to_mend leaves until it is removed: all refuse that at once.
+        if facts.st_size == 1 or time.time() - facts.st_mtime < _MADE_WITHIN_S:
+            return False
         with path.open('rb') as file:
             start = file.read(_WORD.size)
-    except OSError:  # gone, or another user's
+    except PermissionError:  # another user's
+        return facts.st_size == 0
+    except OSError:  # gone meanwhile
         return False
-    if len(start) == _WORD.size and _WORD.unpack(start)[0] >= _WHOLE:
-        return False
-    # A single byte is what how_to_mend leaves until it is removed: all refuse that at once.
-    return len(start) != 1 and time.time() - changed_s > _MADE_WITHIN_S
+    return len(start) < _WORD.size or _WORD.unpack(start)[0] < _WHOLE
 
 
 def how_to_mend(ports: Sequence[Path]) -> str:
