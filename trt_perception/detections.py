@@ -5,15 +5,44 @@ from __future__ import annotations
 from dataclasses import dataclass
 from dataclasses import replace
 from typing import Any
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ['Detections', 'Masks', 'oriented_corners']
+__all__ = ['Detections', 'MaskGeometry', 'Masks', 'NumberedMasks', 'oriented_corners']
 
 
 # Places in an array, and how much of what lies there counts.
 _Tap = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class MaskGeometry:
+    """Where an image lies in the prototypes of its masks, which cover the network's input.
+
+    Attributes:
+        size_wh: of the image.
+        scale: prototype pixels of a source pixel along x and y.
+        offset: where the image's corner lies in the prototypes, in x and y.
+        fine: into how many parts of a prototype pixel the padding's border divides it.
+    """
+
+    size_wh: tuple[int, int]
+    scale: tuple[float, float]
+    offset: tuple[float, float]
+    fine: int = 1
+
+
+class NumberedMasks(Protocol):
+    """Masks of one image as a picture of their numbers."""
+
+    def number(self, out: npt.NDArray[np.uint16]) -> None:
+        """Write i into the pixels of the i-th mask, counted from 1, the better one on top.
+
+        Args:
+            out: uint16 (height, width); pixels of no mask become 0.
+        """
 
 
 @dataclass(frozen=True)
@@ -28,20 +57,14 @@ class Masks:
         xyxy: float32 (n, 4), the boxes in source pixels, inside the image.
         coefficients: float32 (n, m).
         prototypes: float32 (m, rows, columns), over the whole input of the network.
-        size_wh: of the image.
-        scale: prototype pixels of a source pixel along x and y.
-        offset: where the image's corner lies in the prototypes, in x and y.
-        fine: into how many parts of a prototype pixel the padding's border divides it.
+        geometry: where the image lies in them.
         is_own: the prototypes are the masks' logits, and the one coefficient is the place there.
     """
 
     xyxy: npt.NDArray[np.float32]
     coefficients: npt.NDArray[np.float32]
     prototypes: npt.NDArray[np.float32]
-    size_wh: tuple[int, int]
-    scale: tuple[float, float]
-    offset: tuple[float, float]
-    fine: int = 1
+    geometry: MaskGeometry
     is_own: bool = False
 
     def __len__(self) -> int:
@@ -73,18 +96,15 @@ class Masks:
 
     def whole(self) -> npt.NDArray[np.bool_]:
         """Return all masks at the image's size: bool (n, height, width)."""
-        found = np.zeros((len(self), self.size_wh[1], self.size_wh[0]), np.bool_)
+        width, height = self.geometry.size_wh
+        found = np.zeros((len(self), height, width), np.bool_)
         for index, mask in enumerate(found):
             left, top, part = self.one(index)
             mask[top : top + part.shape[0], left : left + part.shape[1]] = part
         return found
 
     def number(self, out: npt.NDArray[np.uint16]) -> None:
-        """Write i into the pixels of the i-th mask, counted from 1, the better one on top.
-
-        Args:
-            out: uint16 (height, width); pixels of no mask become 0.
-        """
+        """See NumberedMasks."""
         out[:] = 0
         for index in reversed(range(min(len(self), 65535))):
             left, top, part = self.one(index)
@@ -99,10 +119,11 @@ class Masks:
         Returns:
             The region of prototype pixels, and its places with their shares for each source pixel.
         """
-        fine, count = self.fine, self.prototypes.shape[2 - axis]
-        scale, offset = self.scale[axis] * fine, self.offset[axis] * fine
+        geometry, count = self.geometry, self.prototypes.shape[2 - axis]
+        fine = geometry.fine
+        scale, offset = geometry.scale[axis] * fine, geometry.offset[axis] * fine
         begin = round(offset)
-        end = begin + max(1, round(self.size_wh[axis] * scale))
+        end = begin + max(1, round(geometry.size_wh[axis] * scale))
         places = (np.arange(first, last) + 0.5) * scale + offset - 0.5
         low, following, part = _neighbours(places.clip(begin, end - 1), end)
         taps = []
@@ -142,6 +163,8 @@ class Detections:
             radians, from -π/2 to π/2, clockwise as seen (from x to y). ``xyxy`` is then the part
             of the image that the upright box around it covers.
         masks: of models of masks, else None: what each mask is made of.
+        numbered: of pipelines that make the masks themselves, in place of ``masks``: which mask
+            each pixel is in, of frames of which that was asked.
     """
 
     xyxy: npt.NDArray[np.float32]
@@ -150,6 +173,7 @@ class Detections:
     keypoints: npt.NDArray[np.float32] | None = None
     oriented: npt.NDArray[np.float32] | None = None
     masks: Masks | None = None
+    numbered: NumberedMasks | None = None
 
     def __post_init__(self) -> None:
         count = len(self.scores)
@@ -169,11 +193,12 @@ class Detections:
         return len(self.scores)
 
     def take(self, which: npt.NDArray[Any]) -> Detections:
-        """Return some of them with all that they carry.
+        """Return some of them with all that they carry, which must not be ``numbered``.
 
         Args:
             which: bool (n,), or indices, in whose order they come.
         """
+        assert self.numbered is None
         return Detections(
             self.xyxy[which],
             self.scores[which],

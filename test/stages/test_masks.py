@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from trt_perception.config import Thresholds
+from trt_perception.detections import MaskGeometry
 from trt_perception.detections import Masks
 from trt_perception.evaluation.run_lengths import run_lengths
 from trt_perception.images.letterbox import Letterbox
@@ -126,7 +127,7 @@ def masks_of(whole):
     box = np.array([[0, 0, width, height]], np.float32)
     prototypes = np.where(whole, 1, -1).astype(np.float32)[None]
     one = np.ones((1, 1), np.float32)
-    return Masks(box, one, prototypes, (width, height), (1.0, 1.0), (0.0, 0.0))
+    return Masks(box, one, prototypes, MaskGeometry((width, height), (1.0, 1.0), (0.0, 0.0)))
 
 
 @pytest.mark.parametrize('seed', range(8))

@@ -7,6 +7,7 @@ import numpy as np
 from evaluation_support import SIZE_WH
 from evaluation_support import written
 
+from trt_perception.detections import MaskGeometry
 from trt_perception.detections import Masks
 from trt_perception.evaluation.coco import read_annotations
 from trt_perception.evaluation.measure import measure_of
@@ -26,7 +27,7 @@ def with_masks(detections, wholes):
     """Return detections whose masks are the given ones, cut to their boxes."""
     prototypes = np.where(np.array(wholes).reshape(-1, HEIGHT, WIDTH), 1, -1).astype(np.float32)
     own = np.eye(len(detections), dtype=np.float32)
-    masks = Masks(detections.xyxy, own, prototypes, SIZE_WH, (1.0, 1.0), (0.0, 0.0))
+    masks = Masks(detections.xyxy, own, prototypes, MaskGeometry(SIZE_WH, (1.0, 1.0), (0.0, 0.0)))
     return replace(detections, masks=masks)
 
 

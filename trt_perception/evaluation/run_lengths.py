@@ -42,9 +42,8 @@ class MaskedDetections(Detections):
         """Return some of them with all that they carry; see ``Detections.take``."""
         kept = super().take(which)
         runs = tuple(self.runs[place] for place in np.arange(len(self))[which])
-        return MaskedDetections(
-            kept.xyxy, kept.scores, kept.class_ids, kept.keypoints, kept.oriented, None, runs
-        )
+        own = kept.xyxy, kept.scores, kept.class_ids, kept.keypoints, kept.oriented
+        return MaskedDetections(*own, runs=runs)
 
 
 def with_run_lengths(found: Detections) -> Detections:
@@ -52,14 +51,13 @@ def with_run_lengths(found: Detections) -> Detections:
     if found.masks is None:
         return found
     runs = tuple(run_lengths(found.masks, index) for index in range(len(found)))
-    return MaskedDetections(
-        found.xyxy, found.scores, found.class_ids, found.keypoints, found.oriented, None, runs
-    )
+    own = found.xyxy, found.scores, found.class_ids, found.keypoints, found.oriented
+    return MaskedDetections(*own, runs=runs)
 
 
 def run_lengths(masks: Masks, index: int) -> RunLengths:
     """Return one mask as COCO's compressed run lengths, at the size of the image."""
-    width, height = masks.size_wh
+    width, height = masks.geometry.size_wh
     left, top, part = masks.one(index)
     columns = np.zeros((part.shape[1], height), np.bool_)
     columns[:, top : top + part.shape[0]] = part.T

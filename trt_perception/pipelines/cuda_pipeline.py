@@ -10,7 +10,8 @@ The way of a batch through a slot:
 There is a graph for each size of batch that the engine runs; see CudaSlot for what is smaller.
 
 That is for dense outputs. All others are small: there the graph ends with the outputs in pinned
-memory, and collect decodes them on the host.
+memory, and collect decodes them on the host. Where somebody looks at masks, a kernel behind the
+graph draws them as a picture of their numbers, while the boxes go out.
 
 Each slot has its own stream, buffers, contexts and graphs, so the upload of one batch runs beside
 the engine of another. Everything but memory for the frames themselves is allocated when the
@@ -64,6 +65,7 @@ from trt_perception.pipelines.cuda_slot import CudaSlot
 from trt_perception.pipelines.cuda_slot import SizedContext
 from trt_perception.pipelines.frame_place import Headers
 from trt_perception.pipelines.jpeg_threads import JpegThreads
+from trt_perception.pipelines.mask_images import MaskImages
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.pipelines.ready import grey_frame
 from trt_perception.pipelines.ready import put_in_place
@@ -88,6 +90,8 @@ class CudaPipeline:
             outputs come back whole and are decoded on the host: slower, for evaluation.
         max_batch: most frames that come at once: sizes of batches beyond what holds them are left
             out, and what they would take of the GPU's memory.
+        whole_masks: what masks are made of comes back with each frame; else only a picture of
+            them does, of frames of which it is wanted.
 
     Attributes:
         depth: batches in flight.
@@ -111,6 +115,7 @@ class CudaPipeline:
         *,
         max_candidates: int = MAX_CANDIDATES,
         max_batch: int = MAX_BATCH,
+        whole_masks: bool = True,
     ) -> None:
         self.depth = config.pipeline_depth
         self._closing = ExitStack()
@@ -152,10 +157,11 @@ class CudaPipeline:
             self._jpeg = None if config.image_transport == 'raw' else self._open_jpeg()
             self.decodes_jpeg = self._jpeg is not None
             self.slots: list[CudaSlot] = []
+            images = None if whole_masks else self._closing.enter_context(MaskImages(self._device))
             headers = Headers(kernels.header, self.spec.preprocessing)
             for stream, own in zip(streams, sizes, strict=True):
                 slot = CudaSlot(
-                    self._device, own, kernels, headers, stream, config, max_candidates
+                    self._device, own, kernels, headers, stream, config, max_candidates, images
                 )
                 self._closing.callback(slot.close)
                 self.slots.append(slot)
@@ -224,13 +230,17 @@ class CudaPipeline:
         return PinnedBuffer(size, self._device)
 
     def enqueue(
-        self, slot: int, frames: Sequence[GivenFrame], thresholds: Sequence[Thresholds]
+        self,
+        slot: int,
+        frames: Sequence[GivenFrame],
+        thresholds: Sequence[Thresholds],
+        numbered: Sequence[bool] = (),
     ) -> None:
         """Copy frames to the device and start the work on them; soon, where there are files."""
         assert 0 < len(frames) == len(thresholds) <= self.batch
         self._device.use()
         taken = self.slots[slot]
-        unfilled = taken.begin(frames, thresholds)
+        unfilled = taken.begin(frames, thresholds, numbered)
         if unfilled:
             assert self._jpeg is not None, 'nobody gives a JPEG to who does not decode it'
             self._jpeg.start(slot, taken, unfilled)

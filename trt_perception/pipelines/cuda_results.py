@@ -24,13 +24,20 @@ from trt_perception.gpu import clear_async
 from trt_perception.gpu import copy_async
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.pipelines.mask_images import MaskImage
+from trt_perception.pipelines.mask_images import MaskImages
 from trt_perception.stages.decoders.decode import bfloat16_to_float32
 from trt_perception.stages.decoders.decode import count_candidates
 from trt_perception.stages.decoders.decode import decode
+from trt_perception.stages.decoders.selection import centred
 from trt_perception.stages.decoders.selection import check_scores
+from trt_perception.stages.decoders.selection import keypoints_in_source
+from trt_perception.stages.decoders.selection import mask_geometry
+from trt_perception.stages.decoders.selection import masks_of
+from trt_perception.stages.decoders.selection import oriented_in_source
 from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES
-from trt_perception.stages.gpu_kernels import RESULT_ROW
 from trt_perception.stages.gpu_kernels import FrameKernels
 
 __all__ = ['HostDecoded', 'KernelDecoded', 'SlotResult', 'array_of']
@@ -65,57 +72,131 @@ class SlotResult(Protocol):
     def candidates(self, spec: ModelSpec, thresholds: Thresholds) -> int:
         """Return how many boxes of the first frame were above the threshold, before NMS."""
 
+    def number_masks(self, outputs: Mapping[str, int], place: int, letterbox: Letterbox) -> None:
+        """Queue, behind all else, the picture of a frame's masks, where a kernel makes it.
+
+        Args:
+            outputs: as they were queued.
+            place: of the frame.
+            letterbox: its geometry.
+        """
+
     def close(self) -> None:
         """Free everything."""
 
 
 class KernelDecoded:
-    """Dense outputs: kernels decode, only final boxes come back.
+    """Dense outputs: kernels decode, only final boxes come back, and what belongs to each.
 
     Args:
         kernels: compiled for the model.
-        most: frames of the largest batch.
-        stream: the scratch memory is cleared in its order.
+        spec: the model's for its largest batch.
+        stream: all work is queued on it.
+        images: for pictures of masks, which are made where they are asked for; None: what masks
+            are made of comes back with each frame.
     """
 
-    def __init__(self, kernels: FrameKernels, most: int, stream: Stream) -> None:
+    def __init__(
+        self, kernels: FrameKernels, spec: ModelSpec, stream: Stream, images: MaskImages | None
+    ) -> None:
         self._kernels = kernels
+        self._stream = stream
+        self._images = images
+        assigned = assign_outputs(
+            spec.decoder, spec.outputs, len(spec.class_names), task=spec.task
+        )
+        assert assigned is not None, 'checked when the model was opened'
+        self._output = spec.outputs[assigned[0]].name
+        self._prototypes = spec.outputs[assigned[-1]]
+        self._numbered: dict[int, MaskImage] = {}  # by place
         self._closing = ExitStack()
         with ExitStack() as undo:
             undo.enter_context(self._closing)
             own = self._closing.enter_context
-            self._scratch = own(DeviceBuffer(most * kernels.scratch_bytes))
+            self._scratch = own(DeviceBuffer(spec.batch * kernels.scratch_bytes))
             # Written by the last kernel where it lies: 7 KB need no copy of their own.
-            self._result = own(PinnedBuffer(most * kernels.result_bytes))
+            self._result = own(PinnedBuffer(spec.batch * kernels.result_bytes))
+            self._host_prototypes: PinnedBuffer | None = None
+            if kernels.numbers_masks and images is None:
+                self._host_prototypes = own(PinnedBuffer(self._prototypes.size_bytes))
             clear_async(self._scratch.pointer, self._scratch.size, stream)
             undo.pop_all()
 
     def queue(
         self, batch: int, outputs: Mapping[str, int], spec: ModelSpec, stream: Stream
     ) -> None:
-        """Queue the kernels of the one output."""
-        (output,) = outputs.values()
+        """Queue the kernels, and a copy of the prototypes where they come back."""
         scratch, result = self._scratch.pointer, self._result.device_pointer
-        self._kernels.decode(batch, output, scratch, result, spec.batch, stream)
+        self._kernels.decode(batch, outputs[self._output], scratch, result, spec.batch, stream)
+        if self._host_prototypes is not None:
+            source, size = outputs[self._prototypes.name], self._prototypes.size_bytes
+            copy_async(
+                self._host_prototypes.pointer,
+                source,
+                size * spec.batch // self._prototypes.shape[0],
+                stream,
+            )
+
+    def number_masks(self, outputs: Mapping[str, int], place: int, letterbox: Letterbox) -> None:
+        """See SlotResult."""
+        if self._images is None or not self._kernels.numbers_masks:
+            return
+        geometry = mask_geometry(letterbox, self._prototypes.shape[2:])
+        image = self._images.take(geometry.size_wh)
+        self._kernels.number_masks(
+            self._scratch.pointer,
+            outputs[self._prototypes.name],
+            image.device_pointer,
+            place,
+            geometry,
+            self._stream,
+        )
+        image.record(self._stream)
+        self._numbered[place] = image
 
     def collect(
         self,
-        spec: ModelSpec,  # noqa: ARG002
+        spec: ModelSpec,
         letterboxes: Sequence[Letterbox],
         thresholds: Sequence[Thresholds],  # noqa: ARG002
     ) -> list[Detections]:
         """Copy the rows out of pinned memory; the kernels know geometry and thresholds."""
         found = []
-        for place in range(len(letterboxes)):
+        for place, letterbox in enumerate(letterboxes):
             own = self._result.array[place * self._kernels.result_bytes :]
             count = int(own[:4].view(np.int32)[0])
-            end = RESULT_HEAD_BYTES + count * RESULT_ROW.itemsize
-            rows = own[RESULT_HEAD_BYTES:end].view(RESULT_ROW)
+            end = RESULT_HEAD_BYTES + count * self._kernels.result_row.itemsize
+            rows = own[RESULT_HEAD_BYTES:end].view(self._kernels.result_row)
             check_scores(rows['score'][:1])  # the best one comes first
-            found.append(
-                Detections(rows['xyxy'].copy(), rows['score'].copy(), rows['class_id'].copy())
-            )
+            found.append(self._found(rows, spec, place, letterbox))
+        self._numbered.clear()
         return found
+
+    def _found(
+        self, rows: npt.NDArray[Any], spec: ModelSpec, place: int, letterbox: Letterbox
+    ) -> Detections:
+        """Return the detections of one frame, in memory of their own."""
+        task, xyxy, oriented = spec.task, rows['xyxy'].copy(), None
+        keypoints = masks = None
+        if task.is_oriented:
+            turned = centred(xyxy, rows['carried'][:, 0])
+            xyxy, oriented = oriented_in_source(turned, letterbox)
+            inside = (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
+            rows, xyxy, oriented = rows[inside], xyxy[inside], oriented[inside]
+        elif task.keypoints is not None:
+            keypoints = keypoints_in_source(rows['carried'], task.keypoints, letterbox)
+        elif self._host_prototypes is not None:
+            prototypes = array_of(self._host_prototypes.array, self._prototypes)[place]
+            masks = masks_of(xyxy, rows['carried'].copy(), prototypes, letterbox, is_own=False)
+        return Detections(
+            xyxy,
+            rows['score'].copy(),
+            rows['class_id'].copy(),
+            keypoints,
+            oriented,
+            masks,
+            self._numbered.get(place),
+        )
 
     def candidates(self, spec: ModelSpec, thresholds: Thresholds) -> int:  # noqa: ARG002
         """Return what the filter kernel counted."""
@@ -123,6 +204,7 @@ class KernelDecoded:
 
     def close(self) -> None:
         """Free the buffers."""
+        self._numbered.clear()
         self._closing.close()
 
 
@@ -179,6 +261,9 @@ class HostDecoded:
     def candidates(self, spec: ModelSpec, thresholds: Thresholds) -> int:
         """Count what the decoder lets pass."""
         return count_candidates(self._arrays(spec), spec, thresholds)
+
+    def number_masks(self, outputs: Mapping[str, int], place: int, letterbox: Letterbox) -> None:
+        """Do nothing: what masks are made of comes back."""
 
     def _arrays(self, spec: ModelSpec) -> list[npt.NDArray[Any]]:
         """Return the outputs where they lie, in the order of the spec's."""

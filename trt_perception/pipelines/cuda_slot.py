@@ -35,6 +35,7 @@ from trt_perception.pipelines.cuda_results import KernelDecoded
 from trt_perception.pipelines.cuda_results import SlotResult
 from trt_perception.pipelines.frame_place import FramePlace
 from trt_perception.pipelines.frame_place import Headers
+from trt_perception.pipelines.mask_images import MaskImages
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.stages.frame_header import BATCH_COUNT_BYTES
 from trt_perception.stages.frame_header import batch_content
@@ -102,6 +103,7 @@ class CudaSlot:
         stream: nobody else's.
         config: the node's parameters.
         max_candidates: most boxes that enter NMS.
+        images: for pictures of masks; None: what masks are made of comes back instead.
 
     Attributes:
         device: as given.
@@ -126,6 +128,7 @@ class CudaSlot:
         stream: Stream,
         config: DetectorConfig,
         max_candidates: int,
+        images: MaskImages | None,
     ) -> None:
         self.device = device
         self.stream = stream
@@ -138,6 +141,7 @@ class CudaSlot:
         self._addresses = [0] * largest.batch
         self._count = 0
         self._frames = 0
+        self._numbered: Sequence[bool] = ()
         self._launched = False
         self._closing = ExitStack()
         with ExitStack() as undo:
@@ -161,7 +165,7 @@ class CudaSlot:
             for name, values in constants.items():
                 upload_once(values, addresses[name], stream)
             self.result: SlotResult = (
-                KernelDecoded(kernels, largest.batch, stream)
+                KernelDecoded(kernels, largest, stream, images)
                 if kernels.decodes and max_candidates <= MAX_CANDIDATES
                 else HostDecoded(largest, config, max_candidates)
             )
@@ -192,10 +196,14 @@ class CudaSlot:
         return use_graph
 
     def begin(
-        self, frames: Sequence[GivenFrame], thresholds: Sequence[Thresholds]
+        self,
+        frames: Sequence[GivenFrame],
+        thresholds: Sequence[Thresholds],
+        numbered: Sequence[bool] = (),
     ) -> list[UnfilledPlace]:
         """Queue the upload of pixels; return the places to be filled before ``launch``."""
         self._open(len(frames))
+        self._numbered = numbered
         unfilled = []
         for place, frame, own in zip(self.places, frames, thresholds, strict=False):
             if isinstance(frame, Frame):
@@ -222,6 +230,10 @@ class CudaSlot:
             self.run()
         self.finished.record(self.stream)
         self._launched = True
+        # Behind that, so that the boxes do not wait for it.
+        for at, (place, wanted) in enumerate(zip(self.places, self._numbered, strict=False)):
+            if wanted and place.error is None:
+                self.result.number_masks(self.outputs, at, place.letterbox)
 
     def done(self) -> bool:
         """Tell without waiting whether ``collect`` has nothing left to wait for."""

@@ -119,7 +119,11 @@ class HostPipeline:
         return PlainMemory(size)
 
     def enqueue(
-        self, slot: int, frames: Sequence[GivenFrame], thresholds: Sequence[Thresholds]
+        self,
+        slot: int,
+        frames: Sequence[GivenFrame],
+        thresholds: Sequence[Thresholds],
+        numbered: Sequence[bool] = (),  # noqa: ARG002
     ) -> None:
         """Keep the frames for ``collect``; their bytes are not copied."""
         assert slot == 0

@@ -33,7 +33,8 @@ def open_pipeline(config: DetectorConfig) -> Pipeline:
     model = read_model_file(config.engine_path)
     if model.is_onnx:
         return HostPipeline(model, config)
-    return CudaPipeline(model, config, max_batch=max(1, len(config.cameras)))
+    most = max(1, len(config.cameras))
+    return CudaPipeline(model, config, max_batch=most, whole_masks=False)
 
 
 def open_offline(

@@ -61,7 +61,11 @@ class Pipeline(Protocol):
         """
 
     def enqueue(
-        self, slot: int, frames: Sequence[GivenFrame], thresholds: Sequence[Thresholds]
+        self,
+        slot: int,
+        frames: Sequence[GivenFrame],
+        thresholds: Sequence[Thresholds],
+        numbered: Sequence[bool] = (),
     ) -> None:
         """Take frames into a free slot and return without waiting for their results.
 
@@ -73,6 +77,8 @@ class Pipeline(Protocol):
             slot: nothing in it.
             frames: 1 … ``batch``; may differ in everything.
             thresholds: one for each frame.
+            numbered: of which frames a picture of the masks is wanted, empty: of none. Where what
+                masks are made of comes back anyway, nobody asks.
         """
 
     def done(self, slot: int) -> bool:

@@ -1,18 +1,22 @@
-"""The CUDA kernels of the frame path: letterbox before the engine, filter and NMS behind it."""
+"""The CUDA kernels of the frame path: letterbox before the engine, boxes and masks behind it."""
 
 from __future__ import annotations
 
+from ctypes import c_double
+from ctypes import c_int
 from ctypes import c_void_p
 from importlib.resources import files
 from typing import Final
 
 import numpy as np
 
+from trt_perception.detections import MaskGeometry
 from trt_perception.gpu import Device
 from trt_perception.gpu import Kernels
 from trt_perception.gpu import Stream
 from trt_perception.gpu import compile_kernels
 from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.output_layout import assign_outputs
 from trt_perception.stages.batch_sizes import MAX_BATCH
 from trt_perception.stages.decoders.yolox_raw import check_cells
 from trt_perception.stages.frame_header import FORMAT_NUMBERS
@@ -27,7 +31,7 @@ _BLOCK: Final = (32, 8, 1)
 MAX_CANDIDATES: Final = 1024
 
 #: The result starts with two int32: how many rows follow, and how many anchors passed the
-#: thresholds. Then come the rows, in source pixels.
+#: thresholds. Then come the rows, in source pixels; what the task carries stands behind this.
 RESULT_ROW: Final = np.dtype([('xyxy', '<f4', (4,)), ('score', '<f4'), ('class_id', '<i4')])
 RESULT_HEAD_BYTES: Final = 16
 
@@ -45,8 +49,10 @@ class FrameKernels:
         class_agnostic: boxes of different classes suppress each other too.
 
     Attributes:
-        decodes: the model's output is dense, of boxes alone or of a grid's cells; else ``decode``
-            is not there.
+        decodes: the model's output is dense or of a grid's cells; else ``decode`` is not there.
+        numbers_masks: ``number_masks`` is there: masks are made of prototypes.
+        result_row: dtype of a row of the result: RESULT_ROW, and as ``carried`` the values behind
+            the scores as they are. Oriented boxes are in network pixels, as before they turn.
         header: makes what the kernels read of a frame besides its pixels.
         scratch_bytes: device memory that the decoding kernels need for each frame of a batch,
             cleared before the first.
@@ -66,28 +72,34 @@ class FrameKernels:
         max_candidates: int = MAX_CANDIDATES,
         class_agnostic: bool,
     ) -> None:
-        decoder = spec.decoder
-        output = spec.outputs[0]
+        decoder, task = spec.decoder, spec.task
+        assigned = assign_outputs(decoder, spec.outputs, len(spec.class_names), task=task)
+        assert assigned is not None, 'checked when the model was opened'
+        output, prototypes = spec.outputs[assigned[0]], spec.outputs[assigned[-1]]
         self.header = FrameHeader(len(spec.class_names))
         in_cells = decoder.family == 'yolox_raw'  # a row for each, objectness before the classes
-        # They know boxes only: what other tasks carry is decoded on the host.
-        self.decodes = in_cells or (decoder.family == 'dense' and not spec.task.row_values)
+        self.decodes = in_cells or decoder.family == 'dense'
+        self.numbers_masks = self.decodes and task.mask_coefficients > 0
+        carried = ('carried', '<f4', (task.row_values,))
+        self.result_row = np.dtype([*RESULT_ROW.descr, carried]) if task.row_values else RESULT_ROW
         transposed = in_cells or decoder.transposed
         self._anchors = output.shape[1 if transposed else 2] if self.decodes else 0
         self._network_wh = spec.preprocessing.input_size
         if in_cells:
             check_cells(self._anchors, decoder.strides, self._network_wh)
         # At least what struct Scratch takes: counts, 64-bit keys, 16-bit classes, boxes, overlap
-        # bits.
+        # bits; spreads of oriented boxes; rows for the masks.
         self.scratch_bytes = (
             8
             + 8 * (self._anchors + max_candidates)
             + 2 * (self._anchors + max_candidates)
             + 16 * max_candidates
             + max_candidates * max_candidates // 8
+            + 20 * max_candidates * task.is_oriented
+            + self.result_row.itemsize * max_detections * self.numbers_masks
             + 64
         )
-        self.result_bytes = RESULT_HEAD_BYTES + RESULT_ROW.itemsize * max_detections
+        self.result_bytes = RESULT_HEAD_BYTES + self.result_row.itemsize * max_detections
         self._max_candidates = max_candidates
         constants = _letterbox_constants(spec) | {
             'CLASS_WORDS': self.header.class_words,
@@ -106,9 +118,19 @@ class FrameKernels:
                 'CLASS_AGNOSTIC': int(class_agnostic),
                 'MAX_CANDIDATES': max_candidates,
                 'MAX_DETECTIONS': max_detections,
+                'ROW_VALUES': task.row_values,
+                'ORIENTED': int(task.is_oriented),
+                'PROTOTYPES': int(self.numbers_masks),
             }
             if in_cells:
                 constants['GRID_STRIDES'] = f'{{{", ".join(map(str, decoder.strides))}}}'
+        if self.numbers_masks:
+            sources.append('masks.cu')
+            constants |= {
+                'PROTOTYPE_T': _C_TYPES[prototypes.dtype],
+                'PROTOTYPE_ROWS': prototypes.shape[2],
+                'PROTOTYPE_COLUMNS': prototypes.shape[3],
+            }
         folder = files('trt_perception.stages') / 'kernels'
         source = ''.join(
             [
@@ -141,7 +163,34 @@ class FrameKernels:
         self._launch('select_best', (1, 1, most), one, (batch, output, scratch), stream)
         rows = (self._max_candidates // 8, 1, most)
         self._launch('overlaps', rows, _BLOCK, (batch, scratch), stream)
-        self._launch('keep', (1, 1, most), one, (batch, scratch, result), stream)
+        self._launch('keep', (1, 1, most), one, (batch, output, scratch, result), stream)
+
+    def number_masks(
+        self,
+        scratch: int,
+        prototypes: int,
+        numbers: int,
+        place: int,
+        geometry: MaskGeometry,
+        stream: Stream,
+    ) -> None:
+        """Queue: write of each pixel of a frame whose mask it is in; behind ``decode``.
+
+        Args:
+            scratch: as ``decode``.
+            prototypes: device address of the output.
+            numbers: device address of uint16 (height, width) of the image: 0 for no mask, i for
+                that of the i-th detection, counted from 1, the better one on top.
+            place: of the frame in the batch.
+            geometry: where the image lies in the prototypes.
+            stream: queued on it.
+        """
+        width, height = geometry.size_wh
+        pointers = [(each, c_void_p) for each in (scratch, prototypes, numbers)]
+        counted = [(each, c_int) for each in (place, width, height, geometry.fine)]
+        placed = [(each, c_double) for each in (*geometry.scale, *geometry.offset)]
+        grid = (-(-width // _BLOCK[0]), -(-height // _BLOCK[1]), 1)
+        self._kernels.launch('number_masks', grid, _BLOCK, [*pointers, *counted, *placed], stream)
 
     def close(self) -> None:
         """Unload the kernels."""

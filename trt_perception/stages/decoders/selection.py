@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
+from trt_perception.detections import MaskGeometry
 from trt_perception.detections import Masks
 from trt_perception.detections import oriented_corners
 from trt_perception.errors import EngineError
@@ -23,8 +24,9 @@ from trt_perception.stages.nms import non_maximum_suppression
 from trt_perception.stages.nms import oriented_non_maximum_suppression
 
 __all__ = [
-    *('Candidates', 'Limits', 'check_scores', 'check_unit', 'corners', 'passing', 'places'),
-    'select',
+    *('Candidates', 'Limits', 'centred', 'check_scores', 'check_unit', 'corners'),
+    *('keypoints_in_source', 'mask_geometry', 'masks_of', 'oriented_in_source', 'passing'),
+    *('places', 'select'),
 ]
 
 Floats = npt.NDArray[np.float32]
@@ -127,25 +129,26 @@ def select(
     boxes, suppression = xyxy, non_maximum_suppression
     if task.is_oriented:
         assert carried is not None
-        boxes, suppression = _centred(xyxy, carried[:, 0]), oriented_non_maximum_suppression
+        boxes, suppression = centred(xyxy, carried[:, 0]), oriented_non_maximum_suppression
     kept = best_candidates(scores, limits.max_candidates)
     if suppress:
         where = boxes[kept], ids[kept], thresholds.iou, limits.max_detections
         kept = kept[suppression(*where, class_agnostic=limits.class_agnostic)]
     kept = kept[: limits.max_detections]
-    oriented = _oriented_in_source(boxes[kept], letterbox) if task.is_oriented else None
-    source = letterbox.to_source(xyxy[kept]) if oriented is None else _around(oriented, letterbox)
+    source, oriented = letterbox.to_source(xyxy[kept]), None
+    if task.is_oriented:
+        source, oriented = oriented_in_source(boxes[kept], letterbox)
     inside = (source[:, 2] > source[:, 0]) & (source[:, 3] > source[:, 1])
     source, kept = source[inside], kept[inside]
     keypoints = masks = None
     if task.keypoints is not None:
         assert carried is not None
-        keypoints = _keypoints(carried[kept], task.keypoints, letterbox)
+        keypoints = keypoints_in_source(carried[kept], task.keypoints, letterbox)
     if task.has_masks:
         assert carried is not None
         assert candidates.prototypes is not None
         parts = carried[kept], candidates.prototypes
-        masks = _masks(source, *parts, letterbox, is_own=not task.mask_coefficients)
+        masks = masks_of(source, *parts, letterbox, is_own=not task.mask_coefficients)
     turned = None if oriented is None else oriented[inside]
     return Detections(source, scores[kept], ids[kept], keypoints, turned, masks)
 
@@ -177,7 +180,7 @@ def _check_classes(ids: npt.NDArray[np.int32], classes: int, labels: str) -> Non
         )
 
 
-def _masks(
+def masks_of(
     xyxy: Floats,
     coefficients: Floats,
     prototypes: npt.NDArray[np.floating],
@@ -185,11 +188,30 @@ def _masks(
     *,
     is_own: bool,
 ) -> Masks:
-    """Return what the masks are made of, in memory of their own: outputs are written again."""
+    """Return what masks are made of, in memory of their own: outputs are written again.
+
+    Args:
+        xyxy: float32 (n, 4), in source pixels.
+        coefficients: float32 (n, m), or the places of masks of their own.
+        prototypes: float (m, rows, columns), or the logits of masks.
+        letterbox: geometry of the frame.
+        is_own: each object has a mask of its own.
+    """
     if is_own:  # only those that are left
         prototypes = prototypes[coefficients[:, 0].astype(np.int64)]
         coefficients = places(len(xyxy))
-    rows, columns = prototypes.shape[1:]
+    return Masks(
+        xyxy,
+        coefficients,
+        np.array(prototypes if len(xyxy) else prototypes[:, :0, :0], np.float32),
+        mask_geometry(letterbox, prototypes.shape[1:]),
+        is_own,
+    )
+
+
+def mask_geometry(letterbox: Letterbox, shape: tuple[int, ...]) -> MaskGeometry:
+    """Return where an image lies in prototypes of (rows, columns)."""
+    rows, columns = shape
     share = columns / letterbox.network_wh[0], rows / letterbox.network_wh[1]
     scale = [
         part * resized / side
@@ -197,15 +219,11 @@ def _masks(
             share, letterbox.resized_wh, letterbox.source_wh, strict=True
         )
     ]
-    return Masks(
-        xyxy,
-        coefficients,
-        np.array(prototypes if len(xyxy) else prototypes[:, :0, :0], np.float32),
+    return MaskGeometry(
         letterbox.source_wh,
         (scale[0], scale[1]),
         (share[0] * letterbox.pad_left, share[1] * letterbox.pad_top),
         _parts(letterbox, columns),
-        is_own,
     )
 
 
@@ -220,35 +238,47 @@ def _parts(letterbox: Letterbox, columns: int) -> int:
     return max(1, stride // math.gcd(stride, either | either // 2))
 
 
-def _centred(xyxy: Floats, angles: Floats) -> Floats:
+def centred(xyxy: Floats, angles: Floats) -> Floats:
     """Return centre x, centre y, width, height and angle: float32 (n, 5)."""
     center, size = (xyxy[:, :2] + xyxy[:, 2:]) * np.float32(0.5), xyxy[:, 2:] - xyxy[:, :2]
     return np.concatenate([center, size, angles[:, None]], axis=1)
 
 
-def _oriented_in_source(oriented: Floats, letterbox: Letterbox) -> Floats:
-    """Return oriented boxes in source pixels; only the centre is clipped to the image.
+def oriented_in_source(oriented: Floats, letterbox: Letterbox) -> tuple[Floats, Floats]:
+    """Return oriented boxes in source pixels, where only the centre is clipped to the image.
 
     Both axes of a letterbox have nearly the same ratio, so the size is scaled along the box's own
     axes. Angles half a turn apart are the same box: they become -π/2 to π/2.
+
+    Args:
+        oriented: float32 (n, 5), in network pixels.
+        letterbox: geometry of the frame.
+
+    Returns:
+        float32 (n, 4), the upright boxes around them, clipped, which may be empty; float32 (n, 5).
     """
     center = letterbox.points_to_source(oriented[:, :2])
     turns = np.floor(oriented[:, 4] / np.float32(np.pi) + np.float32(0.5))
     angles = oriented[:, 4] - turns * np.float32(np.pi)
-    return np.concatenate([center, oriented[:, 2:4] * letterbox.ratio, angles[:, None]], axis=1)
-
-
-def _around(oriented: Floats, letterbox: Letterbox) -> Floats:
-    """Return the upright boxes around oriented ones, clipped to the image: float32 (n, 4)."""
-    corners = oriented_corners(oriented)
+    size = oriented[:, 2:4] * letterbox.ratio
+    turned = np.concatenate([center, size, angles[:, None]], axis=1)
+    corners = oriented_corners(turned)
     limit = np.array(letterbox.source_wh, np.float32)
     sides = [corners.min(axis=1), corners.max(axis=1)]
-    clipped: Floats = np.concatenate([side.clip(0, limit) for side in sides], axis=1)
-    return clipped
+    return np.concatenate([side.clip(0, limit) for side in sides], axis=1), turned
 
 
-def _keypoints(carried: Floats, keypoints: KeypointSpec, letterbox: Letterbox) -> Floats:
-    """Return x, y and score of each keypoint in source pixels, clipped to the image."""
+def keypoints_in_source(carried: Floats, keypoints: KeypointSpec, letterbox: Letterbox) -> Floats:
+    """Return x, y and score of each keypoint in source pixels, clipped to the image.
+
+    Args:
+        carried: float32 (n, v), as the rows hold them.
+        keypoints: what they are.
+        letterbox: geometry of the frame.
+
+    Returns:
+        float32 (n, k, 3).
+    """
     count = len(keypoints.names)
     found = np.ones((len(carried), count, 3), np.float32)
     found[:, :, : keypoints.values] = carried.reshape(-1, count, keypoints.values)

@@ -1,5 +1,6 @@
 // From a dense output to the final boxes, with the rules of trt_perception/stages/decoders/dense.py; with GRID_STRIDES
-// boxes are those of cells, as in yolox_raw.py there.
+// boxes are those of cells, as in yolox_raw.py there. ROW_VALUES is how many values stand behind the scores of an
+// anchor: keypoints, coefficients of a mask, or with ORIENTED one angle. They come back as they are.
 //
 //   filter     best class of each anchor, thresholds, box check; survivors become 64-bit keys
 //   select     the MAX_CANDIDATES best keys, sorted, and their boxes
@@ -13,12 +14,22 @@
 
 struct Candidate { float left, top, right, bottom; };
 
+// An oriented box as a normal distribution: its centre and its covariances [[a, c], [c, b]].
+struct Spread { float x, y, a, b, c; };
+
 struct Result {
     int count;                  // rows that follow
     int passed;                 // anchors above the threshold, for statistics
     int reserved[2];
 };
-struct Row { float left, top, right, bottom, score; int class_id; };
+// In source pixels; with ORIENTED in network pixels, before the box turns.
+struct Row {
+    float left, top, right, bottom, score;
+    int class_id;
+#if ROW_VALUES
+    float carried[ROW_VALUES];
+#endif
+};
 
 struct Scratch {
     u32 count;                                       // keys found by filter; keep sets it back to zero
@@ -29,11 +40,19 @@ struct Scratch {
     u16 classes[MAX_CANDIDATES];
     Candidate boxes[MAX_CANDIDATES];
     u32 overlaps[MAX_CANDIDATES][MAX_CANDIDATES / 32];  // bits of later candidates only
+#if ORIENTED
+    Spread spreads[MAX_CANDIDATES];
+#endif
+#if PROTOTYPES
+    int written;                                     // the rows of the result, for the masks
+    Row rows[MAX_DETECTIONS];
+#endif
 };
 
 #define RESULT_BYTES (sizeof(Result) + MAX_DETECTIONS * sizeof(Row))
 #define FIRST_CLASS (OBJECTNESS ? 5 : 4)
-#define ROWS (FIRST_CLASS + CLASSES)
+#define FIRST_CARRIED (FIRST_CLASS + CLASSES)
+#define ROWS (FIRST_CARRIED + ROW_VALUES)
 
 // What belongs to the block's frame, of arrays over the batch.
 __device__ __forceinline__ const OUTPUT_T* own(const OUTPUT_T* outputs) { return outputs + (size_t)blockIdx.z * ROWS * ANCHORS; }
@@ -74,6 +93,8 @@ __device__ __forceinline__ Candidate box_at(const OUTPUT_T* output, int anchor) 
     return box;
 }
 
+__device__ __forceinline__ bool is_finite(float value) { return fabsf(value) < INFINITY_F; }
+
 // Blocks of 32 anchors x 8 groups of classes: neighbouring threads read neighbouring anchors.
 extern "C" __global__ void filter(const Batch* batch, const OUTPUT_T* outputs, Scratch* scratches) {
     const FrameHeader* frame = frame_of(batch);
@@ -110,8 +131,8 @@ extern "C" __global__ void filter(const Batch* batch, const OUTPUT_T* outputs, S
     if (not_a_number || !(best > frame->confidence) || !(best < INFINITY_F)) return;
     if (frame->filter_classes && !(frame->class_bits[best_class >> 5] >> (best_class & 31) & 1u)) return;
     const Candidate box = box_at(output, anchor);
-    const bool finite = fabsf(box.left) < INFINITY_F && fabsf(box.top) < INFINITY_F &&
-                        fabsf(box.right) < INFINITY_F && fabsf(box.bottom) < INFINITY_F;
+    bool finite = is_finite(box.left) && is_finite(box.top) && is_finite(box.right) && is_finite(box.bottom);
+    for (int i = 0; i < ROW_VALUES; ++i) finite &= is_finite(value_at(output, FIRST_CARRIED + i, anchor));
     if (!finite || !(box.right > box.left) || !(box.bottom > box.top)) return;
     scratch->class_of_anchor[anchor] = (u16)best_class;
     const u32 place = atomicAdd(&scratch->count, 1u);
@@ -146,6 +167,47 @@ __device__ u64 selection_threshold(const u64* keys, int count, u32* histogram, u
         if (exact) break;  // the whole bucket belongs to the best
     }
     return prefix;
+}
+
+#if ORIENTED
+__device__ Spread spread_of(const Candidate& box, float angle) {
+    const float across = box.right - box.left, along = box.bottom - box.top;
+    const float width = across * across / 12.0f, height = along * along / 12.0f;
+    const float cosine = cosf(angle), sine = sinf(angle);
+    Spread spread;
+    spread.x = (box.left + box.right) * 0.5f;
+    spread.y = (box.top + box.bottom) * 0.5f;
+    spread.a = width * (cosine * cosine) + height * (sine * sine);
+    spread.b = width * (sine * sine) + height * (cosine * cosine);
+    spread.c = (width - height) * cosine * sine;
+    return spread;
+}
+
+// prob_iou of trt_perception/stages/nms.py.
+__device__ float overlap_of(const Spread& one, const Spread& other) {
+    const float eps = 1e-7f;
+    const float a = one.a + other.a, b = one.b + other.b, c = one.c + other.c;
+    const float x = one.x - other.x, y = one.y - other.y;
+    const float determinant = a * b - c * c;
+    float distance = (a * y * y + b * x * x) / (determinant + eps) * 0.25f;
+    distance -= c * x * y / (determinant + eps) * 0.5f;
+    const float sizes = fmaxf(one.a * one.b - one.c * one.c, 0.0f) * fmaxf(other.a * other.b - other.c * other.c, 0.0f);
+    const float ratio = determinant / (4.0f * sqrtf(sizes) + eps);
+    distance += logf(ratio + eps) * 0.5f;
+    // What is not a number suppresses nothing, as on the host; fminf and fmaxf would make a number of it.
+    if (distance != distance) return NAN_F;
+    distance = fminf(fmaxf(distance, eps), 100.0f);
+    return 1.0f - sqrtf(1.0f - expf(-distance) + eps);
+}
+#endif
+
+__device__ float overlap_of(const Candidate& one, const Candidate& other) {
+    const float width = fminf(one.right, other.right) - fmaxf(one.left, other.left);
+    const float height = fminf(one.bottom, other.bottom) - fmaxf(one.top, other.top);
+    const float intersection = fmaxf(width, 0.0f) * fmaxf(height, 0.0f);
+    const float area = (one.right - one.left) * (one.bottom - one.top);
+    const float other_area = (other.right - other.left) * (other.bottom - other.top);
+    return intersection / (area + other_area - intersection);
 }
 
 // One block of 1024 threads a frame.
@@ -189,6 +251,9 @@ extern "C" __global__ void select_best(const Batch* batch, const OUTPUT_T* outpu
         scratch->best[i] = sorted[i];
         scratch->classes[i] = scratch->class_of_anchor[anchor];
         scratch->boxes[i] = box_at(output, anchor);
+#if ORIENTED
+        scratch->spreads[i] = spread_of(scratch->boxes[i], value_at(output, FIRST_CARRIED, anchor));
+#endif
     }
     if (threadIdx.x == 0) scratch->candidates = candidates;
 }
@@ -205,30 +270,87 @@ extern "C" __global__ void overlaps(const Batch* batch, Scratch* scratches) {
     u32 bits = 0;
     const int last = min(word * 32 + 32, candidates);
     if (last > row + 1) {
-        const Candidate a = scratch->boxes[row];
+#if ORIENTED
+        const Spread* shapes = scratch->spreads;
+#else
+        const Candidate* shapes = scratch->boxes;
+#endif
+        const auto own = shapes[row];
         const int class_id = scratch->classes[row];
-        const float area = (a.right - a.left) * (a.bottom - a.top);
         const float threshold = frame->iou;
         for (int other = max(word * 32, row + 1); other < last; ++other) {
             if (!CLASS_AGNOSTIC && scratch->classes[other] != class_id) continue;
-            const Candidate b = scratch->boxes[other];
-            const float width = fminf(a.right, b.right) - fmaxf(a.left, b.left);
-            const float height = fminf(a.bottom, b.bottom) - fmaxf(a.top, b.top);
-            const float intersection = fmaxf(width, 0.0f) * fmaxf(height, 0.0f);
-            const float other_area = (b.right - b.left) * (b.bottom - b.top);
-            if (intersection / (area + other_area - intersection) > threshold) bits |= 1u << (other & 31);
+            if (overlap_of(own, shapes[other]) > threshold) bits |= 1u << (other & 31);
         }
     }
     scratch->overlaps[row][word] = bits;
 }
 
+// Which of 32 pending candidates stay, best first, at most ``room``; ``rows`` says which later ones each suppresses.
+// By a whole warp, which all get the same.
+__device__ u32 staying(u32 pending, const u32* rows, int room) {
+    u32 alive = 0;
+#if ORIENTED
+    // One that is suppressed itself suppresses others, too: oriented_non_maximum_suppression of nms.py.
+    for (int i = 0; i < 32; ++i) pending &= ~rows[i];
+    while (pending && __popc(alive) < room) {
+        alive |= pending & (~pending + 1u);
+        pending &= pending - 1u;
+    }
+#else
+    const u32 own = rows[threadIdx.x & 31];
+    while (pending && __popc(alive) < room) {
+        const int best = __ffs(pending) - 1;
+        alive |= 1u << best;
+        pending &= ~(1u << best) & ~__shfl_sync(0xffffffffu, own, best);
+    }
+#endif
+    return alive;
+}
+
+__device__ __forceinline__ float inside(float value, int pad, float scale, int size) {
+    return fminf(fmaxf((value - (float)pad) * scale, 0.0f), (float)size);
+}
+
+// The row of one candidate without what it carries, and whether it counts: clipped to the image, it may be empty.
+__device__ bool row_of(const Scratch* scratch, int index, const FrameHeader* frame, Row& row) {
+    const Candidate box = scratch->boxes[index];
+    row.score = __uint_as_float((u32)(scratch->best[index] >> 32));
+    row.class_id = scratch->classes[index];
+#if ORIENTED
+    row.left = box.left;
+    row.top = box.top;
+    row.right = box.right;
+    row.bottom = box.bottom;
+    return true;  // the host turns it first
+#else
+    row.left = inside(box.left, frame->pad_left, frame->to_source_x, frame->width);
+    row.top = inside(box.top, frame->pad_top, frame->to_source_y, frame->height);
+    row.right = inside(box.right, frame->pad_left, frame->to_source_x, frame->width);
+    row.bottom = inside(box.bottom, frame->pad_top, frame->to_source_y, frame->height);
+    return row.right > row.left && row.bottom > row.top;
+#endif
+}
+
+// Everything of a row but what it carries, which belongs to whoever writes that.
+__device__ __forceinline__ void store_box(Row& target, const Row& row) {
+    target.left = row.left;
+    target.top = row.top;
+    target.right = row.right;
+    target.bottom = row.bottom;
+    target.score = row.score;
+    target.class_id = row.class_id;
+}
+
 // One block of 32 warps a frame. Word after word of 32 candidates: one warp decides which of them stay, from how they overlap
 // each other; then each warp adds what its candidate suppresses, if it stayed. The next word's rows are loaded meanwhile.
-extern "C" __global__ void keep(const Batch* batch, Scratch* scratches, Result* results) {
+extern "C" __global__ void keep(const Batch* batch, const OUTPUT_T* outputs, Scratch* scratches, Result* results) {
     const FrameHeader* frame = frame_of(batch);
     if (!frame) return;
+    const OUTPUT_T* output = own(outputs);
     Scratch* scratch = own(scratches);
     Result* result = own(results);
+    Row* rows = (Row*)(result + 1);
     __shared__ u16 kept[MAX_DETECTIONS];
     __shared__ u32 suppressed[MAX_CANDIDATES / 32];
     __shared__ u32 diagonal[32];
@@ -247,15 +369,9 @@ extern "C" __global__ void keep(const Batch* batch, Scratch* scratches, Result* 
         if (lane == word) diagonal[warp] = bits;
         __syncthreads();
         if (warp == 0) {
-            const u32 own = diagonal[lane];
-            u32 pending = ~suppressed[word], alive = 0;
+            u32 pending = ~suppressed[word];
             if (candidates - word * 32 < 32) pending &= (1u << (candidates - word * 32)) - 1u;
-            const int room = MAX_DETECTIONS - total;
-            while (pending && __popc(alive) < room) {
-                const int best = __ffs(pending) - 1;
-                alive |= 1u << best;
-                pending &= ~(1u << best) & ~__shfl_sync(0xffffffffu, own, best);
-            }
+            const u32 alive = staying(pending, diagonal, MAX_DETECTIONS - total);
             __syncwarp();
             if (alive >> lane & 1u) kept[total + __popc(alive & ((1u << lane) - 1u))] = (u16)(word * 32 + lane);
             __syncwarp();
@@ -266,38 +382,49 @@ extern "C" __global__ void keep(const Batch* batch, Scratch* scratches, Result* 
         }
         __syncthreads();
         if (total == MAX_DETECTIONS) break;
-        if (column && stayed >> warp & 1u) atomicOr(&suppressed[lane], bits);
+        if (column && (ORIENTED || stayed >> warp & 1u)) atomicOr(&suppressed[lane], bits);
     }
     __syncthreads();
-    if (warp != 0) return;
-    const int count = total;
-    // Back to source pixels, clipped; what is empty then leaves, the others move up.
-    Row* rows = (Row*)(result + 1);
-    const float pad_left = (float)frame->pad_left, pad_top = (float)frame->pad_top;
-    const float width = (float)frame->width, height = (float)frame->height;
-    int written = 0;
-    for (int first = 0; first < count; first += 32) {
-        const int place = first + lane;
-        Row row;
-        bool whole = false;
-        if (place < count) {
-            const int index = kept[place];
-            const Candidate box = scratch->boxes[index];
-            row.left = fminf(fmaxf((box.left - pad_left) * frame->to_source_x, 0.0f), width);
-            row.top = fminf(fmaxf((box.top - pad_top) * frame->to_source_y, 0.0f), height);
-            row.right = fminf(fmaxf((box.right - pad_left) * frame->to_source_x, 0.0f), width);
-            row.bottom = fminf(fmaxf((box.bottom - pad_top) * frame->to_source_y, 0.0f), height);
-            row.score = __uint_as_float((u32)(scratch->best[index] >> 32));
-            row.class_id = scratch->classes[index];
-            whole = row.right > row.left && row.bottom > row.top;
+    // What is empty leaves, the others move up.
+    if (warp == 0) {
+        int written = 0;
+        for (int first = 0; first < total; first += 32) {
+            const int index = first + lane < total ? kept[first + lane] : 0;
+            Row row;
+            const bool whole = first + lane < total && row_of(scratch, index, frame, row);
+            const u32 ballot = __ballot_sync(0xffffffffu, whole);
+            const int place = written + __popc(ballot & ((1u << lane) - 1));
+            if (whole) {
+                store_box(rows[place], row);
+                kept[place] = (u16)index;  // behind what is still to be read
+#if PROTOTYPES
+                store_box(scratch->rows[place], row);
+#endif
+            }
+            __syncwarp();
+            written += __popc(ballot);
         }
-        const u32 ballot = __ballot_sync(0xffffffffu, whole);
-        if (whole) rows[written + __popc(ballot & ((1u << lane) - 1))] = row;
-        written += __popc(ballot);
+        if (lane == 0) {
+            result->count = stayed = written;
+            result->passed = (int)scratch->count;
+            scratch->count = 0;  // for the next frame
+#if PROTOTYPES
+            scratch->written = written;
+#endif
+        }
     }
-    if (lane == 0) {
-        result->count = written;
-        result->passed = (int)scratch->count;
-        scratch->count = 0;  // for the next frame
+#if ROW_VALUES
+    __syncthreads();
+    // Neighbouring threads write neighbouring values: the result may be the host's memory.
+    for (int place = warp; place < (int)stayed; place += 32) {
+        const int anchor = (int)(0xffffffffu - (u32)scratch->best[kept[place]]);
+        for (int i = lane; i < ROW_VALUES; i += 32) {
+            const float value = value_at(output, FIRST_CARRIED + i, anchor);
+            rows[place].carried[i] = value;
+#if PROTOTYPES
+            scratch->rows[place].carried[i] = value;
+#endif
+        }
     }
+#endif
 }

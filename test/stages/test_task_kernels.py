@@ -1,0 +1,167 @@
+"""The kernels behind the engine, emulated on the CPU, against the host's decoding."""
+
+import ctypes
+
+import numpy as np
+import pytest
+from emulated_kernels import emulated
+from host_kernels import needs_compiler
+from task_outputs import TASKS
+from task_outputs import assert_same
+from task_outputs import by_kernels
+from task_outputs import by_the_host
+from task_outputs import random_outputs
+from task_outputs import spec_of
+
+from trt_perception.config import DetectorConfig
+from trt_perception.config import Thresholds
+from trt_perception.pipelines import cuda_results
+from trt_perception.pipelines import mask_images
+from trt_perception.pipelines.mask_images import MaskImages
+
+pytestmark = needs_compiler
+
+SIZES = [(333, 277), (64, 48), (97, 301)]
+FOR_ALL = [Thresholds(0.25, 0.45), Thresholds(0.3, 0.7, (0, 2)), Thresholds(0.5, 0.1)]
+
+
+class HostBuffer:
+    """Stands for memory of the device, and for page-locked memory."""
+
+    def __init__(self, size, device=None):
+        self.size = size
+        self.array = np.full(size, 0xA5, np.uint8)
+        self.pointer = self.device_pointer = self.array.ctypes.data
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        self.array = None
+
+
+class HostEvent:
+    def __init__(self, *, blocking):
+        pass
+
+    __enter__, __exit__ = HostBuffer.__enter__, HostBuffer.__exit__
+
+    def record(self, stream):
+        pass
+
+    def done(self):
+        return True
+
+    synchronize = close = done
+
+
+class Host:
+    """A machine whose kernels work on the host's memory, at once."""
+
+    stream = None
+
+    def __enter__(self):
+        self._kept = []
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def put(self, array):
+        self._kept.append(np.ascontiguousarray(array))
+        return self._kept[-1].ctypes.data
+
+    def synchronize(self):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _host_memory(monkeypatch):
+    for module, name in (
+        (cuda_results, 'DeviceBuffer'),
+        (cuda_results, 'PinnedBuffer'),
+        (mask_images, 'PinnedBuffer'),
+    ):
+        monkeypatch.setattr(module, name, HostBuffer)
+    monkeypatch.setattr(mask_images, 'Event', HostEvent)
+    monkeypatch.setattr(
+        cuda_results, 'clear_async', lambda at, size, stream: ctypes.memset(at, 0, size)
+    )
+    monkeypatch.setattr(
+        cuda_results,
+        'copy_async',
+        lambda to, source, size, stream: ctypes.memmove(to, source, size),
+    )
+
+
+@pytest.mark.parametrize('transposed', [False, True])
+@pytest.mark.parametrize('name', TASKS)
+def test_what_is_found_is_what_the_host_finds(name, transposed, tmp_path):
+    spec = spec_of(TASKS[name], (96, 64), 5, 700, batch=4, transposed=transposed)
+    kernels = emulated(spec, tmp_path, max_detections=12, class_agnostic=False)
+    config = DetectorConfig(max_detections=12)
+    rng = np.random.default_rng(len(name))
+    for passing in (0, 1, 31, 33, 400, 700):
+        outputs = random_outputs(rng, spec, passing)
+        found, geometries = by_kernels(kernels, Host(), spec, outputs, SIZES, FOR_ALL)
+        expected = by_the_host(outputs, spec, geometries, FOR_ALL, config)
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+        assert (sum(map(len, expected)) > 10) == (passing > 30)
+    if spec.task.has_masks:
+        assert (found[0].masks.whole() == expected[0].masks.whole()).all()
+
+
+@pytest.mark.parametrize('name', ['detect', 'obb'])
+def test_boxes_of_all_classes_suppress_each_other(name, tmp_path):
+    spec = spec_of(TASKS[name], (96, 64), 5, 300)
+    kernels = emulated(spec, tmp_path, max_detections=300, class_agnostic=True)
+    config = DetectorConfig(class_agnostic_nms=True)
+    outputs = random_outputs(np.random.default_rng(2), spec, 250)
+    (found,), geometries = by_kernels(kernels, Host(), spec, outputs, SIZES[:1], FOR_ALL[:1])
+    (expected,) = by_the_host(outputs, spec, geometries, FOR_ALL[:1], config)
+    assert_same(found, expected)
+    (apart,) = by_the_host(outputs, spec, geometries, FOR_ALL[:1])
+    assert 10 < len(found) < len(apart)
+
+
+def test_more_candidates_than_there_is_room_for(tmp_path):
+    spec = spec_of(TASKS['obb'], (96, 64), 3, 1500)
+    kernels = emulated(spec, tmp_path, max_detections=300, class_agnostic=False)
+    outputs = random_outputs(np.random.default_rng(3), spec, 1400)
+    (found,), geometries = by_kernels(kernels, Host(), spec, outputs, SIZES[:1], FOR_ALL[:1])
+    (expected,) = by_the_host(outputs, spec, geometries, FOR_ALL[:1])
+    assert_same(found, expected)
+    assert len(found) > 50
+
+
+# Padding at the top, at the left, none, a border within a prototype pixel, less than one row.
+IMAGES = [(128, 48), (31, 200), (96, 64), (123, 77), (97, 301), (500, 20)]
+
+
+@pytest.mark.parametrize('count', [0, 7, 300])
+def test_numbers_of_masks_are_those_of_the_host(count, tmp_path):
+    spec = spec_of(TASKS['segment'], (96, 64), 3, 600, batch=len(IMAGES))
+    kernels = emulated(spec, tmp_path, max_detections=300, class_agnostic=False)
+    assert kernels.numbers_masks
+    thresholds = [Thresholds(0.25, 1.0)] * len(IMAGES)
+    outputs = random_outputs(np.random.default_rng(count), spec, count)
+    images = MaskImages(_Device)
+    found, geometries = by_kernels(kernels, Host(), spec, outputs, IMAGES, thresholds, images)
+    expected = by_the_host(outputs, spec, geometries, thresholds)
+    for one, other, size in zip(found, expected, IMAGES, strict=True):
+        assert_same(one, other)
+        assert one.masks is None
+        numbers, told = (np.full(size[::-1], 0xFFFF, np.uint16) for _ in range(2))
+        one.numbered.number(numbers)
+        other.masks.number(told)
+        # Sums in another order: a logit of 1e-6 may be on the other side of 0.
+        assert (numbers != told).sum() <= 1e-4 * numbers.size
+        assert (numbers.max() > 0) == (count > 0)
+
+
+class _Device:
+    integrated = False

@@ -1,0 +1,130 @@
+"""Masks that a GPU makes where somebody asks for them: a picture of numbers in page-locked memory.
+
+The kernel writes it behind the frame's boxes, so that these wait for nothing. Whoever has the
+detections has the picture; its memory is used again when nobody has them any more.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.gpu import Device
+from trt_perception.gpu import Event
+from trt_perception.gpu import PinnedBuffer
+from trt_perception.gpu import Stream
+from trt_perception.gpu.bindings import Owner
+
+__all__ = ['MaskImage', 'MaskImages']
+
+
+class _Place(Owner):
+    """Memory for one picture, and the event behind what was last written there."""
+
+    def __init__(self, device: Device, size: int) -> None:
+        self._closing = ExitStack()
+        with ExitStack() as undo:
+            undo.enter_context(self._closing)
+            self.memory: PinnedBuffer = self._closing.enter_context(PinnedBuffer(size, device))
+            # A core that spins while a Jetson's kernel runs is one that nobody else has there.
+            self.written: Event = self._closing.enter_context(Event(blocking=device.integrated))
+            undo.pop_all()
+
+    def close(self) -> None:
+        """Free it."""
+        self._closing.close()
+
+
+class MaskImage:
+    """The masks of one image as numbers of its pixels; a NumberedMasks.
+
+    Args:
+        images: gets the place back.
+        place: where the kernel writes.
+        size_wh: of the image.
+    """
+
+    def __init__(self, images: MaskImages, place: _Place, size_wh: tuple[int, int]) -> None:
+        self._images = images
+        self._place = place
+        self._size_wh = size_wh
+
+    @property
+    def device_pointer(self) -> int:
+        """Device address of uint16 (height, width)."""
+        return self._place.memory.device_pointer
+
+    def record(self, stream: Stream) -> None:
+        """Take note that the stream's work writes it."""
+        self._place.written.record(stream)
+
+    def number(self, out: npt.NDArray[np.uint16]) -> None:
+        """See NumberedMasks; waits for the GPU.
+
+        Raises:
+            CudaError: the work on it failed.
+        """
+        width, height = self._size_wh
+        self._place.written.synchronize()
+        pixels = self._place.memory.array[: 2 * width * height].view(np.uint16)
+        np.copyto(out, pixels.reshape(height, width))
+
+    def __del__(self) -> None:
+        self._images.give_back(self._place)
+
+
+class MaskImages(Owner):
+    """Memory for pictures, as many as are in use at once.
+
+    Args:
+        device: whose kernels write them.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._lock = threading.Lock()
+        self._free: list[_Place] = []
+        self._closed = False
+
+    def take(self, size_wh: tuple[int, int]) -> MaskImage:
+        """Return a picture to be written.
+
+        Raises:
+            CudaError: there is no memory for it.
+        """
+        size = 2 * size_wh[0] * size_wh[1]
+        place = self._taken()
+        if place is not None and place.memory.size < size:
+            place.close()
+            place = None
+        if place is None:
+            place = _Place(self._device, size)
+        return MaskImage(self, place, size_wh)
+
+    def _taken(self) -> _Place | None:
+        """Return a free place that no work writes any more: nobody may have waited for it."""
+        with self._lock:
+            for index, place in enumerate(self._free):
+                if place.written.done():
+                    return self._free.pop(index)
+        return None
+
+    def give_back(self, place: _Place) -> None:
+        """Take a place that nobody reads any more; from any thread."""
+        with self._lock:
+            if not self._closed:
+                self._free.append(place)
+                return
+        place.close()
+
+    def close(self) -> None:
+        """Free what nobody has; the rest when it comes back. All work must be done."""
+        with self._lock:
+            self._closed = True
+            free, self._free = self._free, []
+        with ExitStack() as own:
+            for place in free:
+                own.callback(place.close)

@@ -1,0 +1,100 @@
+// Which object each pixel of an image belongs to: 0 for none, i for the i-th row of the result, the better one on top.
+// The same as Masks of trt_perception/detections.py: a pixel is in a mask where it is in its box, and where the sum of
+// the prototypes, interpolated bilinearly with half-pixel centres and weighted by the row's coefficients, is above 0.
+
+// The two pixels around a place, and how near the second is.
+struct Near { int first, second; double share; };
+
+__device__ __forceinline__ Near near_of(double place, int end) {
+    Near near;
+    near.first = (int)floor(place);
+    near.second = min(near.first + 1, end - 1);
+    near.share = place - near.first;
+    return near;
+}
+
+// Which prototype pixels are in one column or row of the image, and how much of each.
+struct Taps { int place[4]; float share[4]; };
+
+__device__ void fine_tap(Taps& taps, int at, int of_fine, double part, int fine, int count) {
+    const double middle = fmin(fmax((of_fine + 0.5) / fine - 0.5, 0.0), count - 1.0);
+    const Near near = near_of(middle, count);
+    taps.place[at] = near.first;
+    taps.share[at] = (float)(part * (1.0 - near.share));
+    taps.place[at + 1] = near.second;
+    taps.share[at + 1] = (float)(part * near.share);
+}
+
+// scale: prototype pixels of a pixel of the image; offset: where the image's corner lies in the prototypes; fine: into
+// how many parts of a prototype pixel the padding's border divides it; size: of the image, count: of the prototypes.
+__device__ Taps taps_of(int index, double scale, double offset, int fine, int size, int count) {
+    scale *= fine;
+    offset *= fine;
+    const int begin = (int)rint(offset);
+    const int end = begin + max(1, (int)rint(size * scale));
+    const double place = fmin(fmax((index + 0.5) * scale + offset - 0.5, (double)begin), end - 1.0);
+    const Near near = near_of(place, end);
+    Taps taps;
+    fine_tap(taps, 0, near.first, 1.0 - near.share, fine, count);
+    fine_tap(taps, 2, near.second, near.share, fine, count);
+    return taps;
+}
+
+__device__ __forceinline__ bool holds(const Row& row, int x, int y) {
+    return x >= row.left && x < row.right && y >= row.top && y < row.bottom;
+}
+
+// The prototypes where a pixel of the image is.
+__device__ void interpolate(const PROTOTYPE_T* prototypes, const Taps& column, const Taps& row, float* values) {
+    for (int i = 0; i < ROW_VALUES; ++i) values[i] = 0.0f;
+    for (int down = 0; down < 4; ++down)
+        for (int along = 0; along < 4; ++along) {
+            const float share = row.share[down] * column.share[along];
+            if (share == 0.0f) continue;
+            const PROTOTYPE_T* at = prototypes + row.place[down] * PROTOTYPE_COLUMNS + column.place[along];
+#pragma unroll
+            for (int i = 0; i < ROW_VALUES; ++i)
+                values[i] += share * float_from(at[i * PROTOTYPE_ROWS * PROTOTYPE_COLUMNS]);
+        }
+}
+
+// Blocks of 32 x 8 pixels of the image at ``place`` of the batch. The frame's header may be the next one's by now.
+extern "C" __global__ void number_masks(
+    const Scratch* scratches, const PROTOTYPE_T* prototypes, u16* numbers, int place, int width, int height, int fine,
+    double scale_x, double scale_y, double offset_x, double offset_y
+) {
+    const Scratch* scratch = scratches + place;
+    prototypes += (size_t)place * ROW_VALUES * PROTOTYPE_ROWS * PROTOTYPE_COLUMNS;
+    __shared__ u32 reaching[(MAX_DETECTIONS + 31) / 32];  // which boxes reach into the block
+    __shared__ Taps columns[32], rows[8];
+    const int left = blockIdx.x * 32, top = blockIdx.y * 8;
+    const int thread = threadIdx.y * 32 + threadIdx.x;
+    for (int i = thread; i < (MAX_DETECTIONS + 31) / 32; i += 256) reaching[i] = 0;
+    if (thread < 32) columns[thread] = taps_of(left + thread, scale_x, offset_x, fine, width, PROTOTYPE_COLUMNS);
+    else if (thread < 40) rows[thread - 32] = taps_of(top + thread - 32, scale_y, offset_y, fine, height, PROTOTYPE_ROWS);
+    __syncthreads();
+    for (int i = thread; i < scratch->written; i += 256) {
+        const Row& row = scratch->rows[i];
+        if (row.left < left + 32 && row.right > left && row.top < top + 8 && row.bottom > top)
+            atomicOr(&reaching[i >> 5], 1u << (i & 31));
+    }
+    __syncthreads();
+    const int x = left + threadIdx.x, y = top + threadIdx.y;
+    if (x >= width || y >= height) return;
+    float values[ROW_VALUES];
+    bool interpolated = false;
+    int number = 0;
+    for (int first = 0; first < scratch->written && !number; first += 32)
+        for (u32 left_over = reaching[first >> 5]; left_over && !number; left_over &= left_over - 1u) {
+            const int index = first + __ffs(left_over) - 1;
+            const Row& row = scratch->rows[index];
+            if (!holds(row, x, y)) continue;
+            if (!interpolated) interpolate(prototypes, columns[threadIdx.x], rows[threadIdx.y], values);
+            interpolated = true;
+            float logit = 0.0f;
+#pragma unroll
+            for (int i = 0; i < ROW_VALUES; ++i) logit += row.carried[i] * values[i];
+            if (logit > 0.0f) number = index + 1;
+        }
+    numbers[(size_t)y * width + x] = (u16)number;
+}
