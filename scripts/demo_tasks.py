@@ -39,6 +39,10 @@ class NumberedMasks:
         left, top, right, bottom = np.ceil(self.xyxy[index]).astype(int).tolist()
         return left, top, self.numbers[top:bottom, left:right] == index + 1
 
+    def number(self, out):
+        """Write the number of each pixel's mask."""
+        out[:] = self.numbers
+
 
 def with_carried(task, found, message, carried, keypoints):
     """Return detections with what their task says of them.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from dataclasses import replace
 from typing import Generic
 from typing import TypeVar
 
@@ -35,6 +36,7 @@ class Camera(Generic[Message]):
         max_rate_hz: what comes faster is dropped as ``rate_limit``, 0: no limit; may be set at
             any time.
         pipeline: index of the pipeline that serves it, always the same one.
+        masks_wanted: tells whether somebody looks at masks.
     """
 
     name: str
@@ -45,3 +47,8 @@ class Camera(Generic[Message]):
     enabled: bool = True
     max_rate_hz: float = 0.0
     pipeline: int = 0
+    masks_wanted: Callable[[], bool] = bool
+
+    def wanted(self) -> Thresholds:
+        """Return the thresholds of a frame that enters the pipeline now."""
+        return replace(self.thresholds, numbered=True) if self.masks_wanted() else self.thresholds

@@ -99,11 +99,13 @@ class Thresholds:
         confidence: a detection's score must be above this.
         iou: of two boxes of one class that overlap by more than this, the weaker is dropped.
         class_ids: classes to keep, as indices; empty keeps all.
+        numbered: somebody looks at masks: a pipeline that makes them itself shall make them.
     """
 
     confidence: float = 0.25
     iou: float = 0.45
     class_ids: tuple[int, ...] = ()
+    numbered: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,6 +70,11 @@ class Masks:
     def __len__(self) -> int:
         return len(self.coefficients)
 
+    @property
+    def size_wh(self) -> tuple[int, int]:
+        """Width and height of the image."""
+        return self.geometry.size_wh
+
     def take(self, which: npt.NDArray[Any]) -> Masks:
         """Return some of them; see ``Detections.take``."""
         return replace(self, xyxy=self.xyxy[which], coefficients=self.coefficients[which])
@@ -96,7 +101,7 @@ class Masks:
 
     def whole(self) -> npt.NDArray[np.bool_]:
         """Return all masks at the image's size: bool (n, height, width)."""
-        width, height = self.geometry.size_wh
+        width, height = self.size_wh
         found = np.zeros((len(self), height, width), np.bool_)
         for index, mask in enumerate(found):
             left, top, part = self.one(index)
@@ -191,6 +196,11 @@ class Detections:
 
     def __len__(self) -> int:
         return len(self.scores)
+
+    @property
+    def pictured(self) -> NumberedMasks | None:
+        """What knows which mask each pixel is in, None where there are no masks."""
+        return self.masks if self.numbered is None else self.numbered
 
     def take(self, which: npt.NDArray[Any]) -> Detections:
         """Return some of them with all that they carry, which must not be ``numbered``.

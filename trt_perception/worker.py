@@ -266,7 +266,7 @@ class Worker(Generic[Message]):
                 self._drop(job.camera, error, functools.partial(batch.jobs.remove, job))
                 continue
             frames.append(job.frame)
-            thresholds.append(camera.thresholds)
+            thresholds.append(camera.wanted())
         if not frames:
             self._flying.pop()
             return

@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from task_outputs import TASKS
+from task_outputs import spec_of
 
 from trt_perception.config import Thresholds
 from trt_perception.errors import EngineError
@@ -20,22 +22,26 @@ SAME = Letterbox.fit((640, 640), (640, 640), 'stretch')
 def collected(monkeypatch):
     """Return a function that reads rows as the kernels write them."""
     kernels = SimpleNamespace(
-        scratch_bytes=64, result_bytes=RESULT_HEAD_BYTES + 8 * RESULT_ROW.itemsize
+        scratch_bytes=64,
+        result_bytes=RESULT_HEAD_BYTES + 8 * RESULT_ROW.itemsize,
+        result_row=RESULT_ROW,
+        numbers_masks=False,
     )
+    spec = spec_of(TASKS['detect'], (640, 640), 5, 8400)
     memory = np.zeros(kernels.result_bytes, np.uint8)
     pinned = nullcontext(SimpleNamespace(array=memory))
     scratch = nullcontext(SimpleNamespace(pointer=0, size=64))
     monkeypatch.setattr(cuda_results, 'PinnedBuffer', lambda size: pinned)
     monkeypatch.setattr(cuda_results, 'DeviceBuffer', lambda size: scratch)
     monkeypatch.setattr(cuda_results, 'clear_async', lambda *_: None)
-    result = cuda_results.KernelDecoded(kernels, 1, None)
+    result = cuda_results.KernelDecoded(kernels, spec, None, None)
 
     def collect(*scores):
         memory[:4].view(np.int32)[0] = len(scores)
         rows = memory[RESULT_HEAD_BYTES:].view(RESULT_ROW)
         rows['score'][: len(scores)] = scores
         rows['xyxy'][:] = [10, 20, 30, 40]
-        (found,) = result.collect(None, [SAME], [Thresholds()])
+        (found,) = result.collect(spec, [SAME], [Thresholds()])
         return found
 
     return collect

@@ -24,7 +24,9 @@ def written(thresholds, pixels=0):
 
 def test_each_threshold_is_written():
     contents = {written(Thresholds(**{name: value})) for name, value in CHANGED.items()}
-    assert {field.name for field in dataclasses.fields(Thresholds)} == set(CHANGED)
+    # Whether masks are drawn is no matter of the kernels that read headers.
+    names = {field.name for field in dataclasses.fields(Thresholds)} - {'numbered'}
+    assert names == set(CHANGED)
     assert len({written(Thresholds()), *contents}) == 1 + len(CHANGED)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from trt_perception.benchmarking.measure import EncodingTime
@@ -48,9 +49,9 @@ def measure_steps(
 
     Returns:
         ``engine_graph`` and ``engine_enqueue``: the engine alone, from a CUDA graph and queued
-        call by call; ``upload``, ``letterbox``, ``decode`` (or ``download`` and ``host_decode``,
-        where the host decodes): from CUDA graphs; ``graph``: all but the upload in one graph;
-        ``upload_graph``: all. What does not exist here is left out: the upload where the GPU
+        call by call; ``upload``, ``letterbox``, ``decode``, ``masks`` of models that have some (or
+        ``download`` and ``host_decode``, where the host decodes): from CUDA graphs; ``graph``: all
+        but the upload in one graph; ``upload_graph``: all. What does not exist here is left out: the upload where the GPU
         shares the host's memory, the engine in a graph where TensorRT does not allow it, and
         what had not begun when the pace was stopped; the engine is never.
     """
@@ -75,6 +76,7 @@ def measure_steps(
     measure('letterbox', slot.letterbox, _REPEAT)
     if isinstance(slot.result, KernelDecoded):
         measure('decode', slot.decode, _REPEAT)
+        _measure_masks(slot, slot.result, measure)
     else:
         measure('download', slot.decode, _REPEAT)
         if not pace.stopped:
@@ -88,6 +90,17 @@ def measure_steps(
 
         measure('upload_graph', whole)
     return times
+
+
+def _measure_masks(
+    slot: CudaSlot, result: KernelDecoded, measure: Callable[[str, Callable[[], None], int], None]
+) -> None:
+    """Time what a frame takes more while somebody looks at its masks."""
+    letterbox = slot.places[0].letterbox
+    image = result.picture(letterbox)
+    if image is not None:
+        draw = partial(result.draw_masks, image, slot.outputs, 0, letterbox)
+        measure('masks', draw, _REPEAT)
 
 
 def run_frame(slot: CudaSlot, frame: Frame, thresholds: Thresholds) -> int:

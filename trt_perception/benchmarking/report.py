@@ -30,6 +30,7 @@ _STAGES: Final = {
     'upload': 'upload',
     'letterbox': 'letterbox kernel',
     'decode': 'filter and NMS',
+    'masks': 'picture of the masks, while somebody looks',
     'download': 'download of the outputs',
     'host_decode': 'decoding on the host',
     'graph': 'whole graph',

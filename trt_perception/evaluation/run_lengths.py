@@ -57,7 +57,7 @@ def with_run_lengths(found: Detections) -> Detections:
 
 def run_lengths(masks: Masks, index: int) -> RunLengths:
     """Return one mask as COCO's compressed run lengths, at the size of the image."""
-    width, height = masks.geometry.size_wh
+    width, height = masks.size_wh
     left, top, part = masks.one(index)
     columns = np.zeros((part.shape[1], height), np.bool_)
     columns[:, top : top + part.shape[0]] = part.T

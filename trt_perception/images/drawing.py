@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.detections import Detections
+from trt_perception.detections import NumberedMasks
 from trt_perception.detections import oriented_corners
 
 __all__ = ['draw_box', 'draw_detections']
@@ -36,12 +37,9 @@ def draw_detections(
         class_names: by class id.
         skeleton: pairs of keypoints to join.
     """
-    if detections.masks is not None:
-        for index in reversed(range(len(detections))):  # the better one on top
-            left, top, part = detections.masks.one(index)
-            region = bgr[top : top + part.shape[0], left : left + part.shape[1]]
-            color = np.array(_color(int(detections.class_ids[index])), np.uint8)
-            region[part] = region[part] // 2 + color // 2
+    numbered = detections.pictured
+    if numbered is not None:
+        _draw_masks(bgr, numbered, detections.class_ids.tolist())
     turned = None if detections.oriented is None else oriented_corners(detections.oriented)
     for index, class_id in enumerate(detections.class_ids.tolist()):
         label = f'{class_names[class_id]} {detections.scores[index]:.2f}'
@@ -50,6 +48,17 @@ def draw_detections(
     if detections.keypoints is not None:
         for points, class_id in zip(detections.keypoints, detections.class_ids, strict=True):
             _draw_keypoints(bgr, points, skeleton, _color(int(class_id)))
+
+
+def _draw_masks(
+    bgr: npt.NDArray[np.uint8], numbered: NumberedMasks, class_ids: Sequence[int]
+) -> None:
+    """Tint each pixel by the class of the mask that it is in, of several the best one's."""
+    numbers = np.empty(bgr.shape[:2], np.uint16)
+    numbered.number(numbers)
+    colors = np.array([(0, 0, 0), *map(_color, class_ids)], np.uint8)
+    within = numbers > 0
+    bgr[within] = bgr[within] // 2 + colors[numbers[within]] // 2
 
 
 def _draw_keypoints(

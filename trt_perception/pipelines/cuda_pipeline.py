@@ -115,7 +115,7 @@ class CudaPipeline:
         *,
         max_candidates: int = MAX_CANDIDATES,
         max_batch: int = MAX_BATCH,
-        whole_masks: bool = True,
+        whole_masks: bool = False,
     ) -> None:
         self.depth = config.pipeline_depth
         self._closing = ExitStack()
@@ -230,17 +230,13 @@ class CudaPipeline:
         return PinnedBuffer(size, self._device)
 
     def enqueue(
-        self,
-        slot: int,
-        frames: Sequence[GivenFrame],
-        thresholds: Sequence[Thresholds],
-        numbered: Sequence[bool] = (),
+        self, slot: int, frames: Sequence[GivenFrame], thresholds: Sequence[Thresholds]
     ) -> None:
         """Copy frames to the device and start the work on them; soon, where there are files."""
         assert 0 < len(frames) == len(thresholds) <= self.batch
         self._device.use()
         taken = self.slots[slot]
-        unfilled = taken.begin(frames, thresholds, numbered)
+        unfilled = taken.begin(frames, thresholds)
         if unfilled:
             assert self._jpeg is not None, 'nobody gives a JPEG to who does not decode it'
             self._jpeg.start(slot, taken, unfilled)

@@ -139,20 +139,30 @@ class KernelDecoded:
 
     def number_masks(self, outputs: Mapping[str, int], place: int, letterbox: Letterbox) -> None:
         """See SlotResult."""
+        image = self.picture(letterbox)
+        if image is not None:
+            self.draw_masks(image, outputs, place, letterbox)
+            image.record(self._stream)
+            self._numbered[place] = image
+
+    def picture(self, letterbox: Letterbox) -> MaskImage | None:
+        """Return memory for the picture of a frame's masks, None where there are no pictures."""
         if self._images is None or not self._kernels.numbers_masks:
-            return
-        geometry = mask_geometry(letterbox, self._prototypes.shape[2:])
-        image = self._images.take(geometry.size_wh)
+            return None
+        return self._images.take(letterbox.source_wh)
+
+    def draw_masks(
+        self, image: MaskImage, outputs: Mapping[str, int], place: int, letterbox: Letterbox
+    ) -> None:
+        """Queue the kernel that draws it; else as ``number_masks``."""
         self._kernels.number_masks(
             self._scratch.pointer,
             outputs[self._prototypes.name],
             image.device_pointer,
             place,
-            geometry,
+            mask_geometry(letterbox, self._prototypes.shape[2:]),
             self._stream,
         )
-        image.record(self._stream)
-        self._numbered[place] = image
 
     def collect(
         self,

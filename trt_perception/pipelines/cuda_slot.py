@@ -141,7 +141,6 @@ class CudaSlot:
         self._addresses = [0] * largest.batch
         self._count = 0
         self._frames = 0
-        self._numbered: Sequence[bool] = ()
         self._launched = False
         self._closing = ExitStack()
         with ExitStack() as undo:
@@ -196,14 +195,10 @@ class CudaSlot:
         return use_graph
 
     def begin(
-        self,
-        frames: Sequence[GivenFrame],
-        thresholds: Sequence[Thresholds],
-        numbered: Sequence[bool] = (),
+        self, frames: Sequence[GivenFrame], thresholds: Sequence[Thresholds]
     ) -> list[UnfilledPlace]:
         """Queue the upload of pixels; return the places to be filled before ``launch``."""
         self._open(len(frames))
-        self._numbered = numbered
         unfilled = []
         for place, frame, own in zip(self.places, frames, thresholds, strict=False):
             if isinstance(frame, Frame):
@@ -231,8 +226,8 @@ class CudaSlot:
         self.finished.record(self.stream)
         self._launched = True
         # Behind that, so that the boxes do not wait for it.
-        for at, (place, wanted) in enumerate(zip(self.places, self._numbered, strict=False)):
-            if wanted and place.error is None:
+        for at, place in enumerate(self.places[: self._frames]):
+            if place.error is None and place.thresholds.numbered:
                 self.result.number_masks(self.outputs, at, place.letterbox)
 
     def done(self) -> bool:

@@ -119,11 +119,7 @@ class HostPipeline:
         return PlainMemory(size)
 
     def enqueue(
-        self,
-        slot: int,
-        frames: Sequence[GivenFrame],
-        thresholds: Sequence[Thresholds],
-        numbered: Sequence[bool] = (),  # noqa: ARG002
+        self, slot: int, frames: Sequence[GivenFrame], thresholds: Sequence[Thresholds]
     ) -> None:
         """Keep the frames for ``collect``; their bytes are not copied."""
         assert slot == 0

@@ -33,14 +33,13 @@ def open_pipeline(config: DetectorConfig) -> Pipeline:
     model = read_model_file(config.engine_path)
     if model.is_onnx:
         return HostPipeline(model, config)
-    most = max(1, len(config.cameras))
-    return CudaPipeline(model, config, max_batch=most, whole_masks=False)
+    return CudaPipeline(model, config, max_batch=max(1, len(config.cameras)))
 
 
 def open_offline(
     model: ModelFile, config: DetectorConfig, *, max_candidates: int = MAX_CANDIDATES
 ) -> Pipeline:
-    """Open a model as a node does, for as many images at once as it takes.
+    """Open a model as a node does, for as many images at once as it takes; masks come back whole.
 
     Args:
         model: an ONNX file or an engine.
@@ -53,4 +52,4 @@ def open_offline(
     """
     if model.is_onnx:
         return HostPipeline(model, config, max_candidates=max_candidates)
-    return CudaPipeline(model, config, max_candidates=max_candidates)
+    return CudaPipeline(model, config, max_candidates=max_candidates, whole_masks=True)

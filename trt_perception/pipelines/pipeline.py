@@ -61,11 +61,7 @@ class Pipeline(Protocol):
         """
 
     def enqueue(
-        self,
-        slot: int,
-        frames: Sequence[GivenFrame],
-        thresholds: Sequence[Thresholds],
-        numbered: Sequence[bool] = (),
+        self, slot: int, frames: Sequence[GivenFrame], thresholds: Sequence[Thresholds]
     ) -> None:
         """Take frames into a free slot and return without waiting for their results.
 
@@ -77,8 +73,6 @@ class Pipeline(Protocol):
             slot: nothing in it.
             frames: 1 … ``batch``; may differ in everything.
             thresholds: one for each frame.
-            numbered: of which frames a picture of the masks is wanted, empty: of none. Where what
-                masks are made of comes back anyway, nobody asks.
         """
 
     def done(self, slot: int) -> bool:

@@ -85,6 +85,7 @@ class CameraLine:
             refused=self.health.refused,
             thresholds=self.config.thresholds(self._pipeline.spec.class_names),
             pipeline=self._index,
+            masks_wanted=self._masks_wanted,
         )
         self._apply()
         return self._camera
@@ -144,6 +145,9 @@ class CameraLine:
             read = functools.partial(frame_from_compressed, frame_of_file=PlainJpegs())
             return lambda message: UnreadFrame(functools.partial(read, message))
         return frame_from_compressed
+
+    def _masks_wanted(self) -> bool:
+        return self._outputs is not None and self._outputs.masks_wanted()
 
     def _publish(self, message: Any, frame: AnyFrame, detections: Detections) -> None:
         assert self._outputs is not None

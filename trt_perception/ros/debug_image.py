@@ -90,9 +90,14 @@ class DebugImage:
                 raise
             self._thread = thread
 
+    @property
+    def watched(self) -> bool:
+        """Whether somebody subscribes."""
+        return self._publisher is not None and self._publisher.get_subscription_count() > 0
+
     def offer(self, header: Header | HeaderView, frame: AnyFrame, detections: Detections) -> None:
         """Leave the newest result; from any thread. Keeps the frame only while somebody looks."""
-        if self._publisher is None or not self._publisher.get_subscription_count():
+        if not self.watched:
             return
         with self._changed:
             self._newest = header, frame, detections

@@ -22,6 +22,7 @@ from vision_msgs.msg import LabelInfo
 
 from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
+from trt_perception.detections import NumberedMasks
 from trt_perception.images.jpeg import AnyFrame
 from trt_perception.model.task import DETECT
 from trt_perception.model.task import TaskSpec
@@ -120,7 +121,7 @@ class DetectorOutputs:
             self._keypoints.publish(self._serialize_keypoints(header, detections))
         if self._masks is not None and self._masks.get_subscription_count():
             try:
-                self._publish_masks(header, frame, detections)
+                self._publish_masks(header, frame, detections.pictured)
             except (MemoryError, RuntimeError) as error:  # an image's worth, and not what is found
                 reason = f'{type(error).__name__}: {error}'.rstrip(': ')
                 self._log.error(
@@ -128,11 +129,19 @@ class DetectorOutputs:
                 )
         self._debug_image.offer(header, frame, detections)
 
+    def masks_wanted(self) -> bool:
+        """Tell whether somebody looks at the masks of a frame that comes now."""
+        assert self._debug_image is not None
+        if self._masks is None:
+            return False
+        return bool(self._masks.get_subscription_count()) or self._debug_image.watched
+
     def _publish_masks(
-        self, header: Header | HeaderView, frame: AnyFrame, detections: Detections
+        self, header: Header | HeaderView, frame: AnyFrame, numbered: NumberedMasks | None
     ) -> None:
         """Publish which pixels belong to which detection: 0 to none, i to the i-th."""
-        assert detections.masks is not None
+        if numbered is None:
+            return  # nobody had subscribed yet when the frame came
         stamp = Time(sec=header.stamp.sec, nanosec=header.stamp.nanosec)
         written = Header(stamp=stamp, frame_id=header.frame_id)
         empty = Image(header=written, height=frame.height, width=frame.width, encoding='mono16')
@@ -140,7 +149,7 @@ class DetectorOutputs:
         self._mask_message, pixels = serialize_with_room(
             empty, empty.step * frame.height, self._mask_message
         )
-        detections.masks.number(pixels.view('<u2').reshape(frame.height, frame.width))
+        numbered.number(pixels.view('<u2').reshape(frame.height, frame.width))
         publish_unlocked(self._masks, self._mask_message)
 
     def publish_label_info(self, confidence_threshold: float) -> None:
