@@ -51,9 +51,9 @@ def measure_steps(
         ``engine_graph`` and ``engine_enqueue``: the engine alone, from a CUDA graph and queued
         call by call; ``upload``, ``letterbox``, ``decode``, ``masks`` of models that have some (or
         ``download`` and ``host_decode``, where the host decodes): from CUDA graphs; ``graph``: all
-        but the upload in one graph; ``upload_graph``: all. What does not exist here is left out: the upload where the GPU
-        shares the host's memory, the engine in a graph where TensorRT does not allow it, and
-        what had not begun when the pace was stopped; the engine is never.
+        but the upload in one graph; ``upload_graph``: all. What does not exist here is left out:
+        the upload where the GPU shares the host's memory, the engine in a graph where TensorRT
+        does not allow it, and what had not begun when the pace was stopped; the engine is never.
     """
     # Fills every buffer, so that each step finds what it works on.
     run_frame(slot, frame, thresholds)
