@@ -1,0 +1,124 @@
+"""Pictures of masks: whose memory is written again, and when."""
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+from trt_perception.pipelines import mask_images
+from trt_perception.pipelines.mask_images import MaskImages
+
+
+class Buffer:
+    live = 0
+
+    def __init__(self, size, device):
+        self.size = size
+        self.array = np.zeros(size, np.uint8)
+        self.device_pointer = id(self)
+        Buffer.live += 1
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        Buffer.live -= 1
+
+
+class Event:
+    """An event that is done when somebody waits for it, or says so."""
+
+    def __init__(self, *, blocking):
+        self.blocking = blocking
+        self.pending = False
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def record(self, stream):
+        self.pending = True
+
+    def done(self):
+        return not self.pending
+
+    def synchronize(self):
+        self.pending = False
+
+
+class Device:
+    integrated = True
+
+
+@pytest.fixture
+def images(monkeypatch):
+    monkeypatch.setattr(mask_images, 'PinnedBuffer', Buffer)
+    monkeypatch.setattr(mask_images, 'Event', Event)
+    images = MaskImages(Device)
+    yield images
+    images.close()
+    gc.collect()
+    assert Buffer.live == 0
+
+
+def drawn(images, size_wh, number):
+    """Return a picture that a kernel has filled with a number."""
+    image = images.take(size_wh)
+    image._place.memory.array.view(np.uint16)[: size_wh[0] * size_wh[1]] = number
+    image.record(None)
+    return image
+
+
+def test_a_picture_is_copied_out(images):
+    image = drawn(images, (3, 2), 7)
+    out = np.zeros((2, 3), np.uint16)
+    image.number(out)
+    assert out.tolist() == [[7] * 3] * 2
+
+
+def test_what_somebody_has_is_not_written_again(images):
+    first, second = drawn(images, (3, 2), 1), drawn(images, (3, 2), 2)
+    assert first.device_pointer != second.device_pointer
+    out = np.zeros((2, 3), np.uint16)
+    first.number(out)
+    assert out.max() == 1
+    place = first.device_pointer
+    del first
+    assert images.take((3, 2)).device_pointer == place
+    assert Buffer.live == 2
+
+
+def test_what_the_gpu_may_still_write_is_not_given_to_another(images):
+    unread = drawn(images, (3, 2), 1)
+    event, place = unread._place.written, unread.device_pointer
+    del unread  # nobody waited for it
+    other = images.take((3, 2))
+    assert other.device_pointer != place
+    event.pending = False
+    assert images.take((3, 2)).device_pointer == place
+
+
+def test_a_larger_picture_gets_larger_memory_in_place_of_the_smaller(images):
+    for size_wh in ((3, 2), (30, 20), (4, 4), (30, 20)):
+        image = images.take(size_wh)
+        assert image._place.memory.size >= 2 * size_wh[0] * size_wh[1]
+        del image
+    assert Buffer.live == 1
+
+
+def test_a_picture_outlives_its_pipeline(images):
+    image = drawn(images, (3, 2), 7)
+    images.take((5, 5))
+    images.close()
+    assert Buffer.live == 1
+    out = np.zeros((2, 3), np.uint16)
+    reader = threading.Thread(target=image.number, args=(out,))
+    reader.start()
+    reader.join()
+    assert out.max() == 7
+    del image, reader
+    gc.collect()
+    assert Buffer.live == 0
