@@ -36,10 +36,7 @@ def fresh():
 
 def test_a_file_goes_where_it_is_to_go(library):
     with NvJpeg() as opened, opened.decoder() as decoder:
-        assert (
-            decoder.decode((FILE[:100], memoryview(FILE)[100:]), (35, 23), 0x7000, 128, STREAM)
-            == ''
-        )
+        assert decoder.decode((FILE,), (35, 23), 0x7000, 128, STREAM) == ''
         ((content, kind, pointer, pitch, stream, _),) = library.decoded
     assert (content, kind, pointer, pitch, stream) == (FILE, 6, 0x7000, 128, 77)
     assert not library.live
@@ -72,11 +69,37 @@ def test_what_it_says_against_a_file_is_an_answer(library):
         )
         assert reason == 'NVJPEG_STATUS_BAD_JPEG'
         library.status['nvjpegGetImageInfo'] = 99
-        assert (
-            decoder.decode((FILE[:100], memoryview(FILE)[100:]), (35, 23), 0x7000, 128, STREAM)
-            == 'nvjpegStatus_t 99'
-        )
+        assert decoder.decode((FILE,), (35, 23), 0x7000, 128, STREAM) == 'nvjpegStatus_t 99'
     assert library.decoded == []
+
+
+def test_the_size_is_asked_for_once_for_headers_that_are_alike(library):
+    """But for another size, for other headers, and for what was not found to have it."""
+    bits = FILE.index(b'\xff\xda')
+    other = FILE.replace(b'JFIF', b'JFI2')
+    asked = []
+    answer = library.nvjpegGetImageInfo
+    library.nvjpegGetImageInfo = lambda *given: asked.append(given) or answer(*given)
+    with NvJpeg() as opened, opened.decoder() as decoder:
+        for file, size, times in (
+            *((FILE, (35, 23), 1), (FILE, (35, 23), 0), (FILE, (34, 23), 1), (FILE, (34, 23), 1)),
+            *((FILE, (35, 23), 0), (other, (35, 23), 1), (FILE, (35, 23), 1)),
+        ):
+            asked.clear()
+            parts = file[:bits], memoryview(file)[bits:]
+            reason = decoder.decode(parts, size, 0x7000, 128, STREAM)
+            assert bool(reason) == (size != (35, 23))
+            assert len(asked) == times
+            assert reason or library.decoded[-1][0] == file
+
+
+def test_files_of_any_size_are_put_together(library, monkeypatch):
+    monkeypatch.setattr(nvjpeg, '_FIRST_FILE_BYTES', 16)
+    with NvJpeg() as opened, opened.decoder() as decoder:
+        for more in (0, 5000, 3, 70000, 0):
+            parts = FILE, memoryview(bytes(range(256)) * 300)[:more], b'', b'\xff\xd9'
+            assert decoder.decode(parts, (35, 23), 0x7000, 128, STREAM) == ''
+            assert library.decoded[-1][0] == b''.join(parts)
 
 
 @pytest.mark.parametrize('name', ['nvjpegCreateEx', 'nvjpegJpegStateCreate'])

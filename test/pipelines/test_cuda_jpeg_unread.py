@@ -265,3 +265,30 @@ def test_files_of_one_camera_may_be_read_by_several_threads_at_once(caplog):
     assert wrong == []
     assert {type(frame) for frame in alone} == {Frame, JpegFrame}
     assert len(caplog.records) == 2
+
+
+def test_a_header_that_is_there_is_not_sent_again(jpeg_pipeline):  # noqa: F811
+    """Unless anything in it is another, or something else was in that place meanwhile."""
+    gpu, pipeline = jpeg_pipeline(depth=1)
+    small, large, bad = content(1), content(2, size=(900, 600)), content(3)[:-40]
+    half = Thresholds(0.5)
+    turns = [
+        *((small, Thresholds(), 1), (small, Thresholds(), 0), (small, half, 1), (small, half, 0)),
+        *((content(4), half, 0), (large, half, 1), (large, half, 0), (small, half, 1)),
+        *((noise(5), half, None), (small, half, 1), (small, half, 0), (bad, half, None)),
+        *((small, half, 1), (content(6, 'png'), half, None), (small, half, 1), (small, half, 0)),
+    ]
+    for file, thresholds, sent in turns:
+        gpu.uploads.clear()
+        given = file if isinstance(file, Frame) else unread(file, PlainJpegs())
+        pipeline.enqueue(0, [given], [thresholds])
+        (result,) = pipeline.collect(0)
+        if file is bad:
+            assert isinstance(result, ImageError)
+            continue
+        expected = tensor_of(file) if isinstance(file, Frame) else expected_of(file)
+        np.testing.assert_array_equal(gpu.input_of(pipeline.slots[0]), expected)
+        assert header_of(pipeline, 0, 0)[2] == thresholds.confidence
+        if sent is not None:
+            headers = [size for _, size in gpu.uploads if size == pipeline.front]
+            assert len(headers) == sent

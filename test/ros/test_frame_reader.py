@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from raw_messages import written
 from reference_images import ENCODINGS
+from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 
@@ -14,7 +15,9 @@ from trt_perception.errors import ImageError
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.intake import Arrived
+from trt_perception.ros.messages import CompressedReader
 from trt_perception.ros.messages import FrameReader
+from trt_perception.ros.messages import frame_from_compressed
 from trt_perception.ros.messages import frame_from_image
 
 STAMP = slice(4, 12)
@@ -107,6 +110,79 @@ def test_other_messages():
     reader = FrameReader()
     message = Image(width=1, height=1, step=3, encoding='bgr8', data=b'abc')
     assert reader(message).data.tobytes() == b'abc'
+    with pytest.raises(ImageError) as caught:
+        reader(Arrived(np.empty(0, np.uint8), 2**30, None))
+    assert caught.value.reason == 'too_large'
+
+
+def compressed(rng, frame_id='camera', kind='jpeg'):
+    """Return a compressed image in any byte order, as bytes; its file is of some bytes."""
+    message = CompressedImage(header=Header(frame_id=frame_id), format=kind)
+    message.header.stamp.sec = rng.randrange(-(2**31), 2**31)
+    message.header.stamp.nanosec = rng.randrange(2**32)
+    message.data = rng.randbytes(rng.randrange(20))
+    return written(message, rng.choice('<>'))[0]
+
+
+def file_outcome(read, content):
+    """Return all that is read of a message, or why it is refused; files with a 7 are bad."""
+    message, files = arrived(content), []
+
+    def frame_of(file):
+        files.append(file.tobytes())
+        if 7 in file:
+            raise ImageError('not_decodable', 'JPEG', 'a seven')
+        return files[-1]
+
+    try:
+        frame = read(message, frame_of)
+    except ImageError as error:
+        return error.reason, str(error)
+    return message.header, frame, files
+
+
+def test_compressed_images_are_read_as_one_by_one():
+    """Other files, of other sizes, and then everything else changed, too."""
+    rng = random.Random(5)
+    of_frame = []
+    reader = CompressedReader(lambda file: of_frame[-1](file))
+
+    def read(message, frame_of):
+        of_frame.append(frame_of)
+        return reader(message)
+
+    reasons = set()
+    for _ in range(150):
+        frame_id, kind = rng.choice(['', 'left', 'right']), rng.choice(['jpeg', 'bgr8; jpeg'])
+        content = compressed(rng, frame_id, kind)
+        for _ in range(4):
+            assert file_outcome(read, content) == file_outcome(frame_from_compressed, content)
+            content = compressed(rng, frame_id, kind)
+        for place in range(len(content)):
+            changed = bytearray(content)
+            changed[place] = rng.choice([0, 1, 7, 255, content[place] ^ 1])
+            expected = file_outcome(frame_from_compressed, changed)
+            assert file_outcome(read, changed) == expected, place
+            reasons.add(expected[0] if isinstance(expected[0], str) else 'read')
+        for size in range(len(content)):
+            cut = content[:size]
+            assert file_outcome(read, cut) == file_outcome(frame_from_compressed, cut)
+    assert reasons == {'read', 'not_decodable', 'bad_message', 'bad_frame_id'}
+
+
+def test_no_memory_of_a_compressed_image_is_kept():
+    buffers = MessageBuffers()
+    reader = CompressedReader(lambda file: None)
+    content = compressed(random.Random(4))
+    for _ in range(3):
+        reader(arrived(content, buffers))
+        gc.collect()
+    assert buffers.count == 1
+
+
+def test_other_compressed_messages():
+    reader = CompressedReader(bytes)
+    assert reader(CompressedImage(format='jpeg', data=b'abc')) == b'abc'
     with pytest.raises(ImageError) as caught:
         reader(Arrived(np.empty(0, np.uint8), 2**30, None))
     assert caught.value.reason == 'too_large'

@@ -160,6 +160,8 @@ class JpegDecoder(Owner):
         self._state = _POINTER()
         self._file: npt.NDArray[np.uint8] = np.empty(_FIRST_FILE_BYTES, np.uint8)
         self._pointer: int = self._file.ctypes.data
+        # Headers of the last file, and the size that nvJPEG has read in them.
+        self._known: tuple[bytes | memoryview | None, tuple[int, int]] | None = None
         status = nvjpeg.library.nvjpegJpegStateCreate(handle, ctypes.byref(self._state))
         if status:
             self._state = _POINTER()
@@ -176,7 +178,8 @@ class JpegDecoder(Owner):
         """Decode a file to BGR pixels on the device; a core works, without the lock.
 
         Args:
-            jpeg: the whole file, in parts that follow each other; they are copied.
+            jpeg: the whole file, in parts that follow each other; they are copied. The first of
+                several has all headers, which alone say the size.
             size_wh: width and height in pixels; nvJPEG must read the same in the file.
             pointer: device address of ``size_wh[1] * pitch`` bytes.
             pitch: bytes from one row to the next, at least three for each pixel.
@@ -187,11 +190,14 @@ class JpegDecoder(Owner):
             Empty, or why there are no pixels: nvJPEG's status, or that it reads another size.
         """
         size = self._put_together(jpeg)
-        found = self._nvjpeg.size_of(self._pointer, size)
-        if isinstance(found, str):
-            return found
-        if found != size_wh:
-            return 'another size than its header was found to say'
+        headers = jpeg[0] if len(jpeg) > 1 else None
+        if headers is None or self._known != (headers, size_wh):
+            found = self._nvjpeg.size_of(self._pointer, size)
+            if isinstance(found, str):
+                return found
+            if found != size_wh:
+                return 'another size than its header was found to say'
+            self._known = headers, size_wh
         image = _Image()
         image.channel[0], image.pitch[0] = pointer, pitch
         status = self._nvjpeg.library.nvjpegDecode(

@@ -103,6 +103,8 @@ class FramePlace:
         # The frame, with the address and size of what is uploaded of its memory. It is kept until
         # that is done, so that nobody writes its memory meanwhile.
         self._staged: tuple[AnyFrame, int, int] | None = None
+        # The header of a JPEG that the device has at an address; those of a camera are all alike.
+        self._there: tuple[npt.NDArray[np.uint8], int] | None = None
         # On the device: header and pixels.
         self._frame: DeviceBuffer | None = None
         # Page-locked, of frames that lie elsewhere and of headers of JPEGs.
@@ -146,6 +148,7 @@ class FramePlace:
             raise ImageError('too_large', subject, error.statement, fix=error.fix) from error
 
     def _stage_pixels(self, frame: Frame) -> None:
+        self._there = None
         memory, offset = self._in_place(frame) or self._copied(frame)
         # What a message has in front of its pixels is uploaded, too.
         self.reserve(offset - self._headers.size + frame.data.size)
@@ -163,8 +166,13 @@ class FramePlace:
         if self._mapped is None:
             self.pixels = self.address + front
             staging = self._staging_of(front)
+            self.letterbox, content = self._headers.of(frame, self.thresholds)
+            there, self._there = self._there, (content, self.address)
+            if there is not None and there[0] is content and there[1] == self.address:
+                self._staged = frame, staging.pointer, 0
+                return
             self._staged = frame, staging.pointer, front
-            self._write(staging, frame, front)
+            self._headers.write(staging.array, content, front)
             return
         if self._decoded is None or self._decoded.size < size:
             larger = DeviceBuffer(size)
@@ -178,12 +186,13 @@ class FramePlace:
     def upload(self) -> None:
         """Send header and pixels in one copy, from the start of their memory to the last pixel.
 
-        An integrated GPU reads them in place.
+        An integrated GPU reads them in place. The header of a JPEG may be there.
         """
         if self._frame is not None:
             assert self._staged is not None
             _, source, size = self._staged
-            copy_async(self._frame.pointer, source, size, self._stream)
+            if size:
+                copy_async(self._frame.pointer, source, size, self._stream)
 
     def replace(self, frame: Frame) -> None:
         """Upload pixels of a JPEG that was decoded elsewhere, in place of those to come.

@@ -20,6 +20,7 @@ from trt_perception.ros.camera_health import CameraHealth
 from trt_perception.ros.image_input import ImageInput
 from trt_perception.ros.intake.shared import SharedIntake
 from trt_perception.ros.log import camera_logger
+from trt_perception.ros.messages import CompressedReader
 from trt_perception.ros.messages import FrameReader
 from trt_perception.ros.messages import frame_from_compressed
 from trt_perception.ros.outputs import DetectorOutputs
@@ -142,7 +143,7 @@ class CameraLine:
         if choice.transport == 'raw':
             return FrameReader()
         if self._pipeline.decodes_jpeg:
-            read = functools.partial(frame_from_compressed, frame_of_file=PlainJpegs())
+            read = CompressedReader(PlainJpegs())
             return lambda message: UnreadFrame(functools.partial(read, message))
         return frame_from_compressed
 

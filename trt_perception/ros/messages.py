@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 from typing import Final
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +22,15 @@ from trt_perception.plain_text import Fault
 from trt_perception.plain_text import name_fault
 from trt_perception.plain_text import shown
 from trt_perception.ros.intake.buffers import MAX_MESSAGE_BYTES
+from trt_perception.ros.intake.cdr import CompressedLikeBefore
 from trt_perception.ros.intake.cdr import LikeBefore
 from trt_perception.ros.intake.cdr import read_compressed
 from trt_perception.ros.intake.cdr import read_image
 from trt_perception.ros.intake.intake import Arrived
 
-__all__ = ['FrameReader', 'frame_from_compressed', 'frame_from_image']
+__all__ = ['CompressedReader', 'FrameReader', 'frame_from_compressed', 'frame_from_image']
+
+_FrameOfFile: TypeAlias = Callable[[npt.NDArray[np.uint8]], AnyFrame]
 
 # Each detection carries the frame_id, so a long one would grow a thousandfold.
 _MAX_FRAME_ID_BYTES: Final = 256
@@ -147,9 +151,7 @@ def _decoded(file: npt.NDArray[np.uint8]) -> Frame:
     return decoded_frame(check_picture(file))
 
 
-def frame_from_compressed(
-    message: Any, frame_of_file: Callable[[npt.NDArray[np.uint8]], AnyFrame] = _decoded
-) -> AnyFrame:
+def frame_from_compressed(message: Any, frame_of_file: _FrameOfFile = _decoded) -> AnyFrame:
     """Make a frame of a JPEG or PNG.
 
     Args:
@@ -160,8 +162,37 @@ def frame_from_compressed(
         ImageError: with the reason ``bad_message``, ``bad_frame_id``, ``not_decodable`` or
             ``too_large``.
     """
-    message = _read(message, read_compressed)
-    _check_frame_id(message.header)
+    view = _read(message, read_compressed)
+    _check_frame_id(view.header)
+    return _frame_of_file(view, frame_of_file)
+
+
+class CompressedReader:
+    """``frame_from_compressed`` for one subscription, as FrameReader is ``frame_from_image``.
+
+    Any thread may use it, several at once, if they may use ``frame_of_file`` so.
+    """
+
+    def __init__(self, frame_of_file: _FrameOfFile) -> None:
+        self._frame_of_file = frame_of_file
+        self._before: CompressedLikeBefore | None = None
+
+    def __call__(self, message: Any) -> AnyFrame:
+        """Return the message's frame; as ``frame_from_compressed``."""
+        before = self._before
+        if not isinstance(message, Arrived) or message.lease is None:
+            return frame_from_compressed(message, self._frame_of_file)
+        if before is not None and (view := before.read(message.data)) is not None:
+            message.header = view.header
+            return _frame_of_file(view, self._frame_of_file)
+        view = _read(message, read_compressed)
+        _check_frame_id(view.header)
+        if view.data.size:  # else it has no place in the message
+            self._before = CompressedLikeBefore(message.data, view)
+        return _frame_of_file(view, self._frame_of_file)
+
+
+def _frame_of_file(message: Any, frame_of_file: _FrameOfFile) -> AnyFrame:
     data = np.frombuffer(message.data, np.uint8) if len(message.data) else np.empty(0, np.uint8)
     try:
         return frame_of_file(data)

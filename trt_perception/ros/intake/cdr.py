@@ -20,6 +20,7 @@ from trt_perception.errors import ImageError
 
 __all__ = [
     'CompressedImageView',
+    'CompressedLikeBefore',
     'HeaderView',
     'ImageView',
     'LikeBefore',
@@ -138,6 +139,41 @@ class LikeBefore:
             return None
         sec, nanosec = self._stamp.unpack_from(memory, _STAMP_AT)
         return HeaderView(StampView(sec, nanosec), self._frame_id)
+
+
+class CompressedLikeBefore:
+    """Knows again the compressed images of a camera: all but stamp and file is as before.
+
+    Args:
+        message: uint8 (n,), a compressed image that could be read.
+        view: what was read; its file has a byte at least.
+    """
+
+    def __init__(self, message: _Bytes, view: CompressedImageView) -> None:
+        self._size_at = _address(view.data) - _address(message) - 4
+        self._begin = message[:_STAMP_AT].tobytes()
+        self._fields = slice(_STAMP_AT + 8, self._size_at)
+        self._same = message[self._fields].tobytes()
+        self._frame_id, self._format = view.header.frame_id, view.format
+        layouts = _ORDERS[self._begin[:2]]
+        self._stamp, self._file_size = layouts['iI'], layouts['I']
+
+    def read(self, message: _Bytes) -> CompressedImageView | None:
+        """Return what another message of this kind says; None where it is of none."""
+        memory = message.data
+        if (
+            message.size < self._size_at + 4
+            or bytes(memory[self._fields]) != self._same
+            or bytes(memory[:_STAMP_AT]) != self._begin
+        ):
+            return None
+        (size,) = self._file_size.unpack_from(memory, self._size_at)
+        begin = self._size_at + 4
+        if begin + size > message.size:
+            return None
+        stamp = StampView(*self._stamp.unpack_from(memory, _STAMP_AT))
+        header = HeaderView(stamp, self._frame_id)
+        return CompressedImageView(header, self._format, message[begin : begin + size])
 
 
 def _address(array: _Bytes) -> int:
