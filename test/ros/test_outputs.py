@@ -12,6 +12,7 @@ from vision_msgs.msg import LabelInfo
 
 from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
+from trt_perception.detections import MaskGeometry
 from trt_perception.detections import Masks
 from trt_perception.images.frame import Frame
 from trt_perception.model.task import TaskSpec
@@ -81,7 +82,8 @@ def test_masks_that_are_refused_cost_no_detections(client, node, monkeypatch, ca
     client.spin_until(outputs._masks.get_subscription_count, 'a subscription')
     frame = Frame.view(bytes(48), width=4, height=4, step=12, encoding='bgr8')
     box = np.array([[1, 0, 3, 4]], 'f4')
-    masks = Masks(box, np.ones((1, 1), 'f4'), np.ones((1, 4, 4), 'f4'), (4, 4), (1, 1), (0, 0))
+    geometry = MaskGeometry((4, 4), (1, 1), (0, 0))
+    masks = Masks(box, np.ones((1, 1), 'f4'), np.ones((1, 4, 4), 'f4'), geometry)
     seen = Detections(box, np.ones(1, 'f4'), np.zeros(1, 'i4'), masks=masks)
     publish = outputs_module.publish_unlocked
     errors = [error]
@@ -98,6 +100,31 @@ def test_masks_that_are_refused_cost_no_detections(client, node, monkeypatch, ca
     assert [message.header.frame_id for message in images] == ['second']
     assert np.frombuffer(bytes(images[0].data), '<u2').reshape(4, 4).tolist() == [[0, 1, 1, 0]] * 4
     assert f'no masks: {type(error).__name__}' in capfd.readouterr().err
+    outputs.close()
+    for subscription in (of_found, of_images):
+        client.node.destroy_subscription(subscription)
+
+
+def test_masks_that_were_not_made_are_not_published(client, node):
+    """A GPU makes them of frames that came while somebody looked."""
+    outputs = DetectorOutputs(node, ('red',), DetectorConfig(), TaskSpec('segment'))
+    assert not outputs.masks_wanted()
+    found, of_found = client.subscribe(Detection2DArray, 'detections')
+    images, of_images = client.subscribe(Image, 'masks')
+    client.spin_until(outputs._detections.get_subscription_count, 'a subscription')
+    client.spin_until(outputs.masks_wanted, 'a subscription')
+    frame = Frame.view(bytes(48), width=4, height=4, step=12, encoding='bgr8')
+
+    class Drawn:
+        def number(self, out):
+            out[:] = [[0, 1, 1, 0]] * 4
+
+    boxes = np.array([[1, 0, 3, 4]], 'f4'), np.ones(1, 'f4'), np.zeros(1, 'i4')
+    outputs.publish(Header(frame_id='before'), frame, Detections(*boxes))
+    outputs.publish(Header(frame_id='after'), frame, Detections(*boxes, numbered=Drawn()))
+    client.spin_until(lambda: len(found) == 2 and images, 'all of both images')
+    assert [message.header.frame_id for message in images] == ['after']
+    assert np.frombuffer(bytes(images[0].data), '<u2').reshape(4, 4).tolist() == [[0, 1, 1, 0]] * 4
     outputs.close()
     for subscription in (of_found, of_images):
         client.node.destroy_subscription(subscription)
