@@ -135,6 +135,17 @@ def milliseconds_on_one_core(onnx_path: pathlib.Path, runs: int = 30) -> float:
     return round(float(np.median(times[3:])) * 1e3, 1)
 
 
+def versions() -> dict[str, str]:
+    """Versions of what the figures depend on."""
+    return {
+        'python': platform.python_version(),
+        'numpy': np.__version__,
+        'opencv': cv2.__version__,
+        'onnxruntime': onnxruntime.__version__,
+        'pycocotools': importlib.metadata.version('pycocotools'),
+    }
+
+
 def processor() -> str:
     """The processor's name, where the system tells it."""
     with contextlib.suppress(OSError):
@@ -166,13 +177,7 @@ def main() -> None:
         'nms_iou': NMS_IOU,
         'one_core_ms': milliseconds_on_one_core(arguments.model),
         'dataset': dataclasses.asdict(config),
-        'versions': {
-            'python': platform.python_version(),
-            'numpy': np.__version__,
-            'opencv': cv2.__version__,
-            'onnxruntime': onnxruntime.__version__,
-            'pycocotools': importlib.metadata.version('pycocotools'),
-        },
+        'versions': versions(),
         'machine': f'{processor()}, {os.cpu_count()} cores, {platform.system()}',
     }
     print(json.dumps({k: v for k, v in report.items() if k != 'dataset'}, indent=2))

@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import dataclasses
 import hashlib
-import importlib.metadata
 import io
 import json
 import pathlib
@@ -18,10 +17,8 @@ import platform
 from collections.abc import Iterable
 
 import coco_truth
-import cv2
 import evaluate
 import numpy as np
-import onnxruntime
 import scenes
 import task_dense
 from pycocotools import mask as coco_masks
@@ -153,13 +150,7 @@ def main() -> None:
     report |= {
         'nms_iou': evaluate.NMS_IOU,
         'dataset': dataclasses.asdict(config),
-        'versions': {
-            'python': platform.python_version(),
-            'numpy': np.__version__,
-            'opencv': cv2.__version__,
-            'onnxruntime': onnxruntime.__version__,
-            'pycocotools': importlib.metadata.version('pycocotools'),
-        },
+        'versions': evaluate.versions(),
         'machine': f'{evaluate.processor()}, {platform.system()}',
     }
     if arguments.write:

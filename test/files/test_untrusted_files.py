@@ -20,6 +20,7 @@ from untrusted_engines import PLAN
 from untrusted_engines import Place
 from untrusted_engines import attempt
 from untrusted_engines import described
+from untrusted_engines import paths
 from untrusted_engines import plan
 
 from trt_perception.errors import EngineError
@@ -136,15 +137,6 @@ def test_spoiled_engines_never_reach_tensorrt(spoil, place, given):
 
 
 # Manifests.
-
-
-def paths(content, at=()):
-    """Yield the path of every value in a manifest."""
-    if at:
-        yield at
-    if isinstance(content, dict | list):
-        for key, value in content.items() if isinstance(content, dict) else enumerate(content):
-            yield from paths(value, (*at, key))
 
 
 def malformed():

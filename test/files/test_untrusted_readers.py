@@ -17,6 +17,7 @@ import time
 
 import pytest
 from support_models import manifest
+from untrusted_engines import paths
 
 from trt_perception.building.options.rows import OPTIONS
 from trt_perception.building.options.sources import load_options
@@ -83,15 +84,6 @@ METADATA = {'names': "{0: 'a', 1: 'b'}", 'task': 'detect', 'imgsz': '[640, 640]'
 
 def words(rng, most):
     return ''.join(rng.choice(WORDS) for _ in range(rng.randrange(1, most)))
-
-
-def paths(content, at=()):
-    """Yield the path of every value."""
-    if at:
-        yield at
-    if isinstance(content, dict | list):
-        for key, value in content.items() if isinstance(content, dict) else enumerate(content):
-            yield from paths(value, (*at, key))
 
 
 def spoiled(rng, content):

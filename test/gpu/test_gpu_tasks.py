@@ -72,6 +72,19 @@ def assert_same(found, expected, within):
         assert (numbers != told).mean() <= (1e-3 if within else 0)
 
 
+def collected(pipeline, outputs):
+    """Let the first slot's engine, a stand-in, have these outputs; return what is found."""
+    result = pipeline.slots[0].result
+    assert isinstance(result, HostDecoded)
+    for name, value in outputs.items():
+        content = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        result._outputs[name].array[: content.size] = content
+    found = pipeline.collect(0)[0].detections
+    for name in outputs:  # the next frame's
+        result._outputs[name].array[:] = 0
+    return found
+
+
 @pytest.mark.parametrize('family', END_TO_END)
 def test_what_lies_in_pinned_memory_is_decoded(family, monkeypatch, tmp_path):
     told = recorded(family)
@@ -93,14 +106,7 @@ def test_what_lies_in_pinned_memory_is_decoded(family, monkeypatch, tmp_path):
     path.write_bytes(front_of(told) + PLAN)
     pipeline = open_pipeline(DetectorConfig(engine_path=str(path), max_detections=300))
     pipeline.enqueue(0, [frame_of(told['image'])], [LOW])
-    result = pipeline.slots[0].result
-    assert isinstance(result, HostDecoded)
-    for name, value in outputs.items():
-        content = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-        result._outputs[name].array[: content.size] = content
-    found = pipeline.collect(0)[0].detections
-    for name in outputs:  # the next frame's
-        result._outputs[name].array[:] = 0
+    found = collected(pipeline, outputs)
     assert_same(found, expected, 0)
     pipeline.close()
     assert recorder.kinds() == []
@@ -142,13 +148,7 @@ def test_masks_of_queries_in_pinned_memory_are_decoded(monkeypatch, tmp_path):
     path.write_bytes(PLAN)
     pipeline = open_pipeline(DetectorConfig(engine_path=str(path), **RFDETR))
     pipeline.enqueue(0, [frame_of(GREY)], [LOW])
-    result = pipeline.slots[0].result
-    for name, value in outputs.items():
-        content = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-        result._outputs[name].array[: content.size] = content
-    found = pipeline.collect(0)[0].detections
-    for name in outputs:  # the next frame's
-        result._outputs[name].array[:] = 0
+    found = collected(pipeline, outputs)
     assert_same(found, expected, 0)
     pipeline.close()
     assert recorder.mistakes == []

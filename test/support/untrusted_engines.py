@@ -46,3 +46,12 @@ def attempt(path):
     with pytest.raises(TrtPerceptionError) as caught:
         open_pipeline(DetectorConfig(engine_path=str(path)))
     return caught.value
+
+
+def paths(content, at=()):
+    """Yield the path of every value of JSON, as keys and indices."""
+    if at:
+        yield at
+    if isinstance(content, dict | list):
+        for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+            yield from paths(value, (*at, key))
