@@ -35,7 +35,7 @@ def camera(topic='/image', **changes):
     return CameraReport(topic, **{**facts, **changes})
 
 
-def cameras(*heard, wanted='', told=True, segment=2**26, **transports):
+def cameras(*heard, wanted='', told=True, off=(), segment=2**26, **transports):
     if isinstance(wanted, str):
         wanted = {'': wanted} if wanted else {}
     findings = check_cameras(
@@ -43,6 +43,7 @@ def cameras(*heard, wanted='', told=True, segment=2**26, **transports):
         wanted=wanted,
         told=told,
         transports={'' if name == 'node' else name: kind for name, kind in transports.items()},
+        off=off,
         segment_bytes=segment,
         profile_fix='CURE',
         encodings=['bgr8'],
@@ -83,6 +84,21 @@ def test_cameras(changes, segment, found, fix):
     assert finding.level == ('yellow' if found else 'green')
     assert found in finding.found
     assert fix in finding.fix
+
+
+def test_nobody_misses_a_camera_that_is_switched_off():
+    silent = camera('/rear', received=0, reliability=())
+    wanted = {'rear': '/rear', 'top': '/top'}
+    for off, level in (((), 'red'), (('rear', 'top'), 'yellow')):
+        findings = cameras(silent, wanted=wanted, off=off)
+        assert {name: each.level for name, each in findings.items()} == {
+            'rear: /rear': level,
+            'top: /top': level,
+        }
+        for finding in findings.values():
+            assert ('switched off' in finding.found) == bool(off)
+        assert cameras(wanted=wanted, off=off)['topics'].level == level
+    assert cameras(silent, wanted=wanted, off=['top'])['rear: /rear'].level == 'red'
 
 
 def test_only_compressed():

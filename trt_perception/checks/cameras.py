@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -57,6 +58,7 @@ def check_cameras(
     wanted: Mapping[str, str],
     told: bool = True,
     transports: Mapping[str, str] = MappingProxyType({}),
+    off: Collection[str] = (),
     segment_bytes: int,
     profile_fix: str,
     encodings: Sequence[str],
@@ -70,6 +72,7 @@ def check_cameras(
         told: they were given; else they are those of a node without remappings.
         transports: the parameter ``image_transport`` of each camera, by its name; ``raw`` where
             it is not there.
+        off: the cameras whose parameter ``enabled`` is false: nobody misses their images.
         segment_bytes: of shared memory; a larger image does not fit.
         profile_fix: the command that makes it larger.
         encodings: that are read without cv_bridge.
@@ -81,11 +84,13 @@ def check_cameras(
             'start the camera; compare ROS_DOMAIN_ID and RMW_IMPLEMENTATION of its shell with '
             'this one'
         )
-        yield Finding(_AREA, 'topics', bad if wanted else 'yellow', 'no topic of images', fix)
+        level: Level = bad if set(wanted) - set(off) else 'yellow'
+        yield Finding(_AREA, 'topics', level, 'no topic of images', fix)
     for name, topic in wanted.items() if cameras or '' not in wanted else ():
         if not {topic, f'{topic}/compressed'} & set(names):
             found, fix = 'nobody publishes or reads this topic', _elsewhere(name, names)
-            yield Finding(_AREA, _shown(name, topic), bad, found, fix)
+            level = 'yellow' if name in off else bad
+            yield Finding(_AREA, _shown(name, topic), level, found + _off(name, off), fix)
     owners = {
         way: name for name, topic in wanted.items() for way in (topic, f'{topic}/compressed')
     }
@@ -102,8 +107,14 @@ def check_cameras(
         else:
             silent = camera.received == 0 and camera.topic in owners
             found = f'{_facts(camera)}: {problem[0]}'
-            level: Level = 'red' if silent else 'yellow'
+            if silent:
+                found += _off(owner, off)
+            level = 'red' if silent and owner not in off else 'yellow'
             yield Finding(_AREA, _shown(owner, camera.topic), level, found, problem[1])
+
+
+def _off(name: str, off: Collection[str]) -> str:
+    return ' (it is switched off: enabled is false)' if name in off else ''
 
 
 def _shown(name: str, topic: str) -> str:

@@ -182,6 +182,7 @@ def _graph(
         'segment_bytes': segment_bytes,
         'told': bool(options.image_topic),
         'transports': {name: configs.camera(name).image_transport for name in ('', *cameras)},
+        'off': [name for name in cameras or ('',) if not configs.camera(name).enabled],
     }
     for entry in _answer_of(_GRAPH, [json.dumps(request)], options.seconds + 60):
         yield Finding(**entry)

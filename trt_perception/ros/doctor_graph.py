@@ -58,6 +58,7 @@ def check_graph(
     *,
     told: bool,
     transports: Mapping[str, str],
+    off: Sequence[str],
 ) -> list[Finding]:
     """Listen to all camera topics and detectors for some seconds, and judge them.
 
@@ -68,6 +69,7 @@ def check_graph(
         segment_bytes: of this shell's shared memory.
         told: the topics were given; else they are those of a node without remappings.
         transports: the parameter ``image_transport`` of each camera, by its name.
+        off: the cameras whose parameter ``enabled`` is false.
     """
     context = rclpy.Context()
     rclpy.init(args=[], context=context)
@@ -94,6 +96,7 @@ def check_graph(
         wanted=wanted,
         told=told,
         transports=transports,
+        off=off,
         segment_bytes=segment_bytes,
         profile_fix=f'in the shells of camera and detector: {export_profile(os.environ)}',
         encodings=list(PIXEL_FORMATS),
