@@ -8,6 +8,7 @@ OpenCV's decoding in front of the same pipeline is measured in turn with it.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 import time
@@ -25,10 +26,16 @@ import jpeg_fuzz  # noqa: E402
 from trt_perception.config import DetectorConfig  # noqa: E402
 from trt_perception.config import Thresholds  # noqa: E402
 from trt_perception.images.compressed import check_picture  # noqa: E402
+from trt_perception.images.jpeg import PlainJpegs  # noqa: E402
+from trt_perception.images.jpeg import UnreadFrame  # noqa: E402
 from trt_perception.images.jpeg import decoded_frame  # noqa: E402
-from trt_perception.images.jpeg import plain_jpeg  # noqa: E402
 from trt_perception.pipelines.open_pipeline import open_pipeline  # noqa: E402
 from trt_perception.pipelines.pipeline import detect_one  # noqa: E402
+
+
+def decoded(content):
+    """Return a file's frame as a node has it whose pipeline does not decode JPEG."""
+    return decoded_frame(check_picture(content))
 
 
 def one_by_one(pipeline, contents, read):
@@ -37,7 +44,7 @@ def one_by_one(pipeline, contents, read):
     began = time.process_time()
     for content in contents:
         start = time.perf_counter()
-        detect_one(pipeline, read(check_picture(content)), Thresholds())
+        detect_one(pipeline, read(content), Thresholds())
         seconds.append(time.perf_counter() - start)
     return seconds, (time.process_time() - began) / len(contents)
 
@@ -47,7 +54,7 @@ def overlapping(pipeline, contents, read):
     flying, free = deque(), deque(range(pipeline.depth))
     start = time.perf_counter()
     for content in contents:
-        frame = read(check_picture(content))
+        frame = read(content)
         if not free:
             pipeline.collect(flying[0])
             free.append(flying.popleft())
@@ -84,7 +91,14 @@ def main():
         if not pipeline.decodes_jpeg:
             parser.error('this pipeline does not decode JPEG')
         row = results[f'depth {depth}'] = {'opening s': opening_s}
-        for name, read in (('nvJPEG', plain_jpeg), ('OpenCV', decoded_frame)):
+        camera = PlainJpegs()
+        ways = {
+            'nvJPEG': lambda content, camera=camera: UnreadFrame(
+                functools.partial(camera, content)
+            ),
+            'OpenCV': decoded,
+        }
+        for name, read in ways.items():
             count = options.frames if name == 'nvJPEG' else max(30, options.frames // 10)
             contents = [files[index % len(files)] for index in range(count)]
             one_by_one(pipeline, contents[:30], read)

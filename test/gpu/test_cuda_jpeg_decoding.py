@@ -6,6 +6,7 @@ test/pipelines/test_cuda_jpeg.py does the same with stand-ins for GPU and nvJPEG
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from pathlib import Path
@@ -30,7 +31,10 @@ from trt_perception.errors import ImageError
 from trt_perception.evaluation.agreement import compare_runs
 from trt_perception.images.compressed import check_picture
 from trt_perception.images.jpeg import JpegFrame
+from trt_perception.images.jpeg import PlainJpegs
+from trt_perception.images.jpeg import UnreadFrame
 from trt_perception.images.jpeg import plain_jpeg
+from trt_perception.images.picture_files import frame_of
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 
@@ -92,6 +96,33 @@ def test_slots_overlap(opened, integrated, graph):
                 assert np.abs(found - expected).max() <= 1e-6
             else:
                 np.testing.assert_array_equal(found, alone[index])
+
+
+@pytest.mark.parametrize(('integrated', 'graph'), WAYS)
+def test_messages_are_read_in_the_threads(opened, integrated, graph):
+    """Files of sizes and kinds that change, some of them cut off, in all slots at once."""
+    pipeline = opened(integrated=integrated, graph=graph, depth=4, image_transport='compressed')
+    rng, camera = random.Random(6), PlainJpegs()
+    files = [
+        jpeg_fuzz.encoded(jpeg_fuzz.scene(rng.randrange(8, 900), rng.randrange(8, 600), seed))
+        for seed in range(10)
+    ]
+    files.append(cv2.imencode('.png', jpeg_fuzz.scene(300, 200))[1].tobytes())
+    files.append(files[0][:-30])
+    alone = [run(pipeline, jpeg_of(file)) for file in files[:10]]
+    alone.append(tensor_of(pipeline, frame_of(jpeg_fuzz.scene(300, 200))))
+    for turn in range(60):
+        flying = [(turn * 4 + slot) * 5 % 12 for slot in range(4)]
+        for slot, index in enumerate(flying):
+            file = np.frombuffer(files[index], np.uint8)
+            unread = UnreadFrame(functools.partial(camera, file))
+            pipeline.enqueue(slot, [unread], [Thresholds()])
+        for slot, index in enumerate(flying):
+            (result,) = pipeline.collect(slot)
+            if index == 11:
+                assert isinstance(result, ImageError)
+                continue
+            assert np.abs(input_of(pipeline, slot) - alone[index]).max() <= 1e-6
 
 
 def test_damaged_files_disturb_none(opened, caplog):
