@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import shlex
 import sys
@@ -30,6 +31,7 @@ class OptionParser(argparse.ArgumentParser):
         examples: the last ones, printed as they are written.
         usage: how it is called, where that is more than its options.
         parameter: returns the ROS parameter that a word names, or nearly names; empty for others.
+        before: what stands in front of a parameter.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class OptionParser(argparse.ArgumentParser):
         examples: str,
         usage: str | None = None,
         parameter: Callable[[str], str] = lambda _: '',
+        before: str = '--ros-args -p',
     ) -> None:
         super().__init__(
             prog=program,
@@ -49,6 +52,7 @@ class OptionParser(argparse.ArgumentParser):
         )
         self._given: Sequence[str] = ()
         self._parameter = parameter
+        self._before = before
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, and remember what was given."""
@@ -60,7 +64,11 @@ class OptionParser(argparse.ArgumentParser):
         needed = self._get_formatter()
         needed.add_usage(self.usage, [action for action in self._actions if action.required], [])
         usage = ' '.join(needed.format_help().split()) + ' [OPTION ...]' * (not self.usage)
-        meant = [sentence for word in self._given if (sentence := self.meant(word))]
+        meant = [
+            sentence
+            for before, word in itertools.pairwise(('', *self._given))
+            if before not in self._option_string_actions and (sentence := self.meant(word))
+        ]
         said = [f'{self.prog}: error: {message}', *meant, f'{usage}; --help says more']
         self.exit(2, plain('\n'.join(said)) + '\n')
 
@@ -84,7 +92,7 @@ class OptionParser(argparse.ArgumentParser):
             return ''
         if (dashes or colon) and (parameter := self._parameter(name)):
             given = shlex.quote(f'{parameter}:={value or "VALUE"}')
-            return f'{word} is no option; did you mean the parameter, --ros-args -p {given}?'
+            return f'{word} is no option; did you mean the parameter, {self._before} {given}?'
         if dashes == '--':
             close = nearest(f'--{name}', options)
             return f'--{name} is no option; did you mean {close[0]}?' if close else ''

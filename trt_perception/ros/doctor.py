@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+from trt_perception.camera_parameters import meant_parameter
 from trt_perception.checks.finding import Finding
 from trt_perception.checks.finding import as_json
 from trt_perception.checks.finding import guarded
@@ -62,6 +63,8 @@ def main(args: list[str] | None = None) -> int:
     """Run all checks, print what they found, and return the exit code."""
     parser = _parser()
     options = parser.parse_args(sys.argv[1:] if args is None else args)
+    if parser.meant(options.model):
+        parser.refuse([options.model])
     if options.image_topic and not options.seconds:
         parser.error('--image-topic needs --seconds above 0: with 0 no topic is listened to')
     findings: list[Finding] = []
@@ -222,9 +225,9 @@ def _answer_of(module: str, arguments: list[str], timeout_s: float) -> Any:
     return json.loads(ended.stdout.splitlines()[-1])
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> OptionParser:
     what = 'Check machine, shell, model and cameras, and say what to do.'
-    parser = OptionParser('doctor', what, _EXAMPLES)
+    parser = OptionParser('doctor', what, _EXAMPLES, parameter=meant_parameter, before='-p')
     parser.add_argument('model', nargs='?', default='', help='engine or ONNX file to check')
     name = r'[A-Za-z_][A-Za-z0-9_]*'
     part = r'([A-Za-z_]|\{camera\})([A-Za-z0-9_]|\{camera\})*'
