@@ -26,6 +26,8 @@ from vision_msgs.msg import VisionClass
 
 from trt_perception.detections import Detections
 from trt_perception.errors import ImageError
+from trt_perception.images.encode import encode_bgr
+from trt_perception.images.jpeg import PlainJpegs
 from trt_perception.ros import messages
 from trt_perception.ros.serialize import DetectionsSerializer
 from trt_perception.ros.serialize import KeypointsSerializer
@@ -278,6 +280,39 @@ def test_compressed_grey(depth):
     content = cv2.imencode('.png', grey)[1].tobytes()
     frame = messages.frame_from_compressed(compressed(content, 'png'))
     assert (bgr_image(frame) == 128).all()
+
+
+BAYER = ['bayer_rggb8', 'bayer_bggr8', 'bayer_gbrg8', 'bayer_grbg8']
+
+
+@pytest.mark.parametrize('encoding', BAYER)
+@pytest.mark.parametrize('kind', ['png', 'jpeg'])
+def test_a_compressed_mosaic_is_one(picture, encoding, kind):
+    """image_transport compresses a Bayer camera's image as if it were grey."""
+    mosaic = encode_bgr(picture, encoding)
+    content = cv2.imencode({'png': '.png', 'jpeg': '.jpg'}[kind], mosaic)[1]
+    stored = cv2.imdecode(content, cv2.IMREAD_UNCHANGED)
+    assert kind == 'jpeg' or (stored == mosaic).all()
+    raw = messages.frame_from_image(image_of(encoding, stored.tobytes(), 16, 12, 16))
+    message = compressed(content.tobytes(), f'{encoding}; {kind} compressed ')
+    for read in (messages.frame_from_compressed, messages.CompressedReader(PlainJpegs())):
+        frame = read(message)
+        assert frame.format == raw.format
+        np.testing.assert_array_equal(bgr_image(frame), bgr_image(raw))
+
+
+@pytest.mark.parametrize('name', ['bayer_rggb8; jpeg compressed bgr8', 'bayer_rggb8; png'])
+def test_a_file_with_colours_is_no_mosaic(picture, name):
+    content = cv2.imencode('.png', picture)[1].tobytes()
+    frame = messages.frame_from_compressed(compressed(content, name))
+    np.testing.assert_array_equal(bgr_image(frame), picture)
+
+
+def test_a_mosaic_of_another_kind_is_refused():
+    content = cv2.imencode('.png', np.full((4, 6), 2**12, np.uint16))[1].tobytes()
+    message = compressed(content, 'bayer_rggb16; png compressed ')
+    words = 'bayer_rggb16', '8 bits', 'image_proc'
+    assert_refused(messages.frame_from_compressed, message, 'unknown_encoding', *words)
 
 
 def test_orientation_in_a_jpeg_is_left_alone(picture):

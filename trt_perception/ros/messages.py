@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from typing import Final
 from typing import TypeAlias
@@ -160,7 +161,7 @@ def frame_from_compressed(message: Any, frame_of_file: _FrameOfFile = _decoded) 
 
     Raises:
         ImageError: with the reason ``bad_message``, ``bad_frame_id``, ``not_decodable`` or
-            ``too_large``.
+            ``too_large``; of a Bayer mosaic also ``unknown_encoding`` or ``bad_size``.
     """
     view = _read(message, read_compressed)
     _check_frame_id(view.header)
@@ -192,7 +193,29 @@ class CompressedReader:
         return _frame_of_file(view, self._frame_of_file)
 
 
+def _mosaic(encoding: str, file: npt.NDArray[np.uint8]) -> Frame:
+    """Return the frame of a Bayer mosaic, which image_transport compresses as if it were grey."""
+    if encoding not in PIXEL_FORMATS:
+        raise ImageError(
+            'unknown_encoding',
+            'encoding of the compressed image',
+            shown(encoding),
+            expected='8 bits',
+            fix='let the camera send raw images, or image_proc make colours of them',
+        )
+    bgr = check_picture(file).decode()
+    if (bgr != bgr[..., :1]).any():
+        return frame_of(bgr)  # it has colours, so it is none
+    height, width = bgr.shape[:2]
+    pixels = np.ascontiguousarray(bgr[..., 0]).reshape(-1)
+    return Frame.view(pixels, width=width, height=height, step=width, encoding=encoding)
+
+
 def _frame_of_file(message: Any, frame_of_file: _FrameOfFile) -> AnyFrame:
+    # As image_transport writes it: `rgb8; jpeg compressed bgr8`, or a file's format alone.
+    encoding, _, compressed = message.format.partition(';')
+    if encoding.startswith('bayer_') and not compressed.endswith(('bgr8', 'rgb8')):
+        frame_of_file = partial(_mosaic, encoding)
     data = np.frombuffer(message.data, np.uint8) if len(message.data) else np.empty(0, np.uint8)
     try:
         return frame_of_file(data)
