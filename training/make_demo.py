@@ -1,5 +1,6 @@
 """Write demo/scenes/ and demo/truth.json: held-out scenes that the demo publishes and measures."""
 
+import argparse
 import json
 import pathlib
 
@@ -14,6 +15,7 @@ MAX_BYTES = 5_000_000
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     folder = DEMO / 'scenes'
     folder.mkdir(parents=True, exist_ok=True)
     drawn = [scenes.compose(scenes.DEMO, index) for index in range(COUNT)]

@@ -6,6 +6,7 @@ Needs what training/requirements.txt lists, which is not the package's environme
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -141,3 +142,13 @@ def test_scenes_are_those_that_the_detector_was_measured_on(tmp_path):
         drawn = cv2.imread(str(tmp_path / f'{name}.png')).astype(np.float32)
         shipped = cv2.imread(str(ROOT / 'demo' / 'scenes' / f'{name}.jpg'))
         assert np.abs(drawn - shipped).mean() < 4  # the JPEG's loss
+
+
+@pytest.mark.parametrize('option', ['--help', '--nonsense'])
+def test_the_demo_is_not_drawn_for_its_options(tmp_path, option):
+    shutil.copytree(ROOT / 'training', tmp_path / 'training')
+    script = [sys.executable, str(tmp_path / 'training' / 'make_demo.py'), option]
+    ended = subprocess.run(script, capture_output=True, text=True)
+    assert ended.returncode == (0 if option == '--help' else 2), ended.stderr
+    assert 'usage: make_demo.py' in ended.stdout + ended.stderr
+    assert not (tmp_path / 'demo').exists()
