@@ -288,7 +288,7 @@ BAYER = ['bayer_rggb8', 'bayer_bggr8', 'bayer_gbrg8', 'bayer_grbg8']
 @pytest.mark.parametrize('encoding', BAYER)
 @pytest.mark.parametrize('kind', ['png', 'jpeg'])
 def test_a_compressed_mosaic_is_one(picture, encoding, kind):
-    """image_transport compresses a Bayer camera's image as if it were grey."""
+    """image_transport makes PNG of it, and some make JPEG, as if it were grey."""
     mosaic = encode_bgr(picture, encoding)
     content = cv2.imencode({'png': '.png', 'jpeg': '.jpg'}[kind], mosaic)[1]
     stored = cv2.imdecode(content, cv2.IMREAD_UNCHANGED)
@@ -301,11 +301,20 @@ def test_a_compressed_mosaic_is_one(picture, encoding, kind):
         np.testing.assert_array_equal(bgr_image(frame), bgr_image(raw))
 
 
-@pytest.mark.parametrize('name', ['bayer_rggb8; jpeg compressed bgr8', 'bayer_rggb8; png'])
-def test_a_file_with_colours_is_no_mosaic(picture, name):
-    content = cv2.imencode('.png', picture)[1].tobytes()
+@pytest.mark.parametrize(
+    ('name', 'grey'),
+    [
+        ('bayer_rggb8; jpeg compressed mono8', True),  # image_transport's JPEG of it
+        ('bayer_rggb8; jpeg compressed bgr8', False),
+        ('bayer_rggb8; png compressed ', False),
+        ('mono8; png compressed ', True),
+    ],
+)
+def test_what_is_no_mosaic_any_more_is_taken_as_it_is(picture, name, grey):
+    pixels = picture[..., :1].repeat(3, axis=2) if grey else picture
+    content = cv2.imencode('.png', pixels)[1].tobytes()
     frame = messages.frame_from_compressed(compressed(content, name))
-    np.testing.assert_array_equal(bgr_image(frame), picture)
+    np.testing.assert_array_equal(bgr_image(frame), pixels)
 
 
 def test_a_mosaic_of_another_kind_is_refused():

@@ -194,7 +194,7 @@ class CompressedReader:
 
 
 def _mosaic(encoding: str, file: npt.NDArray[np.uint8]) -> Frame:
-    """Return the frame of a Bayer mosaic, which image_transport compresses as if it were grey."""
+    """Return the frame of a Bayer mosaic, compressed as if it were grey."""
     if encoding not in PIXEL_FORMATS:
         raise ImageError(
             'unknown_encoding',
@@ -212,9 +212,10 @@ def _mosaic(encoding: str, file: npt.NDArray[np.uint8]) -> Frame:
 
 
 def _frame_of_file(message: Any, frame_of_file: _FrameOfFile) -> AnyFrame:
-    # As image_transport writes it: `rgb8; jpeg compressed bgr8`, or a file's format alone.
+    # As image_transport writes it: `rgb8; jpeg compressed bgr8`; where the camera's own encoding
+    # was compressed nothing stands behind it, as with PNG of a Bayer camera. Or `jpeg` alone.
     encoding, _, compressed = message.format.partition(';')
-    if encoding.startswith('bayer_') and not compressed.endswith(('bgr8', 'rgb8')):
+    if encoding.startswith('bayer_') and compressed.rstrip().endswith('compressed'):
         frame_of_file = partial(_mosaic, encoding)
     data = np.frombuffer(message.data, np.uint8) if len(message.data) else np.empty(0, np.uint8)
     try:
