@@ -37,7 +37,7 @@ from trt_perception.tools import inspect_engine
 
 pytest_plugins = ['build_fixtures']
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
-pytestmark = BUILT_ON_CPU
+pytestmark = [*BUILT_ON_CPU, pytest.mark.usefixtures('plans_once')]
 
 
 def summed_up(report):

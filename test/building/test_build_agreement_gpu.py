@@ -15,7 +15,7 @@ from trt_perception.errors import EngineError
 
 pytest_plugins = ['build_fixtures']
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
-pytestmark = BUILT_ON_CPU
+pytestmark = [*BUILT_ON_CPU, pytest.mark.usefixtures('plans_once')]
 
 
 @pytest.mark.unmeasured

@@ -17,7 +17,7 @@ EXPORTS = ROOT / 'test' / 'data' / 'exports'
 
 pytest_plugins = ['build_fixtures']
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
-pytestmark = BUILT_ON_CPU
+pytestmark = [*BUILT_ON_CPU, pytest.mark.usefixtures('plans_once')]
 
 
 def test_convolutions_have_no_queries(build):

@@ -1,7 +1,8 @@
 """Fixtures for tests that build engines or are refused it, as a plugin: pytest_plugins names it.
 
 What does not change between the builds of a file is done once: its caches are shared, onnxslim
-slims equal models once, and ONNX Runtime runs equal models on equal images once.
+slims equal models once, and ONNX Runtime runs equal models on equal images once. Where a test is
+not about the engine itself, TensorRT builds equal models with equal options once, too.
 """
 
 import functools
@@ -66,6 +67,37 @@ def once(tmp_path_factory):
         patch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
         patch.setattr(onnxslim, 'slim', slim)
         patch.setattr(host, 'OnnxModel', functools.partial(OnnxModelWithMemory, {}))
+        yield
+
+
+#: Options that TensorRT never hears of, unless it calibrates itself.
+NOT_FOR_TENSORRT = {
+    *('onnx', 'output', 'json_file', 'store', 'store_keep_days', 'qdq_onnx', 'compare_fp16'),
+    *('calibration_images', 'calibration_count', 'calibration_seed', 'calibration_cache'),
+    *('calibration_method', 'validate_images', 'annotations'),
+    *('max_accuracy_drop', 'accept_disagreement'),
+}
+
+
+@pytest.fixture(scope='module')
+def plans_once(once):
+    """Have TensorRT build equal models with equal options once."""
+    real, plans = engine_steps.build_plan, {}
+
+    def build_plan(content, options, tensorrt, *, fp32_nodes=(), calibration=None, **named):
+        told = options.model_dump_json(exclude=NOT_FOR_TENSORRT)
+        key = content, told, repr(tensorrt), tuple(fp32_nodes)
+        if calibration is not None or key not in plans:
+            plans[key] = real(
+                *(content, options, tensorrt),
+                fp32_nodes=fp32_nodes,
+                calibration=calibration,
+                **named,
+            )
+        return plans[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_steps, 'build_plan', build_plan)
         yield
 
 
