@@ -230,9 +230,21 @@ def test_closing_reads_nothing_more(jpeg_pipeline):  # noqa: F811
     pipeline.enqueue(0, frames, [Thresholds()] * 8)
     for _ in range(4):
         assert inside.acquire(timeout=30)
+    joining = threading.Event()
+
+    class Joined:
+        def __init__(self, thread):
+            self._thread = thread
+
+        def join(self):
+            joining.set()
+            self._thread.join()
+
+    threads = pipeline._jpeg._threads
+    threads[:] = map(Joined, threads)
     closing = threading.Thread(target=pipeline.close)
     closing.start()
-    wait_until(lambda: pipeline._jpeg._waiting.qsize() == 4)  # one for each thread, to end it
+    assert joining.wait(30)
     allowed.set()
     closing.join(30)
     assert not closing.is_alive()
