@@ -304,3 +304,35 @@ def test_a_header_that_is_there_is_not_sent_again(jpeg_pipeline):  # noqa: F811
         if sent is not None:
             headers = [size for _, size in gpu.uploads if size == pipeline.front]
             assert len(headers) == sent
+
+
+@pytest.mark.parametrize('integrated', [False, True])
+def test_a_file_without_memory_for_its_pixels_costs_its_place_only(
+    jpeg_pipeline,  # noqa: F811
+    integrated,
+):
+    gpu, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1, integrated=integrated)
+    runtime = gpu.modules[2]
+    allocate = runtime.cudaMalloc
+    full = runtime.cudaError_t.cudaErrorMemoryAllocation, 0
+
+    def collected(files, most):
+        runtime.cudaMalloc = lambda size: full if size > most else allocate(size)
+        frames = [unread(file, PlainJpegs()) for file in files]
+        pipeline.enqueue(0, frames, [Thresholds()] * len(files))
+        results = pipeline.collect(0)
+        for at, result in enumerate(results):
+            if not isinstance(result, ImageError):
+                found = gpu.input_of(pipeline.slots[0], at)
+                np.testing.assert_array_equal(found, expected_of(files[at]))
+        return [getattr(result, 'reason', '') for result in results]
+
+    large, larger = content(1, size=(2000, 900)), content(2, size=(3000, 2000))
+    small = content(3), content(4)
+    assert collected([small[0], large, small[1]], 2**20) == ['', 'too_large', '']
+    assert collected([small[0], large, small[1]], 2**30) == ['', '', '']
+    # Others keep what they have, and one that comes alone runs nothing.
+    assert collected([small[1], large, larger], 2**20) == ['', '', 'too_large']
+    assert collected([small[1], larger], 2**20) == ['', 'too_large']
+    assert collected([larger], 2**20) == ['too_large']
+    assert collected([small[0], large, small[1]], 2**20) == ['', '', '']
