@@ -136,6 +136,13 @@ def test_builtin_transports_with_shared_memory_are_fine(shell):
     assert 'transports' not in shell({'FASTDDS_BUILTIN_TRANSPORTS': 'LARGE_DATA?max_msg_size=1MB'})
 
 
+def test_builtin_transports_are_not_read_for_one_machine_alone(shell):
+    environment = {'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}
+    assert 'transports' not in shell({**environment, 'FASTDDS_BUILTIN_TRANSPORTS': 'UDPv4'})
+    environment = {'ROS_AUTOMATIC_DISCOVERY_RANGE': 'SUBNET'}
+    assert 'transports' in shell({**environment, 'FASTDDS_BUILTIN_TRANSPORTS': 'UDPv4'})
+
+
 def test_other_middlewares_are_not_asked_for_fast_dds(shell):
     assert 'transport profile' not in shell({'RMW_IMPLEMENTATION': 'rmw_cyclonedds_cpp'})
 

@@ -196,7 +196,10 @@ def _transport(environment: Mapping[str, str], folder: Path) -> Iterator[Finding
         again = f'unset {other}, or give both the same'
         yield Finding(_AREA, 'transport variables', 'yellow', found, again)
     builtin = environment.get('FASTDDS_BUILTIN_TRANSPORTS', '')
-    if builtin and builtin.partition('?')[0] not in ('DEFAULT', 'LARGE_DATA', 'SHM'):
+    # For one machine alone rmw_fastrtps brings its own transports, shared memory among them.
+    local = environment.get('ROS_AUTOMATIC_DISCOVERY_RANGE', '') == 'LOCALHOST'
+    without = builtin and builtin.partition('?')[0] not in ('DEFAULT', 'LARGE_DATA', 'SHM')
+    if without and not local:
         found = f'FASTDDS_BUILTIN_TRANSPORTS={builtin} turns shared memory off'
         yield Finding(
             _AREA, 'transports', 'yellow', found, 'unset it, or use DEFAULT or LARGE_DATA'
