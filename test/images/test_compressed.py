@@ -141,6 +141,27 @@ def test_a_jpeg_of_a_thousand_scans(monkeypatch):
     assert '64 scans' in refusal(jpeg[:at] + jpeg[at:-2] * 1000 + jpeg[-2:], 'too_large')
 
 
+@pytest.mark.parametrize(
+    ('options', 'most_side'),
+    [
+        ({'progressive': True, 'subsampling': 2}, 2**13 * 2**0.5),  # 1.5 coefficients a pixel
+        ({'progressive': True, 'subsampling': 0}, 2**13),
+        ({'subsampling': 0}, 2**13 * 2**0.5),  # which are not kept
+    ],
+    ids=['4:2:0', '4:4:4', 'baseline'],
+)
+def test_coefficients_take_no_more_memory_than_pixels(options, most_side, monkeypatch):
+    """A progressive file of a kilobyte made libjpeg take two gigabytes."""
+    asked = []
+    monkeypatch.setattr(compressed.cv2, 'imdecode', lambda *_: asked.append(1))
+    jpeg = bytearray(by_pillow('jpeg', **options))
+    at = re.search(rb'\xff[\xc0\xc2]\0', jpeg).start()
+    for side, reason in ((int(most_side), 'not_decodable'), (int(most_side) + 8, 'too_large')):
+        jpeg[at + 5 : at + 9] = struct.pack('>HH', side, side)
+        refusal(bytes(jpeg), reason)
+    assert len(asked) == 1
+
+
 def test_endless_fill_bytes_end():
     refusal(b'\xff\xd8' + b'\xff' * 50_000_000, 'not_decodable')
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
 from typing import Final
@@ -54,6 +55,7 @@ _LOOK: Final = 2**20
 # ITU-T T.81, table B.1: baseline, extended and progressive, all with Huffman coding.
 _JPEG_FRAMES: Final = frozenset((0xC0, 0xC1, 0xC2))
 _JPEG_TABLES: Final = frozenset((0xC4, 0xDB, 0xDD))
+_PROGRESSIVE: Final = 0xC2
 _JPEG_SCAN: Final = 0xDA
 _JPEG_END: Final = 0xD9
 # JFIF and Adobe say which colours the components are.
@@ -137,13 +139,14 @@ def check_picture(content: npt.NDArray[np.uint8], *, upright: bool = False) -> C
         width, height = struct.unpack_from('>II', parts[1], 8)
     elif start.startswith(JPEG_START):
         parts = tuple(_jpeg_parts(content, upright, scans))
-        height, width = struct.unpack_from(
-            '>HH', next(p for p in parts if p[1] in _JPEG_FRAMES), 5
-        )
+        frame = next(part for part in parts if part[1] in _JPEG_FRAMES)
+        height, width = struct.unpack_from('>HH', frame, 5)
     else:
         found = f'a file that begins with {start.hex(" ") or "nothing"}'
         raise unsupported('image', found, 'JPEG or PNG')
     check_size(width, height)
+    if start.startswith(JPEG_START):
+        _check_coefficients(parts, frame)
     return CheckedPicture(parts, (width, height), upright, scans)
 
 
@@ -275,6 +278,21 @@ def _check_frame(segment: memoryview) -> None:
     components = segment[7] if len(segment) > 7 else 0
     if components not in (1, 3, 4) or len(segment) != 8 + 3 * components or segment[2] != 8:
         raise damaged('JPEG', 'a frame not of 8 bits and one, three or four components')
+
+
+def _check_coefficients(parts: Sequence[bytes | memoryview], frame: bytes | memoryview) -> None:
+    """Refuse a file of which libjpeg would keep more coefficients, 2 bytes each, than pixels.
+
+    It keeps them all where there are several scans, until the last was read.
+    """
+    if frame[1] != _PROGRESSIVE and sum(part[1] == _JPEG_SCAN for part in parts) < 2:
+        return
+    height, width = struct.unpack_from('>HH', frame, 5)
+    across, down = zip(*((each >> 4, each & 15) for each in frame[11::3]), strict=True)
+    samples = sum(x * y for x, y in zip(across, down, strict=True))
+    if 2 * width * height * samples > 3 * MAX_PIXELS * max(across) * max(down):
+        found = f'{width}x{height} in several scans'
+        raise too_large('JPEG', found, f'{3 * MAX_PIXELS // 2} coefficients')
 
 
 def scan_end(file: npt.NDArray[np.uint8], at: int) -> tuple[int, bytes]:
