@@ -90,6 +90,18 @@ def test_images_of_any_size(source, mode):
     assert ones.masks.whole().all()
 
 
+@pytest.mark.parametrize('source', [(64, 48), (100, 30)])
+def test_prototypes_finer_than_the_input(source):
+    fine = np.stack(
+        [cv2.resize(one, (128, 96), interpolation=cv2.INTER_CUBIC) for one in smooth()]
+    )
+    found = run(source, [[0, 0, 64, 48]], [[1, -0.5, 2, 0.25]], fine, mode='stretch')
+    logits = np.tensordot(np.array([1, -0.5, 2, 0.25], np.float32), fine, axes=1)
+    expected = cv2.resize(logits, source, interpolation=cv2.INTER_LINEAR) > 0
+    (mask,) = found.masks.whole()
+    assert (mask != expected).mean() < 1e-3
+
+
 def test_the_better_one_is_on_top():
     ones = np.ones((1, 12, 16), np.float32)
     found = run((64, 48), [[0, 0, 20, 20], [10, 10, 30, 30]], [[1], [1]], ones)

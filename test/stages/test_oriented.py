@@ -155,6 +155,14 @@ def test_only_the_centre_is_clipped(name):
 
 
 @pytest.mark.parametrize('name', FORMS)
+@pytest.mark.parametrize('angle', [1e4, -1e7, 1e12, 3e38])
+def test_any_angle_becomes_one_of_half_a_turn(name, angle):
+    found = run(name, [[30, 24, 20, 10]], [angle], [0.9])
+    assert abs(found.oriented[0, 4]) <= np.float32(np.pi / 2)
+    assert np.isfinite(oriented_corners(found.oriented)).all()
+
+
+@pytest.mark.parametrize('name', FORMS)
 def test_what_is_no_box_leaves(name):
     angle = 5 if name == 'dense' else 6
     rows = [[30, 24, 20, 10], [30, 24, 20, 10], [30, 24, 0, 10], [30, 24, 20, -1]]

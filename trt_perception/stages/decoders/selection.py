@@ -229,7 +229,7 @@ def mask_geometry(letterbox: Letterbox, shape: tuple[int, ...]) -> MaskGeometry:
 
 def _parts(letterbox: Letterbox, columns: int) -> int:
     """Return into how many parts a prototype pixel is divided so that padding is whole ones."""
-    stride = letterbox.network_wh[0] // columns
+    stride = max(1, letterbox.network_wh[0] // columns)
     sides = [
         side - resized
         for side, resized in zip(letterbox.network_wh, letterbox.resized_wh, strict=True)
@@ -259,7 +259,9 @@ def oriented_in_source(oriented: Floats, letterbox: Letterbox) -> tuple[Floats, 
     """
     center = letterbox.points_to_source(oriented[:, :2])
     turns = np.floor(oriented[:, 4] / np.float32(np.pi) + np.float32(0.5))
-    angles = oriented[:, 4] - turns * np.float32(np.pi)
+    # Of very many turns not even the quarter is left in float32.
+    quarter = np.float32(np.pi / 2)
+    angles = (oriented[:, 4] - turns * np.float32(np.pi)).clip(-quarter, quarter)
     size = oriented[:, 2:4] * letterbox.ratio
     turned = np.concatenate([center, size, angles[:, None]], axis=1)
     corners = oriented_corners(turned)
