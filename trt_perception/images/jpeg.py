@@ -30,6 +30,7 @@ from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.frame import Frame
 from trt_perception.images.frame import PixelFormat
 from trt_perception.images.jpeg_tables import STANDARD_HUFFMAN
+from trt_perception.images.jpeg_tables import huffman_tables
 from trt_perception.images.picture_files import frame_of
 
 __all__ = [
@@ -54,12 +55,6 @@ _JFIF_HEADER: Final = b'\xff\xe0\0\x10JFIF\0\1\1\0\0\1\0\1\0\0'
 _SAMPLINGS: Final = (0x11, 0x12, 0x21, 0x22, 0x41)
 # A sequential scan has all coefficients of a block, in full precision.
 _WHOLE_SCAN: Final = bytes((0, 63, 0))
-# ITU-T T.81, tables F.1 and F.2: the most bits that a difference or coefficient of 8-bit pixels
-# has; an AC symbol without bits ends a block or is a run of 16 zeros.
-_DC_SYMBOLS: Final = frozenset(range(12))
-_AC_SYMBOLS: Final = frozenset((0x00, 0xF0)) | {
-    16 * run + bits for run in range(16) for bits in range(1, 11)
-}
 # The shortest codes have one bit: one for a block's DC, one for its end.
 _BLOCK_BITS: Final = 2
 
@@ -334,7 +329,10 @@ class _Parts:
             self._quantisation[number] = values
 
     def _read_huffman(self, body: bytes) -> None:
-        self._huffman.update(_huffman_tables(body))
+        tables = huffman_tables(body)
+        if tables is None:
+            raise _OtherKindError('JPEG of unusual Huffman tables')
+        self._huffman.update(tables)
 
     def _read_interval(self, body: bytes) -> None:
         if len(body) != 2:
@@ -372,41 +370,6 @@ class _Parts:
         restarts = (units - 1) // self._interval if self._interval else 0
         numbers = bytes(range(0xD0, 0xD8)) * (restarts // 8 + 1)
         return -(-_BLOCK_BITS * blocks // 8), numbers[:restarts]
-
-
-def _huffman_tables(body: bytes) -> dict[int, bytes]:
-    """Return the tables of a segment by number, with 0x10 for AC: counts of each length, symbols.
-
-    Raises:
-        _OtherKindError: one of them is not valid.
-    """
-    tables, at = {}, 0
-    while at < len(body):
-        counts = body[at + 1 : at + 17]
-        end = at + 17 + sum(counts)
-        symbols = body[at + 17 : end]
-        allowed = _AC_SYMBOLS if body[at] & 0x10 else _DC_SYMBOLS
-        if (
-            body[at] & ~0x11
-            or end > len(body)
-            or not symbols
-            or not allowed.issuperset(symbols)
-            or not _is_prefix_code(counts)
-        ):
-            raise _OtherKindError('JPEG of unusual Huffman tables')
-        tables[body[at]] = counts + symbols
-        at = end
-    return tables
-
-
-def _is_prefix_code(counts: bytes) -> bool:
-    """Tell whether codes of these lengths exist; the one of all ones belongs to nobody."""
-    used = 0
-    for bits, count in enumerate(counts, start=1):
-        used = 2 * used + count
-        if used >= 2**bits:
-            return False
-    return True
 
 
 def _table(marker: int, number: int, tables: dict[int, bytes]) -> bytes:

@@ -1,4 +1,4 @@
-"""The Huffman tables of ITU-T T.81, K.3.3, which Motion JPEG leaves out.
+"""Huffman tables of JPEGs: those that a file has, and those that Motion JPEG leaves out.
 
 Each is the number of codes of 1 to 16 bits, then the symbols.
 """
@@ -9,9 +9,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ['STANDARD_HUFFMAN']
+__all__ = ['STANDARD_HUFFMAN', 'huffman_tables']
 
-#: By class (0 for DC, 0x10 for AC) and number (0 for luma, 1 for chroma).
+# ITU-T T.81, tables F.1 and F.2: the most bits that a difference or coefficient of 8-bit pixels
+# has; an AC symbol without bits ends a block or is a run of 16 zeros.
+_DC_SYMBOLS: Final = frozenset(range(12))
+_AC_SYMBOLS: Final = frozenset((0x00, 0xF0)) | {
+    16 * run + bits for run in range(16) for bits in range(1, 11)
+}
+
+#: Of ITU-T T.81, K.3.3, by class (0 for DC, 0x10 for AC) and number (0 for luma, 1 for chroma).
 STANDARD_HUFFMAN: Final[Mapping[int, bytes]] = MappingProxyType(
     {
         key: bytes.fromhex(text)
@@ -35,3 +42,34 @@ STANDARD_HUFFMAN: Final[Mapping[int, bytes]] = MappingProxyType(
         }.items()
     }
 )
+
+
+def huffman_tables(body: bytes) -> dict[int, bytes] | None:
+    """Return the tables of a segment by number, with 0x10 for AC; None: one is not valid."""
+    tables, at = {}, 0
+    while at < len(body):
+        counts = body[at + 1 : at + 17]
+        end = at + 17 + sum(counts)
+        symbols = body[at + 17 : end]
+        allowed = _AC_SYMBOLS if body[at] & 0x10 else _DC_SYMBOLS
+        if (
+            body[at] & ~0x11
+            or end > len(body)
+            or not symbols
+            or not allowed.issuperset(symbols)
+            or not _is_prefix_code(counts)
+        ):
+            return None
+        tables[body[at]] = counts + symbols
+        at = end
+    return tables
+
+
+def _is_prefix_code(counts: bytes) -> bool:
+    """Tell whether codes of these lengths exist; the one of all ones belongs to nobody."""
+    used = 0
+    for bits, count in enumerate(counts, start=1):
+        used = 2 * used + count
+        if used >= 2**bits:
+            return False
+    return True

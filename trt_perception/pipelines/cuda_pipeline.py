@@ -128,15 +128,7 @@ class CudaPipeline:
             self._closing.callback(engine.close)
             self.runtime = engine.header.module
             streams = [self._closing.enter_context(Stream()) for _ in range(self.depth)]
-            loaded = LoadedModel(
-                model.path.name, engine.inputs, engine.outputs, model.metadata, model.config
-            )
-            spec = resolve_model_spec(
-                loaded,
-                model.manifest,
-                config.model_overrides(),
-                run=lambda tensors: _output_shapes(model.path.name, engine, streams[0], tensors),
-            )
+            spec = _spec(model, config, engine, streams[0])
             sizes: list[list[SizedContext]] = []
             for stream in streams:
                 sizes.append(self._open_contexts(engine, spec, stream, max_batch))
@@ -264,6 +256,19 @@ class CudaPipeline:
         """Free everything on the device."""
         self._closing.callback(self._device.use)  # comes first, and if it fails the rest is freed
         self._closing.close()
+
+
+def _spec(
+    model: ModelFile, config: DetectorConfig, engine: TensorRtEngine, stream: Stream
+) -> ModelSpec:
+    """Return how the engine is fed and read; a stream is needed to ask for shapes of outputs."""
+    name = model.path.name
+    return resolve_model_spec(
+        LoadedModel(name, engine.inputs, engine.outputs, model.metadata, model.config),
+        model.manifest,
+        config.model_overrides(),
+        run=lambda tensors: _output_shapes(name, engine, stream, tensors),
+    )
 
 
 def _output_shapes(

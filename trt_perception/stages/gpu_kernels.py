@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from collections.abc import Sequence
 from ctypes import c_double
 from ctypes import c_int
 from ctypes import c_void_p
@@ -17,6 +19,7 @@ from trt_perception.gpu import Stream
 from trt_perception.gpu import compile_kernels
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.output_layout import assign_outputs
+from trt_perception.model.task import TaskSpec
 from trt_perception.stages.batch_sizes import MAX_BATCH
 from trt_perception.stages.decoders.yolox_raw import check_cells
 from trt_perception.stages.frame_header import FORMAT_NUMBERS
@@ -87,18 +90,7 @@ class FrameKernels:
         self._network_wh = spec.preprocessing.input_size
         if in_cells:
             check_cells(self._anchors, decoder.strides, self._network_wh)
-        # At least what struct Scratch takes: counts, 64-bit keys, 16-bit classes, boxes, overlap
-        # bits; spreads of oriented boxes; rows for the masks.
-        self.scratch_bytes = (
-            8
-            + 8 * (self._anchors + max_candidates)
-            + 2 * (self._anchors + max_candidates)
-            + 16 * max_candidates
-            + max_candidates * max_candidates // 8
-            + 20 * max_candidates * task.is_oriented
-            + self.result_row.itemsize * max_detections * self.numbers_masks
-            + 64
-        )
+        self.scratch_bytes = self._scratch_bytes(max_candidates, max_detections, task)
         self.result_bytes = RESULT_HEAD_BYTES + self.result_row.itemsize * max_detections
         self._max_candidates = max_candidates
         constants = _letterbox_constants(spec) | {
@@ -131,14 +123,25 @@ class FrameKernels:
                 'PROTOTYPE_ROWS': prototypes.shape[2],
                 'PROTOTYPE_COLUMNS': prototypes.shape[3],
             }
-        folder = files('trt_perception.stages') / 'kernels'
-        source = ''.join(
-            [
-                *(f'#define {name} {value}\n' for name, value in constants.items()),
-                *((folder / name).read_text() for name in sources),
-            ]
-        )
+        source = _source(constants, sources)
         self._kernels = Kernels(compile_kernels(source, device.compute_capability))
+
+    def _scratch_bytes(self, max_candidates: int, max_detections: int, task: TaskSpec) -> int:
+        """Return at least what struct Scratch takes.
+
+        Counts, 64-bit keys, 16-bit classes, boxes, overlap bits; spreads of oriented boxes; rows
+        for the masks.
+        """
+        return (
+            8
+            + 8 * (self._anchors + max_candidates)
+            + 2 * (self._anchors + max_candidates)
+            + 16 * max_candidates
+            + max_candidates * max_candidates // 8
+            + 20 * max_candidates * task.is_oriented
+            + self.result_row.itemsize * max_detections * self.numbers_masks
+            + 64
+        )
 
     def letterbox(self, batch: int, tensor: int, most: int, stream: Stream) -> None:
         """Queue: fill the input tensor from the frames.
@@ -207,6 +210,13 @@ class FrameKernels:
         self._kernels.launch(
             name, grid, block, [(pointer, c_void_p) for pointer in pointers], stream
         )
+
+
+def _source(constants: Mapping[str, object], names: Sequence[str]) -> str:
+    """Return the source of all kernels: the constants, then files of ``stages/kernels``."""
+    folder = files('trt_perception.stages') / 'kernels'
+    defined = [f'#define {name} {value}\n' for name, value in constants.items()]
+    return ''.join([*defined, *((folder / name).read_text() for name in names)])
 
 
 def _letterbox_constants(spec: ModelSpec) -> dict[str, object]:
