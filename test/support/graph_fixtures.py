@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 
 import programs
 import pytest
@@ -14,6 +15,8 @@ from intake_taker import intakes
 from programs import script
 from rclpy.lifecycle import LifecycleNode
 from tiny_model import write_tiny_model
+
+from trt_perception.monitoring.shared_memory import unfinished_ports
 
 
 @pytest.fixture(scope='session')
@@ -103,6 +106,7 @@ _DISCOVERY = """<?xml version="1.0" encoding="UTF-8" ?>
 
 def share_environment(folder):
     """Set what all processes of a run share, before the first of them starts."""
+    mend_shared_memory()
     os.environ['ROS_LOG_DIR'] = str(folder / 'ros_logs')
     os.environ['RCUTILS_COLORIZED_OUTPUT'] = '0'
     profile = folder / 'discovery.xml'
@@ -110,6 +114,18 @@ def share_environment(folder):
     # Jazzy's Fast DDS reads the first name only, Kilted's only the second.
     os.environ.setdefault('FASTRTPS_DEFAULT_PROFILES_FILE', str(profile))
     os.environ.setdefault('FASTDDS_DEFAULT_PROFILES_FILE', str(profile))
+
+
+def mend_shared_memory():
+    """Remove what processes of earlier runs left half made when they were killed: all would hang.
+
+    Cut to a byte first, which frees those that wait for it already.
+    """
+    for port in unfinished_ports():
+        print(f'removed {port}, which nobody makes any more', file=sys.__stderr__, flush=True)
+        with contextlib.suppress(OSError):  # another process of this run was faster
+            os.truncate(port, 1)
+            port.unlink()
 
 
 @pytest.fixture(autouse=True, scope='session')
