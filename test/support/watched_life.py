@@ -1,0 +1,86 @@
+"""An activation that a test moves on, watched as the node watches it, by the test's own clock."""
+
+from trt_perception.monitoring.frame_statistics import FrameStatistics
+from trt_perception.monitoring.problem import Level
+from trt_perception.monitoring.problem import Problem
+from trt_perception.monitoring.watch import PERIOD_S
+from trt_perception.monitoring.watch import CameraState
+from trt_perception.monitoring.watch import SilenceWatch
+
+CURE = 'the cure'
+
+
+class Life:
+    """An activation whose counts the test moves on; asked twice a second, as the node does."""
+
+    def __init__(self, start_s=100.0, frame_s=0.02, camera=None, turns=1):
+        self.time_s = start_s
+        self.camera = camera or CameraState(publishers=1)
+        self.received = self.published = self.in_flight = self.not_delivered = 0
+        self.dropped = {}
+        self.refusal = self.same_name = ''
+        self.notes = ()
+        self.times = ()
+        self.received_s = self.published_s = 0.0
+        self.findings = []
+        self.watch = SilenceWatch(
+            '/image',
+            start_s=start_s,
+            frame_s=frame_s,
+            turns=turns,
+            look=lambda: self.camera,
+            loss_cure=CURE,
+        )
+
+    def step(self, received=0, *, published=None, lost=0, seconds=PERIOD_S, **dropped):
+        """Let one period pass in which so many images came."""
+        self.time_s += seconds
+        before = self.published
+        self.received += received
+        self.published += received - sum(dropped.values()) if published is None else published
+        self.received_s = self.time_s if received else self.received_s
+        self.published_s = self.time_s if self.published > before else self.published_s
+        for reason, count in dropped.items():
+            self.dropped[reason] = self.dropped.get(reason, 0) + count
+        if self.not_delivered is not None:
+            self.not_delivered += lost
+        counts = FrameStatistics(
+            self.received,
+            self.published,
+            dict(self.dropped),
+            0,
+            self.in_flight,
+            self.times,
+            self.received_s,
+            self.published_s,
+        )
+        self.findings.append(
+            self.watch.worst_problem(
+                self.time_s,
+                counts,
+                self.not_delivered,
+                refusal=self.refusal,
+                same_name=self.same_name,
+                notes=self.notes,
+            )
+        )
+        return self.findings[-1]
+
+    def run(self, seconds, *args, **kwargs):
+        for _ in range(round(seconds / PERIOD_S)):
+            finding = self.step(*args, **kwargs)
+        return finding
+
+    def seconds_until(self, kind, *args, **kwargs):
+        """Go on until something is found; return how long that took from its first moment."""
+        for periods in range(1, 100):
+            if self.step(*args, **kwargs).kind == kind:
+                return periods * PERIOD_S
+        raise AssertionError(f'{kind} never found, but {self.findings[-1]}')
+
+
+def healthy(rate_hz=30, **options):
+    life = Life(**options)
+    life.run(5, round(rate_hz * PERIOD_S))
+    assert life.findings[-1] == Problem(Level.OK, '', f'active, {rate_hz:.1f} Hz')
+    return life
