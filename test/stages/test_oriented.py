@@ -172,6 +172,14 @@ def test_what_is_no_box_leaves(name):
         assert found.scores.tolist() == pytest.approx([0.8])
 
 
+@pytest.mark.parametrize('name', FORMS)
+@pytest.mark.parametrize('size', [3e38, 1e38])
+def test_a_size_beyond_float32_leaves(name, size):
+    found = run(name, [[30, 24, size, 10], [30, 24, 20, 10]], [0.1] * 2, [0.9, 0.8])
+    assert np.isfinite(found.oriented).all()
+    assert found.scores.tolist() == pytest.approx([0.8] if size > 2e38 else [0.9, 0.8])
+
+
 def test_suppression_follows_the_angle():
     rows, scores = [[30, 24, 30, 4], [30, 24, 30, 4], [31, 24, 30, 4]], [0.9, 0.8, 0.7]
     found = run('dense', rows, [0.0, np.pi / 2, np.pi], scores)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from trt_perception.detections import Detections
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco import coco_rows
+from trt_perception.evaluation.run_lengths import counts_of
 from trt_perception.evaluation.run_lengths import with_run_lengths
 from trt_perception.files.atomic_files import make_folder
 from trt_perception.files.atomic_files import write_together
@@ -63,11 +64,11 @@ class Results:
             {'id': image_id, 'file_name': file_name, 'width': size_wh[0], 'height': size_wh[1]}
         )
         ids = range(1, len(self._names) + 1)
-        for place, row in enumerate(coco_rows(image_id, with_run_lengths(found), ids)):
+        for row in coco_rows(image_id, with_run_lengths(found), ids):
             width, height = row.get('oriented_bbox', row['bbox'])[2:4]
             area = round(width * height, 4)
             if found.masks is not None:
-                area = found.masks.one(place)[2].sum().item()
+                area = counts_of(row['segmentation']['counts'])[1::2].sum().item()
             if 'keypoints' in row:
                 row['num_keypoints'] = len(row['keypoint_scores'])
             self._rows.append({'id': len(self._rows) + 1, **row, 'area': area, 'iscrowd': 0})

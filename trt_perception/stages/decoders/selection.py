@@ -267,7 +267,10 @@ def oriented_in_source(oriented: Floats, letterbox: Letterbox) -> tuple[Floats, 
     corners = oriented_corners(turned)
     limit = np.array(letterbox.source_wh, np.float32)
     sides = [corners.min(axis=1), corners.max(axis=1)]
-    return np.concatenate([side.clip(0, limit) for side in sides], axis=1), turned
+    upright = np.concatenate([side.clip(0, limit) for side in sides], axis=1)
+    # A size may leave what float32 holds.
+    upright[~(np.isfinite(size) & (size > 0)).all(axis=1)] = 0
+    return upright, turned
 
 
 def keypoints_in_source(carried: Floats, keypoints: KeypointSpec, letterbox: Letterbox) -> Floats:
