@@ -101,6 +101,27 @@ def test_what_the_gpu_may_still_write_is_not_given_to_another(images):
     assert images.take((3, 2)).device_pointer == place
 
 
+def test_memory_may_come_back_while_some_is_looked_for(images):
+    """As where the garbage collector, which may run anywhere, ends a picture."""
+    free, ending = drawn(images, (3, 2), 1), [drawn(images, (3, 2), 2)]
+    place, event = free.device_pointer, free._place.written
+    del free
+
+    def done():
+        ending.clear()
+        return True
+
+    event.done = done
+    taken = []
+    looking = threading.Thread(target=lambda: taken.append(images.take((3, 2))), daemon=True)
+    looking.start()
+    looking.join(30)
+    assert [image.device_pointer for image in taken] == [place]
+    assert len(images._free) == 1
+    del event.done
+    taken.clear()
+
+
 def test_a_larger_picture_gets_larger_memory_in_place_of_the_smaller(images):
     for size_wh in ((3, 2), (30, 20), (4, 4), (30, 20)):
         image = images.take(size_wh)

@@ -85,7 +85,8 @@ class MaskImages(Owner):
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._lock = threading.Lock()
+        # A picture may end, and its place come back, within whatever a thread does, even in here.
+        self._lock = threading.RLock()
         self._free: list[_Place] = []
         self._closed = False
 
