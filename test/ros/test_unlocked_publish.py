@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+import rclpy
 from programs import DEADLINE_S
 from rclpy.qos import QoSProfile
 from rclpy.serialization import deserialize_message
@@ -67,3 +68,14 @@ def test_a_refusal_of_the_middleware_is_raised(node):
     node.destroy_publisher(publisher)
     with pytest.raises(Exception, match='destruction was requested'):
         publish_unlocked(publisher, np.zeros(8, np.uint8))
+
+
+def test_the_middlewares_reason_is_said():
+    context = rclpy.Context()
+    rclpy.init(context=context)
+    node = rclpy.create_node('too_late', context=context)
+    publisher = node.create_publisher(String, 'words', 1)
+    rclpy.shutdown(context=context)
+    with pytest.raises(RuntimeError, match=r'a message of 8 bytes: .*context .*invalid'):
+        publish_unlocked(publisher, np.zeros(8, np.uint8))
+    node.destroy_node()

@@ -19,6 +19,7 @@ from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
 
 from trt_perception.ros.intake.rcl import Allocator
+from trt_perception.ros.intake.rcl import ErrorString
 from trt_perception.ros.intake.rcl import SerializedArray
 
 __all__ = ['publish_unlocked', 'serialize_with_room']
@@ -34,6 +35,7 @@ def _libraries() -> tuple[ctypes.CDLL, ctypes.CDLL]:
         ctypes.c_void_p,
     )
     rcutils.rcutils_get_default_allocator.restype = Allocator
+    rcutils.rcutils_get_error_string.restype = ErrorString
     return rcl, rcutils
 
 
@@ -84,8 +86,8 @@ def publish_unlocked(publisher: Publisher, message: npt.NDArray[np.uint8]) -> No
             publisher.handle.pointer, ctypes.byref(serialized), None
         )
     if code:
+        reason = rcutils.rcutils_get_error_string().text.decode(errors='replace')
         rcutils.rcutils_reset_error()
         raise RuntimeError(
-            f'the middleware did not take a message of {size} bytes: '
-            f'rcl_publish_serialized_message returned {code}'
+            f'the middleware did not take a message of {size} bytes: {reason} ({code})'
         )

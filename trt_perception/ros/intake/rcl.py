@@ -22,6 +22,7 @@ __all__ = [
     'BAD_ALLOC',
     'TAKE_FAILED',
     'Allocator',
+    'ErrorString',
     'MessageInfo',
     'Rcl',
     'RclError',
@@ -114,7 +115,9 @@ class _Guarded(Generic[_Struct]):
         return self._memory.raw[self._size :] == _PATTERN
 
 
-class _ErrorString(ctypes.Structure):
+class ErrorString(ctypes.Structure):
+    """rcutils_error_string_t: what went wrong in the last call of this thread."""
+
     _fields_ = [('text', ctypes.c_char * 1024)]
 
 
@@ -165,7 +168,7 @@ class Rcl:
         except (OSError, AttributeError) as error:
             raise RclError("rcl's C interface", str(error), expected='that of Jazzy') from error
         self._default_allocator.restype = Allocator
-        self._error_string.restype = _ErrorString
+        self._error_string.restype = ErrorString
         self._make_array.argtypes = (_POINTER, _SIZE, _POINTER)
         self._free_array.argtypes = (_POINTER,)
         self._check_array()
