@@ -191,6 +191,29 @@ def test_all_are_subscribed_again_where_the_thread_ends(several):
     assert not first.input.restore()
 
 
+def test_an_intake_that_ends_before_a_camera_is_added_is_made_anew(several, monkeypatch):
+    (taker,) = several(1)
+    taker.input.close()
+    running = taker.intake._running
+
+    def ended():
+        monkeypatch.setattr(taker.intake, '_running', running)
+        intake = running()
+        intake.close()  # as where its last camera is given up just now
+        return intake
+
+    monkeypatch.setattr(taker.intake, '_running', ended)
+    taker.open(intake=taker.intake)
+    camera = taker.publisher()
+    camera.publish(order(1, 1))
+    taker.wait(1)
+    assert isinstance(taker.images[0], Arrived)
+    assert intakes() == 1
+    assert not taker.intake.typed
+    assert not taker.logged
+    taker.client.node.destroy_publisher(camera)
+
+
 def test_rclpy_takes_all_images_where_rcl_is_another(several, monkeypatch):
     first, second = several(2)
     second.open(intake=first.intake)

@@ -28,7 +28,11 @@ from trt_perception.ros.intake.rcl import Taking
 from trt_perception.ros.intake.rcl import WaitSet
 from trt_perception.ros.intake.rcl import load
 
-__all__ = ['Arrived', 'Intake', 'Source', 'check_intake']
+__all__ = ['Arrived', 'EndedError', 'Intake', 'Source', 'check_intake']
+
+
+class EndedError(RclError):
+    """The intake has ended meanwhile, as it served nobody any more, or with its context."""
 
 
 @dataclass(slots=True)
@@ -128,14 +132,15 @@ class Intake:
 
         Raises:
             Exception: what has ended the thread instead.
-            RclError: it has ended with the context, or rcl's interface is not the one expected.
+            EndedError: nothing has, and yet it is gone.
+            RclError: rcl's interface is not the one expected.
         """
         with self._changed:
             self._sources = (*self._sources, source)
             self._wait_until_served()
             # One that is gone already has failed, and knows it.
             if self._served is not self._sources and source in self._sources:
-                raise self._error or RclError('the intake of images', 'has ended')
+                raise self._error or EndedError('the intake of images', 'has ended')
 
     def remove(self, source: Source) -> None:
         """Take no more from this one; nothing of it arrives when this returns.

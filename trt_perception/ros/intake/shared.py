@@ -10,6 +10,7 @@ from rclpy.node import Node
 
 from trt_perception.errors import CudaError
 from trt_perception.ros.intake.buffers import MessageBuffers
+from trt_perception.ros.intake.intake import EndedError
 from trt_perception.ros.intake.intake import Intake
 from trt_perception.ros.intake.rcl import RclError
 from trt_perception.ros.intake.subscriptions import Images
@@ -66,12 +67,16 @@ class SharedIntake:
 
     def subscribe(self, images: Images) -> ImageSubscription:
         """Subscribe; the subscription must be closed."""
-        if not self.typed:
-            try:
-                return IntakeSubscription(images, self._running)
-            except RclError as error:
-                self._fall_back(error)
-        return TypedSubscription(images)
+        if self.typed:
+            return TypedSubscription(images)
+        try:
+            return IntakeSubscription(images, self._running)
+        except EndedError:  # its last camera was given up a moment ago
+            if not self._node.context.ok():
+                raise
+        except RclError as error:
+            self._fall_back(error)
+        return self.subscribe(images)  # by another intake, or by rclpy
 
     def _running(self) -> Intake:
         """Return the intake that serves fewest, or a new one where all have enough."""
