@@ -25,11 +25,12 @@ from trt_perception.evaluation.measure import measure_of
 from trt_perception.evaluation.overlap import Shapes
 from trt_perception.evaluation.overlap import oriented_overlaps
 from trt_perception.evaluation.run_lengths import pixels_of
+from trt_perception.evaluation.run_lengths import text_of
 from trt_perception.evaluation.true_shapes import read_shapes
 from trt_perception.model.task import KeypointSpec
 from trt_perception.model.task import TaskSpec
 
-pytest.importorskip('pycocotools')
+coco_masks = pytest.importorskip('pycocotools.mask')
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -112,6 +113,11 @@ def test_oriented_boxes_are_read_from_corners_or_as_they_are(tmp_path, degrees):
         (SEGMENT, {'segmentation': {'size': [240, 320], 'counts': [-5, 76805]}}, 'longer than'),
         (SEGMENT, {'segmentation': {'size': [240, 320], 'counts': [10**30]}}, '"counts"'),
         (SEGMENT, {'segmentation': {'size': [240, 320], 'counts': 'ooo'}}, 'got no run lengths'),
+        (
+            SEGMENT,
+            {'segmentation': {'size': [240, 320], 'counts': '0' * (2**24 + 1)}},
+            'got more than 16777216 of them',
+        ),
         (SEGMENT, {'segmentation': {'size': [240, 320], 'counts': None}}, 'got neither text'),
         (FOUR, {}, '"keypoints": expected a list (got none); annotate them'),
         (FOUR, {'keypoints': 'abc'}, 'expected a list of numbers'),
@@ -149,6 +155,26 @@ def test_masks_need_the_size_of_their_image(tmp_path):
     del content['images'][0]['width'], content['images'][0]['height']
     with pytest.raises(ConfigError, match='the image has no "width" and "height"; add them'):
         read(tmp_path, content, SEGMENT)
+
+
+@pytest.mark.parametrize('seed', range(4))
+def test_run_lengths_are_refused_or_read_as_pycocotools_reads_them(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    accepted = 0
+    for _ in range(40):
+        cuts = np.sort(rng.integers(0, HEIGHT * WIDTH + 1, rng.integers(0, 9)))  # some are equal
+        text = list(text_of(np.diff([0, *cuts, HEIGHT * WIDTH])))
+        if rng.random() < 0.5:
+            place = rng.integers(len(text))
+            text[place] = chr(max(33, ord(text[place]) + rng.integers(-40, 40)))
+        runs = {'size': [HEIGHT, WIDTH], 'counts': ''.join(text)}
+        try:
+            box = only(read(tmp_path, truth([(0, 'cat', BOX, {'segmentation': runs})]), SEGMENT))
+        except ConfigError:
+            continue
+        accepted += 1
+        assert np.array_equal(pixels_of(box.mask), coco_masks.decode(runs))
+    assert 10 < accepted < 40
 
 
 @pytest.mark.parametrize('size', [(2**31, 1), (1, 32768), (20000, 20000)])

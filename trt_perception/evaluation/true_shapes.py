@@ -43,6 +43,8 @@ __all__ = ['read_shapes']
 _BOXES_ONLY: Final = 'annotate them, or measure boxes only (evaluate_engine --boxes-only)'
 # Pixels of an object's outline: pycocotools walks along it in fifths, and needs 50 bytes for each.
 _LONGEST_OUTLINE: Final = 2**22
+# Letters or numbers of a mask's run lengths: each costs a hundred bytes while they are read.
+_MOST_RUNS: Final = 2**24
 # What is further away is no pixel of any image; its square is still a number.
 _FAR: Final = 1e9
 
@@ -252,6 +254,8 @@ def _run_lengths(where: str, outline: dict[str, Any], size_wh: tuple[int, int]) 
             fix='use annotations made for images of this size',
         )
     try:
+        if isinstance(counts, str | list) and len(counts) > _MOST_RUNS:
+            raise ValueError(f'more than {_MOST_RUNS} of them')
         if isinstance(counts, str):
             runs = counts_of(counts)
         elif isinstance(counts, list) and all(type(one) is int for one in counts):
