@@ -178,6 +178,8 @@ def demo_cameras(text: str) -> tuple[str, ...]:
     """
     names = [word for word in _words(text) if word]
     if len(names) == 1 and names[0].isdecimal():
+        if not int(names[0][:4]):
+            raise ConfigError('cameras', names[0][:4], expected='at least 1, or names')
         # A longer number is as wrong as 65.
         names = [f'camera_{number}' for number in range(1, int(names[0][:4]) + 1)]
     return DetectorConfig(cameras=tuple(names)).cameras

@@ -331,7 +331,7 @@ def test_cameras_of_the_demo(text, names):
     assert demo_cameras(text) == names
 
 
-@pytest.mark.parametrize('text', ['65', '9' * 5000, 'front,front', '2nd', 'a b'])
+@pytest.mark.parametrize('text', ['0', '65', '9' * 5000, 'front,front', '2nd', 'a b'])
 def test_cameras_that_the_demo_cannot_have(text):
     with pytest.raises(ConfigError) as caught:
         demo_cameras(text)
