@@ -7,6 +7,7 @@ import pytest
 from trt_perception.config import Thresholds
 from trt_perception.detections import MaskGeometry
 from trt_perception.detections import Masks
+from trt_perception.errors import EngineError
 from trt_perception.evaluation.run_lengths import run_lengths
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
@@ -100,6 +101,13 @@ def test_prototypes_finer_than_the_input(source):
     expected = cv2.resize(logits, source, interpolation=cv2.INTER_LINEAR) > 0
     (mask,) = found.masks.whole()
     assert (mask != expected).mean() < 1e-3
+
+
+def test_prototypes_without_a_pixel_are_refused():
+    nothing = np.zeros((1, 0, 16), np.float32)
+    with pytest.raises(EngineError, match=r'more \(got masks or prototypes of 16 x 0'):
+        run((64, 48), [[0, 0, 64, 48]], [[1]], nothing)
+    assert len(run((64, 48), [[0, 0, 64, 48]], [[1]], np.zeros((1, 0, 0)), confidence=0.95)) == 0
 
 
 def test_the_better_one_is_on_top():

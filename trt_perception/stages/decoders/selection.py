@@ -196,7 +196,17 @@ def masks_of(
         prototypes: float (m, rows, columns), or the logits of masks.
         letterbox: geometry of the frame.
         is_own: each object has a mask of its own.
+
+    Raises:
+        EngineError: there are objects, and masks have no pixels.
     """
+    if len(xyxy) and not prototypes[:1].size:
+        raise EngineError(
+            "the model's output",
+            f'masks or prototypes of {prototypes.shape[2]} x {prototypes.shape[1]} pixels',
+            expected='1 x 1 or more',
+            fix='export it again, with fixed shapes',
+        )
     if is_own:  # only those that are left
         prototypes = prototypes[coefficients[:, 0].astype(np.int64)]
         coefficients = places(len(xyxy))
@@ -229,7 +239,7 @@ def mask_geometry(letterbox: Letterbox, shape: tuple[int, ...]) -> MaskGeometry:
 
 def _parts(letterbox: Letterbox, columns: int) -> int:
     """Return into how many parts a prototype pixel is divided so that padding is whole ones."""
-    stride = max(1, letterbox.network_wh[0] // columns)
+    stride = max(1, letterbox.network_wh[0] // max(1, columns))
     sides = [
         side - resized
         for side, resized in zip(letterbox.network_wh, letterbox.resized_wh, strict=True)
