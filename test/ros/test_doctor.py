@@ -60,6 +60,7 @@ def test_a_model_that_is_broken(tmp_path):
     assert found['model', 'file']['level'] == 'red'
 
 
+@pytest.mark.any_ros
 def test_plain_text_and_its_exit_code():
     ended = run('missing.onnx', '--seconds', '0')
     assert ended.returncode == 1

@@ -285,6 +285,7 @@ def test_a_parameter_for_another_node_is_said(start_detector):
     assert 'detector:confidence_threshold:=0.9 is for this node' in detector.program.output
 
 
+@pytest.mark.any_ros  # WRONG has what ROS 2 makes of it
 @pytest.mark.parametrize(
     ('override', 'text'),
     [('class_filter:=[1, 2]', '["1", "2"]'), ('engine_path:=5', '"5"')],
