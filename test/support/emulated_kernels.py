@@ -16,8 +16,10 @@ from host_kernels import COMPILER
 from trt_perception.stages import gpu_kernels
 
 _BEFORE = """
+#undef _FORTIFY_SOURCE  // it takes a jump to another stack for a mistake
 #include <algorithm>
 #include <cmath>
+#include <csetjmp>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -35,18 +37,37 @@ using std::min;
 
 struct Index { int x, y, z; };
 enum State { READY, WAITS_FOR_WARP, WAITS_FOR_BLOCK, DONE };
-struct Thread { ucontext_t context; std::vector<char> stack; Index index; State state; };
+struct Thread {
+    ucontext_t context;  // to begin with; each swapcontext would ask the system for the signals
+    jmp_buf waits_at;
+    bool begun;
+    std::vector<char> stack;
+    Index index;
+    State state;
+};
 static Thread threads[1024];
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static int current;
 static std::function<void()> kernel;
 static Index blockIdx, blockDim, gridDim;
 #define threadIdx (threads[current].index)
 
-static void enter() { kernel(); threads[current].state = DONE; }
 static void wait_for(State state) {
     threads[current].state = state;
-    swapcontext(&threads[current].context, &scheduler);
+    if (!_setjmp(threads[current].waits_at)) _longjmp(scheduler, 1);
+}
+static void enter() {
+    for (;;) {  // one block after the other
+        kernel();
+        wait_for(DONE);
+    }
+}
+static void resume() {
+    if (_setjmp(scheduler)) return;
+    Thread& thread = threads[current];
+    if (thread.begun) _longjmp(thread.waits_at, 1);
+    thread.begun = true;
+    setcontext(&thread.context);
 }
 static inline void __syncthreads() { wait_for(WAITS_FOR_BLOCK); }
 static inline void __syncwarp() { wait_for(WAITS_FOR_WARP); }
@@ -109,19 +130,19 @@ static void run_block() {
     const int count = blockDim.x * blockDim.y;
     for (int i = 0; i < count; ++i) {
         Thread& thread = threads[i];
-        thread.stack.resize(64 * 1024);
         thread.index = {i % blockDim.x, i / blockDim.x, 0};
         thread.state = READY;
+        if (!thread.stack.empty()) continue;
+        thread.stack.resize(64 * 1024);
         getcontext(&thread.context);
         thread.context.uc_stack.ss_sp = thread.stack.data();
         thread.context.uc_stack.ss_size = thread.stack.size();
-        thread.context.uc_link = &scheduler;
+        thread.context.uc_link = nullptr;
         makecontext(&thread.context, enter, 0);
     }
     for (;;) {
         for (current = 0; current < count; ++current)
-            if (threads[current].state == READY)
-                swapcontext(&scheduler, &threads[current].context);
+            if (threads[current].state == READY) resume();
         if (all_of(0, count, WAITS_FOR_BLOCK)) { release(0, count); continue; }
         bool released = false, alive = false;
         for (int first = 0; first < count; first += 32) {
