@@ -5,6 +5,7 @@ import signal
 import pytest
 import scripted_node
 from camera_of_many import CameraOfMany
+from diagnostic_msgs.msg import DiagnosticArray
 from diagnostic_msgs.msg import DiagnosticStatus
 from graph import HANDSHAKE
 from graph import order
@@ -43,6 +44,25 @@ def cameras(detector):
 def frames_of(detector, gpu):
     _, values = detector.wait_for_status(lambda *_: True, f'GPU {gpu}', of=f'GPU {gpu}')
     return int(values['frames'])
+
+
+def test_each_camera_has_a_status_before_the_first_activation(detector):
+    detector.to('configure')
+    for name in ('detector', *NAMES):
+        detector.wait_for_status(lambda _, values: values['state'] == 'inactive', name, of=name)
+    detector.to('cleanup')
+    detector.set_well(cameras=['top'])
+    detector.to('configure')
+    seen = []
+    subscription = detector.client.node.create_subscription(
+        DiagnosticArray,
+        '/diagnostics',
+        lambda message: seen.append([status.name for status in message.status]),
+        10,
+    )
+    new = [f'{detector.name}: {each}' for each in ('detector', 'top')]
+    detector.client.spin_until(lambda: new in seen, 'those of the new camera, and no others')
+    detector.client.node.destroy_subscription(subscription)
 
 
 def test_cameras_are_dealt_out_to_the_gpus(cameras, detector):

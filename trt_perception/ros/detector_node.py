@@ -160,6 +160,7 @@ class DetectorNode(LifecycleNode):
             config = self._parameters_of_node.camera_config(name)
             line = CameraLine(self, name, config, self._pipelines[index], index)
             self._lines.append(line)
+        self._health.show([line.health for line in self._lines])
         self._health.engine = engine
         spec = first.spec
         source = 'manifest' if spec.has_manifest else 'model itself'

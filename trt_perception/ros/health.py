@@ -79,6 +79,14 @@ class NodeHealth:
             self._node.destroy_timer(self._timer)
         self._timer = timer
 
+    def show(self, cameras: Sequence[CameraHealth]) -> None:
+        """Have a status of each of these from now on.
+
+        Those of the last activation stay where they have the same names: what it came to is shown.
+        """
+        if [camera.name for camera in cameras] != [camera.name for camera in self._cameras]:
+            self._cameras = cameras
+
     def watch(
         self,
         detector: Detector[Any],
