@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 from host_kernels import COMPILER
+from host_kernels import CONVERSIONS
 
 from trt_perception.stages import gpu_kernels
 
@@ -103,15 +104,8 @@ template <typename T> static T atomicOr(T* at, T value) {
 static inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 static inline int __ffs(unsigned bits) { return __builtin_ffs((int)bits); }
 
-template <typename To, typename From> static inline To bits_of(From value) {
-    To result;
-    std::memcpy(&result, &value, sizeof result);
-    return result;
-}
-static inline float __int_as_float(int value) { return bits_of<float>(value); }
-static inline float __uint_as_float(unsigned value) { return bits_of<float>(value); }
-static inline unsigned __float_as_uint(float value) { return bits_of<unsigned>(value); }
-static inline int __float2int_rn(float value) { return (int)std::nearbyint(value); }
+"""
+_SCHEDULING = """
 
 static bool all_of(int first, int last, State state) {
     bool any = false;
@@ -206,7 +200,7 @@ def emulated(spec, folder, **options):
     text = compiled.call_args.args[0]
     entries = ''.join(_entry(*found) for found in _KERNEL.findall(text))
     source, library = folder / 'kernels.cpp', folder / 'kernels.so'
-    source.write_text(_BEFORE + text + entries)
+    source.write_text(_BEFORE + CONVERSIONS + _SCHEDULING + text + entries)
     flags = ['-std=c++17', '-O1', '-ffp-contract=off', '-shared', '-fPIC', '-w']
     subprocess.run([COMPILER, *flags, str(source), '-o', str(library)], check=True)
     kernels._kernels = _Emulated(ctypes.CDLL(str(library)))

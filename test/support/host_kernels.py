@@ -24,6 +24,18 @@ from trt_perception.stages.frame_header import batch_content
 COMPILER = shutil.which('c++')
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason='needs a C++ compiler, c++')
 
+#: What CUDA brings, in C++; needs <cmath> and <cstring>.
+CONVERSIONS = """
+template <typename To, typename From> static inline To bits_of(From value) {
+    To result;
+    std::memcpy(&result, &value, sizeof result);
+    return result;
+}
+static inline float __int_as_float(int value) { return bits_of<float>(value); }
+static inline float __uint_as_float(unsigned value) { return bits_of<float>(value); }
+static inline unsigned __float_as_uint(float value) { return bits_of<unsigned>(value); }
+static inline int __float2int_rn(float value) { return (int)std::nearbyint(value); }
+"""
 _BEFORE = """
 #include <algorithm>
 #include <cmath>
@@ -37,15 +49,6 @@ using std::max;
 using std::min;
 struct Index { int x, y, z; };
 static Index blockIdx, blockDim, threadIdx;
-template <typename To, typename From> static inline To bits_of(From value) {
-    To result;
-    std::memcpy(&result, &value, sizeof result);
-    return result;
-}
-static inline float __int_as_float(int value) { return bits_of<float>(value); }
-static inline float __uint_as_float(unsigned value) { return bits_of<float>(value); }
-static inline unsigned __float_as_uint(float value) { return bits_of<unsigned>(value); }
-static inline int __float2int_rn(float value) { return (int)std::nearbyint(value); }
 """
 _AFTER = """
 extern "C" void run(const Batch* batch, INPUT_T* tensor, int most) {
@@ -82,7 +85,7 @@ class HostLetterbox:
             )
         self._header = kernels.header
         source, library = folder / 'kernel.cpp', folder / 'kernel.so'
-        source.write_text(_BEFORE + compiled.call_args.args[0] + _AFTER)
+        source.write_text(_BEFORE + CONVERSIONS + compiled.call_args.args[0] + _AFTER)
         flags = ['-std=c++17', '-O1', '-ffp-contract=off', '-shared', '-fPIC']
         subprocess.run([COMPILER, *flags, str(source), '-o', str(library)], check=True)
         self._run = ctypes.CDLL(str(library)).run
