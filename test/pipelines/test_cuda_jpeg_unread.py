@@ -1,6 +1,7 @@
 """Messages that are read in the pipeline's threads: files, what is decoded there, what is bad."""
 
 import ctypes
+import functools
 import gc
 import struct
 import threading
@@ -52,6 +53,7 @@ def _no_threads_yet():
     Message.threads.clear()
 
 
+@functools.cache
 def content(seed, kind='420', size=(37, 23)):
     picture = jpeg_fuzz.scene(*size, seed)
     if kind in jpeg_fuzz.SAMPLINGS:
