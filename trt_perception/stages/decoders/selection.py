@@ -35,6 +35,8 @@ _HIGHEST_SCORE: Final = 1.1
 # Boxes may reach beyond the image; one of less than two pixels, or of four images, is none.
 _BEYOND: Final = 0.5
 _FAR_BEYOND: Final = 4
+# What an oriented box has: centre, size and angle.
+_ORIENTED: Final = 5
 
 
 @dataclass(frozen=True)
@@ -126,15 +128,11 @@ def select(
     ids = candidates.class_ids[chosen].astype(np.int32)
     _check(ids, scores, classes, labels)
     carried = None if candidates.carried is None else candidates.carried[chosen]
-    boxes, suppression = xyxy, non_maximum_suppression
+    boxes = xyxy
     if task.is_oriented:
         assert carried is not None
-        boxes, suppression = centred(xyxy, carried[:, 0]), oriented_non_maximum_suppression
-    kept = best_candidates(scores, limits.max_candidates)
-    if suppress:
-        where = boxes[kept], ids[kept], thresholds.iou, limits.max_detections
-        kept = kept[suppression(*where, class_agnostic=limits.class_agnostic)]
-    kept = kept[: limits.max_detections]
+        boxes = centred(xyxy, carried[:, 0])
+    kept = _best(boxes, scores, ids, limits, thresholds.iou if suppress else None)
     source, oriented = letterbox.to_source(xyxy[kept]), None
     if task.is_oriented:
         source, oriented = oriented_in_source(boxes[kept], letterbox)
@@ -151,6 +149,23 @@ def select(
         masks = masks_of(source, *parts, letterbox, is_own=not task.mask_coefficients)
     turned = None if oriented is None else oriented[inside]
     return Detections(source, scores[kept], ids[kept], keypoints, turned, masks)
+
+
+def _best(
+    boxes: Floats,
+    scores: Floats,
+    ids: npt.NDArray[np.int32],
+    limits: Limits,
+    iou: float | None,
+) -> npt.NDArray[np.int64]:
+    """Return the indices of the best, best first; ``iou`` None: boxes do not suppress others."""
+    kept = best_candidates(scores, limits.max_candidates)
+    if iou is not None:
+        oriented = boxes.shape[1] == _ORIENTED
+        suppression = oriented_non_maximum_suppression if oriented else non_maximum_suppression
+        where = boxes[kept], ids[kept], iou, limits.max_detections
+        kept = kept[suppression(*where, class_agnostic=limits.class_agnostic)]
+    return kept[: limits.max_detections]
 
 
 def _check(
