@@ -18,23 +18,20 @@ from trt_perception.stages import gpu_kernels
 
 _BEFORE = """
 #undef _FORTIFY_SOURCE  // it takes a jump to another stack for a mistake
-#include <algorithm>
 #include <cmath>
 #include <csetjmp>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <ucontext.h>
-#include <vector>
 #define __device__
 #define __global__
 #define __shared__ static
 #define __forceinline__ inline
 using std::abs;
-using std::max;
-using std::min;
+template <typename T> static inline T max(T one, T other) { return one < other ? other : one; }
+template <typename T> static inline T min(T one, T other) { return other < one ? other : one; }
 
 struct Index { int x, y, z; };
 enum State { READY, WAITS_FOR_WARP, WAITS_FOR_BLOCK, DONE };
@@ -42,14 +39,14 @@ struct Thread {
     ucontext_t context;  // to begin with; each swapcontext would ask the system for the signals
     jmp_buf waits_at;
     bool begun;
-    std::vector<char> stack;
+    char stack[64 * 1024];
     Index index;
     State state;
 };
 static Thread threads[1024];
 static jmp_buf scheduler;
 static int current;
-static std::function<void()> kernel;
+static void (*kernel)();
 static Index blockIdx, blockDim, gridDim;
 #define threadIdx (threads[current].index)
 
@@ -126,11 +123,10 @@ static void run_block() {
         Thread& thread = threads[i];
         thread.index = {i % blockDim.x, i / blockDim.x, 0};
         thread.state = READY;
-        if (!thread.stack.empty()) continue;
-        thread.stack.resize(64 * 1024);
+        if (thread.begun) continue;
         getcontext(&thread.context);
-        thread.context.uc_stack.ss_sp = thread.stack.data();
-        thread.context.uc_stack.ss_size = thread.stack.size();
+        thread.context.uc_stack.ss_sp = thread.stack;
+        thread.context.uc_stack.ss_size = sizeof thread.stack;
         thread.context.uc_link = nullptr;
         makecontext(&thread.context, enter, 0);
     }
@@ -170,7 +166,11 @@ def _entry(name, parameters):
     names = ', '.join(each.split()[-1].lstrip('*') for each in parameters.split(','))
     return (
         f'extern "C" void run_{name}(const int* sizes, {parameters}) {{\n'
-        f'    kernel = [=] {{ {name}({names}); }};\n    run_grid(sizes);\n}}\n'
+        f'    auto launched = [=] {{ {name}({names}); }};\n'
+        '    static decltype(launched)* held;\n'
+        '    held = &launched;\n'
+        '    kernel = [] { (*held)(); };\n'
+        '    run_grid(sizes);\n}\n'
     )
 
 
