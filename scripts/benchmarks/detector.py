@@ -4,7 +4,8 @@ A camera process publishes the same 1080p photograph-like image again and again,
 each with the time in its stamp; detector_node runs the model; a third process takes the
 detections. Latency is from the camera's stamp to the arrival of the detections, CPU time is the
 node's process, all threads. All have the transport and allocator settings of detect.launch.py.
-Rounds alternate, the figures are medians over the rounds.
+Rounds alternate, the figures are medians over the rounds. With --look-at masks (or debug_image)
+each round is run a second time, while a fourth process takes these images.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import statistics
 import struct
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import cv2
@@ -115,6 +117,14 @@ def run_client(options):
     print(json.dumps(result), flush=True)
 
 
+def run_looker(options):
+    """Take images of a topic of the node until the process is ended."""
+    rclpy.init()
+    node = Node('looker')
+    node.create_subscription(Image, options.look_at, lambda _: None, quality('reliable'), raw=True)
+    rclpy.spin(node)
+
+
 def cpu_seconds(process):
     """Return the CPU time of a process so far, user and system, of all its threads."""
     fields = Path(f'/proc/{process}/stat').read_text().rpartition(')')[2].split()
@@ -135,7 +145,8 @@ def main():
     parser.add_argument(
         '--parameter', action='append', default=[], metavar='NAME:=VALUE', help="of the node's"
     )
-    parser.add_argument('--role', choices=['camera', 'client'], help=argparse.SUPPRESS)
+    parser.add_argument('--look-at', metavar='TOPIC', help='measure with a subscriber, too')
+    parser.add_argument('--role', choices=['camera', 'client', 'looker'], help=argparse.SUPPRESS)
     parser.add_argument('--kind', help=argparse.SUPPRESS)
     parser.add_argument('--node', help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -143,64 +154,65 @@ def main():
         run_camera(options)
     elif options.role == 'client':
         run_client(options)
+    elif options.role == 'looker':
+        run_looker(options)
     else:
         compare(options)
     return 0
 
 
 def compare(options):
-    """Alternate raw and JPEG, and print the medians."""
+    """Alternate raw and JPEG, each without and with a look, and print the medians."""
     environment = launch_environment()
-    results = {kind: [] for kind in options.image}
-    print(f'{"":8}{"frames/s":>10}{"p50 ms":>9}{"p99 ms":>9}{"CPU ms":>9}')
+    cases = {kind: (kind, None) for kind in options.image}
+    if options.look_at:
+        cases |= {f'{kind}, {options.look_at}': (kind, options.look_at) for kind in options.image}
+    results = {name: [] for name in cases}
+    print(f'{"":20}{"frames/s":>10}{"p50 ms":>9}{"p99 ms":>9}{"CPU ms":>9}')
     for _ in range(options.rounds):
-        for kind, rows in results.items():
-            rows.append(run_round(options, kind, environment))
-            print_row(kind, rows[-1])
+        for name, case in cases.items():
+            results[name].append(run_round(options, *case, environment))
+            print_row(name, results[name][-1])
     medians = {
-        kind: {key: statistics.median(row[key] for row in rows) for key in rows[0]}
-        for kind, rows in results.items()
+        name: {key: statistics.median(row[key] for row in rows) for key in rows[0]}
+        for name, rows in results.items()
     }
     print('medians')
-    for kind, row in medians.items():
-        print_row(kind, row)
+    for name, row in medians.items():
+        print_row(name, row)
     save('detector', {'rounds': results, 'medians': medians, 'settings': environment})
 
 
-def run_round(options, kind, environment):
-    """Run camera, node and client once; return what the client measured."""
-    transport = 'compressed' if kind == 'jpeg' else 'raw'
+def run_round(options, kind, look_at, environment):
+    """Run camera, node, client and perhaps a looker once; return what the client measured."""
     parameters = {
         'engine_path': str(Path(options.engine).resolve()),
         'autostart': 'true',
-        'image_transport': transport,
+        'image_transport': 'compressed' if kind == 'jpeg' else 'raw',
     }
     node = ['--ros-args', '--log-level', 'warn']
     for parameter in (*(f'{n}:={v}' for n, v in parameters.items()), *options.parameter):
         node += ['-p', parameter]
-    camera = ('--role', 'camera', '--kind', kind, '--rate', options.rate, '--size', options.size)
-    with (
-        Child(NODE, *node, environment=environment) as detector,
-        Child(
-            __file__,
-            options.engine,
-            *camera,
-            '--quality',
-            options.quality,
-            environment=environment,
-        ),
-        Child(
-            *(__file__, options.engine, '--role', 'client', '--node', detector.pid),
-            *('--seconds', options.seconds),
-            environment=environment,
-        ) as client,
-    ):
+    camera = ('--kind', kind, '--rate', options.rate, '--size', options.size)
+    with ExitStack() as processes:
+
+        def start(*arguments):
+            return processes.enter_context(Child(*arguments, environment=environment))
+
+        def start_role(role, *arguments):
+            return start(__file__, options.engine, '--role', role, *arguments)
+
+        detector = start(NODE, *node)
+        start_role('camera', *camera, '--quality', options.quality)
+        if look_at:
+            start_role('looker', '--look-at', look_at)
+        client = start_role('client', '--node', detector.pid, '--seconds', options.seconds)
         return client.result(120 + options.seconds)
 
 
-def print_row(kind, row):
+def print_row(name, row):
     print(
-        f'{kind:8}{row["rate_hz"]:>10.1f}{row["p50_ms"]:>9.2f}{row["p99_ms"]:>9.2f}'
+        f'{name:20}{row["rate_hz"]:>10.1f}{row["p50_ms"]:>9.2f}{row["p99_ms"]:>9.2f}'
         f'{row["cpu_ms"]:>9.2f}'
     )
 
