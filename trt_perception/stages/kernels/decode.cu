@@ -394,6 +394,7 @@ extern "C" __global__ void keep(const Batch* batch, const OUTPUT_T* outputs, Scr
             const bool whole = first + lane < total && row_of(scratch, index, frame, row);
             const u32 ballot = __ballot_sync(0xffffffffu, whole);
             const int place = written + __popc(ballot & ((1u << lane) - 1));
+            __syncwarp();  // each has read its entry of kept: another lane may write there
             if (whole) {
                 store_box(rows[place], row);
                 kept[place] = (u16)index;  // behind what is still to be read
