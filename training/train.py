@@ -196,16 +196,19 @@ def new_optimizer(network: torch.nn.Module) -> torch.optim.AdamW:
     decayed = [p for p in network.parameters() if p.ndim > 1]
     plain = [p for p in network.parameters() if p.ndim <= 1]
     return torch.optim.AdamW(
-        [{'params': decayed, 'weight_decay': 0.05}, {'params': plain, 'weight_decay': 0.0}]
+        [{'params': decayed, 'weight_decay': 0.05}, {'params': plain, 'weight_decay': 0.0}],
+        fused=decayed[0].is_cuda,  # one kernel for all weights
     )
 
 
 @torch.no_grad()
 def follow(average: torch.nn.Module, network: torch.nn.Module, decay: float) -> None:
     """Move the averaged weights and normalisation statistics a little towards the network's."""
-    mine, theirs = average.state_dict(), network.state_dict()
-    names = [name for name, value in mine.items() if value.is_floating_point()]
-    torch._foreach_lerp_([mine[n] for n in names], [theirs[n] for n in names], 1 - decay)
+    mine, theirs = (
+        [*one.parameters(), *(b for b in one.buffers() if b.is_floating_point())]
+        for one in (average, network)
+    )
+    torch._foreach_lerp_(mine, theirs, 1 - decay)
 
 
 def main() -> None:
