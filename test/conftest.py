@@ -184,9 +184,18 @@ def pytest_collection_finish():
     module = sys.modules.get('trt_perception')
     if module and module.__file__ and Path(module.__file__).parent == SOURCE:
         raise pytest.UsageError(f'a test module imported the sources of trt_perception, {SOURCE}')
-    # A million objects that stay to the end: nobody need look at them, neither before nor again.
+    # Objects that stay to the end: nobody need look at them, neither before nor again. Most others
+    # are gone by themselves: a look for cycles after every 700 would cost a thirtieth of the time.
     gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_unconfigure():
+    """Look through what is left once; pytest and Python would do so eight times at the end."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser):
