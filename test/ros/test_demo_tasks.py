@@ -96,10 +96,15 @@ def test_sizes_are_of_boxes_alone(tmp_path):
     assert '--size goes with --task detect only (got --task pose)' in ended.stderr
 
 
-@pytest.mark.parametrize('task', ['segment', 'obb', 'pose'])
-def test_a_missing_model_is_named(task, tmp_path):
-    if (SHARE / 'models' / f'digits_{task}.onnx').exists():
-        pytest.skip('the model is shipped')
-    ended = demo('--task', task, folder=tmp_path / 'out')
+def test_the_shipped_model_is_taken(tmp_path):
+    ended = demo('--task', 'obb', '--rate', '10', folder=tmp_path / 'out')
+    assert ended.returncode == 0, ended.stderr
+    summary = json.loads((tmp_path / 'out' / 'summary.json').read_text())
+    assert min(summary['precision'], summary['recall']) > 0.9
+    assert summary['angle_error_deg'] < 6  # an upright box is 12 degrees off
+
+
+def test_a_missing_model_is_named(tmp_path):
+    ended = demo('--task', 'obb', '--model', tmp_path / 'none.onnx', folder=tmp_path / 'out')
     assert ended.returncode == 2
-    assert f'digits_{task}.onnx does not exist' in ended.stderr
+    assert 'none.onnx does not exist' in ended.stderr

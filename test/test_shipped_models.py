@@ -1,0 +1,73 @@
+"""The shipped models of masks, oriented boxes and corners, against the truth of demo scenes."""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import cv2
+import numpy as np
+from pycocotools import mask as coco_masks
+
+import trt_perception
+
+ROOT = Path(__file__).resolve().parents[1]
+TRUTH = json.loads((ROOT / 'demo' / 'truth.json').read_text())
+NAMES = {category['id']: category['name'] for category in TRUTH['categories']}
+EVERY = 5
+# Of the digits, how many at least are found as the task sees them: a third are partly hidden.
+SHARE = 0.8
+
+
+def digits(task):
+    """Yield each true digit, all that was found in its picture, and the rows of its class."""
+    annotations = defaultdict(list)
+    for one in TRUTH['annotations']:
+        annotations[one['image_id']].append(one)
+    with trt_perception.load(ROOT / 'models' / f'digits_{task}.onnx') as model:
+        for image in TRUTH['images'][::EVERY]:
+            found = model(cv2.imread(str(ROOT / 'demo' / 'scenes' / image['file_name'])))
+            names = np.array(model.class_names)[found.class_ids]
+            for one in annotations[image['id']]:
+                yield one, found, np.flatnonzero(names == NAMES[one['category_id']])
+
+
+def test_masks():
+    right = []
+    for one, found, places in digits('segment'):
+        true = coco_masks.decode(one['segmentation']).astype(bool)
+        masks = found.masks.whole()[places]
+        right.append(any((m & true).sum() >= 0.5 * (m | true).sum() for m in masks))
+    assert len(right) > 60
+    assert np.mean(right) > SHARE
+
+
+def test_oriented_boxes():
+    right, errors = [], []
+    for one, found, places in digits('obb'):
+        x, y, width, height, angle = one['oriented_bbox']
+        for box in found.oriented[places]:
+            corners = [
+                ((cx, cy), (w, h), np.degrees(turn))
+                for cx, cy, w, h, turn in (box.tolist(), (x, y, width, height, angle))
+            ]
+            _, shared = cv2.rotatedRectangleIntersection(*corners)
+            area = 0.0 if shared is None else cv2.contourArea(cv2.convexHull(shared))
+            if area >= 0.5 * (width * height + box[2] * box[3] - area):
+                errors.append(abs((box[4] - angle + np.pi / 2) % np.pi - np.pi / 2))
+                right.append(True)
+                break
+        else:
+            right.append(False)
+    assert np.mean(right) > SHARE
+    assert np.degrees(np.median(errors)) < 5  # of an upright box: 12
+
+
+def test_corners():
+    right = []
+    for one, found, places in digits('pose'):
+        points = np.array(one['keypoints']).reshape(4, 3)
+        seen = points[:, 2] > 0
+        apart = np.square(found.keypoints[places][:, seen, :2] - points[seen, :2]).sum(-1)
+        likeness = np.exp(-apart / (2 * (2 * 0.05) ** 2 * one['area'])).mean(1)  # OKS
+        right.append(bool((likeness >= 0.5).any()))
+    assert np.mean(right) > SHARE - 0.1
