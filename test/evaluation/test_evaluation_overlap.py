@@ -122,6 +122,12 @@ def test_oriented_boxes_overlap_as_opencv_says():
     assert oriented_overlaps(other, one) == pytest.approx(ours.T, abs=1e-9)
 
 
+def of_pairs(one, other, *crowd):
+    """Return what each box shares with the one at its place, twenty at a time."""
+    groups = [slice(first, first + 20) for first in range(0, len(one), 20)]
+    return np.concatenate([np.diag(oriented_overlaps(one[g], other[g], *crowd)) for g in groups])
+
+
 def test_oriented_boxes_that_are_the_same_inside_or_touch():
     rng = np.random.default_rng(4)
     boxes = random_oriented(rng, 200)
@@ -129,16 +135,15 @@ def test_oriented_boxes_that_are_the_same_inside_or_touch():
     nearly = boxes + rng.normal(0, 1e-9, boxes.shape)
     turned = np.column_stack([boxes[:, :4], boxes[:, 4] + np.pi])
     for same in (boxes, swapped, turned, nearly):
-        assert np.diag(oriented_overlaps(boxes, same)) == pytest.approx(1, abs=1e-6)
+        assert of_pairs(boxes, same) == pytest.approx(1, abs=1e-6)
     half = boxes * [1, 1, 0.5, 1, 1]
-    assert np.diag(oriented_overlaps(boxes, half)) == pytest.approx(0.5)
+    assert of_pairs(boxes, half) == pytest.approx(0.5)
     along = np.column_stack([np.cos(boxes[:, 4]), np.sin(boxes[:, 4])]) * boxes[:, 2:3]
     beside = np.column_stack([boxes[:, :2] + along, boxes[:, 2:]])
-    assert np.diag(oriented_overlaps(boxes, beside)) == pytest.approx(0, abs=1e-9)
+    assert of_pairs(boxes, beside) == pytest.approx(0, abs=1e-9)
     flat = boxes * [1, 1, 1, 0, 1]
     assert oriented_overlaps(boxes, flat) == pytest.approx(0, abs=1e-12)
-    crowd = oriented_overlaps(half, boxes, np.ones(200, bool))
-    assert np.diag(crowd) == pytest.approx(1)
+    assert of_pairs(half, boxes, np.ones(20, bool)) == pytest.approx(1)
     assert oriented_overlaps(boxes[:0], boxes).shape == (0, 200)
 
 

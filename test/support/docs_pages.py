@@ -76,13 +76,18 @@ def codes(text):
 
 def calls(name):
     """Return every call of a function or method of that name in the package."""
+    return _all_calls().get(name, [])
+
+
+@functools.cache
+def _all_calls():
+    found = {}
     for tree in sources().values():
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and name in (
-                getattr(node.func, 'attr', ''),
-                getattr(node.func, 'id', ''),
-            ):
-                yield node
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, 'attr', getattr(node.func, 'id', ''))
+                found.setdefault(name, []).append(node)
+    return found
 
 
 def launch_arguments(name):

@@ -7,6 +7,7 @@ see.
 
 from __future__ import annotations
 
+import functools
 import random
 import struct
 
@@ -24,8 +25,9 @@ SAMPLINGS = {
 SIZES = ((1, 1), (8, 8), (17, 9), (35, 23), (64, 48), (130, 70), (320, 240))
 
 
+@functools.cache
 def scene(width, height, seed=1):
-    """Return a picture with edges and gradients, uint8 (height, width, 3), BGR."""
+    """Return a picture with edges and gradients, uint8 (height, width, 3), BGR, for reading."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[:height, :width]
     planes = [
@@ -35,7 +37,9 @@ def scene(width, height, seed=1):
     for _ in range(4):
         left, top = rng.integers(0, width), rng.integers(0, height)
         bgr[top : top + height // 4, left : left + width // 4] = rng.integers(0, 256, 3)
-    return bgr.clip(0, 255).astype(np.uint8)
+    picture = bgr.clip(0, 255).astype(np.uint8)
+    picture.flags.writeable = False
+    return picture
 
 
 def encoded(bgr, sampling='420', quality=90, interval=0, optimise=False):
