@@ -15,7 +15,7 @@ from fake_tensorrt import MODEL
 from fake_tensorrt import FakeTensorRt
 from host_kernels import needs_compiler
 from late_gpu import tensor_of
-from reference_images import noise_frame
+from reference_images import random_frame
 
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
@@ -64,7 +64,7 @@ ENGINES = {
 
 def noise(seed, padding=5):
     encoding, (width, height) = KINDS[seed % len(KINDS)]
-    return noise_frame(np.random.default_rng(seed), encoding, width, height, padding)[0]
+    return random_frame(np.random.default_rng(seed), encoding, width, height, padding)
 
 
 def opened(late_pipeline, engine, **options):
@@ -132,7 +132,7 @@ def test_memory_for_frames_comes_with_them(late_pipeline):
     # A place has what its own frames took, which is made anew only for a larger one.
     addresses = [place.address for place in places]
     for size in ((64, 48), (300, 200), (64, 48)):
-        frames = [noise(0), noise_frame(np.random.default_rng(1), 'bgr8', *size, 0)[0]]
+        frames = [noise(0), random_frame(np.random.default_rng(1), 'bgr8', *size, 0)]
         pipeline.enqueue(0, frames, [Thresholds()] * 2)
         pipeline.collect(0)
         for at, frame in enumerate(frames):
@@ -182,7 +182,7 @@ def test_each_frame_is_decoded_by_its_own_thresholds(late_pipeline):
     rows[:, :, 4] = np.linspace(0.05, 0.95, 10)
     rows[:, :, 5] = np.arange(10) % 3
     rows[:, :, 2] += np.arange(4)[:, None]  # whose it is
-    frames = [noise_frame(np.random.default_rng(1), 'mono8', 64, 48, 0)[0]] * 3
+    frames = [random_frame(np.random.default_rng(1), 'mono8', 64, 48, 0)] * 3
     thresholds = [Thresholds(0.5), Thresholds(0.1, class_ids=(1,)), Thresholds(0.96)]
     assert isinstance(pipeline.slots[0].result, HostDecoded)
     ctypes.memmove(pipeline.slots[0].outputs['output'], rows.tobytes(), rows.nbytes)
@@ -221,7 +221,7 @@ def test_a_frame_without_memory_for_it_costs_its_place_only(late_pipeline, integ
     allocate = getattr(runtime, call)
     full = runtime.cudaError_t.cudaErrorMemoryAllocation, 0
     large, larger = (
-        noise_frame(np.random.default_rng(1), 'bgr8', *size, 0)[0]
+        random_frame(np.random.default_rng(1), 'bgr8', *size, 0)
         for size in ((2000, 900), (3000, 2000))
     )
 

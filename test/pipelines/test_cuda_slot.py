@@ -12,7 +12,7 @@ from host_kernels import needs_compiler
 from late_gpu import run
 from late_gpu import tensor_of
 from reference_images import ENCODINGS
-from reference_images import noise_frame
+from reference_images import random_frame
 
 from trt_perception.config import Thresholds
 from trt_perception.images.memory import PlainMemory
@@ -26,7 +26,7 @@ WAYS = [(integrated, graph) for integrated in (False, True) for graph in (True, 
 
 def noise(seed, encoding='bgr8', width=37, height=23, padding=5):
     width, height = (width & ~1, height & ~1) if encoding != 'bgr8' else (width, height)
-    return noise_frame(np.random.default_rng(seed), encoding, width, height, padding)[0]
+    return random_frame(np.random.default_rng(seed), encoding, width, height, padding)
 
 
 def lying(memory, offset, frame):

@@ -1,7 +1,7 @@
 """Headers that are kept by what they say are those that would be made anew."""
 
 import numpy as np
-from reference_images import noise_frame
+from reference_images import random_frame
 
 from trt_perception.config import Thresholds
 from trt_perception.images.letterbox import Letterbox
@@ -15,7 +15,7 @@ def test_kept_headers_are_those_of_their_frames():
     headers = Headers(header, preprocessing)
     rng, seen = np.random.default_rng(8), set()
     kinds = [(encoding, width) for encoding in ('bgr8', 'mono16') for width in (8, 20)]
-    frames = [noise_frame(rng, encoding, width, 10, 0)[0] for encoding, width in kinds]
+    frames = [random_frame(rng, encoding, width, 10, 0) for encoding, width in kinds]
     thresholds = [Thresholds(step / 200, class_ids=(step % 40,)) for step in range(200)]
     # More kinds than are kept, each several times and in any order.
     for _ in range(3000):

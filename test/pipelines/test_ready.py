@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from reference_images import noise_frame
+from reference_images import random_frame
 
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
@@ -63,7 +63,7 @@ def test_frames_are_put_where_messages_lie(monkeypatch):
     monkeypatch.setattr(Counted, 'left', 2)
     monkeypatch.setattr(Counted, 'freed', [])
     pipeline = SimpleNamespace(front=256, allocate=Counted)
-    frames = [noise_frame(np.random.default_rng(seed), 'yuyv', 10, 4, 3)[0] for seed in (1, 2)]
+    frames = [random_frame(np.random.default_rng(seed), 'yuyv', 10, 4, 3) for seed in (1, 2)]
     with put_in_place(pipeline, frames) as placed:
         for frame, there in zip(frames, placed, strict=True):
             assert there.data.ctypes.data == there.memory.pointer + 256

@@ -15,7 +15,7 @@ from late_gpu import run
 from late_gpu import tensor_of
 from rclpy.serialization import serialize_message
 from reference_images import ENCODINGS
-from reference_images import noise_frame
+from reference_images import random_frame
 from sensor_msgs.msg import Image
 
 from trt_perception.config import Thresholds
@@ -40,7 +40,7 @@ def unraisable(monkeypatch):
 
 def image(seed, encoding='bgr8', size=(38, 24), frame_id='camera', padding=6):
     """Return noise as a message, and as a frame."""
-    frame, _ = noise_frame(np.random.default_rng(seed), encoding, *size, padding)
+    frame = random_frame(np.random.default_rng(seed), encoding, *size, padding)
     message = Image(width=size[0], height=size[1], step=frame.step, encoding=encoding)
     message.header.frame_id = frame_id
     message.data = frame.data.tobytes()

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from reference_images import noise_frame
+from reference_images import random_frame
 
 from trt_perception.config import Thresholds
 from trt_perception.images.letterbox import Letterbox
@@ -14,7 +14,7 @@ CHANGED = {'confidence': 0.5, 'iou': 0.6, 'class_ids': (2, 33)}
 
 
 def written(thresholds, pixels=0):
-    frame, _ = noise_frame(np.random.default_rng(1), 'bgr8', 8, 6)
+    frame = random_frame(np.random.default_rng(1), 'bgr8', 8, 6)
     header = FrameHeader(40)
     content = np.zeros(header.size, np.uint8)
     geometry = Letterbox.fit((8, 6), (16, 16), 'letterbox')
@@ -38,7 +38,7 @@ def test_where_the_pixels_are_is_written_and_nothing_else_changes(pixels):
 
 
 def test_a_header_that_was_written_over_another_leaves_nothing_of_it():
-    frame, _ = noise_frame(np.random.default_rng(1), 'bgr8', 8, 6)
+    frame = random_frame(np.random.default_rng(1), 'bgr8', 8, 6)
     header = FrameHeader(70)
     geometry = Letterbox.fit((8, 6), (16, 16), 'letterbox')
     plain = header.content(frame, geometry, Thresholds())

@@ -2,7 +2,7 @@
 
 import numpy as np
 from gpu_support import from_device
-from reference_images import noise_frame
+from reference_images import random_frame
 
 from trt_perception.config import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
@@ -11,7 +11,7 @@ from trt_perception.stages.host_preprocess import HostPreprocessor
 
 def noise(seed, encoding='bgr8', size=(37, 23), padding=5):
     width, height = size if encoding == 'bgr8' else (size[0] & ~1, size[1] & ~1)
-    return noise_frame(np.random.default_rng(seed), encoding, width, height, padding)[0]
+    return random_frame(np.random.default_rng(seed), encoding, width, height, padding)
 
 
 def tensor_of(pipeline, frame):

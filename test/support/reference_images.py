@@ -137,6 +137,12 @@ def _demosaiced(name, rows):
     return np.pad(image[1:-1, 1:-1], ((1, 1), (1, 1), (0, 0)), mode='edge')
 
 
+def random_frame(rng, encoding, width, height, padding=0, big_endian=False):
+    """Return a frame of random bytes."""
+    data, step = noise(rng, encoding, width, height, padding)
+    return frame_of(data, encoding, width, height, step, big_endian)
+
+
 def noise_frame(rng, encoding, width, height, padding=0, big_endian=False):
     """Return a frame of random bytes and what they mean, as RGB levels."""
     data, step = noise(rng, encoding, width, height, padding)
