@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from PIL import PngImagePlugin
+from programs import unmeasured
 
 from trt_perception import commands
 from trt_perception.errors import ConfigError
@@ -314,6 +315,7 @@ def test_no_change_makes_a_picture_ask_for_more():
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         check=True,
+        env=unmeasured(),
     )
     found = json.loads(done.stdout)
     print(found['outcomes'])

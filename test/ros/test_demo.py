@@ -27,6 +27,7 @@ def demo(folder, *arguments):
     return ended, json.loads((folder / 'summary.json').read_text())
 
 
+@pytest.mark.any_ros  # test_the_digits_model shows it
 def test_a_model_with_none_of_the_classes_measures_no_accuracy(tmp_path):
     model = write_tiny_model(tmp_path / 'tiny.onnx')
     ended, summary = demo(tmp_path / 'out', '--model', model, '--rate', '60')

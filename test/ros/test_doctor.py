@@ -120,6 +120,7 @@ def test_colours_on_a_terminal_only(no_color):
     assert (b'\033[32m' in output) == (no_color is None)
 
 
+@pytest.mark.any_ros
 def test_without_ros(tmp_path):
     """No rclpy on the module path: only what needs it is red."""
     (tmp_path / 'rclpy.py').write_text("raise ImportError('no ROS here')\n")

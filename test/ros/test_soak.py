@@ -29,6 +29,7 @@ def test_transitions(client, model):
     check(soaks.transitions(client, model, seconds=4, seed=1))
 
 
+@pytest.mark.any_ros  # as the test before
 def test_transitions_during_inference(client):
     check(soaks.transitions(client, seconds=4, seed=2))
 

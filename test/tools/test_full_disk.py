@@ -132,6 +132,7 @@ def test_what_fits_is_written(place):
     assert len(json.loads(results.read_text())) > 0
 
 
+@pytest.mark.any_ros  # test_doctor shows it
 def test_doctor_on_a_full_disk(tmp_path):
     model = write_tiny_model(tmp_path / 'tiny.onnx')
     for more in ([], ['--json']):
