@@ -38,6 +38,7 @@ EXAMPLES = """\
 examples:
   scripts/demo                             the demo scenes, 8 a second, results in demo_output/
   scripts/demo --rate 30                   faster than a small CPU: see the dropped frames counted
+  scripts/demo --task segment              masks; oriented boxes and keypoints: obb, pose
   scripts/demo --cameras 4                 four cameras of one node, a line of the table for each
   scripts/demo --cameras front,rear        with names of your own
   scripts/demo --encoding nv12             as a camera that sends YUV
@@ -271,7 +272,7 @@ def parse_arguments():
         '--size',
         type=size,
         metavar='WxH',
-        help='of the scenes, scaled before (default: as they are)',
+        help='of the scenes, scaled before (default: as they are); with --task detect only',
     )
     parser.add_argument(
         '--task',
@@ -280,7 +281,7 @@ def parse_arguments():
         help='what the model finds: boxes (the default), masks, oriented boxes or keypoints',
     )
     parser.add_argument(
-        '--model', type=Path, help='default: the digits detector, which finds boxes'
+        '--model', type=Path, help='default: the digits model of the task, in models/'
     )
     parser.add_argument(
         '--output',

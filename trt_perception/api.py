@@ -47,7 +47,7 @@ def load(path: str | Path, **parameters: Any) -> Model:
             ``confidence_threshold=0.4`` or ``model_class_names=['person', 'forklift']``.
 
     Raises:
-        ConfigError: a parameter is unknown or out of range.
+        ConfigError: a parameter is unknown or out of range, or names a class that the model lacks.
         EngineError: the file cannot be used; the message says why and what to do.
         CudaError: the file is an engine, and there is no GPU to run it.
     """
@@ -73,6 +73,10 @@ class Model:
         self._lock = threading.Lock()
         self._closed = False
         self.class_names: tuple[str, ...] = self._pipeline.spec.class_names
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
+            config.thresholds(self.class_names)  # a class that the model lacks is said now
+            undo.pop_all()
         keypoints = self._pipeline.spec.task.keypoints
         self.keypoint_names: tuple[str, ...] = keypoints.names if keypoints else ()
 
@@ -179,8 +183,9 @@ class Model:
 def _frame(image: Any) -> Frame:
     shape, dtype = getattr(image, 'shape', None), getattr(image, 'dtype', None)
     if dtype != np.uint8 or shape is None or len(shape) != 3 or shape[2] != 3:
+        got = [type(image).__name__, *(str(one) for one in (dtype, shape) if one is not None)]
         raise ValueError(
             'an image must be a uint8 array (height, width, 3) in BGR order, as cv2.imread '
-            f'returns it (got {type(image).__name__}, {dtype}, {shape}); cv2.cvtColor converts'
+            f'returns it (got {", ".join(got)}); cv2.imread reads files, cv2.cvtColor converts'
         )
     return frame_of(image)

@@ -277,5 +277,5 @@ def _check_outputs(
             expected=f'{layout_text(decoder, classes, batch, task)}, as the decoder '
             f'{decoder} reads with {classes} classes'
             f'{f" and the task {task}" if task.name != "detect" else ""}',
-            fix='check class names and decoder',
+            fix='check task, class names and decoder',
         )

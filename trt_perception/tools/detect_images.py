@@ -67,10 +67,11 @@ examples:
   detect_images --engine yolo.onnx --source '~/pictures/**/*.jpg' a.png --output found \\
       --classes person car --no-pictures
 
-Writes into the output folder: each image with its boxes, under its own name; each video, as MP4;
-detections.json, COCO's form with images and categories, which evaluate_engine can read as
-annotations (a video's frames are called drive.mp4#000012); results.json, the same detections in
-COCO's results format; summary.json.
+Writes into the output folder: each image with what was found drawn into it, under its own name;
+each video, as MP4; detections.json, COCO's form with images and categories, which evaluate_engine
+can read as annotations (a video's frames are called drive.mp4#000012); results.json, the same
+detections in COCO's results format; summary.json. Masks are segmentation there, keypoints are
+keypoints, oriented boxes oriented_bbox.
 A folder is read without those in it; a pattern with ** reaches them: '~/pictures/**'.
 An image that cannot be read is left out and named; the exit code is 1 then.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.

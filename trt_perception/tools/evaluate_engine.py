@@ -76,7 +76,8 @@ their similarity OKS, with --oks-sigma.
 Latency is of one image, from preprocessing to boxes; of a model that takes several at once, an
 image's share. For mAP, boxes are decoded on the host from a score of 0.001 on; benchmark_engine
 measures what a node does.
-Without --annotations, models are compared with the first one only.
+Without --annotations, models are compared with the first one only. Of models of masks, keypoints
+or oriented boxes, annotations need these: segmentation, keypoints, oriented_bbox.
 Classes and categories are matched by name, images by file_name.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
