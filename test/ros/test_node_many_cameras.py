@@ -268,5 +268,7 @@ def test_a_camera_that_is_killed_and_started_anew(cameras, detector):
     )
     again.close()
     assert_unharmed([front, left])
-    assert f'detector.{front.name}]: ' not in detector.program.output
+    # The counts of the activation before this test may come late.
+    lines = [line for line in detector.program.output.splitlines() if 'counts: ' not in line]
+    assert not [line for line in lines if f'detector.{front.name}]: ' in line]
     rear.counts()

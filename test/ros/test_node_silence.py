@@ -164,7 +164,7 @@ def test_frames_lost_on_the_way(scripted):
     """What comes while the node cannot look is written over by what comes next."""
 
     def miss():
-        scripted.program.stop()
+        scripted.program.send(signal.SIGSTOP)
         for _ in range(20):
             scripted.camera.publish(order(0))
         scripted.program.send(signal.SIGCONT)

@@ -1,7 +1,9 @@
 """The soak of silence: no camera, a stalled one, nothing that comes out; and the node says so."""
 
+import contextlib
 import signal
 import time
+from pathlib import Path
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from graph import HANDSHAKE
@@ -63,6 +65,19 @@ def silence_of_cameras(client, model, until, intake):
         detector.close()
 
 
+def wait_until_stopped(process):
+    """Wait until no thread of a process runs any more: SIGSTOP reaches one after the other."""
+
+    def states():
+        for stat in Path(f'/proc/{process}/task').glob('*/stat'):
+            with contextlib.suppress(OSError):  # a thread that has just ended
+                yield stat.read_text().rpartition(') ')[2][0]
+
+    end = time.monotonic() + 10
+    while set(states()) != {'T'} and time.monotonic() < end:
+        time.sleep(0.001)
+
+
 def silence_of_pipelines(client, until, intake):
     command = script('scripted_node.py')
     detector = Detector(client, {'image_intake': intake}, command=command)
@@ -81,7 +96,8 @@ def silence_of_pipelines(client, until, intake):
 
         def burst():
             # What comes while the node cannot look is written over by what comes next.
-            detector.program.stop()
+            detector.program.send(signal.SIGSTOP)
+            wait_until_stopped(detector.program.pid)
             send(quick, 20)
             detector.program.send(signal.SIGCONT)
 
