@@ -100,7 +100,7 @@ def test_the_rate_of_one_camera(cameras, detector):
         'images above the rate',
         publish=lambda: publish() or rear.publisher.publish(picture_of(COLOR)),
     )
-    assert_unharmed([front, left])
+    assert_unharmed([front, left], publish)
     detector.set_well(**{'camera.rear.max_rate_hz': 0.0})
     before = rear.counts()['dropped']['rate_limit']
     for _ in range(5):

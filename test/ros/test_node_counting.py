@@ -155,7 +155,7 @@ def test_frames_in_flight_are_published_before_deactivate_ends(scripted):
 def test_images_that_a_stopped_node_misses(scripted):
     """All images that were sent are received or not delivered, whatever overtook them."""
     _, before = scripted.wait_for_status(lambda *_: True, 'a status')
-    scripted.program.send(signal.SIGSTOP)
+    scripted.program.stop()
     for stamp in range(1, 21):
         scripted.camera.publish(order(0, stamp))
     scripted.program.send(signal.SIGCONT)

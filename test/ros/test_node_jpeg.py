@@ -54,9 +54,10 @@ def camera(client):
 def start(start_detector, model):
     """Return a function that starts a detector: of JPEGs, unless it is the usual one."""
 
-    def make(parameters, *, usual=False):
+    def make(parameters, *, usual=False, **options):
         command = None if usual else script('jpeg_node.py')
-        return start_detector({'engine_path': str(model), **parameters}, command=command)
+        settings = {'engine_path': str(model), **parameters}
+        return start_detector(settings, command=command, **options)
 
     return make
 
@@ -113,8 +114,7 @@ def test_the_debug_image_of_a_jpeg(start, camera):
 
 
 def test_auto_takes_raw_images_where_nobody_offers_jpegs_and_decides_again(start, camera):
-    detector = start(AUTO)
-    detector.destroy_camera()
+    detector = start(AUTO, camera_qos=None)
     topic = detector.topic('image/compressed')
     detector.program.wait_for_output(f'image_transport auto: raw, as nobody publishes {topic}')
     jpegs = camera(CompressedImage, topic)

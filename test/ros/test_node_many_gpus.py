@@ -21,9 +21,7 @@ HELLO = order(0, frame_id=HANDSHAKE)
 def detector(start_detector):
     """A node of three cameras and two pipelines."""
     settings = {'cameras': list(NAMES), 'device_ids': [2, 5]}
-    detector = start_detector(settings, command=script('scripted_node.py'))
-    detector.destroy_camera()
-    return detector
+    return start_detector(settings, command=script('scripted_node.py'), camera_qos=None)
 
 
 @pytest.fixture

@@ -33,8 +33,8 @@ def reliability(detector):
 @pytest.fixture(scope='module', params=['auto', 'rclpy'])
 def adjustable(client, model, request):
     """One detector without a camera, for tests that set its parameters themselves."""
-    detector = Detector(client, {'engine_path': str(model), 'image_intake': request.param})
-    detector.destroy_camera()
+    settings = {'engine_path': str(model), 'image_intake': request.param}
+    detector = Detector(client, settings, camera_qos=None)
     yield detector
     detector.close()
 

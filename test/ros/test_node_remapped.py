@@ -16,8 +16,7 @@ SWAPPED = ('-r', 'left/image:=right/image', '-r', 'right/image:=left/image')
 @pytest.mark.parametrize('intake', ['auto', 'rclpy'])
 def test_two_cameras_whose_topics_are_swapped(start_detector, model, intake):
     parameters = {'engine_path': str(model), 'cameras': list(SOURCES), 'image_intake': intake}
-    detector = start_detector(parameters, arguments=SWAPPED)
-    detector.destroy_camera()
+    detector = start_detector(parameters, arguments=SWAPPED, camera_qos=None)
     detector.bring_to('active')
     cameras = [CameraOfMany(detector, name, publish=False) for name in SOURCES]
     for camera in cameras:

@@ -53,8 +53,7 @@ def assert_recovers(detector, picture=None):
 @pytest.fixture(scope='module')
 def adjustable(client, model):
     """One detector without a camera; a test that wants one makes it."""
-    detector = Detector(client, {'engine_path': str(model)})
-    detector.destroy_camera()
+    detector = Detector(client, {'engine_path': str(model)}, camera_qos=None)
     yield detector
     detector.close()
 
@@ -164,7 +163,7 @@ def test_frames_lost_on_the_way(scripted):
     """What comes while the node cannot look is written over by what comes next."""
 
     def miss():
-        scripted.program.send(signal.SIGSTOP)
+        scripted.program.stop()
         for _ in range(20):
             scripted.camera.publish(order(0))
         scripted.program.send(signal.SIGCONT)

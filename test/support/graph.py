@@ -34,6 +34,7 @@ from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
 
 HANDSHAKE = 'handshake'
+CAMERA_QOS = QoSProfile(depth=10)
 TRANSITIONS = {
     'configure': Transition.TRANSITION_CONFIGURE,
     'activate': Transition.TRANSITION_ACTIVATE,
@@ -109,7 +110,8 @@ class Detector:
         command: the program, detector_node where none is given.
         arguments: ROS arguments beside the parameters.
         start: starts another program in the namespace it is given, instead of all the above.
-        camera_qos: of the publisher of images.
+        camera_qos: of the publisher of images; None leaves it to the test. One that is destroyed
+            at once may stay known for good to a node that is being discovered meanwhile.
     """
 
     def __init__(
@@ -120,7 +122,7 @@ class Detector:
         command=None,
         arguments=(),
         start=None,
-        camera_qos=None,
+        camera_qos=CAMERA_QOS,
     ):
         self.client = client
         self.namespace = f'/test_{os.getpid()}_{next(_numbers)}'
@@ -141,7 +143,7 @@ class Detector:
                 DiagnosticArray, '/diagnostics', self._keep_status, QoSProfile(depth=100)
             )
         )
-        self.camera = self.create_camera(camera_qos or QoSProfile(depth=10))
+        self.camera = camera_qos and self.create_camera(camera_qos)
         # get_state comes last: see _get_ready.
         self._services = {
             service: client.node.create_client(kind, f'{self.name}/{service}')

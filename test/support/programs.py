@@ -1,5 +1,6 @@
 """Programs that tests start: their output is read as it comes, and they end with the test."""
 
+import contextlib
 import os
 import re
 import resource
@@ -131,6 +132,20 @@ class Program:
 
     def send(self, number):
         self._process.send_signal(number)
+
+    def stop(self):
+        """Stop it until it is sent SIGCONT; no thread of it runs any more afterwards."""
+        self.send(signal.SIGSTOP)  # which reaches one thread after the other
+        end = time.monotonic() + DEADLINE_S
+        while set(self._states()) != {'T'}:
+            if time.monotonic() > end:
+                pytest.fail(f'expected {self._process.args} to stop')
+            time.sleep(0.001)
+
+    def _states(self):
+        for stat in Path(f'/proc/{self.pid}/task').glob('*/stat'):
+            with contextlib.suppress(OSError):  # a thread that has just ended
+                yield stat.read_text().rpartition(') ')[2][0]
 
     def wait(self):
         """Wait for the end and return the exit code."""

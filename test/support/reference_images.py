@@ -145,9 +145,8 @@ def random_frame(rng, encoding, width, height, padding=0, big_endian=False):
 
 def noise_frame(rng, encoding, width, height, padding=0, big_endian=False):
     """Return a frame of random bytes and what they mean, as RGB levels."""
-    data, step = noise(rng, encoding, width, height, padding)
-    description = encoding, width, height, step, big_endian
-    return frame_of(data, *description), rgb_levels(data, *description)
+    frame = random_frame(rng, encoding, width, height, padding, big_endian)
+    return frame, rgb_levels(frame.data, encoding, width, height, frame.step, big_endian)
 
 
 def resized(levels, size_wh):

@@ -37,12 +37,12 @@ def frames(client, *, count=10_000, rounds=10, large_images=5, intake='auto'):
     watched all the time. A round has at least ``large_images`` of the largest size.
     """
     parameters = {'image_intake': intake, 'debug_image.max_rate_hz': 10.0}
-    detector = Detector(client, parameters, command=script('soak_frames_node.py'))
+    command = script('soak_frames_node.py')
+    detector = Detector(client, parameters, command=command, camera_qos=None)
     watched = Watched(client, detector.topic('debug_image'))
     program = detector.program
     adapted = 0
     try:
-        detector.destroy_camera()
         detector.to('configure')
         for number in range(1, rounds + 1):
             detector.to('activate')

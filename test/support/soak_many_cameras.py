@@ -53,7 +53,8 @@ def many_cameras(client, *, seconds=600.0, seed=0, intake='auto', limits=(5.0, 4
         # A QoS that takes both kinds of cameras; the soak of frames adapts.
         'image_qos.reliability': 'best_effort',
     }
-    detector = Detector(client, parameters, command=script('soak_frames_node.py'))
+    command = script('soak_frames_node.py')
+    detector = Detector(client, parameters, command=command, camera_qos=None)
     heard = Heard(client, detector)
     rubbish = client.node.create_publisher(Image, detector.topic('rubbish/image'), 10)
     restarts, switches, memory = 0, 0, []
@@ -61,7 +62,6 @@ def many_cameras(client, *, seconds=600.0, seed=0, intake='auto', limits=(5.0, 4
         stack.callback(detector.close)
         stack.callback(heard.close)
         stack.callback(client.node.destroy_publisher, rubbish)
-        detector.destroy_camera()
         detector.to('configure', 'activate')
         programs = {name: camera(detector, name) for name in CAMERAS if name != 'rubbish'}
         stack.callback(lambda: [program.close() for program in programs.values()])

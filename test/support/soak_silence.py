@@ -1,9 +1,7 @@
 """The soak of silence: no camera, a stalled one, nothing that comes out; and the node says so."""
 
-import contextlib
 import signal
 import time
-from pathlib import Path
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from graph import HANDSHAKE
@@ -41,9 +39,8 @@ def silence(client, model, *, intake='auto'):
 def silence_of_cameras(client, model, until, intake):
     best_effort = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
     parameters = {'image_qos.reliability': 'reliable', 'image_intake': intake}
-    detector = Detector(client, {'engine_path': str(model), **parameters})
+    detector = Detector(client, {'engine_path': str(model), **parameters}, camera_qos=None)
     try:
-        detector.destroy_camera()
         detector.to('configure')
         detector.to('activate')
         until(detector, 'no publisher', 'nobody publishes', limit_s=11.0)
@@ -65,19 +62,6 @@ def silence_of_cameras(client, model, until, intake):
         detector.close()
 
 
-def wait_until_stopped(process):
-    """Wait until no thread of a process runs any more: SIGSTOP reaches one after the other."""
-
-    def states():
-        for stat in Path(f'/proc/{process}/task').glob('*/stat'):
-            with contextlib.suppress(OSError):  # a thread that has just ended
-                yield stat.read_text().rpartition(') ')[2][0]
-
-    end = time.monotonic() + 10
-    while set(states()) != {'T'} and time.monotonic() < end:
-        time.sleep(0.001)
-
-
 def silence_of_pipelines(client, until, intake):
     command = script('scripted_node.py')
     detector = Detector(client, {'image_intake': intake}, command=command)
@@ -96,8 +80,7 @@ def silence_of_pipelines(client, until, intake):
 
         def burst():
             # What comes while the node cannot look is written over by what comes next.
-            detector.program.send(signal.SIGSTOP)
-            wait_until_stopped(detector.program.pid)
+            detector.program.stop()
             send(quick, 20)
             detector.program.send(signal.SIGCONT)
 

@@ -196,7 +196,7 @@ def resident_mb(program):
 def overload(client, *, seconds=600.0, rate_hz=500.0, intake='auto'):
     """Ten times more images than the pipeline can do."""
     command = script('soak_overload_node.py')
-    detector = Detector(client, {'image_intake': intake}, command=command)
+    detector = Detector(client, {'image_intake': intake}, command=command, camera_qos=None)
     program = detector.program
     services = (
         detector.state,
@@ -206,7 +206,6 @@ def overload(client, *, seconds=600.0, rate_hz=500.0, intake='auto'):
     camera = None
     calls, unbalanced, memory = [], 0, []
     try:
-        detector.destroy_camera()
         detector.to('configure', 'activate')
         camera = Program([*script('soak_camera.py'), detector.topic('image'), str(rate_hz)])
         detector.client.spin_until(lambda: detector.detections, 'a first answer')
