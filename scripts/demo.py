@@ -144,8 +144,11 @@ def run_processes(options, recorder, processes, logs):
 
     start('detector_node', detector_command(options))
     print('detector_node: loading the model')
-    what = f' as a model of the task {options.task}' if options.task != 'detect' else ''
-    wait_for(recorder, processes, recorder.ready, 60, f'the detector to be active{what}')
+    wait_for(
+        recorder, processes, lambda: recorder.state == 'active', 60, 'the detector to be active'
+    )
+    check_task(options, recorder.task)
+    wait_for(recorder, processes, recorder.ready, 10, 'what it publishes')
     for camera in recorder.cameras.values():
         if foreign := other_classes(options.truth, camera.classes):
             print(f'note: {foreign}', file=sys.stderr)
@@ -202,6 +205,16 @@ def wait_for(recorder, processes, condition, seconds, what):
             )
         check(processes['detector_node'], 'detector_node')
         rclpy.spin_once(recorder, timeout_sec=0.1)
+
+
+def check_task(options, task):
+    """Fail where the model does not find what shall be measured; any model finds boxes."""
+    said = f'{options.model} is a model of the task {task}'
+    if task == options.task:
+        return
+    if options.task != 'detect':
+        raise RuntimeError(f'{said}, expected {options.task}; give --task {task}')
+    print(f'note: {said}: its boxes alone are measured; --task {task}', file=sys.stderr)
 
 
 def check(process, name):

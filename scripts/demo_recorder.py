@@ -100,13 +100,14 @@ class Recorder(Node):
     Attributes:
         cameras: by their names.
         state: the node's lifecycle state, '' before its diagnostics came.
+        task: of the node's model, '' before its diagnostics came.
         problem: what the node's diagnostics call an error, '' where nothing is.
     """
 
     def __init__(self, names=(), task='detect'):
         super().__init__('recorder')
         self.cameras = {name: Camera(self, name, task) for name in names or ('',)}
-        self.state = self.problem = ''
+        self.state = self.task = self.problem = ''
         self.create_subscription(DiagnosticArray, '/diagnostics', self._on_diagnostics, 100)
 
     def _on_diagnostics(self, message):
@@ -117,6 +118,7 @@ class Recorder(Node):
             values = {entry.key: entry.value for entry in status.values}
             if part == NODE:
                 self.state = values.get('state', '')
+                self.task = values.get('task', '')
                 failed = status.level == DiagnosticStatus.ERROR
                 self.problem = status.message if failed else ''
             # The status of a node with one camera is that of the camera.

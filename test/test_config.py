@@ -179,6 +179,17 @@ def test_the_whole_sentence(name, expected):
     assert refusal({name: None}) == f"parameter '{name}': expected {expected} (got None)"
 
 
+@pytest.mark.parametrize(('name', 'value'), [('class_filter', ['one', 2]), ('engine_path', True)])
+def test_text_that_yaml_reads_as_something_else(name, value):
+    assert refusal({name: value}).endswith(f'(got {value!r}); put text in quotes')
+
+
+def test_a_mistyped_name():
+    message = refusal({'confidence_treshold': 0.5})
+    assert "did you mean 'confidence_threshold'? known: engine_path, " in message
+    assert 'did you mean' not in refusal({'quux': 0.5})
+
+
 def test_whole_numbers_are_fine_for_doubles():
     config = DetectorConfig.from_values({'confidence_threshold': 1, 'model.mean': [0, 1, 2]})
     assert config.confidence_threshold == 1.0

@@ -28,7 +28,6 @@ def test_random_schedules():
     assert frames > 3000
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize('together', [True, False])
 @pytest.mark.parametrize(
     ('cameras', 'rate_hz', 'batch', 'batch_s', 'depth'),
@@ -63,7 +62,6 @@ def test_equal_cameras_are_served_alike_and_in_time(
     assert share([age for camera in world.published for _, age in camera], 0.95) <= most_s
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize('depth', [1, 4])
 @pytest.mark.parametrize('seed', range(5))
 def test_a_slow_camera_beside_a_fast_one_loses_nothing(depth, seed):

@@ -32,6 +32,7 @@ from trt_perception.parameter_row import check_value
 from trt_perception.parameter_row import parameter_value
 from trt_perception.plain_text import Fault
 from trt_perception.plain_text import names_fault
+from trt_perception.plain_text import nearest
 from trt_perception.plain_text import shown
 
 __all__ = ['MAX_CAMERAS', 'PARAMETERS', 'DetectorConfig', 'Thresholds']
@@ -327,8 +328,10 @@ class DetectorConfig:
         fields = {}
         for name, value in values.items():
             if name not in rows:
-                known = ', '.join(rows)
-                raise ConfigError(f'parameter {shown(name)}', 'unknown', fix=f'known: {known}')
+                close = nearest(name, rows)
+                meant = f"did you mean '{close[0]}'? " if close else ''
+                fix = f'{meant}known: {", ".join(rows)}'
+                raise ConfigError(f'parameter {shown(name)}', 'unknown', fix=fix)
             fields[rows[name].field] = parameter_value(rows[name], value)
         return cls(**fields)
 

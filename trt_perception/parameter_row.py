@@ -85,7 +85,10 @@ def parameter_value(parameter: Parameter, value: Any) -> Any:
     if several != is_list or not set(map(type, items)) <= _SCALARS[kind]:
         article = 'an' if kind == 'integer' else 'a'
         shape = f'a list of {kind} values' if is_list else f'{article} {kind}'
-        raise _wrong(parameter, shown(list(value) if several else value), shape)
+        # YAML reads 0 and yes as something else than text.
+        unquoted = kind == 'string' and set(map(type, items)) & {bool, int, float}
+        fix = 'put text in quotes' if unquoted and several == is_list else ''
+        raise _wrong(parameter, shown(list(value) if several else value), shape, fix)
     if kind == 'double':
         try:
             items = [float(item) for item in items]
@@ -113,5 +116,5 @@ def check_value(parameter: Parameter, value: Any) -> None:
         raise _wrong(parameter, fault['found'], fault['expected'])
 
 
-def _wrong(parameter: Parameter, found: str, expected: str) -> ConfigError:
-    return ConfigError(f"parameter '{parameter.name}'", found, expected=expected)
+def _wrong(parameter: Parameter, found: str, expected: str, fix: str = '') -> ConfigError:
+    return ConfigError(f"parameter '{parameter.name}'", found, expected=expected, fix=fix)

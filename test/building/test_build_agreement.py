@@ -44,7 +44,6 @@ def summed_up(report):
     return {key: report['agreement'][key] for key in AgreementRecord.__dataclass_fields__}
 
 
-@pytest.mark.unmeasured
 def test_int8_that_agrees_is_measured_on_the_images_of_the_calibration(build):
     done = build(*INT8)
     assert done.code == 0
@@ -63,7 +62,6 @@ def test_int8_that_agrees_is_measured_on_the_images_of_the_calibration(build):
     assert not [text for text in done.report['warnings'] if 'agree' in text]
 
 
-@pytest.mark.unmeasured
 def test_f1_is_that_of_evaluate_engine(build, monkeypatch):
     """Counted anew from the two models, through the evaluation's own way."""
     files = []
@@ -115,7 +113,6 @@ def test_accepted_it_stands_in_report_and_manifest(build, spoil, capsys):
     assert done.manifest.build.options['accept_disagreement'] is True
 
 
-@pytest.mark.unmeasured
 def test_between_half_and_nineteen_twentieths_it_is_a_warning(build, spoil):
     spoil(0.55)
     done = build(*INT8)
@@ -165,7 +162,6 @@ def test_fp16_is_compared_where_images_are_given(build):
     assert done.manifest.build.agreement.images_of == 'validation'
 
 
-@pytest.mark.unmeasured
 def test_fp16_that_overflows_is_an_error_without_a_gpu_too(build, tmp_path):
     """The same in FP32; in FP16, as TensorRT computes, infinite where a pixel is above 0.66."""
     model = onnx.load(DIGITS)
@@ -190,7 +186,6 @@ def test_fp16_that_overflows_is_an_error_without_a_gpu_too(build, tmp_path):
     assert record.warning
 
 
-@pytest.mark.unmeasured
 def test_with_labels_both_are_measured(build):
     done = build(*INT8, '--validate', SCENES, '--annotations', ROOT / 'demo' / 'truth.json')
     assert done.code == 0
@@ -225,7 +220,6 @@ def test_too_few_detections_hide_no_spoiled_quantisation_silently(build, spoil):
     assert 'and what was built 0' in record.warning
 
 
-@pytest.mark.unmeasured
 def test_a_model_that_came_quantised_is_not_compared_with_itself(build, tmp_path):
     qdq = tmp_path / 'qdq.onnx'
     assert build(*INT8, '--qdq-onnx', qdq).code == 0
@@ -250,7 +244,6 @@ def test_what_onnx_runtime_cannot_run_is_not_measured(build, monkeypatch):
     assert done.manifest.build.agreement.f1 is None
 
 
-@pytest.mark.unmeasured
 def test_an_engine_from_the_store_keeps_what_was_found(build, spoil, tmp_path):
     spoil(0.55)
     given = (*INT8, '--store', tmp_path / 'store')
@@ -263,7 +256,6 @@ def test_an_engine_from_the_store_keeps_what_was_found(build, spoil, tmp_path):
     assert build(*given, '--accept-disagreement').report['reused'] is False
 
 
-@pytest.mark.unmeasured
 def test_int8_that_is_larger_than_fp16_is_told(build):
     done = build(*INT8)
     sizes = done.report['performance']

@@ -18,7 +18,6 @@ pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
 pytestmark = [*BUILT_ON_CPU, pytest.mark.usefixtures('plans_once')]
 
 
-@pytest.mark.unmeasured
 def test_a_stand_in_that_fails_on_an_image_is_not_measured(build, gpu_that_runs, monkeypatch):
     def fails(*_):
         raise EngineError('the model', 'fails')
@@ -33,7 +32,6 @@ def test_a_stand_in_that_fails_on_an_image_is_not_measured(build, gpu_that_runs,
     assert done.report['error'] == 'the model: fails'
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize('words', [('--validate', SOME_SCENES), INT8])
 def test_on_a_gpu_the_engine_itself_is_compared(build, gpu_that_runs, words):
     engines = gpu_that_runs(DIGITS)
@@ -46,7 +44,6 @@ def test_on_a_gpu_the_engine_itself_is_compared(build, gpu_that_runs, words):
     assert record.warning == ''
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize('precision', ['fp32', 'tf32', 'fp16', 'bf16'])
 def test_on_a_gpu_every_precision_is_held_to_it(
     build, gpu_that_runs, monkeypatch, tmp_path, precision

@@ -16,12 +16,7 @@ from trt_perception.model.model_file import read_model_file
 
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
 pytest_plugins = ['build_fixtures']
-# What runs here the other tests of builds measure.
-pytestmark = [
-    pytest.mark.engine_build,
-    pytest.mark.unmeasured,
-    pytest.mark.usefixtures('once'),
-]
+pytestmark = [pytest.mark.engine_build, pytest.mark.usefixtures('once')]
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / 'models' / 'digits.onnx'
 CALIBRATION = ROOT / 'test' / 'data' / 'calibration'

@@ -27,7 +27,6 @@ def test_convolutions_have_no_queries(build):
     assert not [text for text in done.report['warnings'] if 'queries' in text]
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize('family', ['rt_detr', 'detr'])
 def test_a_decoder_in_fp16_is_told_and_can_be_kept(build, tmp_path, monkeypatch, family):
     path = EXPORTS / family / 'model.onnx'

@@ -93,7 +93,6 @@ def test_stretch_fills_the_input(source, network):
     assert Letterbox.fit(source, network, 'stretch') == Letterbox(source, network, network, 0, 0)
 
 
-@pytest.mark.unmeasured
 @settings(deadline=None, max_examples=300)
 @given(sizes, sizes, modes, st.data())
 def test_to_source_inverts_the_forward_mapping(source, network, mode, data):

@@ -57,6 +57,7 @@ def test_schema_1_knows_no_task(key, value):
     message = refused(manifest(**{key: value}))
     assert f'"{key}" in schema 1' in message
     assert 'expected it in schema 2 only' in message
+    assert message.endswith('; write "schema": 2')
 
 
 def test_poses_are_read_and_written():

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import cuda_recorder
 import fake_cuda
-import pytest
 from library_words import attributes
 from library_words import beginnings
 from library_words import pairs
@@ -20,7 +19,6 @@ from library_words import texts
 
 import trt_perception
 
-pytestmark = pytest.mark.unmeasured
 TABLE = json.loads((Path(__file__).parents[1] / 'data' / 'cuda_api.json').read_text())
 EVERYWHERE = set(TABLE['names']['1' * len(TABLE['releases'])])
 MODULES = ('driver', 'nvrtc', 'runtime')

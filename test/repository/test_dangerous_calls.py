@@ -7,7 +7,6 @@ import pytest
 
 import trt_perception
 
-pytestmark = pytest.mark.unmeasured
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(trt_perception.__file__).parent
 FILES = [

@@ -7,7 +7,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-pytestmark = pytest.mark.unmeasured
 ROOT = Path(__file__).resolve().parents[2]
 # Packages that rosdep knows by another name than their import.
 ROSDEP = {

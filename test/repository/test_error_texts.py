@@ -11,7 +11,6 @@ import pytest
 
 import trt_perception
 
-pytestmark = pytest.mark.unmeasured
 PACKAGE = Path(trt_perception.__file__).parent
 
 # Where the text of an error is still examined, and why. Remove a line with what it names: a line

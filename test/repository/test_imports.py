@@ -12,7 +12,6 @@ import pytest
 
 import trt_perception
 
-pytestmark = pytest.mark.unmeasured
 PACKAGE = Path(trt_perception.__file__).parent
 
 # From top to bottom, as in docs/architecture.md; a module may import its own layer and those

@@ -14,7 +14,6 @@ import re
 from pathlib import Path
 
 import fake_tensorrt
-import pytest
 from library_words import attributes
 from library_words import beginnings
 from library_words import imported_words
@@ -26,7 +25,6 @@ from library_words import texts
 
 import trt_perception
 
-pytestmark = pytest.mark.unmeasured
 TABLE = json.loads((Path(__file__).parents[1] / 'data' / 'tensorrt_api.json').read_text())
 SUPPORTED = [release for release in TABLE['releases'] if release != '8.6']
 RTX = [release for release in SUPPORTED if release.startswith('RTX')]

@@ -10,7 +10,6 @@ import pytest
 from programs import DEADLINE_S
 from programs import Program
 from programs import script
-from programs import unmeasured
 from rclpy.utilities import get_rmw_implementation_identifier
 
 from trt_perception.monitoring.shared_memory import SHARED_MEMORY
@@ -73,7 +72,7 @@ def start_in_domain(seconds):
         'make = lambda: rclpy.create_node("alone")\n'
         'sys.exit(process.run_node(make, close, [], finished=lambda _: True))\n'
     )
-    environment = {**unmeasured(), 'ROS_DOMAIN_ID': str(DOMAIN)}
+    environment = {**os.environ, 'ROS_DOMAIN_ID': str(DOMAIN)}
     ended = subprocess.run(
         [sys.executable, '-c', code],
         capture_output=True,

@@ -105,6 +105,13 @@ def test_the_shipped_model_is_taken(tmp_path):
     assert summary['angle_error_deg'] < 6  # an upright box is 12 degrees off
 
 
+def test_a_model_of_another_task(tmp_path):
+    model = SHARE / 'models' / 'digits.onnx'
+    ended = demo('--task', 'obb', '--model', model, folder=tmp_path / 'out')
+    assert ended.returncode == 1
+    assert f'{model} is a model of the task detect, expected obb; give --task' in ended.stderr
+
+
 def test_a_missing_model_is_named(tmp_path):
     ended = demo('--task', 'obb', '--model', tmp_path / 'none.onnx', folder=tmp_path / 'out')
     assert ended.returncode == 2

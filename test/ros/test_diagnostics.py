@@ -94,6 +94,7 @@ def test_counts_and_times():
     status, values = status_of(
         state='active',
         engine='/models/yolo.engine',
+        task='pose',
         statistics=counts,
         received_hz=4.0,
         published_hz=2.0,
@@ -106,6 +107,7 @@ def test_counts_and_times():
     expected = {
         'state': 'active',
         'engine': '/models/yolo.engine',
+        'task': 'pose',
         'image reliability': 'best_effort',
         'received (Hz)': '4.00',
         'published (Hz)': '2.00',
@@ -162,7 +164,7 @@ def test_each_camera_has_a_status_and_the_first_is_of_all():
         ),
         of_camera('rear', statistics=counts[1], published_hz=1.5, not_delivered=2),
     ]
-    health = Health('active', engine='/m.engine', cameras=cameras, finding=WELL, batches=6)
+    health = Health('active', '', '/m.engine', 'obb', cameras, WELL, batches=6)
     statuses = statuses_of(health)
     assert list(statuses) == ['detector', 'front', 'rear']
     level, message, values = statuses['detector']
@@ -170,6 +172,7 @@ def test_each_camera_has_a_status_and_the_first_is_of_all():
     expected = {
         'state': 'active',
         'engine': '/m.engine',
+        'task': 'obb',
         'cameras': 'front, rear',
         'received (Hz)': '4.00',
         'published (Hz)': '3.50',

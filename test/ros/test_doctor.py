@@ -139,6 +139,7 @@ def test_a_middleware_that_is_not_there():
     assert found['cameras', 'graph']['level'] == 'red'
 
 
+@pytest.mark.any_ros  # nothing of ROS is started
 @pytest.mark.parametrize(
     ('arguments', 'words'),
     [

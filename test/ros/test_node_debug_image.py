@@ -87,6 +87,7 @@ def test_empty_result_shows_the_picture_itself(detector):
     assert (pixels(until_drawn(detector, messages, image)) == pixels(image)).all()
 
 
+@pytest.mark.any_ros  # it is about the executor's thread
 def test_services_of_a_node_whose_camera_has_twelve_megapixels(start_detector, model):
     detector = start_detector({'engine_path': str(model), **PARAMETERS})
     detector.connect()

@@ -14,7 +14,9 @@ from programs import script
 
 pytest_plugins = ['graph_fixtures']
 
-SIGNALS = pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+# One of them shows how ROS 2 takes it.
+TERMINATE = pytest.param(signal.SIGTERM, marks=pytest.mark.any_ros)
+SIGNALS = pytest.mark.parametrize('number', [signal.SIGINT, TERMINATE])
 
 
 def assert_clean_end(detector, number):

@@ -9,21 +9,19 @@ import yaml
 from ament_index_python.packages import get_package_share_directory
 from programs import DEADLINE_S
 from programs import executable
-from programs import unmeasured
 
 from trt_perception.ros.doctor_parameters import read_parameters
 
 pytest_plugins = ['graph_fixtures']
 
 
-def start(*arguments, program='detector_node', before=(), environment=None):
+def start(*arguments, program='detector_node', before=()):
     """Start a node that should end by itself; return its exit code and what it printed."""
     ended = subprocess.run(
         [executable(program), *before, '--ros-args', *arguments],
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
-        env=environment,
     )
     return ended.returncode, ended.stderr + ended.stdout
 
@@ -83,7 +81,7 @@ REFUSED = [
     ],
 )
 def test_wrong_parameter(override, words):
-    code, output = start('-p', override, environment=unmeasured())
+    code, output = start('-p', override)
     assert code == 2, output
     [error] = errors(output)
     for word in words:

@@ -25,6 +25,7 @@ def test_lifecycle(model):
     check(soaks.lifecycle(model, warm_up=100, cycles=100))
 
 
+@pytest.mark.any_ros  # test_node_lifecycle and test_transition_faults show it
 def test_transitions(client, model):
     check(soaks.transitions(client, model, seconds=4, seed=1))
 
@@ -34,7 +35,7 @@ def test_transitions_during_inference(client):
     check(soaks.transitions(client, seconds=4, seed=2))
 
 
-@pytest.mark.parametrize('intake', ['auto', 'rclpy'])
+@pytest.mark.parametrize('intake', ['auto', pytest.param('rclpy', marks=pytest.mark.any_ros)])
 def test_frames(client, intake):
     check(frames(client, count=100, rounds=1, large_images=2, intake=intake))
 
@@ -44,6 +45,7 @@ def test_signals(model):
     check(soaks.signals(model, count=10))
 
 
+@pytest.mark.any_ros  # test_node_counting shows it
 def test_overload(client):
     check(soaks.overload(client, seconds=5))
 
@@ -56,6 +58,7 @@ def test_many_cameras(client):
     check(many_cameras(client, seconds=6, limits=(20.0, 40.0)))
 
 
+@pytest.mark.any_ros  # test_node_silence shows it
 def test_silence(client, model):
     check(silence(client, model))
 

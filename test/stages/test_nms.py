@@ -105,7 +105,6 @@ grid = st.integers(0, 12)
 extent = st.integers(1, 12)
 
 
-@pytest.mark.unmeasured
 @settings(deadline=None, max_examples=500)
 @given(
     st.lists(st.tuples(grid, grid, extent, extent, st.integers(0, 2)), max_size=25),

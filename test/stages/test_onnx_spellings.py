@@ -18,7 +18,6 @@ from external_models import has_external
 from external_models import model
 from external_models import outside
 from onnx import TensorProto
-from programs import unmeasured
 
 from trt_perception.building.graph.onnx_model import load_onnx
 from trt_perception.config import DetectorConfig
@@ -120,6 +119,7 @@ def test_a_tensor_in_two_parts():
     assert external_weights(content)
 
 
+@pytest.mark.unmeasured
 def test_no_spelling_lets_onnx_runtime_read_a_file():
     """Fields written otherwise, merged, in groups: what is accepted makes it open no file."""
     script = Path(__file__).parents[1] / 'support' / 'onnx_spellings.py'
@@ -128,7 +128,6 @@ def test_no_spelling_lets_onnx_runtime_read_a_file():
         capture_output=True,
         text=True,
         check=True,
-        env=unmeasured(),
     )
     found = json.loads(done.stdout)
     print(found['counts'])

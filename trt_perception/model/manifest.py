@@ -149,7 +149,10 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
         raise ManifestError(origin, str(schema), expected=f'schema 1 or {_SCHEMA}', fix=fix)
     if schema == 1 and (early := [key for key in _SINCE_SCHEMA_2 if key in top.names()]):
         raise ManifestError(
-            origin, f'"{early[0]}" in schema 1', expected=f'it in schema {_SCHEMA} only'
+            origin,
+            f'"{early[0]}" in schema 1',
+            expected=f'it in schema {_SCHEMA} only',
+            fix=f'write "schema": {_SCHEMA}',
         )
     if schema == _SCHEMA and not top.has('task'):
         raise ManifestError(origin, "'task' is missing", fix=f'add one of {", ".join(TASKS)}')

@@ -161,8 +161,8 @@ class DetectorNode(LifecycleNode):
             line = CameraLine(self, name, config, self._pipelines[index], index)
             self._lines.append(line)
         self._health.show([line.health for line in self._lines])
-        self._health.engine = engine
         spec = first.spec
+        self._health.engine, self._health.task = engine, spec.task.name
         source = 'manifest' if spec.has_manifest else 'model itself'
         overridden = self.config.model_overrides() != ModelOverrides()
         self.get_logger().info(
@@ -339,7 +339,7 @@ class DetectorNode(LifecycleNode):
 
     def _release(self) -> bool:
         """Undo activate and configure; return whether all went well. May be called again."""
-        self._health.engine = None
+        self._health.engine, self._health.task = None, ''
         stopped = self._stop()
         lines, self._lines = self._lines, []
         pipelines, self._pipelines = self._pipelines, []

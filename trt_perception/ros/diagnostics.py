@@ -61,6 +61,7 @@ class Health:
         state: label of the lifecycle state.
         error: what went wrong last, empty where nothing did.
         engine: path of the model, empty before it is configured.
+        task: of the model, empty before it is configured.
         cameras: one without a name, or several with one each.
         finding: of the node, where there are several cameras; None while inactive.
         gpus: what each GPU has done, by its number; empty where there is only one.
@@ -70,6 +71,7 @@ class Health:
     state: str
     error: str = ''
     engine: str = ''
+    task: str = ''
     cameras: Sequence[CameraFacts] = (CameraFacts(),)
     finding: Problem | None = None
     gpus: Mapping[int, PipelineStatistics] = field(default_factory=dict)
@@ -125,6 +127,7 @@ def _of_the_only_camera(name: str, health: Health, camera: CameraFacts) -> Diagn
     values = {
         'state': health.state,
         'engine': health.engine,
+        'task': health.task,
         'image reliability': camera.reliability,
         **_counts(camera),
         **_stages(camera.statistics),
@@ -148,6 +151,7 @@ def _together(name: str, health: Health) -> DiagnosticStatus:
     values = {
         'state': health.state,
         'engine': health.engine,
+        'task': health.task,
         'cameras': ', '.join(camera.name for camera in cameras),
         **_counts(all_of_them),
         'batches': str(health.batches),

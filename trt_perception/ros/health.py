@@ -46,6 +46,7 @@ class NodeHealth:
     Attributes:
         error: what went wrong last, empty where nothing did.
         engine: the model's file, None before it is configured.
+        task: of the model, empty before it is configured.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class NodeHealth:
         self._died = died
         self.error = ''
         self.engine: FileWatch | None = None
+        self.task = ''
         self._soon = node.create_guard_condition(self.publish)
         # Made by the first configure and kept, so that a failed one is heard of.
         self._publisher: Publisher | None = None
@@ -162,6 +164,7 @@ class NodeHealth:
             state=str(self._node._state_machine.current_state[1]),
             error=self.error,
             engine=self.engine.path if self.engine is not None else '',
+            task=self.task,
             cameras=self._facts(),
         )
         if self._detector is not None:

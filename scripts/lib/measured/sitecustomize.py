@@ -11,16 +11,18 @@ import sys
 class _StartAtImport:
     """Finds no module; starts coverage when somebody asks for the package."""
 
+    def __init__(self, settings):
+        self._settings = settings
+
     def find_spec(self, name, path=None, target=None):
         if name == 'trt_perception':
             sys.meta_path.remove(self)
             import coverage
 
-            settings = os.environ['TRT_PERCEPTION_COVERAGE']
-            os.environ['COVERAGE_PROCESS_START'] = settings
+            os.environ['COVERAGE_PROCESS_START'] = self._settings
             coverage.process_startup()
             del os.environ['COVERAGE_PROCESS_START']
 
 
-if os.environ.get('TRT_PERCEPTION_COVERAGE'):
-    sys.meta_path.insert(0, _StartAtImport())
+if settings := os.environ.get('TRT_PERCEPTION_COVERAGE'):
+    sys.meta_path.insert(0, _StartAtImport(settings))
