@@ -13,6 +13,7 @@ import fcntl
 import functools
 import gc
 import importlib.util
+import itertools
 import logging
 import os
 import re
@@ -87,6 +88,7 @@ MEASURED_ELSEWHERE = (
 )
 UNMEASURED = {f'test_{name}' for name in MEASURED_ELSEWHERE.split()}
 STDERR = pytest.StashKey()
+NUMBERS = itertools.count()
 BUILD_FIRST = 'scripts/test builds and tests; by hand: colcon build, source install/setup.bash'
 
 
@@ -161,6 +163,8 @@ def pytest_configure(config):
         'markers', 'timeout(seconds): another limit than that of pyproject.toml'
     )
     config.stash[STDERR] = os.fdopen(os.dup(2), 'w')  # before output is captured
+    # SIGALRM says where every thread stands, and then ends the process as it does by default.
+    faulthandler.register(signal.SIGALRM, file=config.stash[STDERR], chain=True)
     config.addinivalue_line('markers', 'engine_build: builds engines; --quick leaves it out')
     config.addinivalue_line(
         'markers',
@@ -301,18 +305,18 @@ def touches_ros(path):
 def pytest_runtest_protocol(item):
     """End the process where a test hangs, also in a library that holds the interpreter's lock.
 
-    pytest-timeout starts a thread of Python for each test, which takes longer than most tests do.
+    pytest-timeout and faulthandler's own limit start a thread for each test, which takes longer
+    than many tests do; a timer costs nothing.
     """
     marker = item.get_closest_marker('timeout')
     seconds = float(marker.args[0] if marker else item.config.getini('timeout'))
-    stderr = item.config.stash[STDERR]
-    faulthandler.dump_traceback_later(seconds, exit=True, file=stderr)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     unmeasured = item.path.stem in UNMEASURED or item.get_closest_marker('unmeasured')
     try:
         with measured_nowhere() if unmeasured else contextlib.nullcontext():
             return (yield)
     finally:
-        faulthandler.cancel_dump_traceback_later()
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 @contextlib.contextmanager
@@ -343,6 +347,22 @@ def kept_log_levels():
     for one, level in levels:
         one.setLevel(level)
     logger.handlers[:], logger.propagate = handlers, propagate
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory, request):
+    """As pytest's own, which looks through all folders for a free number and links the newest."""
+    name = re.sub(r'\W', '_', request.node.name)[:30]
+    path = tmp_path_factory.getbasetemp() / f'{name}{next(NUMBERS)}'
+    path.mkdir(mode=0o700)
+    return path
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _old_objects():
+    """Whoever looks for cycles in a test need not look at what was there before its file."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

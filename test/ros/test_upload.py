@@ -28,12 +28,6 @@ pytest_plugins = ['late_gpu_fixtures']
 pytestmark = needs_compiler
 
 
-@pytest.fixture(autouse=True, scope='module')
-def frozen():
-    """What is there already need not be looked through after each test."""
-    gc.freeze()
-
-
 @pytest.fixture(autouse=True)
 def unraisable(monkeypatch):
     """What finalisers raise; there must be nothing."""

@@ -46,10 +46,11 @@ class Letterbox:
         """Fit an image of ``source_wh`` pixels into ``network_wh`` pixels."""
         if mode == 'stretch':
             return cls(source_wh, network_wh, network_wh, 0, 0)
-        scale = min(network_wh[0] / source_wh[0], network_wh[1] / source_wh[1])
-        # Half up, not Python's half to even: C and CUDA code can say the same.
-        width = min(network_wh[0], max(1, int(source_wh[0] * scale + 0.5)))
-        height = min(network_wh[1], max(1, int(source_wh[1] * scale + 0.5)))
+        # The axis that fills the input gives the scale, part / whole; in whole numbers, because
+        # half a pixel is rounded up, and a float may be just below what it stands for.
+        axis = int(network_wh[0] * source_wh[1] > network_wh[1] * source_wh[0])
+        part, whole = network_wh[axis], source_wh[axis]
+        width, height = (max(1, (2 * side * part + whole) // (2 * whole)) for side in source_wh)
         pad = network_wh[0] - width, network_wh[1] - height
         left, top = (0, 0) if mode == 'letterbox_top_left' else (pad[0] // 2, pad[1] // 2)
         return cls(source_wh, network_wh, (width, height), left, top)
