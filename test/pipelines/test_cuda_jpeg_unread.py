@@ -329,7 +329,7 @@ def test_a_file_without_memory_for_its_pixels_costs_its_place_only(
                 np.testing.assert_array_equal(found, expected_of(files[at]))
         return [getattr(result, 'reason', '') for result in results]
 
-    large, larger = content(1, size=(2000, 900)), content(2, size=(3000, 2000))
+    large, larger = content(1, size=(1000, 450)), content(2, size=(2400, 1600))
     small = content(3), content(4)
     assert collected([small[0], large, small[1]], 2**20) == ['', 'too_large', '']
     assert collected([small[0], large, small[1]], 2**30) == ['', '', '']

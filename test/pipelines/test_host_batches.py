@@ -213,6 +213,22 @@ def twins(tmp_path_factory):
     }
 
 
+def offline(path):
+    """Return what a model finds in nine scenes."""
+    files = [(scene, None) for scene in sorted(SCENES.glob('*.jpg'))[:9]]
+    pipeline = open_offline(read_model_file(path), DetectorConfig(engine_path=str(path)))
+    found = detect_images(pipeline, files, Thresholds(), lambda *_: None)
+    pipeline.close()
+    return found
+
+
+@pytest.fixture(scope='module')
+def one_by_one():
+    found = offline(DIGITS)
+    assert sum(map(len, found.detections)) > 20
+    return found
+
+
 @pytest.mark.parametrize('batch', USED)
 def test_a_node_takes_several_at_once_where_the_file_says_so(twins, batch):
     pipeline = open_pipeline(DetectorConfig(engine_path=str(twins[batch])))
@@ -221,26 +237,17 @@ def test_a_node_takes_several_at_once_where_the_file_says_so(twins, batch):
 
 
 @pytest.mark.parametrize('batch', BATCH)
-def test_the_python_api_takes_as_many_at_once_as_the_model(twins, batch):
+def test_the_python_api_takes_as_many_at_once_as_the_model(twins, one_by_one, batch):
     images = [cv2.imread(str(path)) for path in sorted(SCENES.glob('*.jpg'))[:9]]
-    with tp.load(DIGITS) as single:
-        expected = [single(image) for image in images]
     with tp.load(twins[batch]) as several:
-        for found, one in zip(several(images), expected, strict=True):
+        for found, one in zip(several(images), one_by_one.detections, strict=True):
             assert_same(found, one)
-        assert_same(several(images[3]), expected[3])
-    assert sum(map(len, expected)) > 20
+        assert_same(several(images[3]), one_by_one.detections[3])
 
 
 @pytest.mark.parametrize('batch', BATCH)
-def test_offline_runs_take_as_many_at_once_as_the_model(twins, batch):
-    files = [(path, None) for path in sorted(SCENES.glob('*.jpg'))[:9]]
-    runs = {}
-    for name in (1, batch):
-        config = DetectorConfig(engine_path=str(twins[name]))
-        pipeline = open_offline(read_model_file(twins[name]), config)
-        runs[name] = detect_images(pipeline, files, Thresholds(), lambda *_: None)
-        pipeline.close()
-    for found, one in zip(runs[batch].detections, runs[1].detections, strict=True):
+def test_offline_runs_take_as_many_at_once_as_the_model(twins, one_by_one, batch):
+    several = offline(twins[batch])
+    for found, one in zip(several.detections, one_by_one.detections, strict=True):
         assert_same(found, one)
-    assert (runs[1].latency.batch, runs[batch].latency.batch) == (1, USED[batch])
+    assert (one_by_one.latency.batch, several.latency.batch) == (1, USED[batch])

@@ -29,11 +29,11 @@ SIZES = ((1, 1), (8, 8), (17, 9), (35, 23), (64, 48), (130, 70), (320, 240))
 def scene(width, height, seed=1):
     """Return a picture with edges and gradients, uint8 (height, width, 3), BGR, for reading."""
     rng = np.random.default_rng(seed)
-    y, x = np.mgrid[:height, :width]
-    planes = [
-        128 + 100 * np.sin(x / rng.uniform(9, 40) + y / rng.uniform(9, 40)) for _ in range(3)
-    ]
-    bgr = np.stack(planes, axis=-1) + rng.normal(0, 6, (height, width, 3))
+    along_x = np.exp(1j * np.arange(width)[:, None] / rng.uniform(9, 40, 3))
+    along_y = np.exp(1j * np.arange(height)[:, None, None] / rng.uniform(9, 40, 3))
+    bgr = 128 + 100 * (along_x * along_y).imag.astype(np.float32)  # of the sum of both angles
+    noise = rng.normal(0, 6, (min(height, 240), min(width, 320), 3))
+    bgr += np.resize(noise.astype(np.float32), bgr.shape)
     for _ in range(4):
         left, top = rng.integers(0, width), rng.integers(0, height)
         bgr[top : top + height // 4, left : left + width // 4] = rng.integers(0, 256, 3)
