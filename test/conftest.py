@@ -62,12 +62,13 @@ SLOWEST = {
 QUICK = {
     f'test_{name}': seconds
     for seconds, names in {
-        4.5: 'untrusted_readers benchmark_pace antialias quantise task_kernels',
-        2.5: 'benchmark_engine commands cuda_jpeg_unread literals host_preprocess'
-        ' detector_schedules host_batches',
-        1.8: 'detector_models cuda_jpeg letterbox gpu_rollback evaluation_compare ties jpeg'
-        ' evaluation_mistakes hostile_pictures graph_repair calibration_ranges onnx_spellings'
-        ' untrusted_files',
+        5: 'benchmark_pace untrusted_readers quantise',
+        3: 'antialias benchmark_engine commands',
+        2.5: 'host_preprocess hostile_pictures literals detector_schedules',
+        2: 'gpu_rollback detector_models host_batches evaluation_compare',
+        1.6: 'ties letterbox graph_repair jpeg onnx_spellings evaluation_mistakes encodings api'
+        ' calibration_ranges build_refused_images task_kernels detector_simulated evaluate_tasks'
+        ' build_refused_outputs nms',
     }.items()
     for name in names.split()
 }

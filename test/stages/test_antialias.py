@@ -122,9 +122,9 @@ def test_pillow_is_missed_when_the_model_is_opened(monkeypatch):
 
 
 @pytest.fixture(scope='module', params=MODES)
-def kernel(request, tmp_path_factory):
+def kernel(request):
     preprocessing = Preprocessing(NETWORK, request.param, **LEVELS)
-    return preprocessing, HostLetterbox(preprocessing, tmp_path_factory.mktemp('kernel'))
+    return preprocessing, HostLetterbox(preprocessing)
 
 
 @needs_compiler
@@ -138,9 +138,9 @@ def test_the_kernel_is_pil(kernel, encoding):
 
 @needs_compiler
 @pytest.mark.parametrize('antialias', [False, True])
-def test_the_kernel_reads_the_corpus_as_the_host_does(tmp_path, antialias):
+def test_the_kernel_reads_the_corpus_as_the_host_does(antialias):
     preprocessing = Preprocessing((96, 64), antialias=antialias)
-    letterbox, host = HostLetterbox(preprocessing, tmp_path), HostPreprocessor(preprocessing)
+    letterbox, host = HostLetterbox(preprocessing), HostPreprocessor(preprocessing)
     for case in corpus(600):
         if not case.faults:
             expected, _ = host(case.frame())
@@ -156,8 +156,8 @@ def test_the_kernel_reads_the_corpus_as_the_host_does(tmp_path, antialias):
         {'scale': 1.0, 'pad_value': 255, 'resize': 'stretch'},
     ],
 )
-def test_the_kernel_normalises_as_the_host_does(tmp_path, facts):
+def test_the_kernel_normalises_as_the_host_does(facts):
     preprocessing = Preprocessing((101, 79), **facts, antialias=True)
     frame = random_frame(np.random.default_rng(3), 'rgb8', 300, 211, 5)
     expected, _ = HostPreprocessor(preprocessing)(frame)
-    np.testing.assert_array_equal(HostLetterbox(preprocessing, tmp_path)(frame), expected)
+    np.testing.assert_array_equal(HostLetterbox(preprocessing)(frame), expected)

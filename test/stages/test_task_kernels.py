@@ -100,9 +100,9 @@ def _host_memory(monkeypatch):
 @pytest.mark.parametrize(
     ('name', 'transposed'), [*((name, False) for name in TASKS), ('detect', True), ('obb', True)]
 )
-def test_what_is_found_is_what_the_host_finds(name, transposed, tmp_path):
+def test_what_is_found_is_what_the_host_finds(name, transposed):
     spec = spec_of(TASKS[name], (96, 64), 5, 700, batch=4, transposed=transposed)
-    kernels = emulated(spec, tmp_path, max_detections=12, class_agnostic=False)
+    kernels = emulated(spec, max_detections=12, class_agnostic=False)
     config = DetectorConfig(max_detections=12)
     rng = np.random.default_rng(len(name))
     for passing in (0, 1, 31, 33, 400, 700):
@@ -117,9 +117,9 @@ def test_what_is_found_is_what_the_host_finds(name, transposed, tmp_path):
 
 
 @pytest.mark.parametrize('name', ['detect', 'obb'])
-def test_boxes_of_all_classes_suppress_each_other(name, tmp_path):
+def test_boxes_of_all_classes_suppress_each_other(name):
     spec = spec_of(TASKS[name], (96, 64), 5, 300)
-    kernels = emulated(spec, tmp_path, max_detections=300, class_agnostic=True)
+    kernels = emulated(spec, max_detections=300, class_agnostic=True)
     config = DetectorConfig(class_agnostic_nms=True)
     outputs = random_outputs(np.random.default_rng(2), spec, 250)
     (found,), geometries = by_kernels(kernels, Host(), spec, outputs, SIZES[:1], FOR_ALL[:1])
@@ -129,9 +129,9 @@ def test_boxes_of_all_classes_suppress_each_other(name, tmp_path):
     assert 10 < len(found) < len(apart)
 
 
-def test_more_candidates_than_there_is_room_for(tmp_path):
+def test_more_candidates_than_there_is_room_for():
     spec = spec_of(TASKS['obb'], (96, 64), 3, 1500)
-    kernels = emulated(spec, tmp_path, max_detections=300, class_agnostic=False)
+    kernels = emulated(spec, max_detections=300, class_agnostic=False)
     outputs = random_outputs(np.random.default_rng(3), spec, 1400)
     (found,), geometries = by_kernels(kernels, Host(), spec, outputs, SIZES[:1], FOR_ALL[:1])
     (expected,) = by_the_host(outputs, spec, geometries, FOR_ALL[:1])
@@ -143,9 +143,9 @@ def test_more_candidates_than_there_is_room_for(tmp_path):
 IMAGES = [(128, 48), (31, 200), (96, 64), (123, 77), (97, 301), (500, 20)]
 
 
-def test_numbers_of_masks_are_those_of_the_host(tmp_path):
+def test_numbers_of_masks_are_those_of_the_host():
     spec = spec_of(TASKS['segment'], (96, 64), 3, 600, batch=len(IMAGES))
-    kernels = emulated(spec, tmp_path, max_detections=300, class_agnostic=False)
+    kernels = emulated(spec, max_detections=300, class_agnostic=False)
     assert kernels.numbers_masks
     thresholds = [Thresholds(0.25, 1.0)] * len(IMAGES)
     for count in (300, 7, 0):

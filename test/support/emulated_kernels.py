@@ -7,12 +7,11 @@ process. What only a GPU shows, races above all, stays with test/gpu.
 
 import ctypes
 import re
-import subprocess
 from types import SimpleNamespace
 from unittest import mock
 
-from host_kernels import COMPILER
 from host_kernels import CONVERSIONS
+from host_kernels import compiled_library
 
 from trt_perception.stages import gpu_kernels
 
@@ -189,7 +188,7 @@ class _Emulated:
         pass
 
 
-def emulated(spec, folder, **options):
+def emulated(spec, **options):
     """Return FrameKernels whose launches work on addresses of the host, at once."""
     device = SimpleNamespace(compute_capability=(8, 7))
     with (
@@ -199,9 +198,6 @@ def emulated(spec, folder, **options):
         kernels = gpu_kernels.FrameKernels(device, spec, **options)
     text = compiled.call_args.args[0]
     entries = ''.join(_entry(*found) for found in _KERNEL.findall(text))
-    source, library = folder / 'kernels.cpp', folder / 'kernels.so'
-    source.write_text(_BEFORE + CONVERSIONS + _SCHEDULING + text + entries)
-    flags = ['-std=c++17', '-O1', '-ffp-contract=off', '-shared', '-fPIC', '-w']
-    subprocess.run([COMPILER, *flags, str(source), '-o', str(library)], check=True)
-    kernels._kernels = _Emulated(ctypes.CDLL(str(library)))
+    library = compiled_library(_BEFORE + CONVERSIONS + _SCHEDULING + text + entries, '-w')
+    kernels._kernels = _Emulated(library)
     return kernels

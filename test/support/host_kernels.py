@@ -5,8 +5,11 @@ one after the other. What only a GPU shows stays with test_gpu_kernels.py.
 """
 
 import ctypes
+import hashlib
 import shutil
 import subprocess
+import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -22,6 +25,7 @@ from trt_perception.stages import gpu_kernels
 from trt_perception.stages.frame_header import batch_content
 
 COMPILER = shutil.which('c++')
+_KEPT = Path(__file__).resolve().parents[2] / '.env' / 'kernels'
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason='needs a C++ compiler, c++')
 
 #: What CUDA brings, in C++; needs <cmath> and <cstring>.
@@ -60,10 +64,25 @@ extern "C" void run(const Batch* batch, INPUT_T* tensor, int most) {
 """
 
 
+def compiled_library(text, *flags):
+    """Return the library of a C++ source; it is compiled once for all runs of this checkout."""
+    flags = ('-std=c++17', '-O1', '-ffp-contract=off', '-shared', '-fPIC', *flags)
+    digest = hashlib.sha256('\0'.join((COMPILER, *flags, text)).encode()).hexdigest()
+    library = _KEPT / f'{digest}.so'
+    if not library.exists():
+        _KEPT.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=_KEPT) as folder:
+            source, made = Path(folder, 'kernels.cpp'), Path(folder, 'kernels.so')
+            source.write_text(text)
+            subprocess.run([COMPILER, *flags, source, '-o', made], check=True)
+            made.rename(library)  # whole, or not at all
+    return ctypes.CDLL(str(library))
+
+
 class HostLetterbox:
     """The kernel of one preprocessing; call it with a frame."""
 
-    def __init__(self, preprocessing, folder):
+    def __init__(self, preprocessing):
         self._preprocessing = preprocessing
         width, height = preprocessing.input_size
         self._shape = (1, 3, height, width)
@@ -84,11 +103,8 @@ class HostLetterbox:
                 device, spec, max_detections=300, class_agnostic=False
             )
         self._header = kernels.header
-        source, library = folder / 'kernel.cpp', folder / 'kernel.so'
-        source.write_text(_BEFORE + CONVERSIONS + compiled.call_args.args[0] + _AFTER)
-        flags = ['-std=c++17', '-O1', '-ffp-contract=off', '-shared', '-fPIC']
-        subprocess.run([COMPILER, *flags, str(source), '-o', str(library)], check=True)
-        self._run = ctypes.CDLL(str(library)).run
+        text = _BEFORE + CONVERSIONS + compiled.call_args.args[0] + _AFTER
+        self._run = compiled_library(text).run
         self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
 
     def __call__(self, frame):

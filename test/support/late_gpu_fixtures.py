@@ -16,8 +16,8 @@ from trt_perception.pipelines.open_pipeline import open_pipeline
 
 
 @pytest.fixture(scope='module')
-def letterbox(tmp_path_factory):
-    return HostLetterbox(PREPROCESSING, tmp_path_factory.mktemp('kernel'))
+def letterbox():
+    return HostLetterbox(PREPROCESSING)
 
 
 @pytest.fixture
