@@ -354,7 +354,7 @@ def kept_log_levels():
 def tmp_path(tmp_path_factory, request):
     """As pytest's own, which looks through all folders for a free number and links the newest."""
     name = re.sub(r'\W', '_', request.node.name)[:30]
-    path = tmp_path_factory.getbasetemp() / f'{name}{next(NUMBERS)}'
+    path = tmp_path_factory.getbasetemp() / f'{name}-{next(NUMBERS)}'
     path.mkdir(mode=0o700)
     return path
 

@@ -4,11 +4,15 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from conftest import QUICK
+from conftest import SLOWEST
+from conftest import UNMEASURED
 from conftest import difference
 from conftest import touches_ros
 from programs import unmeasured
@@ -81,8 +85,8 @@ def test_a_test_that_hangs_ends_with_its_process_and_says_where_it_stood(tmp_pat
             'PYTEST_ADDOPTS': '',  # of the run that this test is in: its processes and reports
         },
     )
-    assert ended.returncode == 1
-    assert 'Timeout (0:00:01)!' in ended.stderr
+    assert ended.returncode == -signal.SIGALRM
+    assert '(most recent call first)' in ended.stderr
     assert 'in test_that_hangs_within_a_library_that_holds_the_lock' in ended.stderr
     assert 'passed' not in ended.stdout
 
@@ -353,3 +357,8 @@ def test_help_of_the_environment(checkout):
     assert 'TRT_PERCEPTION_DISTRO=kilted . scripts/env' in ended.stdout
     assert 'shellcheck' not in ended.stdout
     assert in_bash(checkout, 'scripts/env').returncode == 2
+
+
+def test_files_that_are_listed_for_their_time_are_there():
+    there = {path.stem for path in (ROOT / 'test').rglob('test_*.py')}
+    assert {*SLOWEST, *QUICK, *UNMEASURED} <= there
