@@ -15,6 +15,7 @@ from typing import Final
 
 import yaml
 
+from trt_perception.files.regular_files import read_regular
 from trt_perception.plain_text import listed
 from trt_perception.plain_text import shown
 
@@ -53,14 +54,7 @@ def foreign_sections(path: Path, node: str) -> list[str]:
 
     A file that cannot be read, or is very large, gives [] as well: rcl says what is wrong with it.
     """
-    try:
-        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
-            return []  # a pipe can be read once only, and rcl has done so
-        # The names alone: to make values of all the rest fails on what rcl reads, or takes long.
-        root = yaml.SafeLoader(path.read_text(encoding='utf-8')).get_single_node()
-        names = [name for name, _ in _places(root, '', set())]
-    except (OSError, ValueError, yaml.YAMLError, RecursionError):
-        return []
+    names = [name for name, _ in _sections(path)]
     return [] if any(_matches(name, node) for name in names) else names
 
 
@@ -75,18 +69,23 @@ def cameras_of_file(path: Path, node: str) -> list[str]:
         node: full name of the node, as ``/front/detector``.
     """
     cameras: list[str] = []
+    for head, section in _sections(path):
+        found = _member(_member(section, 'ros__parameters'), 'cameras')
+        if found is not None and _matches(head, node):
+            items = found.value if isinstance(found, yaml.SequenceNode) else []
+            cameras = [item.value for item in items if isinstance(item.value, str)]
+    return cameras
+
+
+def _sections(path: Path) -> list[tuple[str, yaml.MappingNode]]:
+    """Return what of a file holds ``ros__parameters``, by the names above it; [] where unread."""
     try:
-        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
-            return []
-        root = yaml.SafeLoader(path.read_text(encoding='utf-8')).get_single_node()
-        for head, section in _places(root, '', set()):
-            found = _member(_member(section, 'ros__parameters'), 'cameras')
-            if found is not None and _matches(head, node):
-                items = found.value if isinstance(found, yaml.SequenceNode) else []
-                cameras = [item.value for item in items if isinstance(item.value, str)]
+        # A pipe can be read once only, and rcl has done so: it is not opened.
+        text = read_regular(path, _MOST_BYTES).decode()
+        # The nodes alone: to make values of all fails on what rcl reads, or takes long.
+        return list(_places(yaml.SafeLoader(text).get_single_node(), '', set()))
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return []
-    return cameras
 
 
 def _member(node: Any, name: str) -> Any:

@@ -29,8 +29,8 @@ def by_name(findings):
 
 # Packages.
 
-ABSENT = Module('', "ModuleNotFoundError: No module named 'it'")
-CLASH = Module('', 'ImportError: numpy.core.multiarray failed to import')
+ABSENT = Module('', "ModuleNotFoundError: No module named 'it'", missing=True)
+CLASH = Module('', 'ImportError: numpy.core.multiarray failed to import', clash=True)
 ALL = {name: Module('10.13.3') for name in software.MODULES}
 
 
@@ -70,13 +70,24 @@ def test_modules_are_imported_for_real(tmp_path, monkeypatch):
     (tmp_path / 'raises.py').write_text("print('noise')\nraise ImportError('compiled for 1')\n")
     (tmp_path / 'fine.py').write_text("print('noise')\n__version__ = '7.8'\n")
     monkeypatch.setenv('PYTHONPATH', str(tmp_path), prepend=os.pathsep)
-    found = software.import_modules(['ends', 'raises', 'fine', 'no_such_module', 'json.tool'])
+    (tmp_path / 'old.py').write_text('import math\nmath._ARRAY_API\n')
+    (tmp_path / 'leaves.py').write_text('import os\nos._exit(0)\n')
+    (tmp_path / 'lacks.so').write_bytes(b'no library')
+    loads = 'import importlib.machinery as m, importlib.util as u\n'
+    loads += f"loader = m.ExtensionFileLoader('lacks', {str(tmp_path / 'lacks.so')!r})\n"
+    loads += "u.module_from_spec(u.spec_from_loader('lacks', loader))\n"
+    (tmp_path / 'loads.py').write_text(loads)
+    names = ['ends', 'raises', 'fine', 'no_such_module', 'json.tool', 'old', 'leaves', 'loads']
+    found = software.import_modules(names)
     assert found['fine'] == Module('7.8')
     assert found['json.tool'] == Module('installed')
     assert found['raises'].error == 'ImportError: compiled for 1'
     assert 'signal 11' in found['ends'].error
-    assert found['no_such_module'].missing
-    assert not found['raises'].missing
+    assert [name for name in names if found[name].missing] == ['no_such_module']
+    # A library that cannot be loaded is named; what compiled code says by itself is not.
+    assert 'lacks.so' in found['loads'].error
+    assert found['leaves'].error == 'importing it ends the process with exit code 0'
+    assert [name for name in names if found[name].clash] == ['ends', 'raises', 'old']
 
 
 # The GPU.

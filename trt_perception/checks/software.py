@@ -6,6 +6,7 @@ end the process that imports it.
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -37,11 +38,24 @@ MODULES: Final = (
 )
 _PYTHONS: Final = ((3, 10), (3, 13))
 _OLDEST_TENSORRT: Final = (10, 3)
-_IMPORT: Final = (
-    'import importlib, sys\n'
-    'module = importlib.import_module(sys.argv[1])\n'
-    "print('version', getattr(module, '__version__', 'installed'))\n"
-)
+# Prints what Module holds, on a line of its own behind what the module itself prints.
+_IMPORT: Final = """
+import importlib, json, sys, traceback
+try:
+    module = importlib.import_module(sys.argv[1])
+    told = {'version': str(getattr(module, '__version__', 'installed'))}
+except BaseException as error:
+    told = {
+        'version': '',
+        'error': traceback.format_exception_only(error)[-1].strip(),
+        'missing': isinstance(error, ModuleNotFoundError),
+        # Python names what it cannot import; compiled code that meets another NumPy does not.
+        'clash': isinstance(error, AttributeError)
+        or isinstance(error, ImportError) and error.name is None,
+    }
+print()
+print(json.dumps(told))
+"""
 _NUMPY_FIX: Final = (
     "python3 -m pip install 'numpy<2', for which ROS 2 from apt is compiled; or OpenCV by pip"
 )
@@ -60,16 +74,15 @@ class Module:
 
     Attributes:
         version: empty where it failed.
-        error: the last line that Python said, empty where it worked.
+        error: the exception, or what else happened; empty where it worked.
+        missing: it is not installed, as against broken.
+        clash: it is installed, and compiled for another release of what it needs, mostly NumPy.
     """
 
     version: str
     error: str = ''
-
-    @property
-    def missing(self) -> bool:
-        """It is not installed, as against broken."""
-        return self.error.startswith('ModuleNotFoundError')
+    missing: bool = False
+    clash: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,12 +113,13 @@ def _import(name: str) -> Module:
         )
     except subprocess.TimeoutExpired:
         return Module('', 'importing it took more than 120 s')
-    version = re.search(r'^version (.*)$', ended.stdout, re.MULTILINE)
-    if ended.returncode == 0 and version:
-        return Module(version[1])
     if ended.returncode < 0:
-        return Module('', f'importing it ends the process by signal {-ended.returncode}')
-    return Module('', (ended.stderr.strip().splitlines() or ['no reason given'])[-1])
+        said = f'importing it ends the process by signal {-ended.returncode}'
+        return Module('', said, clash=True)
+    try:
+        return Module(**json.loads(ended.stdout.splitlines()[-1]))
+    except (IndexError, TypeError, ValueError):
+        return Module('', f'importing it ends the process with exit code {ended.returncode}')
 
 
 def check_packages(
@@ -153,8 +167,7 @@ def check_packages(
 def _needed(name: str, module: Module, fix: str) -> Finding:
     if module.version:
         return Finding(_AREA, name, 'green', module.version)
-    clash = any(word in module.error for word in ('multiarray', '_ARRAY_API', 'NumPy', 'signal'))
-    return Finding(_AREA, name, 'red', module.error, _NUMPY_FIX if clash else fix)
+    return Finding(_AREA, name, 'red', module.error, _NUMPY_FIX if module.clash else fix)
 
 
 def _cv_bridge(module: Module) -> Finding:

@@ -242,16 +242,19 @@ def load_nvjpeg() -> tuple[Any, tuple[int, ...]]:
             for name, kinds in _FUNCTIONS.items():
                 function = getattr(library, name)
                 function.argtypes, function.restype = kinds, _INT
-        except (OSError, AttributeError) as error:
+        except OSError as error:
+            if Path(path).is_absolute():  # of a bare name it says that there is none
+                faults.append(str(error))
+            continue
+        except AttributeError as error:  # another library of that name
             faults.append(str(error))
             continue
         version = tuple(_property(library, kind) for kind in range(3))
         if version >= _OLDEST:
             return library, version
         faults.append(f'{path}: version {".".join(map(str, version))} is too old')
-    # What dlopen says of a bare name is that there is none; of a path, why it cannot be loaded.
-    found = next((fault for fault in faults if fault.startswith('/')), '')
-    raise CudaError('nvJPEG', found or 'libnvjpeg is not installed', fix=_MISSING)
+    found = next(iter(faults), 'libnvjpeg is not installed')
+    raise CudaError('nvJPEG', found, fix=_MISSING)
 
 
 def _property(library: Any, kind: int) -> int:
