@@ -27,6 +27,10 @@ MAKERS = {
     *('casefold', 'decode', 'encode', 'expandtabs', 'format', 'join', 'lower', 'lstrip'),
     *('rstrip', 'strip', 'title', 'upper'),
 }
+#: Functions that make another text of a text, Python's and the package's own.
+FORMATTERS = {'format', 'log_text', 'one_line', 'plain', 'repr', 'shown', 'str'}
+#: What puts a text into a list or a set.
+KEEPERS = {'add', 'append', 'extend', 'insert'}
 EXAMINERS = {
     *('count', 'endswith', 'find', 'index', 'partition', 'removeprefix', 'removesuffix'),
     *('replace', 'rfind', 'rindex', 'rpartition', 'rsplit', 'split', 'splitlines', 'startswith'),
@@ -45,11 +49,13 @@ class Flow:
         self.errors = {node.name for node in self.nodes if isinstance(node, ast.ExceptHandler)}
         self.errors |= set(parameters_of_errors(function))
         self.texts = set()
+        self.lists = set()  # which hold texts
         known = -1
-        while known != len(self.errors) + len(self.texts):
-            known = len(self.errors) + len(self.texts)
+        while known != len(self.errors) + len(self.texts) + len(self.lists):
+            known = len(self.errors) + len(self.texts) + len(self.lists)
             for node in self.nodes:
                 self._assign(node)
+                self._keep(node)
 
     def _assign(self, node):
         if isinstance(node, ast.Assign):
@@ -67,6 +73,18 @@ class Flow:
                 self.errors |= {target.id} if self.is_error(value) else set()
                 self.texts |= {target.id} if self.is_text(value) else set()
 
+    def _keep(self, node):
+        """Follow a text into a list, and out of it by a loop."""
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            given = [part for arg in node.args for part in getattr(arg, 'elts', [arg])]
+            kept = node.func.attr in KEEPERS and any(map(self.is_text, given))
+            if kept and isinstance(node.func.value, ast.Name):
+                self.lists.add(node.func.value.id)
+        elif isinstance(node, ast.For | ast.comprehension):
+            source = node.iter
+            if isinstance(source, ast.Name) and source.id in self.lists:
+                self.texts |= {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+
     def is_error(self, node):
         if isinstance(node, ast.IfExp):
             return self.is_error(node.body) or self.is_error(node.orelse)
@@ -77,7 +95,8 @@ class Flow:
         if isinstance(node, ast.Name):
             return node.id in self.texts
         if isinstance(node, ast.Attribute):
-            return node.attr in TEXTS and self.is_error(node.value)
+            # What keeps the text of an error for later is called so in this package.
+            return node.attr == 'error' or (node.attr in TEXTS and self.is_error(node.value))
         if isinstance(node, ast.Call):
             return self._call_is_text(node)
         if isinstance(node, ast.FormattedValue | ast.NamedExpr | ast.Starred):
@@ -97,9 +116,7 @@ class Flow:
 
     def _call_is_text(self, node):
         if isinstance(node.func, ast.Name):
-            return node.func.id in ('str', 'repr', 'format') and any(
-                map(self._is_either, node.args)
-            )
+            return node.func.id in FORMATTERS and any(map(self._is_either, node.args))
         if not isinstance(node.func, ast.Attribute) or node.func.attr not in MAKERS:
             return False
         given = [*node.args, *(keyword.value for keyword in node.keywords)]
@@ -212,6 +229,12 @@ def test_each_way_to_look_is_seen(use):
         "if (text := f'{error}').startswith('x'): pass",
         'text: str = str(error)\n        for word in text.split(): pass',
         "match str(error):\n            case 'x': pass",
+        "text = one_line(error)\n        if 'memory' in text: pass",
+        'plain(error).splitlines()',
+        "faults.append(str(error))\n    next(fault for fault in faults if fault.startswith('/'))",
+        "faults.append((1, f'{error}'))\n    for _, fault in faults:\n        fault[1:]",
+        "module.error.startswith('x')",
+        'any(word in self.error for word in words)',
     ],
 )
 def test_the_text_is_followed_through_names(body):
@@ -230,6 +253,8 @@ def test_an_error_may_come_as_a_parameter():
         "print(f'{name}: {error}'.strip())",
         'log.warning("%s is not read: %s", path, error)',
         'lines.append(str(error))',
+        "textwrap.indent(plain(error), 'error: ')",
+        'if health.error: pass',
         "sentence = f'{error.statement}; {error.fix}'",
         "if error.status == 'cudaErrorMemoryAllocation': pass",
         'if error.errno in (1, 2): pass',

@@ -9,6 +9,7 @@ import os
 import re
 import stat
 import sys
+import textwrap
 from collections.abc import Iterator
 from collections.abc import Sequence
 
@@ -77,6 +78,5 @@ def check_ros_arguments(arguments: Sequence[str]) -> None:
 
 def wrong_usage(error: Exception) -> int:
     """Say what is wrong with the command line, a sentence a line; return the exit code."""
-    for line in plain(error).splitlines():
-        print(f'error: {line}', file=sys.stderr)
+    print(textwrap.indent(plain(error), 'error: '), file=sys.stderr)
     return 2
