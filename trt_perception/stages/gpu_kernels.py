@@ -100,7 +100,7 @@ class FrameKernels:
         sampling = 'antialiased.cuh' if spec.preprocessing.antialias else 'bilinear.cuh'
         sources = ['frame.cuh', 'pixels.cuh', sampling, 'letterbox.cu']
         if self.decodes:
-            sources.append('decode.cu')
+            sources += ['decode.cu', 'keep.cu']
             constants |= {
                 'OUTPUT_T': _C_TYPES[output.dtype],
                 'ANCHORS': self._anchors,

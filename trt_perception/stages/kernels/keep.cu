@@ -1,0 +1,145 @@
+// The last step of decode.cu: of candidates that overlap the better stay, and go back to the host.
+
+// Which of 32 pending candidates stay, best first, at most ``room``; ``rows`` says which later ones each suppresses.
+// By a whole warp, which all get the same.
+__device__ u32 staying(u32 pending, const u32* rows, int room) {
+    u32 alive = 0;
+#if ORIENTED
+    // One that is suppressed itself suppresses others, too: oriented_non_maximum_suppression of nms.py.
+    for (int i = 0; i < 32; ++i) pending &= ~rows[i];
+    while (pending && __popc(alive) < room) {
+        alive |= pending & (~pending + 1u);
+        pending &= pending - 1u;
+    }
+#else
+    const u32 own = rows[threadIdx.x & 31];
+    while (pending && __popc(alive) < room) {
+        const int best = __ffs(pending) - 1;
+        alive |= 1u << best;
+        pending &= ~(1u << best) & ~__shfl_sync(0xffffffffu, own, best);
+    }
+#endif
+    return alive;
+}
+
+__device__ __forceinline__ float inside(float value, int pad, float scale, int size) {
+    return fminf(fmaxf((value - (float)pad) * scale, 0.0f), (float)size);
+}
+
+// The row of one candidate without what it carries, and whether it counts: clipped to the image, it may be empty.
+__device__ bool row_of(const Scratch* scratch, int index, const FrameHeader* frame, Row& row) {
+    const Candidate box = scratch->boxes[index];
+    row.score = __uint_as_float((u32)(scratch->best[index] >> 32));
+    row.class_id = scratch->classes[index];
+#if ORIENTED
+    row.left = box.left;
+    row.top = box.top;
+    row.right = box.right;
+    row.bottom = box.bottom;
+    return true;  // the host turns it first
+#else
+    row.left = inside(box.left, frame->pad_left, frame->to_source_x, frame->width);
+    row.top = inside(box.top, frame->pad_top, frame->to_source_y, frame->height);
+    row.right = inside(box.right, frame->pad_left, frame->to_source_x, frame->width);
+    row.bottom = inside(box.bottom, frame->pad_top, frame->to_source_y, frame->height);
+    return row.right > row.left && row.bottom > row.top;
+#endif
+}
+
+// Everything of a row but what it carries, which belongs to whoever writes that.
+__device__ __forceinline__ void store_box(Row& target, const Row& row) {
+    target.left = row.left;
+    target.top = row.top;
+    target.right = row.right;
+    target.bottom = row.bottom;
+    target.score = row.score;
+    target.class_id = row.class_id;
+}
+
+// One block of 32 warps a frame. Word after word of 32 candidates: one warp decides which of them stay, from how they overlap
+// each other; then each warp adds what its candidate suppresses, if it stayed. The next word's rows are loaded meanwhile.
+extern "C" __global__ void keep(const Batch* batch, const OUTPUT_T* outputs, Scratch* scratches, Result* results) {
+    const FrameHeader* frame = frame_of(batch);
+    if (!frame) return;
+    const OUTPUT_T* output = own(outputs);
+    Scratch* scratch = own(scratches);
+    Result* result = own(results);
+    Row* rows = (Row*)(result + 1);
+    __shared__ u16 kept[MAX_DETECTIONS];
+    __shared__ u32 suppressed[MAX_CANDIDATES / 32];
+    __shared__ u32 diagonal[32];
+    __shared__ u32 stayed;
+    __shared__ int total;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int candidates = scratch->candidates;
+    const bool column = lane < MAX_CANDIDATES / 32;
+    if (warp == 0 && column) suppressed[lane] = 0;
+    if (threadIdx.x == 0) total = 0;
+    u32 next = column && warp < candidates ? scratch->overlaps[warp][lane] : 0;
+    for (int word = 0; word * 32 < candidates; ++word) {
+        const u32 bits = next;
+        const int later = (word + 1) * 32 + warp;
+        next = column && later < candidates ? scratch->overlaps[later][lane] : 0;
+        if (lane == word) diagonal[warp] = bits;
+        __syncthreads();
+        if (warp == 0) {
+            u32 pending = ~suppressed[word];
+            if (candidates - word * 32 < 32) pending &= (1u << (candidates - word * 32)) - 1u;
+            const u32 alive = staying(pending, diagonal, MAX_DETECTIONS - total);
+            __syncwarp();
+            if (alive >> lane & 1u) kept[total + __popc(alive & ((1u << lane) - 1u))] = (u16)(word * 32 + lane);
+            __syncwarp();
+            if (lane == 0) {
+                stayed = alive;
+                total += __popc(alive);
+            }
+        }
+        __syncthreads();
+        if (total == MAX_DETECTIONS) break;
+        if (column && (ORIENTED || stayed >> warp & 1u)) atomicOr(&suppressed[lane], bits);
+    }
+    __syncthreads();
+    // What is empty leaves, the others move up.
+    if (warp == 0) {
+        int written = 0;
+        for (int first = 0; first < total; first += 32) {
+            const int index = first + lane < total ? kept[first + lane] : 0;
+            Row row;
+            const bool whole = first + lane < total && row_of(scratch, index, frame, row);
+            const u32 ballot = __ballot_sync(0xffffffffu, whole);
+            const int place = written + __popc(ballot & ((1u << lane) - 1));
+            __syncwarp();  // each has read its entry of kept: another lane may write there
+            if (whole) {
+                store_box(rows[place], row);
+                kept[place] = (u16)index;  // behind what is still to be read
+#if PROTOTYPES
+                store_box(scratch->rows[place], row);
+#endif
+            }
+            __syncwarp();
+            written += __popc(ballot);
+        }
+        if (lane == 0) {
+            result->count = stayed = written;
+            result->passed = (int)scratch->count;
+            scratch->count = 0;  // for the next frame
+#if PROTOTYPES
+            scratch->written = written;
+#endif
+        }
+    }
+#if ROW_VALUES
+    __syncthreads();
+    // Neighbouring threads write neighbouring values: the result may be the host's memory.
+    for (int place = warp; place < (int)stayed; place += 32) {
+        const int anchor = (int)(0xffffffffu - (u32)scratch->best[kept[place]]);
+        for (int i = lane; i < ROW_VALUES; i += 32) {
+            const float value = value_at(output, FIRST_CARRIED + i, anchor);
+            rows[place].carried[i] = value;
+#if PROTOTYPES
+            scratch->rows[place].carried[i] = value;
+#endif
+        }
+    }
+#endif
+}
