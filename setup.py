@@ -35,6 +35,15 @@ setup(
     # r580.
     extras_require={
         'test': ['pytest'],
+        # Without ROS, whose rosdep installs these from package.xml.
+        'python': [
+            'numpy',
+            'opencv-python-headless',
+            'onnxruntime',
+            'pillow',
+            'pyyaml',
+            'tqdm',
+        ],
         'build': [
             'onnx',
             'onnxslim',
@@ -50,6 +59,9 @@ setup(
         # JPEG on the GPU; a later release may have other layouts. For CUDA 12 there is
         # nvidia-nvjpeg-cu12, and JetPack has its own.
         'jpeg': ['nvidia-nvjpeg>=13.0,<14'],
+        # JetPack has its own TensorRT; for CUDA 12 there is tensorrt-cu12.
+        'tensorrt': ['tensorrt-cu13>=10.3'],
+        'tensorrt-rtx': ['tensorrt-rtx-cu13'],
     },
     zip_safe=True,
     author='trt_perception authors',

@@ -1,4 +1,7 @@
-"""Whoever installs what package.xml and setup.py name has everything that the package imports."""
+"""Whoever installs what package.xml and setup.py name has everything that the package imports.
+
+rosdep reads package.xml; pip, where there is no ROS, the extras of setup.py.
+"""
 
 import ast
 import sys
@@ -6,6 +9,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+
+from trt_perception.model.build_record import FLAVOURS
 
 ROOT = Path(__file__).resolve().parents[2]
 # Packages that rosdep knows by another name than their import.
@@ -16,16 +21,33 @@ ROSDEP = {
     'tqdm': 'python3-tqdm',
     'yaml': 'python3-yaml',
 }
-# What rosdep does not have on every platform is an extra of setup.py, by the name pip knows.
+# The names that pip knows; what is not in ROSDEP rosdep does not have on every platform.
 EXTRAS = {
+    'PIL': 'pillow',
     'cuda': 'cuda-bindings',
+    'cv2': 'opencv-python-headless',
     'matplotlib': 'matplotlib',
     'ml_dtypes': 'ml_dtypes',
+    'modelopt': 'nvidia-modelopt',
+    'numpy': 'numpy',
     'onnx': 'onnx',
     'onnxruntime': 'onnxruntime',
     'onnxslim': 'onnxslim',
     'pycocotools': 'pycocotools',
     'pydantic': 'pydantic',
+    'tensorrt': 'tensorrt-cu13',
+    'tensorrt_rtx': 'tensorrt-rtx-cu13',
+    'tqdm': 'tqdm',
+    'yaml': 'pyyaml',
+}
+# What is imported by a name that stands elsewhere: the files, and the names.
+BY_NAME = {
+    '__init__.py': (),
+    'building/engine/inspector.py': FLAVOURS,
+    'building/engine/release.py': FLAVOURS,
+    'building/precision/quantise_modelopt.py': ('modelopt',),
+    'commands.py': (),
+    'stages/tensorrt_runtime.py': FLAVOURS,
 }
 
 
@@ -43,6 +65,8 @@ def imported_names():
                 called = getattr(node.func, 'attr', getattr(node.func, 'id', ''))
                 if called == 'import_module' and isinstance(node.args[0], ast.Constant):
                     names = [node.args[0].value]
+                elif called == 'import_module':
+                    names = BY_NAME[str(path.relative_to(ROOT / 'trt_perception'))]
             for name in names:
                 found.setdefault(name.split('.')[0], path.relative_to(ROOT))
     own = {'trt_perception', *sys.stdlib_module_names}
@@ -74,7 +98,7 @@ def test_every_import_is_declared(imported):
     for name, path in imported.items():
         if name in EXTRAS:
             assert EXTRAS[name] in extras(), f'{path} imports {name}: name it in setup.py'
-        else:
+        if name in ROSDEP or name not in EXTRAS:
             wanted = ROSDEP.get(name, name)
             assert wanted in package_xml(), f'{path} imports {name}: name {wanted} in package.xml'
 
@@ -83,3 +107,6 @@ def test_nothing_is_declared_that_nobody_imports(imported):
     declared = {ROSDEP.get(name, name) for name in imported}
     # The node's transitions are rclpy's, which needs their messages at run time.
     assert package_xml() - declared <= {'lifecycle_msgs'}
+    # The rest of setup.py's extras goes with these: a compiler, a library, and pytest.
+    others = {'nvidia-cuda-nvrtc', 'nvidia-cuda-nvrtc-cu12', 'nvidia-nvjpeg', 'pytest'}
+    assert extras() - {EXTRAS[name] for name in imported if name in EXTRAS} <= others
