@@ -20,7 +20,7 @@ from trt_perception.errors import ImageError
 from trt_perception.images.compressed import check_size
 from trt_perception.images.picture_files import read_picture
 
-__all__ = ['IMAGE_SUFFIXES', 'VIDEO_SUFFIXES', 'ImageSource', 'find_images']
+__all__ = ['IMAGE_SUFFIXES', 'VIDEO_SUFFIXES', 'ImageSource', 'find_images', 'folders_left_out']
 
 IMAGE_SUFFIXES: Final = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.ppm', '.pgm')
 VIDEO_SUFFIXES: Final = ('.mp4', '.avi', '.mkv', '.mov', '.webm', '.mpg', '.mpeg', '.m4v')
@@ -60,6 +60,27 @@ def find_images(source: str | Path, *, subfolders: bool = False) -> list[Path]:
         others = '' if path.is_file() else f' ({len(found)} other files)'
         raise ConfigError(str(source), f'{what} no image{others}', fix=f'give {_EXPECTED}')
     return images
+
+
+def folders_left_out(source: str) -> list[str]:
+    """Return the names of the folders with images in a folder that is read without these.
+
+    Args:
+        source: as of find_images; a pattern or a file has none.
+
+    Raises:
+        OSError: one of them cannot be read.
+    """
+    root = os.path.expanduser(source)
+    if not os.path.isdir(root):
+        return []
+    with os.scandir(root) as entries:
+        folders = sorted(e.name for e in entries if e.is_dir() and not e.name.startswith('.'))
+    return [
+        name
+        for name in folders
+        if any(f.lower().endswith(IMAGE_SUFFIXES) for f in os.listdir(os.path.join(root, name)))
+    ]
 
 
 def _below(folder: Path, pattern: str = '**/*') -> list[Path]:

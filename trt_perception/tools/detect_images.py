@@ -31,6 +31,7 @@ from trt_perception.evaluation.run import read_ahead
 from trt_perception.files.atomic_files import make_folder
 from trt_perception.files.atomic_files import write_json
 from trt_perception.images.image_source import ImageSource
+from trt_perception.images.image_source import folders_left_out
 from trt_perception.images.picture_files import frame_of
 from trt_perception.model.model_file import ModelFile
 from trt_perception.model.model_file import read_model_file
@@ -50,7 +51,6 @@ from trt_perception.tools.detection_sources import RESULTS
 from trt_perception.tools.detection_sources import SUMMARY
 from trt_perception.tools.detection_sources import Plan
 from trt_perception.tools.detection_sources import Video
-from trt_perception.tools.detection_sources import folders_left_out
 from trt_perception.tools.detection_sources import make_plan
 from trt_perception.tools.model_arguments import add_model_arguments
 from trt_perception.tools.model_arguments import detector_config

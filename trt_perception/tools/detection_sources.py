@@ -13,11 +13,10 @@ from typing import Final
 import cv2
 
 from trt_perception.errors import ConfigError
-from trt_perception.images.image_source import IMAGE_SUFFIXES
 from trt_perception.images.image_source import VIDEO_SUFFIXES
 from trt_perception.images.image_source import find_images
 
-__all__ = ['DETECTIONS', 'RESULTS', 'SUMMARY', 'Plan', 'Video', 'folders_left_out', 'make_plan']
+__all__ = ['DETECTIONS', 'RESULTS', 'SUMMARY', 'Plan', 'Video', 'make_plan']
 
 DETECTIONS: Final = 'detections.json'
 RESULTS: Final = 'results.json'
@@ -87,24 +86,6 @@ def make_plan(sources: Sequence[str], folder: Path, *, draw: bool, overwrite: bo
     targets = {name: folder / (name + _suffix(file)) for name, file in named} if draw else {}
     _check_targets(folder, [*targets.values()], [file for _, file in named], overwrite)
     return Plan(folder, tuple(images), tuple(videos), targets)
-
-
-def folders_left_out(source: str) -> list[str]:
-    """Return the names of the folders with images in a source folder, which is read without them.
-
-    Raises:
-        OSError: one of them cannot be read.
-    """
-    root = os.path.expanduser(source)
-    if not os.path.isdir(root):
-        return []
-    with os.scandir(root) as entries:
-        folders = sorted(e.name for e in entries if e.is_dir() and not e.name.startswith('.'))
-    return [
-        name
-        for name in folders
-        if any(f.lower().endswith(IMAGE_SUFFIXES) for f in os.listdir(os.path.join(root, name)))
-    ]
 
 
 def _files(source: str) -> Iterator[Path]:
