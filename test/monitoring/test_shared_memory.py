@@ -3,7 +3,6 @@
 import os
 import struct
 import time
-from pathlib import Path
 
 import pytest
 
@@ -56,7 +55,7 @@ def test_of_another_users_the_size_is_known(tmp_path, write, monkeypatch):
     def refuse(*_):
         raise PermissionError
 
-    monkeypatch.setattr(Path, 'open', refuse)  # as root everything can be read
+    monkeypatch.setattr(os, 'open', refuse)  # as root everything can be read
     assert unfinished_ports(tmp_path) == [empty]
 
 
@@ -69,3 +68,10 @@ def test_what_is_mended_is_found_no_more(tmp_path, write):
     command = how_to_mend(unfinished_ports(tmp_path))
     assert all(str(port) in command for port in ports)
     assert command.startswith('truncate -s 1 ')
+
+
+def test_a_pipe_of_that_name_is_not_waited_for(tmp_path):
+    port = tmp_path / 'fastrtps_port7005'
+    os.mkfifo(port)
+    os.utime(port, (0, 0))
+    assert unfinished_ports(tmp_path) == []

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from trt_perception.files.regular_files import open_regular
+
 __all__ = ['SHARED_MEMORY', 'how_to_mend', 'unfinished_ports']
 
 SHARED_MEMORY: Final = Path('/dev/shm')
@@ -42,11 +44,12 @@ def _unfinished(path: Path) -> bool:
         # A single byte is what how_to_mend leaves until it is removed: all refuse that at once.
         if facts.st_size == 1 or time.time() - facts.st_mtime < _MADE_WITHIN_S:
             return False
-        with path.open('rb') as file:
+        file, _ = open_regular(path)  # what has the name of a port may be a pipe
+        with file:
             start = file.read(_WORD.size)
     except PermissionError:  # another user's
         return facts.st_size == 0
-    except OSError:  # gone meanwhile
+    except OSError:  # gone meanwhile, or no file
         return False
     return len(start) < _WORD.size or _WORD.unpack(start)[0] < _WHOLE
 

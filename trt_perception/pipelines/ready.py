@@ -12,9 +12,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.images.frame import Frame
+from trt_perception.images.picture_files import frame_of
 from trt_perception.interruption import check_interruption
 from trt_perception.model.model_file import is_onnx
 from trt_perception.pipelines.pipeline import Pipeline
@@ -27,9 +30,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 def grey_frame() -> Frame:
     """Return a small grey image, for a run whose result does not matter."""
-    return Frame.view(
-        bytes([114]) * (64 * 48 * 3), width=64, height=48, step=64 * 3, encoding='bgr8'
-    )
+    return frame_of(np.full((48, 64, 3), 114, np.uint8))
 
 
 @contextmanager
