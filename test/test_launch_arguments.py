@@ -1,6 +1,6 @@
 """The arguments of the launch files, without launch: names, values, mistakes, and what rcl reads.
 
-test_launch.py starts the real thing.
+ros/test_launch.py starts the real thing.
 """
 
 import itertools

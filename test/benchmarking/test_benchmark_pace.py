@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -15,7 +16,6 @@ from programs import UNMEASURED
 from programs import Program
 from programs import executable
 from support_models import write_model
-from test_benchmark_engine import ROOT
 from test_benchmark_parts import RecordingPipeline
 
 from trt_perception.benchmarking import frames as benchmark_frames
@@ -29,6 +29,8 @@ from trt_perception.benchmarking.pace import Pace
 from trt_perception.benchmarking.pace import stopped_by_interrupt
 from trt_perception.config import Thresholds
 from trt_perception.tools import benchmark_engine
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
