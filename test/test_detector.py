@@ -1,7 +1,9 @@
 """The detector at work: newest wins, in order, overlapping, counted."""
 
+import math
 import threading
 import time
+from queue import SimpleQueue
 
 import pytest
 from fake_pipeline import DEADLINE_S
@@ -10,6 +12,7 @@ from fake_pipeline import Recorder
 from fake_pipeline import detector_threads
 from fake_pipeline import wait_until
 
+from trt_perception import worker
 from trt_perception.config import Thresholds
 
 pytestmark = [
@@ -17,6 +20,24 @@ pytestmark = [
     # A worker that ends with an exception is a failure, not a warning.
     pytest.mark.filterwarnings('error::pytest.PytestUnhandledThreadExceptionWarning'),
 ]
+
+
+@pytest.fixture
+def naps(monkeypatch):
+    """For how many seconds the worker sleeps now unless something comes; 0: it does not sleep."""
+    now = [0.0]
+
+    class Watched(SimpleQueue):
+        def get(self, **limit):
+            if 'timeout' in limit:  # else something is there
+                now[0] = math.inf if limit['timeout'] is None else limit['timeout']
+            try:
+                return super().get(**limit)
+            finally:
+                now[0] = 0.0
+
+    monkeypatch.setattr(worker, 'SimpleQueue', Watched)
+    return now
 
 
 def test_nothing_submitted():
@@ -85,7 +106,7 @@ def test_a_finished_frame_is_collected_without_another_message():
             wait_until(lambda number=number: run.published == list(range(number + 1)))
 
 
-def test_a_frame_is_not_asked_for_before_it_may_be_done():
+def test_a_frame_is_not_asked_for_before_it_may_be_done(naps):
     """Each question costs the interpreter, whose lock others want."""
     pipeline = FakePipeline(3, automatic=False)
     pipeline.compute_s = 600.0
@@ -98,20 +119,20 @@ def test_a_frame_is_not_asked_for_before_it_may_be_done():
         for number in (1, 2):
             run.submit(number)
             wait_until(lambda number=number: number in pipeline.flying())
-        wait_until(lambda: pipeline.asked > asked)
-        threading.Event().wait(0.05)
+        wait_until(lambda: naps[0] > 400.0)
         assert pipeline.asked <= asked + 2  # once for each that came, at once
+        assert pipeline.asked > asked
         pipeline.finish(1, 2)
     assert run.published == [0, 1, 2]  # the stop waits in the pipeline
 
 
-def test_the_worker_sleeps_while_there_is_nothing_to_do():
+def test_the_worker_sleeps_while_there_is_nothing_to_do(naps):
     pipeline = FakePipeline(2)
     with Recorder(pipeline) as run:
         run.submit(1)
         run.settled()
         asked = pipeline.asked
-        threading.Event().wait(0.05)
+        wait_until(lambda: naps == [math.inf])
         assert pipeline.asked == asked
 
 

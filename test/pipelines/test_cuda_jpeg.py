@@ -5,6 +5,7 @@ pixels at once, as some GPUs do, or as late as the others, with OpenCV's decoder
 """
 
 import ctypes
+import sys
 import threading
 import time
 
@@ -213,14 +214,27 @@ def test_nobody_waits_for_a_decoder(jpeg_pipeline, library):
     assert len({state for *_, state in library.decoded}) == 3
 
 
+def joins(ident, thread):
+    """Return whether the thread with that identity waits for the end of another."""
+    frame = sys._current_frames()[ident]
+    while frame is not None:
+        if frame.f_code is threading.Thread.join.__code__:
+            return frame.f_locals['self'] is thread
+        frame = frame.f_back
+    return False
+
+
 def test_closing_waits_for_the_threads(jpeg_pipeline, library):
     """A fault may leave frames behind, which still use what would be freed."""
     _, pipeline = jpeg_pipeline(depth=3)
     began, ended = threading.Event(), []
+    closing = threading.get_ident()
 
     def slow():
         began.set()
-        time.sleep(0.2)
+        end = time.monotonic() + 30
+        while not joins(closing, threading.current_thread()) and time.monotonic() < end:
+            time.sleep(0.001)
         ended.append(set(library.live))
 
     library.on_decode = slow

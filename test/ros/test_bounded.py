@@ -42,10 +42,13 @@ def test_a_start_or_end_that_hangs_ends_the_process_and_is_told(where, function,
 
 
 def test_what_is_done_in_time_is_not_ended():
+    """Both threads that would end it are gone after it; one that stayed would end it later."""
     code = (
-        'import time; from trt_perception.ros.bounded import bounded\n'
-        'with bounded("a short part", 0.5): time.sleep(0.01)\n'
-        'time.sleep(2.7)\n'
+        'import os, time; from trt_perception.ros.bounded import bounded\n'
+        'threads = lambda: set(os.listdir("/proc/self/task"))\n'
+        'before = threads()\n'
+        'with bounded("a short part", 30.0): assert len(threads() - before) == 2\n'
+        'while threads() - before: time.sleep(0.001)\n'
         'print("there")\n'
     )
     ended = subprocess.run(

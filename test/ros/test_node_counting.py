@@ -115,7 +115,8 @@ def test_everything_is_settled_after_deactivate(scripted):
 
 def test_everything_is_settled_after_a_fault(scripted):
     before = scripted.settled_counts()
-    scripted.enqueue(scripted_node.HELD_THEN_RAISE, scripted_node.SLOW, scripted_node.SLOW)
+    held = scripted_node.HELD_FOR_ANOTHER_THEN_RAISE
+    scripted.enqueue(held, scripted_node.SLOW, scripted_node.SLOW)
     # The pipeline is full: this one waits.
     scripted.camera.publish(order(scripted_node.SLOW))
     _, values = scripted.wait_for_status(
@@ -125,6 +126,7 @@ def test_everything_is_settled_after_a_fault(scripted):
     assert counts['in flight'] == 0
     assert counts['failed'] == 3
     assert counts['published'] == before['published']
+    assert counts['received'] == before['received'] + 4
     assert counts['received'] == balance(counts)
 
 

@@ -4,6 +4,7 @@ Started by tests in a process of its own; engine_path says how loading goes.
 """
 
 import sys
+import threading
 import time
 
 import numpy as np
@@ -18,6 +19,7 @@ from trt_perception.model.tensors import TensorSpec
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.process import run_node
+from trt_perception.scheduler import Scheduler
 
 SLOW = 1
 RAISE_IN_COLLECT = 2
@@ -25,7 +27,11 @@ RAISE_IN_ENQUEUE = 3
 RAISE_IN_PUBLISH = 4
 HELD_THEN_RAISE = 5  # until the pipeline is full or stops, however long that takes
 NEVER = 6
+HELD_FOR_ANOTHER_THEN_RAISE = 7  # the same, and one more image waits then
+HELD = HELD_THEN_RAISE, HELD_FOR_ANOTHER_THEN_RAISE
 LASTS_S = {SLOW: 0.05, NEVER: 3600.0}
+#: An image was stored since the pipeline took the last one.
+STORED = threading.Event()
 
 SPEC = ModelSpec(
     TensorSpec('images', (1, 3, 48, 64), 'float32'),
@@ -57,6 +63,7 @@ class ScriptedPipeline:
     def enqueue(self, slot, frames, thresholds):
         (frame,) = frames
         order = int(frame.data[0])
+        STORED.clear()
         print(f'enqueue {order}', flush=True)
         if order == RAISE_IN_ENQUEUE:
             raise RuntimeError('enqueue broke')
@@ -64,7 +71,7 @@ class ScriptedPipeline:
 
     def done(self, slot):
         order, ready = self._orders[slot]
-        return order != HELD_THEN_RAISE and time.monotonic() >= ready
+        return order not in HELD and time.monotonic() >= ready
 
     def collect(self, slot):
         order, ready = self._orders.pop(slot)
@@ -74,11 +81,11 @@ class ScriptedPipeline:
             time.sleep(0.01)
         if order == NEVER:
             print(f'collect {order}', flush=True)
-        if order == HELD_THEN_RAISE:
-            time.sleep(0.3)  # one more image comes, and waits
+        if order == HELD_FOR_ANOTHER_THEN_RAISE:
+            assert STORED.wait(60)
         while time.monotonic() < ready:
             time.sleep(0.005)
-        if order in (RAISE_IN_COLLECT, HELD_THEN_RAISE):
+        if order == RAISE_IN_COLLECT or order in HELD:
             raise RuntimeError('collect broke')
         class_ids = [7 if order == RAISE_IN_PUBLISH else 0]  # there is no class 7
         box = np.array([[1, 2, 3, 4]], np.float32)
@@ -89,7 +96,19 @@ class ScriptedPipeline:
         print('pipeline closed', flush=True)
 
 
+def tell_when_stored():
+    offer = Scheduler.offer
+
+    def offer_and_tell(*given):
+        replaced = offer(*given)
+        STORED.set()
+        return replaced
+
+    Scheduler.offer = offer_and_tell
+
+
 if __name__ == '__main__':
+    tell_when_stored()
     sys.exit(
         run_node(
             lambda: DetectorNode(open_pipeline=ScriptedPipeline), DetectorNode.close, sys.argv
