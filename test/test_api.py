@@ -4,11 +4,14 @@ import re
 import subprocess
 import sys
 import threading
+from dataclasses import fields
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+from recorded_exports import recorded
+from recorded_exports import written
 
 import trt_perception as tp
 from trt_perception.config import DetectorConfig
@@ -162,15 +165,74 @@ def test_several_threads_take_turns(model, images):
     assert all(same(*pair) for pair in zip(found, expected, strict=True))
 
 
+# supervision.Detections in release 0.31.2: its fields, what type each has, and which shape the
+# class asks of n detections; -1: any. None: it checks no more than that arrays in there are of n.
+SUPERVISION = {
+    'xyxy': (np.number, ('n', 4)),
+    'mask': (np.bool_, ('n', -1, -1)),
+    'confidence': (np.floating, ('n',)),
+    'class_id': (np.integer, ('n',)),
+    'tracker_id': (np.integer, ('n',)),
+    'data': (dict, None),
+    'metadata': (dict, None),
+}
+#: Where that class keeps the corners of oriented boxes, (n, 4, 2).
+SUPERVISION_CORNERS = 'xyxyxyxy'
+
+
+def assert_supervision_takes(mapping, count):
+    """Hold what as_supervision() returns to what is recorded of the class."""
+    for name, value in mapping.items():
+        kind, shape = SUPERVISION[name]
+        if kind is dict:
+            assert isinstance(value, dict)
+            assert [len(entry) for entry in value.values()] == [count] * len(value)
+            continue
+        assert np.issubdtype(value.dtype, kind), name
+        assert len(value.shape) == len(shape), name
+        for side, wanted in zip(value.shape, shape, strict=True):
+            assert side == count if wanted == 'n' else wanted in (-1, side), name
+    assert np.isfinite(mapping['xyxy']).all()
+
+
+@pytest.mark.parametrize(
+    ('export', 'more'),
+    [
+        ('ultralytics_pose', set()),
+        ('ultralytics_obb', {'data'}),
+        ('ultralytics_segment_26', {'mask'}),
+    ],
+)
+def test_as_supervision_of_each_task_is_what_its_class_takes(export, more, tmp_path):
+    told = recorded(export)
+    written(told, tmp_path / 'model.onnx')
+    with tp.load(tmp_path / 'model.onnx', confidence_threshold=0.02) as opened:
+        found = opened(told['image'])
+    mapping = found.as_supervision()
+    assert set(mapping) == {'xyxy', 'confidence', 'class_id'} | more
+    assert len(found) > 3
+    assert_supervision_takes(mapping, len(found))
+    if 'data' in more:
+        assert mapping['data'][SUPERVISION_CORNERS].shape == (len(found), 4, 2)
+
+
+def test_as_supervision_of_nothing_is_what_its_class_takes():
+    assert_supervision_takes(tp.Detections.empty().as_supervision(), 0)
+
+
 def test_as_supervision_has_the_keywords_of_its_class(model, images):
-    """supervision.Detections checks what it is given: arrays (n, 4), (n,) and (n,)."""
     found = model(images[0])
     mapping = found.as_supervision()
     assert set(mapping) == {'xyxy', 'confidence', 'class_id'}
-    count = len(found)
-    assert [value.shape for value in mapping.values()] == [(count, 4), (count,), (count,)]
+    assert_supervision_takes(mapping, len(found))
+
+
+def test_the_class_of_supervision_takes_it(model, images):
+    """And is still as it is recorded above."""
     supervision = pytest.importorskip('supervision', reason='needs supervision')
-    assert len(supervision.Detections(**mapping)) == count
+    found = model(images[0])
+    assert len(supervision.Detections(**found.as_supervision())) == len(found)
+    assert [field.name for field in fields(supervision.Detections)] == list(SUPERVISION)
 
 
 @pytest.mark.parametrize(
