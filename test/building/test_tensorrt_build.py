@@ -314,7 +314,7 @@ def make_waiting_monitor(trt, stop):
             if not told.is_set():
                 told.set()
                 print('building', flush=True)
-                stop.wait(30)
+                stop.wait(100)  # longer than the test waits
             return super().step_complete(phase_name, step)
 
     return Waiting()
