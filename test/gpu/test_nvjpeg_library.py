@@ -118,7 +118,7 @@ def test_what_cannot_be_made_is_an_error(library, name):
 
 
 def test_the_layout_is_that_of_the_header():
-    image = nvjpeg._Image
+    image = nvjpeg._NvjpegImage
     pointer, size = ctypes.sizeof(ctypes.c_void_p), ctypes.sizeof(ctypes.c_size_t)
     assert (image.channel.offset, image.channel.size) == (0, 4 * pointer)
     assert (image.pitch.offset, image.pitch.size) == (4 * pointer, 4 * size)

@@ -43,13 +43,13 @@ def read_literal(text: str) -> Any:
     """
     if len(text) > MAX_LENGTH:
         raise ValueError(f'longer than {MAX_LENGTH} characters')
-    reader = _Reader(text)
+    reader = _LiteralReader(text)
     value = reader.value(_MOST_NESTED)
     reader.take('')
     return value
 
 
-class _Reader:
+class _LiteralReader:
     """Takes one token after the other; ``kind`` and ``token`` are the next one's."""
 
     def __init__(self, text: str) -> None:

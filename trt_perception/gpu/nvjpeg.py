@@ -70,7 +70,7 @@ _OUT = ctypes.POINTER(ctypes.c_void_p)
 _INTS = ctypes.POINTER(ctypes.c_int)
 
 
-class _Image(ctypes.Structure):
+class _NvjpegImage(ctypes.Structure):
     """nvjpegImage_t: where the planes go; an interleaved picture is the first."""
 
     _fields_ = (('channel', _POINTER * _COMPONENTS), ('pitch', _SIZE * _COMPONENTS))
@@ -85,7 +85,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     'nvjpegGetImageInfo': (_POINTER, _POINTER, _SIZE, _INTS, _INTS, _INTS, _INTS),
     'nvjpegDecode': (
         *(_POINTER, _POINTER, _POINTER, _SIZE, _INT),
-        *(ctypes.POINTER(_Image), _POINTER),
+        *(ctypes.POINTER(_NvjpegImage), _POINTER),
     ),
 }
 
@@ -198,7 +198,7 @@ class JpegDecoder(Owner):
             if found != size_wh:
                 return 'another size than its header was found to say'
             self._known = headers, size_wh
-        image = _Image()
+        image = _NvjpegImage()
         image.channel[0], image.pitch[0] = pointer, pitch
         status = self._nvjpeg.library.nvjpegDecode(
             *(self._handle, self._state, self._pointer, size),

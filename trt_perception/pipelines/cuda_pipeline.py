@@ -13,7 +13,7 @@ That is for dense outputs. All others are small: there the graph ends with the o
 memory, and collect decodes them on the host. Where somebody looks at masks, a kernel behind the
 graph draws them as a picture of their numbers, while the boxes go out.
 
-Each slot has its own stream, buffers, contexts and graphs, so the upload of one batch runs beside
+Each slot has its own stream, buffers, contexts and graphs, so the upload of one batch overlaps
 the engine of another. Everything but memory for the frames themselves is allocated when the
 pipeline is made; a frame larger than any before at its place in a slot grows that once. Whoever
 brings frames puts them into memory of ``allocate``; those that lie elsewhere are copied to such
@@ -230,7 +230,7 @@ class CudaPipeline:
         taken = self.slots[slot]
         unfilled = taken.begin(frames, thresholds)
         if unfilled:
-            assert self._jpeg is not None, 'nobody gives a JPEG to who does not decode it'
+            assert self._jpeg is not None, 'only a pipeline that decodes JPEG gets one'
             self._jpeg.start(slot, taken, unfilled)
         else:
             taken.launch()

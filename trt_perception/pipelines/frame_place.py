@@ -87,7 +87,7 @@ class FramePlace:
         pixels: device address to which a JPEG is decoded.
         letterbox: where the last frame lies in the input.
         thresholds: of the last frame.
-        error: why it is not to be had, None where nothing is wrong; of the last batch.
+        error: why the frame could not be read, None where nothing is wrong; of the last batch.
     """
 
     letterbox: Letterbox

@@ -125,7 +125,7 @@ class HostPipeline:
         assert slot == 0
         assert self._waiting is None
         plain = [frame for frame in frames if isinstance(frame, Frame)]
-        assert len(plain) == len(frames), 'nobody gives a JPEG to who does not decode it'
+        assert len(plain) == len(frames), 'only a pipeline that decodes JPEG gets one'
         self._waiting = plain, list(thresholds)
 
     def done(self, slot: int) -> bool:

@@ -73,7 +73,7 @@ class _Station(Owner):
         self._closing.close()
 
 
-class _Batch:
+class _DecodeBatch:
     """The files of a batch that are left to decode; the last one done starts the work."""
 
     def __init__(self, slot: CudaSlot, count: int) -> None:
@@ -126,8 +126,8 @@ class JpegThreads:
 
     def __init__(self, device: Device, depth: int, most: int = 1) -> None:
         self._device = device
-        self._batches: list[_Batch | None] = [None] * depth
-        self._waiting: SimpleQueue[tuple[_Batch, UnfilledPlace] | None] = SimpleQueue()
+        self._batches: list[_DecodeBatch | None] = [None] * depth
+        self._waiting: SimpleQueue[tuple[_DecodeBatch, UnfilledPlace] | None] = SimpleQueue()
         self._logged: set[str] = set()
         self._logging = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -150,7 +150,7 @@ class JpegThreads:
 
     def start(self, index: int, slot: CudaSlot, unfilled: Sequence[UnfilledPlace]) -> None:
         """Fill places of a slot and start the work on its batch, without waiting."""
-        batch = self._batches[index] = _Batch(slot, len(unfilled))
+        batch = self._batches[index] = _DecodeBatch(slot, len(unfilled))
         for each in unfilled:
             self._waiting.put((batch, each))
 
@@ -201,7 +201,7 @@ class JpegThreads:
             batch.count_down()
             del batch
 
-    def _fill_next(self, station: _Station, *, ready: bool) -> _Batch | None:
+    def _fill_next(self, station: _Station, *, ready: bool) -> _DecodeBatch | None:
         """Wait for a file and fill its place; return its batch, None at the end."""
         waiting = self._waiting.get()
         if waiting is None:

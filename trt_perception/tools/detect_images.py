@@ -81,7 +81,7 @@ _Image = npt.NDArray[np.uint8]
 
 
 @dataclass
-class _Work:
+class _DetectionRun:
     """One run: the model, what it is run on, what it found, and how long it took."""
 
     pipeline: Pipeline
@@ -197,7 +197,7 @@ def _run(job: tuple[ModelFile, DetectorConfig, Plan], options: argparse.Namespac
         check_output_folder(plan.folder)
         with tqdm(total=plan.total or None, unit='img', disable=None, leave=False) as bar:
             results = Results(names, facts, pipeline.spec.task)
-            work = _Work(pipeline, thresholds, plan, results, bar)
+            work = _DetectionRun(pipeline, thresholds, plan, results, bar)
             work.images()
             for name, video in plan.videos:
                 work.video(name, video)
