@@ -14,7 +14,7 @@ from support_models import manifest
 from support_models import write_model
 
 from trt_perception.errors import ManifestError
-from trt_perception.model.build_record import PICTURES
+from trt_perception.model.build_record import IMAGE_ORIGINS
 from trt_perception.model.build_record import PRECISIONS
 from trt_perception.model.build_record import AccuracyRecord
 from trt_perception.model.build_record import AgreementRecord
@@ -212,7 +212,7 @@ BUILDS = st.builds(
         st.none() | SHARE,
         st.integers(0, 10**6),
         st.integers(0, 999),
-        st.sampled_from(PICTURES),
+        st.sampled_from(IMAGE_ORIGINS),
         TEXT,
         TEXT,
     ),

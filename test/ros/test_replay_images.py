@@ -196,7 +196,7 @@ def test_undecodable_pictures_are_named_counted_and_left_out(client, replay, fol
     program, heard = replay(folder)
     client.spin_until(lambda: len(heard) == 2, 'the two pictures that are left')
     assert program.wait() == 1
-    assert program.count('cannot be decoded as a picture') == 2
+    assert program.count('cannot be decoded as an image') == 2
     assert 'b.png: cannot be decoded' in program.output
     assert 'sent 2 images' in program.output
     assert '2 images could not be read' in program.output

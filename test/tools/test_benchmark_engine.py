@@ -80,7 +80,7 @@ def test_figures_of_one_model(model, tmp_path, capsys):
     assert report['machine']['cores'] >= 1
     assert report['machine']['gpu'] is None
     assert report['options']['count'] == 6
-    assert report['pictures'] == ['64x48 bgr8'] * 8
+    assert report['images'] == ['64x48 bgr8'] * 8
     assert report['agreement'] == []
     (first,) = report['models']
     assert list(first['stages']) == ['preprocess', 'inference', 'decode']
@@ -94,7 +94,7 @@ def test_steps_only_measures_no_pipeline(model, tmp_path, capsys):
     report = json.loads(saved.read_text())
     assert report['options']['depths'] == []
     assert report['agreement'] == []
-    assert report['pictures'] == ['64x48 bgr8'] * 8
+    assert report['images'] == ['64x48 bgr8'] * 8
     for entry in report['models']:
         assert entry['pipelines'] == entry['ratios'] == []
         assert list(entry['stages']) == ['preprocess', 'inference', 'decode']
@@ -131,7 +131,7 @@ def test_batches_and_what_is_best_of_them(tmp_path, capsys):
     assert run(path, *given) == 0
     output, error = capsys.readouterr()
     report = json.loads(saved.read_text())
-    assert report['pictures'] == ['64x48 bgr8'] * 32  # four batches of eight
+    assert report['images'] == ['64x48 bgr8'] * 32  # four batches of eight
     (model,) = report['models']
     cells = {cell['batch']: cell for cell in model['pipelines']}
     assert list(cells) == [1, 2, 8]

@@ -40,8 +40,8 @@ def test_a_folder(tiny, pictures, tmp_path, capfd):
         assert drawn(out / name, picture(COLORS[name]))
     assert (cv2.imread(str(out / 'black.bmp.png')) == 0).all()
     summary = json.loads((out / 'summary.json').read_text())
-    assert summary['pictures'] == 3
-    assert summary['pictures_with_detections'] == 2
+    assert summary['images'] == 3
+    assert summary['images_with_detections'] == 2
     assert summary['classes'] == {'red': 2, 'green': 1, 'blue': 1}
     assert summary['model'] == 'tiny.onnx'
     assert summary['problems'] == []
@@ -177,7 +177,7 @@ def test_several_sources_keep_their_folders(tiny, pictures, tmp_path):
         'images/black.bmp',
         'more/deep/a.png',
     }
-    assert json.loads((out / 'summary.json').read_text())['pictures'] == 4
+    assert json.loads((out / 'summary.json').read_text())['images'] == 4
     assert (out / 'more' / 'deep' / 'a.png').is_file()
 
 

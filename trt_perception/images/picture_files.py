@@ -51,7 +51,7 @@ def read_picture(path: Path, *, upright: bool = True) -> npt.NDArray[np.uint8]:
         turned = content[:4].tobytes() in _TIFF_STARTS
         return decode_checked(content, size_wh, upright=upright, turned=turned or upright)
     except ImageError as error:
-        found = f'cannot be decoded as a picture: {error}'
+        found = f'cannot be decoded as an image: {error}'
         raise ImageError(error.reason, str(path), found) from error
     except OSError as error:
         reason = 'too_large' if error.errno == errno.EFBIG else 'not_decodable'

@@ -25,7 +25,7 @@ from trt_perception.files.json_section import JsonSection
 from trt_perception.files.json_section import found
 
 __all__ = [
-    *('FLAVOURS', 'PICTURES', 'PRECISIONS', 'QUANTISED', 'UNVERIFIED', 'AccuracyRecord'),
+    *('FLAVOURS', 'IMAGE_ORIGINS', 'PRECISIONS', 'QUANTISED', 'UNVERIFIED', 'AccuracyRecord'),
     *('AgreementRecord', 'BuildRecord', 'CalibrationRecord', 'CudaRecord', 'GpuRecord'),
     *('OptionValue', 'Precision', 'PrecisionRecord', 'ProfileRange', 'TensorRtRecord'),
 ]
@@ -35,8 +35,8 @@ Precision = Literal['fp32', 'tf32', 'fp16', 'bf16', 'int8', 'fp8']
 PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 #: Those that need a quantised model: calibrated, or with Q/DQ nodes.
 QUANTISED: Final[tuple[Precision, ...]] = ('int8', 'fp8')
-#: What the pictures were given for on which an engine was compared with its original.
-PICTURES: Final = ('validation', 'calibration', 'none')
+#: What the images were given for on which an engine was compared with its original.
+IMAGE_ORIGINS: Final = ('validation', 'calibration', 'none')
 #: In place of the layers' precision, where the engine could not be loaded when it was built.
 UNVERIFIED: Final = 'unverified'
 
@@ -159,7 +159,7 @@ class AgreementRecord:
             where it was not measured.
         reference_detections: how many the original has.
         images: how many were looked at.
-        images_of: one of PICTURES.
+        images_of: one of IMAGE_ORIGINS.
         runtime: what ran that which was built, empty where nothing did.
         warning: what there is to worry about and what to do, empty where there is nothing.
     """
@@ -167,7 +167,7 @@ class AgreementRecord:
     f1: Annotated[float | None, _share]
     reference_detections: int
     images: int
-    images_of: Annotated[str, choice(*PICTURES)]
+    images_of: Annotated[str, choice(*IMAGE_ORIGINS)]
     runtime: str
     warning: str
 

@@ -62,7 +62,7 @@ def channel_image(frame: Frame) -> tuple[npt.NDArray[np.uint8], tuple[int, int, 
 
 
 def bgr_image(frame: Frame, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
-    """Return the frame as OpenCV's usual picture: uint8 (height, width, 3), BGR, a copy.
+    """Return the frame as OpenCV's usual image: uint8 (height, width, 3), BGR, a copy.
 
     Args:
         frame: of any pixel format.

@@ -84,7 +84,7 @@ class BenchmarkReport:
         date: start of the run, ISO 8601, UTC.
         machine: what the figures depend on.
         options: what was measured.
-        pictures: size and encoding of each frame.
+        images: size and encoding of each frame.
         models: one entry for each model, in the order given.
         agreement: of each model but the first with the first; None where not both were measured
             in a pipeline.
@@ -95,7 +95,7 @@ class BenchmarkReport:
     date: str
     machine: dict[str, Any]
     options: BenchmarkOptions
-    pictures: tuple[str, ...]
+    images: tuple[str, ...]
     models: tuple[ModelReport, ...]
     agreement: tuple[Agreement | None, ...]
     partial: bool
@@ -196,7 +196,7 @@ def _measure(job: _Job) -> BenchmarkReport:
         date=date,
         machine=machine_facts(options.parameters.device_id if on_gpu else None),
         options=options,
-        pictures=tuple(f'{f.width}x{f.height} {f.format.name}' for f in frames),
+        images=tuple(f'{f.width}x{f.height} {f.format.name}' for f in frames),
         models=tuple(reports),
         agreement=agreement if options.depths else (),
         partial=pace.stopped,

@@ -219,8 +219,8 @@ def _run(job: tuple[ModelFile, DetectorConfig, Plan], options: argparse.Namespac
 
 def _summary_text(summary: dict[str, Any]) -> str:
     lines = [
-        f'{summary["detections"]} detections in {summary["pictures_with_detections"]} of '
-        f'{summary["pictures"]} images, score > {summary["confidence_threshold"]:g}'
+        f'{summary["detections"]} detections in {summary["images_with_detections"]} of '
+        f'{summary["images"]} images, score > {summary["confidence_threshold"]:g}'
     ]
     width = max(map(len, summary['classes']), default=0)
     lines += [f'  {name:<{width}}  {count:>6}' for name, count in summary['classes'].items()]

@@ -107,8 +107,8 @@ class Results:
     def summary(self) -> dict[str, Any]:
         """Return counts; classes by how often they were found."""
         return {
-            'pictures': len(self._images),
-            'pictures_with_detections': self._with,
+            'images': len(self._images),
+            'images_with_detections': self._with,
             'detections': len(self._rows),
             'classes': dict(self._counts.most_common()),
         }

@@ -59,7 +59,7 @@ _IMAGENET: Final = {
     'std': (0.229, 0.224, 0.225),
 }
 _ULTRALYTICS: Final = {**_RGB_255, 'resize': 'letterbox'}
-# Trained on pictures that PIL made smaller; Ultralytics' are made so by OpenCV.
+# Trained on images that PIL made smaller; Ultralytics' are made so by OpenCV.
 _STRETCH: Final = {'resize': 'stretch', 'antialias': True}
 # The corner that is left is padded after the normalisation, with 0: the mean of ImageNet's means.
 _DETR: Final = {
