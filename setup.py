@@ -9,7 +9,7 @@ PACKAGE = 'trt_perception'
 
 
 def data_files():
-    """Return (target, sources) for all that is installed beside the Python modules."""
+    """Return (target, sources) for all that is installed next to the Python modules."""
     share = f'share/{PACKAGE}'
     files = [
         ('share/ament_index/resource_index/packages', [f'resource/{PACKAGE}']),

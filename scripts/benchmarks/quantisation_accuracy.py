@@ -68,7 +68,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument('calibration', type=Path, help='images to calibrate with')
-    parser.add_argument('held_out', type=Path, help='other images, with truth.json beside them')
+    parser.add_argument('held_out', type=Path, help='other images, with truth.json next to them')
     parser.add_argument('--model', type=Path, default=ROOT / 'models/digits.onnx')
     parser.add_argument('--counts', type=int, nargs='+', default=[300])
     parser.add_argument('--methods', nargs='+', default=METHODS, choices=METHODS)

@@ -59,7 +59,7 @@ def arguments():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('onnx', type=Path, help='file to write; its manifest comes beside it')
+    parser.add_argument('onnx', type=Path, help='file to write; its manifest comes next to it')
     parser.add_argument('--precision', choices=('fp32', 'fp16'), default='fp32')
     parser.add_argument('--input-size', type=size_wh, default=(640, 640), metavar='N|WxH')
     parser.add_argument(

@@ -35,13 +35,13 @@ def camera(topic='/image', **changes):
     return CameraReport(topic, **{**facts, **changes})
 
 
-def cameras(*heard, wanted='', told=True, off=(), segment=2**26, **transports):
+def cameras(*heard, wanted='', given=True, off=(), segment=2**26, **transports):
     if isinstance(wanted, str):
         wanted = {'': wanted} if wanted else {}
     findings = check_cameras(
         heard,
         wanted=wanted,
-        told=told,
+        topics_given=given,
         transports={'' if name == 'node' else name: kind for name, kind in transports.items()},
         off=off,
         segment_bytes=segment,
@@ -160,7 +160,7 @@ def test_several_cameras_are_called_by_their_names():
     assert findings['/other'].level == 'green'
     assert len(findings) == 5
     # Where nobody said which topics these are, they may be remapped.
-    guessed = cameras(*heard, wanted=wanted, told=False)
+    guessed = cameras(*heard, wanted=wanted, given=False)
     assert guessed['top: /up/image'].level == 'yellow'
     assert guessed['rear: /rear/image/compressed'].level == 'red'
 

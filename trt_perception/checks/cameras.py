@@ -56,7 +56,7 @@ def check_cameras(
     cameras: Sequence[CameraReport],
     *,
     wanted: Mapping[str, str],
-    told: bool = True,
+    topics_given: bool = True,
     transports: Mapping[str, str] = MappingProxyType({}),
     off: Collection[str] = (),
     segment_bytes: int,
@@ -69,7 +69,7 @@ def check_cameras(
         cameras: what was heard.
         wanted: the topics that the detector is to read, by the names of its cameras, '' where it
             has one; empty where any topic will do.
-        told: they were given; else they are those of a node without remappings.
+        topics_given: they were given; else they are those of a node without remappings.
         transports: the parameter ``image_transport`` of each camera, by its name; ``raw`` where
             it is not there.
         off: the cameras whose parameter ``enabled`` is false: nobody misses their images.
@@ -78,7 +78,7 @@ def check_cameras(
         encodings: that are read without cv_bridge.
     """
     names = [camera.topic for camera in cameras]
-    bad: Level = 'red' if told else 'yellow'
+    bad: Level = 'red' if topics_given else 'yellow'
     if not cameras:
         fix = (
             'start the camera; compare ROS_DOMAIN_ID and RMW_IMPLEMENTATION of its shell with '

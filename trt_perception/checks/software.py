@@ -43,9 +43,9 @@ _IMPORT: Final = """
 import importlib, json, sys, traceback
 try:
     module = importlib.import_module(sys.argv[1])
-    told = {'version': str(getattr(module, '__version__', 'installed'))}
+    result = {'version': str(getattr(module, '__version__', 'installed'))}
 except BaseException as error:
-    told = {
+    result = {
         'version': '',
         'error': traceback.format_exception_only(error)[-1].strip(),
         'missing': isinstance(error, ModuleNotFoundError),
@@ -54,7 +54,7 @@ except BaseException as error:
         or isinstance(error, ImportError) and error.name is None,
     }
 print()
-print(json.dumps(told))
+print(json.dumps(result))
 """
 _NUMPY_FIX: Final = (
     "python3 -m pip install 'numpy<2', for which ROS 2 from apt is compiled; or OpenCV by pip"

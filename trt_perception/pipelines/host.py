@@ -212,8 +212,8 @@ class HostPipeline:
     def _check_outputs(self, outputs: Sequence[npt.NDArray[Any]], count: int) -> None:
         """Hold the outputs of so many frames to what the decoder reads."""
         found = (
-            TensorSpec(told.name, array.shape, str(array.dtype))
-            for told, array in zip(self.spec.outputs, outputs, strict=True)
+            TensorSpec(output.name, array.shape, str(array.dtype))
+            for output, array in zip(self.spec.outputs, outputs, strict=True)
         )
         spec = self.spec.of_batch(count) if self._is_open else self.spec
         spec.check_outputs(tuple(found))

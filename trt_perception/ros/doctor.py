@@ -183,7 +183,7 @@ def _graph(
         'image_topics': topics,
         'seconds': options.seconds,
         'segment_bytes': segment_bytes,
-        'told': bool(options.image_topic),
+        'topics_given': bool(options.image_topic),
         'transports': {name: configs.camera(name).image_transport for name in ('', *cameras)},
         'off': [name for name in cameras or ('',) if not configs.camera(name).enabled],
     }

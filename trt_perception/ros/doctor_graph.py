@@ -56,7 +56,7 @@ def check_graph(
     seconds: float,
     segment_bytes: int,
     *,
-    told: bool,
+    topics_given: bool,
     transports: Mapping[str, str],
     off: Sequence[str],
 ) -> list[Finding]:
@@ -67,7 +67,7 @@ def check_graph(
             has one; empty where any will do.
         seconds: how long.
         segment_bytes: of this shell's shared memory.
-        told: the topics were given; else they are those of a node without remappings.
+        topics_given: the topics were given; else they are those of a node without remappings.
         transports: the parameter ``image_transport`` of each camera, by its name.
         off: the cameras whose parameter ``enabled`` is false.
     """
@@ -94,7 +94,7 @@ def check_graph(
     findings = check_cameras(
         cameras,
         wanted=wanted,
-        told=told,
+        topics_given=topics_given,
         transports=transports,
         off=off,
         segment_bytes=segment_bytes,

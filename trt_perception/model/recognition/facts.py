@@ -187,9 +187,9 @@ def _keypoints(
     names = tuple(str(number) for number in range(count))
     source = 'keypoints are called by their numbers'
     if lists and all(one == lists[0] for one in lists) and isinstance(lists[0], list | tuple):
-        told = tuple(lists[0])
-        if len(told) == count and not keypoint_names_fault(told):
-            names, source = told, 'metadata "kpt_names"'
+        given = tuple(lists[0])
+        if len(given) == count and not keypoint_names_fault(given):
+            names, source = given, 'metadata "kpt_names"'
     known = COCO_KEYPOINTS.names
     if count == len(known) and (names == known or class_names == ('person',)):
         names, skeleton = known, COCO_KEYPOINTS.skeleton
