@@ -36,7 +36,7 @@ def test_an_image_above_the_limit_is_too_large_and_the_next_one_is_fine(make_tak
     taker.buffers = MessageBuffers(limit=2_000_000)
     taker.open()
     taker.camera(VGA, '1920x1080', hz=20)
-    taker.wait(6)
+    taker.wait(12)
     numbers = [spot(image) for image in taker.images if image.data.size]
     assert len(numbers) >= 3
     assert all(number % 2 for number in numbers)
@@ -47,8 +47,9 @@ def test_an_image_above_the_limit_is_too_large_and_the_next_one_is_fine(make_tak
             frame_from_image(image)
         assert caught.value.reason == 'too_large'
         assert image.size > 6_000_000
-    # They were received; Kilted's middleware may lack room for one when it is sent.
-    assert taker.input.not_delivered < 2
+    # They were received, and are not counted as lost; Kilted's middleware may lack room for a few
+    # when they are sent.
+    assert taker.input.not_delivered < len(too_large)
 
 
 class Scarce(MessageBuffers):
