@@ -59,7 +59,7 @@ def test_oriented_boxes():
         else:
             right.append(False)
     assert np.mean(right) > SHARE
-    assert np.degrees(np.median(errors)) < 5  # of an upright box: 12
+    assert np.degrees(np.median(errors)) < 4.5  # of an upright box: 12
 
 
 def test_corners():
@@ -70,4 +70,4 @@ def test_corners():
         apart = np.square(found.keypoints[places][:, seen, :2] - points[seen, :2]).sum(-1)
         likeness = np.exp(-apart / (2 * (2 * 0.05) ** 2 * one['area'])).mean(1)  # OKS
         right.append(bool((likeness >= 0.5).any()))
-    assert np.mean(right) > SHARE - 0.1
+    assert np.mean(right) > SHARE

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 POINTS = 20  # a side; so many squared of each digit are compared with its mask
-GAIN_MASK, GAIN_CORNERS, GAIN_ANGLE, GAIN_CLASS = 3.0, 15.0, 8.0, 0.5
+GAIN_MASK, GAIN_CORNERS, GAIN_ANGLE, GAIN_CLASS = 3.0, 30.0, 24.0, 0.5
 SOFT_ANGLE, SOFT_CORNER = 0.02, 0.02  # radians, digits' sides: where Huber's loss turns linear
 
 

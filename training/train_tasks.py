@@ -1,8 +1,9 @@
 """Train masks, oriented boxes and corners on one trunk, from the shipped detector's weights.
 
 As `train.py`: for a fixed time, on scenes that are composed meanwhile and wait in a pool on the
-GPU. The state is written at the end of each call, and earlier on Ctrl-C: the next call with the
-same `--out` goes on, with the schedule where it was, until `--seconds` are spent.
+GPU. The state is written with each line of the log, at the end of each call, and earlier on
+Ctrl-C: the next call with the same `--out` goes on, with the schedule where it was, until
+`--seconds` are spent.
 """
 
 import argparse
@@ -14,10 +15,12 @@ import pathlib
 import queue
 import threading
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import cv2
 import letterbox
+import loss
 import model as net
 import numpy as np
 import scenes
@@ -124,12 +127,14 @@ def save(run: Run, folder: pathlib.Path, record: dict) -> None:
         new.replace(folder / name)
 
 
-def step(run: Run, batch: tuple[torch.Tensor, ...], gain_class: float) -> dict[str, torch.Tensor]:
-    """One step on a batch of the pool; the parts of its loss."""
+def step(
+    run: Run, forward: Callable, batch: tuple[torch.Tensor, ...], gain_class: float
+) -> dict[str, torch.Tensor]:
+    """One step on a batch of the pool; the parts of its loss. `forward` is the network's."""
     images, boxes, classes, ink, oriented, corners = batch
     truth = task_loss.Truth(boxes, classes, ink.float() / 255, oriented, corners)
     with torch.autocast(images.device.type, torch.bfloat16):
-        rows, prototypes = run.network(images.contiguous(memory_format=torch.channels_last))
+        rows, prototypes = forward(images.contiguous(memory_format=torch.channels_last))
     trunk = run.network.trunk
     parts = task_loss.tasks_loss(rows, prototypes, trunk, truth, gain_class)
     run.optimizer.zero_grad(set_to_none=True)
@@ -151,6 +156,10 @@ def train_tasks(arguments: argparse.Namespace) -> list[dict]:
     taken = sum(stage['steps'] for stage in run.stages)
     stop = threading.Event()
     pool, batches = fed_pool(arguments, device, first, stop)
+    forward = run.network
+    if arguments.compile:
+        forward, loss.assign = torch.compile(run.network), torch.compile(loss.assign)
+        step(run, forward, pool.draw(arguments.batch), arguments.class_gain)  # compiles, untimed
     start, steps = time.monotonic(), 0
     print(f'from step {taken}, {spent} of {arguments.seconds:.0f} s spent', flush=True)
     try:
@@ -163,19 +172,30 @@ def train_tasks(arguments: argparse.Namespace) -> list[dict]:
                 pool.add(batches.get())
             for group in run.optimizer.param_groups:
                 group['lr'] = train.learning_rate(progress, arguments.peak_rate)
-            parts = step(run, pool.draw(arguments.batch), arguments.class_gain)
+            parts = step(run, forward, pool.draw(arguments.batch), arguments.class_gain)
             steps += 1
             decay = min(0.9995, (1 + taken + steps) / (10 + taken + steps))
             train.follow(run.average, run.network, decay)
             if steps % arguments.log_every == 0:
                 shown = ' '.join(f'{name} {value.item():.3f}' for name, value in parts.items())
                 print(f'{progress:6.1%} step {taken + steps} {shown}', flush=True)
+                save(run, arguments.out, record_of(run, arguments, start, steps, pool))
     except KeyboardInterrupt:
         print('interrupted: what was learned is kept')
     stop.set()
     if not steps:
         return run.stages
-    record = {
+    record = record_of(run, arguments, start, steps, pool)
+    save(run, arguments.out, record)
+    return [*run.stages, record]
+
+
+def record_of(
+    run: Run, arguments: argparse.Namespace, start: float, steps: int, pool: train.ScenePool
+) -> dict:
+    """What this call has done so far; `start` as `time.monotonic()` had it."""
+    on_gpu = next(run.network.parameters()).is_cuda
+    return {
         'seed': train.SEED + len(run.stages),
         'seconds': round(time.monotonic() - start),
         'steps': steps,
@@ -183,11 +203,9 @@ def train_tasks(arguments: argparse.Namespace) -> list[dict]:
         'scenes_composed': pool.received,
         'peak_rate': arguments.peak_rate,
         'class_gain': arguments.class_gain,
-        'device': torch.cuda.get_device_name() if device.type == 'cuda' else 'CPU',
+        'device': torch.cuda.get_device_name() if on_gpu else 'CPU',
         'torch': str(torch.__version__),
     }
-    save(run, arguments.out, record)
-    return [*run.stages, record]
 
 
 def fed_pool(
@@ -222,6 +240,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument('--workers', type=int, default=15)
     options.add_argument('--peak-rate', type=float, default=2e-3, help='highest learning rate')
     options.add_argument('--class-gain', type=float, default=task_loss.GAIN_CLASS)
+    options.add_argument('--compile', action='store_true', help='needs a C++ compiler and Triton')
     options.add_argument('--log-every', type=int, default=100)
     return options
 

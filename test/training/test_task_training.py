@@ -46,7 +46,7 @@ losses = []
 for _ in range(12):
     for group in run.optimizer.param_groups:
         group['lr'] = 1e-3
-    parts = train_tasks.step(run, batch, 0.5)
+    parts = train_tasks.step(run, run.network, batch, 0.5)
     losses.append({name: float(value) for name, value in parts.items()})
 found['losses'] = losses
 train.follow(run.average, run.network, 0.0)
