@@ -6,7 +6,8 @@
     ├── EngineError     an engine or ONNX file cannot be used
     │   ├── MissingFileError    it cannot be opened
     │   ├── ManifestError   its manifest is missing something, malformed or contradicts the file
-    │   └── MissingModelInfoError   nothing says how to feed or read it; parameters could
+    │   ├── MissingModelInfoError   nothing says how to feed or read it; parameters could
+    │   └── UnavailableError    options ask for what a release or this machine does not have
     ├── CudaError       a CUDA call failed
     │   └── GpuMemoryError  there is not enough memory, of the GPU or page-locked
     ├── ImageError      one image cannot be read; carries the reason it is counted under
@@ -26,7 +27,7 @@ from collections.abc import Sequence
 __all__ = [
     *('ConfigError', 'CudaError', 'EngineError', 'GpuMemoryError', 'ImageError'),
     *('InterruptionError', 'ManifestError', 'MissingFileError', 'MissingModelInfoError'),
-    *('TrtPerceptionError', 'ValuesError', 'WriteError'),
+    *('TrtPerceptionError', 'UnavailableError', 'ValuesError', 'WriteError'),
 ]
 
 
@@ -81,6 +82,25 @@ class ValuesError(ConfigError):
 
 class EngineError(TrtPerceptionError):
     """Raised when an engine or ONNX file cannot be used."""
+
+
+class UnavailableError(EngineError):
+    """Raised when options ask for what a TensorRT release, or this machine, does not have.
+
+    Attributes:
+        refused: an error for each option.
+    """
+
+    def __init__(self, subject: str, refused: Sequence[EngineError]) -> None:
+        super().__init__(
+            subject,
+            '\n'.join(error.statement for error in refused),
+            fix='\n'.join(error.fix for error in refused if error.fix),
+        )
+        self.refused = tuple(refused)
+
+    def __str__(self) -> str:
+        return f'{self.subject}: ' + '\n'.join(map(str, self.refused))
 
 
 class MissingFileError(EngineError):

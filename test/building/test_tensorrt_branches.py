@@ -15,6 +15,7 @@ from tensorrt_standin import StandIn
 
 from trt_perception.building.engine.release import BuildGpu
 from trt_perception.building.engine.release import TensorRt
+from trt_perception.errors import UnavailableError
 
 
 @pytest.fixture(autouse=True)
@@ -225,7 +226,7 @@ def test_targets_of_tensorrt_rtx(version):
     ('version', 'given', 'reason'),
     [
         ('10.7.0.23', {'hardware_compatibility': 'same_compute_capability'}, 'came with 10.12'),
-        ('10.7.0.23', {'compute_capabilities': ['8.6']}, 'for TensorRT-RTX'),
+        ('10.7.0.23', {'compute_capabilities': ['8.6']}, 'only TensorRT-RTX has them'),
         ('10.3.0.26', {'precision': 'fp8'}, 'compute capability 8.9'),
         ('10.3.0.26', {'dla_core': 0}, 'finds 0 DLA cores'),
         (
@@ -241,7 +242,7 @@ def test_targets_of_tensorrt_rtx(version):
                 'calibration_tool': 'tensorrt',
                 'calibration_method': 'percentile',
             },
-            'entropy or minmax',
+            'entropy and minmax',
         ),
         (
             '10.3.0.26',
@@ -254,7 +255,7 @@ def test_targets_of_tensorrt_rtx(version):
         ('1.7.1.116', {'dla_core': 0}, 'on GPUs only'),
         ('1.4.0.76', {'precision': 'int8'}, 'use 1.7 or newer'),
         ('1.6.0.1', {'precision': 'int8'}, 'use 1.7 or newer'),
-        ('1.4.0.76', {'compute_capabilities': ['12.1']}, 'builds for 7.5, 8.0, 8.6, 8.9, 12.0'),
+        ('1.4.0.76', {'compute_capabilities': ['12.1']}, 'some of 7.5, 8.0, 8.6, 8.9, 12.0'),
         ('1.7.1.116', {'compute_capabilities': ['8.7']}, '8.9, 12.0, 12.1'),
         (
             '1.7.1.116',
@@ -276,8 +277,18 @@ def test_what_a_release_cannot_do_is_refused_with_its_reason(version, given, rea
 
 
 def test_every_refusal_is_told_at_once():
-    found = refusal(stand_in('1.4.0.76')[1], version_compatible=True, precision='int8')
-    assert len(found.splitlines()) == 2
+    with pytest.raises(UnavailableError) as caught:
+        build(stand_in('1.4.0.76')[1], version_compatible=True, precision='int8')
+    int8 = caught.value.refused[1]
+    assert [error.subject for error in caught.value.refused] == [
+        '--version-compatible',
+        '--precision int8',
+    ]
+    assert 'or fp16' in int8.fix
+    assert 'fp16' not in int8.found
+    first, second = str(caught.value).splitlines()
+    assert first.startswith(f'{caught.value.subject}: --version-compatible: ')
+    assert second == f'{int8.statement}; {int8.fix}'
 
 
 def test_refit_needs_a_gpu_with_tensorrt_rtx():

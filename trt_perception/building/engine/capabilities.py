@@ -8,6 +8,7 @@ from typing import Final
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.errors import EngineError
+from trt_perception.errors import UnavailableError
 
 __all__ = ['check_operators', 'check_release', 'not_by_onnx_runtime', 'remarks', 'target_names']
 
@@ -30,7 +31,7 @@ def check_release(tensorrt: TensorRt, options: BuildOptions) -> None:
     """Refuse what cannot work with this release on this machine.
 
     Raises:
-        EngineError: one sentence for each option that is not available.
+        UnavailableError: with an error for each option that is not available.
     """
     refused = [
         *_refused_by_release(tensorrt, options),
@@ -38,7 +39,7 @@ def check_release(tensorrt: TensorRt, options: BuildOptions) -> None:
         *_refused_by_gpu(tensorrt, options),
     ]
     if refused:
-        raise EngineError(tensorrt.label, '\n'.join(refused))
+        raise UnavailableError(tensorrt.label, refused)
 
 
 def check_operators(
@@ -64,40 +65,82 @@ def check_operators(
         )
 
 
-def _refused_by_release(tensorrt: TensorRt, options: BuildOptions) -> Iterable[str]:
+def _refused_by_release(tensorrt: TensorRt, options: BuildOptions) -> Iterable[EngineError]:
     level = options.hardware_compatibility.upper()
     if level != 'NONE' and tensorrt.find(f'HardwareCompatibilityLevel.{level}') is None:
-        yield (
-            f'--hardware-compatibility {options.hardware_compatibility} does not exist in this '
-            'release; same_compute_capability came with 10.12'
+        yield EngineError(
+            f'--hardware-compatibility {options.hardware_compatibility}',
+            'this release does not have it; same_compute_capability came with 10.12',
+            fix='use another level, or a newer TensorRT',
         )
     implicit = options.precision == 'int8' and options.calibration_tool == 'tensorrt'
     if implicit and tensorrt.find('IBuilderConfig.int8_calibrator') is None:
-        yield '--calibration-tool tensorrt: this release has no calibrators; use onnxruntime'
-    elif implicit and options.calibration_method == 'percentile':
-        yield '--calibration-method percentile: TensorRT itself has only entropy or minmax'
-    elif implicit and options.dla_core is not None and options.calibration_method != 'entropy':
-        yield '--dla-core: a DLA takes ranges by entropy only; give --calibration-method entropy'
-    if options.compute_capabilities and not tensorrt.is_rtx:
-        yield '--compute-capabilities are for TensorRT-RTX; use --hardware-compatibility instead'
-
-
-def _refused_by_rtx(tensorrt: TensorRt, options: BuildOptions) -> Iterable[str]:
-    if options.hardware_compatibility != 'none':
-        yield '--hardware-compatibility is ignored by TensorRT-RTX; use --compute-capabilities'
-    if options.version_compatible:
-        yield '--version-compatible: engines of TensorRT-RTX run with the release that built them'
-    if options.timing_cache not in ('auto', 'off'):
-        yield '--timing-cache: TensorRT-RTX measures no kernels when it builds; leave it out'
-    if options.dla_core is not None:
-        yield '--dla-core: TensorRT-RTX runs on GPUs only; a DLA needs TensorRT of JetPack'
-    if options.precision == 'int8' and tensorrt.release < _RTX_INT8:
-        yield (
-            '--precision int8: TensorRT-RTX 1.4 to 1.6 cannot build quantised convolutions; use '
-            '1.7 or newer, or fp16'
+        yield EngineError(
+            '--calibration-tool tensorrt', 'this release has no calibrators', fix='use onnxruntime'
         )
-    if options.refit and tensorrt.gpu is None:
-        yield '--refit: TensorRT-RTX builds refittable engines only where there is a GPU'
+    elif implicit and options.calibration_method == 'percentile':
+        yield EngineError(
+            '--calibration-method percentile',
+            'TensorRT itself has only entropy and minmax',
+            fix='use one of these, or --calibration-tool onnxruntime',
+        )
+    elif implicit and options.dla_core is not None and options.calibration_method != 'entropy':
+        yield EngineError(
+            '--dla-core',
+            'a DLA takes ranges by entropy only',
+            fix='give --calibration-method entropy',
+        )
+    if options.compute_capabilities and not tensorrt.is_rtx:
+        yield EngineError(
+            '--compute-capabilities',
+            'only TensorRT-RTX has them',
+            fix='use --hardware-compatibility instead',
+        )
+
+
+def _refused_by_rtx(tensorrt: TensorRt, options: BuildOptions) -> Iterable[EngineError]:
+    no_gpu = tensorrt.gpu is None
+    refusals = (
+        (
+            options.hardware_compatibility != 'none',
+            '--hardware-compatibility',
+            'TensorRT-RTX ignores it',
+            'use --compute-capabilities',
+        ),
+        (
+            options.version_compatible,
+            '--version-compatible',
+            'engines of TensorRT-RTX run with the release that built them only',
+            'leave it out, and build with the release of the target',
+        ),
+        (
+            options.timing_cache not in ('auto', 'off'),
+            '--timing-cache',
+            'TensorRT-RTX measures no kernels when it builds',
+            'leave it out',
+        ),
+        (
+            options.dla_core is not None,
+            '--dla-core',
+            'TensorRT-RTX runs on GPUs only',
+            'leave it out, or build with TensorRT of JetPack',
+        ),
+        (
+            options.precision == 'int8' and tensorrt.release < _RTX_INT8,
+            '--precision int8',
+            'TensorRT-RTX 1.4 to 1.6 cannot build quantised convolutions',
+            'use 1.7 or newer, or fp16',
+        ),
+        (
+            options.refit and no_gpu,
+            '--refit',
+            'TensorRT-RTX builds refittable engines only where there is a GPU',
+            'leave it out, or build on a machine with one',
+        ),
+    )
+    for applies, option, found, fix in refusals:
+        if applies:
+            yield EngineError(option, found, fix=fix)
     unknown = [
         capability
         for capability, name in zip(
@@ -106,13 +149,14 @@ def _refused_by_rtx(tensorrt: TensorRt, options: BuildOptions) -> Iterable[str]:
         if tensorrt.find(f'ComputeCapability.{name}') is None
     ]
     if unknown:
-        yield (
-            f'--compute-capabilities {" ".join(unknown)}: this release builds for '
-            f'{", ".join(_targets(tensorrt))}'
+        yield EngineError(
+            f'--compute-capabilities {" ".join(unknown)}',
+            'this release does not build for that',
+            fix=f'give some of {", ".join(_targets(tensorrt))}',
         )
 
 
-def _refused_by_gpu(tensorrt: TensorRt, options: BuildOptions) -> Iterable[str]:
+def _refused_by_gpu(tensorrt: TensorRt, options: BuildOptions) -> Iterable[EngineError]:
     """Say which targets lack the arithmetic; those that nobody named are TensorRT's business."""
     targets = options.compute_capabilities
     if not targets and tensorrt.gpu is not None:
@@ -120,15 +164,18 @@ def _refused_by_gpu(tensorrt: TensorRt, options: BuildOptions) -> Iterable[str]:
     needed = _NEEDS.get(options.precision)
     lacking = [t for t in targets if needed and tuple(map(int, t.split('.'))) < needed]
     if needed and lacking:
-        yield (
-            f'--precision {options.precision} needs compute capability '
-            f'{needed[0]}.{needed[1]} or newer (got {", ".join(lacking)}); use fp16'
+        yield EngineError(
+            f'--precision {options.precision}',
+            f'needs compute capability {needed[0]}.{needed[1]} or newer '
+            f'(got {", ".join(lacking)})',
+            fix='use fp16',
         )
     unlike = not_by_onnx_runtime(options.precision)
     if unlike and options.validate_images and tensorrt.gpu is None:
-        yield (
-            f'--validate: there is no GPU here, and ONNX Runtime, which would stand in for it, '
-            f'{unlike}; build without --validate, and measure on the target with evaluate_engine'
+        yield EngineError(
+            '--validate',
+            f'there is no GPU here, and ONNX Runtime, which would stand in for it, {unlike}',
+            fix='build without --validate, and measure on the target with evaluate_engine',
         )
 
 
