@@ -78,6 +78,6 @@ def test_an_engine_that_no_pipeline_would_load_is_not_written(tmp_path, monkeypa
     path = write_detector(tmp_path)
     assert run('--onnx', path, *KNOWN) == 1
     error = capsys.readouterr().err
-    assert 'reads with 2 classes' in error
+    assert 'reads with 2 classes and the task detect' in error
     assert '(got output float32[1, 7, 64])' in error
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ['net.onnx']

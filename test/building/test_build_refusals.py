@@ -170,7 +170,7 @@ def test_what_the_loader_would_refuse_is_not_built(tmp_path, refused, monkeypatc
     for more in ((), qdq):
         message = refused(*given, *more, '--class-names', 'a', 'b', 'c')
         assert 'as the decoder dense (objectness false, transposed false) reads' in message
-        assert 'with 3 classes (got output0 float32[1, 14, 6000])' in message
+        assert 'with 3 classes and the task detect (got output0 float32[1, 14, 6000])' in message
         assert 'the decoder dense' in refused(*given, *more, '--decoder', 'yolox')
         assert 'the decoder detr' in refused(*given, *more, '--decoder', 'detr')
     assert parsed == []

@@ -275,7 +275,6 @@ def _check_outputs(
             name,
             tensors_text(outputs),
             expected=f'{layout_text(decoder, classes, batch, task)}, as the decoder '
-            f'{decoder} reads with {classes} classes'
-            f'{f" and the task {task}" if task.name != "detect" else ""}',
+            f'{decoder} reads with {classes} classes and the task {task}',
             fix='check task, class names and decoder',
         )
