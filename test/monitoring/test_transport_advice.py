@@ -40,6 +40,7 @@ RAW, COMPRESSED = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'
         ({}, '/image', 'raw', ''),
         ({'/a': 'std_msgs/msg/String', '/debug_image': RAW}, '/image', 'raw', ''),
         ({'/debug_image/compressed': COMPRESSED}, '/image', 'raw', ''),
+        ({'/masks': RAW, '/front/masks/compressed': COMPRESSED}, '/image', 'raw', ''),
         ({'/a/compressedDepth': COMPRESSED}, '/image', 'raw', ''),
         ({'/b': RAW, '/a': RAW}, '/image', 'raw', 'image_topic:=/a'),
         (

@@ -179,6 +179,11 @@ def test_cameras_over_dds(client):
         )
         for name in names
     }
+    drawn = [
+        client.node.create_publisher(Image, f'{space}/{name}', 1)
+        for name in ('masks', 'debug_image')
+    ]
+    asked_for = []
     pixels = np.zeros(48 * 64 * 3, np.uint8).tobytes()
     image = Image(width=64, height=48, step=192, encoding='bgr8', data=pixels)
     strange = Image(width=64, height=48, step=192, encoding='32FC9', data=pixels)
@@ -186,6 +191,7 @@ def test_cameras_over_dds(client):
     def send():
         publishers['good'].publish(image)
         publishers['strange'].publish(strange)
+        asked_for.extend(one for one in drawn if one.get_subscription_count())
 
     timer = client.node.create_timer(0.05, send)
     command = [executable('doctor'), '--json', '--image-topic', f'{space}/silent']
@@ -207,8 +213,9 @@ def test_cameras_over_dds(client):
         found = client.spin_until(judged, 'a rate of the good camera')
     finally:
         client.node.destroy_timer(timer)
-        for publisher in publishers.values():
+        for publisher in (*publishers.values(), *drawn):
             client.node.destroy_publisher(publisher)
+    assert not asked_for  # a detector would have drawn them
     assert set(found) == set(names)
     assert found['good']['level'] == 'green', found
     assert '64x48 bgr8' in found['good']['found']

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 __all__ = [
-    *('PROFILE_VARIABLES', 'how_to_start', 'images_elsewhere', 'loss_cure'),
+    *('PROFILE_VARIABLES', 'how_to_start', 'images_elsewhere', 'loss_cure', 'may_be_camera'),
     'transport_environment',
 ]
 
@@ -63,6 +63,11 @@ def how_to_start(image: str = '', transport: str = '', camera: str = '') -> str:
     return typed if camera else f'{" ".join(launch)} (detect.launch.py) or {typed}'
 
 
+def may_be_camera(topic: str) -> bool:
+    """Return whether a topic of images may be a camera's, and is not what a detector publishes."""
+    return not topic.removesuffix('/compressed').endswith(('/debug_image', '/masks'))
+
+
 def images_elsewhere(
     topics: Mapping[str, str], image: str, transport: str, camera: str = ''
 ) -> str:
@@ -77,7 +82,7 @@ def images_elsewhere(
     sources = []
     for name, kind in topics.items():
         base = name.removesuffix('/compressed')
-        if base.endswith('/debug_image'):
+        if not may_be_camera(name):
             continue
         if kind == 'sensor_msgs/msg/Image':
             sources.append((name, 'raw', name))

@@ -34,6 +34,7 @@ from trt_perception.checks.shell import export_profile
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.monitoring.rates import EvenRate
+from trt_perception.monitoring.transport_advice import may_be_camera
 from trt_perception.plain_text import plain
 from trt_perception.ros.intake.intake import check_intake
 from trt_perception.ros.intake.rcl import RclError
@@ -126,8 +127,8 @@ def _listen(
     while (now := time.monotonic()) < end:
         executor.spin_once(timeout_sec=min(0.1, end - now))
         for topic, kinds in node.get_topic_names_and_types():
-            # A debug image is drawn only for those who look at it.
-            image = kinds[0] in _TYPES and not topic.endswith('/debug_image')
+            # A detector draws only for those who look: listening would cost it time.
+            image = kinds[0] in _TYPES and (topic in wanted or may_be_camera(topic))
             if image and topic not in listeners:
                 listeners[topic] = _TopicListener(node, topic, _TYPES[kinds[0]])
         heard = set(listeners)

@@ -219,15 +219,15 @@ class ImageInput:
     def _elsewhere(self) -> str:
         """Return where images are published, and how to take them from there."""
         node = self._node
-        own = dict(
-            node.get_subscriber_names_and_types_by_node(node.get_name(), node.get_namespace())
-        )
+        here = node.get_name(), node.get_namespace()
+        own = dict(node.get_subscriber_names_and_types_by_node(*here))
+        own |= dict(node.get_publisher_names_and_types_by_node(*here))
         # What may be meant: to ask for the publishers of each topic of a node with 64 cameras
         # takes a millisecond, and all of them may be silent at once.
         others = {
             name: types[0]
             for name, types in node.get_topic_names_and_types()
-            if types[0] in _IMAGES and name not in own and not name.endswith('/debug_image')
+            if types[0] in _IMAGES and name not in own
         }
         topics = {
             name: kind
