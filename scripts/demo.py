@@ -172,7 +172,7 @@ def run_processes(options, recorder, processes, logs):
         check(process, name)
     # Two diagnostic messages, so that the last image is in; in a second the camera is missed.
     deadline = time.monotonic() + 0.5
-    patience = deadline + 2.0
+    patience = deadline + 4.0  # what was lost last is sent again within 3 s
     wait_for(
         recorder,
         processes,
@@ -186,6 +186,14 @@ def run_processes(options, recorder, processes, logs):
         10,
         'the last detections',
     )
+    for name, camera in recorder.cameras.items():
+        if lost := camera.lost():
+            where = f'{name}: ' if name else ''
+            print(
+                f'note: {where}the transport lost the detections of {lost} images, which are '
+                'measured as if nothing had been found',
+                file=sys.stderr,
+            )
     stop(processes['detector_node'])
     check(processes['detector_node'], 'detector_node')
 

@@ -71,18 +71,21 @@ class Camera:
         return counts
 
     def settled(self):
-        """Return whether everything that was received has come out, and has come here."""
-        counts = self.counts()
-        return counts['in_flight'] == 0 and counts['published'] == len(self.detections)
+        """Return whether everything that was received has come out of the detector."""
+        return self.counts()['in_flight'] == 0
+
+    def lost(self):
+        """Return how many of the published detections did not come here."""
+        return (self.counts()['published'] or 0) - len(self.detections)
 
     def complete(self):
-        """Return whether what the task adds to the newest detections has come, too.
+        """Return whether all that was published has come; only the middleware may lose some.
 
-        Of masks a newer image may replace one that is not sent yet, but not the newest; only the
-        middleware may fail to deliver it.
+        Of masks a newer image may replace one that is not sent yet, but not the newest.
         """
         newest = max(self.detections, default=None)
-        return self._topic is None or newest is None or newest in self.carried
+        carried = self._topic is None or newest is None or newest in self.carried
+        return carried and self.lost() == 0
 
     def ready(self):
         """Return whether its classes are known, and its task's topic is there."""

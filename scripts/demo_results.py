@@ -109,9 +109,9 @@ def detections_of(options, camera, stamp):
     """Return what came of one image, nothing where something of it did not come."""
     task = options.task
     message, carried = camera.detections.get(stamp), camera.carried.get(stamp)
+    if message is None or (task in TOPICS and carried is None):
+        message = carried = None
     found = message.detections if message else []
-    if task in TOPICS and carried is None:
-        found = []
     boxes = [(d.bbox.center.position.x, d.bbox.center.position.y) for d in found]
     centres = np.array(boxes, np.float64).reshape(-1, 2)
     halves = np.array([(d.bbox.size_x / 2, d.bbox.size_y / 2) for d in found]).reshape(-1, 2)

@@ -1,27 +1,20 @@
 """scripts/demo.py: the whole way over DDS, and what it says of a model with other classes."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from ament_index_python.packages import get_package_share_directory
+from demo_runs import run_demo
 from tiny_model import write_tiny_model
 
 pytest_plugins = ['graph_fixtures']
 
-ROOT = Path(__file__).resolve().parents[2]
 DIGITS = Path(get_package_share_directory('trt_perception')) / 'models' / 'digits.onnx'
 
 
 def demo(folder, *arguments):
-    ended = subprocess.run(
-        [sys.executable, ROOT / 'scripts' / 'demo.py', '--output', folder, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    ended = run_demo(*arguments, folder=folder)
     assert ended.returncode == 0, ended.stderr
     assert 'Traceback' not in ended.stderr
     return ended, json.loads((folder / 'summary.json').read_text())
@@ -63,8 +56,7 @@ def test_several_cameras_find_what_one_finds(tmp_path):
 
 
 def test_cameras_that_cannot_be(tmp_path):
-    command = [sys.executable, ROOT / 'scripts' / 'demo.py', '--cameras', 'front,front']
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    ended = run_demo('--cameras', 'front,front', folder=tmp_path / 'out')
     assert ended.returncode == 2
     assert "argument --cameras: parameter 'cameras'" in ended.stderr
 

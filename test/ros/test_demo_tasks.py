@@ -1,37 +1,29 @@
 """scripts/demo.py with masks, oriented boxes and keypoints, over DDS, against the truth's own."""
 
+import importlib
 import json
-import subprocess
-import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from ament_index_python.packages import get_package_share_directory
+from demo_runs import ROOT
+from demo_runs import run_demo
 from pycocotools import mask as coco_masks
+from sensor_msgs.msg import Image
 from task_models import write_task_model
 
 # test_demo shows what of the demo depends on ROS.
 pytestmark = pytest.mark.any_ros
-ROOT = Path(__file__).resolve().parents[2]
 SHARE = Path(get_package_share_directory('trt_perception'))
 TRUTH = json.loads((SHARE / 'demo' / 'truth.json').read_text())['annotations']
-
-
-def demo(*arguments, folder=None):
-    output = [] if folder is None else ['--output', folder]
-    return subprocess.run(
-        [sys.executable, ROOT / 'scripts' / 'demo.py', *output, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
 
 
 def shown(folder, task):
     """What the demo found with a model of a task, and the detections of all images it saw."""
     model = write_task_model(folder / f'{task}.onnx', task)
-    ended = demo('--task', task, '--model', model, '--rate', '10', folder=folder / 'out')
+    ended = run_demo('--task', task, '--model', model, '--rate', '10', folder=folder / 'out')
     assert ended.returncode == 0, ended.stderr
     assert 'Traceback' not in ended.stderr
     assert (folder / 'out' / 'overview.jpg').is_file()
@@ -90,14 +82,25 @@ def corners_of_boxes():
         yield np.mean(np.exp(-apart / (2 * (2 * 0.05) ** 2 * one['area']))) >= 0.5
 
 
+def test_what_the_transport_lost_is_measured_as_nothing_found(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / 'scripts')
+    detections_of = importlib.import_module('demo_results').detections_of
+    masks = Image(height=48, width=64, step=128, encoding='mono16', data=bytes(48 * 128))
+    options = SimpleNamespace(task='segment', truth=SHARE / 'demo' / 'truth.json')
+    camera = SimpleNamespace(classes=['0'], detections={}, carried={7: masks})
+    found = detections_of(options, camera, 7)
+    assert len(found) == 0
+    assert found.masks is None
+
+
 def test_sizes_are_of_boxes_alone(tmp_path):
-    ended = demo('--task', 'pose', '--size', '640x480', '--model', tmp_path)
+    ended = run_demo('--task', 'pose', '--size', '640x480', '--model', tmp_path)
     assert ended.returncode == 2
     assert '--size goes with --task detect only (got --task pose)' in ended.stderr
 
 
 def test_the_shipped_model_is_taken(tmp_path):
-    ended = demo('--task', 'obb', '--rate', '10', folder=tmp_path / 'out')
+    ended = run_demo('--task', 'obb', '--rate', '10', folder=tmp_path / 'out')
     assert ended.returncode == 0, ended.stderr
     summary = json.loads((tmp_path / 'out' / 'summary.json').read_text())
     # A busy machine drops pictures: what is left is measured.
@@ -107,12 +110,12 @@ def test_the_shipped_model_is_taken(tmp_path):
 
 def test_a_model_of_another_task(tmp_path):
     model = SHARE / 'models' / 'digits.onnx'
-    ended = demo('--task', 'obb', '--model', model, folder=tmp_path / 'out')
+    ended = run_demo('--task', 'obb', '--model', model, folder=tmp_path / 'out')
     assert ended.returncode == 1
     assert f'{model} is a model of the task detect, expected obb; give --task' in ended.stderr
 
 
 def test_a_missing_model_is_named(tmp_path):
-    ended = demo('--task', 'obb', '--model', tmp_path / 'none.onnx', folder=tmp_path / 'out')
+    ended = run_demo('--task', 'obb', '--model', tmp_path / 'none.onnx', folder=tmp_path / 'out')
     assert ended.returncode == 2
     assert 'none.onnx does not exist' in ended.stderr

@@ -10,7 +10,6 @@ from graph import HANDSHAKE
 from graph import Detector
 from graph import picture_of
 from launching import ALLOCATOR
-from launching import PROFILES
 from launching import SHARE
 from launching import assert_clean_end
 from launching import environment_of
@@ -23,6 +22,8 @@ from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 from tiny_model import expected_detections
 from vision_msgs.msg import Detection2DArray
+
+from trt_perception.monitoring.transport_advice import PROFILE_VARIABLES
 
 pytest_plugins = ['graph_fixtures', 'launch_fixtures']
 
@@ -76,7 +77,7 @@ def test_detect_brings_the_node_to_active_and_ends_cleanly(start_launch, model):
     assert len(answer.detections) == len(expected_detections(COLOR, (128, 96)))
     environment = environment_of(*process_ids(detector.program))
     profile = str(SHARE / 'config' / 'fastdds_large_images.xml')
-    assert [environment[name] for name in PROFILES] == [profile] * 2
+    assert [environment[name] for name in PROFILE_VARIABLES] == [profile] * 2
     assert set(ALLOCATOR) <= set(environment)
     assert_clean_end(detector.program)
 
@@ -148,7 +149,7 @@ def test_detect_with_all_its_arguments(start_launch, model, tmp_path):
         'autostart:=false',
         'log_level:=debug',
         'transport_profile:=none',
-        environment={PROFILES[0]: str(mine), 'MALLOC_TOP_PAD_': '12345'},
+        environment={PROFILE_VARIABLES[0]: str(mine), 'MALLOC_TOP_PAD_': '12345'},
     )
     # The arguments win over the file, the file over the defaults.
     assert detector.state() == 'unconfigured'
@@ -156,8 +157,8 @@ def test_detect_with_all_its_arguments(start_launch, model, tmp_path):
     assert detector.get('confidence_threshold') == 0.6
     assert '[DEBUG]' in detector.program.output
     environment = environment_of(*process_ids(detector.program))
-    assert environment[PROFILES[0]] == str(mine)
-    assert PROFILES[1] not in environment
+    assert environment[PROFILE_VARIABLES[0]] == str(mine)
+    assert PROFILE_VARIABLES[1] not in environment
     assert environment['MALLOC_TOP_PAD_'] == '12345'
     assert environment['MALLOC_TRIM_THRESHOLD_'] != ''
     detector.bring_to('active')
@@ -372,7 +373,7 @@ def test_demo(client):
         # Camera and detector have the same transport.
         profile = str(SHARE / 'config' / 'fastdds_large_images.xml')
         for number in process_ids(program):
-            assert [environment_of(number)[name] for name in PROFILES] == [profile] * 2
+            assert [environment_of(number)[name] for name in PROFILE_VARIABLES] == [profile] * 2
         assert_clean_end(program, processes=2)
     finally:
         program.close()

@@ -13,6 +13,8 @@ import pytest
 from ament_index_python.packages import get_package_share_directory
 from programs import Program
 
+from trt_perception.monitoring.transport_advice import PROFILE_VARIABLES
+
 SHARE = Path(get_package_share_directory('trt_perception'))
 NEEDED = ('launch', 'launch_ros', 'ros2launch', 'ros2param', 'ros2lifecycle')
 MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
@@ -20,14 +22,13 @@ needs_launch = pytest.mark.skipif(
     bool(MISSING) or shutil.which('ros2') is None,
     reason=f'{", ".join(MISSING) or "ros2"} is not installed (not on PyPI; apt has it: ros-base)',
 )
-PROFILES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
 ALLOCATOR = ('MALLOC_MMAP_THRESHOLD_', 'MALLOC_TRIM_THRESHOLD_', 'MALLOC_TOP_PAD_')
 
 
 def launch(name, *arguments, environment=None):
     command = ['ros2', 'launch', 'trt_perception', name, *arguments]
     # Without a terminal, launch passes SIGINT on; fixtures have set the profiles of the tests.
-    return Program(command, {**dict.fromkeys(PROFILES), **(environment or {})})
+    return Program(command, {**dict.fromkeys(PROFILE_VARIABLES), **(environment or {})})
 
 
 def process_ids(program):
