@@ -145,7 +145,7 @@ def test_a_full_gpu_is_refused_and_nothing_is_kept(path):
     assert failures
     assert last['kind'] == ''
     for entry in failures:
-        assert entry['kind'] in ('CudaError', 'EngineError')
+        assert entry['kind'] in ('CudaError', 'EngineError', 'GpuMemoryError')
         assert re.search('memory|MiB free', entry['message'])
     assert (
         report['before'] - report['after'] <= (3 * len(report['attempts'])) * CONTEXT_KEEPS + STEP
