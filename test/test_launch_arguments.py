@@ -8,10 +8,10 @@ import json
 from pathlib import Path
 
 import pytest
-import rclpy
 import yaml
 from ament_index_python.packages import get_package_share_directory
-from rclpy.node import Node
+from rcl_overrides import nodes_of_arguments
+from rcl_overrides import overrides
 
 from trt_perception.errors import ConfigError
 from trt_perception.launch_arguments import demo_cameras
@@ -245,30 +245,13 @@ def test_a_name_is_judged_once_and_a_declared_one_never():
 @pytest.fixture(scope='module')
 def overrides_of():
     """Return what rcl makes of parameter files, for a node /front/detector."""
-    context = rclpy.Context()
-    rclpy.init(args=[], context=context)
-    # The last node of a context ends Fast DDS's participant, which is slow, and hung twice.
-    keeper = Node('keeper', context=context, use_global_arguments=False, enable_rosout=False)
+    with nodes_of_arguments() as node_of:
 
-    def read(*paths):
-        arguments = ['--ros-args', *(part for path in paths for part in ('--params-file', path))]
-        node = Node(
-            'detector',
-            namespace='/front',
-            context=context,
-            cli_args=[str(part) for part in arguments],
-            use_global_arguments=False,
-            enable_rosout=False,
-            start_parameter_services=False,
-        )
-        try:
-            return {name: value.value for name, value in node._parameter_overrides.items()}
-        finally:
-            node.destroy_node()
+        def read(*paths):
+            with node_of('/front', *paths) as node:
+                return overrides(node)
 
-    yield read
-    keeper.destroy_node()
-    rclpy.shutdown(context=context)
+        yield read
 
 
 def given_file(folder, values):

@@ -4,8 +4,8 @@ import os
 import random
 
 import pytest
-import rclpy
-from rclpy.node import Node
+from rcl_overrides import nodes_of_arguments
+from rcl_overrides import overrides
 
 from trt_perception.parameter_sections import cameras_of_file
 from trt_perception.parameter_sections import foreign_sections
@@ -137,42 +137,30 @@ def test_a_name_that_would_forge_a_line_of_the_log_is_escaped(file):
 TOKENS = ('*', '**', 'front', 'detector', 'front', 'detector', 'rear', 'det', 'a_1', 'Detector')
 
 
+@pytest.fixture(scope='module')
+def node_of():
+    with nodes_of_arguments() as made:
+        yield made
+
+
 @pytest.mark.parametrize('seed', range(4))
-def test_rcl_takes_nothing_from_exactly_the_files_that_are_called_foreign(file, seed):
+def test_rcl_takes_nothing_from_exactly_the_files_that_are_called_foreign(file, node_of, seed):
     choose = random.Random(seed)
-    context = rclpy.Context()
-    rclpy.init(args=[], context=context)
-    # The last node of a context takes Fast DDS's participant with it, which once hung.
-    alone = {'use_global_arguments': False, 'enable_rosout': False}
-    keeper = Node('keeper', context=context, **alone)
     taken = []
-    try:
-        while len(taken) < 60:
-            parts = choose.choices(TOKENS, k=choose.randint(1, 4))
-            cut = choose.randint(1, len(parts))
-            name = choose.choice(['', '/']) + '/'.join(parts[:cut])
-            below = '/'.join(parts[cut:])
-            write(file, (name, below) if below else name)
-            namespace = choose.choice(['/', '/front', '/front/rear'])
-            try:
-                node = Node(
-                    'detector',
-                    namespace=namespace,
-                    context=context,
-                    cli_args=['--ros-args', '--params-file', str(file)],
-                    use_global_arguments=False,
-                    enable_rosout=False,
-                    start_parameter_services=False,
-                )
-            except Exception:
-                continue  # a name that rcl refuses
-            full = node.get_fully_qualified_name()
-            taken.append(bool(node._parameter_overrides))
-            node.destroy_node()
-            assert taken[-1] == (foreign_sections(file, full) == []), (name, below, full)
-    finally:
-        keeper.destroy_node()
-        rclpy.shutdown(context=context)
+    while len(taken) < 60:
+        parts = choose.choices(TOKENS, k=choose.randint(1, 4))
+        cut = choose.randint(1, len(parts))
+        name = choose.choice(['', '/']) + '/'.join(parts[:cut])
+        below = '/'.join(parts[cut:])
+        write(file, (name, below) if below else name)
+        namespace = choose.choice(['/', '/front', '/front/rear'])
+        try:
+            with node_of(namespace, file) as node:
+                full = node.get_fully_qualified_name()
+                taken.append(bool(overrides(node)))
+        except Exception:
+            continue  # a name that rcl refuses
+        assert taken[-1] == (foreign_sections(file, full) == []), (name, below, full)
     assert 3 < sum(taken) < 57
 
 
@@ -205,25 +193,10 @@ CAMERAS = {
 
 
 @pytest.mark.parametrize('name', CAMERAS)
-def test_cameras_of_a_file_are_those_that_a_node_gets(name, file):
+def test_cameras_of_a_file_are_those_that_a_node_gets(name, file, node_of):
     file.write_text(CAMERAS[name])
-    context = rclpy.Context()
-    rclpy.init(args=[], context=context)
-    try:
-        node = Node(
-            'detector',
-            namespace='/front',
-            context=context,
-            cli_args=['--ros-args', '--params-file', str(file)],
-            use_global_arguments=False,
-            enable_rosout=False,
-            start_parameter_services=False,
-        )
-        override = node._parameter_overrides.get('cameras')
-        node.destroy_node()
-    finally:
-        rclpy.shutdown(context=context)
-    given = [] if override is None else list(override.value or [])
+    with node_of('/front', file) as node:
+        given = [*(overrides(node).get('cameras') or [])]
     assert cameras_of_file(file, '/front/detector') == given
 
 
