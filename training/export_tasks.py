@@ -120,11 +120,15 @@ def manifest(task: str, path: pathlib.Path, stages: list[dict]) -> dict:
     content['onnx']['sha256'] = hashlib.sha256(path.read_bytes()).hexdigest()
     content['notes'] |= {
         'description': f'{FINDS[task]} of handwritten digits 0-9 on photographs, 16 to 120 px',
-        'trained_on': f'from the weights of {train_tasks.DIGITS.name}; '
-        + '; then '.join(
-            f'{stage["scenes_composed"]} composed scenes, {stage["steps"]} steps of '
-            f'{stage["batch"]} in {stage["seconds"]} s on one {stage["device"]}'
-            for stage in stages
+        'trained_on': '; then '.join(
+            [
+                stages[0]['origin'],
+                *(
+                    f'{stage["scenes_composed"]} composed scenes, {stage["steps"]} steps of '
+                    f'{stage["batch"]} in {stage["seconds"]} s on one {stage["device"]}'
+                    for stage in stages
+                ),
+            ]
         ),
     }
     return content

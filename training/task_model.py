@@ -19,13 +19,19 @@ PROTOTYPE_STRIDE = 4
 # What a row holds behind the boxes' bins and the classes.
 CARRIED = {'segment': PROTOTYPES, 'obb': 1, 'pose': 2 * len(CORNERS)}
 WIDTHS = {'segment': 32, 'obb': 48, 'pose': 48}  # of the branches that find it
+FINE = ('obb', 'pose')  # read from stride 4, too; masks are so by their prototypes
 TASKS = tuple(CARRIED)
 
 
 class TaskHead(nn.Module):
-    """Box bins, class logits and what the task carries, of both levels."""
+    """Box bins, class logits and what the task carries, of both levels.
 
-    def __init__(self, carried: int, width: int):
+    What is carried may also be read from stride 4: strokes tell how a digit is turned, and those
+    of a small one are as wide as one cell of stride 8. That part begins as nothing, so a head that
+    was trained without it stays what it was.
+    """
+
+    def __init__(self, carried: int, width: int, *, fine: bool):
         super().__init__()
         self.heads = nn.ModuleList([net.Head(48), net.Head(64)])
         self.carried = nn.ModuleList(
@@ -36,13 +42,18 @@ class TaskHead(nn.Module):
         )
         for branch in self.carried:
             nn.init.zeros_(branch[-1].bias)
+        self.fine = net.ConvUnit(24, width, stride=2) if fine else None
+        if self.fine is not None:
+            nn.init.zeros_(self.fine.norm.weight)
 
-    def forward(self, levels: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """Features at strides 8 and 16 to raw rows (b, 4 * BINS + CLASSES + carried, n)."""
-        both = zip(self.heads, self.carried, levels, strict=True)
-        return torch.cat(
-            [torch.cat([head(x), branch(x)], 1).flatten(2) for head, branch, x in both], 2
-        )
+    def forward(self, at4: torch.Tensor, at8: torch.Tensor, at16: torch.Tensor) -> torch.Tensor:
+        """Features at strides 4, 8 and 16 to raw rows (b, 4 * BINS + CLASSES + carried, n)."""
+        first, last = self.carried
+        near = first[0](at8)
+        if self.fine is not None:
+            near = near + self.fine(at4)
+        levels = (self.heads[0](at8), first[1:](near)), (self.heads[1](at16), last(at16))
+        return torch.cat([torch.cat(level, 1).flatten(2) for level in levels], 2)
 
 
 class Prototypes(nn.Module):
@@ -70,13 +81,15 @@ class TasksNet(nn.Module):
         super().__init__()
         self.trunk = net.DigitsNet()
         self.trunk.heads = nn.ModuleList()  # the detector's; each task has its own
-        self.tasks = nn.ModuleDict({task: TaskHead(CARRIED[task], WIDTHS[task]) for task in TASKS})
+        self.tasks = nn.ModuleDict(
+            {task: TaskHead(CARRIED[task], WIDTHS[task], fine=task in FINE) for task in TASKS}
+        )
         self.prototypes = Prototypes()
 
     def forward(self, images: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        at4, at8, at16 = self.trunk.features(images)
-        rows = {task: head((at8, at16)) for task, head in self.tasks.items()}
-        return rows, self.prototypes(at4, at8)
+        levels = self.trunk.features(images)
+        rows = {task: head(*levels) for task, head in self.tasks.items()}
+        return rows, self.prototypes(*levels[:2])
 
     def model_of(self, task: str) -> 'TaskModel':
         """The model of one task; it shares its modules with this network."""
@@ -99,8 +112,8 @@ class TaskModel(nn.Module):
         self.task, self.trunk, self.head, self.prototypes = task, trunk, head, prototypes
 
     def forward(self, images: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        at4, at8, at16 = self.trunk.features(images)
-        rows = self.head((at8, at16))
+        levels = self.trunk.features(images)
+        rows = self.head(*levels)
         bins, logits, carried = split(self.task, rows)
         distances = net.distances_from_bins(bins, self.trunk.strides)
         carried = read_carried(self.task, carried, self.trunk)
@@ -110,7 +123,7 @@ class TaskModel(nn.Module):
             near, far = distances.split(2, 1)
             centre, size = self.trunk.centres + (far - near) / 2, near + far
         found = torch.cat([centre, size, logits.sigmoid(), carried], 1)
-        return found if self.prototypes is None else (found, self.prototypes(at4, at8))
+        return found if self.prototypes is None else (found, self.prototypes(*levels[:2]))
 
 
 def split(task: str, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -141,36 +154,60 @@ def turned_boxes(
 def load_digits(network: TasksNet, path: pathlib.Path, images: torch.Tensor) -> None:
     """Begin with the weights of the shipped detector, in place.
 
+    Args:
+        network: a new one.
+        path: models/digits.onnx.
+        images: as in `load_folded`.
+    """
+    detector = net.DigitsNet()
+    load_folded(detector, path, images)
+    heads = {f'heads.{key}': value for key, value in detector.heads.state_dict().items()}
+    for head in network.tasks.values():
+        head.load_state_dict(heads, strict=False)
+    detector.heads = nn.ModuleList()
+    network.trunk.load_state_dict(detector.state_dict())
+
+
+def load_models(network: TasksNet, folder: pathlib.Path, images: torch.Tensor) -> None:
+    """Go on from exported models of one training, digits_segment.onnx and so on, in place.
+
+    Args:
+        network: a new one; what the files lack of it begins as it is.
+        folder: where all of them are.
+        images: as in `load_folded`.
+    """
+    for task in TASKS:
+        load_folded(network.model_of(task), folder / f'digits_{task}.onnx', images)
+
+
+def load_folded(model: nn.Module, path: pathlib.Path, images: torch.Tensor) -> None:
+    """Take the weights of an exported model, in place.
+
     Its normalisation was folded into the convolutions. It is found again from what some images
     give: then nothing changes for these, and training can go on.
 
     Args:
-        network: a new one.
-        path: models/digits.onnx.
+        model: what was exported, with its normalisation.
+        path: the ONNX file; what it has no name of stays as it is.
         images: (b, 3, 480, 640) in [0, 1], some dozens.
     """
-    detector = net.DigitsNet()
     stored = {
         tensor.name: torch.from_numpy(np.array(onnx.numpy_helper.to_array(tensor)))
         for tensor in onnx.load(path).graph.initializer
     }
     biases = {}
     with torch.no_grad():
-        for name, value in detector.named_parameters():
-            if '.norm.' not in name:
+        for name, value in model.named_parameters():
+            if '.norm.' not in name and name in stored:
                 value.copy_(stored[name])
-        for name, unit in detector.named_modules():
-            if isinstance(unit, net.ConvUnit):
+        for name, unit in model.named_modules():
+            if isinstance(unit, net.ConvUnit) and f'{name}.conv.bias' in stored:
                 biases[unit.norm] = stored[f'{name}.conv.bias']
         hooks = [norm.register_forward_pre_hook(unfold(bias)) for norm, bias in biases.items()]
-        detector.eval()(images)
+        model.eval()(images)
         for hook in hooks:
             hook.remove()
-    heads = {f'heads.{key}': value for key, value in detector.heads.state_dict().items()}
-    for head in network.tasks.values():
-        head.load_state_dict(heads, strict=False)
-    detector.heads = nn.ModuleList()
-    network.trunk.load_state_dict(detector.state_dict())
+    model.train()
 
 
 def unfold(bias: torch.Tensor):

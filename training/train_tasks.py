@@ -1,4 +1,4 @@
-"""Train masks, oriented boxes and corners on one trunk, from the shipped detector's weights.
+"""Train masks, oriented boxes and corners on one trunk, from the weights of shipped models.
 
 As `train.py`: for a fixed time, on scenes that are composed meanwhile and wait in a pool on the
 GPU. The state is written with each line of the log, at the end of each call, and earlier on
@@ -32,10 +32,14 @@ import train
 from torch.utils.data import DataLoader
 
 DIGITS = pathlib.Path(__file__).resolve().parent.parent / 'models' / 'digits.onnx'
-# A digit that was sheared looks as if it were turned: no more of either than a camera will see, or
-# the angle is learned as more uncertain than it is.
+# A digit that was sheared or bent looks as if it were turned: no more of that than a camera will
+# see, or the angle is learned as more uncertain than it is.
 CONFIG = dataclasses.replace(
-    scenes.TRAIN, shear=scenes.EVAL.shear, rotation_deg=scenes.EVAL.rotation_deg
+    scenes.TRAIN,
+    shear=scenes.EVAL.shear,
+    rotation_deg=scenes.EVAL.rotation_deg,
+    aspect=scenes.EVAL.aspect,
+    bend_cells=0.0,
 )
 STATE, OPTIMIZER = 'state.pt', 'optimizer.pt'  # two files: each is small enough to be carried
 
@@ -88,15 +92,23 @@ class Run(NamedTuple):
     average: task_model.TasksNet
     optimizer: torch.optim.Optimizer
     stages: list[dict]  # a record of each call
+    origin: str  # the weights that the first one began with
 
 
-def begin(folder: pathlib.Path, device: torch.device, digits: pathlib.Path = DIGITS) -> Run:
-    """Go on with what lies in a folder, else begin with the detector's weights."""
+def begin(folder: pathlib.Path, device: torch.device, models: pathlib.Path | None = None) -> Run:
+    """Go on with what lies in a folder, else with exported models, else with the detector's."""
     network = task_model.TasksNet()
     stages: list[dict] = []
+    origin = f'from the weights of {DIGITS.name}'
     if not (folder / STATE).exists():
-        images = np.stack([sample(CONFIG, index)[0] for index in range(16)])
-        task_model.load_digits(network, digits, torch.from_numpy(images).float() / 255)
+        drawn = np.stack([sample(CONFIG, index)[0] for index in range(16)])
+        images = torch.from_numpy(drawn).float() / 255
+        if models is None:
+            task_model.load_digits(network, DIGITS, images)
+        else:
+            task_model.load_models(network, models, images)
+            described = json.loads((models / 'digits_obb.onnx.json').read_text())
+            origin = described['notes']['trained_on']
     average = copy.deepcopy(network)
     stored = {}
     if (folder / STATE).exists():
@@ -104,13 +116,14 @@ def begin(folder: pathlib.Path, device: torch.device, digits: pathlib.Path = DIG
         network.load_state_dict(stored['network'])
         average.load_state_dict(stored['average'])
         stages = stored['stages']
+        origin = stages[0]['origin']
     network = network.to(device, memory_format=torch.channels_last)
     average = average.to(device, memory_format=torch.channels_last).eval()
     optimizer = train.new_optimizer(network)
     if stored and (folder / OPTIMIZER).exists():
         moments = torch.load(folder / OPTIMIZER, map_location=device, weights_only=True)
         optimizer.load_state_dict(moments)
-    return Run(network, average, optimizer, stages)
+    return Run(network, average, optimizer, stages, origin)
 
 
 def save(run: Run, folder: pathlib.Path, record: dict) -> None:
@@ -149,7 +162,7 @@ def train_tasks(arguments: argparse.Namespace) -> list[dict]:
     device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True
-    run = begin(arguments.out, device)
+    run = begin(arguments.out, device, arguments.begin_with)
     torch.manual_seed(train.SEED + len(run.stages))
     spent = sum(stage['seconds'] for stage in run.stages)
     first = sum(stage['scenes_composed'] for stage in run.stages)
@@ -196,6 +209,7 @@ def record_of(
     """What this call has done so far; `start` as `time.monotonic()` had it."""
     on_gpu = next(run.network.parameters()).is_cuda
     return {
+        'origin': run.origin,
         'seed': train.SEED + len(run.stages),
         'seconds': round(time.monotonic() - start),
         'steps': steps,
@@ -231,6 +245,13 @@ def fed_pool(
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument('--out', type=pathlib.Path, default=pathlib.Path('tasks'), help='folder')
+    options.add_argument(
+        '--begin-with',
+        type=pathlib.Path,
+        metavar='FOLDER',
+        help='of exported models of all tasks, to go on from these, with a schedule of its own '
+        '(default: the detector)',
+    )
     options.add_argument('--seconds', type=float, default=1100.0, help='of all calls together')
     options.add_argument('--call-seconds', type=float, default=1e9, help='of this call')
     options.add_argument('--max-steps', type=int, default=1_000_000, help='of this call')

@@ -51,6 +51,7 @@ for _ in range(12):
 found['losses'] = losses
 train.follow(run.average, run.network, 0.0)
 record = {'seconds': 1, 'steps': 12, 'batch': 2, 'scenes_composed': 2, 'device': 'CPU'}
+record['origin'] = run.origin
 train_tasks.save(run, folder, record)
 again = train_tasks.begin(folder, torch.device('cpu'))
 found['same'] = all(
@@ -63,6 +64,15 @@ found['exports'] = [
     export_tasks.export_task(network, task, stages, folder / 'models', 1)
     for task in task_model.TASKS
 ]
+# An exported model is what a training that begins with it begins as.
+begun = train_tasks.begin(folder / 'next', torch.device('cpu'), folder / 'models')
+found['origin'] = begun.origin
+found['apart'] = {
+    task: export_tasks.largest_difference(
+        begun.average.model_of(task), folder / 'models' / f'digits_{task}.onnx'
+    )
+    for task in task_model.TASKS
+}
 for task in task_model.TASKS:
     detector = task_dense.TaskDetector(folder / 'models' / f'digits_{task}.onnx')
     seen = detector(scenes.compose(scenes.EVAL, 0).image)
@@ -105,6 +115,15 @@ def test_every_new_part_of_the_loss_falls(found):
 def test_goes_on_where_it_was(found):
     assert found['same']
     assert found['stages'] == 1
+
+
+def test_goes_on_from_exported_models(found):
+    for scores, rest in found['apart'].values():
+        assert scores < 1e-3
+        assert rest < 0.05
+    assert found['origin'] == (
+        'from the weights of digits.onnx; then 2 composed scenes, 12 steps of 2 in 1 s on one CPU'
+    )
 
 
 def test_exports_run_and_are_small(found):
