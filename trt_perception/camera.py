@@ -29,8 +29,9 @@ class Camera(Generic[Message]):
     Attributes:
         name: '' where there is only one camera.
         read: makes a frame of a message; raises ImageError where it cannot.
-        publish: takes a message, its frame, which is read by then, and its detections.
-        refused: takes the error of each message that cannot be read.
+        publish: takes a message, its frame, which is read by then, and its detections; raises
+            ImageError where they cannot be published.
+        refused: takes the error of each message that cannot be read, or not be published.
         thresholds: for each frame that enters the pipeline from now on; may be set at any time.
         enabled: else messages are dropped as ``disabled``; may be set at any time.
         max_rate_hz: what comes faster is dropped as ``rate_limit``, 0: no limit; may be set at

@@ -162,7 +162,7 @@ class GpuMemoryError(CudaError):
 
 
 class ImageError(TrtPerceptionError):
-    """Raised when one image cannot be read.
+    """Raised when one image cannot be read, or what was found in it not be published.
 
     Attributes:
         reason: a short snake_case word; dropped frames are counted by it (``bad_step``,

@@ -308,7 +308,11 @@ class Worker(Generic[Message]):
         frame = job.frame.frame if isinstance(job.frame, UnreadFrame) else job.frame
         assert frame is not None
         began = self._clock()
-        self._cameras[job.camera].publish(job.message, frame, result.detections)
+        try:
+            self._cameras[job.camera].publish(job.message, frame, result.detections)
+        except ImageError as error:
+            self._drop(job.camera, error, self._results.popleft)
+            return
         now = self._clock()
         times = FrameTimes(
             wait=job.taken - job.received,

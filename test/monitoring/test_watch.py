@@ -195,6 +195,16 @@ def test_some_images_are_bad():
     assert life.run(2.5, 15).kind == ''
 
 
+def test_some_detections_are_not_published():
+    life = healthy()
+    life.refusal = 'cannot publish data'
+    finding = life.step(15, not_published=2)
+    assert (finding.kind, finding.level) == ('not_published', Level.WARN)
+    assert '2 x not_published; the last one: cannot publish data' in finding.message
+    # An image that nobody can read is the worse news.
+    assert life.step(15, bad_step=1).kind == 'unreadable'
+
+
 def test_one_bad_image_and_then_a_stall():
     life = healthy()
     life.step(15, bad_step=1)
@@ -303,7 +313,7 @@ def test_notes_come_last():
 def test_the_page_has_every_kind():
     source = inspect.getsource(watch)
     kinds = re.findall(r"Level\.(\w+),\s+'(\w+)'", source)
-    assert len(kinds) == 12
+    assert len(kinds) == 13
     table = section((ROOT / 'docs' / 'faults.md').read_text('utf-8'), 'Silence')
     told = [(row[1], codes(row[0])[0]) for row in rows(table)]
     assert sorted(told) == sorted(kinds)

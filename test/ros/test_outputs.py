@@ -14,6 +14,7 @@ from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
 from trt_perception.detections import MaskGeometry
 from trt_perception.detections import Masks
+from trt_perception.errors import ImageError
 from trt_perception.images.frame import Frame
 from trt_perception.model.task import TaskSpec
 from trt_perception.ros import outputs as outputs_module
@@ -70,6 +71,34 @@ def test_detections_arrive_whole(client, outputs, count):
     assert centres == [index + 10.0 for index in range(count)]
     names = [detection.results[0].hypothesis.class_id for detection in message.detections]
     assert names == [('red', 'green')[index % 2] for index in range(count)]
+    client.node.destroy_subscription(subscription)
+
+
+@pytest.mark.parametrize('count', [3, 300])
+def test_detections_that_are_refused_are_those_of_one_image(client, outputs, monkeypatch, count):
+    messages, subscription = client.subscribe(Detection2DArray, 'detections')
+    frame = Frame.view(bytes(12), width=4, height=1, step=12, encoding='bgr8')
+    boxes = np.tile(np.array([0, 0, 10, 20], 'f4'), (count, 1))
+    found = Detections(boxes, np.ones(count, 'f4'), np.zeros(count, 'i4'))
+    client.spin_until(outputs._detections.get_subscription_count, 'the subscription')
+    refusing = Refusing(outputs._detections, [BUSY])
+    if count == 300:  # published without the interpreter's lock
+        unlocked = outputs_module.publish_unlocked
+        monkeypatch.setattr(
+            outputs_module,
+            'publish_unlocked',
+            lambda publisher, message: (
+                unlocked(publisher, message) if not refusing.errors else refusing.publish(message)
+            ),
+        )
+    else:
+        outputs._detections = refusing
+    with pytest.raises(ImageError, match='cannot publish data') as caught:
+        outputs.publish(Header(frame_id='first'), frame, found)
+    assert caught.value.reason == 'not_published'
+    outputs.publish(Header(frame_id='second'), frame, found)
+    client.spin_until(lambda: messages, 'the second detections')
+    assert [message.header.frame_id for message in messages] == ['second']
     client.node.destroy_subscription(subscription)
 
 

@@ -15,6 +15,8 @@ from types import SimpleNamespace
 
 import fake_cuda
 from fake_tensorrt import FakeTensorRt
+from rclpy.impl.implementation_singleton import rclpy_implementation
+from rclpy.publisher import Publisher
 
 from trt_perception.files import atomic_files
 from trt_perception.files import cache
@@ -161,6 +163,14 @@ def install_in_ros():
     DetectorOutputs.publish = during(
         'publish raises', DetectorOutputs.publish, raises(RuntimeError('publishing broke'))
     )
+    publish = Publisher.publish
+
+    def refuse(self, message):
+        if self.topic_name.endswith('/detections'):
+            raise rclpy_implementation.RCLError('cannot publish data')
+        publish(self, message)
+
+    Publisher.publish = during('detections refused', publish, refuse)
     threading.Thread.start = during(
         'no thread left',
         threading.Thread.start,

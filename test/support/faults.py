@@ -208,6 +208,12 @@ FAULTS = (
     _gpu('collect raises', 'active', ('cudaEventSynchronize failed',)),
     Fault('decoder raises', 'active', ('the decoder broke',)),
     Fault('publish raises', 'active', ('publishing broke',)),
+    Fault(
+        'detections refused',
+        'active',
+        ('1 x not_published', 'cannot publish data'),
+        state='active',
+    ),
     Fault('worker thread dies', 'active', ('the worker thread has died',)),
     Fault('ONNX Runtime raises', 'active', ('the model broke',)),
     _gpu('poisoned GPU context', 'active', ('cudaErrorIllegalAddress',), state='exit 1'),

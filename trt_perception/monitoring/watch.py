@@ -10,11 +10,12 @@ What is found, worst first:
     no_publisher       nobody has published yet
     not_arriving       somebody publishes, and no image has ever arrived
     stalled            there were images, the camera is still there, and none comes any more
-    all_dropped        images arrive and every one is unreadable
+    all_dropped        images arrive, and every one is unreadable or cannot be published
     same_name          other nodes have this one's name; what else holds is said with it
     engine_slower      the camera is faster than the model, whether or not more are lost before
     lost_in_transport  some images never reach the node
     unreadable         some images cannot be read
+    not_published      the middleware does not take some detections
     note               something else that somebody should look at
 Within two seconds, for cameras of 2 Hz and more; a slower one is missed after three of its
 periods. A camera that has not been there yet is waited for some seconds longer: node and camera
@@ -54,7 +55,7 @@ _AT_LEAST: Final = 3
 # A frame may take this many times as long as usual, and a camera this many of its periods.
 _LATE_FRAME: Final = 4.0
 _LATE_CAMERA: Final = 3.0
-# These are what was asked for; every other reason is an image that nobody can read.
+# These are what was asked for.
 _ON_PURPOSE: Final = ('replaced', 'inactive', 'disabled', 'rate_limit')
 
 
@@ -149,7 +150,7 @@ class SilenceWatch:
             time_s: now.
             counts: since the activation.
             not_delivered: images that never reached the node, None where that is unknown.
-            refusal: why the last unreadable image was refused.
+            refusal: why the last image was dropped that could not be read, or not be published.
             same_name: that other nodes have this one's name, '' where none has.
             notes: sentences about other things that somebody should look at.
         """
@@ -161,7 +162,7 @@ class SilenceWatch:
             or self._all_dropped(now, refusal)
             or self._slower(now)
             or self._lost(now)
-            or self._unreadable(now, refusal)
+            or self._some_dropped(now, refusal)
             or (Problem(Level.WARN, 'note', '; '.join(notes)) if notes else None)
             or self._well(now)
         )
@@ -264,7 +265,7 @@ class SilenceWatch:
 
     def _all_dropped(self, now: _Moment, refusal: str) -> Problem | None:
         seconds = now.time_s - self._last_published.time_s
-        bad = _unreadable(self._last_published, now, refusal)
+        bad = _told(_bad(self._last_published, now), refusal)
         if not bad or seconds < self._patience_s:
             return None
         return Problem(
@@ -316,10 +317,15 @@ class SilenceWatch:
             'if they come in bursts, raise image_qos.depth',
         )
 
-    def _unreadable(self, now: _Moment, refusal: str) -> Problem | None:
-        bad = _unreadable(self._moments[0], now, refusal)
-        message = f'some images cannot be read: {bad}'
-        return Problem(Level.WARN, 'unreadable', message) if bad else None
+    def _some_dropped(self, now: _Moment, refusal: str) -> Problem | None:
+        bad = _bad(self._moments[0], now)
+        if not bad:
+            return None
+        told = _told(bad, refusal)
+        if set(bad) == {'not_published'}:
+            message = f'what was found in some images cannot be published: {told}'
+            return Problem(Level.WARN, 'not_published', message)
+        return Problem(Level.WARN, 'unreadable', f'some images cannot be read: {told}')
 
     def _well(self, now: _Moment) -> Problem:
         if not now.received:
@@ -328,8 +334,13 @@ class SilenceWatch:
         return Problem(Level.OK, '', 'active' if rate_hz is None else f'active, {rate_hz:.1f} Hz')
 
 
-def _unreadable(then: _Moment, now: _Moment, refusal: str) -> str:
-    """Return which images could not be read in between, '' where all could."""
+def _bad(then: _Moment, now: _Moment) -> dict[str, int]:
+    """Return how many images were dropped in between that nobody asked to, by reason."""
     counts = Counter(now.dropped) - Counter(then.dropped)
-    bad = [f'{n} x {reason}' for reason, n in sorted(counts.items()) if reason not in _ON_PURPOSE]
-    return f'{", ".join(bad)}; the last one: {refusal}' if bad else ''
+    return {reason: n for reason, n in sorted(counts.items()) if reason not in _ON_PURPOSE}
+
+
+def _told(bad: Mapping[str, int], refusal: str) -> str:
+    """Return these images in words, '' where there are none."""
+    counts = ', '.join(f'{n} x {reason}' for reason, n in bad.items())
+    return f'{counts}; the last one: {refusal}' if bad else ''

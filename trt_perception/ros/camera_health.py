@@ -129,7 +129,7 @@ class CameraHealth:
         self._log.info(f'counts: {counts}; never delivered: {lost}')
 
     def refused(self, error: ImageError) -> None:
-        """Take an image that cannot be read; from the worker."""
+        """Take an image that cannot be read, or not be published; from the worker."""
         self._refusal = plain(error)
         self._log.warning(
             f'image dropped ({error.reason}): {log_text(error)}', throttle_duration_sec=5.0

@@ -23,6 +23,7 @@ from vision_msgs.msg import LabelInfo
 from trt_perception.config import DetectorConfig
 from trt_perception.detections import Detections
 from trt_perception.detections import NumberedMasks
+from trt_perception.errors import ImageError
 from trt_perception.images.jpeg import AnyFrame
 from trt_perception.model.task import DETECT
 from trt_perception.model.task import TaskSpec
@@ -109,16 +110,29 @@ class DetectorOutputs:
     def publish(
         self, header: Header | HeaderView, frame: AnyFrame, detections: Detections
     ) -> None:
-        """Publish what was found in one image, detections first; from the worker."""
+        """Publish what was found in one image, detections first; from the worker.
+
+        Raises:
+            ImageError: ``not_published``, where the middleware does not take the detections or
+                keypoints.
+        """
         assert self._detections is not None
         assert self._debug_image is not None
-        message = self._serialize(header, detections)
-        if len(message) < _LARGE:
-            self._detections.publish(bytes(message))
-        else:
-            publish_unlocked(self._detections, np.frombuffer(message, np.uint8))
-        if self._keypoints is not None and self._serialize_keypoints is not None:
-            self._keypoints.publish(self._serialize_keypoints(header, detections))
+        try:
+            message = self._serialize(header, detections)
+            if len(message) < _LARGE:
+                self._detections.publish(bytes(message))
+            else:
+                publish_unlocked(self._detections, np.frombuffer(message, np.uint8))
+            if self._keypoints is not None and self._serialize_keypoints is not None:
+                self._keypoints.publish(self._serialize_keypoints(header, detections))
+        except rclpy_implementation.RCLError as error:
+            raise ImageError(
+                'not_published',
+                'detections',
+                f'the middleware did not take them: {error}',
+                fix='look for a subscriber that is too slow, or behind a slow network',
+            ) from error
         if self._masks is not None and self._masks.get_subscription_count():
             try:
                 self._publish_masks(header, frame, detections.pictured)

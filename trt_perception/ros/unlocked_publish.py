@@ -13,6 +13,7 @@ from functools import cache
 
 import numpy as np
 import numpy.typing as npt
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.publisher import Publisher
 from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage
@@ -75,7 +76,7 @@ def publish_unlocked(publisher: Publisher, message: npt.NDArray[np.uint8]) -> No
         message: uint8, one-dimensional, contiguous: as rclpy.serialization writes it.
 
     Raises:
-        RuntimeError: the middleware does not take the message.
+        RCLError: the middleware does not take the message, as where rclpy publishes.
     """
     rcl, rcutils = _libraries()
     size = message.size
@@ -88,6 +89,4 @@ def publish_unlocked(publisher: Publisher, message: npt.NDArray[np.uint8]) -> No
     if code:
         reason = rcutils.rcutils_get_error_string().text.decode(errors='replace')
         rcutils.rcutils_reset_error()
-        raise RuntimeError(
-            f'the middleware did not take a message of {size} bytes: {reason} ({code})'
-        )
+        raise rclpy_implementation.RCLError(f'a message of {size} bytes: {reason} ({code})')
