@@ -87,6 +87,10 @@ def told(name, summary):
     where = f'{name}: ' if name else ''
     if summary['not_delivered'] is None:
         print(f'note: {where}another camera publishes on this topic; use another ROS_DOMAIN_ID')
+    else:
+        lost = summary['sent'] - summary['received'] - summary['not_delivered']
+        if lost > 0:
+            print(f'note: {where}{lost} images were sent before the detector knew its camera')
     ended = summary['published'] + sum(summary['dropped'].values()) + summary['failed']
     if summary['received'] != ended:
         print(f'error: {where}received is not published + dropped + failed', file=sys.stderr)

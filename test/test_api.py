@@ -128,6 +128,12 @@ def test_thresholds_that_cannot_be(model, images, arguments, says):
         model(images[0], **arguments)
 
 
+@pytest.mark.parametrize('name', ['enabled', 'image_qos_depth', 'cameras'])
+def test_parameters_that_mean_something_to_a_node_only(name):
+    with pytest.raises(tp.TrtPerceptionError, match='to a node only; leave it out'):
+        tp.load(DIGITS, **{name: 1})
+
+
 def test_parameters_when_it_is_loaded(images):
     names = [f'digit {index}' for index in range(10)]
     with tp.load(str(DIGITS), max_detections=2, model_class_names=names) as strict:

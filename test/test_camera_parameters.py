@@ -105,6 +105,7 @@ def test_refused(name, value, words):
 )
 def test_what_is_meant_where_the_word_camera_is_missing(name, meant):
     assert unknown_parameter(name, ['front', 'rear']).fix == f"did you mean '{meant}'?"
+    assert 'a manifest says the task' in unknown_parameter('model.keypoints', ['front']).fix
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,7 @@ def test_a_mistyped_name():
     message = refusal({'confidence_treshold': 0.5})
     assert "did you mean 'confidence_threshold'? known: engine_path, " in message
     assert 'did you mean' not in refusal({'quux': 0.5})
+    assert 'a manifest says the task' in refusal({'model.task': 'pose'})
 
 
 def test_whole_numbers_are_fine_for_doubles():

@@ -195,6 +195,9 @@ def test_a_near_name_is_a_mistake(name, meant):
     [sentence], far = unknown_arguments([f'{name}:=x'], ARGUMENTS)
     assert sentence.startswith(f"there is no argument '{name}': did you mean {meant}")
     assert not far
+    [sentence], far = unknown_arguments(['model.task:=pose'], ARGUMENTS)
+    assert 'a manifest says the task' in sentence
+    assert not far
 
 
 @pytest.mark.parametrize('name', ['rviz', 'robot', 'x', 'robot_description', 'rate'])

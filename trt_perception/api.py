@@ -19,10 +19,12 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
+from trt_perception.config import OF_NODE
 from trt_perception.config import PARAMETERS
 from trt_perception.config import DetectorConfig
 from trt_perception.config import Thresholds
 from trt_perception.detections import Detections
+from trt_perception.errors import ConfigError
 from trt_perception.evaluation.run import batches
 from trt_perception.images.frame import Frame
 from trt_perception.images.picture_files import frame_of
@@ -47,7 +49,8 @@ def load(path: str | Path, **parameters: Any) -> Model:
             ``confidence_threshold=0.4`` or ``model_class_names=['person', 'forklift']``.
 
     Raises:
-        ConfigError: a parameter is unknown or out of range, or names a class that the model lacks.
+        ConfigError: a parameter is unknown, only for a node, or out of range, or names a class
+            that the model lacks.
         EngineError: the file cannot be used; the message says why and what to do.
         CudaError: the file is an engine, and there is no GPU to run it.
     """
@@ -68,6 +71,12 @@ class Model:
         names = {row.field: row.name for row in PARAMETERS}
         self._values = {names.get(key, key): value for key, value in parameters.items()}
         self._values['engine_path'] = str(path)
+        if only_of_node := sorted(OF_NODE & self._values.keys()):
+            raise ConfigError(
+                f'parameter {only_of_node[0]}',
+                'it means something to a node only',
+                fix='leave it out',
+            )
         config = DetectorConfig.from_values(self._values)
         self._pipeline = open_offline(read_model_file(path), config)
         self._lock = threading.Lock()

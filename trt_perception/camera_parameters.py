@@ -18,6 +18,7 @@ from typing import Final
 from trt_perception.config import MAX_CAMERAS
 from trt_perception.config import PARAMETERS
 from trt_perception.config import DetectorConfig
+from trt_perception.config import of_manifest
 from trt_perception.errors import ConfigError
 from trt_perception.parameter_row import Parameter
 from trt_perception.parameter_row import check_value
@@ -74,7 +75,8 @@ def unknown_parameter(name: str, cameras: Sequence[str]) -> ConfigError:
         of_cameras = camera_rows(cameras)
         meant = _PREFIX + name.removeprefix('cameras.')
         close = [meant] if meant in of_cameras else nearest(name, [*_ROWS, *of_cameras])
-        fix = f"did you mean '{close[0]}'?" if close else 'see the list in docs/parameters.md'
+        near = f"did you mean '{close[0]}'?" if close else 'see the list in docs/parameters.md'
+        fix = of_manifest(name) or near
         return ConfigError(subject, 'not known', fix=fix)
     camera, _, end = name.removeprefix(_PREFIX).partition('.')
     own = [row.name for row in CAMERA_PARAMETERS]

@@ -35,10 +35,22 @@ from trt_perception.plain_text import names_fault
 from trt_perception.plain_text import nearest
 from trt_perception.plain_text import shown
 
-__all__ = ['MAX_CAMERAS', 'PARAMETERS', 'DetectorConfig', 'Thresholds']
+__all__ = [
+    *('MAX_CAMERAS', 'OF_NODE', 'PARAMETERS', 'DetectorConfig', 'Thresholds', 'of_manifest'),
+]
 
 #: Of one node.
 MAX_CAMERAS: Final = 64
+#: Parameters that mean nothing where images come from files or a program.
+OF_NODE: Final = frozenset(
+    {
+        *('autostart', 'batch_max_delay_ms', 'cameras', 'debug_image.max_rate_hz'),
+        *('diagnostics_period_s', 'enabled', 'image_intake', 'image_qos.depth'),
+        *('image_qos.reliability', 'image_transport', 'max_rate_hz'),
+    }
+)
+# What a manifest says and no parameter.
+_OF_MANIFEST: Final = ('task', 'keypoints', 'mask_coefficients')
 # A timer's period, in whole nanoseconds, has 64 bits.
 _LOWEST_RATE_HZ: Final = 0.01
 _HIGHEST_RATE_HZ: Final = 1000.0
@@ -86,6 +98,13 @@ def _triple_fault(key: str, values: Sequence[float]) -> Fault | None:
     if len(values) not in (0, 3):
         return Fault(found=str(len(values)), expected='no value or 3 values')
     return number_fault(key, values)
+
+
+def of_manifest(name: str) -> str:
+    """Return what to do where somebody sets as a parameter what only a manifest says, else ''."""
+    if name.removeprefix('model.').replace('model_', '') not in _OF_MANIFEST:
+        return ''
+    return 'no parameter but a manifest says the task and what belongs to it (docs/manifest.md)'
 
 
 def _parameter(default: Any, description: str, **facts: Any) -> Any:
@@ -330,7 +349,7 @@ class DetectorConfig:
             if name not in rows:
                 close = nearest(name, rows)
                 meant = f"did you mean '{close[0]}'? " if close else ''
-                fix = f'{meant}known: {", ".join(rows)}'
+                fix = of_manifest(name) or f'{meant}known: {", ".join(rows)}'
                 raise ConfigError(f'parameter {shown(name)}', 'unknown', fix=fix)
             fields[rows[name].field] = parameter_value(rows[name], value)
         return cls(**fields)

@@ -22,6 +22,7 @@ from trt_perception.camera_parameters import CAMERA_PARAMETERS
 from trt_perception.camera_parameters import is_of_camera
 from trt_perception.config import PARAMETERS
 from trt_perception.config import DetectorConfig
+from trt_perception.config import of_manifest
 from trt_perception.errors import ConfigError
 from trt_perception.errors import ValuesError
 from trt_perception.parameter_row import Parameter
@@ -225,7 +226,9 @@ def unknown_arguments(
             )
             continue
         close = _close(name, declared)
-        if close:
+        if fix := of_manifest(name):
+            near.append(f"there is no argument '{name}': {fix}")
+        elif close:
             meant = ' or '.join(close)
             near.append(f"there is no argument '{name}': did you mean {meant}?")
         else:

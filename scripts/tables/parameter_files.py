@@ -50,9 +50,9 @@ has the node's, and follows it; *cleanup* forgets what was set since the start. 
         max_rate_hz: 10.0
 ```
 
-The `model.*` parameters say what a [manifest](manifest.md) says, and win over it. They are needed
-only for a model without a manifest; what is neither in the model, nor in a manifest, nor here is
-an error that lists the names to set.
+The `model.*` parameters say what a [manifest](manifest.md) says, but for the task and what belongs
+to it, and win over it. They are needed only for a model without a manifest; what is neither in the
+model, nor in a manifest, nor here is an error that lists the names to set.
 
 | parameter | type | default | allowed | live | camera | meaning |
 | --- | --- | --- | --- | --- | --- | --- |

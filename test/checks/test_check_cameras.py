@@ -86,6 +86,16 @@ def test_cameras(changes, segment, found, fix):
     assert fix in finding.fix
 
 
+@pytest.mark.parametrize(('read', 'sent'), [('/a', 'compressed'), ('/a/compressed', 'raw')])
+def test_a_camera_that_sends_the_other_transport(read, sent):
+    silent = camera(read, received=0, reliability=())
+    other = camera('/a' if sent == 'raw' else '/a/compressed')
+    finding = cameras(silent, other, wanted={'': '/a'})[read]
+    assert f'image_transport:={sent}' in finding.fix
+    both_silent = camera(other.topic, received=0, reliability=())
+    assert 'start the camera' in cameras(silent, both_silent, wanted={'': '/a'})[read].fix
+
+
 def test_nobody_misses_a_camera_that_is_switched_off():
     silent = camera('/rear', received=0, reliability=())
     wanted = {'rear': '/rear', 'top': '/top'}

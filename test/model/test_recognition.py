@@ -70,6 +70,15 @@ def test_class_names_are_asked_for_with_their_number():
     message = refusal(tensors(output0=(1, 84, 8400)))
     assert 'model.class_names' in message
     assert '80 classes as dense' in message
+    assert 'With fewer classes the rest may be an angle, keypoints or mask' in message
+    message = refusal(tensors(dets=(1, 300, 4), labels=(1, 300, 91)))
+    assert 'the rest may be' not in message
+
+
+def test_keypoints_of_two_values_are_told_from_classes():
+    message = refusal(tensors(output0=(1, 22, 8400)), class_names=[*'0123456789'])
+    assert '8 more channels than 4 of a box and 10 classes' in message
+    assert 'keypoints of pose estimation (4 times 2)' in message
 
 
 def test_parameters_win():

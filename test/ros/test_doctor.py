@@ -46,7 +46,7 @@ def findings(*arguments, **options):
 def test_a_model_and_this_machine(tmp_path):
     model = write_tiny_model(tmp_path / 'tiny.onnx')
     found = findings(model, '--seconds', '0')
-    assert found['model', 'trial run']['found'] == 'works: input 64x48, 3 classes'
+    assert found['model', 'trial run']['found'] == 'works: detect, dense, input 64x48, 3 classes'
     for name in ('numpy', 'cv2', 'rclpy', 'vision_msgs', 'ONNX Runtime'):
         assert found['Python and packages', name]['level'] == 'green'
     assert not [area for area, _ in found if area == 'cameras']

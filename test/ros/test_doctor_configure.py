@@ -188,7 +188,7 @@ def test_parameters_from_the_command_line(tmp_path):
     assert 'model.class_names' in unsaid
     findings = run(path, *as_arguments(TINY))
     assert reds(findings) == []
-    assert findings[-1]['found'] == 'works: input 64x48, 3 classes'
+    assert findings[-1]['found'] == 'works: detect, dense, input 64x48, 3 classes'
     named = next(entry for entry in findings if entry['area'] == 'parameters')
     assert 'model.decoder' in named['found']
 
@@ -202,7 +202,7 @@ def test_parameters_from_a_file(tmp_path, section):
     name = '/front/detector' if section.startswith('/front') else '/detector'
     findings = run('--params-file', file, '--node', name)
     assert reds(findings) == []
-    assert findings[-1]['found'] == 'works: input 64x48, 3 classes'
+    assert findings[-1]['found'] == 'works: detect, dense, input 64x48, 3 classes'
     # What comes later wins, as for a node.
     filtered = run('--params-file', file, '--node', name, '-p', 'class_filter:=[nothing]')
     (refusal,) = reds(filtered)

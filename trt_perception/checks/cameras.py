@@ -94,6 +94,7 @@ def check_cameras(
     owners = {
         way: name for name, topic in wanted.items() for way in (topic, f'{topic}/compressed')
     }
+    published = {camera.topic for camera in cameras if camera.reliability}
     for camera in cameras:
         owner = owners.get(camera.topic, '')
         problem = _problem(camera, segment_bytes, profile_fix, encodings)
@@ -102,6 +103,10 @@ def check_cameras(
             problem = _other_transport(
                 camera, names, owner, transports.get(owner, 'raw'), read=read
             )
+        elif not camera.reliability and (twin := _twin(camera.topic)) in published:
+            raw = min(camera.topic, twin)
+            other = 'raw' if twin == raw else 'compressed'
+            problem = problem[0], f'start with {_with_transport(owner, raw, other)}'
         if problem is None:
             yield Finding(_AREA, _shown(owner, camera.topic), 'green', _facts(camera))
         else:
@@ -195,6 +200,12 @@ def _other_transport(
         fix = f'start with {_with_transport(owner, raw, "raw")}'
         return 'only raw images, and the detector takes compressed ones', fix
     return None
+
+
+def _twin(topic: str) -> str:
+    """Return where the same images are in the other transport."""
+    raw = topic.removesuffix('/compressed')
+    return f'{raw}/compressed' if raw == topic else raw
 
 
 def _with_transport(owner: str, raw: str, transport: str) -> str:

@@ -90,7 +90,9 @@ def run_once(values: Mapping[str, Any]) -> str:
             names = spec.class_names
             configs.check(partial(DetectorConfig.thresholds, class_names=names))
             width, height = spec.preprocessing.input_size
-            facts = f'input {width}x{height}, {len(names)} classes'
+            facts = (
+                f'{spec.task}, {spec.decoder.family}, input {width}x{height}, {len(names)} classes'
+            )
         finally:
             pipeline.close()
     several = on_gpu and len(config.device_ids) > 1

@@ -12,6 +12,7 @@ Format: https://cocodataset.org/#format-data.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -173,15 +174,23 @@ def _oriented(where: str, entry: Mapping[str, Any]) -> tuple[float, ...]:
                 shown(given),
                 expected='[centre x, centre y, width, height, angle in radians]',
             )
+        if abs(given[4]) > 2 * math.pi:
+            raise ConfigError(
+                f'{where}: "oriented_bbox"',
+                f'an angle of {shown(given[4])}',
+                expected='radians, from -2 pi to 2 pi',
+                fix='if these are degrees, multiply all angles by pi / 180',
+            )
         return tuple(map(float, given))
     outline = entry.get('segmentation')
     corners = outline[0] if isinstance(outline, list) and len(outline) == 1 else None
     if not isinstance(corners, list) or len(corners) != 8 or not all(map(is_finite, corners)):
-        found = 'no corners' if outline in (None, []) else 'something else'
+        nothing = outline in (None, [])
         raise ConfigError(
-            f'{where}: "segmentation"',
-            found,
-            expected='one polygon of four corners, [[x, y, x, y, x, y, x, y]], or "oriented_bbox"',
+            f'{where}: "oriented_bbox"',
+            'none' if nothing else 'none, and something else in "segmentation"',
+            expected='[centre x, centre y, width, height, angle in radians], or in "segmentation" '
+            'one polygon of four corners, [[x, y, x, y, x, y, x, y]]',
             fix=_BOXES_ONLY,
         )
     points = np.clip(corners, -1e6, 1e6).astype(np.float32).reshape(4, 1, 2)

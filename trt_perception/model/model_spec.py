@@ -276,5 +276,5 @@ def _check_outputs(
             tensors_text(outputs),
             expected=f'{layout_text(decoder, classes, batch, task)}, as the decoder '
             f'{decoder} reads with {classes} classes and the task {task}',
-            fix='check task, class names and decoder',
+            fix='check class names, decoder and task (only a manifest says it: docs/manifest.md)',
         )

@@ -163,6 +163,8 @@ class DetectorNode(LifecycleNode):
         self._health.show([line.health for line in self._lines])
         spec = first.spec
         self._health.engine, self._health.task = engine, spec.task.name
+        keypoints = spec.task.keypoints
+        self._health.keypoints = keypoints.names if keypoints is not None else ()
         source = 'manifest' if spec.has_manifest else 'model itself'
         overridden = self.config.model_overrides() != ModelOverrides()
         self.get_logger().info(
@@ -339,7 +341,7 @@ class DetectorNode(LifecycleNode):
 
     def _release(self) -> bool:
         """Undo activate and configure; return whether all went well. May be called again."""
-        self._health.engine, self._health.task = None, ''
+        self._health.engine, self._health.task, self._health.keypoints = None, '', ()
         stopped = self._stop()
         lines, self._lines = self._lines, []
         pipelines, self._pipelines = self._pipelines, []

@@ -62,6 +62,7 @@ class Health:
         error: what went wrong last, empty where nothing did.
         engine: path of the model, empty before it is configured.
         task: of the model, empty before it is configured.
+        keypoints: their names, in the order of what is published; empty where there are none.
         cameras: one without a name, or several with one each.
         finding: of the node, where there are several cameras; None while inactive.
         gpus: what each GPU has done, by its number; empty where there is only one.
@@ -72,6 +73,7 @@ class Health:
     error: str = ''
     engine: str = ''
     task: str = ''
+    keypoints: Sequence[str] = ()
     cameras: Sequence[CameraFacts] = (CameraFacts(),)
     finding: Problem | None = None
     gpus: Mapping[int, PipelineStatistics] = field(default_factory=dict)
@@ -128,6 +130,7 @@ def _of_the_only_camera(name: str, health: Health, camera: CameraFacts) -> Diagn
         'state': health.state,
         'engine': health.engine,
         'task': health.task,
+        **({'keypoints': ', '.join(health.keypoints)} if health.keypoints else {}),
         'image reliability': camera.reliability,
         **_counts(camera),
         **_stages(camera.statistics),
@@ -152,6 +155,7 @@ def _together(name: str, health: Health) -> DiagnosticStatus:
         'state': health.state,
         'engine': health.engine,
         'task': health.task,
+        **({'keypoints': ', '.join(health.keypoints)} if health.keypoints else {}),
         'cameras': ', '.join(camera.name for camera in cameras),
         **_counts(all_of_them),
         'batches': str(health.batches),

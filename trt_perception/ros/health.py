@@ -58,6 +58,7 @@ class NodeHealth:
         self.error = ''
         self.engine: FileWatch | None = None
         self.task = ''
+        self.keypoints: tuple[str, ...] = ()
         self._soon = node.create_guard_condition(self.publish)
         # Made by the first configure and kept, so that a failed one is heard of.
         self._publisher: Publisher | None = None
@@ -165,6 +166,7 @@ class NodeHealth:
             error=self.error,
             engine=self.engine.path if self.engine is not None else '',
             task=self.task,
+            keypoints=self.keypoints,
             cameras=self._facts(),
         )
         if self._detector is not None:

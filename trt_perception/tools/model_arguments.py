@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 from typing import Final
 
+from trt_perception.config import OF_NODE
 from trt_perception.config import PARAMETERS
 from trt_perception.config import DetectorConfig
 from trt_perception.errors import ConfigError
@@ -15,14 +16,14 @@ from trt_perception.tools.arguments import at_least
 
 __all__ = ['add_model_arguments', 'detector_config']
 
-# What these tools set by arguments of their own, or what only a node with a camera has.
+# What these tools set by arguments of their own, or what only a node has.
 _OWN: Final = {
     'engine_path': 'give the model as the argument',
     'confidence_threshold': 'use --confidence',
     'iou_threshold': 'use --iou',
     'max_detections': 'use --max-detections',
     'device_ids': 'use --device',
-    'cameras': 'only a node has cameras',
+    **dict.fromkeys(OF_NODE, 'it means something to a node only: leave it out'),
     'class_filter': 'only detect_images filters classes: use its --classes',
 }
 

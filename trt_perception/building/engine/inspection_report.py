@@ -92,7 +92,8 @@ def read_report(model: ModelFile) -> EngineReport:
             str(model.path),
             'an ONNX model',
             expected='an engine',
-            fix=f'build one: ros2 run trt_perception build_engine --onnx {model.path}',
+            fix=f'build one: ros2 run trt_perception build_engine --onnx {model.path}; of an ONNX '
+            f'model doctor says task and decoder: ros2 run trt_perception doctor {model.path}',
         )
     header = read_plan_header(model.content, model.path.name)
     return EngineReport(model, header, plan_targets(model.content, header))

@@ -258,8 +258,9 @@ def _refuse_extra_channels(
 def _looks_like(extra: int) -> list[str]:
     """Return what so many channels more than a detector has are in other networks."""
     kinds = {1: 'the angle of oriented boxes', 32: 'mask coefficients of instance segmentation'}
-    if extra % 3 == 0:
-        kinds[extra] = f'keypoints of pose estimation ({extra // 3} times 3)'
+    each = [f'{extra // values} times {values}' for values in (3, 2) if extra % values == 0]
+    if each:
+        kinds.setdefault(extra, f'keypoints of pose estimation ({" or ".join(each)})')
     said = 'which is read where metadata or a manifest says the task'
     return [f'{kinds[extra]}, {said}'] if extra in kinds else []
 

@@ -36,6 +36,8 @@ _BACKGROUND: Final = {
     'torchvision': 'Label 0 of torchvision is the background and stands first in the class names',
     'rfdetr': 'RF-DETR trained with own classes has one more, the background: name it last',
 }
+#: Families whose rows hold what a task adds behind the classes.
+_MORE_CHANNELS: Final = ('dense',)
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def _missing(
     if by_shape or (len(counts) > 1 and (shared or not needs_names)):
         missing['decoder'] = f'the outputs fit {" and ".join(counts)}'
     if needs_names:
-        missing['class_names'] = _classes(counts, unknown.class_names)
+        missing['class_names'] = _classes(counts, unknown.class_names, unknown.task)
     if unknown.resampling:
         missing['antialias'] = (
             f'{unknown.resampling}; only bilinear sampling (2) is supported. To use it all the '
@@ -135,14 +137,19 @@ def _missing(
     return missing
 
 
-def _classes(counts: Mapping[str, int | None], given: int) -> str:
+def _classes(counts: Mapping[str, int | None], given: int, task: TaskSpec) -> str:
     listed = ' or '.join(
         f'{"any number of" if count is None else count} classes as {fit}'
         for fit, count in counts.items()
     )
     wrong = f', not {given}: correct the class names' if given else ''
-    background = [text for fit, text in _BACKGROUND.items() if fit in counts]
-    return '. '.join([f'the outputs have {listed}{wrong}', *background])
+    more = [text for fit, text in _BACKGROUND.items() if fit in counts]
+    if task == DETECT and any(DECODERS[fit].family in _MORE_CHANNELS for fit in counts):
+        more.append(
+            'With fewer classes the rest may be an angle, keypoints or mask coefficients, which '
+            'are read where metadata or a manifest says the task (docs/manifest.md)'
+        )
+    return '. '.join([f'the outputs have {listed}{wrong}', *more])
 
 
 def _class_counts(
