@@ -62,22 +62,22 @@ class Health:
         error: what went wrong last, empty where nothing did.
         engine: path of the model, empty before it is configured.
         task: of the model, empty before it is configured.
-        keypoints: their names, in the order of what is published; empty where there are none.
         cameras: one without a name, or several with one each.
         finding: of the node, where there are several cameras; None while inactive.
         gpus: what each GPU has done, by its number; empty where there is only one.
         batches: how many the pipelines have run.
+        keypoints: their names, in the order of what is published; empty where there are none.
     """
 
     state: str
     error: str = ''
     engine: str = ''
     task: str = ''
-    keypoints: Sequence[str] = ()
     cameras: Sequence[CameraFacts] = (CameraFacts(),)
     finding: Problem | None = None
     gpus: Mapping[int, PipelineStatistics] = field(default_factory=dict)
     batches: int = 0
+    keypoints: Sequence[str] = ()
 
 
 def diagnostics_message(name: str, now: Time, health: Health) -> DiagnosticArray:
