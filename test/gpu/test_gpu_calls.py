@@ -37,7 +37,7 @@ def test_a_frame_is_one_upload_of_its_size_and_one_launch(machine, config, integ
     runtime._module.cudaMemcpyAsync = lambda to, source, size, *how: (
         uploads.append((source, size)) or copy(to, source, size, *how)
     )
-    frames = [grey(width, height) for width, height in ((1920, 1080), (64, 48), (16, 8))]
+    frames = [grey(width, height) for width, height in ((1920, 1081), (64, 48), (16, 8))]
     with put_in_place(pipeline, frames) as placed:
         if in_place:
             frames = placed
@@ -49,7 +49,7 @@ def test_a_frame_is_one_upload_of_its_size_and_one_launch(machine, config, integ
             detect_one(pipeline, frame, Thresholds())
         calls = recorder.calls[before:]
         # An integrated GPU reads the frame where it lies.
-        pixels = [] if integrated else [1920 * 1080, 64 * 48, 16 * 8]
+        pixels = [] if integrated else [1920 * 1081, 64 * 48, 16 * 8]
         assert [size for _, size in uploads] == [header + size for size in pixels]
         places = [frame.memory.pointer for frame in placed]
         if in_place and not integrated:

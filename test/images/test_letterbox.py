@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given
@@ -160,3 +161,33 @@ def test_the_argument_is_left_alone():
     box = boxes([-5, -5, 700, 700])
     Letterbox.fit((100, 50), (64, 64), 'letterbox').to_source(box)
     assert box.tolist() == [[-5, -5, 700, 700]]
+
+
+@pytest.mark.parametrize('every', [*range(1, 24), 31, 64])
+@pytest.mark.parametrize('count', [1, 2, 3, 45, 97, 360, 480])
+def test_only_sampled_rows_make_the_resized_image(every, count):
+    rng = np.random.default_rng(every)
+    height = every * count
+    letterbox = Letterbox.fit((4 * every, height), (4, count), 'letterbox')
+    rows = letterbox.sampled_rows
+    if every < 3:
+        assert rows is None
+        return
+    read = np.zeros((count, every), bool)
+    read[:, rows.first : rows.first + rows.rows] = True
+    assert (rows.every, rows.count) == (every, count)
+    image = rng.integers(0, 256, (height, 4 * every), np.uint8)
+    other = rng.integers(0, 256, image.shape, np.uint8)
+    mixed = np.where(read.reshape(-1, 1), image, other)
+    wanted = cv2.resize(image, (4, count))
+    np.testing.assert_array_equal(cv2.resize(mixed, (4, count)), wanted)
+    # None of them is read in vain.
+    for row in np.flatnonzero(read)[[0, -1]]:
+        changed = image.copy()
+        changed[row] = 255 - changed[row]
+        assert (cv2.resize(changed, (4, count)) != wanted).any()
+
+
+def test_irregular_rows_are_not_told():
+    for height, size in ((1081, 640), (1080, 600), (1080, 1920), (100, 480)):
+        assert Letterbox.fit((1920, height), (640, size), 'stretch').sampled_rows is None

@@ -56,6 +56,38 @@ def test_pixels_are_read_where_they_lie(late_pipeline, integrated, graph, encodi
     memory.close()
 
 
+@pytest.mark.parametrize('graph', [True, False])
+@pytest.mark.parametrize('encoding', sorted({*ENCODINGS.values()}))
+def test_rows_that_nobody_reads_are_not_sent(late_pipeline, graph, encoding):
+    """What a frame before has left there is not read either."""
+    gpu, pipeline = late_pipeline(graph=graph)
+    memory = pipeline.allocate(8_000_000)
+    for seed, (times, rows) in enumerate([(15, 1), (20, 2), (2, 2), (11, 1), (16, 2), (1, 1)]):
+        shape = {'width': 64 * times, 'height': 48 * times, 'padding': 3 + seed}
+        frame = lying(memory, pipeline.front + 60, noise(seed, encoding, **shape))
+        expected = tensor_of(frame)
+        np.testing.assert_array_equal(run(gpu, pipeline, frame), expected)
+        # Rows of Bayer patterns and of planes of chroma need their neighbours.
+        if times > 9 and not encoding.startswith(('bayer', 'nv')):
+            first = pipeline.front + 60 + (times - rows) // 2 * frame.step
+            parts = memory.pointer + first, (rows * frame.step, times * frame.step, 48)
+            assert gpu.uploads == [(memory.pointer, pipeline.front), parts]
+        else:
+            size = pipeline.front + 60 + frame.data.size
+            assert gpu.uploads == [(memory.pointer, size)]
+        gpu.uploads.clear()
+    memory.close()
+
+
+def test_few_bytes_are_sent_at_once(late_pipeline):
+    """A second copy would take longer than they do."""
+    gpu, pipeline = late_pipeline()
+    frame = noise(1, width=192, height=144)
+    with put_in_place(pipeline, [frame]) as (placed,):
+        np.testing.assert_array_equal(run(gpu, pipeline, placed), tensor_of(frame))
+    assert [size for _, size in gpu.uploads] == [pipeline.front + frame.data.size]
+
+
 @pytest.mark.parametrize(('integrated', 'graph'), WAYS)
 def test_frames_from_elsewhere_are_copied(late_pipeline, integrated, graph):
     gpu, pipeline = late_pipeline(integrated=integrated, graph=graph)

@@ -120,6 +120,7 @@ def runtime(*, integrated=False):
         cudaHostGetDevicePointer=lambda address, flags: (ok, address),
         cudaFreeHost=free_host,
         cudaMemcpyAsync=_nothing(ok),
+        cudaMemcpy2DAsync=_nothing(ok),
         cudaMemsetAsync=_nothing(ok),
         cudaStreamBeginCapture=_nothing(ok),
         cudaStreamEndCapture=_handle(ok),

@@ -59,11 +59,27 @@ class Client:
     """This process's node. It spins only inside `spin_until`, so tests see one order of things."""
 
     def __init__(self):
+        self.detectors = set()  # that speak by it
+        self._open()
+
+    def _open(self):
+        self.outdated = False
         self._context = rclpy.Context()
         rclpy.init(context=self._context)
         self.node = rclpy.create_node('test_client', context=self._context)
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self.node)
+
+    def renew(self):
+        """Take part in the graph anew, if it is outdated and nobody uses it.
+
+        A process that ends without closing its ports leaves them in shared memory. Fast DDS puts
+        new ones in their place once another process gets their number, and who knew the old ones
+        may send there for good: nobody hears it, and the two never learn of each other's services.
+        """
+        if self.outdated and not self.detectors and len(self._executor.get_nodes()) == 1:
+            self.close()
+            self._open()
 
     @property
     def context(self):
@@ -125,6 +141,7 @@ class Detector:
         camera_qos=CAMERA_QOS,
     ):
         self.client = client
+        client.detectors.add(self)
         self.namespace = f'/test_{os.getpid()}_{next(_numbers)}'
         self.name = f'{self.namespace}/detector'
         if start is None:
@@ -168,6 +185,7 @@ class Detector:
         return messages
 
     def close(self):
+        self.client.detectors.discard(self)
         self.program.close()
         for subscription in self._subscriptions:
             self.client.node.destroy_subscription(subscription)

@@ -18,11 +18,15 @@ from tiny_model import write_tiny_model
 
 from trt_perception.monitoring.shared_memory import unfinished_ports
 
+_clients = []
+
 
 @pytest.fixture(scope='session')
 def client():
     client = Client()
+    _clients.append(client)
     yield client
+    _clients.remove(client)
     client.close()
 
 
@@ -81,6 +85,9 @@ def _show_output():
     yield
     for program in programs.programs:
         program.show()
+    for client in _clients:
+        client.outdated |= any(program.code for program in programs.programs)
+        client.renew()
     programs.programs[:] = [program for program in programs.programs if program.alive]
 
 

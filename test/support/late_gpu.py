@@ -34,7 +34,8 @@ class LateGpu:
 
     Attributes:
         modules: (driver, nvrtc, runtime).
-        uploads: (source, size) of each copy from page-locked memory, when it was queued.
+        uploads: (source, size) of each copy from page-locked memory, when it was queued; of one
+            in parts, size is (bytes of a part, bytes from one to the next, how many).
         captures: how many graphs were captured.
         host_bytes: page-locked memory that was not freed, by address.
     """
@@ -55,7 +56,8 @@ class LateGpu:
         for module, names in (
             (driver, ('cuLibraryGetKernel', 'cuKernelGetFunction', 'cuLaunchKernel')),
             (runtime, ('cudaMalloc', 'cudaFree', 'cudaHostAlloc', 'cudaFreeHost')),
-            (runtime, ('cudaMemcpyAsync', 'cudaMemsetAsync', 'cudaGraphLaunch')),
+            (runtime, ('cudaMemcpyAsync', 'cudaMemcpy2DAsync', 'cudaMemsetAsync')),
+            (runtime, ('cudaGraphLaunch',)),
             (runtime, ('cudaStreamSynchronize', 'cudaStreamWaitEvent')),
             (runtime, ('cudaEventRecord', 'cudaEventQuery', 'cudaEventSynchronize')),
             (runtime, ('cudaStreamBeginCapture', 'cudaStreamEndCapture', 'cudaGraphInstantiate')),
@@ -113,10 +115,24 @@ class LateGpu:
     # Work, queued and done.
 
     def _cudaMemcpyAsync(self, to, source, size, kind, stream):  # noqa: N802
-        if any(start <= source < start + length for start, length in self.host_bytes.items()):
-            self.uploads.append((source, size))
+        self._note(source, size)
         self._queue(stream, lambda: ctypes.memmove(to, source, size))
         return (_OK,)
+
+    def _cudaMemcpy2DAsync(self, to, pitch, source, step, size, count, kind, stream):  # noqa: N802
+        assert size <= min(pitch, step)
+        self._note(source, (size, step, count))
+
+        def copy():
+            for part in range(count):
+                ctypes.memmove(to + part * pitch, source + part * step, size)
+
+        self._queue(stream, copy)
+        return (_OK,)
+
+    def _note(self, source, size):
+        if any(start <= source < start + length for start, length in self.host_bytes.items()):
+            self.uploads.append((source, size))
 
     def _cudaMemsetAsync(self, to, value, size, stream):  # noqa: N802
         self._queue(stream, lambda: ctypes.memset(to, value, size))

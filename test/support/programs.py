@@ -111,6 +111,11 @@ class Program:
     def alive(self):
         return self._process.poll() is None
 
+    @property
+    def code(self):
+        """The exit code, None while it runs."""
+        return self._process.poll()
+
     def count(self, text):
         return self.output.count(text)
 

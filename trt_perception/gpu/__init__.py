@@ -13,6 +13,7 @@ from trt_perception.gpu.memory import DeviceBuffer
 from trt_perception.gpu.memory import PinnedBuffer
 from trt_perception.gpu.memory import clear_async
 from trt_perception.gpu.memory import copy_async
+from trt_perception.gpu.memory import copy_parts_async
 from trt_perception.gpu.memory import fill_async
 from trt_perception.gpu.memory import upload_once
 from trt_perception.gpu.streams import Event
@@ -30,6 +31,7 @@ __all__ = [
     'clear_async',
     'compile_kernels',
     'copy_async',
+    'copy_parts_async',
     'fill_async',
     'upload_once',
     'versions',

@@ -21,6 +21,7 @@ __all__ = [
     'PinnedBuffer',
     'clear_async',
     'copy_async',
+    'copy_parts_async',
     'fill_async',
     'upload_once',
 ]
@@ -111,6 +112,32 @@ def copy_async(destination: int, source: int, size: int, stream: Stream) -> None
         destination,
         source,
         size,
+        runtime().cudaMemcpyKind.cudaMemcpyDefault,
+        stream.handle,
+    )
+
+
+def copy_parts_async(
+    destination: int, source: int, size: int, pitch: int, count: int, stream: Stream
+) -> None:
+    """Copy parts of memory to the same places of another, in the stream's order.
+
+    Args:
+        destination: address of the first part.
+        source: address of the first part; on the host pinned.
+        size: bytes of each part.
+        pitch: bytes from one part to the next, in both.
+        count: of the parts.
+        stream: the copy is queued on it.
+    """
+    call(
+        'cudaMemcpy2DAsync',
+        destination,
+        pitch,
+        source,
+        pitch,
+        size,
+        count,
         runtime().cudaMemcpyKind.cudaMemcpyDefault,
         stream.handle,
     )

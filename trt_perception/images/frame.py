@@ -50,6 +50,11 @@ class PixelFormat:
     chroma_rows: bool = False
     min_side: int = 1
 
+    @property
+    def rows_alone(self) -> bool:
+        """Whether a row says the colours of its pixels without its neighbours."""
+        return not self.chroma_rows and self.min_side == 1
+
     def rows(self, height: int) -> int:
         """Return the number of byte rows that an image of this height has."""
         return height + height // 2 if self.chroma_rows else height

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from typing import Final
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,20 +17,51 @@ from trt_perception.gpu import DeviceBuffer
 from trt_perception.gpu import PinnedBuffer
 from trt_perception.gpu import Stream
 from trt_perception.gpu import copy_async
+from trt_perception.gpu import copy_parts_async
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import AnyFrame
 from trt_perception.images.jpeg import JpegFrame
 from trt_perception.images.letterbox import Letterbox
+from trt_perception.images.letterbox import RowGroups
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.stages.frame_header import FrameHeader
 
-__all__ = ['FramePlace', 'Headers']
+__all__ = ['FramePlace', 'Headers', 'Kind']
 
 # What device memory of frames is a multiple of: messages of one camera differ by some bytes.
 _STEP_BYTES: Final = 64 * 1024
+# Rows that nobody reads are left out from so many bytes on; a second copy costs some microseconds.
+_LEAST_LEFT_OUT: Final = 512 * 1024
 # So many kinds of frames are known at once: cameras differ in size, encoding and thresholds.
 _MOST_KINDS: Final = 256
 _NOTHING: Final = Frame.view(bytes(3), width=1, height=1, step=3, encoding='bgr8')
+
+
+class Kind(NamedTuple):
+    """What frames that are alike have in common.
+
+    Attributes:
+        letterbox: where they lie in the input.
+        content: of their headers, but for where the pixels are.
+        rows: to upload of them; None: all.
+    """
+
+    letterbox: Letterbox
+    content: npt.NDArray[np.uint8]
+    rows: RowGroups | None
+
+
+class _Staged(NamedTuple):
+    """A frame, and what is uploaded of its memory.
+
+    It is kept until that is done, so that nobody writes its memory meanwhile.
+    """
+
+    frame: AnyFrame
+    source: int  # address of the memory
+    size: int  # bytes from there on, sent in one copy
+    pixels: int = 0  # bytes from there to the pixels
+    rows: RowGroups | None = None  # of these, sent beside it
 
 
 class Headers:
@@ -45,14 +77,12 @@ class Headers:
     def __init__(self, header: FrameHeader, preprocessing: Preprocessing) -> None:
         self._header = header
         self._preprocessing = preprocessing
-        self._known: dict[tuple[object, ...], tuple[Letterbox, npt.NDArray[np.uint8]]] = {}
+        self._known: dict[tuple[object, ...], Kind] = {}
         self.size = header.size
         self.write = header.write
 
-    def of(
-        self, frame: AnyFrame, thresholds: Thresholds
-    ) -> tuple[Letterbox, npt.NDArray[np.uint8]]:
-        """Return where a frame lies in the input, and its header but for where its pixels are."""
+    def of(self, frame: AnyFrame, thresholds: Thresholds) -> Kind:
+        """Return what a frame has in common with those that are alike."""
         name = frame.format.name
         kind = frame.width, frame.height, frame.step, name, frame.big_endian, thresholds
         found = self._known.get(kind)
@@ -64,16 +94,25 @@ class Headers:
             )
             if len(self._known) >= _MOST_KINDS:
                 self._known.clear()
-            found = letterbox, self._header.content(frame, letterbox, thresholds)
+            content = self._header.content(frame, letterbox, thresholds)
+            found = Kind(letterbox, content, self._rows(frame, letterbox))
             self._known[kind] = found
         return found
+
+    def _rows(self, frame: AnyFrame, letterbox: Letterbox) -> RowGroups | None:
+        rows = letterbox.sampled_rows
+        if rows is None or self._preprocessing.antialias or not frame.format.rows_alone:
+            return None
+        left_out = frame.height - rows.rows * rows.count
+        return rows if left_out * frame.step >= _LEAST_LEFT_OUT else None
 
 
 class FramePlace:
     """A place in a batch.
 
     A frame whose memory is page-locked, with room for the header in front of the pixels, is
-    uploaded from where it lies; any other is copied first. An integrated GPU reads either in
+    uploaded from where it lies; any other is copied first. Rows that the letterbox does not read
+    are left out, where they are many. An integrated GPU reads either in
     place, and headers in memory of their own. A JPEG is decoded to where its pixels would be
     uploaded. All memory is made for the first frame that needs it, and only grows.
 
@@ -100,9 +139,7 @@ class FramePlace:
         self.address = 0
         self.pixels = 0
         self.error: ImageError | None = None
-        # The frame, with the address and size of what is uploaded of its memory. It is kept until
-        # that is done, so that nobody writes its memory meanwhile.
-        self._staged: tuple[AnyFrame, int, int] | None = None
+        self._staged: _Staged | None = None
         # The header of a JPEG that the device has at an address; those of a camera are all alike.
         self._there: tuple[npt.NDArray[np.uint8], int] | None = None
         # On the device: header and pixels.
@@ -152,13 +189,14 @@ class FramePlace:
         memory, offset = self._in_place(frame) or self._copied(frame)
         # What a message has in front of its pixels is uploaded, too.
         self.reserve(offset - self._headers.size + frame.data.size)
-        self._staged = frame, memory.pointer, offset + frame.data.size
         if self._mapped is None:
-            self._write(memory, frame, offset)
+            rows = self._write(memory, frame, offset)
+            size = self._headers.size if rows else offset + frame.data.size
+            self._staged = _Staged(frame, memory.pointer, size, offset, rows)
         else:
-            self._write(
-                self._mapped, frame, memory.device_pointer + offset - self._mapped.device_pointer
-            )
+            distance = memory.device_pointer + offset - self._mapped.device_pointer
+            self._write(self._mapped, frame, distance)
+            self._staged = _Staged(frame, memory.pointer, 0)
 
     def _stage_jpeg(self, frame: JpegFrame) -> None:
         front, size = self._headers.size, frame.height * frame.step
@@ -166,12 +204,12 @@ class FramePlace:
         if self._mapped is None:
             self.pixels = self.address + front
             staging = self._staging_of(front)
-            self.letterbox, content = self._headers.of(frame, self.thresholds)
+            self.letterbox, content, _ = self._headers.of(frame, self.thresholds)
             there, self._there = self._there, (content, self.address)
             if there is not None and there[0] is content and there[1] == self.address:
-                self._staged = frame, staging.pointer, 0
+                self._staged = _Staged(frame, staging.pointer, 0)
                 return
-            self._staged = frame, staging.pointer, front
+            self._staged = _Staged(frame, staging.pointer, front)
             self._headers.write(staging.array, content, front)
             return
         if self._decoded is None or self._decoded.size < size:
@@ -180,19 +218,30 @@ class FramePlace:
                 self._decoded.close()
             self._decoded = larger
         self.pixels = self._decoded.pointer
-        self._staged = frame, self._mapped.pointer, front
+        self._staged = _Staged(frame, self._mapped.pointer, 0)
         self._write(self._mapped, frame, self.pixels - self.address)
 
     def upload(self) -> None:
-        """Send header and pixels in one copy, from the start of their memory to the last pixel.
+        """Send header and pixels in one copy, or the header and the rows that are read.
 
         An integrated GPU reads them in place. The header of a JPEG may be there.
         """
-        if self._frame is not None:
-            assert self._staged is not None
-            _, source, size = self._staged
-            if size:
-                copy_async(self._frame.pointer, source, size, self._stream)
+        if self._frame is None:
+            return
+        assert self._staged is not None
+        frame, source, size, pixels, rows = self._staged
+        if size:
+            copy_async(self._frame.pointer, source, size, self._stream)
+        if rows is not None:
+            start = pixels + rows.first * frame.step
+            copy_parts_async(
+                self._frame.pointer + start,
+                source + start,
+                rows.rows * frame.step,
+                rows.every * frame.step,
+                rows.count,
+                self._stream,
+            )
 
     def replace(self, frame: Frame) -> None:
         """Upload pixels of a JPEG that was decoded elsewhere, in place of those to come.
@@ -233,9 +282,11 @@ class FramePlace:
                 if each is not None:
                     own.callback(each.close)
 
-    def _write(self, target: PinnedBuffer, frame: AnyFrame, pixels: int) -> None:
-        self.letterbox, content = self._headers.of(frame, self.thresholds)
+    def _write(self, target: PinnedBuffer, frame: AnyFrame, pixels: int) -> RowGroups | None:
+        """Write a header; return which rows it asks for, None for all."""
+        self.letterbox, content, rows = self._headers.of(frame, self.thresholds)
         self._headers.write(target.array, content, pixels)
+        return rows
 
     def _in_place(self, frame: Frame) -> tuple[PinnedBuffer, int] | None:
         """Return the memory and how far behind its start the pixels are; None: not from there."""

@@ -16,6 +16,7 @@ __device__ __forceinline__ Tap tap_at(int index, double scale, int size, bool st
     tap.second = min(max(first + 1, 0), size - 1);
     tap.first_weight = __float2int_rn((1.0f - fraction) * 2048.0f);
     tap.second_weight = __float2int_rn(fraction * 2048.0f);
+    if (!tap.second_weight) tap.second = tap.first;  // what counts for nothing may not have been uploaded
     return tap;
 }
 
