@@ -21,7 +21,7 @@ def test_kept_headers_are_those_of_their_frames():
     for _ in range(3000):
         frame = frames[int(rng.integers(len(frames)))]
         own = thresholds[int(rng.integers(len(thresholds)))]
-        letterbox, content = headers.of(frame, own)
+        letterbox, content, _ = headers.of(frame, own)
         expected = Letterbox.fit((frame.width, frame.height), (64, 48), 'stretch')
         assert letterbox == expected
         assert content.tobytes() == header.content(frame, expected, own).tobytes()
