@@ -159,8 +159,9 @@ def test_no_library_is_told_with_what_to_do(search_path, monkeypatch):
 
 
 def test_a_library_that_cannot_be_loaded_is_named(search_path, monkeypatch):
-    monkeypatch.setattr(nvjpeg, '_NAMES', ('libnvjpeg.so.13',))
-    path = wheel(search_path, 'libnvjpeg.so.13', b'no library')
+    name = 'libnvjpeg-of-nobody.so'  # which no machine's loader finds instead
+    monkeypatch.setattr(nvjpeg, '_NAMES', (name,))
+    path = wheel(search_path, name, b'no library')
     with pytest.raises(CudaError, match=str(path)):
         load_nvjpeg()
 
