@@ -41,18 +41,18 @@ def complete_iou(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def assign(
-    scores: torch.Tensor,
+    logits: torch.Tensor,
     boxes: torch.Tensor,
     centres: torch.Tensor,
     truth_boxes: torch.Tensor,
     truth_classes: torch.Tensor,
     overlap: Overlap = complete_iou,
     truth: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> 'Answers':
     """Give every digit its best-aligned anchors.
 
     Args:
-        scores: (b, n, CLASSES) after sigmoid.
+        logits: (b, CLASSES, n).
         boxes: (b, n, 4) xyxy, network pixels; or in the form that `overlap` takes.
         centres: (2, n) of the anchors, see `model.anchor_points`.
         truth_boxes: (b, m, 4) xyxy; rows beyond a scene's digits are ignored.
@@ -61,8 +61,8 @@ def assign(
         truth: (b, m, v) the truth as `overlap` takes it, where that is not `truth_boxes`.
 
     Returns:
-        (b, n) int64: the digit that an anchor answers for, -1 for none; and (b, n) float32, the
-        class score that the anchor should reach, 0 for none.
+        Which anchors answer for each digit. Shapes do not depend on values, so nothing waits for
+        the GPU.
     """
     real = truth_classes >= 0  # (b, m)
     centre = (truth_boxes[..., :2] + truth_boxes[..., 2:]) / 2
@@ -72,81 +72,64 @@ def assign(
 
     truth = truth_boxes if truth is None else truth
     iou = overlap(truth[:, :, None], boxes[:, None]).clamp_min(0)
-    index = truth_classes.clamp_min(0)[:, None].expand(-1, scores.shape[1], -1)
-    score = scores.gather(2, index).transpose(1, 2)  # (b, m, n)
+    index = truth_classes.clamp_min(0)[..., None].expand(-1, -1, logits.shape[2])
+    score = logits.gather(1, index).sigmoid()  # (b, m, n)
     alignment = score**ALPHA * iou**BETA * candidate
     # A new network's boxes may all miss a digit; the tiny term then prefers the nearest anchors.
     ranking = alignment + 1e-9 * candidate / (1 + offset.sum(-1))
-    kept = torch.zeros_like(candidate)
-    kept.scatter_(2, ranking.topk(TOP_K, 2).indices, True)
-    kept &= candidate
+    anchor = ranking.topk(TOP_K, 2).indices  # (b, m, TOP_K)
+    kept = torch.zeros_like(candidate).scatter(2, anchor, True) & candidate
 
     # An anchor wanted by two digits answers for the one it overlaps more.
-    contested = torch.where(kept, iou + 1e-6, torch.zeros_like(iou))
-    best_overlap, owner = contested.max(1)  # (b, n)
-    owner = torch.where(best_overlap > 0, owner, -1)
+    owner = torch.where(kept, iou + 1e-6, torch.zeros_like(iou)).argmax(
+        1, keepdim=True
+    )  # (b, 1, n)
+    mine = kept & (owner == torch.arange(real.shape[1], device=owner.device)[:, None])
 
     # The best anchor of a digit should score its IoU, the others in proportion to alignment.
-    mine = owner[:, None] == torch.arange(real.shape[1], device=owner.device)[None, :, None]
-    alignment = alignment * mine
-    top_alignment = alignment.amax(2, keepdim=True)
-    top_iou = (iou * mine).amax(2, keepdim=True)
-    target = (alignment / (top_alignment + 1e-9) * top_iou).sum(1)
-    return owner, target
+    alignment, iou = ((each * mine).gather(2, anchor) for each in (alignment, iou))
+    share = alignment / (alignment.amax(2, keepdim=True) + 1e-9)
+    weight = share * iou.amax(2, keepdim=True)
+    return Answers(anchor, weight, weight.sum().clamp_min(1.0))
 
 
 class Answers(NamedTuple):
-    """Which anchors answer for which digits; k of them."""
+    """Which anchors answer for which digits, k places for each digit; b scenes of m digits."""
 
-    scene: torch.Tensor  # (k,) int64
-    anchor: torch.Tensor  # (k,) int64
-    digit: torch.Tensor  # (k,) int64, a row of the scene's truth
-    weight: torch.Tensor  # (k,) the class score that the anchor should reach
+    anchor: torch.Tensor  # (b, m, k) int64
+    weight: torch.Tensor  # (b, m, k) the class score that the anchor should reach; 0: no answer
     total: torch.Tensor  # () sum of the weights, at least 1
 
-    def mean(self, per_anchor: torch.Tensor) -> torch.Tensor:
-        """Weighted mean of (k,)."""
-        return (per_anchor * self.weight).sum() / self.total
+    def mean(self, per_place: torch.Tensor) -> torch.Tensor:
+        """Weighted mean of (b, m, k), all finite."""
+        return (per_place * self.weight).sum() / self.total
 
-
-def answers(
-    logits: torch.Tensor,
-    boxes: torch.Tensor,
-    centres: torch.Tensor,
-    truth_boxes: torch.Tensor,
-    truth_classes: torch.Tensor,
-    overlap: Overlap = complete_iou,
-    truth: torch.Tensor | None = None,
-) -> Answers:
-    """`assign`, as indices: logits (b, n, CLASSES), the rest as there."""
-    scores = logits.detach().sigmoid()
-    owner, target = assign(
-        scores, boxes.detach(), centres, truth_boxes, truth_classes, overlap, truth
-    )
-    scene, anchor = (owner >= 0).nonzero(as_tuple=True)
-    weight = target[scene, anchor]
-    return Answers(scene, anchor, owner[scene, anchor], weight, target.sum().clamp_min(1.0))
+    def take(self, values: torch.Tensor) -> torch.Tensor:
+        """Values (b, v, n) of all anchors, at those that answer: (b, m, k, v)."""
+        scenes, digits, places = self.anchor.shape
+        index = self.anchor.reshape(scenes, 1, -1).expand(-1, values.shape[1], -1)
+        return values.gather(2, index).unflatten(2, (digits, places)).permute(0, 2, 3, 1)
 
 
 def class_loss(logits: torch.Tensor, found: Answers, truth_classes: torch.Tensor) -> torch.Tensor:
-    """Binary cross entropy of all anchors, logits (b, n, CLASSES)."""
-    wanted = torch.zeros_like(logits)
-    wanted[found.scene, found.anchor, truth_classes[found.scene, found.digit]] = found.weight
-    return F.binary_cross_entropy_with_logits(logits, wanted, reduction='sum') / found.total
+    """Binary cross entropy of all anchors, logits (b, CLASSES, n), as log(1 + e^x) - wanted x."""
+    index = truth_classes.clamp_min(0)[..., None, None].expand(*found.anchor.shape, 1)
+    reached = found.take(logits).gather(3, index)[..., 0]
+    return (F.softplus(logits).sum() - (found.weight * reached).sum()) / found.total
 
 
 def bins_loss(
     bins: torch.Tensor, found: Answers, distance: torch.Tensor, strides: torch.Tensor
 ) -> torch.Tensor:
-    """Distribution focal loss of bins (b, 4 * BINS, n) for distances (k, 4) in pixels."""
-    place = distance / strides[found.anchor, None] - net.FIRST_BIN
-    place = place.clamp(0, net.BINS - 1.01)  # (k, 4)
+    """Distribution focal loss of bins (b, 4 * BINS, n) for distances (b, m, k, 4) in pixels."""
+    place = distance / strides[found.anchor][..., None] - net.FIRST_BIN
+    place = place.clamp(0, net.BINS - 1.01)  # (b, m, k, 4)
     low = place.floor().long()
     share = place - low
-    logp = bins.unflatten(1, (4, net.BINS))[found.scene, :, :, found.anchor].log_softmax(2)
-    low_logp = logp.gather(2, low[..., None])[..., 0]  # of (k, 4, BINS)
-    high_logp = logp.gather(2, low[..., None] + 1)[..., 0]
-    return found.mean(-((1 - share) * low_logp + share * high_logp).mean(1))
+    logp = found.take(bins).unflatten(3, (4, net.BINS)).log_softmax(4)
+    low_logp = logp.gather(4, low[..., None])[..., 0]  # (b, m, k, 4)
+    high_logp = logp.gather(4, low[..., None] + 1)[..., 0]
+    return found.mean(-((1 - share) * low_logp + share * high_logp).mean(3))
 
 
 def detection_loss(
@@ -163,14 +146,13 @@ def detection_loss(
     """
     bins, logits = rows.float().split([4 * net.BINS, net.CLASSES], 1)
     near, far = net.distances_from_bins(bins, strides).split(2, 1)
-    boxes = torch.cat([centres - near, centres + far], 1).transpose(1, 2)  # (b, n, 4) xyxy
-    logits = logits.transpose(1, 2)
-    found = answers(logits, boxes, centres, truth_boxes, truth_classes)
-    truth = truth_boxes[found.scene, found.digit]
-    point = centres[:, found.anchor].T  # (k, 2)
-    distance = torch.cat([point - truth[:, :2], truth[:, 2:] - point], 1)
+    boxes = torch.cat([centres - near, centres + far], 1)  # (b, 4, n) xyxy
+    found = assign(logits, boxes.transpose(1, 2), centres, truth_boxes, truth_classes)
+    truth = truth_boxes[:, :, None]
+    point = centres.T[found.anchor]  # (b, m, k, 2)
+    distance = torch.cat([point - truth[..., :2], truth[..., 2:] - point], 3)
     parts = {
-        'box': GAIN_BOX * found.mean(1 - complete_iou(boxes[found.scene, found.anchor], truth)),
+        'box': GAIN_BOX * found.mean(1 - complete_iou(found.take(boxes), truth)),
         'class': gain_class * class_loss(logits, found, truth_classes),
         'bins': GAIN_BINS * bins_loss(bins, found, distance, strides),
     }

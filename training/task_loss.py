@@ -14,8 +14,8 @@ import task_model
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-POINTS = 20  # a side; so many squared of each digit are compared with its mask
-GAIN_MASK, GAIN_CORNERS, GAIN_ANGLE, GAIN_CLASS = 3.0, 30.0, 24.0, 0.5
+POINTS = 14  # a side; so many squared of each digit are compared with its mask
+GAIN_MASK, GAIN_CORNERS, GAIN_ANGLE, GAIN_CLASS = 3.0, 36.0, 48.0, 0.5
 SOFT_ANGLE, SOFT_CORNER = 0.02, 0.02  # radians, digits' sides: where Huber's loss turns linear
 
 
@@ -69,15 +69,14 @@ def mask_loss(
     grid = at / size * 2 - 1  # half-pixel centres, whatever the resolution
     sampled = F.grid_sample(prototypes, grid, padding_mode='border', align_corners=False)
     inked = F.grid_sample(truth.ink, grid, padding_mode='border', align_corners=False) > 0.5
-    near = sampled.transpose(1, 2)[answers.scene, answers.digit]  # (k, PROTOTYPES, p)
-    wanted = inked[answers.scene, 0, answers.digit].float()  # (k, p)
-    logits = torch.einsum(
-        'kc,kcp->kp', coefficients.transpose(1, 2)[answers.scene, answers.anchor], near
+    wanted = inked[:, 0, :, None].float()  # (b, m, 1, p)
+    logits = answers.take(coefficients) @ sampled.transpose(1, 2)  # (b, m, k, p)
+    entropy = F.binary_cross_entropy_with_logits(
+        logits, wanted.expand_as(logits), reduction='none'
     )
-    entropy = F.binary_cross_entropy_with_logits(logits, wanted, reduction='none').mean(1)
     share = logits.sigmoid()
-    dice = 1 - (2 * (share * wanted).sum(1) + 1) / (share.sum(1) + wanted.sum(1) + 1)
-    return GAIN_MASK * answers.mean(entropy + dice)
+    dice = 1 - (2 * (share * wanted).sum(3) + 1) / (share.sum(3) + wanted.sum(3) + 1)
+    return GAIN_MASK * answers.mean(entropy.mean(3) + dice)
 
 
 def points_in(boxes: torch.Tensor) -> torch.Tensor:
@@ -91,12 +90,12 @@ def points_in(boxes: torch.Tensor) -> torch.Tensor:
 
 def corners_loss(places: torch.Tensor, truth: Truth, answers: loss.Answers) -> torch.Tensor:
     """Huber's loss of corners (b, 8, n), in units of the digit's size as OKS has it."""
-    found = places[answers.scene, :, answers.anchor].unflatten(1, (-1, 2))  # (k, 4, 2)
-    wanted = truth.corners[answers.scene, answers.digit]
-    box = truth.boxes[answers.scene, answers.digit]
-    side = (box[:, 2:] - box[:, :2]).prod(1).sqrt()[:, None, None]
+    found = answers.take(places).unflatten(3, (-1, 2))  # (b, m, k, 4, 2)
+    wanted = truth.corners[:, :, None].expand_as(found)
+    size = truth.boxes[..., 2:] - truth.boxes[..., :2]
+    side = size.prod(2).clamp_min(1).sqrt()[..., None, None, None]
     each = F.smooth_l1_loss(found / side, wanted / side, beta=SOFT_CORNER, reduction='none')
-    return GAIN_CORNERS * answers.mean(each.mean((1, 2)))
+    return GAIN_CORNERS * answers.mean(each.mean((3, 4)))
 
 
 def oriented_loss(
@@ -108,18 +107,23 @@ def oriented_loss(
     own: a digit's is known, its box has no other name.
     """
     bins, logits, carried = task_model.split('obb', raw)
-    logits = logits.transpose(1, 2)
     angle = task_model.read_carried('obb', carried, trunk)
     distances = net.distances_from_bins(bins, trunk.strides)
     centre, size = task_model.turned_boxes(distances, angle, trunk.centres)
-    boxes = torch.cat([centre, size, angle], 1).transpose(1, 2)  # (b, n, 5)
-    answers = loss.answers(
-        logits, boxes, trunk.centres, truth.boxes, truth.classes, prob_iou, truth.oriented
+    boxes = torch.cat([centre, size, angle], 1)  # (b, 5, n)
+    answers = loss.assign(
+        logits,
+        boxes.transpose(1, 2),
+        trunk.centres,
+        truth.boxes,
+        truth.classes,
+        prob_iou,
+        truth.oriented,
     )
-    wanted = truth.oriented[answers.scene, answers.digit]
-    found = boxes[answers.scene, answers.anchor]
-    distance = distances_along(trunk.centres[:, answers.anchor].T, wanted)
-    turned = F.smooth_l1_loss(found[:, 4], wanted[:, 4], beta=SOFT_ANGLE, reduction='none')
+    found = answers.take(boxes)  # (b, m, k, 5)
+    wanted = truth.oriented[:, :, None].expand_as(found)
+    distance = distances_along(trunk.centres.T[answers.anchor], wanted)
+    turned = F.smooth_l1_loss(found[..., 4], wanted[..., 4], beta=SOFT_ANGLE, reduction='none')
     return {
         'box': loss.GAIN_BOX * answers.mean(1 - prob_iou(wanted, found)),
         'class': gain_class * loss.class_loss(logits, answers, truth.classes),
@@ -129,12 +133,12 @@ def oriented_loss(
 
 
 def distances_along(points: torch.Tensor, oriented: torch.Tensor) -> torch.Tensor:
-    """From points (k, 2) to the sides of oriented boxes (k, 5), along their axes: (k, 4)."""
-    x, y = (points - oriented[:, :2]).unbind(1)
-    cos, sin = oriented[:, 4].cos(), oriented[:, 4].sin()
-    place = torch.stack([x * cos + y * sin, y * cos - x * sin], 1)
-    half = oriented[:, 2:4] / 2
-    return torch.cat([half + place, half - place], 1)
+    """From points (..., 2) to the sides of oriented boxes (..., 5), along their axes: (..., 4)."""
+    x, y = (points - oriented[..., :2]).unbind(-1)
+    cos, sin = oriented[..., 4].cos(), oriented[..., 4].sin()
+    place = torch.stack([x * cos + y * sin, y * cos - x * sin], -1)
+    half = oriented[..., 2:4] / 2
+    return torch.cat([half + place, half - place], -1)
 
 
 def prob_iou(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

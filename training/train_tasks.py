@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 import cv2
 import letterbox
-import loss
 import model as net
 import numpy as np
 import scenes
@@ -171,7 +170,8 @@ def train_tasks(arguments: argparse.Namespace) -> list[dict]:
     pool, batches = fed_pool(arguments, device, first, stop)
     forward = run.network
     if arguments.compile:
-        forward, loss.assign = torch.compile(run.network), torch.compile(loss.assign)
+        forward = torch.compile(run.network)
+        task_loss.tasks_loss = torch.compile(task_loss.tasks_loss)
         step(run, forward, pool.draw(arguments.batch), arguments.class_gain)  # compiles, untimed
     start, steps = time.monotonic(), 0
     print(f'from step {taken}, {spent} of {arguments.seconds:.0f} s spent', flush=True)
