@@ -78,7 +78,7 @@ def test_accuracy_figures_are_the_recorded_ones(title, files, suffix):
 GPU_STEPS = {
     'engine, graph replay (*E*)': 'engine_graph',
     'engine, plain enqueue': 'engine_enqueue',
-    'upload of 6.2 MB': 'upload',
+    'upload of the 2.1 MB that are read': 'upload',
     'letterbox kernel': 'letterbox',
     'filter and NMS, 300 boxes left': 'decode',
     'one graph: letterbox, engine, filter, NMS': 'graph',

@@ -1,8 +1,9 @@
-"""Whole batches on the GPU: one upload a frame, one CUDA graph launch; only boxes come back.
+"""Whole batches on the GPU: frames are uploaded, one CUDA graph runs, only boxes come back.
 
 The way of a batch through a slot:
 
-    enqueue   header in front of each message → one upload up to its last pixel → graph launch
+    enqueue   header in front of each message → upload up to its last pixel, or of the header and
+              the rows that are read → graph launch
     graph     letterbox kernel → TensorRT → filter, select, overlaps, keep → results in pinned
               memory
     collect   wait for the event behind the graph, read the rows of each frame

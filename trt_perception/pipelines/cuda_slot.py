@@ -276,7 +276,7 @@ class CudaSlot:
         self._write_addresses()
 
     def upload(self) -> None:
-        """Send each frame's header and pixels in one copy, and how many frames there are."""
+        """Send each frame's header and pixels, and how many frames there are."""
         self._write_count()
         for place in self.places[: self._frames]:
             place.upload()
