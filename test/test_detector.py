@@ -126,6 +126,29 @@ def test_a_frame_is_not_asked_for_before_it_may_be_done(naps):
     assert run.published == [0, 1, 2]  # the stop waits in the pipeline
 
 
+def test_what_passes_while_a_frame_is_handed_over_is_not_waited_for_again(naps):
+    """A file may be decoded meanwhile, which the pipeline's own time includes."""
+    pipeline = FakePipeline(3, automatic=False)
+    pipeline.compute_s = 600.0
+    now = [0.0]
+    with Recorder(pipeline, clock=lambda: now[0]) as run:
+        run.submit(0)
+        pipeline.finish(0)
+        run.settled()
+
+        def take_time(number):
+            now[0] += 500.0
+
+        pipeline.on_enqueue = take_time
+        run.submit(1)
+        wait_until(lambda: 1 in pipeline.flying())
+        asked = pipeline.asked
+        wait_until(lambda: pipeline.asked > asked + 3)
+        assert naps[0] < 1.0
+        pipeline.finish(1)
+        run.settled()
+
+
 def test_the_worker_sleeps_while_there_is_nothing_to_do(naps):
     pipeline = FakePipeline(2)
     with Recorder(pipeline) as run:

@@ -78,6 +78,35 @@ class Reading:
         self._threads.shutdown()
 
 
+@pytest.mark.parametrize('unread', [False, True])
+def test_reading_a_file_is_time_of_the_pipeline(unread):
+    """It is in what that says of itself; only of pixels is handing over the time to copy them."""
+    now = [0.0]
+
+    class Slow(Reading):
+        def enqueue(self, slot, frames, thresholds):
+            now[0] += 5.0
+            if unread:
+                super().enqueue(slot, frames, thresholds)
+            else:
+                super().enqueue(slot, [UnreadFrame(lambda: frames[0])], thresholds)
+
+    def read(message):
+        return UnreadFrame(message.read) if unread else frame_of(message.number)
+
+    pipeline = Slow(1, 1)
+    camera = Camera('', read, lambda *_: None, lambda *_: None, Thresholds())
+    detector = Detector([pipeline], [camera], faulted=lambda *_: None, clock=lambda: now[0])
+    detector.start()
+    detector.submit(0, Message(0, 0))
+    wait_until(lambda: detector.statistics()[0].published == 1)
+    detector.stop()
+    pipeline.close()
+    latency = detector.statistics()[0].latency
+    assert latency['total'].p50_ms == pytest.approx(5000.0)
+    assert latency['copy'].p50_ms == pytest.approx(0.0 if unread else 5000.0)
+
+
 @pytest.mark.parametrize(('depth', 'batch'), [(1, 1), (3, 1), (2, 4), (3, 8)])
 def test_messages_that_are_read_in_the_pipeline(depth, batch):
     pipeline = Reading(depth, batch)

@@ -78,7 +78,7 @@ class _Batch(Generic[Message]):
 
     jobs: list[Job[Message]]
     slot: int = -1
-    enqueued: float = 0.0
+    begun: float = 0.0
 
 
 class Worker(Generic[Message]):
@@ -230,7 +230,7 @@ class Worker(Generic[Message]):
     def _early_s(self, batch: _Batch[Message]) -> float:
         """Return for how many seconds a batch need not be asked for."""
         least_s = self._least_s.get(len(batch.jobs), 0.0)
-        return batch.enqueued + _NOT_BEFORE * least_s - self._clock()
+        return batch.begun + _NOT_BEFORE * least_s - self._clock()
 
     def _sleep(self, seconds: float | None) -> None:
         with contextlib.suppress(Empty):
@@ -270,11 +270,13 @@ class Worker(Generic[Message]):
         if not frames:
             self._flying.pop()
             return
+        batch.begun = self._clock()
         self._pipeline.enqueue(self._free[0], frames, thresholds)
         batch.slot = self._free.popleft()
-        batch.enqueued = self._clock()
+        enqueued = self._clock()
         for job in batch.jobs:
-            job.copied = batch.enqueued
+            # To read a file, wherever that is done, counts as the pipeline's own time.
+            job.copied = batch.begun if isinstance(job.frame, UnreadFrame) else enqueued
 
     def _collect(self) -> None:
         batch = self._flying[0]

@@ -221,6 +221,18 @@ def test_what_is_decoded_here_is_said_once_for_each_kind(caplog):
     assert [r.message for r in caplog.records] == [f'{said}PNG', f'{said}progressive JPEG']
 
 
+def test_what_the_last_file_was_is_remembered():
+    frames = PlainJpegs()
+    assert not frames.quick
+    png, large = OTHERS['PNG'][0], jpeg_fuzz.encoded(jpeg_fuzz.scene(2600, 1700))
+    for content, quick in ((FILE, True), (png, False), (FILE, True), (large, False), (FILE, True)):
+        frames(array(content))
+        assert frames.quick is quick
+    with pytest.raises(ImageError):
+        frames(array(FILE[:40]))
+    assert not frames.quick
+
+
 def outcome(read, content):
     """Return what becomes of a file: the frame, or the reason why there is none."""
     try:

@@ -26,6 +26,7 @@ from trt_perception.errors import CudaError
 from trt_perception.errors import ImageError
 from trt_perception.gpu import nvjpeg
 from trt_perception.images.compressed import check_picture
+from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import JpegFrame
 from trt_perception.images.jpeg import plain_jpeg
 from trt_perception.pipelines import cuda_slot
@@ -180,6 +181,12 @@ def test_a_lost_gpu_comes_out_where_the_frame_is_collected(jpeg_pipeline, librar
     assert error.value is lost
 
 
+def noise(seed):
+    """Return a small frame of pixels."""
+    pixels = np.random.default_rng(seed).integers(0, 256, 40 * 30 * 3, np.uint8)
+    return Frame.view(pixels, width=40, height=30, step=120, encoding='bgr8')
+
+
 def wait_until(condition):
     end = time.monotonic() + 30
     while not condition():
@@ -187,9 +194,73 @@ def wait_until(condition):
         time.sleep(0.001)
 
 
+def take_a_slot(pipeline, slot):
+    """Bring a frame of pixels to a slot, so that others need not wait for files."""
+    pipeline.enqueue(slot, [noise(slot)], [Thresholds()])
+
+
+def test_where_nothing_else_is_under_way_a_file_is_decoded_at_once(jpeg_pipeline, library):
+    gpu, pipeline = jpeg_pipeline(depth=2)
+    threads = []
+    library.on_decode = lambda: threads.append(threading.current_thread().name)
+    here = threading.current_thread().name
+
+    def decode(slot, seed):
+        frame = jpeg(seed)
+        pipeline.enqueue(slot, [frame], [Thresholds()])
+        if threads == [here]:
+            assert pipeline._jpeg.started(slot)  # as enqueue returns
+        pipeline.collect(slot)
+        found = gpu.input_of(pipeline.slots[slot])
+        np.testing.assert_array_equal(found, tensor_of(frame.decode()))
+        name = threads.pop()
+        assert not threads
+        return name
+
+    assert decode(0, 1) == here
+    assert decode(1, 2) == here
+    take_a_slot(pipeline, 0)
+    assert decode(1, 3).startswith('jpeg_')
+    pipeline.collect(0)
+    assert decode(0, 4) == here
+
+
+def test_a_large_file_is_never_decoded_at_once(jpeg_pipeline, library):
+    """It would keep other cameras waiting."""
+    _, pipeline = jpeg_pipeline(depth=1)
+    threads = []
+    library.on_decode = lambda: threads.append(threading.current_thread().name)
+    for size in ((2600, 1700), (1920, 1088)):
+        pipeline.enqueue(0, [jpeg(1, *size)], [Thresholds()])
+        pipeline.collect(0)
+    assert threads[0].startswith('jpeg_')
+    assert threads[1] == threading.current_thread().name
+
+
+def test_nobody_waits_for_the_cpu(jpeg_pipeline, library, monkeypatch):
+    """What nvJPEG refuses at once, one of the threads decodes."""
+    gpu, pipeline = jpeg_pipeline(depth=1)
+    library.status['nvjpegDecode'] = BAD_JPEG
+    tried, decoded = [], []
+    library.on_decode = lambda: tried.append(threading.current_thread().name)
+
+    def decode(frame, original=JpegFrame.decode):
+        decoded.append(threading.current_thread().name)
+        return original(frame)
+
+    frame = jpeg(1)
+    expected = tensor_of(frame.decode())
+    monkeypatch.setattr(JpegFrame, 'decode', decode)
+    np.testing.assert_array_equal(run(gpu, pipeline, frame), expected)
+    assert tried[0] == threading.current_thread().name
+    (name,) = decoded
+    assert name.startswith('jpeg_')
+
+
 def test_nobody_waits_for_a_decoder(jpeg_pipeline, library):
     """Frames overlap: each slot has a decoder of its own, and enqueue and done return at once."""
-    gpu, pipeline = jpeg_pipeline(depth=3)
+    gpu, pipeline = jpeg_pipeline(depth=4)
+    take_a_slot(pipeline, 3)
     allowed, inside, threads = threading.Event(), threading.Semaphore(0), set()
 
     def hold():
@@ -227,6 +298,7 @@ def joins(ident, thread):
 def test_closing_waits_for_the_threads(jpeg_pipeline, library):
     """A fault may leave frames behind, which still use what would be freed."""
     _, pipeline = jpeg_pipeline(depth=3)
+    take_a_slot(pipeline, 2)
     began, ended = threading.Event(), []
     closing = threading.get_ident()
 

@@ -66,8 +66,8 @@ def expected_of(file):
     return tensor_of(decoded_frame(check_picture(np.frombuffer(file, np.uint8))))
 
 
-def unread(file, read):
-    return UnreadFrame(Message(file, read).frame)
+def unread(file, read, *, quick=False):
+    return UnreadFrame(Message(file, read).frame, quick=quick)
 
 
 @pytest.mark.parametrize('late', [False, True])
@@ -114,6 +114,43 @@ def test_whatever_comes_is_read_in_the_threads(
                 assert (frame.frame is None) == (tensor is None)
     assert Message.threads
     assert all(name.startswith('jpeg_') for name in Message.threads)
+
+
+@pytest.mark.parametrize('kind', ['420', 'png'])
+def test_only_what_is_probably_a_small_jpeg_is_read_where_it_is_given(jpeg_pipeline, kind):  # noqa: F811
+    """By what the camera's file before was, so that nobody waits for the CPU again and again."""
+    gpu, pipeline = jpeg_pipeline(depth=1)
+    files = PlainJpegs()
+    for turn in range(3):
+        file = content(turn, kind)
+        pipeline.enqueue(0, [unread(file, files, quick=files.quick)], [Thresholds()])
+        (result,) = pipeline.collect(0)
+        assert not isinstance(result, ImageError)
+        found = gpu.input_of(pipeline.slots[0])
+        np.testing.assert_array_equal(found, expected_of(file))
+    here = threading.current_thread().name
+    assert Message.threads[0].startswith('jpeg_')
+    assert (Message.threads[1:] == [here] * 2) == (kind == '420')
+
+
+def test_what_cannot_be_read_at_once_costs_itself_only(jpeg_pipeline):  # noqa: F811
+    gpu, pipeline = jpeg_pipeline(depth=1)
+
+    def broken(_):
+        raise RuntimeError('broken')
+
+    pipeline.enqueue(0, [unread(content(1), refused, quick=True)], [Thresholds()])
+    (error,) = pipeline.collect(0)
+    assert error.reason == 'bad_frame_id'
+    good = content(2)
+    pipeline.enqueue(0, [unread(good, PlainJpegs(), quick=True)], [Thresholds()])
+    pipeline.collect(0)
+    np.testing.assert_array_equal(gpu.input_of(pipeline.slots[0]), expected_of(good))
+    pipeline.enqueue(0, [unread(good, broken, quick=True)], [Thresholds()])
+    assert pipeline.done(0)
+    with pytest.raises(RuntimeError, match='broken'):
+        pipeline.collect(0)
+    assert Message.threads == [threading.current_thread().name] * 3
 
 
 def header_of(pipeline, slot, place):

@@ -42,6 +42,8 @@ _LOG: Final = logging.getLogger(__name__)
 
 # 8K video. A small file of many pixels must not make the decoder keep gigabytes.
 _MAX_PIXELS: Final = 2**25
+# Up to here a GPU decodes in a millisecond or two: full HD has half as many.
+_QUICK_PIXELS: Final = 2**22
 
 _BASELINE, _EXTENDED, _PROGRESSIVE = 0xC0, 0xC1, 0xC2
 _HUFFMAN, _QUANTISATION, _INTERVAL, _SCAN = 0xC4, 0xDB, 0xDD, 0xDA
@@ -87,6 +89,11 @@ class JpegFrame:
         """Bytes from one row of the decoded image to the next."""
         return self.width * self.format.bytes_per_pixel
 
+    @property
+    def quick(self) -> bool:
+        """Whether a GPU decodes it in a moment."""
+        return self.width * self.height <= _QUICK_PIXELS
+
     def decode(self) -> Frame:
         """Decode it on the CPU, to bgr8.
 
@@ -105,15 +112,18 @@ class UnreadFrame:
 
     Args:
         read: makes the frame; raises ImageError where it cannot.
+        quick: it is probably a JPEG that a GPU decodes in a moment, as the one before it was.
 
     Attributes:
         frame: the image, once it was read.
+        quick: as given.
     """
 
-    __slots__ = ('_read', 'frame')
+    __slots__ = ('_read', 'frame', 'quick')
 
-    def __init__(self, read: Callable[[], AnyFrame]) -> None:
+    def __init__(self, read: Callable[[], AnyFrame], *, quick: bool = False) -> None:
         self._read = read
+        self.quick = quick
         self.frame: AnyFrame | None = None
 
     def read(self) -> AnyFrame:
@@ -145,6 +155,9 @@ class PlainJpegs:
     Its JPEGs mostly begin alike, up to the entropy-coded bits: what was found there is not looked
     for again. Logs once for each kind of other pictures. Any thread may use it, several at once,
     and in any order: a frame does not depend on what came before.
+
+    Attributes:
+        quick: the last file was a JPEG that a GPU decodes in a moment.
     """
 
     def __init__(self) -> None:
@@ -152,6 +165,7 @@ class PlainJpegs:
         self._logging = threading.Lock()
         # How a file began, and what it was; replaced as a whole.
         self._like: tuple[bytes, _Kind] | None = None
+        self.quick = False
 
     def __call__(self, file: npt.NDArray[np.uint8]) -> AnyFrame:
         """Return the frame of a JPEG or PNG, uint8, one-dimensional.
@@ -159,6 +173,12 @@ class PlainJpegs:
         Raises:
             ImageError: with the reason ``not_decodable`` or ``too_large``.
         """
+        self.quick = False
+        frame = self._frame(file)
+        self.quick = isinstance(frame, JpegFrame) and frame.quick
+        return frame
+
+    def _frame(self, file: npt.NDArray[np.uint8]) -> AnyFrame:
         frame = self._frame_like_before(file)
         if frame is not None:
             return frame

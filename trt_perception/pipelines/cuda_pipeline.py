@@ -22,7 +22,7 @@ memory of the slot, which the first of them allocates.
 
 A batch that has files in it, or messages that are not read yet, takes another way there:
 
-    enqueue   pixels as above → each file to one of the threads that decode
+    enqueue   pixels as above → each file to one of the threads that decode, or decoded at once
     threads   read the file, make room → header → nvJPEG decodes to where pixels would be uploaded
     the last  where headers lie, if that has changed → graph launch
 
@@ -119,6 +119,7 @@ class CudaPipeline:
         whole_masks: bool = False,
     ) -> None:
         self.depth = config.pipeline_depth
+        self._taken: set[int] = set()  # numbers of slots
         self._closing = ExitStack()
         with ExitStack() as undo:
             # Whatever fails below, what was made before it is freed.
@@ -225,14 +226,19 @@ class CudaPipeline:
     def enqueue(
         self, slot: int, frames: Sequence[GivenFrame], thresholds: Sequence[Thresholds]
     ) -> None:
-        """Copy frames to the device and start the work on them; soon, where there are files."""
+        """Copy frames to the device and start the work on them; soon, where there are files.
+
+        A single file is decoded before this returns where no other slot is taken.
+        """
         assert 0 < len(frames) == len(thresholds) <= self.batch
         self._device.use()
         taken = self.slots[slot]
+        alone = not self._taken
+        self._taken.add(slot)
         unfilled = taken.begin(frames, thresholds)
         if unfilled:
             assert self._jpeg is not None, 'only a pipeline that decodes JPEG gets one'
-            self._jpeg.start(slot, taken, unfilled)
+            self._jpeg.start(slot, taken, unfilled, alone=alone)
         else:
             taken.launch()
 
@@ -251,7 +257,9 @@ class CudaPipeline:
         if self._jpeg is not None:
             self._jpeg.wait(slot)
         self._device.use()
-        return self.slots[slot].collect()
+        results = self.slots[slot].collect()
+        self._taken.discard(slot)
+        return results
 
     def close(self) -> None:
         """Free everything on the device."""

@@ -4,6 +4,10 @@ nvJPEG keeps a core busy for a millisecond a frame, and to look through a file t
 that, so the worker does neither: it hands messages over as they came. A few threads read them,
 make room for their pixels and decode them there, and the last one that is done with a file of the
 batch starts the work on it. What goes wrong there shows when the batch is collected.
+
+A single file is decoded by whoever hands it over where nothing else is under way, so that there is
+nobody to keep waiting: to wake a thread, and to be woken by a timer when it should be done, takes
+longer than to be there.
 """
 
 from __future__ import annotations
@@ -113,7 +117,8 @@ class _DecodeBatch:
 class JpegThreads:
     """Threads that read and decode files, with a decoder of nvJPEG for each.
 
-    One thread uses it, which is not one of its own.
+    One thread uses it, which is not one of its own. That one uses the first station, too, where
+    all batches before are collected, so that no thread has anything to decode.
 
     Args:
         device: must be the current one.
@@ -135,12 +140,12 @@ class JpegThreads:
         with ExitStack() as undo:
             undo.enter_context(self._closing)
             nvjpeg = self._closing.enter_context(open_nvjpeg())
-            stations = [
+            self._stations = [
                 self._closing.enter_context(_Station(nvjpeg))
                 for _ in range(min(depth * most, _MOST_THREADS))
             ]
             undo.callback(self.stop)
-            for number, station in enumerate(stations):
+            for number, station in enumerate(self._stations):
                 thread = threading.Thread(
                     target=self._run, args=(station,), name=f'jpeg_{number}', daemon=True
                 )
@@ -148,9 +153,24 @@ class JpegThreads:
                 self._threads.append(thread)
             undo.pop_all()
 
-    def start(self, index: int, slot: CudaSlot, unfilled: Sequence[UnfilledPlace]) -> None:
-        """Fill places of a slot and start the work on its batch, without waiting."""
+    def start(
+        self, index: int, slot: CudaSlot, unfilled: Sequence[UnfilledPlace], *, alone: bool
+    ) -> None:
+        """Fill places of a slot and start the work on its batch.
+
+        Does not wait for that, unless a single file is all that there is to do and takes a moment.
+
+        Args:
+            index: of the slot.
+            slot: where the batch is.
+            unfilled: its places that have files.
+            alone: no other batch is under way; the slot's device is the current one.
+        """
         batch = self._batches[index] = _DecodeBatch(slot, len(unfilled))
+        at_once = alone and len(unfilled) == 1 and unfilled[0].frame.quick
+        if at_once and self._fill_at_once(batch, unfilled[0]):
+            batch.count_down()
+            return
         for each in unfilled:
             self._waiting.put((batch, each))
 
@@ -217,18 +237,36 @@ class JpegThreads:
             batch.errors.append(error)
         return batch
 
-    def _fill(self, unfilled: UnfilledPlace, station: _Station, stream: Stream) -> None:
-        """Bring a file's pixels to their place, or note why there are none."""
+    def _fill_at_once(self, batch: _DecodeBatch, unfilled: UnfilledPlace) -> bool:
+        """As ``_fill``; return False where nvJPEG refuses it: the CPU would take too long here."""
+        try:
+            return not self._fill(unfilled, self._stations[0], batch.slot.stream, on_cpu=False)
+        except BaseException as error:
+            batch.errors.append(error)
+            return True
+
+    def _fill(
+        self, unfilled: UnfilledPlace, station: _Station, stream: Stream, *, on_cpu: bool = True
+    ) -> str:
+        """Bring a file's pixels to their place, or note why there are none.
+
+        Returns:
+            Why nvJPEG refuses the file, which then was decoded on the CPU, if that is allowed.
+        """
         place, given, thresholds = unfilled
+        reason = ''
         try:
             frame = given.read() if isinstance(given, UnreadFrame) else given
             place.stage(frame, thresholds)
             place.upload()
-            if isinstance(frame, JpegFrame) and (reason := station.decode(frame, place, stream)):
-                self._log(reason)
-                place.replace(frame.decode())
+            if isinstance(frame, JpegFrame):
+                reason = station.decode(frame, place, stream)
+                if reason and on_cpu:
+                    self._log(reason)
+                    place.replace(frame.decode())
         except ImageError as error:
             place.refuse(error, thresholds)
+        return reason
 
     def _log(self, reason: str) -> None:
         with self._logging:

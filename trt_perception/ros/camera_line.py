@@ -143,8 +143,9 @@ class CameraLine:
         if choice.transport == 'raw':
             return FrameReader()
         if self._pipeline.decodes_jpeg:
-            read = CompressedReader(PlainJpegs())
-            return lambda message: UnreadFrame(functools.partial(read, message))
+            files = PlainJpegs()
+            read = CompressedReader(files)
+            return lambda message: UnreadFrame(functools.partial(read, message), quick=files.quick)
         return frame_from_compressed
 
     def _masks_wanted(self) -> bool:
