@@ -6,6 +6,7 @@ import gc
 import struct
 import threading
 import weakref
+from collections import deque
 from typing import ClassVar
 
 import cv2
@@ -73,20 +74,24 @@ def unread(file, read, *, quick=False):
 @pytest.mark.parametrize('late', [False, True])
 @pytest.mark.parametrize('graph', [False, True])
 @pytest.mark.parametrize('integrated', [False, True])
-def test_whatever_comes_is_read_in_the_threads(
+def test_whatever_comes_is_read_in_the_threads_or_at_once(
     jpeg_pipeline,  # noqa: F811
     library,  # noqa: F811
     integrated,
     graph,
     late,
 ):
-    """Sizes change and grow, kinds and counts too, and every place has its frame."""
+    """Sizes change and grow, kinds and counts too, and every place has its frame.
+
+    One slot is taken or two, and files are thought to be quick that are not.
+    """
     library.late = late
     gpu, pipeline = jpeg_pipeline(tensorrt=profiles(1, 4, 8), integrated=integrated, graph=graph)
     rng, cameras = np.random.default_rng(3), [PlainJpegs() for _ in range(8)]
     kinds = ('420', '444', 'png', 'progressive', 'cut', 'raw')
-    for turn in range(24):
-        slot, count = turn % 2, int(rng.integers(1, 9))
+    flying = deque()
+    for turn in range(40):
+        slot, count = turn % 2, int(rng.choice([1, 1, 2, 5, 8]))
         frames, wanted = [], []
         for camera in range(count):
             kind = str(rng.choice(kinds, p=(0.4, 0.1, 0.1, 0.1, 0.15, 0.15)))
@@ -97,23 +102,34 @@ def test_whatever_comes_is_read_in_the_threads(
                 continue
             file = content(turn, '420' if kind == 'cut' else kind, size)
             wanted.append(None if kind == 'cut' else expected_of(file))
-            frames.append(unread(file[: -40 if kind == 'cut' else None], cameras[camera]))
+            quick = bool(rng.integers(2))
+            file = file[: -40 if kind == 'cut' else None]
+            frames.append(unread(file, cameras[camera], quick=quick))
         pipeline.enqueue(slot, frames, [Thresholds()] * count)
-        wait_until(lambda slot=slot: pipeline._jpeg.started(slot))
-        results = pipeline.collect(slot)
-        assert len(results) == count
-        for place, (result, tensor) in enumerate(zip(results, wanted, strict=True)):
-            if tensor is None:
-                assert isinstance(result, ImageError)
-                assert result.reason == 'not_decodable'
-                continue
-            found = gpu.input_of(pipeline.slots[slot], place)
-            np.testing.assert_array_equal(found, tensor)
-        for frame, tensor in zip(frames, wanted, strict=True):
-            if isinstance(frame, UnreadFrame):
-                assert (frame.frame is None) == (tensor is None)
-    assert Message.threads
-    assert all(name.startswith('jpeg_') for name in Message.threads)
+        flying.append((slot, frames, wanted))
+        while flying and (len(flying) == 2 or rng.random() < 0.6):
+            check(gpu, pipeline, *flying.popleft())
+    here = threading.current_thread().name
+    assert here in Message.threads
+    assert all(name.startswith('jpeg_') for name in Message.threads if name != here)
+    assert len({name for name in Message.threads if name != here}) > 1
+
+
+def check(gpu, pipeline, slot, frames, wanted):
+    """Collect a slot and hold each frame to its tensor; None: it cannot be read."""
+    wait_until(lambda: pipeline._jpeg.started(slot))
+    results = pipeline.collect(slot)
+    assert len(results) == len(wanted)
+    for place, (result, tensor) in enumerate(zip(results, wanted, strict=True)):
+        if tensor is None:
+            assert isinstance(result, ImageError)
+            assert result.reason == 'not_decodable'
+            continue
+        found = gpu.input_of(pipeline.slots[slot], place)
+        np.testing.assert_array_equal(found, tensor)
+    for frame, tensor in zip(frames, wanted, strict=True):
+        if isinstance(frame, UnreadFrame):
+            assert (frame.frame is None) == (tensor is None)
 
 
 @pytest.mark.parametrize('kind', ['420', 'png'])
