@@ -39,7 +39,7 @@ struct Scratch {
     u16 class_of_anchor[ANCHORS];
     u16 classes[MAX_CANDIDATES];
     Candidate boxes[MAX_CANDIDATES];
-    u32 overlaps[MAX_CANDIDATES][MAX_CANDIDATES / 32];  // bits of later candidates only
+    u32 overlaps[MAX_CANDIDATES][MAX_CANDIDATES / 32];  // bits of later candidates, and of the others of the same word
 #if ORIENTED
     Spread spreads[MAX_CANDIDATES];
 #endif
@@ -210,52 +210,63 @@ __device__ float overlap_of(const Candidate& one, const Candidate& other) {
     return intersection / (area + other_area - intersection);
 }
 
+// The keys of a block of 1024 threads, one each, from the largest to the smallest, as far as ``size``, a power of two from 32
+// on: a bitonic sort, in which the threads of a warp need no barrier to exchange keys.
+__device__ u64 sorted_key(u64 key, int size, u64 (*exchanged)[1024]) {
+    const int own = threadIdx.x;
+    int turn = 0;  // two arrays in turn, so that one barrier is enough
+    for (int width = 2; width <= size; width *= 2)
+        for (int distance = width / 2; distance > 0; distance /= 2) {
+            u64 other;
+            if (distance < 32) {
+                other = __shfl_sync(0xffffffffu, key, (own ^ distance) & 31);
+            } else {
+                exchanged[turn][own] = key;
+                __syncthreads();
+                other = exchanged[turn][own ^ distance];
+                turn ^= 1;
+            }
+            const bool first = (own & distance) == 0, descending = (own & width) == 0;
+            key = first == descending ? max(key, other) : min(key, other);
+        }
+    return key;
+}
+
 // One block of 1024 threads a frame.
 extern "C" __global__ void select_best(const Batch* batch, const OUTPUT_T* outputs, Scratch* scratches) {
     if (!frame_of(batch)) return;
     const OUTPUT_T* output = own(outputs);
     Scratch* scratch = own(scratches);
-    __shared__ u64 sorted[MAX_CANDIDATES];
+    __shared__ u64 keys[2][1024];
     __shared__ u32 histogram[256];
     __shared__ u32 shared[4];
-    const int count = (int)scratch->count;
-    for (int i = threadIdx.x; i < MAX_CANDIDATES; i += blockDim.x) sorted[i] = 0;
-    if (threadIdx.x == 0) shared[3] = 0;
-    __syncthreads();
+    const int count = (int)scratch->count, candidates = min(count, MAX_CANDIDATES);
+    const int i = threadIdx.x;
+    u64 key = 0;
     if (count <= MAX_CANDIDATES) {
-        for (int i = threadIdx.x; i < count; i += blockDim.x) sorted[i] = scratch->keys[i];
+        if (i < count) key = scratch->keys[i];
     } else {
+        if (i == 0) shared[3] = 0;
         const u64 threshold = selection_threshold(scratch->keys, count, histogram, shared);
-        for (int i = threadIdx.x; i < count; i += blockDim.x)
-            if (scratch->keys[i] >= threshold) sorted[atomicAdd(&shared[3], 1u)] = scratch->keys[i];
+        for (int at = i; at < count; at += blockDim.x)
+            if (scratch->keys[at] >= threshold) keys[1][atomicAdd(&shared[3], 1u)] = scratch->keys[at];
+        __syncthreads();
+        if (i < candidates) key = keys[1][i];
     }
-    __syncthreads();
     // Only as far as there are keys: the next power of two.
     int size = 32;
-    while (size < min(count, MAX_CANDIDATES)) size *= 2;
-    for (int width = 2; width <= size; width *= 2)
-        for (int distance = width / 2; distance > 0; distance /= 2) {
-            for (int i = threadIdx.x; i < size; i += blockDim.x) {
-                const int other = i ^ distance;
-                if (other > i) {
-                    const u64 a = sorted[i], b = sorted[other];
-                    const bool descending = (i & width) == 0;
-                    if (descending ? a < b : a > b) { sorted[i] = b; sorted[other] = a; }
-                }
-            }
-            __syncthreads();
-        }
-    const int candidates = min(count, MAX_CANDIDATES);
-    for (int i = threadIdx.x; i < candidates; i += blockDim.x) {
-        const int anchor = (int)(0xffffffffu - (u32)sorted[i]);
-        scratch->best[i] = sorted[i];
+    while (size < candidates) size *= 2;
+    key = sorted_key(key, size, keys);
+    if (i < candidates) {
+        const int anchor = (int)(0xffffffffu - (u32)key);
+        scratch->best[i] = key;
         scratch->classes[i] = scratch->class_of_anchor[anchor];
         scratch->boxes[i] = box_at(output, anchor);
 #if ORIENTED
         scratch->spreads[i] = spread_of(scratch->boxes[i], value_at(output, FIRST_CARRIED, anchor));
 #endif
     }
-    if (threadIdx.x == 0) scratch->candidates = candidates;
+    if (i == 0) scratch->candidates = candidates;
 }
 
 // Blocks of 32 x 8 threads: x is the word of 32 later candidates, y with the block the earlier candidate.
@@ -269,7 +280,7 @@ extern "C" __global__ void overlaps(const Batch* batch, Scratch* scratches) {
     if (row >= candidates || word >= MAX_CANDIDATES / 32) return;
     u32 bits = 0;
     const int last = min(word * 32 + 32, candidates);
-    if (last > row + 1) {
+    if (last > row + 1 || word == row / 32) {
 #if ORIENTED
         const Spread* shapes = scratch->spreads;
 #else
@@ -278,8 +289,8 @@ extern "C" __global__ void overlaps(const Batch* batch, Scratch* scratches) {
         const auto own = shapes[row];
         const int class_id = scratch->classes[row];
         const float threshold = frame->iou;
-        for (int other = max(word * 32, row + 1); other < last; ++other) {
-            if (!CLASS_AGNOSTIC && scratch->classes[other] != class_id) continue;
+        for (int other = word * 32; other < last; ++other) {
+            if (other == row || (!CLASS_AGNOSTIC && scratch->classes[other] != class_id)) continue;
             if (overlap_of(own, shapes[other]) > threshold) bits |= 1u << (other & 31);
         }
     }

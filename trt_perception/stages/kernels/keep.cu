@@ -1,25 +1,23 @@
 // The last step of decode.cu: of candidates that overlap the better stay, and go back to the host.
 
-// Which of 32 pending candidates stay, best first, at most ``room``; ``rows`` says which later ones each suppresses.
+// Which of 32 pending candidates stay, the best ``room`` of them; ``overlapping`` says which others each overlaps.
 // By a whole warp, which all get the same.
-__device__ u32 staying(u32 pending, const u32* rows, int room) {
-    u32 alive = 0;
+__device__ u32 staying(u32 pending, const u32* overlapping, int room) {
+    const u32 all = 0xffffffffu, lane = threadIdx.x & 31, below = (1u << lane) - 1u;
+    const u32 better = overlapping[lane] & below;
 #if ORIENTED
     // One that is suppressed itself suppresses others, too: oriented_non_maximum_suppression of nms.py.
-    for (int i = 0; i < 32; ++i) pending &= ~rows[i];
-    while (pending && __popc(alive) < room) {
-        alive |= pending & (~pending + 1u);
-        pending &= pending - 1u;
-    }
+    u32 alive = __ballot_sync(all, (pending >> lane & 1u) && !better);
 #else
-    const u32 own = rows[threadIdx.x & 31];
-    while (pending && __popc(alive) < room) {
-        const int best = __ffs(pending) - 1;
-        alive |= 1u << best;
-        pending &= ~(1u << best) & ~__shfl_sync(0xffffffffu, own, best);
+    // Each turn decides all whose better ones are decided: there are as few turns as boxes lie on each other.
+    u32 alive = 0, open = pending;
+    while (open) {
+        const bool is_open = open >> lane & 1u;
+        alive |= __ballot_sync(all, is_open && !(better & (open | alive)));
+        open &= ~(alive | __ballot_sync(all, is_open && (better & alive)));
     }
 #endif
-    return alive;
+    return __ballot_sync(all, (alive >> lane & 1u) && __popc(alive & below) < room);
 }
 
 __device__ __forceinline__ float inside(float value, int pad, float scale, int size) {
@@ -70,6 +68,7 @@ extern "C" __global__ void keep(const Batch* batch, const OUTPUT_T* outputs, Scr
     __shared__ u32 diagonal[32];
     __shared__ u32 stayed;
     __shared__ int total;
+    __shared__ int wholes[32];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int candidates = scratch->candidates;
     const bool column = lane < MAX_CANDIDATES / 32;
@@ -99,45 +98,43 @@ extern "C" __global__ void keep(const Batch* batch, const OUTPUT_T* outputs, Scr
         if (column && (ORIENTED || stayed >> warp & 1u)) atomicOr(&suppressed[lane], bits);
     }
     __syncthreads();
-    // What is empty leaves, the others move up.
-    if (warp == 0) {
-        int written = 0;
-        for (int first = 0; first < total; first += 32) {
-            const int index = first + lane < total ? kept[first + lane] : 0;
-            Row row;
-            const bool whole = first + lane < total && row_of(scratch, index, frame, row);
-            const u32 ballot = __ballot_sync(0xffffffffu, whole);
-            const int place = written + __popc(ballot & ((1u << lane) - 1));
-            __syncwarp();  // each has read its entry of kept: another lane may write there
-            if (whole) {
-                store_box(rows[place], row);
-                kept[place] = (u16)index;  // behind what is still to be read
+    // What is empty leaves, the others move up. No more are kept than there are threads.
+    const int index = threadIdx.x < total ? kept[threadIdx.x] : 0;
+    Row row;
+    const bool whole = threadIdx.x < total && row_of(scratch, index, frame, row);
+    const u32 ballot = __ballot_sync(0xffffffffu, whole);
+    if (lane == 0) wholes[warp] = __popc(ballot);
+    __syncthreads();
+    int place = __popc(ballot & ((1u << lane) - 1)), written = 0;
+    for (int other = 0; other < 32; ++other) {
+        if (other == warp) place += written;
+        written += wholes[other];
+    }
+    if (whole) {
+        store_box(rows[place], row);
+        kept[place] = (u16)index;  // all have read theirs
 #if PROTOTYPES
-                store_box(scratch->rows[place], row);
+        store_box(scratch->rows[place], row);
 #endif
-            }
-            __syncwarp();
-            written += __popc(ballot);
-        }
-        if (lane == 0) {
-            result->count = stayed = written;
-            result->passed = (int)scratch->count;
-            scratch->count = 0;  // for the next frame
+    }
+    if (threadIdx.x == 0) {
+        result->count = written;
+        result->passed = (int)scratch->count;
+        scratch->count = 0;  // for the next frame
 #if PROTOTYPES
-            scratch->written = written;
+        scratch->written = written;
 #endif
-        }
     }
 #if ROW_VALUES
     __syncthreads();
     // Neighbouring threads write neighbouring values: the result may be the host's memory.
-    for (int place = warp; place < (int)stayed; place += 32) {
-        const int anchor = (int)(0xffffffffu - (u32)scratch->best[kept[place]]);
+    for (int at = warp; at < written; at += 32) {
+        const int anchor = (int)(0xffffffffu - (u32)scratch->best[kept[at]]);
         for (int i = lane; i < ROW_VALUES; i += 32) {
             const float value = value_at(output, FIRST_CARRIED + i, anchor);
-            rows[place].carried[i] = value;
+            rows[at].carried[i] = value;
 #if PROTOTYPES
-            scratch->rows[place].carried[i] = value;
+            scratch->rows[at].carried[i] = value;
 #endif
         }
     }
