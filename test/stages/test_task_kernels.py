@@ -18,6 +18,7 @@ from trt_perception.config import Thresholds
 from trt_perception.pipelines import cuda_results
 from trt_perception.pipelines import mask_images
 from trt_perception.pipelines.mask_images import MaskImages
+from trt_perception.stages.decoders.decode import decode
 
 pytestmark = needs_compiler
 
@@ -166,3 +167,28 @@ def test_numbers_of_masks_are_those_of_the_host():
 
 class _Device:
     integrated = False
+
+
+@pytest.mark.parametrize('name', ['detect', 'obb'])
+@pytest.mark.parametrize('max_candidates', [32, 96, 1024])
+def test_any_room_for_candidates_and_detections(name, max_candidates):
+    """Fewer than there is room for, as many, and more."""
+    rng = np.random.default_rng(max_candidates)
+    spec = spec_of(TASKS[name], (96, 64), 3, 1200)
+    for most, agnostic in ((3, False), (17, True), (300, False)):
+        kernels = emulated(
+            spec, max_detections=most, max_candidates=max_candidates, class_agnostic=agnostic
+        )
+        for passing in (5, 32, 90, 97, 1100):
+            outputs = random_outputs(rng, spec, passing)
+            found, geometries = by_kernels(kernels, Host(), spec, outputs, SIZES[:1], FOR_ALL[:1])
+            expected = decode(
+                outputs,
+                spec,
+                geometries,
+                FOR_ALL[:1],
+                max_detections=most,
+                max_candidates=max_candidates,
+                class_agnostic=agnostic,
+            )
+            assert_same(found[0], expected[0])
