@@ -65,6 +65,7 @@ def test_good_cameras():
         ({'reliability': (), 'received': 0}, 2**26, 'nobody publishes', 'remapping'),
         ({'received': 0}, 2**26, 'silent for 3 s', 'CURE'),
         ({'lost': 1, 'received': 99}, 2**26, '', ''),
+        ({'fault': 'it is damaged'}, 2**26, 'cannot be read: it is damaged', 'counts them'),
         ({'lost': 2}, 2**26, '2 of 92 lost', 'CURE'),
         ({'reliability': ('reliable', 'best_effort')}, 2**26, '2 publishers', 'namespace'),
         ({'message_bytes': 2**26 + 1}, 2**26, 'larger than the 64.0 MiB', 'CURE'),
@@ -109,6 +110,14 @@ def test_nobody_misses_a_camera_that_is_switched_off():
             assert ('switched off' in finding.found) == bool(off)
         assert cameras(wanted=wanted, off=off)['topics'].level == level
     assert cameras(silent, wanted=wanted, off=['top'])['rear: /rear'].level == 'red'
+
+
+def test_images_of_a_wanted_camera_that_cannot_be_read_are_an_error():
+    bad = camera('/rear', fault='it is damaged')
+    for off, level in (((), 'red'), (('rear',), 'yellow')):
+        finding = cameras(bad, wanted={'rear': '/rear'}, off=off)['rear: /rear']
+        assert finding.level == level
+        assert ('switched off' in finding.found) == bool(off)
 
 
 def test_only_compressed():

@@ -169,10 +169,10 @@ def test_help():
 
 
 def test_cameras_over_dds(client):
-    """Three cameras of another process: one good, one silent, one in an unknown encoding."""
+    """Cameras of another process: good, silent, in an unknown encoding, two of bad messages."""
     best_effort = QoSProfile(depth=5, reliability=QoSReliabilityPolicy.BEST_EFFORT)
     space = f'/doctor_{os.getpid()}'
-    names = ('good', 'silent', 'strange')
+    names = ('good', 'silent', 'strange', 'short', 'rubbish')
     publishers = {
         name: client.node.create_publisher(
             Image, f'{space}/{name}', best_effort if name == 'good' else QoSProfile(depth=5)
@@ -187,10 +187,13 @@ def test_cameras_over_dds(client):
     pixels = np.zeros(48 * 64 * 3, np.uint8).tobytes()
     image = Image(width=64, height=48, step=192, encoding='bgr8', data=pixels)
     strange = Image(width=64, height=48, step=192, encoding='32FC9', data=pixels)
+    short = Image(width=64, height=48, step=192, encoding='bgr8', data=pixels[:-1])
 
     def send():
         publishers['good'].publish(image)
         publishers['strange'].publish(strange)
+        publishers['short'].publish(short)
+        publishers['rubbish'].publish(b'\0\1\0\0' + b'\xee' * 60)
         asked_for.extend(one for one in drawn if one.get_subscription_count())
 
     timer = client.node.create_timer(0.05, send)
@@ -225,6 +228,13 @@ def test_cameras_over_dds(client):
     assert 'silent for' in found['silent']['found']
     assert found['strange']['level'] == 'yellow'
     assert 'reliable' in found['strange']['found']
+    for name, said in (
+        ('short', 'expected 9216 bytes (got 9215)'),
+        ('rubbish', '64 bytes that are no message'),
+    ):
+        assert found[name]['level'] == 'yellow'
+        assert 'its last image cannot be read' in found[name]['found']
+        assert said in found[name]['found']
 
 
 def test_cameras_of_a_node_over_dds(client):

@@ -239,6 +239,18 @@ def test_a_camera_that_offers_less(cameras, detector):
     assert front.wait_for_status(lambda *_: True, 'a status')[1]['image reliability'] == 'reliable'
 
 
+def test_what_keeps_a_camera_out_is_named_as_the_parameter_of_this_one(cameras, detector):
+    _, rear, _ = cameras
+    parameter = 'camera.rear.image_qos.reliability'
+    detector.bring_to('unconfigured')
+    detector.set_well(**{parameter: 'reliable'})
+    rear.create_publisher(QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT))
+    detector.bring_to('active')
+    detector.program.wait_for_line(rf'detector\.rear\]: .* set {parameter} to auto or best_effort')
+    detector.bring_to('unconfigured')
+    detector.set_well(**{parameter: 'auto'})
+
+
 def test_a_camera_that_is_killed_and_started_anew(cameras, detector):
     front, rear, left = cameras
     rear.destroy_publisher()

@@ -38,6 +38,7 @@ class CameraReport:
         message_bytes: size of the last message.
         description: size and encoding of an image, as ``640x480 bgr8``.
         encoding: of an image.
+        fault: why a detector drops the last image, empty where it does not.
     """
 
     topic: str
@@ -50,6 +51,7 @@ class CameraReport:
     message_bytes: int = 0
     description: str = ''
     encoding: str = ''
+    fault: str = ''
 
 
 def check_cameras(
@@ -110,11 +112,11 @@ def check_cameras(
         if problem is None:
             yield Finding(_AREA, _shown(owner, camera.topic), 'green', _facts(camera))
         else:
-            silent = camera.received == 0 and camera.topic in owners
+            missed = camera.topic in owners and (camera.received == 0 or bool(camera.fault))
             found = f'{_facts(camera)}: {problem[0]}'
-            if silent:
+            if missed:
                 found += _off(owner, off)
-            level = 'red' if silent and owner not in off else 'yellow'
+            level = 'red' if missed and owner not in off else 'yellow'
             yield Finding(_AREA, _shown(owner, camera.topic), level, found, problem[1])
 
 
@@ -161,6 +163,9 @@ def _problem(
     if not camera.received:
         fix = f'look at the camera’s own log; if its images are large: {profile_fix}'
         return f'silent for {camera.seconds:.0f} s', fix
+    if camera.fault:
+        fix = 'mend what publishes this topic; the detector drops such images and counts them'
+        return f'its last image cannot be read: {camera.fault}', fix
     if camera.lost and camera.lost > _LOSS * (camera.lost + camera.received):
         return f'{camera.lost} of {camera.lost + camera.received} lost on the way', profile_fix
     if len(camera.reliability) > 1:

@@ -19,6 +19,7 @@ from typing import Final
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.qos import ReliabilityPolicy
@@ -31,6 +32,7 @@ from trt_perception.checks.cameras import check_cameras
 from trt_perception.checks.finding import Finding
 from trt_perception.checks.finding import Level
 from trt_perception.checks.shell import export_profile
+from trt_perception.errors import ImageError
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.monitoring.rates import EvenRate
@@ -38,6 +40,8 @@ from trt_perception.monitoring.transport_advice import may_be_camera
 from trt_perception.plain_text import plain
 from trt_perception.ros.intake.intake import check_intake
 from trt_perception.ros.intake.rcl import RclError
+from trt_perception.ros.messages import frame_from_compressed
+from trt_perception.ros.messages import frame_from_image
 from trt_perception.ros.same_name import nodes_of_one_name
 
 __all__ = ['check_graph', 'main']
@@ -159,13 +163,19 @@ class _TopicListener:
     def camera(self) -> CameraReport:
         """Return what has arrived."""
         reliability = self._reliability()
-        description = encoding = ''
+        description = encoding = fault = ''
         compressed = self._kind is CompressedImage
+        message = None
         if self._last:
-            message = deserialize_message(self._last, self._kind)
+            try:
+                message = deserialize_message(self._last, self._kind)
+            except rclpy_implementation.RMWError:
+                fault = f'{len(self._last)} bytes that are no message of its type'
+        if message is not None:
             encoding = plain(message.format if compressed else message.encoding, 64)
             size = '' if compressed else f'{message.width}x{message.height} '
             description = f'{size}{encoding}'
+            fault = _fault(message)
         return CameraReport(
             self._topic,
             compressed,
@@ -177,6 +187,7 @@ class _TopicListener:
             len(self._last),
             description,
             encoding,
+            fault,
         )
 
     def _on_message(self, message: bytes, info: dict[str, int]) -> None:
@@ -190,6 +201,17 @@ class _TopicListener:
             publisher.qos_profile.reliability.name.lower()
             for publisher in self._node.get_publishers_info_by_topic(self._topic)
         )
+
+
+def _fault(message: Any) -> str:
+    """Return why a detector would drop an image, empty where it would not."""
+    read = frame_from_compressed if isinstance(message, CompressedImage) else frame_from_image
+    try:
+        read(message)
+    except ImageError as error:
+        # Of encodings check_cameras knows more.
+        return '' if error.reason == 'unknown_encoding' else str(error)
+    return ''
 
 
 def _same_names(counts: Mapping[str, int]) -> list[Finding]:

@@ -203,9 +203,11 @@ class ImageInput:
             return ''
         best_effort = offered.reliability == ReliabilityPolicy.BEST_EFFORT
         if best_effort and self.reliability == 'reliable':
+            own = f'camera.{self._camera}.' if self._camera else ''
+            parameter = f'{own}image_qos.reliability'
             return (
-                f'a camera on {self.topic} is best effort and image_qos.reliability is reliable: '
-                'its images do not arrive; set image_qos.reliability to auto or best_effort'
+                f'a camera on {self.topic} is best effort and {parameter} is reliable: '
+                f'its images do not arrive; set {parameter} to auto or best_effort'
             )
         return f'a camera on {self.topic} offers an incompatible QoS: {reason.strip()}'
 
