@@ -26,7 +26,6 @@ from trt_perception.errors import CudaError
 from trt_perception.errors import ImageError
 from trt_perception.gpu import nvjpeg
 from trt_perception.images.compressed import check_picture
-from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import JpegFrame
 from trt_perception.images.jpeg import plain_jpeg
 from trt_perception.pipelines import cuda_slot
@@ -181,12 +180,6 @@ def test_a_lost_gpu_comes_out_where_the_frame_is_collected(jpeg_pipeline, librar
     assert error.value is lost
 
 
-def noise(seed):
-    """Return a small frame of pixels."""
-    pixels = np.random.default_rng(seed).integers(0, 256, 40 * 30 * 3, np.uint8)
-    return Frame.view(pixels, width=40, height=30, step=120, encoding='bgr8')
-
-
 def wait_until(condition):
     end = time.monotonic() + 30
     while not condition():
@@ -196,7 +189,7 @@ def wait_until(condition):
 
 def take_a_slot(pipeline, slot):
     """Bring a frame of pixels to a slot, so that others need not wait for files."""
-    pipeline.enqueue(slot, [noise(slot)], [Thresholds()])
+    pipeline.enqueue(slot, [jpeg(slot).decode()], [Thresholds()])
 
 
 def test_where_nothing_else_is_under_way_a_file_is_decoded_at_once(jpeg_pipeline, library):

@@ -174,6 +174,14 @@ class JpegThreads:
         for each in unfilled:
             self._waiting.put((batch, each))
 
+    def _fill_at_once(self, batch: _DecodeBatch, unfilled: UnfilledPlace) -> bool:
+        """As ``_fill``; return False where nvJPEG refuses it: the CPU would take too long here."""
+        try:
+            return not self._fill(unfilled, self._stations[0], batch.slot.stream, on_cpu=False)
+        except BaseException as error:
+            batch.errors.append(error)
+            return True
+
     def started(self, index: int) -> bool:
         """Tell without waiting whether the work on the slot's batch has started, or failed to."""
         batch = self._batches[index]
@@ -236,14 +244,6 @@ class JpegThreads:
         except BaseException as error:
             batch.errors.append(error)
         return batch
-
-    def _fill_at_once(self, batch: _DecodeBatch, unfilled: UnfilledPlace) -> bool:
-        """As ``_fill``; return False where nvJPEG refuses it: the CPU would take too long here."""
-        try:
-            return not self._fill(unfilled, self._stations[0], batch.slot.stream, on_cpu=False)
-        except BaseException as error:
-            batch.errors.append(error)
-            return True
 
     def _fill(
         self, unfilled: UnfilledPlace, station: _Station, stream: Stream, *, on_cpu: bool = True
