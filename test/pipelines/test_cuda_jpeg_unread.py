@@ -343,7 +343,8 @@ def test_a_header_that_is_there_is_not_sent_again(jpeg_pipeline):  # noqa: F811
         *((small, Thresholds(), 1), (small, Thresholds(), 0), (small, half, 1), (small, half, 0)),
         *((content(4), half, 0), (large, half, 1), (large, half, 0), (small, half, 1)),
         *((noise(5), half, None), (small, half, 1), (small, half, 0), (bad, half, None)),
-        *((small, half, 1), (content(6, 'png'), half, None), (small, half, 1), (small, half, 0)),
+        *((small, half, 1), (content(6, 'png'), half, None), (small, half, 0)),
+        *((content(7, 'png', (30, 20)), half, None), (small, half, 1), (small, half, 0)),
     ]
     for file, thresholds, sent in turns:
         gpu.uploads.clear()

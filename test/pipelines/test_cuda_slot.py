@@ -79,6 +79,34 @@ def test_rows_that_nobody_reads_are_not_sent(late_pipeline, graph, encoding):
     memory.close()
 
 
+@pytest.mark.parametrize('graph', [True, False])
+def test_rows_go_without_the_header_that_is_there(late_pipeline, graph):
+    """Unless anything in it is another, or lies elsewhere, or another frame came between."""
+    gpu, pipeline = late_pipeline(graph=graph, depth=1)
+    memory = pipeline.allocate(8_000_000)
+    usual, half = Thresholds(), Thresholds(0.5)
+    turns = [
+        *((15, 60, usual, True), (15, 60, usual, False), (15, 60, usual, False)),
+        *((15, 64, usual, True), (15, 64, usual, False), (15, 60, usual, True)),
+        *((15, 60, half, True), (15, 60, half, False), (15, 60, usual, True)),
+        *((2, 60, usual, None), (15, 60, usual, True), (15, 60, usual, False)),
+        # For the largest, the device's memory is another.
+        *((20, 60, usual, True), (20, 60, usual, False), (15, 60, usual, True)),
+    ]
+    for seed, (times, offset, thresholds, sent) in enumerate(turns):
+        large = noise(seed, width=64 * times, height=48 * times, padding=3)
+        frame = lying(memory, pipeline.front + offset, large)
+        expected = tensor_of(frame)
+        pipeline.enqueue(0, [frame], [thresholds])
+        pipeline.collect(0)
+        np.testing.assert_array_equal(gpu.input_of(pipeline.slots[0]), expected)
+        if sent is not None:
+            header = [(memory.pointer, pipeline.front)] * sent
+            assert gpu.uploads[:-1] == header
+        gpu.uploads.clear()
+    memory.close()
+
+
 def test_few_bytes_are_sent_at_once(late_pipeline):
     """A second copy would take longer than they do."""
     gpu, pipeline = late_pipeline()

@@ -92,21 +92,21 @@ def call(function: str, *arguments: Any) -> Any:
     Raises:
         CudaError: it failed; ``sticky`` says whether the context is lost.
     """
-    status, value = _called(runtime(), function, arguments)
-    if status != runtime().cudaError_t.cudaSuccess:
+    found = _called(runtime(), function, arguments)
+    if found[0]:  # success is 0 everywhere
         # The failed status stays for the next caller that asks for the last error, as TensorRT
         # does: remove it.
         runtime().cudaGetLastError()
-        raise cuda_error(function, status)
-    return value
+        raise cuda_error(function, found[0])
+    return _value(found)
 
 
 def driver_call(function: str, *arguments: Any) -> Any:
     """Call the CUDA driver; as ``call``."""
-    status, value = _called(driver(), function, arguments)
-    if status != driver().CUresult.CUDA_SUCCESS:
-        raise _failed(function, status)
-    return value
+    found = _called(driver(), function, arguments)
+    if found[0]:
+        raise _failed(function, found[0])
+    return _value(found)
 
 
 def nvrtc_call(function: str, *arguments: Any) -> Any:
@@ -116,27 +116,27 @@ def nvrtc_call(function: str, *arguments: Any) -> Any:
         CudaError: it failed.
         RuntimeError: cuda-bindings finds no NVRTC library.
     """
-    status, *values = getattr(nvrtc(), function)(*arguments)
-    if status != nvrtc().nvrtcResult.NVRTC_SUCCESS:
-        raise _failed(function, status)
-    return _value(values)
+    found = getattr(nvrtc(), function)(*arguments)
+    if found[0]:
+        raise _failed(function, found[0])
+    return _value(found)
 
 
-def _called(module: Any, function: str, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Return the status and the value of a call.
+def _called(module: Any, function: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what a call returns: its status and its values.
 
     Raises:
         CudaError: there is no driver library.
     """
     try:
-        status, *values = getattr(module, function)(*arguments)
+        found: tuple[Any, ...] = getattr(module, function)(*arguments)
     except RuntimeError as error:  # how cuda-bindings reports that there is no driver library
         raise CudaError(function, f'no CUDA driver: {error}', fix=_INSTALL_DRIVER) from error
-    return status, _value(values)
+    return found
 
 
-def _value(values: list[Any]) -> Any:
-    return values[0] if len(values) == 1 else tuple(values) or None
+def _value(found: tuple[Any, ...]) -> Any:
+    return found[1] if len(found) == 2 else found[1:] or None
 
 
 def cuda_error(function: str, status: Any) -> CudaError:

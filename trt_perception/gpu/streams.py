@@ -64,11 +64,11 @@ class Event(Owner):
     def done(self) -> bool:
         """Tell without waiting whether the work is done."""
         (status,) = runtime().cudaEventQuery(self.handle)
+        if not status:
+            return True
         if status == runtime().cudaError_t.cudaErrorNotReady:
             return False
-        if status != runtime().cudaError_t.cudaSuccess:
-            raise cuda_error('cudaEventQuery', status)
-        return True
+        raise cuda_error('cudaEventQuery', status)
 
     def synchronize(self) -> None:
         """Wait until the work is done."""

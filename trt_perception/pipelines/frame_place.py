@@ -51,6 +51,23 @@ class Kind(NamedTuple):
     rows: RowGroups | None
 
 
+class _Header(NamedTuple):
+    """A header on the device."""
+
+    address: int
+    content: npt.NDArray[np.uint8]  # those of frames that are alike are one object
+    pixels: int  # bytes from the header to the pixels
+
+    def same(self, other: _Header | None) -> bool:
+        """Tell whether another is this one."""
+        return (
+            other is not None
+            and self.content is other.content
+            and self.pixels == other.pixels
+            and self.address == other.address
+        )
+
+
 class _Staged(NamedTuple):
     """A frame, and what is uploaded of its memory.
 
@@ -58,10 +75,10 @@ class _Staged(NamedTuple):
     """
 
     frame: AnyFrame
-    source: int  # address of the memory
-    size: int  # bytes from there on, sent in one copy
-    pixels: int = 0  # bytes from there to the pixels
-    rows: RowGroups | None = None  # of these, sent beside it
+    header: _Header | None  # None where an integrated GPU reads it in place
+    source: int = 0  # address of the memory
+    size: int = 0  # bytes from there on, sent in one copy; 0 where the header is there
+    rows: RowGroups | None = None  # of the pixels, sent beside it
 
 
 class Headers:
@@ -140,8 +157,8 @@ class FramePlace:
         self.pixels = 0
         self.error: ImageError | None = None
         self._staged: _Staged | None = None
-        # The header of a JPEG that the device has at an address; those of a camera are all alike.
-        self._there: tuple[npt.NDArray[np.uint8], int] | None = None
+        # Sent last: those of a camera are all alike.
+        self._there: _Header | None = None
         # On the device: header and pixels.
         self._frame: DeviceBuffer | None = None
         # Page-locked, of frames that lie elsewhere and of headers of JPEGs.
@@ -185,32 +202,21 @@ class FramePlace:
             raise ImageError('too_large', subject, error.statement, fix=error.fix) from error
 
     def _stage_pixels(self, frame: Frame) -> None:
-        self._there = None
         memory, offset = self._in_place(frame) or self._copied(frame)
         # What a message has in front of its pixels is uploaded, too.
         self.reserve(offset - self._headers.size + frame.data.size)
-        if self._mapped is None:
-            rows = self._write(memory, frame, offset)
-            size = self._headers.size if rows else offset + frame.data.size
-            self._staged = _Staged(frame, memory.pointer, size, offset, rows)
-        else:
+        if self._mapped is not None:
             distance = memory.device_pointer + offset - self._mapped.device_pointer
-            self._write(self._mapped, frame, distance)
-            self._staged = _Staged(frame, memory.pointer, 0)
+            self._stage_mapped(self._mapped, frame, distance)
+            return
+        self._stage_header(frame, memory, offset, offset + frame.data.size)
 
     def _stage_jpeg(self, frame: JpegFrame) -> None:
         front, size = self._headers.size, frame.height * frame.step
         self.reserve(size)
         if self._mapped is None:
             self.pixels = self.address + front
-            staging = self._staging_of(front)
-            self.letterbox, content, _ = self._headers.of(frame, self.thresholds)
-            there, self._there = self._there, (content, self.address)
-            if there is not None and there[0] is content and there[1] == self.address:
-                self._staged = _Staged(frame, staging.pointer, 0)
-                return
-            self._staged = _Staged(frame, staging.pointer, front)
-            self._headers.write(staging.array, content, front)
+            self._stage_header(frame, self._staging_of(front), front)
             return
         if self._decoded is None or self._decoded.size < size:
             larger = DeviceBuffer(size)
@@ -218,24 +224,52 @@ class FramePlace:
                 self._decoded.close()
             self._decoded = larger
         self.pixels = self._decoded.pointer
-        self._staged = _Staged(frame, self._mapped.pointer, 0)
-        self._write(self._mapped, frame, self.pixels - self.address)
+        self._stage_mapped(self._mapped, frame, self.pixels - self.address)
+
+    def _stage_mapped(self, mapped: PinnedBuffer, frame: AnyFrame, pixels: int) -> None:
+        self.letterbox, content, _ = self._headers.of(frame, self.thresholds)
+        self._headers.write(mapped.array, content, pixels)
+        self._staged = _Staged(frame, None)
+
+    def _stage_header(
+        self, frame: AnyFrame, memory: PinnedBuffer, pixels: int, whole: int = 0
+    ) -> None:
+        """Write the header in front of memory, unless the device has it and it may go alone.
+
+        Args:
+            frame: the image.
+            memory: of its pixels, or of the header alone.
+            pixels: bytes from the header to the pixels, on the device.
+            whole: bytes of header and pixels; 0: pixels come otherwise.
+        """
+        self.letterbox, content, rows = self._headers.of(frame, self.thresholds)
+        header = _Header(self.address, content, pixels)
+        apart = rows if whole else None
+        if whole and apart is None:
+            size = whole
+        else:
+            size = 0 if header.same(self._there) else self._headers.size
+        if size:
+            self._headers.write(memory.array, content, pixels)
+        self._staged = _Staged(frame, header, memory.pointer, size, apart)
 
     def upload(self) -> None:
         """Send header and pixels in one copy, or the header and the rows that are read.
 
-        An integrated GPU reads them in place. The header of a JPEG may be there.
+        An integrated GPU reads them in place. The header may be there: of a frame like the last.
         """
         if self._frame is None:
             return
         assert self._staged is not None
-        frame, source, size, pixels, rows = self._staged
+        frame, header, source, size, rows = self._staged
+        assert header is not None
         if size:
-            copy_async(self._frame.pointer, source, size, self._stream)
+            copy_async(header.address, source, size, self._stream)
+            self._there = header
         if rows is not None:
-            start = pixels + rows.first * frame.step
+            start = header.pixels + rows.first * frame.step
             copy_parts_async(
-                self._frame.pointer + start,
+                header.address + start,
                 source + start,
                 rows.rows * frame.step,
                 rows.every * frame.step,
@@ -281,12 +315,6 @@ class FramePlace:
             for each in (self._frame, self._staging, self._mapped, self._decoded):
                 if each is not None:
                     own.callback(each.close)
-
-    def _write(self, target: PinnedBuffer, frame: AnyFrame, pixels: int) -> RowGroups | None:
-        """Write a header; return which rows it asks for, None for all."""
-        self.letterbox, content, rows = self._headers.of(frame, self.thresholds)
-        self._headers.write(target.array, content, pixels)
-        return rows
 
     def _in_place(self, frame: Frame) -> tuple[PinnedBuffer, int] | None:
         """Return the memory and how far behind its start the pixels are; None: not from there."""
