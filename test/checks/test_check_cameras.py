@@ -35,7 +35,7 @@ def camera(topic='/image', **changes):
     return CameraReport(topic, **{**facts, **changes})
 
 
-def cameras(*heard, wanted='', given=True, off=(), segment=2**26, **transports):
+def cameras(*heard, wanted='', given=True, off=(), other_types=None, segment=2**26, **transports):
     if isinstance(wanted, str):
         wanted = {'': wanted} if wanted else {}
     findings = check_cameras(
@@ -44,6 +44,7 @@ def cameras(*heard, wanted='', given=True, off=(), segment=2**26, **transports):
         topics_given=given,
         transports={'' if name == 'node' else name: kind for name, kind in transports.items()},
         off=off,
+        other_types=other_types or {},
         segment_bytes=segment,
         profile_fix='CURE',
         encodings=['bgr8'],
@@ -100,7 +101,7 @@ def test_a_camera_that_sends_the_other_transport(read, sent):
 def test_nobody_misses_a_camera_that_is_switched_off():
     silent = camera('/rear', received=0, reliability=())
     wanted = {'rear': '/rear', 'top': '/top'}
-    for off, level in (((), 'red'), (('rear', 'top'), 'yellow')):
+    for off, level in (((), 'red'), (('rear', 'top'), 'green')):
         findings = cameras(silent, wanted=wanted, off=off)
         assert {name: each.level for name, each in findings.items()} == {
             'rear: /rear': level,
@@ -108,13 +109,13 @@ def test_nobody_misses_a_camera_that_is_switched_off():
         }
         for finding in findings.values():
             assert ('switched off' in finding.found) == bool(off)
-        assert cameras(wanted=wanted, off=off)['topics'].level == level
+        assert cameras(wanted=wanted, off=off)['topics'].level == ('yellow' if off else 'red')
     assert cameras(silent, wanted=wanted, off=['top'])['rear: /rear'].level == 'red'
 
 
 def test_images_of_a_wanted_camera_that_cannot_be_read_are_an_error():
     bad = camera('/rear', fault='it is damaged')
-    for off, level in (((), 'red'), (('rear',), 'yellow')):
+    for off, level in (((), 'red'), (('rear',), 'green')):
         finding = cameras(bad, wanted={'rear': '/rear'}, off=off)['rear: /rear']
         assert finding.level == level
         assert ('switched off' in finding.found) == bool(off)
@@ -182,6 +183,44 @@ def test_several_cameras_are_called_by_their_names():
     guessed = cameras(*heard, wanted=wanted, given=False)
     assert guessed['top: /up/image'].level == 'yellow'
     assert guessed['rear: /rear/image/compressed'].level == 'red'
+
+
+def test_topics_are_offered_that_somebody_publishes_and_nobody_has():
+    heard = (
+        camera('/front/image'),
+        camera('/read_only', reliability=(), received=0),
+        camera('/b_left'),
+        camera('/a_right/compressed'),
+    )
+    wanted = {'front': '/front/image', 'right': '/r', 'left': '/l', 'rear': '/b'}
+    findings = cameras(*heard, wanted=wanted)
+    right = findings['right: /r'].fix
+    assert 'images are on /b_left, /a_right/compressed: start with --ros-args' in right
+    assert '-r right/image:=/a_right -p camera.right.image_transport:=compressed' in right
+    assert '-r left/image:=/b_left (detector_node)' in findings['left: /l'].fix
+    # One topic is not for two of them.
+    assert findings['rear: /b'].fix == 'start the camera, or mend the remapping of its topic'
+    assert findings['/read_only'].level == 'yellow'
+    one = cameras(*heard, wanted='/front/raw')['/front/raw']
+    assert 'start with image_topic:=/front/image' in one.fix
+
+
+def test_another_type_on_the_topic_of_a_camera():
+    types = {'/front': 'std_msgs/msg/String'}
+    for heard in ((), (camera('/other'),)):
+        for name in ('front', ''):
+            found = cameras(*heard, wanted={name: '/front'}, other_types=types)
+            finding = found['front: /front' if name else '/front']
+            assert finding.level == 'red'
+            assert 'std_msgs/msg/String is published here, expected' in finding.found
+            assert ('/other' in finding.fix) == bool(heard)
+
+
+def test_of_topics_that_the_detector_does_not_read_the_transport_does_not_matter():
+    heard = (camera('/front/image'), camera('/other/compressed'))
+    for name in ('front', ''):
+        findings = cameras(*heard, wanted={name: '/front/image'})
+        assert findings['/other/compressed'].level == 'green'
 
 
 def test_several_cameras_where_there_is_none():

@@ -238,9 +238,12 @@ def test_cameras_over_dds(client):
 
 
 def test_cameras_of_a_node_over_dds(client):
-    """Two cameras that a parameter names: one good, one that nobody publishes."""
+    """Cameras that a parameter names: a good one, no images on its topic, nothing there."""
     space = f'/doctor_{os.getpid()}'
     publisher = client.node.create_publisher(Image, f'{space}/front/raw', QoSProfile(depth=5))
+    no_images = client.node.create_publisher(
+        DiagnosticArray, f'{space}/rear/raw', QoSProfile(depth=5)
+    )
     image = Image(width=64, height=48, step=192, encoding='bgr8', data=bytes(48 * 192))
     statuses = [
         DiagnosticStatus(name=name, message='stalled', level=DiagnosticStatus.WARN)
@@ -253,7 +256,7 @@ def test_cameras_of_a_node_over_dds(client):
         spoken.publish(DiagnosticArray(status=statuses))
 
     timer = client.node.create_timer(0.05, send)
-    command = [executable('doctor'), '--json', '-p', 'cameras:=[front, rear]']
+    command = [executable('doctor'), '--json', '-p', 'cameras:=[front, rear, top]']
     command += ['--seconds', '1', '--image-topic', f'{space}/{{camera}}/raw']
     try:
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
@@ -261,8 +264,8 @@ def test_cameras_of_a_node_over_dds(client):
             report = json.loads(process.stdout.read())
     finally:
         client.node.destroy_timer(timer)
-        client.node.destroy_publisher(publisher)
-        client.node.destroy_publisher(spoken)
+        for each in (publisher, no_images, spoken):
+            client.node.destroy_publisher(each)
     told = {
         entry['name']: entry
         for entry in report['findings']
@@ -273,8 +276,12 @@ def test_cameras_of_a_node_over_dds(client):
     assert told['/a/detector: detector']['level'] == 'yellow'
     assert '/b/driver: front' not in told
     assert told[f'front: {space}/front/raw']['level'] == 'green', told
-    assert told[f'rear: {space}/rear/raw']['level'] == 'red'
-    assert f'-r rear/image:={space}/front/raw' in told[f'rear: {space}/rear/raw']['fix']
+    for name, said in (('rear', 'diagnostic_msgs/msg/DiagnosticArray is'), ('top', 'nobody')):
+        missing = told[f'{name}: {space}/{name}/raw']
+        assert missing['level'] == 'red'
+        assert missing['found'].startswith(said)
+        # What the other camera reads is no cure.
+        assert 'front' not in missing['fix']
 
 
 def topics(image_topic, cameras, node='/detector'):

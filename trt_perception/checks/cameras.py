@@ -17,6 +17,7 @@ from trt_perception.monitoring.transport_advice import how_to_start
 __all__ = ['CameraReport', 'check_cameras']
 
 _AREA: Final = 'cameras'
+_IMAGES: Final = 'sensor_msgs/msg/Image'
 # As many images lost in a hundred are a transport's fault, not a start's.
 _LOSS: Final = 0.01
 # Below this, images pass even an untuned transport.
@@ -61,6 +62,7 @@ def check_cameras(
     topics_given: bool = True,
     transports: Mapping[str, str] = MappingProxyType({}),
     off: Collection[str] = (),
+    other_types: Mapping[str, str] = MappingProxyType({}),
     segment_bytes: int,
     profile_fix: str,
     encodings: Sequence[str],
@@ -75,11 +77,11 @@ def check_cameras(
         transports: the parameter ``image_transport`` of each camera, by its name; ``raw`` where
             it is not there.
         off: the cameras whose parameter ``enabled`` is false: nobody misses their images.
+        other_types: of wanted topics, what is published there that is no image.
         segment_bytes: of shared memory; a larger image does not fit.
         profile_fix: the command that makes it larger.
         encodings: that are read without cv_bridge.
     """
-    names = [camera.topic for camera in cameras]
     bad: Level = 'red' if topics_given else 'yellow'
     if not cameras:
         fix = (
@@ -88,40 +90,55 @@ def check_cameras(
         )
         level: Level = bad if set(wanted) - set(off) else 'yellow'
         yield Finding(_AREA, 'topics', level, 'no topic of images', fix)
-    for name, topic in wanted.items() if cameras or '' not in wanted else ():
-        if not {topic, f'{topic}/compressed'} & set(names):
-            found, fix = 'nobody publishes or reads this topic', _elsewhere(name, names)
-            level = 'yellow' if name in off else bad
-            yield Finding(_AREA, _shown(name, topic), level, found + _off(name, off), fix)
+    published = [camera.topic for camera in cameras if camera.reliability]
     owners = {
         way: name for name, topic in wanted.items() for way in (topic, f'{topic}/compressed')
     }
-    published = {camera.topic for camera in cameras if camera.reliability}
+    heard = {camera.topic for camera in cameras}
+    missing = {
+        name: topic
+        for name, topic in wanted.items()
+        if not {topic, f'{topic}/compressed'} & heard
+        and (cameras or other_types or '' not in wanted)
+    }
+    free = [topic for topic in published if topic not in owners]
+    offers = _offers([name for name in missing if name not in off], free)
+    for name, topic in missing.items():
+        found = 'nobody publishes or reads this topic'
+        if topic in other_types:
+            found = f'{other_types[topic]} is published here, expected {_IMAGES}'
+        elif not topics_given:
+            found += ' (its name without remappings; say another with --image-topic)'
+        found = _facts_or_off(name, found, off)
+        level, fix = ('green', '') if name in off else (bad, _elsewhere(name, offers, free))
+        yield Finding(_AREA, _shown(name, topic), level, found, fix)
     for camera in cameras:
         owner = owners.get(camera.topic, '')
+        read = camera.topic in owners
         problem = _problem(camera, segment_bytes, profile_fix, encodings)
-        if problem is None:
-            read = camera.topic in owners
+        if problem is None and (read or not wanted):
             problem = _other_transport(
-                camera, names, owner, transports.get(owner, 'raw'), read=read
+                camera, published, owner, transports.get(owner, 'raw'), read=read
             )
         elif not camera.reliability and (twin := _twin(camera.topic)) in published:
             raw = min(camera.topic, twin)
             other = 'raw' if twin == raw else 'compressed'
-            problem = problem[0], f'start with {_with_transport(owner, raw, other)}'
-        if problem is None:
-            yield Finding(_AREA, _shown(owner, camera.topic), 'green', _facts(camera))
+            problem = 'nobody publishes', f'start with {_with_transport(owner, raw, other)}'
+        missed = read and (camera.received == 0 or bool(camera.fault))
+        found = _facts(camera)
+        if problem is not None:
+            found += f': {problem[0]}'
+        if problem is None or (missed and owner in off):
+            found = _facts_or_off(owner if missed else None, found, off)
+            yield Finding(_AREA, _shown(owner, camera.topic), 'green', found)
         else:
-            missed = camera.topic in owners and (camera.received == 0 or bool(camera.fault))
-            found = f'{_facts(camera)}: {problem[0]}'
-            if missed:
-                found += _off(owner, off)
-            level = 'red' if missed and owner not in off else 'yellow'
+            level = 'red' if missed else 'yellow'
             yield Finding(_AREA, _shown(owner, camera.topic), level, found, problem[1])
 
 
-def _off(name: str, off: Collection[str]) -> str:
-    return ' (it is switched off: enabled is false)' if name in off else ''
+def _facts_or_off(name: str | None, found: str, off: Collection[str]) -> str:
+    """Return what was found of a camera's images, and where it is switched off, that it is."""
+    return f'{found} (it is switched off: enabled is false)' if name in off else found
 
 
 def _shown(name: str, topic: str) -> str:
@@ -129,17 +146,33 @@ def _shown(name: str, topic: str) -> str:
     return f'{name}: {topic}' if name else topic
 
 
-def _elsewhere(name: str, names: Sequence[str]) -> str:
-    """Return what to do where nobody publishes what a camera of the detector is to read."""
-    if not names:
-        return 'start the camera'
-    raw = names[0].removesuffix('/compressed')
-    start = how_to_start(raw, '' if raw in names else 'compressed')
+def _offers(names: Sequence[str], free: Sequence[str]) -> dict[str, str]:
+    """Return which topic of raw images each camera may mean, no topic for two of them."""
+    rest = list(dict.fromkeys(topic.removesuffix('/compressed') for topic in free))
+    near = {
+        name: topic
+        for name in names
+        if (topic := next((topic for topic in rest if name in topic), None))
+    }
+    rest = [topic for topic in rest if topic not in near.values()]
+    return dict(zip((name for name in names if name not in near), rest, strict=False)) | near
+
+
+def _elsewhere(name: str, offers: Mapping[str, str], free: Sequence[str]) -> str:
+    """Return what to do where nobody publishes what a camera of the detector is to read.
+
+    Args:
+        name: of the camera, '' where there is one without a name.
+        offers: the topic of raw images that each camera may mean, by its name.
+        free: topics of images that are published, and that no camera of the detector reads.
+    """
+    if name not in offers:
+        return 'start the camera, or mend the remapping of its topic'
+    raw = offers[name]
+    start = how_to_start(raw, '' if raw in free else 'compressed', name)
     if name:
-        close = [topic.removesuffix('/compressed') for topic in names if name in topic]
-        start = f'--ros-args -r {name}/image:={close[0] if close else raw} (detector_node)'
         start += ", or image_topic:='…{camera}…' (detect.launch.py, doctor --image-topic)"
-    return f'there are {", ".join(names)}: start with {start}'
+    return f'images are on {", ".join(free)}: start with {start}'
 
 
 def _facts(camera: CameraReport) -> str:
@@ -184,23 +217,23 @@ def _problem(
 
 
 def _other_transport(
-    camera: CameraReport, names: Sequence[str], owner: str, transport: str, *, read: bool
+    camera: CameraReport, published: Sequence[str], owner: str, transport: str, *, read: bool
 ) -> tuple[str, str] | None:
     """Return what is wrong where images come in another transport than the detector takes.
 
     Args:
         camera: what was heard.
-        names: of all topics.
+        published: all topics with images.
         owner: name of the detector's camera, '' where it has none or reads something else.
         transport: that this camera takes.
         read: it is this topic that it reads.
     """
     raw = camera.topic.removesuffix('/compressed')
-    if camera.compressed and raw not in names and transport == 'raw':
+    if camera.compressed and raw not in published and transport == 'raw':
         fix = f'start with {_with_transport(owner, raw, "compressed")}'
         return 'only compressed images', fix
     if read and not camera.compressed and transport == 'compressed':
-        if f'{raw}/compressed' in names:
+        if f'{raw}/compressed' in published:
             return None
         fix = f'start with {_with_transport(owner, raw, "raw")}'
         return 'only raw images, and the detector takes compressed ones', fix

@@ -90,6 +90,7 @@ def check_graph(
         node.create_subscription(DiagnosticArray, '/diagnostics', take, QoSProfile(depth=10))
         wanted = {name: node.resolve_topic_name(topic) for name, topic in image_topics.items()}
         listeners = _listen(node, executor, list(wanted.values()), seconds)
+        other_types = _other_types(node, set(wanted.values()) - set(listeners))
         cameras = [listener.camera() for listener in listeners.values()]
         same_names = nodes_of_one_name(node, {*_TYPES, 'vision_msgs/msg/Detection2DArray'})
         intake = _intake(context)
@@ -102,6 +103,7 @@ def check_graph(
         topics_given=topics_given,
         transports=transports,
         off=off,
+        other_types=other_types,
         segment_bytes=segment_bytes,
         profile_fix=f'in the shells of camera and detector: {export_profile(os.environ)}',
         encodings=list(PIXEL_FORMATS),
@@ -131,15 +133,25 @@ def _listen(
     while (now := time.monotonic()) < end:
         executor.spin_once(timeout_sec=min(0.1, end - now))
         for topic, kinds in node.get_topic_names_and_types():
+            kind = next((_TYPES[kind] for kind in kinds if kind in _TYPES), None)
             # A detector draws only for those who look: listening would cost it time.
-            image = kinds[0] in _TYPES and (topic in wanted or may_be_camera(topic))
-            if image and topic not in listeners:
-                listeners[topic] = _TopicListener(node, topic, _TYPES[kinds[0]])
+            image = topic in wanted or may_be_camera(topic)
+            if kind is not None and image and topic not in listeners:
+                listeners[topic] = _TopicListener(node, topic, kind)
         heard = set(listeners)
         missing = not heard or any(not {topic, f'{topic}/compressed'} & heard for topic in wanted)
         if missing and now - started < _DISCOVERY_S[1]:
             end = now + seconds
     return listeners
+
+
+def _other_types(node: Node, topics: Iterable[str]) -> dict[str, str]:
+    """Return what is published on topics that have no images, by topic."""
+    found = {}
+    for topic in topics:
+        for publisher in node.get_publishers_info_by_topic(topic):
+            found[topic] = publisher.topic_type
+    return found
 
 
 class _TopicListener:
