@@ -277,6 +277,18 @@ def test_a_file_for_other_nodes_is_said(start_detector, tmp_path):
     assert f'name one of its sections {detector.name} or /**' in detector.program.output
 
 
+def test_a_remapping_of_no_topic_is_said(start_detector):
+    cameras = ('-p', 'cameras:=[front, rear]')
+    detector = start_detector(
+        arguments=(*cameras, '-r', 'image:=/a', '-r', 'rear/image:=/b', '-r', 'frnt/masks:=/c')
+    )
+    assert detector.state() == 'unconfigured'
+    for given, there in (('image:=/a', 'front/image'), ('frnt/masks:=/c', 'front/masks')):
+        said = f'-r {given} is for no topic of this node, which has {there}, rear/'
+        assert detector.program.count(said) == 1
+    assert 'rear/image:=/b is' not in detector.program.output
+
+
 def test_a_parameter_for_another_node_is_said(start_detector):
     detector = start_detector(arguments=('-p', 'detector:confidence_threshold:=0.9'))
     assert detector.get('confidence_threshold') == 0.25

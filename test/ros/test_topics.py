@@ -7,6 +7,7 @@ from trt_perception.errors import ConfigError
 from trt_perception.ros.topics import check_topics
 from trt_perception.ros.topics import compressed_topic
 from trt_perception.ros.topics import image_topic
+from trt_perception.ros.topics import unused_remappings
 
 pytest_plugins = ['graph_fixtures']
 
@@ -55,3 +56,29 @@ def test_two_topics_of_one_name_are_refused(make_node, remaps, both):
         check_topics(node, ('front', 'rear'))
     assert 'give each a name of its own' in caught.value.fix
     check_topics(node, ('left',))  # which no remapping concerns
+
+
+@pytest.mark.parametrize(
+    ('remap', 'cameras', 'there'),
+    [
+        ('image:=/x', ('front', 'rear'), 'front/image, rear/image'),
+        ('frnt/image:=/x', ('front',), 'front/image'),
+        ('frnt/image/compressed:=/x', ('front',), 'front/image'),
+        ('front/detections:=/x', ('',), 'detections'),
+        ('topics:masks:=/x', ('front',), 'front/masks'),
+        *(('~/image:=/x', cameras, 'image') for cameras in (('',), ('front',))),
+        *((name, ('front',), '') for name in ('front/image:=/x', 'front/image/compressed:=/x')),
+        *((name, ('',), '') for name in ('image:=/x', 'topics:image:=/x', 'label_info:=/y')),
+        # For other nodes, or other things.
+        *((name, ('front',), '') for name in ('other:image:=/x', '/robot/image:=/x', 'tf:=/x')),
+        *((name, ('front',), '') for name in ('__ns:=/image', '__node:=image', 'image_info:=/x')),
+    ],
+)
+def test_a_remapping_of_no_topic_is_said(make_node, remap, cameras, there):
+    node = make_node(remap)
+    for option in ('-r', '--remap'):
+        said = unused_remappings(['node', '--ros-args', option, remap], node, cameras)
+        assert len(said) == bool(there)
+        for sentence in said:
+            assert sentence.startswith(f'{option} {remap} is for no topic of this node')
+            assert there in sentence

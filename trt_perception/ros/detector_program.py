@@ -18,6 +18,7 @@ from trt_perception.ros.detector_node import EXIT_GPU_LOST
 from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.log import log_text
 from trt_perception.ros.process import run_node
+from trt_perception.ros.topics import unused_remappings
 
 __all__ = ['main']
 
@@ -44,7 +45,9 @@ def main(
 
     def make_node() -> DetectorNode:
         node = DetectorNode(open_pipeline=open_pipeline)
-        for sentence in unused_parameters(command_line, node.get_fully_qualified_name()):
+        name, cameras = node.get_fully_qualified_name(), node.config.cameras or ('',)
+        unused = unused_parameters(command_line, name)
+        for sentence in (*unused, *unused_remappings(command_line, node, cameras)):
             node.get_logger().warning(log_text(sentence))
         return node
 

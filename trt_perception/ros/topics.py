@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Final
 
 from rclpy.node import Node
 
 from trt_perception.errors import ConfigError
+from trt_perception.plain_text import listed
 
-__all__ = ['check_topics', 'compressed_topic', 'image_topic', 'source_name', 'topic_name']
+__all__ = [
+    *('check_topics', 'compressed_topic', 'image_topic', 'source_name', 'topic_name'),
+    'unused_remappings',
+]
 
 _OF_A_CAMERA: Final = ('image', 'detections', 'keypoints', 'masks', 'label_info', 'debug_image')
 
@@ -71,3 +76,35 @@ def check_topics(node: Node, cameras: Sequence[str] = ('',)) -> None:
                 fix='give each a name of its own (-r, --remap)',
             )
         named[full] = name
+
+
+def unused_remappings(
+    arguments: Sequence[str], node: Node, cameras: Sequence[str] = ('',)
+) -> list[str]:
+    """Return a sentence for each remapping that would be of a camera's topic and is of none.
+
+    Those with a slash in front are passed over: of several nodes started together they may be for
+    another.
+
+    Args:
+        arguments: ROS arguments as rcl took them.
+        node: resolves names.
+        cameras: their names.
+    """
+    own = {topic_name(camera, name) for camera in cameras for name in _OF_A_CAMERA}
+    full = {node.resolve_topic_name(name, only_expand=True) for name in own}
+    sentences = []
+    for option, given in itertools.pairwise(arguments):
+        name, colon, topic = given.partition(':=')[0].rpartition(':')
+        base = topic.removesuffix('/compressed')
+        if (
+            option in ('-r', '--remap')
+            and not (colon and name != node.get_name())
+            and not base.startswith('/')
+            and base.rpartition('/')[2] in _OF_A_CAMERA
+            and node.resolve_topic_name(base, only_expand=True) not in full
+        ):
+            what = base.rpartition('/')[2]
+            there = listed([topic_name(camera, what) for camera in cameras])
+            sentences.append(f'{option} {given} is for no topic of this node, which has {there}')
+    return sentences
