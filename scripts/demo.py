@@ -280,7 +280,7 @@ def parse_arguments():
         '--rate',
         type=positive,
         metavar='HZ',
-        help='scenes a second of each camera (default 8, with --cameras 2)',
+        help='scenes a second of each camera (default: 8, and 2 where --cameras is given)',
     )
     parser.add_argument(
         '--encoding',

@@ -52,6 +52,7 @@ def report(options, cameras, sent):
     else:
         print_table(summaries[first], options.task)
         summary, table = summaries[first], tables[first]
+    forget_images(options)
     write_json(options.output / 'summary.json', {**command, **summary}, 2)
     write_json(options.output / 'detections.json', table, 1)
     for name, camera in cameras.items():
@@ -181,6 +182,19 @@ def write_json(path, content, indent):
     path.write_text(json.dumps(content, indent=indent) + '\n', encoding='utf-8')
 
 
+def forget_images(options):
+    """Remove the pictures of an earlier run, which may have had other cameras."""
+    scenes = {path.name for path in options.scenes.iterdir()}
+    for picture in options.output.glob('pictures/**/*'):
+        if picture.name in scenes:
+            picture.unlink()
+    for folder in options.output.glob('pictures/*/'):
+        if not any(folder.iterdir()):
+            folder.rmdir()
+    for overview in options.output.glob('overview*.jpg'):
+        overview.unlink()
+
+
 def write_images(options, camera, names, results):
     """Draw each scene's detections, and an overview of the first twelve."""
     folder = options.output / 'pictures' / camera
@@ -211,12 +225,17 @@ def dropped(summary):
 def print_cameras(summaries):
     """Print the figures of several cameras, a line for each."""
     titles = ['camera', 'sent', 'received', 'published', 'not delivered', 'per second']
-    titles += ['precision', 'recall', 'p50 ms', 'p99 ms', 'dropped']
+    titles += ['precision', 'recall']
+    angles = any('angle_error_deg' in summary for summary in summaries.values())
+    titles += [*['angle error'] * angles, 'p50 ms', 'p99 ms', 'dropped']
     lines = [titles]
     for name, summary in summaries.items():
         keys = ('sent', 'received', 'published', 'not_delivered', 'published_fps')
         cells = [summary[key] for key in keys]
         cells += [measured(summary[key]) for key in ('precision', 'recall')]
+        if angles:
+            error = summary.get('angle_error_deg')
+            cells.append('not measured' if error is None else f'{error}°')
         cells += [*summary['latency_ms'].values(), dropped(summary)]
         lines.append([name, *map(str, cells)])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -20,6 +20,7 @@ import yaml
 
 from trt_perception.camera_parameters import CAMERA_PARAMETERS
 from trt_perception.camera_parameters import is_of_camera
+from trt_perception.config import MAX_CAMERAS
 from trt_perception.config import PARAMETERS
 from trt_perception.config import DetectorConfig
 from trt_perception.config import of_manifest
@@ -179,10 +180,12 @@ def demo_cameras(text: str) -> tuple[str, ...]:
     """
     names = [word for word in _words(text) if word]
     if len(names) == 1 and names[0].isdecimal():
-        if not int(names[0][:4]):
-            raise ConfigError('cameras', names[0][:4], expected='at least 1, or names')
         # A longer number is as wrong as 65.
-        names = [f'camera_{number}' for number in range(1, int(names[0][:4]) + 1)]
+        count = int(names[0][:4])
+        if not 0 < count <= MAX_CAMERAS:
+            expected = f'a number from 1 to {MAX_CAMERAS}, or names'
+            raise ConfigError('cameras', shown(names[0]), expected=expected)
+        names = [f'camera_{number}' for number in range(1, count + 1)]
     return DetectorConfig(cameras=tuple(names)).cameras
 
 

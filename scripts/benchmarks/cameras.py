@@ -6,9 +6,9 @@ bytes. One node and N nodes take turns, with the transport and allocator setting
 detect.launch.py; figures are medians over the rounds.
 
 frames/s: of the camera that got the fewest. p50, p95, p99: from the stamp to the arrival of the
-detections, over all cameras. CPU: of all detector_nodes together, 100 % is one core. memory: what
-they use, where shared pages count for each in part (PSS). GPU: what the GPUs have in use more
-than before the nodes started, by NVML, where there is one.
+detections, over all cameras. CPU: of all detector_nodes together, 100 % is one core; CPU ms: of an
+image. MiB: the memory that they use, where shared pages count for each in part (PSS). GPU MiB:
+what the GPUs have in use more than before the nodes started, by NVML, where there is one.
 """
 
 from __future__ import annotations

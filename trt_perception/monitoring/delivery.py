@@ -28,6 +28,7 @@ class DeliveryCounter:
         self._gaps = 0
         self._lost = 0
         self._last: int | None = None
+        self._unnumbered = False
         self._several = False
 
     @property
@@ -35,12 +36,18 @@ class DeliveryCounter:
         """Images that never arrived; None while several publishers mix their sequence numbers."""
         return None if self._several else max(self._gaps, self._lost)
 
+    @property
+    def any_arrived(self) -> bool:
+        """Whether an image has arrived."""
+        return self._last is not None or self._unnumbered
+
     def received(self, sequence_number: int | None) -> None:
         """Take the publisher's sequence number of an image that arrived.
 
         None where it is not known: it is taken for the one that was to come.
         """
         if sequence_number is None:
+            self._unnumbered = True
             self._last = None if self._last is None else self._last + 1
             return
         if self._last is not None and not self._several and sequence_number > self._last:

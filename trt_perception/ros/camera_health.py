@@ -29,12 +29,18 @@ from trt_perception.ros.log import camera_logger
 from trt_perception.ros.log import log_text
 from trt_perception.ros.log import say
 
-__all__ = ['CameraHealth', 'Told']
+__all__ = ['CameraHealth', 'Told', 'counts_text']
 
 # The diagnostics' rates are of at least so long: a message may follow another at once.
 _RATE_S = 1.0
 # By Level.
 _SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR)
+
+
+def counts_text(counts: FrameStatistics, not_delivered: int | None) -> str:
+    """Return what an activation came to, for the log."""
+    lost = 'unknown' if not_delivered is None else not_delivered
+    return f'{counts}; never delivered: {lost}'
 
 
 class Told:
@@ -52,11 +58,19 @@ class Told:
         self._announcer = Announcer()
         self.finding: Problem | None = None
 
+    def begin(self, finding: Problem) -> bool:
+        """Begin anew with this, without a line; return whether it is of another kind."""
+        self._announcer = Announcer()
+        return self._take(finding)
+
     def tell(self, finding: Problem, time_s: float) -> bool:
         """Take what holds now; return whether it is of another kind than before."""
         line = self._announcer.line(finding, time_s)
         if line is not None:
             say(self._log, _SEVERITIES[line[0]], line[1])
+        return self._take(finding)
+
+    def _take(self, finding: Problem) -> bool:
         changed = self.finding is None or finding.kind != self.finding.kind
         self.finding = finding
         return changed
@@ -115,8 +129,7 @@ class CameraHealth:
             ),
             camera=self.name,
         )
-        self._told = Told(self._log)
-        self._told.finding = Problem(Level.OK, '', 'active, waiting for images')
+        self._told.begin(Problem(Level.OK, '', 'active, waiting for images'))
 
     def settle(self, counts: FrameStatistics) -> None:
         """Stop watching, and keep what the activation came to."""
@@ -125,8 +138,7 @@ class CameraHealth:
         self._settled, self._not_delivered = counts, self._input.not_delivered
         self._input = None
         self._watch = SilenceWatch('', start_s=0.0)  # which knows the input, too
-        lost = 'unknown' if self._not_delivered is None else self._not_delivered
-        self._log.info(f'counts: {counts}; never delivered: {lost}')
+        self._log.info(f'counts: {counts_text(counts, self._not_delivered)}')
 
     def refused(self, error: ImageError) -> None:
         """Take an image that cannot be read, or not be published; from the worker."""
@@ -176,7 +188,8 @@ class CameraHealth:
             notes=[note for note in (self._age.note(now_s), *notes) if note],
         )
         if not self.enabled:
-            finding = Problem(Level.OK, '', 'switched off: enabled is false')
+            # Nothing has been mended by that, and the log shall not say so.
+            return self._told.begin(Problem(Level.OK, '', 'switched off: enabled is false'))
         return self._told.tell(finding, now_s)
 
     def facts(self, counts: FrameStatistics | None) -> CameraFacts:

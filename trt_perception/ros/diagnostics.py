@@ -20,7 +20,7 @@ from trt_perception.monitoring.problem import Level
 from trt_perception.monitoring.problem import Problem
 from trt_perception.plain_text import plain
 
-__all__ = ['CameraFacts', 'Health', 'diagnostics_message', 'worst_of_all']
+__all__ = ['CameraFacts', 'Health', 'all_not_delivered', 'diagnostics_message', 'worst_of_all']
 
 # Of so many cameras that have trouble the node's own status says what it is.
 _MOST_SAID: Final = 4
@@ -125,6 +125,13 @@ def worst_of_all(cameras: Sequence[CameraFacts], own: Problem | None) -> Problem
     return Problem(level, own.kind or bad[0][1].kind, '; '.join(sentences))
 
 
+def all_not_delivered(cameras: Sequence[CameraFacts]) -> int | None:
+    """Return how many images of all cameras never arrived, None where that is unknown of one."""
+    lost = [camera.not_delivered for camera in cameras]
+    known = [count for count in lost if count is not None]
+    return sum(known) if len(known) == len(lost) else None
+
+
 def _of_the_only_camera(name: str, health: Health, camera: CameraFacts) -> DiagnosticStatus:
     values = {
         'state': health.state,
@@ -142,14 +149,12 @@ def _of_the_only_camera(name: str, health: Health, camera: CameraFacts) -> Diagn
 def _together(name: str, health: Health) -> DiagnosticStatus:
     """Return the status of the node: all its cameras as if they were one, and the worst level."""
     cameras = health.cameras
-    lost = [camera.not_delivered for camera in cameras]
-    known = [count for count in lost if count is not None]
     counts = FrameStatistics.together([camera.statistics for camera in cameras])
     all_of_them = CameraFacts(
         statistics=counts,
         received_hz=sum(camera.received_hz for camera in cameras),
         published_hz=sum(camera.published_hz for camera in cameras),
-        not_delivered=sum(known) if len(known) == len(lost) else None,
+        not_delivered=all_not_delivered(cameras),
     )
     values = {
         'state': health.state,

@@ -22,9 +22,11 @@ from trt_perception.monitoring.problem import Problem
 from trt_perception.monitoring.watch import PERIOD_S
 from trt_perception.ros.camera_health import CameraHealth
 from trt_perception.ros.camera_health import Told
+from trt_perception.ros.camera_health import counts_text
 from trt_perception.ros.debug_image import NO_EVENTS
 from trt_perception.ros.diagnostics import CameraFacts
 from trt_perception.ros.diagnostics import Health
+from trt_perception.ros.diagnostics import all_not_delivered
 from trt_perception.ros.diagnostics import diagnostics_message
 from trt_perception.ros.log import NodeLog
 from trt_perception.ros.same_name import same_name
@@ -104,8 +106,7 @@ class NodeHealth:
             gpus: number of the GPU of each pipeline.
         """
         self._detector, self._cameras, self._gpus = detector, cameras, gpus
-        self._told = Told(self._node.get_logger())
-        self._told.finding = Problem(Level.OK, '', 'active, waiting for images')
+        self._told.begin(Problem(Level.OK, '', 'active, waiting for images'))
         self._watch_timer = steady_timer(self._node, PERIOD_S, self._check)
         # In step with each other: to wake the executor costs more than either does. The period
         # begins anew, so there is a message now, too.
@@ -127,7 +128,8 @@ class NodeHealth:
             self._node.destroy_timer(timer)
         if len(parts) > 1:
             together = FrameStatistics.together(parts)
-            self._node.get_logger().info(f'counts of all cameras: {together}')
+            said = counts_text(together, all_not_delivered(self._facts()))
+            self._node.get_logger().info(f'counts of all cameras: {said}')
 
     def _check(self) -> None:
         if self._detector is None or self.error:

@@ -189,8 +189,8 @@ class ImageInput:
             self._unsubscribe()
             self.reliability = 'best_effort'
             self._subscription = self._subscribe()
-        elif (now_s := time.monotonic()) >= self._quiet_until_s:
-            # Of many cameras that come at once, one. While nothing arrives the watch says it, too.
+        elif self._delivery.any_arrived and (now_s := time.monotonic()) >= self._quiet_until_s:
+            # Of many cameras that come at once, one. Where nothing has arrived the watch says it.
             self._quiet_until_s = now_s + _QUIET_S
             other = f'a camera on {self.topic} offers an incompatible QoS'
             self._log.error(log_text(self.look().mismatch or other))
