@@ -137,7 +137,7 @@ def test_what_passes_while_a_frame_is_handed_over_is_not_waited_for_again(naps):
         run.settled()
 
         def take_time(number):
-            now[0] += 500.0
+            now[0] += 590.0
 
         pipeline.on_enqueue = take_time
         run.submit(1)

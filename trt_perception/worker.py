@@ -37,11 +37,11 @@ Message = TypeVar('Message')
 # How often an unfinished slot is asked whether it is done, as a share of the last batch's time,
 # within limits: a late answer costs latency, a question costs about 20 µs of the interpreter.
 _POLL_SHARE: Final = 0.03
-_POLL_LIMITS_S: Final = (50e-6, 2e-3)
+_POLL_LIMITS_S: Final = (80e-6, 2e-3)
 # It is asked at once, as some pipelines are done at once, and again not before such a share of the
 # least time has passed that batches of so many frames took lately. What is lately: a longer time
 # moves the least one up by so much.
-_NOT_BEFORE: Final = 0.75
+_NOT_BEFORE: Final = 0.95
 _SLOWER: Final = 1.25
 
 
