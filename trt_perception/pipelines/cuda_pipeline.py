@@ -64,7 +64,7 @@ from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.tensors import LoadedModel
 from trt_perception.pipelines.cuda_slot import CudaSlot
 from trt_perception.pipelines.cuda_slot import SizedContext
-from trt_perception.pipelines.frame_place import Headers
+from trt_perception.pipelines.headers import Headers
 from trt_perception.pipelines.jpeg_threads import JpegThreads
 from trt_perception.pipelines.mask_images import MaskImages
 from trt_perception.pipelines.pipeline import Result

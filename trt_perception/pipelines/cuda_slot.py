@@ -34,7 +34,7 @@ from trt_perception.pipelines.cuda_results import HostDecoded
 from trt_perception.pipelines.cuda_results import KernelDecoded
 from trt_perception.pipelines.cuda_results import SlotResult
 from trt_perception.pipelines.frame_place import FramePlace
-from trt_perception.pipelines.frame_place import Headers
+from trt_perception.pipelines.headers import Headers
 from trt_perception.pipelines.mask_images import MaskImages
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.stages.frame_header import BATCH_COUNT_BYTES

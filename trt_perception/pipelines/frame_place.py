@@ -23,32 +23,13 @@ from trt_perception.images.jpeg import AnyFrame
 from trt_perception.images.jpeg import JpegFrame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.letterbox import RowGroups
-from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.stages.frame_header import FrameHeader
+from trt_perception.pipelines.headers import Headers
 
-__all__ = ['FramePlace', 'Headers', 'Kind']
+__all__ = ['FramePlace']
 
 # What device memory of frames is a multiple of: messages of one camera differ by some bytes.
 _STEP_BYTES: Final = 64 * 1024
-# Rows that nobody reads are left out from so many bytes on; a second copy costs some microseconds.
-_LEAST_LEFT_OUT: Final = 512 * 1024
-# So many kinds of frames are known at once: cameras differ in size, encoding and thresholds.
-_MOST_KINDS: Final = 256
 _NOTHING: Final = Frame.view(bytes(3), width=1, height=1, step=3, encoding='bgr8')
-
-
-class Kind(NamedTuple):
-    """What frames that are alike have in common.
-
-    Attributes:
-        letterbox: where they lie in the input.
-        content: of their headers, but for where the pixels are.
-        rows: to upload of them; None: all.
-    """
-
-    letterbox: Letterbox
-    content: npt.NDArray[np.uint8]
-    rows: RowGroups | None
 
 
 class _Header(NamedTuple):
@@ -79,49 +60,6 @@ class _Staged(NamedTuple):
     source: int = 0  # address of the memory
     size: int = 0  # bytes from there on, sent in one copy; 0 where the header is there
     rows: RowGroups | None = None  # of the pixels, sent beside it
-
-
-class Headers:
-    """Headers of frames by what they say; those of one camera are all alike.
-
-    Any thread may ask, several at once.
-
-    Args:
-        header: makes them.
-        preprocessing: the model's.
-    """
-
-    def __init__(self, header: FrameHeader, preprocessing: Preprocessing) -> None:
-        self._header = header
-        self._preprocessing = preprocessing
-        self._known: dict[tuple[object, ...], Kind] = {}
-        self.size = header.size
-        self.write = header.write
-
-    def of(self, frame: AnyFrame, thresholds: Thresholds) -> Kind:
-        """Return what a frame has in common with those that are alike."""
-        name = frame.format.name
-        kind = frame.width, frame.height, frame.step, name, frame.big_endian, thresholds
-        found = self._known.get(kind)
-        if found is None:
-            letterbox = Letterbox.fit(
-                (frame.width, frame.height),
-                self._preprocessing.input_size,
-                self._preprocessing.resize,
-            )
-            if len(self._known) >= _MOST_KINDS:
-                self._known.clear()
-            content = self._header.content(frame, letterbox, thresholds)
-            found = Kind(letterbox, content, self._rows(frame, letterbox))
-            self._known[kind] = found
-        return found
-
-    def _rows(self, frame: AnyFrame, letterbox: Letterbox) -> RowGroups | None:
-        rows = letterbox.sampled_rows
-        if rows is None or self._preprocessing.antialias or not frame.format.rows_alone:
-            return None
-        left_out = frame.height - rows.rows * rows.count
-        return rows if left_out * frame.step >= _LEAST_LEFT_OUT else None
 
 
 class FramePlace:

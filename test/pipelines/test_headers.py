@@ -6,7 +6,7 @@ from reference_images import random_frame
 from trt_perception.config import Thresholds
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.pipelines.frame_place import Headers
+from trt_perception.pipelines.headers import Headers
 from trt_perception.stages.frame_header import FrameHeader
 
 

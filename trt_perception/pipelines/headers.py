@@ -1,0 +1,80 @@
+"""What goes to the GPU in front of a frame's pixels, and which of its rows: once for all alike."""
+
+from __future__ import annotations
+
+from typing import Final
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.config import Thresholds
+from trt_perception.images.jpeg import AnyFrame
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.images.letterbox import RowGroups
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.stages.frame_header import FrameHeader
+
+__all__ = ['Headers', 'Kind']
+
+# Rows that nobody reads are left out from so many bytes on; a second copy costs some microseconds.
+_LEAST_LEFT_OUT: Final = 512 * 1024
+# So many kinds of frames are known at once: cameras differ in size, encoding and thresholds.
+_MOST_KINDS: Final = 256
+
+
+class Kind(NamedTuple):
+    """What frames that are alike have in common.
+
+    Attributes:
+        letterbox: where they lie in the input.
+        content: of their headers, but for where the pixels are.
+        rows: to upload of them; None: all.
+    """
+
+    letterbox: Letterbox
+    content: npt.NDArray[np.uint8]
+    rows: RowGroups | None
+
+
+class Headers:
+    """Headers of frames by what they say; those of one camera are all alike.
+
+    Any thread may ask, several at once.
+
+    Args:
+        header: makes them.
+        preprocessing: the model's.
+    """
+
+    def __init__(self, header: FrameHeader, preprocessing: Preprocessing) -> None:
+        self._header = header
+        self._preprocessing = preprocessing
+        self._known: dict[tuple[object, ...], Kind] = {}
+        self.size = header.size
+        self.write = header.write
+
+    def of(self, frame: AnyFrame, thresholds: Thresholds) -> Kind:
+        """Return what a frame has in common with those that are alike."""
+        name = frame.format.name
+        kind = frame.width, frame.height, frame.step, name, frame.big_endian, thresholds
+        found = self._known.get(kind)
+        if found is None:
+            letterbox = Letterbox.fit(
+                (frame.width, frame.height),
+                self._preprocessing.input_size,
+                self._preprocessing.resize,
+            )
+            if len(self._known) >= _MOST_KINDS:
+                self._known.clear()
+            content = self._header.content(frame, letterbox, thresholds)
+            found = Kind(letterbox, content, self._rows(frame, letterbox))
+            self._known[kind] = found
+        return found
+
+    def _rows(self, frame: AnyFrame, letterbox: Letterbox) -> RowGroups | None:
+        rows = letterbox.sampled_rows
+        if rows is None or self._preprocessing.antialias or not frame.format.rows_alone:
+            return None
+        left_out = frame.height - rows.rows * rows.count
+        return rows if left_out * frame.step >= _LEAST_LEFT_OUT else None
