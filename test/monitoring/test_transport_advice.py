@@ -79,6 +79,14 @@ def test_what_to_type_for_images_elsewhere(topics, image, transport, expected):
         assert f'-r image:={topic} ' in sentence
 
 
+def test_images_that_are_called_like_the_camera_come_first():
+    kind = 'sensor_msgs/msg/Image'
+    topics = dict.fromkeys(('/a/image', '/cam_rear/raw', '/front/raw'), kind)
+    for camera, topic in (('rear', '/cam_rear/raw'), ('front', '/front/raw'), ('up', '/a/image')):
+        said = images_elsewhere(topics, f'/{camera}/image', 'raw', camera)
+        assert f'start with --ros-args -r {camera}/image:={topic} (' in said
+
+
 def test_everything_is_set_in_an_empty_environment():
     added = transport_environment('/large.xml', {})
     assert set(added) == {*PROFILES, *ALLOCATOR}

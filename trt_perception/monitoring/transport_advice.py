@@ -90,9 +90,17 @@ def images_elsewhere(
             sources.append((base, 'compressed', name))
     if not sources:
         return ''
-    # The other transport of this topic first, then the topic whose /compressed was named, too.
+    # The other transport of this topic first, then the topic whose /compressed was named, too, and
+    # what is called like the camera.
     nearest = (image, image.removesuffix('/compressed'))
-    sources.sort(key=lambda s: (*(s[0] != name for name in nearest), s[1] != transport, s[2]))
+    sources.sort(
+        key=lambda s: (
+            *(s[0] != name for name in nearest),
+            camera not in s[0],
+            s[1] != transport,
+            s[2],
+        )
+    )
     topic, other, _ = sources[0]
     start = how_to_start(
         '' if topic == image else topic, '' if other == transport else other, camera
