@@ -35,7 +35,16 @@ def camera(topic='/image', **changes):
     return CameraReport(topic, **{**facts, **changes})
 
 
-def cameras(*heard, wanted='', given=True, off=(), other_types=None, segment=2**26, **transports):
+def cameras(
+    *heard,
+    wanted='',
+    given=True,
+    off=(),
+    reliable=(),
+    other_types=None,
+    segment=2**26,
+    **transports,
+):
     if isinstance(wanted, str):
         wanted = {'': wanted} if wanted else {}
     findings = check_cameras(
@@ -43,6 +52,7 @@ def cameras(*heard, wanted='', given=True, off=(), other_types=None, segment=2**
         wanted=wanted,
         topics_given=given,
         transports={'' if name == 'node' else name: kind for name, kind in transports.items()},
+        reliable=reliable,
         off=off,
         other_types=other_types or {},
         segment_bytes=segment,
@@ -137,8 +147,8 @@ def test_the_transport_that_the_detector_takes():
     findings = cameras(*heard, wanted=wanted, a='raw', b='compressed', c='compressed')
     levels = {name: finding.level for name, finding in findings.items()}
     assert levels == {
-        'a: /front/compressed': 'yellow',
-        'b: /rear': 'yellow',
+        'a: /front/compressed': 'red',
+        'b: /rear': 'red',
         'c: /top': 'green',
         'c: /top/compressed': 'green',
         '/other': 'green',
@@ -149,6 +159,38 @@ def test_the_transport_that_the_detector_takes():
     one = cameras(camera('/rear'), wanted='/rear', node='compressed')['/rear']
     assert 'only raw images' in one.found
     assert 'image_transport:=raw' in one.fix
+
+
+def test_a_publisher_that_offers_less_than_the_detector_asks_for():
+    less, good = camera('/a', reliability=('best_effort',)), camera('/b')
+    wanted = {'front': '/a', 'rear': '/b'}
+    for reliable in ((), ('rear',)):
+        findings = cameras(less, good, wanted=wanted, reliable=reliable)
+        assert {finding.level for finding in findings.values()} == {'green'}
+    findings = cameras(less, good, wanted=wanted, reliable=('front', 'rear'))
+    assert findings['rear: /b'].level == 'green'
+    assert findings['front: /a'].level == 'red'
+    assert 'set camera.front.image_qos.reliability to auto' in findings['front: /a'].fix
+    one = cameras(less, wanted='/a', reliable=('',))['/a']
+    assert one.level == 'red'
+    assert 'set image_qos.reliability to auto' in one.fix
+    off = cameras(less, wanted=wanted, reliable=('front',), off=('front',))['front: /a']
+    assert off.level == 'green'
+
+
+def test_what_is_wrong_with_the_transport_that_is_not_taken_does_not_matter():
+    sick = {'received': 0}
+    for transport, taken, other in (
+        ('raw', '/a', '/a/compressed'),
+        ('compressed', '/a/compressed', '/a'),
+    ):
+        heard = camera(taken), camera(other, reliability=('best_effort',))
+        found = cameras(*heard, wanted={'front': '/a'}, reliable=('front',), front=transport)
+        assert {finding.level for finding in found.values()} == {'green'}
+        found = cameras(camera(taken), camera(other, **sick), wanted='/a', node=transport)
+        assert (found[taken].level, found[other].level) == ('green', 'yellow')
+        found = cameras(camera(taken, **sick), camera(other), wanted='/a', node=transport)
+        assert found[taken].level == 'red'
 
 
 def test_no_cameras():

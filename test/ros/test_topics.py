@@ -48,6 +48,15 @@ def test_each_camera_is_remapped_by_itself(make_node):
         (['rear/detections:=front/detections'], 'front/detections and rear/detections'),
         (['rear/masks:=/diagnostics'], 'rear/masks and /diagnostics'),
         (['front/label_info:=/rosout'], '/rosout and front/label_info'),
+        (['front/masks:=~/transition_event'], '~/transition_event and front/masks'),
+        (
+            ['front/image:=rear/image/compressed'],
+            'front/image and rear/image/compressed',
+        ),
+        (
+            ['front/image/compressed:=/x', 'rear/image/compressed:=/x'],
+            'front/image/compressed and rear/image/compressed',
+        ),
     ],
 )
 def test_two_topics_of_one_name_are_refused(make_node, remaps, both):

@@ -61,6 +61,7 @@ def check_cameras(
     wanted: Mapping[str, str],
     topics_given: bool = True,
     transports: Mapping[str, str] = MappingProxyType({}),
+    reliable: Collection[str] = (),
     off: Collection[str] = (),
     other_types: Mapping[str, str] = MappingProxyType({}),
     segment_bytes: int,
@@ -76,6 +77,7 @@ def check_cameras(
         topics_given: they were given; else they are those of a node without remappings.
         transports: the parameter ``image_transport`` of each camera, by its name; ``raw`` where
             it is not there.
+        reliable: the cameras whose ``image_qos.reliability`` is ``reliable``, which takes no less.
         off: the cameras whose parameter ``enabled`` is false: nobody misses their images.
         other_types: of wanted topics, what is published there that is no image.
         segment_bytes: of shared memory; a larger image does not fit.
@@ -114,17 +116,23 @@ def check_cameras(
         yield Finding(_AREA, _shown(name, topic), level, found, fix)
     for camera in cameras:
         owner = owners.get(camera.topic, '')
-        read = camera.topic in owners
+        transport = transports.get(owner, 'raw')
+        # The same images in the transport that the detector does not take are no matter to it.
+        spare = _untaken(camera, transport) and _twin(camera.topic) in published
+        read = camera.topic in owners and not spare
         problem = _problem(camera, segment_bytes, profile_fix, encodings)
-        if problem is None and (read or not wanted):
-            problem = _other_transport(
-                camera, published, owner, transports.get(owner, 'raw'), read=read
-            )
+        useless = None
+        if camera.received and read and owner in reliable:
+            useless = _less_reliable(camera, owner)
+        if camera.received and useless is None and (read or not wanted):
+            useless = _other_transport(camera, published, owner, transport, read=read)
+        if useless is not None:
+            problem = useless
         elif not camera.reliability and (twin := _twin(camera.topic)) in published:
             raw = min(camera.topic, twin)
             other = 'raw' if twin == raw else 'compressed'
             problem = 'nobody publishes', f'start with {_with_transport(owner, raw, other)}'
-        missed = read and (camera.received == 0 or bool(camera.fault))
+        missed = read and (camera.received == 0 or bool(camera.fault) or useless is not None)
         found = _facts(camera)
         if problem is not None:
             found += f': {problem[0]}'
@@ -214,6 +222,19 @@ def _problem(
         fix = 'sudo apt install ros-$ROS_DISTRO-cv-bridge, or choose another encoding'
         return f'encoding {camera.encoding!r} needs cv_bridge', fix
     return None
+
+
+def _untaken(camera: CameraReport, transport: str) -> bool:
+    return transport != 'auto' and camera.compressed != (transport == 'compressed')
+
+
+def _less_reliable(camera: CameraReport, owner: str) -> tuple[str, str] | None:
+    """Return what is wrong where the detector asks for more than a publisher offers."""
+    if 'best_effort' not in camera.reliability:
+        return None
+    parameter = f'camera.{owner}.image_qos.reliability' if owner else 'image_qos.reliability'
+    found = f'{parameter} is reliable: of a best effort publisher nothing reaches the detector'
+    return found, f'set {parameter} to auto or best_effort'
 
 
 def _other_transport(

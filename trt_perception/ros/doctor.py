@@ -185,6 +185,11 @@ def _graph(
         'segment_bytes': segment_bytes,
         'topics_given': bool(options.image_topic),
         'transports': {name: configs.camera(name).image_transport for name in ('', *cameras)},
+        'reliable': [
+            name
+            for name in cameras or ('',)
+            if configs.camera(name).image_qos_reliability == 'reliable'
+        ],
         'off': [name for name in cameras or ('',) if not configs.camera(name).enabled],
     }
     for entry in _answer_of(_GRAPH, [json.dumps(request)], options.seconds + 60):

@@ -63,6 +63,7 @@ def check_graph(
     *,
     topics_given: bool,
     transports: Mapping[str, str],
+    reliable: Sequence[str],
     off: Sequence[str],
 ) -> list[Finding]:
     """Listen to all camera topics and detectors for some seconds, and judge them.
@@ -74,6 +75,7 @@ def check_graph(
         segment_bytes: of this shell's shared memory.
         topics_given: the topics were given; else they are those of a node without remappings.
         transports: the parameter ``image_transport`` of each camera, by its name.
+        reliable: the cameras whose ``image_qos.reliability`` is ``reliable``.
         off: the cameras whose parameter ``enabled`` is false.
     """
     context = rclpy.Context()
@@ -102,6 +104,7 @@ def check_graph(
         wanted=wanted,
         topics_given=topics_given,
         transports=transports,
+        reliable=reliable,
         off=off,
         other_types=other_types,
         segment_bytes=segment_bytes,

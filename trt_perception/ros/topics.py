@@ -66,9 +66,15 @@ def check_topics(node: Node, cameras: Sequence[str] = ('',)) -> None:
         ConfigError: two have one.
     """
     own = [topic_name(camera, name) for camera in cameras for name in _OF_A_CAMERA]
-    named = {node.resolve_topic_name(name): name for name in ('/parameter_events', '/rosout')}
-    for name in (*own, '/diagnostics'):
-        full = node.resolve_topic_name(name)
+    resolved = [(name, node.resolve_topic_name(name)) for name in (*own, '/diagnostics')]
+    # Whether or not it is what the images come by: that may be decided later.
+    resolved += [
+        (f'{topic_name(camera, "image")}/compressed', compressed_topic(node, camera))
+        for camera in cameras
+    ]
+    of_ros = '/parameter_events', '/rosout', '~/transition_event'
+    named = {node.resolve_topic_name(name): name for name in of_ros}
+    for name, full in resolved:
         if full in named:
             raise ConfigError(
                 f'topic {full}',
