@@ -223,6 +223,14 @@ def test_images_lost_on_the_way(lost, warned):
         assert life.run(2.5, 15).kind == ''
 
 
+def test_small_images_are_lost_for_their_number():
+    life = healthy()
+    life.message_bytes = 3000
+    message = life.step(15, lost=15).message
+    assert CURE not in message
+    assert 'raise image_qos.depth; else lower the rate of the camera' in message
+
+
 def test_two_lost_images_are_no_news():
     life = healthy(2)
     assert {life.step(1, lost=lost).kind for lost in (1, 1, 0, 0, 0)} == {''}

@@ -20,6 +20,7 @@ class Life:
         self.dropped = {}
         self.refusal = self.same_name = ''
         self.notes = ()
+        self.message_bytes = 6_000_000
         self.times = ()
         self.received_s = self.published_s = 0.0
         self.findings = []
@@ -30,6 +31,7 @@ class Life:
             turns=turns,
             look=lambda: self.camera,
             loss_cure=CURE,
+            message_bytes=lambda: self.message_bytes,
         )
 
     def step(self, received=0, *, published=None, lost=0, seconds=PERIOD_S, **dropped):

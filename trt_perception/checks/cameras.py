@@ -12,6 +12,7 @@ from typing import Final
 
 from trt_perception.checks.finding import Finding
 from trt_perception.checks.finding import Level
+from trt_perception.monitoring.transport_advice import LARGE_BYTES
 from trt_perception.monitoring.transport_advice import how_to_start
 
 __all__ = ['CameraReport', 'check_cameras']
@@ -20,8 +21,6 @@ _AREA: Final = 'cameras'
 _IMAGES: Final = 'sensor_msgs/msg/Image'
 # As many images lost in a hundred are a transport's fault, not a start's.
 _LOSS: Final = 0.01
-# Below this, images pass even an untuned transport.
-_LARGE_BYTES: Final = 100_000
 
 
 @dataclass(frozen=True)
@@ -216,7 +215,7 @@ def _problem(
         found = f'larger than the {segment_bytes / 2**20:.1f} MiB of shared memory'
         return found, profile_fix
     default = segment_bytes <= 1024 * 1024
-    if 'best_effort' in camera.reliability and default and camera.message_bytes > _LARGE_BYTES:
+    if 'best_effort' in camera.reliability and default and camera.message_bytes > LARGE_BYTES:
         return 'best effort on the default transport loses images under load', profile_fix
     if not camera.compressed and camera.encoding not in encodings:
         fix = 'sudo apt install ros-$ROS_DISTRO-cv-bridge, or choose another encoding'

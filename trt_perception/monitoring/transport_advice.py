@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from typing import Final
 
 __all__ = [
-    *('PROFILE_VARIABLES', 'how_to_start', 'images_elsewhere', 'loss_cure', 'may_be_camera'),
-    'transport_environment',
+    *('LARGE_BYTES', 'PROFILE_VARIABLES', 'how_to_start', 'images_elsewhere', 'loss_cure'),
+    *('may_be_camera', 'transport_environment'),
 ]
 
 #: What names a Fast DDS profile: up to Jazzy only the first is read, since Kilted only the second.
 PROFILE_VARIABLES: Final = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
+
+#: Smaller messages pass even an untuned transport.
+LARGE_BYTES: Final = 100_000
 
 # Images are allocated and freed at the camera's rate. Where glibc returns the memory each time,
 # page faults are half of what receiving costs. The C library reads these when a process starts.

@@ -37,6 +37,7 @@ from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.problem import Level
 from trt_perception.monitoring.problem import Problem
 from trt_perception.monitoring.rates import EvenRate
+from trt_perception.monitoring.transport_advice import LARGE_BYTES
 from trt_perception.monitoring.transport_advice import how_to_start
 
 __all__ = ['PERIOD_S', 'CameraState', 'SilenceWatch']
@@ -99,7 +100,8 @@ class SilenceWatch:
         turns: batches of which one is this camera's, where all cameras send more than the model
             takes: it may have to wait for so many.
         look: looks the topic up in the graph; asked only while nothing arrives.
-        loss_cure: what to do about images that the transport loses.
+        loss_cure: what to do about large images that the transport loses.
+        message_bytes: returns the size of the last image as it came.
         camera: its name, empty where there is only one.
     """
 
@@ -112,6 +114,7 @@ class SilenceWatch:
         turns: int = 1,
         look: Callable[[], CameraState] = CameraState,
         loss_cure: str = '',
+        message_bytes: Callable[[], int] = lambda: LARGE_BYTES,
         camera: str = '',
     ) -> None:
         self._topic = topic
@@ -120,6 +123,7 @@ class SilenceWatch:
         self._turns = turns
         self._look = look
         self._loss_cure = loss_cure
+        self._message_bytes = message_bytes
         self._start_s = start_s
         self._moments = deque([_Moment(start_s, 0, 0, {}, 0)])
         self._sent, self._done = EvenRate(), EvenRate()
@@ -310,11 +314,15 @@ class SilenceWatch:
         sent = lost + now.received - then.received
         if lost < _AT_LEAST or lost <= _SHARE * sent:
             return None
+        cure = 'if they come in bursts, raise image_qos.depth'
+        if self._message_bytes() < LARGE_BYTES:
+            cure += '; else lower the rate of the camera: they are small, and still too many'
+        else:
+            cure = f'{self._loss_cure}; {cure}'
         return Problem(
             Level.WARN,
             'lost_in_transport',
-            f'{lost} of {sent} images were sent and never reached the node: {self._loss_cure}; '
-            'if they come in bursts, raise image_qos.depth',
+            f'{lost} of {sent} images were sent and never reached the node: {cure}',
         )
 
     def _some_dropped(self, now: _Moment, refusal: str) -> Problem | None:

@@ -127,6 +127,7 @@ class CameraHealth:
             loss_cure=loss_cure(
                 str(profile / 'fastdds_large_images.xml'), image_input.reliability
             ),
+            message_bytes=lambda: image_input.message_bytes,
             camera=self.name,
         )
         self._told.begin(Problem(Level.OK, '', 'active, waiting for images'))

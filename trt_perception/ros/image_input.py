@@ -22,6 +22,7 @@ from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.monitoring.transport_advice import how_to_start
 from trt_perception.monitoring.transport_advice import images_elsewhere
 from trt_perception.monitoring.watch import CameraState
+from trt_perception.ros.intake.intake import Arrived
 from trt_perception.ros.intake.shared import SharedIntake
 from trt_perception.ros.intake.subscriptions import Images
 from trt_perception.ros.intake.subscriptions import ImageSubscription
@@ -57,6 +58,7 @@ class ImageInput:
     Attributes:
         topic: its resolved name.
         reliability: what is asked of the camera now, ``reliable`` or ``best_effort``.
+        message_bytes: size of the last image as it came, 0 before the first.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class ImageInput:
         self._camera = camera
         self._log = camera_logger(node, camera)
         self._delivery = DeliveryCounter()
+        self.message_bytes = 0
         self._quiet_until_s = 0.0
         self._kind: Any = CompressedImage if choice.transport == 'compressed' else Image
         self._name = source_name(node, camera, choice.transport)
@@ -156,6 +159,7 @@ class ImageInput:
 
     def _on_message(self, message: Any, sequence_number: int | None) -> None:
         self._delivery.received(sequence_number)
+        self.message_bytes = message.size if isinstance(message, Arrived) else len(message.data)
         self._receive(message)
 
     def _on_failure(self, error: BaseException) -> None:
