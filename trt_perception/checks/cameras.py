@@ -19,6 +19,7 @@ __all__ = ['CameraReport', 'check_cameras']
 
 _AREA: Final = 'cameras'
 _IMAGES: Final = 'sensor_msgs/msg/Image'
+_OFF: Final = ' (it is switched off: enabled is false)'
 # As many images lost in a hundred are a transport's fault, not a start's.
 _LOSS: Final = 0.01
 
@@ -110,42 +111,61 @@ def check_cameras(
             found = f'{other_types[topic]} is published here, expected {_IMAGES}'
         elif not topics_given:
             found += ' (its name without remappings; say another with --image-topic)'
-        found = _facts_or_off(name, found, off)
-        level, fix = ('green', '') if name in off else (bad, _elsewhere(name, offers, free))
-        yield Finding(_AREA, _shown(name, topic), level, found, fix)
+        if name in off:
+            yield Finding(_AREA, _shown(name, topic), 'green', found + _OFF)
+        else:
+            yield Finding(_AREA, _shown(name, topic), bad, found, _elsewhere(name, offers, free))
     for camera in cameras:
         owner = owners.get(camera.topic, '')
         transport = transports.get(owner, 'raw')
         # The same images in the transport that the detector does not take are no matter to it.
         spare = _untaken(camera, transport) and _twin(camera.topic) in published
         read = camera.topic in owners and not spare
-        problem = _problem(camera, segment_bytes, profile_fix, encodings)
         useless = None
         if camera.received and read and owner in reliable:
             useless = _less_reliable(camera, owner)
         if camera.received and useless is None and (read or not wanted):
             useless = _other_transport(camera, published, owner, transport, read=read)
-        if useless is not None:
-            problem = useless
-        elif not camera.reliability and (twin := _twin(camera.topic)) in published:
-            raw = min(camera.topic, twin)
-            other = 'raw' if twin == raw else 'compressed'
-            problem = 'nobody publishes', f'start with {_with_transport(owner, raw, other)}'
+        problem = (
+            useless
+            or _sent_as_its_twin(camera, published, owner)
+            or _problem(camera, segment_bytes, profile_fix, encodings)
+        )
         missed = read and (camera.received == 0 or bool(camera.fault) or useless is not None)
-        found = _facts(camera)
-        if problem is not None:
-            found += f': {problem[0]}'
-        if problem is None or (missed and owner in off):
-            found = _facts_or_off(owner if missed else None, found, off)
-            yield Finding(_AREA, _shown(owner, camera.topic), 'green', found)
-        else:
-            level = 'red' if missed else 'yellow'
-            yield Finding(_AREA, _shown(owner, camera.topic), level, found, problem[1])
+        yield _judged(camera, owner, problem, missed=missed, off=missed and owner in off)
 
 
-def _facts_or_off(name: str | None, found: str, off: Collection[str]) -> str:
-    """Return what was found of a camera's images, and where it is switched off, that it is."""
-    return f'{found} (it is switched off: enabled is false)' if name in off else found
+def _judged(
+    camera: CameraReport, owner: str, problem: tuple[str, str] | None, *, missed: bool, off: bool
+) -> Finding:
+    """Return the finding of a topic.
+
+    Args:
+        camera: what was heard.
+        owner: name of the detector's camera that reads it, if one does and has a name.
+        problem: and its cure.
+        missed: for that problem the detector has no images.
+        off: nobody misses them.
+    """
+    found, name = _facts(camera), _shown(owner, camera.topic)
+    if problem is None:
+        return Finding(_AREA, name, 'green', found)
+    found += f': {problem[0]}'
+    if off:
+        return Finding(_AREA, name, 'green', found + _OFF)
+    return Finding(_AREA, name, 'red' if missed else 'yellow', found, problem[1])
+
+
+def _sent_as_its_twin(
+    camera: CameraReport, published: Sequence[str], owner: str
+) -> tuple[str, str] | None:
+    """Return what is wrong where a topic's images are published in the other transport only."""
+    twin = _twin(camera.topic)
+    if camera.reliability or twin not in published:
+        return None
+    raw = min(camera.topic, twin)
+    other = 'raw' if twin == raw else 'compressed'
+    return 'nobody publishes', f'start with {_with_transport(owner, raw, other)}'
 
 
 def _shown(name: str, topic: str) -> str:

@@ -2,8 +2,8 @@
 
 The way of a batch through a slot:
 
-    enqueue   header in front of each message → upload up to its last pixel, or of the header and
-              the rows that are read → graph launch
+    enqueue   header in front of each message → upload up to its last pixel, or of the rows that
+              are read, and of the header where the device has another → graph launch
     graph     letterbox kernel → TensorRT → filter, select, overlaps, keep → results in pinned
               memory
     collect   wait for the event behind the graph, read the rows of each frame
