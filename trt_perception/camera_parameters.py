@@ -36,6 +36,11 @@ __all__ = [
 CAMERA_PARAMETERS: Final = tuple(row for row in PARAMETERS if row.per_camera)
 _ROWS: Final = {row.name: row for row in PARAMETERS}
 _PREFIX: Final = 'camera.'
+# What detect.launch.py takes and a node has otherwise.
+_OF_LAUNCH: Final = {
+    'image_topic': 'a topic is remapped: -r image:=/its/topic, of several cameras '
+    '-r front/image:=/its/topic; or image_topic:=/its/topic of detect.launch.py',
+}
 
 
 def camera_rows(cameras: Sequence[str]) -> dict[str, Parameter]:
@@ -76,7 +81,7 @@ def unknown_parameter(name: str, cameras: Sequence[str]) -> ConfigError:
         meant = _PREFIX + name.removeprefix('cameras.')
         close = [meant] if meant in of_cameras else nearest(name, [*_ROWS, *of_cameras])
         near = f"did you mean '{close[0]}'?" if close else 'see the list in docs/parameters.md'
-        fix = of_manifest(name) or near
+        fix = of_manifest(name) or _OF_LAUNCH.get(name) or near
         return ConfigError(subject, 'not known', fix=fix)
     camera, _, end = name.removeprefix(_PREFIX).partition('.')
     own = [row.name for row in CAMERA_PARAMETERS]
@@ -151,6 +156,11 @@ class NodeConfig:
             KeyError: there is no such camera.
         """
         return self._cameras[name]
+
+    def own_values_of(self, name: str) -> list[str]:
+        """Return the parameters of cameras that do not follow a parameter of the node."""
+        names = [f'{_PREFIX}{camera}.{name}' for camera in self.node.cameras]
+        return [each for each in names if each in self.own]
 
     def of_pipelines(self) -> DetectorConfig:
         """Return the configuration to open pipelines by: the node's, made for all its cameras.

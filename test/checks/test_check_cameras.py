@@ -218,13 +218,25 @@ def test_several_cameras_are_called_by_their_names():
     missing = findings['top: /up/image']
     assert missing.level == 'red'
     assert '-r top/image:=/top/image_raw (detector_node)' in missing.fix
-    assert "image_topic:='…{camera}…' (detect.launch.py, doctor --image-topic)" in missing.fix
+    assert 'for all' not in missing.fix
     assert findings['/other'].level == 'green'
     assert len(findings) == 5
     # Where nobody said which topics these are, they may be remapped.
     guessed = cameras(*heard, wanted=wanted, given=False)
     assert guessed['top: /up/image'].level == 'yellow'
     assert guessed['rear: /rear/image/compressed'].level == 'red'
+
+
+def test_one_argument_for_the_topics_of_all_cameras():
+    heard = camera('/front/image_raw'), camera('/rear/image_raw')
+    for topics, argument in (
+        (('/image', '/image_2'), "for all cameras image_topic:='/{camera}/image_raw' (detect"),
+        (('/front/image_raw', '/image_2'), ''),
+    ):
+        findings = cameras(*heard, wanted=dict(zip(('front', 'rear'), topics, strict=True)))
+        fix = findings['rear: /image_2'].fix
+        assert '-r rear/image:=/rear/image_raw (detector_node)' in fix
+        assert (argument or 'for all') in fix if argument else 'for all' not in fix
 
 
 def test_topics_are_offered_that_somebody_publishes_and_nobody_has():
@@ -248,14 +260,30 @@ def test_topics_are_offered_that_somebody_publishes_and_nobody_has():
 
 
 def test_another_type_on_the_topic_of_a_camera():
-    types = {'/front': 'std_msgs/msg/String'}
+    types = {'/front': '/talker publishes std_msgs/msg/String'}
     for heard in ((), (camera('/other'),)):
         for name in ('front', ''):
             found = cameras(*heard, wanted={name: '/front'}, other_types=types)
             finding = found['front: /front' if name else '/front']
             assert finding.level == 'red'
-            assert 'std_msgs/msg/String is published here, expected' in finding.found
-            assert ('/other' in finding.fix) == bool(heard)
+            assert '/talker publishes std_msgs/msg/String, expected' in finding.found
+            topic = '/other' if heard else '/its/topic'
+            assert f'{name}{"/" if name else ""}image:={topic}' in finding.fix
+
+
+def test_compressed_images_where_raw_ones_are_read():
+    wrong = camera('/front', compressed=True)
+    for name in ('front', ''):
+        for transport in ('raw', 'compressed', 'auto'):
+            for heard in ((wrong,), (wrong, camera('/front/compressed'))):
+                found = cameras(*heard, wanted={name: '/front'}, **{name or 'node': transport})
+                finding = found['front: /front' if name else '/front']
+                if transport == 'compressed' and len(heard) == 2:
+                    assert finding.level == 'green'
+                    continue
+                assert finding.level == 'red'
+                assert 'CompressedImage, expected sensor_msgs/msg/Image' in finding.found
+                assert f'{name}{"/" if name else ""}image:=/its/topic' in finding.fix
 
 
 def test_of_topics_that_the_detector_does_not_read_the_transport_does_not_matter():

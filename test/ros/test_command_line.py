@@ -7,6 +7,7 @@ import pytest
 
 from trt_perception.camera_parameters import CAMERA_PARAMETERS
 from trt_perception.camera_parameters import meant_parameter
+from trt_perception.camera_parameters import unknown_parameter
 from trt_perception.config import PARAMETERS
 from trt_perception.option_parser import OptionParser
 from trt_perception.ros import topics
@@ -82,3 +83,13 @@ def test_what_was_meant(words, meant):
     said = answer_to(*words)
     assert 'unrecognized arguments: ' in said
     assert f'{meant}?' in said
+
+
+def test_what_ros_does_not_replace():
+    for option in ('-r', '--remap'):
+        said = answer_to('--ros-args', option, 'image:=/{camera}/image_raw')
+        assert '-r front/image:=/front/image_raw' in said
+
+
+def test_a_topic_is_no_parameter():
+    assert '-r image:=/its/topic' in unknown_parameter('image_topic', ()).fix

@@ -276,7 +276,7 @@ def test_cameras_of_a_node_over_dds(client):
     assert told['/a/detector: detector']['level'] == 'yellow'
     assert '/b/driver: front' not in told
     assert told[f'front: {space}/front/raw']['level'] == 'green', told
-    for name, said in (('rear', 'diagnostic_msgs/msg/DiagnosticArray is'), ('top', 'nobody')):
+    for name, said in (('rear', '/test_client publishes diagnostic_msgs'), ('top', 'nobody')):
         missing = told[f'{name}: {space}/{name}/raw']
         assert missing['level'] == 'red'
         assert missing['found'].startswith(said)
@@ -312,6 +312,25 @@ def test_a_topic_that_does_not_fit_is_a_finding(monkeypatch):
     assert 'a topic for each of front, rear' in finding.found
     [(_, [request], _)] = asked  # the rest is looked at all the same
     assert json.loads(request)['image_topics'] == {}
+    options.image_topic = '/{camera}/raw'
+    [finding] = doctor._graph(options, {}, 10)
+    assert finding.level == 'red'
+    assert "-p 'cameras:=[front, rear]'" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ('topic', 'named', 'wanted'),
+    [('/{camera}/raw', ['image topic'], {}), ('/raw', [], {'': '/raw'}), (None, [], {})],
+)
+def test_topics_where_the_parameters_cannot_be_read(monkeypatch, topic, named, wanted):
+    asked = []
+    monkeypatch.setattr(doctor, '_answer_of', lambda *request: asked.append(request) or [])
+    options = argparse.Namespace(image_topic=topic, node='/detector', seconds=0.5)
+    found = list(doctor._graph(options, None, 10))
+    assert [finding.name for finding in found] == named
+    assert all(finding.level == 'yellow' for finding in found)
+    [(_, [request], _)] = asked
+    assert json.loads(request)['image_topics'] == wanted
 
 
 def test_what_a_detector_says(active):

@@ -253,6 +253,12 @@ def test_set_over_services(detector):
     assert not successful
     assert 'cannot be deleted' in reason
     assert detector.set({'camera.front.enabled': True}) == [(True, '')]
+    kept = 'cameras keep values of their own: camera.'
+    assert detector.set({'enabled': True, 'max_rate_hz': 0.0, 'confidence_threshold': 0.25}) == [
+        (True, f'{kept}front.enabled'),
+        (True, ''),
+        (True, f'{kept}rear.confidence_threshold'),
+    ]
 
 
 # At the start.

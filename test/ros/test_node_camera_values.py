@@ -70,8 +70,9 @@ def test_a_camera_is_switched_off_and_on(cameras, detector):
     )
     assert status.level == OK
     detector.wait_for_status(
-        lambda status, _: status.message.endswith('of 3 cameras, 1 switched off'), 'how many are'
+        lambda status, _: status.message.endswith('of 2 cameras, 1 switched off'), 'how many are'
     )
+    detector.program.wait_for_output('detector.rear]: switched off: enabled is false')
     rear.detections.clear()
     assert names_found(front)
     assert not rear.answers()
@@ -79,6 +80,7 @@ def test_a_camera_is_switched_off_and_on(cameras, detector):
     detector.set_well(**{'camera.rear.enabled': True})
     assert names_found(rear) == ['red', 'red', 'green']
     rear.wait_for_status(lambda status, _: 'switched off' not in status.message, 'that it is on')
+    detector.program.wait_for_output('detector.rear]: switched on')
     # The node's own parameter is for all that have none of their own; this one has.
     detector.set_well(enabled=False)
     assert names_found(rear) == ['red', 'red', 'green']
@@ -87,7 +89,15 @@ def test_a_camera_is_switched_off_and_on(cameras, detector):
         'images that are dropped',
         publish=lambda: front.publisher.publish(picture),
     )
+    detector.bring_to('inactive')
+    detector.bring_to('active')
+    rest = ', '.join(detector.topic(f'{name}/image') for name in NAMES if name != 'rear')
+    detector.program.wait_for_output(f'; switched off, as enabled is false: {rest}')
+    on = detector.topic('rear/image')
+    detector.program.wait_for_output(f'active: waiting for images on {on}, taken by')
     detector.set_well(enabled=True)
+    for camera in cameras:
+        camera.connect()
     assert names_found(front) == ['red', 'red', 'green']
 
 

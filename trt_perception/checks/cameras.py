@@ -79,7 +79,7 @@ def check_cameras(
             it is not there.
         reliable: the cameras whose ``image_qos.reliability`` is ``reliable``, which takes no less.
         off: the cameras whose parameter ``enabled`` is false: nobody misses their images.
-        other_types: of wanted topics, what is published there that is no image.
+        other_types: of wanted topics, which other type is published there, and by which node.
         segment_bytes: of shared memory; a larger image does not fit.
         profile_fix: the command that makes it larger.
         encodings: that are read without cv_bridge.
@@ -107,22 +107,31 @@ def check_cameras(
     offers = _offers([name for name in missing if name not in off], free)
     for name, topic in missing.items():
         found = 'nobody publishes or reads this topic'
+        fix = _elsewhere(name, offers, free, wanted)
         if topic in other_types:
-            found = f'{other_types[topic]} is published here, expected {_IMAGES}'
+            found = f'{other_types[topic]}, expected {_IMAGES}'
+            fix = fix or _another_topic(name)
         elif not topics_given:
             found += ' (its name without remappings; say another with --image-topic)'
         if name in off:
             yield Finding(_AREA, _shown(name, topic), 'green', found + _OFF)
         else:
-            yield Finding(_AREA, _shown(name, topic), bad, found, _elsewhere(name, offers, free))
+            fix = fix or 'start the camera, or mend the remapping of its topic'
+            yield Finding(_AREA, _shown(name, topic), bad, found, fix)
     for camera in cameras:
         owner = owners.get(camera.topic, '')
         transport = transports.get(owner, 'raw')
         # The same images in the transport that the detector does not take are no matter to it.
-        spare = _untaken(camera, transport) and _twin(camera.topic) in published
+        twin_too = _twin(camera.topic) in published
+        wrong = camera.compressed and camera.topic in wanted.values()
+        wrong = wrong and not (transport == 'compressed' and twin_too)
+        spare = not wrong and _untaken(camera, transport) and twin_too
         read = camera.topic in owners and not spare
         useless = None
-        if camera.received and read and owner in reliable:
+        if camera.received and wrong:
+            found = f'sensor_msgs/msg/CompressedImage, expected {_IMAGES}'
+            useless = found, _another_topic(owner)
+        elif camera.received and read and owner in reliable:
             useless = _less_reliable(camera, owner)
         if camera.received and useless is None and (read or not wanted):
             useless = _other_transport(camera, published, owner, transport, read=read)
@@ -185,21 +194,32 @@ def _offers(names: Sequence[str], free: Sequence[str]) -> dict[str, str]:
     return dict(zip((name for name in names if name not in near), rest, strict=False)) | near
 
 
-def _elsewhere(name: str, offers: Mapping[str, str], free: Sequence[str]) -> str:
-    """Return what to do where nobody publishes what a camera of the detector is to read.
+def _elsewhere(
+    name: str, offers: Mapping[str, str], free: Sequence[str], names: Collection[str]
+) -> str:
+    """Return how to take images that are there, where nobody publishes what a camera is to read.
+
+    Empty where there are none.
 
     Args:
         name: of the camera, '' where there is one without a name.
         offers: the topic of raw images that each camera may mean, by its name.
         free: topics of images that are published, and that no camera of the detector reads.
+        names: of all cameras of the detector.
     """
     if name not in offers:
-        return 'start the camera, or mend the remapping of its topic'
+        return ''
     raw = offers[name]
     start = how_to_start(raw, '' if raw in free else 'compressed', name)
-    if name:
-        start += ", or image_topic:='…{camera}…' (detect.launch.py, doctor --image-topic)"
+    patterns = {topic.replace(of, '{camera}') for of, topic in offers.items() if of}
+    if len(offers) == len(names) and len(patterns) == 1 and '{camera}' in (one := patterns.pop()):
+        start += f", or for all cameras image_topic:='{one}' (detect.launch.py)"
     return f'images are on {", ".join(free)}: start with {start}'
+
+
+def _another_topic(name: str) -> str:
+    """Return what to do where the topic of a camera has no images."""
+    return f'mend what publishes it, or start with {how_to_start("/its/topic", camera=name)}'
 
 
 def _facts(camera: CameraReport) -> str:

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from pathlib import Path
 from typing import Any
+from typing import Final
 
 from ament_index_python.packages import get_package_share_directory
 from builtin_interfaces.msg import Time
@@ -29,7 +30,10 @@ from trt_perception.ros.log import camera_logger
 from trt_perception.ros.log import log_text
 from trt_perception.ros.log import say
 
-__all__ = ['CameraHealth', 'Told', 'counts_text']
+__all__ = ['OFF', 'CameraHealth', 'Told', 'counts_text']
+
+#: Why a camera is switched off.
+OFF: Final = 'enabled is false'
 
 # The diagnostics' rates are of at least so long: a message may follow another at once.
 _RATE_S = 1.0
@@ -190,7 +194,7 @@ class CameraHealth:
         )
         if not self.enabled:
             # Nothing has been mended by that, and the log shall not say so.
-            return self._told.begin(Problem(Level.OK, '', 'switched off: enabled is false'))
+            return self._told.begin(Problem(Level.OK, '', f'switched off: {OFF}'))
         return self._told.tell(finding, now_s)
 
     def facts(self, counts: FrameStatistics | None) -> CameraFacts:

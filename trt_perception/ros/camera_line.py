@@ -16,6 +16,7 @@ from trt_perception.images.jpeg import GivenFrame
 from trt_perception.images.jpeg import PlainJpegs
 from trt_perception.images.jpeg import UnreadFrame
 from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.ros.camera_health import OFF
 from trt_perception.ros.camera_health import CameraHealth
 from trt_perception.ros.image_input import ImageInput
 from trt_perception.ros.intake.shared import SharedIntake
@@ -112,6 +113,8 @@ class CameraLine:
         """Take the camera's parameters as they are now."""
         before, self.config = self.config, config
         self._apply()
+        if config.enabled != before.enabled:
+            self._log.info(f'switched {"on" if config.enabled else f"off: {OFF}"}')
         changed = config.confidence_threshold != before.confidence_threshold
         if changed and self._outputs is not None:
             self._outputs.publish_label_info(config.confidence_threshold)

@@ -59,14 +59,22 @@ def check_ros_arguments(arguments: Sequence[str]) -> None:
     """Refuse what rcl would wait for, or fail on with a traceback, once it makes the node.
 
     Raises:
-        ConfigError: a parameter file is a pipe, or name and namespace are too long.
+        ConfigError: a parameter file is a pipe, a remapping has ``{camera}``, or name and
+            namespace are too long.
     """
-    for option, path in itertools.pairwise(arguments):
+    for option, value in itertools.pairwise(arguments):
         if option == '--params-file':
             with contextlib.suppress(OSError, ValueError):  # rcl says what is wrong with it
-                if stat.S_ISFIFO(os.stat(path).st_mode):
+                if stat.S_ISFIFO(os.stat(value).st_mode):
                     found = 'a pipe, and ROS reads it several times'
-                    raise ConfigError(f'--params-file {path}', found, expected='a file')
+                    raise ConfigError(f'--params-file {value}', found, expected='a file')
+        if option in ('-r', '--remap') and '{camera}' in value:
+            raise ConfigError(
+                f'{option} {value}',
+                'ROS knows no {camera}',
+                fix='remap the topic of each camera, as in -r front/image:=/front/image_raw; '
+                'or image_topic:=/{camera}/image_raw of detect.launch.py',
+            )
     names = [word.partition(':=')[2] for word in arguments if _NAMING.match(word)]
     if (length := sum(map(len, names))) > _LONGEST_NAMES:
         raise ConfigError(

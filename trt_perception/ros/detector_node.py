@@ -31,6 +31,7 @@ from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.ready import ready_pipelines
 from trt_perception.plain_text import plain
+from trt_perception.ros.camera_health import OFF
 from trt_perception.ros.camera_line import CameraLine
 from trt_perception.ros.health import NodeHealth
 from trt_perception.ros.intake.buffers import MessageBuffers
@@ -209,8 +210,12 @@ class DetectorNode(LifecycleNode):
         ]
         gpus = self.config.device_ids[: len(self._pipelines)]
         self._health.watch(detector, [line.health for line in self._lines], gpus)
+        lines = list(zip(self._lines, topics, strict=True))
+        on = ', '.join(topic for line, topic in lines if line.config.enabled)
+        off = ', '.join(topic for line, topic in lines if not line.config.enabled)
         self.get_logger().info(
-            f'active: waiting for images on {", ".join(topics)}, taken {intake.way}'
+            f'active: waiting for images on {on or "no topic"}, taken {intake.way}'
+            + (f'; switched off, as {OFF}: {off}' if off else '')
         )
 
     @_logged(on_failure=TransitionCallbackReturn.ERROR)
@@ -366,12 +371,18 @@ class DetectorNode(LifecycleNode):
     # Parameters that change while the node lives.
 
     def set_parameters_atomically(self, parameter_list: list[Parameter]) -> SetParametersResult:
-        """Set parameters, as the services do; a refusal names parameter, rule and value."""
+        """Set parameters, as the services do; a refusal names parameter, rule and value.
+
+        Where cameras have values of their own, success says which.
+        """
         # rclpy's own sentences for a wrong type or an unknown name do not say which parameter.
         reason = self._parameters_of_node.refusal(parameter_list)
         if reason:
             return SetParametersResult(successful=False, reason=reason)
-        return super().set_parameters_atomically(parameter_list)
+        result: SetParametersResult = super().set_parameters_atomically(parameter_list)
+        if result.successful:
+            result.reason = self._parameters_of_node.kept(parameter_list)
+        return result
 
     def _check_parameters(self, config: DetectorConfig) -> None:
         for pipeline in self._pipelines[:1]:

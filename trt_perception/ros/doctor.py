@@ -43,6 +43,7 @@ __all__ = ['main']
 _GRAPH = 'trt_perception.ros.doctor_graph'
 _PARAMETERS = 'trt_perception.ros.doctor_parameters'
 
+_CORRECT = 'correct the parameters above, then run doctor again'
 _EXAMPLES = """examples:
   doctor                                            this machine and shell, and all cameras
   doctor yolo.engine                                and whether this engine can run here
@@ -123,10 +124,8 @@ def run_checks(options: argparse.Namespace) -> Iterator[Finding]:
         ),
     )
     if not readable:
-        fix = 'correct the parameters above, then run doctor again'
-        yield Finding(
-            'model', 'model', 'yellow', 'not checked: its parameters cannot be read', fix
-        )
+        unread = 'not checked: its parameters cannot be read'
+        yield Finding('model', 'model', 'yellow', unread, _CORRECT)
     elif model or options.param or options.params_file:
         yield from guarded(
             'model',
@@ -134,7 +133,8 @@ def run_checks(options: argparse.Namespace) -> Iterator[Finding]:
             lambda: check_model(model, modules, gpus, trial=lambda: run_once(values)),
         )
     if options.seconds:
-        yield from guarded('cameras', 'graph', lambda: _graph(options, values, segment_bytes))
+        known = values if readable else None
+        yield from guarded('cameras', 'graph', lambda: _graph(options, known, segment_bytes))
 
 
 def _parameters(options: argparse.Namespace, values: dict[str, Any]) -> Iterator[Finding]:
@@ -160,25 +160,31 @@ def _parameters(options: argparse.Namespace, values: dict[str, Any]) -> Iterator
 
 
 def _graph(
-    options: argparse.Namespace, values: Mapping[str, Any], segment_bytes: int
+    options: argparse.Namespace, values: Mapping[str, Any] | None, segment_bytes: int
 ) -> Iterable[Finding]:
     """Ask the graph in a process of its own: a middleware that is not there ends it.
 
     Args:
         options: of the command line.
-        values: the node's parameters by name.
+        values: the node's parameters by name; None where they cannot be read.
         segment_bytes: of this shell's shared memory.
     """
     from trt_perception.camera_parameters import NodeConfig
 
-    configs = NodeConfig.from_values(values)
+    configs = NodeConfig.from_values(values or {})
     cameras = configs.node.cameras
+    topics = {}
     try:
-        topics = _image_topics(options, cameras)
+        if values is None and '{camera}' in (options.image_topic or ''):
+            found = 'not looked for: the parameters, which name the cameras, cannot be read'
+            yield Finding('cameras', 'image topic', 'yellow', found, _CORRECT)
+        else:
+            topics = _image_topics(options, cameras)
     except ConfigError as error:
-        fix = error.fix or "give --image-topic as in '/{camera}/image_raw'"
+        fix = "give --image-topic as in '/{camera}/image_raw'"
+        if not cameras:
+            fix = "say which cameras there are: -p 'cameras:=[front, rear]', or by --params-file"
         yield Finding('cameras', 'image topic', 'red', error.statement, fix)
-        topics = {}
     request = {
         'image_topics': topics,
         'seconds': options.seconds,
@@ -252,7 +258,8 @@ def _parser() -> OptionParser:
         '--seconds',
         type=number_between(0.0, 600.0),
         default=3.0,
-        help='how long to listen to cameras (default 3); 0 does not ask the graph',
+        help='how long to listen to cameras (default 3); 0 does not ask the graph, and goes '
+        'without --image-topic',
     )
     parser.add_argument(
         '--device',

@@ -42,6 +42,7 @@ from trt_perception.ros.intake.intake import check_intake
 from trt_perception.ros.intake.rcl import RclError
 from trt_perception.ros.messages import frame_from_compressed
 from trt_perception.ros.messages import frame_from_image
+from trt_perception.ros.same_name import node_of
 from trt_perception.ros.same_name import nodes_of_one_name
 
 __all__ = ['check_graph', 'main']
@@ -149,11 +150,11 @@ def _listen(
 
 
 def _other_types(node: Node, topics: Iterable[str]) -> dict[str, str]:
-    """Return what is published on topics that have no images, by topic."""
+    """Return what is published on topics that have no images, and by which node, by topic."""
     found = {}
     for topic in topics:
         for publisher in node.get_publishers_info_by_topic(topic):
-            found[topic] = publisher.topic_type
+            found[topic] = f'{node_of(publisher)} publishes {publisher.topic_type}'
     return found
 
 

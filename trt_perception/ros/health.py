@@ -143,8 +143,12 @@ class NodeHealth:
         change = self.engine.change() if self.engine is not None else ''
         notes = tuple(note for note in (change, *self._log.shown) if note)
         if self._several:
-            off = sum(not camera.enabled for camera in self._cameras)
-            finding = _of_node(of_name, notes, parts, off)
+            wanted = [
+                counts
+                for camera, counts in zip(self._cameras, parts, strict=True)
+                if camera.enabled
+            ]
+            finding = _of_node(of_name, notes, wanted, len(parts) - len(wanted))
             changed = self._told.tell(finding, now)
             of_name, notes = '', ()  # said once, not for each camera
         else:
@@ -197,13 +201,20 @@ class NodeHealth:
 
 
 def _of_node(
-    of_name: str, notes: Sequence[str], parts: Sequence[FrameStatistics], off: int
+    of_name: str, notes: Sequence[str], wanted: Sequence[FrameStatistics], off: int
 ) -> Problem:
-    """Return what concerns no camera by itself."""
+    """Return what concerns no camera by itself.
+
+    Args:
+        of_name: that other nodes have this one's name, '' where none has.
+        notes: sentences about other things that somebody should look at.
+        wanted: counts of the cameras that are switched on.
+        off: how many are not.
+    """
     sentences = [sentence for sentence in (of_name, *notes) if sentence]
     if sentences:
         return Problem(Level.WARN, 'same_name' if of_name else 'note', '; '.join(sentences))
-    received = sum(1 for counts in parts if counts.received)
+    received = sum(1 for counts in wanted if counts.received)
     switched_off = f', {off} switched off' if off else ''
-    said = f'active, images from {received} of {len(parts)} cameras{switched_off}'
+    said = f'active, images from {received} of {len(wanted)} cameras{switched_off}'
     return Problem(Level.OK, '', said)

@@ -28,6 +28,7 @@ from trt_perception.ros.intake.subscriptions import Images
 from trt_perception.ros.intake.subscriptions import ImageSubscription
 from trt_perception.ros.log import camera_logger
 from trt_perception.ros.log import log_text
+from trt_perception.ros.same_name import node_of
 from trt_perception.ros.topics import compressed_topic
 from trt_perception.ros.topics import image_topic
 from trt_perception.ros.topics import source_name
@@ -113,7 +114,7 @@ class ImageInput:
                 mismatch = self._mismatch(info) or mismatch
             else:
                 mismatch = (
-                    f'{info.node_name} publishes {info.topic_type} on {self.topic}, expected '
+                    f'{node_of(info)} publishes {info.topic_type} on {self.topic}, expected '
                     f'{wanted}: {self._other_type(info.topic_type)}'
                 )
         return CameraState(publishers, mismatch, '' if publishers else self._elsewhere())

@@ -26,6 +26,7 @@ from trt_perception.errors import ValuesError
 from trt_perception.parameter_row import Parameter
 from trt_perception.parameter_row import check_value
 from trt_perception.parameter_row import parameter_value
+from trt_perception.plain_text import listed
 from trt_perception.plain_text import shown
 
 __all__ = ['NodeParameters']
@@ -123,6 +124,11 @@ class NodeParameters:
             if fault := _fault(change.name, change.value, row, self.config.cameras, typed):
                 return fault
         return ''
+
+    def kept(self, changes: list[RosParameter]) -> str:
+        """Return which cameras a change of the node's does not reach, '' where it reaches all."""
+        names = [name for change in changes for name in self.configs.own_values_of(change.name)]
+        return f'cameras keep values of their own: {listed(names)}' if names else ''
 
     def _in_own_types(self, changes: list[RosParameter]) -> list[RosParameter]:
         """Turn whole numbers into doubles and empty lists into their kind before rclpy looks."""

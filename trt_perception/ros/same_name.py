@@ -4,10 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Set
+from typing import Any
+from typing import Final
 
 from rclpy.node import Node
 
-__all__ = ['nodes_of_one_name', 'same_name']
+__all__ = ['node_of', 'nodes_of_one_name', 'same_name']
+
+# What the graph has of a node whose name has not come yet, or never comes.
+_UNKNOWN: Final = '_NODE_NAME_UNKNOWN_'
+
+
+def node_of(endpoint: Any) -> str:
+    """Return the full name of the node that a publisher or subscription belongs to.
+
+    Args:
+        endpoint: a TopicEndpointInfo.
+    """
+    if endpoint.node_name == _UNKNOWN:
+        return 'a node whose name is not known'
+    return _full(endpoint.node_namespace, endpoint.node_name)
 
 
 def same_name(node: Node) -> str:
@@ -32,7 +48,7 @@ def nodes_of_one_name(node: Node, types: Set[str]) -> dict[str, int]:
         types: as ``sensor_msgs/msg/Image``.
     """
     publishers = {
-        _full(info.node_namespace, info.node_name)
+        node_of(info)
         for topic, kinds in node.get_topic_names_and_types()
         if not types.isdisjoint(kinds)
         for info in node.get_publishers_info_by_topic(topic)

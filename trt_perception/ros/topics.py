@@ -99,18 +99,22 @@ def unused_remappings(
     """
     own = {topic_name(camera, name) for camera in cameras for name in _OF_A_CAMERA}
     full = {node.resolve_topic_name(name, only_expand=True) for name in own}
+    # As cameras' drivers call it.
+    meant = {name: name for name in _OF_A_CAMERA} | {'image_raw': 'image'}
     sentences = []
     for option, given in itertools.pairwise(arguments):
         name, colon, topic = given.partition(':=')[0].rpartition(':')
         base = topic.removesuffix('/compressed')
+        what = meant.get(base.rpartition('/')[2], '')
+        if not what and base.partition('/')[0] in cameras:
+            what = 'image'
         if (
             option in ('-r', '--remap')
+            and what
             and not (colon and name != node.get_name())
             and not base.startswith('/')
-            and base.rpartition('/')[2] in _OF_A_CAMERA
             and node.resolve_topic_name(base, only_expand=True) not in full
         ):
-            what = base.rpartition('/')[2]
             there = listed([topic_name(camera, what) for camera in cameras])
             sentences.append(f'{option} {given} is for no topic of this node, which has {there}')
     return sentences
