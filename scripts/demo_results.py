@@ -92,6 +92,9 @@ def told(name, summary):
         lost = summary['sent'] - summary['received'] - summary['not_delivered']
         if lost > 0:
             print(f'note: {where}{lost} images were sent before the detector knew its camera')
+    missed = summary['sent'] - summary['published']
+    if missed > 0 and summary['recall'] is not None:
+        print(f'note: {where}recall counts what is on the {missed} images of which none came out')
     ended = summary['published'] + sum(summary['dropped'].values()) + summary['failed']
     if summary['received'] != ended:
         print(f'error: {where}received is not published + dropped + failed', file=sys.stderr)

@@ -1,12 +1,14 @@
 """doctor's checks of shell and machine, each driven to every colour it has."""
 
 import os
+import subprocess
 import types
 
 import pytest
 
 from trt_perception.checks.machine import check_machine
 from trt_perception.checks.shell import check_shell
+from trt_perception.checks.shell import export_profile
 from trt_perception.checks.shell import read_profile
 
 PROFILE = (
@@ -152,6 +154,20 @@ def test_the_shipped_profile_is_understood():
 
     path = f'{get_package_share_directory("trt_perception")}/config/fastdds_large_images.xml'
     assert read_profile({'ROS_DISTRO': 'jazzy', OLD: path}).segment_bytes == 64 * 2**20
+
+
+def test_the_fix_for_the_transport_can_be_typed(tmp_path):
+    from ament_index_python.packages import get_package_prefix
+
+    folder = tmp_path / 'my robot'
+    folder.symlink_to(get_package_prefix('trt_perception'))
+    for prefixes in (f'{tmp_path}:{folder}:', str(folder)):
+        environment = {'ROS_DISTRO': 'jazzy', 'AMENT_PREFIX_PATH': prefixes}
+        command = f'{export_profile(environment)} && printf %s "${OLD}"'
+        said = subprocess.run(['bash', '-c', command], capture_output=True, text=True, check=True)
+        assert read_profile({'ROS_DISTRO': 'jazzy', OLD: said.stdout}).segment_bytes == 64 * 2**20
+    unknown = export_profile({'ROS_DISTRO': 'kilted', 'AMENT_PREFIX_PATH': str(tmp_path)})
+    assert unknown.startswith(f'export {NEW}=$(ros2 pkg prefix trt_perception)/share/')
 
 
 # The machine.

@@ -16,6 +16,7 @@ from trt_perception.checks import trial
 from trt_perception.checks.model import check_model
 from trt_perception.checks.software import InstalledGpu
 from trt_perception.checks.software import Module
+from trt_perception.errors import ConfigError
 from trt_perception.errors import CudaError
 from trt_perception.errors import EngineError
 from trt_perception.errors import MissingModelInfoError
@@ -319,3 +320,12 @@ def test_a_trial_that_fails(tmp_path):
         'it: has two inputs; one is read',
         'give it one',
     )
+
+
+def test_a_parameter_that_does_not_fit_the_model(tmp_path):
+    for kind, fix in ((ConfigError, 'set the parameter'), (EngineError, 'export the model again')):
+
+        def fail(kind=kind):
+            raise kind("parameter 'class_filter'", "'cow' is no class of the model")
+
+        assert model(engine(tmp_path), trial=fail)['trial run'].fix.startswith(fix)

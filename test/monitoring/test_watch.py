@@ -231,6 +231,18 @@ def test_small_images_are_lost_for_their_number():
     assert 'raise image_qos.depth; else lower the rate of the camera' in message
 
 
+def test_a_camera_is_not_blamed_alone_where_the_transport_has_lost_images():
+    for lost, size, blamed in ((15, 6_000_000, True), (0, 6_000_000, False), (15, 3000, False)):
+        life = healthy()
+        life.message_bytes = size
+        life.step(15, lost=lost)
+        life.seconds_until('stalled')
+        message = life.findings[-1].message
+        assert 'look at its driver' in message
+        assert ('the transport, which has lost 15 before' in message) == blamed
+        assert (CURE in message) == blamed
+
+
 def test_two_lost_images_are_no_news():
     life = healthy(2)
     assert {life.step(1, lost=lost).kind for lost in (1, 1, 0, 0, 0)} == {''}

@@ -166,6 +166,7 @@ def test_text_that_lost_its_quotes_in_a_shell(detector, name, value, typed):
     [(successful, reason)] = detector.set({name: value})
     assert not successful
     assert 'array(' not in reason
+    assert ('on, off, yes, no' in reason) == (value is True or value == [True, False])
     # As a shell and `ros2 param set` read it.
     words = shlex.split(reason.partition('; for text: ')[2])
     assert words == ['ros2', 'param', 'set', detector.name, name, typed]

@@ -12,6 +12,7 @@ from typing import Final
 from trt_perception.checks.finding import Finding
 from trt_perception.checks.software import InstalledGpu
 from trt_perception.checks.software import Module
+from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.errors import MissingModelInfoError
 from trt_perception.errors import TrtPerceptionError
@@ -141,9 +142,12 @@ def _gpu_of_engine(name: str, built: Any, gpu: InstalledGpu, rebuild: str) -> Fi
 
 
 def _refused(name: str, error: TrtPerceptionError) -> Finding:
-    fix = error.fix or (
-        'name an ONNX file, or an engine that build_engine made, that this user may read'
-        if name == 'file'
-        else 'export the model again, or set the parameters that the message names'
-    )
+    otherwise = 'export the model again, or set the parameters that the message names'
+    if isinstance(error, ConfigError):
+        otherwise = 'set the parameter to what the message says'
+    if name == 'file':
+        otherwise = (
+            'name an ONNX file, or an engine that build_engine made, that this user may read'
+        )
+    fix = error.fix or otherwise
     return Finding(_AREA, name, 'red', error.statement, fix)

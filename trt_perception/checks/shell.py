@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ _FAST_DDS: Final = 'rmw_fastrtps_cpp'
 _OLD, _NEW = PROFILE_VARIABLES
 # Since Kilted only the new name is read, before it only the old one.
 _OLD_NAME_READ_BY: Final = ('humble', 'iron', 'jazzy')
-_SHIPPED: Final = '$(ros2 pkg prefix --share trt_perception)/config/fastdds_large_images.xml'
+_SHIPPED: Final = 'share/trt_perception/config/fastdds_large_images.xml'
 _PROFILE_MAX_BYTES: Final = 1024 * 1024
 _AREA: Final = 'ROS 2 in this shell'
 
@@ -90,7 +91,14 @@ def check_shell(
 
 def export_profile(environment: Mapping[str, str]) -> str:
     """Return the command that gives a shell the shipped profile."""
-    return f'export {_variable(environment)}={_SHIPPED}'
+    files = (prefix / _SHIPPED for prefix in _prefixes(environment))
+    there = [shlex.quote(str(file)) for file in files if file.exists()]
+    file = there[0] if there else f'$(ros2 pkg prefix trt_perception)/{_SHIPPED}'
+    return f'export {_variable(environment)}={file}'
+
+
+def _prefixes(environment: Mapping[str, str]) -> list[Path]:
+    return [Path(p) for p in environment.get('AMENT_PREFIX_PATH', '').split(':') if p]
 
 
 def _variable(environment: Mapping[str, str]) -> str:
@@ -110,7 +118,7 @@ def _distribution(environment: Mapping[str, str]) -> Finding:
 
 def _middleware(environment: Mapping[str, str]) -> Iterable[Finding]:
     name = environment.get('RMW_IMPLEMENTATION', '')
-    prefixes = [Path(p) for p in environment.get('AMENT_PREFIX_PATH', '').split(':') if p]
+    prefixes = _prefixes(environment)
     index = 'share/ament_index/resource_index/packages'
     if not name:
         yield Finding(_AREA, 'middleware', 'green', f'{_FAST_DDS}, the default')

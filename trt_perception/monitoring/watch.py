@@ -240,11 +240,18 @@ class SilenceWatch:
         if silent_s < self._patience_s:  # it has just appeared
             return self._nobody(now, silent_s, camera)
         if now.received:
+            why = 'the camera has stalled; look at its driver'
+            if now.not_delivered and self._message_bytes() >= LARGE_BYTES:
+                # Of a best effort camera nobody hears what is sent while all of it is lost.
+                why = (
+                    f'either the camera has stalled: look at its driver; or the transport, which '
+                    f'has lost {now.not_delivered} before, loses all: {self._loss_cure}'
+                )
             return Problem(
                 Level.ERROR,
                 'stalled',
                 f'no image on {self._topic} for {silent_s:.1f} s, though its camera is still '
-                'there: the camera has stalled; look at its driver',
+                f'there: {why}',
             )
         return Problem(
             Level.WARN,

@@ -233,8 +233,8 @@ def _fault(message: Any) -> str:
 def _same_names(counts: Mapping[str, int]) -> list[Finding]:
     """Return what is wrong with nodes of one name."""
     fix = (
-        'end all but one, or start each with a namespace or a name of its own; one that was '
-        'killed is forgotten within 20 s'
+        'end all but one, or start each with a namespace or a name of its own (--ros-args '
+        '-r __ns:=/front or -r __node:=other); one that was killed is forgotten within 20 s'
     )
     return [
         Finding('nodes', name, 'yellow', f'{count} nodes are called {name}', fix)

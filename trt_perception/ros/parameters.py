@@ -36,6 +36,8 @@ _OF_RCLPY = ('use_sim_time', 'start_type_description_service')
 _QOS = 'qos_overrides.'
 _QOS_OF_RCLPY = tuple(f'{_QOS}{topic}.' for topic in ('/clock', '/parameter_events', '/rosout'))
 _LONGEST_HINT = 200
+# Nobody knows any more which of them it was.
+_READ_AS_BOOL = '; ROS reads on, off, yes, no, y and n without quotes as true or false, too'
 
 
 class NodeParameters:
@@ -272,8 +274,14 @@ def _fault(
     except ConfigError as error:
         text = _meant_as_text(row, value)
         typed = command + shlex.quote(text) if command else text
-        return f'{error}; for text: {typed}' if text else str(error)
+        also = _READ_AS_BOOL if _has_bool(value) else ''
+        return f'{error}{also}; for text: {typed}' if text else str(error)
     return ''
+
+
+def _has_bool(value: Any) -> bool:
+    items = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    return any(isinstance(item, bool) for item in items)
 
 
 def _meant_as_text(parameter: Parameter | None, value: Any) -> str:
