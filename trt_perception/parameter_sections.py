@@ -17,9 +17,10 @@ import yaml
 
 from trt_perception.files.regular_files import read_regular
 from trt_perception.plain_text import listed
+from trt_perception.plain_text import one_line
 from trt_perception.plain_text import shown
 
-__all__ = ['cameras_of_file', 'foreign_sections', 'unused_parameters']
+__all__ = ['cameras_of_file', 'file_fault', 'foreign_sections', 'unused_parameters']
 
 # A file that a person wrote is far smaller; reading this much takes a second.
 _MOST_BYTES: Final = 256 * 1024
@@ -75,6 +76,45 @@ def cameras_of_file(path: Path, node: str) -> list[str]:
             items = found.value if isinstance(found, yaml.SequenceNode) else []
             cameras = [item.value for item in items if isinstance(item.value, str)]
     return cameras
+
+
+def file_fault(path: str) -> str:
+    """Return what is wrong with a parameter file that rcl cannot read; '' where nothing is seen.
+
+    Only to say more than rcl does, which alone decides.
+    """
+    try:
+        text = read_regular(Path(path), _MOST_BYTES).decode()
+        root = yaml.SafeLoader(text).get_single_node()
+    except OSError as error:
+        return f'cannot be read: {error.strerror}'
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        return f'{f"line {mark.line + 1}: " if mark else ""}no YAML: {error.problem}'
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        return f'no YAML: {one_line(error)}'
+    if not isinstance(root, yaml.MappingNode) or not list(_places(root, '', set())):
+        return "no section has ros__parameters: expected '/**: {ros__parameters: {NAME: VALUE}}'"
+    return _odd_value(root, set())
+
+
+def _odd_value(node: yaml.Node, seen: set[int]) -> str:
+    """Return which value rcl takes for none, or which list mixes types; '' where none does."""
+    if id(node) in seen or not isinstance(node, yaml.MappingNode):
+        return ''
+    seen.add(id(node))
+    for key, value in node.value:
+        line = f'line {key.start_mark.line + 1}: {shown(str(key.value))}'
+        if isinstance(value, yaml.ScalarNode) and not value.value and value.style is None:
+            return f'{line} has no value'
+        kinds = {item.tag for item in value.value} if isinstance(value, yaml.SequenceNode) else ()
+        if len(kinds) > 1:
+            return (
+                f'{line} is a list of several types; quote text, also on and 3; write 1.0, not 1'
+            )
+        if found := _odd_value(value, seen):
+            return found
+    return ''
 
 
 def _sections(path: Path) -> list[tuple[str, yaml.MappingNode]]:

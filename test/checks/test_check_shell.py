@@ -47,6 +47,10 @@ SHELLS = [
     ('domain', 'green', {'ROS_DOMAIN_ID': '101'}, '101'),
     ('domain', 'yellow', {'ROS_DOMAIN_ID': '102'}, '102'),
     ('domain', 'red', {'ROS_DOMAIN_ID': '233'}, '233'),
+    ('domain', 'green', {'ROS_DOMAIN_ID': '053'}, "43 (as ROS reads '053')"),
+    ('domain', 'green', {'ROS_DOMAIN_ID': '0x2B'}, "43 (as ROS reads '0x2B')"),
+    ('domain', 'green', {'ROS_DOMAIN_ID': '0'}, '0'),
+    ('domain', 'red', {'ROS_DOMAIN_ID': '08'}, '08'),
     ('domain', 'red', {'ROS_DOMAIN_ID': 'mine'}, 'mine'),
     ('discovery', 'green', {'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}, 'this machine only'),
     ('discovery', 'green', {}, 'network'),
@@ -166,6 +170,10 @@ def test_the_fix_for_the_transport_can_be_typed(tmp_path):
         command = f'{export_profile(environment)} && printf %s "${OLD}"'
         said = subprocess.run(['bash', '-c', command], capture_output=True, text=True, check=True)
         assert read_profile({'ROS_DISTRO': 'jazzy', OLD: said.stdout}).segment_bytes == 64 * 2**20
+    long = '/tmp/' + 300 * 'x'  # which Path.exists() raises for
+    odd = {'AMENT_PREFIX_PATH': f'{long}:{folder}', 'RMW_IMPLEMENTATION': 'rmw_a_cpp'}
+    assert str(folder) in export_profile(odd)
+    assert by_name(check_shell(odd))['middleware'].level == 'red'
     unknown = export_profile({'ROS_DISTRO': 'kilted', 'AMENT_PREFIX_PATH': str(tmp_path)})
     assert unknown.startswith(f'export {NEW}=$(ros2 pkg prefix trt_perception)/share/')
 

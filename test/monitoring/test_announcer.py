@@ -17,7 +17,7 @@ def test_the_log_says_what_is_new_what_lasts_and_what_is_over():
     assert announcer.line(STALLED, 31.0) == (Level.ERROR, 'no image')
     level, line = announcer.line(OK, 33.0)
     assert level == Level.OK
-    assert line == 'recovered after 32.0 s of stalled: active, 30.0 Hz'
+    assert line == 'recovered after 32.0 s (stalled): active, 30.0 Hz'
     assert announcer.line(OK, 33.5) is None
 
 
@@ -35,4 +35,4 @@ def test_another_trouble_is_said_at_once():
     assert announcer.line(SLOW, 0.0) is not None
     assert announcer.line(STALLED, 0.5) == (Level.ERROR, 'no image')
     assert announcer.line(SLOW, 1.0) is None
-    assert 'of stalled' in announcer.line(OK, 2.0)[1]
+    assert '(stalled)' in announcer.line(OK, 2.0)[1]

@@ -85,6 +85,10 @@ def test_images_that_are_called_like_the_camera_come_first():
     for camera, topic in (('rear', '/cam_rear/raw'), ('front', '/front/raw'), ('up', '/a/image')):
         said = images_elsewhere(topics, f'/{camera}/image', 'raw', camera)
         assert f'start with --ros-args -r {camera}/image:={topic} (' in said
+    topics = dict.fromkeys(('/front_rear/raw', '/rear/raw'), kind)
+    for camera in ('rear', 'front_rear'):
+        said = images_elsewhere(topics, f'/{camera}/image', 'raw', camera)
+        assert f'-r {camera}/image:=/{camera}/raw (' in said
 
 
 def test_everything_is_set_in_an_empty_environment():

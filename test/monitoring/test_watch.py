@@ -13,6 +13,7 @@ from watched_life import Life
 from watched_life import healthy
 
 from trt_perception.monitoring import watch
+from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.frame_statistics import FrameTimes
 from trt_perception.monitoring.problem import Level
 from trt_perception.monitoring.problem import Problem
@@ -203,6 +204,44 @@ def test_some_detections_are_not_published():
     assert '2 x not_published; the last one: cannot publish data' in finding.message
     # An image that nobody can read is the worse news.
     assert life.step(15, bad_step=1).kind == 'unreadable'
+
+
+def test_one_bad_image_among_those_that_nobody_wanted():
+    life = healthy(2)
+    life.step(1, unknown_encoding=1)
+    for _ in range(20):
+        assert life.step(1, disabled=1).kind in ('', 'unreadable')
+    life = healthy(2)
+    life.refusal = 'the encoding'
+    for number in range(1, 4):  # one of twenty is wanted, and bad
+        finding = life.step(20, unknown_encoding=1, rate_limit=19)
+        for _ in range(9):
+            finding = life.step(20, rate_limit=20)
+        assert (finding.kind == 'all_dropped') == (number == 3), number
+    assert 'every image of the last' in finding.message
+    assert 'that was wanted was dropped: 3 x unknown_encoding' in finding.message
+
+
+def test_of_a_camera_that_is_switched_off_nothing_is_wrong():
+    life = healthy()
+    for camera in (CameraState(1), CameraState(0), CameraState(0, mismatch='set that')):
+        life.camera = camera
+        life.run(3)
+        now, counts = life.time_s, FrameStatistics(life.received, life.published)
+        found = life.watch.worst_problem(now, counts, 0, off='switched off')
+        assert (found.kind, found.message) == ('', 'switched off')
+        noted = life.watch.worst_problem(now, counts, 0, off='off', notes=['look here'])
+        assert (noted.kind, noted.message) == ('note', 'look here')
+        same = life.watch.worst_problem(now, counts, 0, off='off', same_name='two nodes')
+        assert (same.kind, same.message) == ('same_name', 'two nodes')
+
+
+def test_a_subscription_that_was_made_anew_has_its_time():
+    life = Life(camera=CameraState(1))
+    life.run(0.5)
+    life.camera = CameraState(1, since_s=life.time_s)
+    assert life.run(0.5).kind == ''
+    assert life.seconds_until('not_arriving') <= PROMISE_S
 
 
 def test_one_bad_image_and_then_a_stall():

@@ -8,17 +8,22 @@ import subprocess
 
 import numpy as np
 import pytest
+import rclpy
 from ament_index_python.packages import get_package_prefix
 from diagnostic_msgs.msg import DiagnosticArray
 from diagnostic_msgs.msg import DiagnosticStatus
 from programs import executable
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.qos import QoSReliabilityPolicy
+from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
 from tiny_model import write_tiny_model
 
 from trt_perception.errors import ConfigError
 from trt_perception.ros import doctor
+from trt_perception.ros.doctor_graph import _TopicListener
 
 pytest_plugins = ['graph_fixtures']
 
@@ -237,13 +242,27 @@ def test_cameras_over_dds(client):
         assert said in found[name]['found']
 
 
-def test_cameras_of_a_node_over_dds(client):
+@pytest.fixture
+def stranger():
+    """Yield a node of another participant: within one a topic has one type."""
+    context = rclpy.Context()
+    rclpy.init(args=[], context=context)
+    node = Node('stranger', context=context)
+    yield node
+    node.destroy_node()
+    rclpy.shutdown(context=context)
+
+
+def test_cameras_of_a_node_over_dds(client, stranger):
     """Cameras that a parameter names: a good one, no images on its topic, nothing there."""
     space = f'/doctor_{os.getpid()}'
     publisher = client.node.create_publisher(Image, f'{space}/front/raw', QoSProfile(depth=5))
     no_images = client.node.create_publisher(
         DiagnosticArray, f'{space}/rear/raw', QoSProfile(depth=5)
     )
+    stranger.create_publisher(CompressedImage, f'{space}/front/raw', 1)
+    # As a detector that runs.
+    stranger.create_subscription(Image, f'{space}/rear/raw', lambda _: None, 1)
     image = Image(width=64, height=48, step=192, encoding='bgr8', data=bytes(48 * 192))
     statuses = [
         DiagnosticStatus(name=name, message='stalled', level=DiagnosticStatus.WARN)
@@ -257,7 +276,7 @@ def test_cameras_of_a_node_over_dds(client):
 
     timer = client.node.create_timer(0.05, send)
     command = [executable('doctor'), '--json', '-p', 'cameras:=[front, rear, top]']
-    command += ['--seconds', '1', '--image-topic', f'{space}/{{camera}}/raw']
+    command += ['--seconds', '1', '--node', f'{space}/detector', '--image-topic', '{camera}/raw']
     try:
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             client.spin_until(lambda: process.poll() is not None, 'the end of doctor')
@@ -282,6 +301,33 @@ def test_cameras_of_a_node_over_dds(client):
         assert missing['found'].startswith(said)
         # What the other camera reads is no cure.
         assert 'front' not in missing['fix']
+
+
+def test_who_publishes_is_known_later_than_the_topic(client, stranger):
+    topic = f'/doctor_{os.getpid()}/late'
+    node = client.node
+    executor = SingleThreadedExecutor(context=stranger.context)
+    executor.add_node(stranger)
+    listener = _TopicListener(stranger, topic)
+    assert listener.camera().reliability == ()
+    best_effort = QoSProfile(depth=5, reliability=QoSReliabilityPolicy.BEST_EFFORT)
+    jpeg = CompressedImage(format='jpeg', data=b'no JPEG')
+    for kind, message, qos in ((Image, Image(), best_effort), (CompressedImage, jpeg, 5)):
+        publisher = node.create_publisher(kind, topic, qos)
+
+        def heard(publisher=publisher, message=message):
+            listener.follow()
+            publisher.publish(message)
+            executor.spin_once(timeout_sec=0.05)
+            return listener.camera().received > 3
+
+        client.spin_until(heard, f'images of {kind.__name__}')
+        report = listener.camera()
+        assert report.compressed == (kind is CompressedImage)
+        assert report.reliability == ('best_effort' if qos is best_effort else 'reliable',)
+        node.destroy_publisher(publisher)
+        client.spin_until(lambda: listener.follow() or not listener.publishers, 'nobody')
+        assert listener.camera().received > 3  # what was heard is kept
 
 
 def topics(image_topic, cameras, node='/detector'):

@@ -49,6 +49,10 @@ def test_thresholds_of_one_camera(cameras, detector):
     assert [entry.class_name for entry in labels['rear'][-1].class_map] == list(CLASS_NAMES)
     detector.set_well(confidence_threshold=0.25)
     detector.bring_to('unconfigured')  # cleanup: all follow the node's again
+    detector.program.wait_for_output(
+        'cleaned up; these follow the parameters of the node again: '
+        'camera.rear.confidence_threshold, camera.rear.class_filter'
+    )
     detector.bring_to('active')
     for camera in (front, rear):
         camera.connect()
@@ -95,7 +99,11 @@ def test_a_camera_is_switched_off_and_on(cameras, detector):
     detector.program.wait_for_output(f'; switched off, as enabled is false: {rest}')
     on = detector.topic('rear/image')
     detector.program.wait_for_output(f'active: waiting for images on {on}, taken by')
-    detector.set_well(enabled=True)
+    detector.set_well(**{'camera.rear.enabled': False})
+    detector.wait_for_status(
+        lambda status, _: status.message == 'active, all 3 cameras are switched off', 'all off'
+    )
+    detector.set_well(**{'camera.rear.enabled': True}, enabled=True)
     for camera in cameras:
         camera.connect()
     assert names_found(front) == ['red', 'red', 'green']
@@ -112,6 +120,8 @@ def test_the_rate_of_one_camera(cameras, detector):
     )
     assert_unharmed([front, left], publish)
     detector.set_well(**{'camera.rear.max_rate_hz': 0.0})
+    for said in ('0.1 Hz', 'no limit'):
+        detector.program.wait_for_output(f'detector.rear]: max_rate_hz is now {said}')
     before = rear.counts()['dropped']['rate_limit']
     for _ in range(5):
         assert names_found(rear) == ['red', 'red', 'green']

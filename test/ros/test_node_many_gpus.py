@@ -73,7 +73,14 @@ def test_cameras_are_dealt_out_to_the_gpus(cameras, detector):
     assert (frames_of(detector, 2), frames_of(detector, 5)) == (sums[2], sums[5] + 5)
     _, values = detector.wait_for_status(lambda *_: True, 'a status')
     assert int(values['batches']) == sum(sums.values()) + 5  # of one frame each
-    detector.to('deactivate', 'cleanup')
+    detector.to('deactivate')
+    # What the activation came to is shown until the next one.
+    _, settled = detector.wait_for_status(
+        lambda _, values: values['state'] == 'inactive', 'that it is inactive'
+    )
+    assert settled['batches'] == values['batches']
+    assert (frames_of(detector, 2), frames_of(detector, 5)) == (sums[2], sums[5] + 5)
+    detector.to('cleanup')
     detector.program.wait_for_output('pipeline closed', 2)
 
 

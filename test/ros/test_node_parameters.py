@@ -131,6 +131,7 @@ REFUSED = [
     ('image_qos.depth', 5, None, ['cannot change while', 'cleanup']),
     ('model.input_size', [640], None, ['[width, height]', '[640]']),
     ('confidence_treshold', 0.5, None, ['not known', "'confidence_threshold'"]),
+    ('use_sim_time', 5, None, ['expected bool', '5']),
 ]
 
 

@@ -107,6 +107,20 @@ def test_reliable_names_the_parameter_that_keeps_a_camera_out(start_detector, se
     node.destroy_publisher(good)
 
 
+def test_of_a_camera_that_is_switched_off_nothing_is_logged(start_detector, settings):
+    settings['image_qos.reliability'] = 'reliable'
+    detector = start_detector(settings, camera_qos=RELIABLE)
+    detector.connect(picture_of(COLOR))
+    detector.set_well(enabled=False)
+    node, topic = detector.client.node, detector.topic('image')
+    kept_out = node.create_publisher(Image, topic, BEST_EFFORT)
+    detector.client.spin_until(lambda: node.count_publishers(topic) == 2, 'the camera')
+    detector.wait_for_status(lambda status, _: 'switched off' in status.message, 'that it is off')
+    assert detector.program.count('set image_qos.reliability') == 0
+    detector.set_well(enabled=True)
+    node.destroy_publisher(kept_out)
+
+
 def test_many_cameras_that_are_kept_out_are_few_lines_of_the_log(start_detector, settings):
     settings['image_qos.reliability'] = 'reliable'
     detector = start_detector(settings, camera_qos=BEST_EFFORT)

@@ -213,6 +213,7 @@ def test_names_that_are_too_long(arguments):
 
 def test_the_longest_names_there_may_be():
     names = ('-r', f'__ns:=/{"b" * 99}', '-r', f'__node:={"a" * 100}')
+    names += ('-r', f'another:__node:={"c" * 100}')
     code, output = start(*names, '-p', 'cpu_threads:=-1')
     assert code == 2, output
     [error] = errors(output)  # the node was made
@@ -234,6 +235,38 @@ def test_two_topics_of_one_name(remap, both):
     [error] = errors(output)
     assert f'stands for both {both}; give each a name of its own' in error
     assert 'Traceback' not in output
+
+
+@pytest.mark.parametrize(
+    ('text', 'said'),
+    [
+        ('/**:\n\tros__parameters:\n', 'line 2: no YAML: '),
+        ('detector:\n  ros_parameters:\n    cameras: [a]\n', 'no section has ros__parameters'),
+        ('/**:\n  ros__parameters:\n    camera:\n      rear:\n', "line 4: 'rear' has no value"),
+        ('/**:\n  ros__parameters:\n    cameras: [a, 3]\n', "line 3: 'cameras' is a list of"),
+    ],
+)
+def test_what_is_wrong_with_a_parameter_file(tmp_path, text, said):
+    arguments = parameter_file(tmp_path, text)
+    code, output = start(*arguments)
+    assert code == 2
+    assert errors(output)[0].startswith(f'error: --params-file {arguments[1]}: {said}')
+
+
+def test_a_parameter_file_that_is_not_there():
+    code, output = start('--params-file', '/not/there.yaml')
+    assert code == 2
+    assert 'cannot be read: No such file' in errors(output)[0]
+
+
+def test_what_stands_behind_ros_args_without_an_option():
+    code, output = start('front/image:=/x', 'engine_path:=m.onnx', 'what', '-p', 'autostart:=true')
+    assert code == 2
+    assert errors(output) == [
+        'error: front/image:=/x is no ROS argument; did you mean -r front/image:=/x?',
+        'error: engine_path:=m.onnx is no ROS argument; did you mean -p engine_path:=m.onnx?',
+        'error: what is no ROS argument',
+    ]
 
 
 UNUSUAL = """

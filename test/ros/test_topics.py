@@ -78,6 +78,9 @@ def test_two_topics_of_one_name_are_refused(make_node, remaps, both):
         ('front/image_raw:=/x', ('front',), 'front/image'),
         ('image_raw:=/x', ('',), 'image'),
         ('front:=/x', ('front', 'rear'), 'front/image, rear/image'),
+        ('imag:=/x', ('',), 'image'),
+        ('front/mask:=/x', ('front',), 'front/masks'),
+        ('debug_image/compressed:=/x', ('',), 'debug_image'),
         ('front/camera_info:=/x', ('front',), 'front/image'),
         *(('~/image:=/x', cameras, 'image') for cameras in (('',), ('front',))),
         *((name, ('front',), '') for name in ('front/image:=/x', 'front/image/compressed:=/x')),
@@ -95,3 +98,23 @@ def test_a_remapping_of_no_topic_is_said(make_node, remap, cameras, there):
         for sentence in said:
             assert sentence.startswith(f'{option} {remap} is for no topic of this node')
             assert there in sentence
+
+
+def test_what_is_remapped_already_has_no_other_name(make_node):
+    rules = 'image:=/aa', 'image/compressed:=/bb'
+    node = make_node(*rules)
+    words = [word for rule in rules for word in ('-r', rule)]
+    [said] = unused_remappings(['node', '--ros-args', *words], node)
+    assert said == (
+        '-r image/compressed:=/bb is for no topic: image is remapped, and with it /aa/compressed'
+    )
+    assert compressed_topic(node) == '/aa/compressed'
+
+
+def test_remappings_as_ros_1_had_them(make_node):
+    node = make_node('image_raw:=/x')
+    [said] = unused_remappings(['node', 'image_raw:=/x', '--ros-args', '-p', 'a:=image'], node)
+    assert said.startswith('image_raw:=/x is for no topic of this node')
+    assert (
+        unused_remappings(['node', '--ros-args', '-p', 'masks:=x', '--', 'image:=/x'], node) == []
+    )

@@ -10,6 +10,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from trt_perception.checks.camera_topics import another_topic
+from trt_perception.checks.camera_topics import elsewhere
+from trt_perception.checks.camera_topics import offers
+from trt_perception.checks.camera_topics import twin
+from trt_perception.checks.camera_topics import with_transport
 from trt_perception.checks.finding import Finding
 from trt_perception.checks.finding import Level
 from trt_perception.monitoring.transport_advice import LARGE_BYTES
@@ -19,6 +24,8 @@ __all__ = ['CameraReport', 'check_cameras']
 
 _AREA: Final = 'cameras'
 _IMAGES: Final = 'sensor_msgs/msg/Image'
+# The topic of a node without remappings.
+_GUESSED: Final = ' on this topic, the default (say another with --image-topic)'
 _OFF: Final = ' (it is switched off: enabled is false)'
 # As many images lost in a hundred are a transport's fault, not a start's.
 _LOSS: Final = 0.01
@@ -92,56 +99,85 @@ def check_cameras(
         )
         level: Level = bad if set(wanted) - set(off) else 'yellow'
         yield Finding(_AREA, 'topics', level, 'no topic of images', fix)
+    if cameras or other_types or '' not in wanted:
+        where = '' if topics_given else _GUESSED
+        for name, topic, found, fix in _missing(cameras, wanted, other_types, off):
+            if name in off:
+                yield Finding(_AREA, _shown(name, topic), 'green', found + _OFF)
+            else:
+                yield Finding(_AREA, _shown(name, topic), bad, found + where, fix)
     published = [camera.topic for camera in cameras if camera.reliability]
+    names = list(wanted)
     owners = {
         way: name for name, topic in wanted.items() for way in (topic, f'{topic}/compressed')
     }
-    heard = {camera.topic for camera in cameras}
-    missing = {
-        name: topic
-        for name, topic in wanted.items()
-        if not {topic, f'{topic}/compressed'} & heard
-        and (cameras or other_types or '' not in wanted)
-    }
-    free = [topic for topic in published if topic not in owners]
-    offers = _offers([name for name in missing if name not in off], free)
-    for name, topic in missing.items():
-        found = 'nobody publishes or reads this topic'
-        fix = _elsewhere(name, offers, free, wanted)
-        if topic in other_types:
-            found = f'{other_types[topic]}, expected {_IMAGES}'
-            fix = fix or _another_topic(name)
-        elif not topics_given:
-            found += ' (its name without remappings; say another with --image-topic)'
-        if name in off:
-            yield Finding(_AREA, _shown(name, topic), 'green', found + _OFF)
-        else:
-            fix = fix or 'start the camera, or mend the remapping of its topic'
-            yield Finding(_AREA, _shown(name, topic), bad, found, fix)
-    for camera in cameras:
+    # As the detector's cameras are named, then the others.
+    order = {topic: names.index(name) for topic, name in owners.items()}
+    for camera in sorted(cameras, key=lambda c: (order.get(c.topic, len(names)), c.topic)):
+        if camera.topic in owners and not camera.reliability:
+            continue  # said above, or of the other transport of the same images
         owner = owners.get(camera.topic, '')
         transport = transports.get(owner, 'raw')
         # The same images in the transport that the detector does not take are no matter to it.
-        twin_too = _twin(camera.topic) in published
+        both = twin(camera.topic) in published
         wrong = camera.compressed and camera.topic in wanted.values()
-        wrong = wrong and not (transport == 'compressed' and twin_too)
-        spare = not wrong and _untaken(camera, transport) and twin_too
+        wrong = wrong and not (transport == 'compressed' and both)
+        spare = not wrong and _untaken(camera, transport) and both
         read = camera.topic in owners and not spare
         useless = None
         if camera.received and wrong:
             found = f'sensor_msgs/msg/CompressedImage, expected {_IMAGES}'
-            useless = found, _another_topic(owner)
+            useless = found, another_topic(owner, camera.topic)
         elif camera.received and read and owner in reliable:
             useless = _less_reliable(camera, owner)
         if camera.received and useless is None and (read or not wanted):
             useless = _other_transport(camera, published, owner, transport, read=read)
         problem = (
             useless
-            or _sent_as_its_twin(camera, published, owner)
+            or _sent_as_its_twin(camera, published)
             or _problem(camera, segment_bytes, profile_fix, encodings)
         )
         missed = read and (camera.received == 0 or bool(camera.fault) or useless is not None)
         yield _judged(camera, owner, problem, missed=missed, off=missed and owner in off)
+
+
+def _missing(
+    cameras: Sequence[CameraReport],
+    wanted: Mapping[str, str],
+    other_types: Mapping[str, str],
+    off: Collection[str],
+) -> Iterator[tuple[str, str, str, str]]:
+    """Find the detector's cameras of which nobody publishes images, in either transport.
+
+    Yields:
+        Name and topic of each, what was found there, and what to do.
+    """
+    published = {camera.topic for camera in cameras if camera.reliability}
+    missing = {
+        name: topic
+        for name, topic in wanted.items()
+        if not {topic, f'{topic}/compressed'} & published
+    }
+    read = {way for topic in wanted.values() for way in (topic, f'{topic}/compressed')}
+    free = [
+        camera.topic
+        for camera in cameras
+        if camera.reliability and camera.topic not in read and _may_be_read(camera)
+    ]
+    offered = offers([name for name in missing if name not in off], free)
+    for name, topic in missing.items():
+        fix = elsewhere(name, offered, free, wanted)
+        if topic in other_types:
+            found = f'{other_types[topic]}, expected {_IMAGES}'
+            yield name, topic, found, fix or another_topic(name, topic)
+        else:
+            fix = fix or 'start the camera, or mend the remapping of its topic'
+            yield name, topic, 'nobody publishes', fix
+
+
+def _may_be_read(camera: CameraReport) -> bool:
+    """Tell whether a detector can take a topic's images: the name says which type it has."""
+    return camera.compressed == camera.topic.endswith('/compressed')
 
 
 def _judged(
@@ -165,61 +201,19 @@ def _judged(
     return Finding(_AREA, name, 'red' if missed else 'yellow', found, problem[1])
 
 
-def _sent_as_its_twin(
-    camera: CameraReport, published: Sequence[str], owner: str
-) -> tuple[str, str] | None:
+def _sent_as_its_twin(camera: CameraReport, published: Sequence[str]) -> tuple[str, str] | None:
     """Return what is wrong where a topic's images are published in the other transport only."""
-    twin = _twin(camera.topic)
-    if camera.reliability or twin not in published:
+    sent = twin(camera.topic)
+    if camera.reliability or sent not in published:
         return None
-    raw = min(camera.topic, twin)
-    other = 'raw' if twin == raw else 'compressed'
-    return 'nobody publishes', f'start with {_with_transport(owner, raw, other)}'
+    raw = min(camera.topic, sent)
+    other = 'raw' if sent == raw else 'compressed'
+    return 'nobody publishes', f'start with {how_to_start(raw, other)}'
 
 
 def _shown(name: str, topic: str) -> str:
     """Return a topic with the name of the detector's camera that reads it, if one has a name."""
     return f'{name}: {topic}' if name else topic
-
-
-def _offers(names: Sequence[str], free: Sequence[str]) -> dict[str, str]:
-    """Return which topic of raw images each camera may mean, no topic for two of them."""
-    rest = list(dict.fromkeys(topic.removesuffix('/compressed') for topic in free))
-    near = {
-        name: topic
-        for name in names
-        if (topic := next((topic for topic in rest if name in topic), None))
-    }
-    rest = [topic for topic in rest if topic not in near.values()]
-    return dict(zip((name for name in names if name not in near), rest, strict=False)) | near
-
-
-def _elsewhere(
-    name: str, offers: Mapping[str, str], free: Sequence[str], names: Collection[str]
-) -> str:
-    """Return how to take images that are there, where nobody publishes what a camera is to read.
-
-    Empty where there are none.
-
-    Args:
-        name: of the camera, '' where there is one without a name.
-        offers: the topic of raw images that each camera may mean, by its name.
-        free: topics of images that are published, and that no camera of the detector reads.
-        names: of all cameras of the detector.
-    """
-    if name not in offers:
-        return ''
-    raw = offers[name]
-    start = how_to_start(raw, '' if raw in free else 'compressed', name)
-    patterns = {topic.replace(of, '{camera}') for of, topic in offers.items() if of}
-    if len(offers) == len(names) and len(patterns) == 1 and '{camera}' in (one := patterns.pop()):
-        start += f", or for all cameras image_topic:='{one}' (detect.launch.py)"
-    return f'images are on {", ".join(free)}: start with {start}'
-
-
-def _another_topic(name: str) -> str:
-    """Return what to do where the topic of a camera has no images."""
-    return f'mend what publishes it, or start with {how_to_start("/its/topic", camera=name)}'
 
 
 def _facts(camera: CameraReport) -> str:
@@ -240,6 +234,11 @@ def _problem(
     """Return the worst problem and its cure."""
     if not camera.reliability:
         return 'somebody reads it, nobody publishes', 'start the camera, or mend the remapping'
+    if not _may_be_read(camera):
+        base = camera.topic.removesuffix('/compressed')
+        meant = f'{base}/compressed' if camera.compressed else base
+        found = 'no detector can read this type on a topic of this name'
+        return found, f'remap what publishes it to {meant}'
     if not camera.received:
         fix = f'look at the camera’s own log; if its images are large: {profile_fix}'
         return f'silent for {camera.seconds:.0f} s', fix
@@ -269,7 +268,7 @@ def _untaken(camera: CameraReport, transport: str) -> bool:
 
 def _less_reliable(camera: CameraReport, owner: str) -> tuple[str, str] | None:
     """Return what is wrong where the detector asks for more than a publisher offers."""
-    if 'best_effort' not in camera.reliability:
+    if 'reliable' in camera.reliability:
         return None
     parameter = f'camera.{owner}.image_qos.reliability' if owner else 'image_qos.reliability'
     found = f'{parameter} is reliable: of a best effort publisher nothing reaches the detector'
@@ -290,23 +289,11 @@ def _other_transport(
     """
     raw = camera.topic.removesuffix('/compressed')
     if camera.compressed and raw not in published and transport == 'raw':
-        fix = f'start with {_with_transport(owner, raw, "compressed")}'
+        fix = f'start with {with_transport(owner, raw, "compressed")}'
         return 'only compressed images', fix
     if read and not camera.compressed and transport == 'compressed':
         if f'{raw}/compressed' in published:
             return None
-        fix = f'start with {_with_transport(owner, raw, "raw")}'
+        fix = f'start with {with_transport(owner, raw, "raw")}'
         return 'only raw images, and the detector takes compressed ones', fix
     return None
-
-
-def _twin(topic: str) -> str:
-    """Return where the same images are in the other transport."""
-    raw = topic.removesuffix('/compressed')
-    return f'{raw}/compressed' if raw == topic else raw
-
-
-def _with_transport(owner: str, raw: str, transport: str) -> str:
-    if owner:
-        return f'camera.{owner}.image_transport: {transport} (parameter file)'
-    return how_to_start(raw, transport)

@@ -52,7 +52,8 @@ def check_model(
         yield _refused('file', error)
         return
     size = len(model.content) / 2**20
-    yield Finding(_AREA, 'file', 'green', f'{model.path}, {size:.1f} MiB')
+    shown_size = f'{size:.1f} MiB' if size >= 0.1 else f'{len(model.content)} bytes'
+    yield Finding(_AREA, 'file', 'green', f'{model.path}, {shown_size}')
     if model.manifest is None:
         yield Finding(_AREA, 'manifest', 'green', 'none next to it: the model is read instead')
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import xml.etree.ElementTree as ElementTree
@@ -92,12 +93,13 @@ def check_shell(
 def export_profile(environment: Mapping[str, str]) -> str:
     """Return the command that gives a shell the shipped profile."""
     files = (prefix / _SHIPPED for prefix in _prefixes(environment))
-    there = [shlex.quote(str(file)) for file in files if file.exists()]
+    there = [shlex.quote(os.path.abspath(file)) for file in files if os.path.exists(file)]
     file = there[0] if there else f'$(ros2 pkg prefix trt_perception)/{_SHIPPED}'
     return f'export {_variable(environment)}={file}'
 
 
 def _prefixes(environment: Mapping[str, str]) -> list[Path]:
+    # Some may be folders that nobody lets us look into: os.path, unlike Path, takes that for none.
     return [Path(p) for p in environment.get('AMENT_PREFIX_PATH', '').split(':') if p]
 
 
@@ -122,7 +124,7 @@ def _middleware(environment: Mapping[str, str]) -> Iterable[Finding]:
     index = 'share/ament_index/resource_index/packages'
     if not name:
         yield Finding(_AREA, 'middleware', 'green', f'{_FAST_DDS}, the default')
-    elif prefixes and not any((prefix / index / name).exists() for prefix in prefixes):
+    elif prefixes and not any(os.path.exists(prefix / index / name) for prefix in prefixes):
         fix = (
             f'sudo apt install ros-$ROS_DISTRO-{name.replace("_", "-")}, or unset '
             'RMW_IMPLEMENTATION'
@@ -141,7 +143,7 @@ def _middleware(environment: Mapping[str, str]) -> Iterable[Finding]:
 
 def _domain(environment: Mapping[str, str]) -> Iterator[Finding]:
     text = environment.get('ROS_DOMAIN_ID', '')
-    number = int(text) if re.fullmatch(r'\d{1,6}', text) else 0 if not text else -1
+    number = _as_c_reads_it(text) if text else 0
     if not 0 <= number <= 232:
         fix = 'export ROS_DOMAIN_ID=0, the same number on camera and detector'
         yield Finding(_AREA, 'domain', 'red', f'ROS_DOMAIN_ID is {text!r}, not 0 to 232', fix)
@@ -150,7 +152,8 @@ def _domain(environment: Mapping[str, str]) -> Iterator[Finding]:
         found = f'{number}: Linux gives its ports to other programs, too'
         yield Finding(_AREA, 'domain', 'yellow', found, fix)
     else:
-        yield Finding(_AREA, 'domain', 'green', str(number))
+        meant = '' if text in ('', str(number)) else f' (as ROS reads {text!r})'
+        yield Finding(_AREA, 'domain', 'green', f'{number}{meant}')
     reach = environment.get('ROS_AUTOMATIC_DISCOVERY_RANGE', '')
     ranges = ('', 'SUBNET', 'LOCALHOST', 'OFF', 'SYSTEM_DEFAULT')
     if reach not in ranges:
@@ -173,6 +176,13 @@ def _domain(environment: Mapping[str, str]) -> Iterator[Finding]:
         local = reach == 'LOCALHOST' or environment.get('ROS_LOCALHOST_ONLY') == '1'
         found = 'this machine only' if local else 'this machine and its network'
         yield Finding(_AREA, 'discovery', 'green', found)
+
+
+def _as_c_reads_it(text: str) -> int:
+    """Return a number as strtoul reads it, octal behind a 0 and hexadecimal behind 0x; else -1."""
+    if not re.fullmatch(r'0[xX][0-9a-fA-F]{1,6}|0[0-7]{0,6}|[1-9]\d{0,5}', text):
+        return -1
+    return int(text, 16 if text[1:2] in ('x', 'X') else 8 if text[0] == '0' else 10)
 
 
 def _transport(environment: Mapping[str, str], folder: Path) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ class Announcer:
             (kind, since_s), self._current = self._current, None
             seconds = time_s - since_s
             words = kind.replace('_', ' ')
-            return Level.OK, f'recovered after {seconds:.1f} s of {words}: {problem.message}'
+            return Level.OK, f'recovered after {seconds:.1f} s ({words}): {problem.message}'
         since_logged_s = time_s - self._logged_s.get(problem.kind, float('-inf'))
         if since_logged_s < (_QUIET_S if fresh else _REPEAT_S):
             return None

@@ -99,6 +99,7 @@ def images_elsewhere(
     sources.sort(
         key=lambda s: (
             *(s[0] != name for name in nearest),
+            camera not in s[0].split('/'),
             camera not in s[0],
             s[1] != transport,
             s[2],
@@ -111,20 +112,27 @@ def images_elsewhere(
     return f'images are on {", ".join(name for *_, name in sources[:5])}: start with {start}'
 
 
-def loss_cure(profile: str, reliability: str, environment: Mapping[str, str] = os.environ) -> str:
+def loss_cure(
+    profile: str,
+    reliability: str,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    camera: str = '',
+) -> str:
     """Return what to do about large images that get lost on the way to this process.
 
     Args:
         profile: path of the Fast DDS profile for large images.
         reliability: what the subscription asks for, ``reliable`` or ``best_effort``.
         environment: of this process.
+        camera: whose images they are, empty where there is only one.
     """
     middleware = environment.get('RMW_IMPLEMENTATION') or 'rmw_fastrtps_cpp'
     own = next(filter(None, map(environment.get, PROFILE_VARIABLES)), '')
     buffers = (
         'from another machine, raise net.core.rmem_max on both sides or send less: lower the '
         'rate of the camera, or take compressed images with '
-        f'{how_to_start(transport="compressed")}'
+        f'{how_to_start(transport="compressed", camera=camera)}'
     )
     if middleware not in ('rmw_fastrtps_cpp', 'rmw_fastrtps_dynamic_cpp'):
         cure = f'give {middleware} larger buffers or shared memory; {buffers}'

@@ -57,7 +57,8 @@ _AT_LEAST: Final = 3
 _LATE_FRAME: Final = 4.0
 _LATE_CAMERA: Final = 3.0
 # These are what was asked for.
-_ON_PURPOSE: Final = ('replaced', 'inactive', 'disabled', 'rate_limit')
+_UNWANTED: Final = ('inactive', 'disabled', 'rate_limit')
+_ON_PURPOSE: Final = ('replaced', *_UNWANTED)
 
 
 @dataclass(frozen=True)
@@ -68,11 +69,13 @@ class CameraState:
         publishers: of the right type, whatever their QoS.
         mismatch: why one of them does not reach us, and the setting to change; empty: all do.
         elsewhere: where images are published instead and how to take them; empty: nowhere.
+        since_s: when we began to ask for what they offer, of the watch's clock; 0: long ago.
     """
 
     publishers: int = 0
     mismatch: str = ''
     elsewhere: str = ''
+    since_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,7 @@ class SilenceWatch:
         refusal: str = '',
         same_name: str = '',
         notes: Sequence[str] = (),
+        off: str = '',
     ) -> Problem:
         """Return the worst that holds.
 
@@ -157,23 +161,31 @@ class SilenceWatch:
             refusal: why the last image was dropped that could not be read, or not be published.
             same_name: that other nodes have this one's name, '' where none has.
             notes: sentences about other things that somebody should look at.
+            off: that the camera is switched off, '' where it is not: then nothing of it is wrong.
         """
         now = _Moment(time_s, counts.received, counts.published, counts.dropped, not_delivered)
         self._follow(now, counts)
         found = (
+            (None if off else self._wrong_with_camera(now, counts, refusal))
+            or (Problem(Level.WARN, 'note', '; '.join(notes)) if notes else None)
+            or (Problem(Level.OK, '', off) if off else self._well(now))
+        )
+        if not same_name or found.level == Level.ERROR:
+            return found
+        also = [found.message] if found.kind else []
+        return Problem(Level.WARN, 'same_name', '; '.join([same_name, *also]))
+
+    def _wrong_with_camera(
+        self, now: _Moment, counts: FrameStatistics, refusal: str
+    ) -> Problem | None:
+        return (
             self._no_output(now, counts)
             or self._no_images(now)
             or self._all_dropped(now, refusal)
             or self._slower(now)
             or self._lost(now)
             or self._some_dropped(now, refusal)
-            or (Problem(Level.WARN, 'note', '; '.join(notes)) if notes else None)
-            or self._well(now)
         )
-        if not same_name or found.level == Level.ERROR:
-            return found
-        also = [found.message] if found.kind else []
-        return Problem(Level.WARN, 'same_name', '; '.join([same_name, *also]))
 
     def _follow(self, now: _Moment, counts: FrameStatistics) -> None:
         last = self._moments[-1]
@@ -229,6 +241,7 @@ class SilenceWatch:
         if silent_s < self._patience_s:
             return None
         camera = self._look()
+        self._alone_s = max(self._alone_s, camera.since_s)
         if camera.mismatch:
             return Problem(Level.ERROR, 'qos_mismatch', camera.mismatch)
         if not camera.publishers:
@@ -240,7 +253,7 @@ class SilenceWatch:
         if silent_s < self._patience_s:  # it has just appeared
             return self._nobody(now, silent_s, camera)
         if now.received:
-            why = 'the camera has stalled; look at its driver'
+            why = 'the camera has stalled, or its process was killed; look at its driver'
             if now.not_delivered and self._message_bytes() >= LARGE_BYTES:
                 # Of a best effort camera nobody hears what is sent while all of it is lost.
                 why = (
@@ -275,15 +288,18 @@ class SilenceWatch:
         return Problem(Level.WARN, 'no_publisher', alone)
 
     def _all_dropped(self, now: _Moment, refusal: str) -> Problem | None:
-        seconds = now.time_s - self._last_published.time_s
-        bad = _told(_bad(self._last_published, now), refusal)
+        then = self._last_published
+        seconds = now.time_s - then.time_s
+        bad = _bad(then, now)
         if not bad or seconds < self._patience_s:
             return None
-        return Problem(
-            Level.ERROR,
-            'all_dropped',
-            f'every image of the last {seconds:.1f} s was dropped: {bad}',
-        )
+        every = f'every image of the last {seconds:.1f} s was dropped'
+        if any(now.dropped.get(reason, 0) > then.dropped.get(reason, 0) for reason in _UNWANTED):
+            # Of those that were wanted there may have been one only.
+            if sum(bad.values()) < _AT_LEAST:
+                return None
+            every = f'every image of the last {seconds:.1f} s that was wanted was dropped'
+        return Problem(Level.ERROR, 'all_dropped', f'{every}: {_told(bad, refusal)}')
 
     def _slower(self, now: _Moment) -> Problem | None:
         then = self._moments[0]

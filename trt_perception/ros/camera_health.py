@@ -129,7 +129,9 @@ class CameraHealth:
             turns=turns,
             look=image_input.look,
             loss_cure=loss_cure(
-                str(profile / 'fastdds_large_images.xml'), image_input.reliability
+                str(profile / 'fastdds_large_images.xml'),
+                image_input.reliability,
+                camera=self.name,
             ),
             message_bytes=lambda: image_input.message_bytes,
             camera=self.name,
@@ -191,10 +193,11 @@ class CameraHealth:
             refusal=self._refusal,
             same_name=same_name,
             notes=[note for note in (self._age.note(now_s), *notes) if note],
+            off=f'switched off: {OFF}' if not self.enabled else '',
         )
-        if not self.enabled:
+        if not self.enabled and not finding.kind:
             # Nothing has been mended by that, and the log shall not say so.
-            return self._told.begin(Problem(Level.OK, '', f'switched off: {OFF}'))
+            return self._told.begin(finding)
         return self._told.tell(finding, now_s)
 
     def facts(self, counts: FrameStatistics | None) -> CameraFacts:

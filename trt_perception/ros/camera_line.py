@@ -115,6 +115,9 @@ class CameraLine:
         self._apply()
         if config.enabled != before.enabled:
             self._log.info(f'switched {"on" if config.enabled else f"off: {OFF}"}')
+        if config.max_rate_hz != before.max_rate_hz:
+            limit = f'{config.max_rate_hz:g} Hz' if config.max_rate_hz else 'no limit'
+            self._log.info(f'max_rate_hz is now {limit}')
         changed = config.confidence_threshold != before.confidence_threshold
         if changed and self._outputs is not None:
             self._outputs.publish_label_info(config.confidence_threshold)
@@ -122,6 +125,8 @@ class CameraLine:
     def _apply(self) -> None:
         config, camera = self.config, self._camera
         self.health.enabled = config.enabled
+        if self._input is not None:
+            self._input.wanted = config.enabled
         if camera is not None:
             camera.thresholds = config.thresholds(self._pipeline.spec.class_names)
             camera.enabled = config.enabled

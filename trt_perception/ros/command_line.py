@@ -7,23 +7,33 @@ import contextlib
 import itertools
 import os
 import re
+import shlex
 import stat
 import sys
 import textwrap
 from collections.abc import Iterator
 from collections.abc import Sequence
 
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.utilities import remove_ros_args
 
+from trt_perception.camera_parameters import meant_parameter
 from trt_perception.errors import ConfigError
 from trt_perception.option_parser import OptionParser
+from trt_perception.parameter_sections import file_fault
 from trt_perception.plain_text import plain
 
-__all__ = ['check_ros_arguments', 'own_arguments', 'wrong_usage']
+__all__ = ['check_ros_arguments', 'own_arguments', 'sentences', 'wrong_usage']
 
 _NAMING = re.compile('([^:]*:)?__(node|name|ns):=')
 # ROS 2 takes topics and services of up to 247, of which /set_parameters_atomically is the end.
 _LONGEST_NAMES = 200
+# What rcl knows behind --ros-args.
+_WITH_VALUE = (
+    *('-p', '--param', '-r', '--remap', '--params-file', '-e', '--enclave', '--log-level'),
+    *('--log-config-file', '--log-file-name'),
+)
+_SWITCH = re.compile('--(ros-args|(enable|disable)-(rosout|stdout|external-lib)-logs)$')
 
 
 def own_arguments(parser: OptionParser, command_line: list[str]) -> argparse.Namespace:
@@ -37,7 +47,7 @@ def own_arguments(parser: OptionParser, command_line: list[str]) -> argparse.Nam
         check_ros_arguments(command_line)
         own = remove_ros_args(command_line)[1:]
     except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
-        sys.exit(wrong_usage(error))
+        sys.exit(wrong_usage(error, command_line))
     options: argparse.Namespace
     options, unknown = parser.parse_known_args(own)
     taken = [word for word in _outside(command_line) if word not in own and parser.meant(word)]
@@ -75,8 +85,13 @@ def check_ros_arguments(arguments: Sequence[str]) -> None:
                 fix='remap the topic of each camera, as in -r front/image:=/front/image_raw; '
                 'or image_topic:=/{camera}/image_raw of detect.launch.py',
             )
-    names = [word.partition(':=')[2] for word in arguments if _NAMING.match(word)]
-    if (length := sum(map(len, names))) > _LONGEST_NAMES:
+    # The longest of each kind: one that is for another node alone need not fit with the others.
+    longest: dict[str, int] = {}
+    for word in arguments:
+        if naming := _NAMING.match(word):
+            kind = 'ns' if naming[2] == 'ns' else 'name'
+            longest[kind] = max(longest.get(kind, 0), len(word.partition(':=')[2]))
+    if (length := sum(longest.values())) > _LONGEST_NAMES:
         raise ConfigError(
             'namespace and name of the node',
             f'{length} characters',
@@ -84,7 +99,43 @@ def check_ros_arguments(arguments: Sequence[str]) -> None:
         )
 
 
-def wrong_usage(error: Exception) -> int:
+def wrong_usage(error: Exception, arguments: Sequence[str] = ()) -> int:
     """Say what is wrong with the command line, a sentence a line; return the exit code."""
-    print(textwrap.indent(plain(error), 'error: '), file=sys.stderr)
+    said = '\n'.join(sentences(error, arguments))
+    print(textwrap.indent(plain(said), 'error: '), file=sys.stderr)
     return 2
+
+
+def sentences(error: Exception, arguments: Sequence[str]) -> list[str]:
+    """Return what is wrong with ROS arguments; rcl tells of a file the lines of its own source.
+
+    Args:
+        error: as rclpy raised it, or one of ours.
+        arguments: that it was raised for.
+    """
+    if isinstance(error, rclpy_implementation.UnknownROSArgsError):
+        unknown = list(_unknown(arguments))
+        return [f'{word} is no ROS argument{_meant(word)}' for word in unknown] or [str(error)]
+    own = []
+    if isinstance(error, rclpy_implementation.RCLError):
+        files = [value for name, value in itertools.pairwise(arguments) if name == '--params-file']
+        own = [f'--params-file {file}: {fault}' for file in files if (fault := file_fault(file))]
+    return [*own, str(error)]
+
+
+def _unknown(arguments: Sequence[str]) -> Iterator[str]:
+    """Find what stands between ``--ros-args`` and ``--`` and is neither option nor value."""
+    inside, before = False, ''
+    for word in arguments:
+        free = inside and before not in _WITH_VALUE and word != '--'
+        if free and word not in _WITH_VALUE and not _SWITCH.match(word):
+            yield word
+        inside = word == '--ros-args' or (inside and word != '--')
+        before = '' if before in _WITH_VALUE else word
+
+
+def _meant(word: str) -> str:
+    name, given, _ = word.partition(':=')
+    if not given:
+        return ''
+    return f'; did you mean {"-p" if meant_parameter(name) else "-r"} {shlex.quote(word)}?'

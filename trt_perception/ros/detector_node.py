@@ -30,6 +30,7 @@ from trt_perception.monitoring.file_watch import FileWatch
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.ready import ready_pipelines
+from trt_perception.plain_text import listed
 from trt_perception.plain_text import plain
 from trt_perception.ros.camera_health import OFF
 from trt_perception.ros.camera_line import CameraLine
@@ -213,10 +214,9 @@ class DetectorNode(LifecycleNode):
         lines = list(zip(self._lines, topics, strict=True))
         on = ', '.join(topic for line, topic in lines if line.config.enabled)
         off = ', '.join(topic for line, topic in lines if not line.config.enabled)
-        self.get_logger().info(
-            f'active: waiting for images on {on or "no topic"}, taken {intake.way}'
-            + (f'; switched off, as {OFF}: {off}' if off else '')
-        )
+        parts = [f'waiting for images on {on}, taken {intake.way}'] * bool(on)
+        parts += [f'switched off, as {OFF}: {off}'] * bool(off)
+        self.get_logger().info(f'active: {"; ".join(parts)}')
 
     @_logged(on_failure=TransitionCallbackReturn.ERROR)
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -237,8 +237,9 @@ class DetectorNode(LifecycleNode):
         self._forget_fault()
         if not self._release():
             return TransitionCallbackReturn.ERROR
-        self._parameters_of_node.follow_again()
-        self.get_logger().info('cleaned up')
+        again = listed(self._parameters_of_node.follow_again())
+        follow = f'; these follow the parameters of the node again: {again}' if again else ''
+        self.get_logger().info(f'cleaned up{follow}')
         return super().on_cleanup(state)
 
     @_logged(on_failure=TransitionCallbackReturn.FAILURE, undo=lambda node: node._release())

@@ -173,7 +173,11 @@ def _graph(
 
     configs = NodeConfig.from_values(values or {})
     cameras = configs.node.cameras
-    topics = {}
+    # Without a GPU nothing decodes JPEG there: auto is raw.
+    auto = 'raw' if is_onnx(configs.node.engine_path) else 'auto'
+    transports = {name: configs.camera(name).image_transport for name in ('', *cameras)}
+    transports = {name: auto if way == 'auto' else way for name, way in transports.items()}
+    topics: dict[str, str] | None = None
     try:
         if values is None and '{camera}' in (options.image_topic or ''):
             found = 'not looked for: the parameters, which name the cameras, cannot be read'
@@ -185,12 +189,15 @@ def _graph(
         if not cameras:
             fix = "say which cameras there are: -p 'cameras:=[front, rear]', or by --params-file"
         yield Finding('cameras', 'image topic', 'red', error.statement, fix)
+    if topics is None:  # whichever transport it is, nobody knows whether it is taken
+        topics, transports = {}, {'': 'auto'}
     request = {
         'image_topics': topics,
+        'node_name': options.node,
         'seconds': options.seconds,
         'segment_bytes': segment_bytes,
         'topics_given': bool(options.image_topic),
-        'transports': {name: configs.camera(name).image_transport for name in ('', *cameras)},
+        'transports': transports,
         'reliable': [
             name
             for name in cameras or ('',)
@@ -258,8 +265,8 @@ def _parser() -> OptionParser:
         '--seconds',
         type=number_between(0.0, 600.0),
         default=3.0,
-        help='how long to listen to cameras (default 3); 0 does not ask the graph, and goes '
-        'without --image-topic',
+        help='how long to listen to cameras once they are found, which takes up to 4 s more '
+        '(default 3); 0 does not ask the graph, and goes without --image-topic',
     )
     parser.add_argument(
         '--device',

@@ -19,11 +19,13 @@ from typing import Final
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.expand_topic_name import expand_topic_name
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.qos import ReliabilityPolicy
 from rclpy.serialization import deserialize_message
+from rclpy.subscription import Subscription
 from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
 
@@ -47,10 +49,9 @@ from trt_perception.ros.same_name import nodes_of_one_name
 
 __all__ = ['check_graph', 'main']
 
-_TYPES: Final = {
-    'sensor_msgs/msg/Image': Image,
-    'sensor_msgs/msg/CompressedImage': CompressedImage,
-}
+_IMAGE: Final = 'sensor_msgs/msg/Image'
+_COMPRESSED: Final = 'sensor_msgs/msg/CompressedImage'
+_TYPES: Final = {_IMAGE: Image, _COMPRESSED: CompressedImage}
 # Those that run already are heard of at once as a rule; what got lost Fast DDS repeats after 3 s.
 _DISCOVERY_S: Final = (1.0, 4.0)
 # By DiagnosticStatus's OK, WARN, ERROR, STALE.
@@ -62,6 +63,7 @@ def check_graph(
     seconds: float,
     segment_bytes: int,
     *,
+    node_name: str,
     topics_given: bool,
     transports: Mapping[str, str],
     reliable: Sequence[str],
@@ -74,6 +76,7 @@ def check_graph(
             has one; empty where any will do.
         seconds: how long.
         segment_bytes: of this shell's shared memory.
+        node_name: full name of the detector, to which the topics' names are relative.
         topics_given: the topics were given; else they are those of a node without remappings.
         transports: the parameter ``image_transport`` of each camera, by its name.
         reliable: the cameras whose ``image_qos.reliability`` is ``reliable``.
@@ -91,10 +94,16 @@ def check_graph(
             statuses.update({status.name: status for status in message.status})
 
         node.create_subscription(DiagnosticArray, '/diagnostics', take, QoSProfile(depth=10))
-        wanted = {name: node.resolve_topic_name(topic) for name, topic in image_topics.items()}
+        namespace, _, own = node_name.rpartition('/')
+        wanted = {
+            name: expand_topic_name(topic, own, namespace or '/')
+            for name, topic in image_topics.items()
+        }
         listeners = _listen(node, executor, list(wanted.values()), seconds)
-        other_types = _other_types(node, set(wanted.values()) - set(listeners))
-        cameras = [listener.camera() for listener in listeners.values()]
+        other_types = _other_types(node, wanted.values())
+        cameras = [
+            listener.camera() for topic, listener in listeners.items() if topic not in other_types
+        ]
         same_names = nodes_of_one_name(node, {*_TYPES, 'vision_msgs/msg/Detection2DArray'})
         intake = _intake(context)
         node.destroy_node()
@@ -137,12 +146,13 @@ def _listen(
     while (now := time.monotonic()) < end:
         executor.spin_once(timeout_sec=min(0.1, end - now))
         for topic, kinds in node.get_topic_names_and_types():
-            kind = next((_TYPES[kind] for kind in kinds if kind in _TYPES), None)
             # A detector draws only for those who look: listening would cost it time.
-            image = topic in wanted or may_be_camera(topic)
-            if kind is not None and image and topic not in listeners:
-                listeners[topic] = _TopicListener(node, topic, kind)
-        heard = set(listeners)
+            image = topic.removesuffix('/compressed') in wanted or may_be_camera(topic)
+            if image and not _TYPES.keys().isdisjoint(kinds) and topic not in listeners:
+                listeners[topic] = _TopicListener(node, topic)
+        for listener in listeners.values():
+            listener.follow()
+        heard = {topic for topic, listener in listeners.items() if listener.publishers}
         missing = not heard or any(not {topic, f'{topic}/compressed'} & heard for topic in wanted)
         if missing and now - started < _DISCOVERY_S[1]:
             end = now + seconds
@@ -153,32 +163,64 @@ def _other_types(node: Node, topics: Iterable[str]) -> dict[str, str]:
     """Return what is published on topics that have no images, and by which node, by topic."""
     found = {}
     for topic in topics:
-        for publisher in node.get_publishers_info_by_topic(topic):
-            found[topic] = f'{node_of(publisher)} publishes {publisher.topic_type}'
+        publishers = node.get_publishers_info_by_topic(topic)
+        if publishers and all(each.topic_type not in _TYPES for each in publishers):
+            found[topic] = f'{node_of(publishers[0])} publishes {publishers[0].topic_type}'
     return found
 
 
 class _TopicListener:
-    """Listens to one topic without reading its messages, but for the last."""
+    """Listens to one topic without reading its messages, but for the last.
 
-    def __init__(self, node: Node, topic: str, kind: type[Any]) -> None:
+    Who publishes is often known later than that there is such a topic: a detector reads it.
+
+    Attributes:
+        publishers: reliability of each, of the type that is listened to.
+    """
+
+    def __init__(self, node: Node, topic: str) -> None:
         self._node = node
         self._topic = topic
-        self._kind = kind
+        # Type and QoS that are asked for.
+        self._asked: tuple[str, ReliabilityPolicy] | None = None
+        self._subscription: Subscription | None = None
+        self.publishers: tuple[str, ...] = ()
+        self.follow()
+
+    def follow(self) -> None:
+        """Look who publishes; where another type or QoS is needed for that, begin anew."""
+        compressed = self._topic.endswith('/compressed')
+        infos = self._node.get_publishers_info_by_topic(self._topic)
+        published = {info.topic_type for info in infos} & _TYPES.keys()
+        if not published and self._asked is not None:
+            self.publishers = ()
+            return
+        meant = _COMPRESSED if compressed else _IMAGE
+        kind = meant if meant in published or not published else published.pop()
+        self.publishers = tuple(
+            info.qos_profile.reliability.name.lower() for info in infos if info.topic_type == kind
+        )
+        best_effort = 'best_effort' in self.publishers
+        policy = ReliabilityPolicy.BEST_EFFORT if best_effort else ReliabilityPolicy.RELIABLE
+        if (kind, policy) == self._asked:
+            return
+        self._asked = kind, policy
+        if self._subscription is not None:
+            self._node.destroy_subscription(self._subscription)
+        self._kind = _TYPES[kind]
         self._started = time.monotonic()
         self._delivery = DeliveryCounter()
         self._received = 0
         self._rate = EvenRate()
         self._last = b''
-        best_effort = 'best_effort' in self._reliability()
-        asked = ReliabilityPolicy.BEST_EFFORT if best_effort else ReliabilityPolicy.RELIABLE
-        qos = QoSProfile(depth=10, reliability=asked)
+        qos = QoSProfile(depth=10, reliability=policy)
         heard: Any = self._on_message  # Jazzy's types know of no callback with info
-        node.create_subscription(kind, topic, heard, qos, raw=True)
+        self._subscription = self._node.create_subscription(
+            self._kind, self._topic, heard, qos, raw=True
+        )
 
     def camera(self) -> CameraReport:
         """Return what has arrived."""
-        reliability = self._reliability()
         description = encoding = fault = ''
         compressed = self._kind is CompressedImage
         message = None
@@ -195,9 +237,9 @@ class _TopicListener:
         return CameraReport(
             self._topic,
             compressed,
-            reliability,
+            self.publishers,
             self._received,
-            self._delivery.not_delivered if len(reliability) == 1 else None,
+            self._delivery.not_delivered if len(self.publishers) == 1 else None,
             time.monotonic() - self._started,
             self._rate.hz(),
             len(self._last),
@@ -211,12 +253,6 @@ class _TopicListener:
         self._rate.look(self._received, time.monotonic())
         self._last = message
         self._delivery.received(info['publication_sequence_number'])
-
-    def _reliability(self) -> tuple[str, ...]:
-        return tuple(
-            publisher.qos_profile.reliability.name.lower()
-            for publisher in self._node.get_publishers_info_by_topic(self._topic)
-        )
 
 
 def _fault(message: Any) -> str:

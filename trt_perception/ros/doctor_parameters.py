@@ -18,6 +18,7 @@ from trt_perception.camera_parameters import NodeConfig
 from trt_perception.errors import ValuesError
 from trt_perception.parameter_sections import unused_parameters
 from trt_perception.ros.command_line import check_ros_arguments
+from trt_perception.ros.command_line import sentences
 from trt_perception.ros.parameters import NodeParameters
 
 __all__ = ['main', 'read_parameters']
@@ -49,7 +50,10 @@ def read_parameters(name: str, arguments: list[str]) -> dict[str, Any]:
         )
         configs = NodeParameters(node).configs
     except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
-        mistakes = error.mistakes if isinstance(error, ValuesError) else [str(error)]
+        if isinstance(error, ValuesError):
+            mistakes = list(error.mistakes)
+        else:
+            mistakes = sentences(error, ['--ros-args', *arguments])
         return {'values': {}, 'mistakes': mistakes, 'unused': []}
     default = NodeConfig().values()
     own = {name: value for name, value in configs.values().items() if name in default}

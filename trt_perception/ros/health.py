@@ -17,6 +17,7 @@ from rclpy.timer import Timer
 from trt_perception.detector import Detector
 from trt_perception.monitoring.file_watch import FileWatch
 from trt_perception.monitoring.frame_statistics import FrameStatistics
+from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.monitoring.problem import Level
 from trt_perception.monitoring.problem import Problem
 from trt_perception.monitoring.watch import PERIOD_S
@@ -68,6 +69,7 @@ class NodeHealth:
         # Those of the last activation, so that what it came to is shown until the next one.
         self._cameras: Sequence[CameraHealth] = (CameraHealth(node),)
         self._gpus: Sequence[int] = ()
+        self._pipelines: Sequence[PipelineStatistics] = ()
         # Made by watch, freed by settle.
         self._detector: Detector[Any] | None = None
         self._watch_timer: Timer | None = None
@@ -90,7 +92,7 @@ class NodeHealth:
         Those of the last activation stay where they have the same names: what it came to is shown.
         """
         if [camera.name for camera in cameras] != [camera.name for camera in self._cameras]:
-            self._cameras = cameras
+            self._cameras, self._pipelines = cameras, ()
 
     def watch(
         self,
@@ -122,6 +124,7 @@ class NodeHealth:
         parts = self._detector.statistics()
         for camera, counts in zip(self._cameras, parts, strict=True):
             camera.settle(counts)
+        self._pipelines = self._detector.pipeline_statistics()
         self._detector = None
         timer, self._watch_timer = self._watch_timer, None
         if timer is not None:
@@ -177,9 +180,10 @@ class NodeHealth:
         )
         if self._detector is not None:
             health.finding = self._told.finding
-            pipelines = self._detector.pipeline_statistics()
-            health.gpus = dict(zip(self._gpus, pipelines, strict=True))
-            health.batches = sum(each.batches for each in pipelines)
+            self._pipelines = self._detector.pipeline_statistics()
+        if self._pipelines:
+            health.gpus = dict(zip(self._gpus, self._pipelines, strict=True))
+            health.batches = sum(each.batches for each in self._pipelines)
         name, now = self._node.get_fully_qualified_name(), self._node.get_clock().now()
         self._publisher.publish(diagnostics_message(name, now, health))
 
@@ -214,6 +218,8 @@ def _of_node(
     sentences = [sentence for sentence in (of_name, *notes) if sentence]
     if sentences:
         return Problem(Level.WARN, 'same_name' if of_name else 'note', '; '.join(sentences))
+    if off and not wanted:
+        return Problem(Level.OK, '', f'active, all {off} cameras are switched off')
     received = sum(1 for counts in wanted if counts.received)
     switched_off = f', {off} switched off' if off else ''
     said = f'active, images from {received} of {len(wanted)} cameras{switched_off}'

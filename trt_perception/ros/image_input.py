@@ -60,6 +60,7 @@ class ImageInput:
         topic: its resolved name.
         reliability: what is asked of the camera now, ``reliable`` or ``best_effort``.
         message_bytes: size of the last image as it came, 0 before the first.
+        wanted: the camera is switched on; else nothing that is wrong with it is logged.
     """
 
     def __init__(
@@ -80,7 +81,9 @@ class ImageInput:
         self._log = camera_logger(node, camera)
         self._delivery = DeliveryCounter()
         self.message_bytes = 0
+        self.wanted = config.enabled
         self._quiet_until_s = 0.0
+        self._adapted_s = 0.0
         self._kind: Any = CompressedImage if choice.transport == 'compressed' else Image
         self._name = source_name(node, camera, choice.transport)
         self.topic = node.resolve_topic_name(self._name)
@@ -117,7 +120,8 @@ class ImageInput:
                     f'{node_of(info)} publishes {info.topic_type} on {self.topic}, expected '
                     f'{wanted}: {self._other_type(info.topic_type)}'
                 )
-        return CameraState(publishers, mismatch, '' if publishers else self._elsewhere())
+        elsewhere = '' if publishers else self._elsewhere()
+        return CameraState(publishers, mismatch, elsewhere, self._adapted_s)
 
     def restore(self) -> bool:
         """Subscribe again where the subscription is lost; return whether it was."""
@@ -194,7 +198,12 @@ class ImageInput:
             self._unsubscribe()
             self.reliability = 'best_effort'
             self._subscription = self._subscribe()
-        elif self._delivery.any_arrived and (now_s := time.monotonic()) >= self._quiet_until_s:
+            self._adapted_s = time.monotonic()
+        elif (
+            self.wanted
+            and self._delivery.any_arrived
+            and (now_s := time.monotonic()) >= self._quiet_until_s
+        ):
             # Of many cameras that come at once, one. Where nothing has arrived the watch says it.
             self._quiet_until_s = now_s + _QUIET_S
             other = f'a camera on {self.topic} offers an incompatible QoS'
@@ -208,6 +217,8 @@ class ImageInput:
             return ''
         best_effort = offered.reliability == ReliabilityPolicy.BEST_EFFORT
         if best_effort and self.reliability == 'reliable':
+            if self._config.image_qos_reliability == 'auto':
+                return ''  # the event that we adapt to is on its way
             own = f'camera.{self._camera}.' if self._camera else ''
             parameter = f'{own}image_qos.reliability'
             return (

@@ -98,16 +98,20 @@ class NodeParameters:
         """
         return self.configs.camera(name)
 
-    def follow_again(self) -> None:
-        """Forget what was set for cameras since the start.
+    def follow_again(self) -> list[str]:
+        """Forget what was set for cameras since the start; return the parameters that changes.
 
-        Their parameters follow the node's again, but for those given to a camera at the start.
+        They follow the node's again, or have the value that was given at the start.
         """
         rows = camera_rows(self.config.cameras)
         own = {name: value for name, value in self._given.items() if name in rows}
-        if own != self.configs.own:
-            self._accepted = NodeConfig(self.config, own)
-            self._take()
+        before = self.configs
+        if own == before.own:
+            return []
+        self._accepted = NodeConfig(self.config, own)
+        self._take()
+        then, now = before.values(), self.configs.values()
+        return [name for name in before.own if then[name] != now[name]]
 
     def refusal(self, changes: list[RosParameter]) -> str:
         """Return what is wrong with changes by themselves, '' where nothing is."""
@@ -121,7 +125,12 @@ class NodeParameters:
                     f'its default: {command} {change.name} {default}'
                 )
             if row is None and self._node.has_parameter(change.name):
-                continue  # one of rclpy's
+                # One of rclpy's, whose refusal does not name it.
+                kind = self._node.get_parameter(change.name).type_
+                if change.type_ != kind:
+                    expected = kind.name.lower()
+                    return f"parameter '{change.name}': expected {expected} (got {change.value!r})"
+                continue
             typed = f'{command} {change.name} '
             if fault := _fault(change.name, change.value, row, self.config.cameras, typed):
                 return fault

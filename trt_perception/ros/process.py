@@ -67,7 +67,7 @@ def run_node(
         try:
             rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
         except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
-            return wrong_usage(error)
+            return wrong_usage(error, args or ())
         try:
             with bounded('the start of the node', START_S):
                 node = make_node()

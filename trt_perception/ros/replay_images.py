@@ -98,6 +98,7 @@ class ReplayImages(Node):
             source_name(self, '', 'compressed' if compressed else 'raw'),
             QoSProfile(depth=options.depth, reliability=reliability),
         )
+        self.get_logger().info(f'publishing on {self._publisher.topic_name}')
         self.create_timer(1 / options.rate, self._on_timer)
 
     def close(self) -> int:

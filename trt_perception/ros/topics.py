@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,6 +10,7 @@ from rclpy.node import Node
 
 from trt_perception.errors import ConfigError
 from trt_perception.plain_text import listed
+from trt_perception.plain_text import nearest
 
 __all__ = [
     *('check_topics', 'compressed_topic', 'image_topic', 'source_name', 'topic_name'),
@@ -102,19 +103,37 @@ def unused_remappings(
     # As cameras' drivers call it.
     meant = {name: name for name in _OF_A_CAMERA} | {'image_raw': 'image'}
     sentences = []
-    for option, given in itertools.pairwise(arguments):
-        name, colon, topic = given.partition(':=')[0].rpartition(':')
+    for typed, rule in _remappings(arguments):
+        name, colon, topic = rule.partition(':=')[0].rpartition(':')
         base = topic.removesuffix('/compressed')
-        what = meant.get(base.rpartition('/')[2], '')
+        last = base.rpartition('/')[2]
+        what = meant.get(last) or next(iter(nearest(last, _OF_A_CAMERA, cutoff=0.85)), '')
         if not what and base.partition('/')[0] in cameras:
             what = 'image'
-        if (
-            option in ('-r', '--remap')
-            and what
-            and not (colon and name != node.get_name())
-            and not base.startswith('/')
-            and node.resolve_topic_name(base, only_expand=True) not in full
+        if not what or base.startswith('/') or (colon and name != node.get_name()):
+            continue
+        there = listed([topic_name(camera, what) for camera in cameras])
+        if node.resolve_topic_name(base, only_expand=True) not in full or (
+            base != topic and what != 'image'
         ):
-            there = listed([topic_name(camera, what) for camera in cameras])
-            sentences.append(f'{option} {given} is for no topic of this node, which has {there}')
+            sentences.append(f'{typed} is for no topic of this node, which has {there}')
+        elif base != topic and node.resolve_topic_name(base) != node.resolve_topic_name(
+            base, only_expand=True
+        ):
+            compressed = f'{node.resolve_topic_name(base)}/compressed'
+            sentences.append(
+                f'{typed} is for no topic: {base} is remapped, and with it {compressed}'
+            )
     return sentences
+
+
+def _remappings(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Find the remappings of a command line, as typed; those of ROS 1 stand by themselves."""
+    before, inside = '', False
+    for word in arguments:
+        if inside and before in ('-r', '--remap'):
+            yield f'{before} {word}', word
+        elif not inside and ':=' in word:
+            yield word, word
+        inside = word == '--ros-args' or (inside and word != '--')
+        before = word
