@@ -103,8 +103,9 @@ def test_the_shipped_model_is_taken(tmp_path):
     ended = run_demo('--task', 'obb', '--rate', '10', folder=tmp_path / 'out')
     assert ended.returncode == 0, ended.stderr
     summary = json.loads((tmp_path / 'out' / 'summary.json').read_text())
-    # A busy machine drops pictures: what is left is measured.
-    assert min(summary['precision'], summary['recall']) > 0.8
+    assert summary['precision'] > 0.8
+    # A busy machine drops pictures, and recall is of all that were sent.
+    assert summary['recall'] > 0.8 * summary['published'] / summary['sent']
     assert summary['angle_error_deg'] < 6  # an upright box is 12 degrees off
 
 

@@ -250,7 +250,8 @@ def test_what_is_wrong_with_a_parameter_file(tmp_path, text, said):
     arguments = parameter_file(tmp_path, text)
     code, output = start(*arguments)
     assert code == 2
-    assert errors(output)[0].startswith(f'error: --params-file {arguments[1]}: {said}')
+    [error] = errors(output)
+    assert error.startswith(f'error: --params-file {arguments[1]}: {said}')
 
 
 def test_a_parameter_file_that_is_not_there():

@@ -21,6 +21,7 @@ from trt_perception.camera_parameters import meant_parameter
 from trt_perception.errors import ConfigError
 from trt_perception.option_parser import OptionParser
 from trt_perception.parameter_sections import file_fault
+from trt_perception.plain_text import one_line
 from trt_perception.plain_text import plain
 
 __all__ = ['check_ros_arguments', 'own_arguments', 'sentences', 'wrong_usage']
@@ -116,11 +117,11 @@ def sentences(error: Exception, arguments: Sequence[str]) -> list[str]:
     if isinstance(error, rclpy_implementation.UnknownROSArgsError):
         unknown = list(_unknown(arguments))
         return [f'{word} is no ROS argument{_meant(word)}' for word in unknown] or [str(error)]
-    own = []
     if isinstance(error, rclpy_implementation.RCLError):
-        files = [value for name, value in itertools.pairwise(arguments) if name == '--params-file']
-        own = [f'--params-file {file}: {fault}' for file in files if (fault := file_fault(file))]
-    return [*own, str(error)]
+        for option, value in itertools.pairwise(arguments):
+            if option == '--params-file' and (fault := file_fault(value)):
+                return [f'{option} {value}: {fault} ({one_line(error)})']
+    return [str(error)]
 
 
 def _unknown(arguments: Sequence[str]) -> Iterator[str]:
