@@ -86,6 +86,7 @@ def file_fault(path: str) -> str:
     try:
         text = read_regular(Path(path), _MOST_BYTES).decode()
         root = yaml.SafeLoader(text).get_single_node()
+        alias = next((t for t in yaml.scan(text) if isinstance(t, yaml.AliasToken)), None)
     except OSError as error:
         return f'cannot be read: {error.strerror}'
     except yaml.MarkedYAMLError as error:
@@ -95,6 +96,8 @@ def file_fault(path: str) -> str:
         return f'no YAML: {one_line(error)}'
     if not isinstance(root, yaml.MappingNode) or not list(_places(root, '', set())):
         return "no section has ros__parameters: expected '/**: {ros__parameters: {NAME: VALUE}}'"
+    if alias is not None:
+        return f'line {alias.start_mark.line + 1}: ROS reads no aliases (*{alias.value})'
     return _odd_value(root, set())
 
 
@@ -107,14 +110,22 @@ def _odd_value(node: yaml.Node, seen: set[int]) -> str:
         line = f'line {key.start_mark.line + 1}: {shown(str(key.value))}'
         if isinstance(value, yaml.ScalarNode) and not value.value and value.style is None:
             return f'{line} has no value'
-        kinds = {item.tag for item in value.value} if isinstance(value, yaml.SequenceNode) else ()
-        if len(kinds) > 1:
+        items = value.value if isinstance(value, yaml.SequenceNode) else []
+        if len({_kind(item) for item in items if isinstance(item, yaml.ScalarNode)}) > 1:
             return (
                 f'{line} is a list of several types; quote text, also on and 3; write 1.0, not 1'
             )
         if found := _odd_value(value, seen):
             return found
     return ''
+
+
+def _kind(value: yaml.ScalarNode) -> str:
+    """Return the type that rcl takes a value for: text is all that is none of the others."""
+    if value.style is None and value.value in ('y', 'Y', 'n', 'N'):
+        return 'bool'
+    kind = value.tag.rpartition(':')[2]
+    return kind if kind in ('bool', 'int', 'float') else 'str'
 
 
 def _sections(path: Path) -> list[tuple[str, yaml.MappingNode]]:

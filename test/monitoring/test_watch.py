@@ -236,6 +236,24 @@ def test_of_a_camera_that_is_switched_off_nothing_is_wrong():
         assert (same.kind, same.message) == ('same_name', 'two nodes')
 
 
+def test_what_was_bad_before_a_camera_was_switched_off_is_forgotten():
+    life = healthy(2)
+    life.run(5, 1, unknown_encoding=1)
+    assert life.findings[-1].kind == 'all_dropped'
+    life.time_s += 20
+    counts = FrameStatistics(life.received, life.published, dict(life.dropped))
+    assert life.watch.worst_problem(life.time_s, counts, 0, off='switched off').kind == ''
+    assert life.step(1).kind == ''
+
+
+@pytest.mark.parametrize('silent_s', [2.5, 30])
+def test_one_bad_image_after_a_silence_is_not_every_image(silent_s):
+    for life in (Life(camera=CameraState(0)), healthy(camera=CameraState(0))):
+        life.run(silent_s)
+        assert life.step(1, unknown_encoding=1).kind == 'unreadable'
+        assert life.seconds_until('all_dropped', 1, unknown_encoding=1) <= PROMISE_S
+
+
 def test_a_subscription_that_was_made_anew_has_its_time():
     life = Life(camera=CameraState(1))
     life.run(0.5)

@@ -244,6 +244,10 @@ def test_two_topics_of_one_name(remap, both):
         ('detector:\n  ros_parameters:\n    cameras: [a]\n', 'no section has ros__parameters'),
         ('/**:\n  ros__parameters:\n    camera:\n      rear:\n', "line 4: 'rear' has no value"),
         ('/**:\n  ros__parameters:\n    cameras: [a, 3]\n', "line 3: 'cameras' is a list of"),
+        (
+            '/**:\n  ros__parameters:\n    a: [2020-01-01, b]\n    b: &q 1\n    c: *q\n',
+            'line 5: ROS reads no aliases (*q)',
+        ),
     ],
 )
 def test_what_is_wrong_with_a_parameter_file(tmp_path, text, said):
@@ -252,6 +256,20 @@ def test_what_is_wrong_with_a_parameter_file(tmp_path, text, said):
     assert code == 2
     [error] = errors(output)
     assert error.startswith(f'error: --params-file {arguments[1]}: {said}')
+
+
+def test_another_fault_than_that_of_a_file(tmp_path):
+    file, empty = (
+        parameter_file(tmp_path, '/**:\n  ros__parameters: {cameras: [a, 1]}\n'),
+        tmp_path / 'e',
+    )
+    empty.write_text('')
+    for arguments, at_fault in (((*file,), file[1]), (('-r', 'foo:bar'), 'foo:bar')):
+        code, output = start('--params-file', str(empty), *arguments)
+        assert code == 2
+        [error] = errors(output)
+        assert at_fault in error
+        assert f'{empty}: ' not in error
 
 
 def test_a_parameter_file_that_is_not_there():

@@ -232,6 +232,8 @@ def _problem(
     encodings: Sequence[str],
 ) -> tuple[str, str] | None:
     """Return the worst problem and its cure."""
+    if not camera.reliability and camera.received:
+        return 'its publisher went meanwhile', 'start the camera again'
     if not camera.reliability:
         return 'somebody reads it, nobody publishes', 'start the camera, or mend the remapping'
     if not _may_be_read(camera):

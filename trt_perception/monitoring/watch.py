@@ -165,6 +165,8 @@ class SilenceWatch:
         """
         now = _Moment(time_s, counts.received, counts.published, counts.dropped, not_delivered)
         self._follow(now, counts)
+        if off:
+            self._last_published = now
         found = (
             (None if off else self._wrong_with_camera(now, counts, refusal))
             or (Problem(Level.WARN, 'note', '; '.join(notes)) if notes else None)
@@ -190,6 +192,8 @@ class SilenceWatch:
     def _follow(self, now: _Moment, counts: FrameStatistics) -> None:
         last = self._moments[-1]
         if now.received > last.received:
+            if now.time_s - self._received_s > self._patience_s:
+                self._last_published = last  # what comes now is judged by itself
             if last.received:
                 came = now.received - last.received
                 self._periods.append((now.time_s - self._received_s) / came)

@@ -119,9 +119,22 @@ def sentences(error: Exception, arguments: Sequence[str]) -> list[str]:
         return [f'{word} is no ROS argument{_meant(word)}' for word in unknown] or [str(error)]
     if isinstance(error, rclpy_implementation.RCLError):
         for option, value in itertools.pairwise(arguments):
-            if option == '--params-file' and (fault := file_fault(value)):
+            if (
+                option == '--params-file'
+                and _refused_alone(value)
+                and (fault := file_fault(value))
+            ):
                 return [f'{option} {value}: {fault} ({one_line(error)})']
     return [str(error)]
+
+
+def _refused_alone(file: str) -> bool:
+    """Tell whether rcl refuses a parameter file without any other argument."""
+    try:
+        remove_ros_args(['', '--ros-args', '--params-file', file])
+    except rclpy_implementation.RCLError:
+        return True
+    return False
 
 
 def _unknown(arguments: Sequence[str]) -> Iterator[str]:

@@ -207,6 +207,7 @@ class _TopicListener:
         self._asked = kind, policy
         if self._subscription is not None:
             self._node.destroy_subscription(self._subscription)
+            self._subscription = None
         self._kind = _TYPES[kind]
         self._started = time.monotonic()
         self._delivery = DeliveryCounter()
@@ -215,9 +216,13 @@ class _TopicListener:
         self._last = b''
         qos = QoSProfile(depth=10, reliability=policy)
         heard: Any = self._on_message  # Jazzy's types know of no callback with info
-        self._subscription = self._node.create_subscription(
-            self._kind, self._topic, heard, qos, raw=True
-        )
+        try:
+            self._subscription = self._node.create_subscription(
+                self._kind, self._topic, heard, qos, raw=True
+            )
+        except rclpy_implementation.RCLError:
+            # One of another type is let go of in the executor's next round: again then.
+            self._asked = None
 
     def camera(self) -> CameraReport:
         """Return what has arrived."""
@@ -232,7 +237,7 @@ class _TopicListener:
         if message is not None:
             encoding = plain(message.format if compressed else message.encoding, 64)
             size = '' if compressed else f'{message.width}x{message.height} '
-            description = f'{size}{encoding}'
+            description = f'{size}{encoding}'.strip()
             fault = _fault(message)
         return CameraReport(
             self._topic,

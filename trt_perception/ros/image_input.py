@@ -110,18 +110,21 @@ class ImageInput:
     def look(self) -> CameraState:
         """Return what the graph knows of the cameras on the topic; for when nothing arrives."""
         wanted = _type_name(self._kind)
-        publishers, mismatch = 0, ''
+        publishers, mismatch, other = 0, '', ''
         for info in self._node.get_publishers_info_by_topic(self._name):
             if info.topic_type == wanted:
                 publishers += 1
                 mismatch = self._mismatch(info) or mismatch
             else:
-                mismatch = (
+                other = (
                     f'{node_of(info)} publishes {info.topic_type} on {self.topic}, expected '
                     f'{wanted}: {self._other_type(info.topic_type)}'
                 )
         elsewhere = '' if publishers else self._elsewhere()
-        return CameraState(publishers, mismatch, elsewhere, self._adapted_s)
+        # Beside images, what else is there does no harm.
+        return CameraState(
+            publishers, mismatch if publishers else other, elsewhere, self._adapted_s
+        )
 
     def restore(self) -> bool:
         """Subscribe again where the subscription is lost; return whether it was."""
