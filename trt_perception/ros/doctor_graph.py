@@ -54,6 +54,8 @@ _COMPRESSED: Final = 'sensor_msgs/msg/CompressedImage'
 _TYPES: Final = {_IMAGE: Image, _COMPRESSED: CompressedImage}
 # Those that run already are heard of at once as a rule; what got lost Fast DDS repeats after 3 s.
 _DISCOVERY_S: Final = (1.0, 4.0)
+# Of each topic it takes up to a millisecond to ask who publishes.
+_LOOK_S: Final = 0.25
 # By DiagnosticStatus's OK, WARN, ERROR, STALE.
 _LEVELS: Final[tuple[Level, ...]] = ('green', 'yellow', 'red', 'yellow')
 
@@ -141,10 +143,13 @@ def _listen(
 ) -> dict[str, _TopicListener]:
     """Find camera topics, then listen to them for some seconds; also to those found late."""
     listeners: dict[str, _TopicListener] = {}
-    started = time.monotonic()
+    started = look_s = time.monotonic()
     end = started + _DISCOVERY_S[0] + seconds
     while (now := time.monotonic()) < end:
         executor.spin_once(timeout_sec=min(0.1, end - now))
+        if now < look_s:
+            continue  # one message was taken, and of many cameras the next is there
+        look_s = now + _LOOK_S
         for topic, kinds in node.get_topic_names_and_types():
             # A detector draws only for those who look: listening would cost it time.
             image = topic.removesuffix('/compressed') in wanted or may_be_camera(topic)
