@@ -89,6 +89,9 @@ def test_images_that_are_called_like_the_camera_come_first():
     for camera in ('rear', 'front_rear'):
         said = images_elsewhere(topics, f'/{camera}/image', 'raw', camera)
         assert f'-r {camera}/image:=/{camera}/raw (' in said
+    topics = dict.fromkeys(('/a/rear/image', '/b/rear_camera/image', '/c/rear/image'), kind)
+    said = images_elsewhere(topics, '/b/rear/image', 'raw', 'rear')
+    assert '-r rear/image:=/b/rear_camera/image (' in said
 
 
 def test_everything_is_set_in_an_empty_environment():

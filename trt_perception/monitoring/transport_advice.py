@@ -5,6 +5,7 @@ Measured by scripts/bench transport.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 from collections.abc import Mapping
@@ -93,12 +94,13 @@ def images_elsewhere(
             sources.append((base, 'compressed', name))
     if not sources:
         return ''
-    # The other transport of this topic first, then the topic whose /compressed was named, too, and
-    # what is called like the camera.
+    # The other transport of this topic first, then the topic whose /compressed was named, too,
+    # then what is in the same namespace, and what is called like the camera.
     nearest = (image, image.removesuffix('/compressed'))
     sources.sort(
         key=lambda s: (
             *(s[0] != name for name in nearest),
+            -_common_parts(s[0], image),
             camera not in s[0].split('/'),
             camera not in s[0],
             s[1] != transport,
@@ -110,6 +112,12 @@ def images_elsewhere(
         '' if topic == image else topic, '' if other == transport else other, camera
     )
     return f'images are on {", ".join(name for *_, name in sources[:5])}: start with {start}'
+
+
+def _common_parts(topic: str, other: str) -> int:
+    """Return how many parts two topics begin with alike."""
+    pairs = zip(topic.split('/'), other.split('/'), strict=False)
+    return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
 
 def loss_cure(
