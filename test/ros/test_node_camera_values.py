@@ -50,7 +50,7 @@ def test_thresholds_of_one_camera(cameras, detector):
     detector.set_well(confidence_threshold=0.25)
     detector.bring_to('unconfigured')  # cleanup: all follow the node's again
     detector.program.wait_for_output(
-        'cleaned up; these follow the parameters of the node again: '
+        'cleaned up; forgotten is what was set for cameras: '
         'camera.rear.confidence_threshold, camera.rear.class_filter'
     )
     detector.bring_to('active')

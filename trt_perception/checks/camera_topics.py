@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from trt_perception.monitoring.transport_advice import how_to_start
 
-__all__ = ['another_topic', 'elsewhere', 'offers', 'twin', 'with_transport']
+__all__ = ['another_topic', 'elsewhere', 'offers', 'twin', 'ways', 'with_transport']
 
 
 def offers(names: Sequence[str], free: Sequence[str]) -> dict[str, str]:
@@ -65,6 +65,11 @@ def another_topic(name: str, topic: str) -> str:
         raw = topic.removesuffix('/compressed')
         return f'start with {how_to_start(raw, "compressed", name)}'
     return f'mend what publishes it, or start with {how_to_start("/its/topic", camera=name)}'
+
+
+def ways(topic: str) -> tuple[str, str]:
+    """Return where a topic's images may be, raw and compressed."""
+    return topic, f'{topic}/compressed'
 
 
 def twin(topic: str) -> str:

@@ -14,6 +14,7 @@ from trt_perception.checks.camera_topics import another_topic
 from trt_perception.checks.camera_topics import elsewhere
 from trt_perception.checks.camera_topics import offers
 from trt_perception.checks.camera_topics import twin
+from trt_perception.checks.camera_topics import ways
 from trt_perception.checks.camera_topics import with_transport
 from trt_perception.checks.finding import Finding
 from trt_perception.checks.finding import Level
@@ -108,9 +109,7 @@ def check_cameras(
                 yield Finding(_AREA, _shown(name, topic), bad, found + where, fix)
     published = [camera.topic for camera in cameras if camera.reliability]
     names = list(wanted)
-    owners = {
-        way: name for name, topic in wanted.items() for way in (topic, f'{topic}/compressed')
-    }
+    owners = {way: name for name, topic in wanted.items() for way in ways(topic)}
     # As the detector's cameras are named, then the others.
     order = {topic: names.index(name) for topic, name in owners.items()}
     for camera in sorted(cameras, key=lambda c: (order.get(c.topic, len(names)), c.topic)):
@@ -153,12 +152,8 @@ def _missing(
         Name and topic of each, what was found there, and what to do.
     """
     published = {camera.topic for camera in cameras if camera.reliability}
-    missing = {
-        name: topic
-        for name, topic in wanted.items()
-        if not {topic, f'{topic}/compressed'} & published
-    }
-    read = {way for topic in wanted.values() for way in (topic, f'{topic}/compressed')}
+    missing = {name: topic for name, topic in wanted.items() if published.isdisjoint(ways(topic))}
+    read = {way for topic in wanted.values() for way in ways(topic)}
     free = [
         camera.topic
         for camera in cameras

@@ -139,7 +139,8 @@ class SilenceWatch:
         self._periods: deque[float] = deque(maxlen=5)
         # The last time at which a frame was finished or none was in flight.
         self._moved_s = start_s
-        self._last_published = self._moments[0]
+        # What was dropped is judged since then: the last output, or what made a new beginning.
+        self._judged_since = self._moments[0]
 
     def worst_problem(
         self,
@@ -166,7 +167,7 @@ class SilenceWatch:
         now = _Moment(time_s, counts.received, counts.published, counts.dropped, not_delivered)
         self._follow(now, counts)
         if off:
-            self._last_published = now
+            self._judged_since = now
         found = (
             (None if off else self._wrong_with_camera(now, counts, refusal))
             or (Problem(Level.WARN, 'note', '; '.join(notes)) if notes else None)
@@ -193,7 +194,7 @@ class SilenceWatch:
         last = self._moments[-1]
         if now.received > last.received:
             if now.time_s - self._received_s > self._patience_s:
-                self._last_published = last  # what comes now is judged by itself
+                self._judged_since = last  # what comes now is judged by itself
             if last.received:
                 came = now.received - last.received
                 self._periods.append((now.time_s - self._received_s) / came)
@@ -201,7 +202,7 @@ class SilenceWatch:
         if not counts.in_flight or now.finished > last.finished:
             self._moved_s = now.time_s
         if now.published > last.published:
-            self._last_published = now
+            self._judged_since = now
         if now.not_delivered is None:
             self._sent.forget()
         elif now.received > last.received:
@@ -292,7 +293,7 @@ class SilenceWatch:
         return Problem(Level.WARN, 'no_publisher', alone)
 
     def _all_dropped(self, now: _Moment, refusal: str) -> Problem | None:
-        then = self._last_published
+        then = self._judged_since
         seconds = now.time_s - then.time_s
         bad = _bad(then, now)
         if not bad or seconds < self._patience_s:

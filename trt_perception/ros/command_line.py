@@ -24,7 +24,7 @@ from trt_perception.parameter_sections import file_fault
 from trt_perception.plain_text import one_line
 from trt_perception.plain_text import plain
 
-__all__ = ['check_ros_arguments', 'own_arguments', 'sentences', 'wrong_usage']
+__all__ = ['check_ros_arguments', 'own_arguments', 'sentences', 'with_side', 'wrong_usage']
 
 _NAMING = re.compile('([^:]*:)?__(node|name|ns):=')
 # ROS 2 takes topics and services of up to 247, of which /set_parameters_atomically is the end.
@@ -59,11 +59,15 @@ def own_arguments(parser: OptionParser, command_line: list[str]) -> argparse.Nam
 
 def _outside(command_line: Sequence[str]) -> Iterator[str]:
     """Find the arguments that do not stand between ``--ros-args`` and ``--``."""
+    return (word for word, inside in with_side(command_line[1:]) if not inside)
+
+
+def with_side(arguments: Sequence[str]) -> Iterator[tuple[str, bool]]:
+    """Yield each word, and whether it is ROS's: from ``--ros-args`` up to ``--``."""
     inside = False
-    for word in command_line[1:]:
+    for word in arguments:
         inside = word == '--ros-args' or (inside and word != '--')
-        if not inside:
-            yield word
+        yield word, inside
 
 
 def check_ros_arguments(arguments: Sequence[str]) -> None:
@@ -139,12 +143,11 @@ def _refused_alone(file: str) -> bool:
 
 def _unknown(arguments: Sequence[str]) -> Iterator[str]:
     """Find what stands between ``--ros-args`` and ``--`` and is neither option nor value."""
-    inside, before = False, ''
-    for word in arguments:
-        free = inside and before not in _WITH_VALUE and word != '--'
+    before = ''
+    for word, inside in with_side(arguments):
+        free = inside and before not in _WITH_VALUE
         if free and word not in _WITH_VALUE and not _SWITCH.match(word):
             yield word
-        inside = word == '--ros-args' or (inside and word != '--')
         before = '' if before in _WITH_VALUE else word
 
 

@@ -237,9 +237,9 @@ class DetectorNode(LifecycleNode):
         self._forget_fault()
         if not self._release():
             return TransitionCallbackReturn.ERROR
-        again = listed(self._parameters_of_node.follow_again())
-        follow = f'; these follow the parameters of the node again: {again}' if again else ''
-        self.get_logger().info(f'cleaned up{follow}')
+        gone = listed(self._parameters_of_node.follow_again())
+        forgotten = f'; forgotten is what was set for cameras: {gone}' if gone else ''
+        self.get_logger().info(f'cleaned up{forgotten}')
         return super().on_cleanup(state)
 
     @_logged(on_failure=TransitionCallbackReturn.FAILURE, undo=lambda node: node._release())

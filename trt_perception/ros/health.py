@@ -69,7 +69,7 @@ class NodeHealth:
         # Those of the last activation, so that what it came to is shown until the next one.
         self._cameras: Sequence[CameraHealth] = (CameraHealth(node),)
         self._gpus: Sequence[int] = ()
-        self._pipelines: Sequence[PipelineStatistics] = ()
+        self._settled: Sequence[PipelineStatistics] = ()
         # Made by watch, freed by settle.
         self._detector: Detector[Any] | None = None
         self._watch_timer: Timer | None = None
@@ -92,7 +92,7 @@ class NodeHealth:
         Those of the last activation stay where they have the same names: what it came to is shown.
         """
         if [camera.name for camera in cameras] != [camera.name for camera in self._cameras]:
-            self._cameras, self._pipelines = cameras, ()
+            self._cameras, self._settled = cameras, ()
 
     def watch(
         self,
@@ -124,7 +124,7 @@ class NodeHealth:
         parts = self._detector.statistics()
         for camera, counts in zip(self._cameras, parts, strict=True):
             camera.settle(counts)
-        self._pipelines = self._detector.pipeline_statistics()
+        self._settled = self._detector.pipeline_statistics()
         self._detector = None
         timer, self._watch_timer = self._watch_timer, None
         if timer is not None:
@@ -178,12 +178,13 @@ class NodeHealth:
             keypoints=self.keypoints,
             cameras=self._facts(),
         )
+        pipelines = self._settled
         if self._detector is not None:
             health.finding = self._told.finding
-            self._pipelines = self._detector.pipeline_statistics()
-        if self._pipelines:
-            health.gpus = dict(zip(self._gpus, self._pipelines, strict=True))
-            health.batches = sum(each.batches for each in self._pipelines)
+            pipelines = self._detector.pipeline_statistics()
+        if pipelines:
+            health.gpus = dict(zip(self._gpus, pipelines, strict=True))
+            health.batches = sum(each.batches for each in pipelines)
         name, now = self._node.get_fully_qualified_name(), self._node.get_clock().now()
         self._publisher.publish(diagnostics_message(name, now, health))
 

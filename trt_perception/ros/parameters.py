@@ -99,7 +99,7 @@ class NodeParameters:
         return self.configs.camera(name)
 
     def follow_again(self) -> list[str]:
-        """Forget what was set for cameras since the start; return the parameters that changes.
+        """Forget what was set for cameras since the start; return which values change by that.
 
         They follow the node's again, or have the value that was given at the start.
         """

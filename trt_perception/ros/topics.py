@@ -11,6 +11,7 @@ from rclpy.node import Node
 from trt_perception.errors import ConfigError
 from trt_perception.plain_text import listed
 from trt_perception.plain_text import nearest
+from trt_perception.ros.command_line import with_side
 
 __all__ = [
     *('check_topics', 'compressed_topic', 'image_topic', 'source_name', 'topic_name'),
@@ -129,11 +130,10 @@ def unused_remappings(
 
 def _remappings(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Find the remappings of a command line, as typed; those of ROS 1 stand by themselves."""
-    before, inside = '', False
-    for word in arguments:
+    before = ''
+    for word, inside in with_side(arguments):
         if inside and before in ('-r', '--remap'):
             yield f'{before} {word}', word
         elif not inside and ':=' in word:
             yield word, word
-        inside = word == '--ros-args' or (inside and word != '--')
         before = word
