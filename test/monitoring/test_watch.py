@@ -240,10 +240,12 @@ def test_what_was_bad_before_a_camera_was_switched_off_is_forgotten():
     life = healthy(2)
     life.run(5, 1, unknown_encoding=1)
     assert life.findings[-1].kind == 'all_dropped'
-    life.time_s += 20
-    counts = FrameStatistics(life.received, life.published, dict(life.dropped))
-    assert life.watch.worst_problem(life.time_s, counts, 0, off='switched off').kind == ''
-    assert life.step(1).kind == ''
+    life.off = 'switched off'
+    assert life.run(10, 1, disabled=1).message == 'switched off'
+    life.off = ''
+    # Its first image is on its way, and good.
+    assert life.step(1, published=0).kind != 'all_dropped'
+    assert life.step(1, published=2).kind == ''
 
 
 @pytest.mark.parametrize('silent_s', [2.5, 30])

@@ -18,7 +18,7 @@ class Life:
         self.camera = camera or CameraState(publishers=1)
         self.received = self.published = self.in_flight = self.not_delivered = 0
         self.dropped = {}
-        self.refusal = self.same_name = ''
+        self.refusal = self.same_name = self.off = ''
         self.notes = ()
         self.message_bytes = 6_000_000
         self.times = ()
@@ -64,6 +64,7 @@ class Life:
                 refusal=self.refusal,
                 same_name=self.same_name,
                 notes=self.notes,
+                off=self.off,
             )
         )
         return self.findings[-1]
