@@ -18,8 +18,8 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from trt_perception.errors import ConfigError
-from trt_perception.launch_arguments import demo_cameras
-from trt_perception.monitoring.transport_advice import transport_environment
+from trt_perception.parameters.launch_arguments import demo_cameras
+from trt_perception.transport.advice import transport_environment
 
 SHARE = Path(get_package_share_directory('trt_perception'))
 

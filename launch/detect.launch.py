@@ -22,13 +22,13 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from trt_perception.errors import ConfigError
-from trt_perception.launch_arguments import image_remappings
-from trt_perception.launch_arguments import launch_arguments
-from trt_perception.launch_arguments import parameter_file_text
-from trt_perception.launch_arguments import parameter_values
-from trt_perception.launch_arguments import unknown_arguments
-from trt_perception.monitoring.transport_advice import transport_environment
-from trt_perception.parameter_sections import cameras_of_file
+from trt_perception.parameters.launch_arguments import image_remappings
+from trt_perception.parameters.launch_arguments import launch_arguments
+from trt_perception.parameters.launch_arguments import parameter_file_text
+from trt_perception.parameters.launch_arguments import parameter_values
+from trt_perception.parameters.launch_arguments import unknown_arguments
+from trt_perception.parameters.sections import cameras_of_file
+from trt_perception.transport.advice import transport_environment
 
 ARGUMENTS = launch_arguments(Path(get_package_share_directory('trt_perception')))
 

@@ -25,12 +25,12 @@ from rclpy.signals import SignalHandlerOptions
 
 from trt_perception.errors import ConfigError
 from trt_perception.images.frame import PIXEL_FORMATS
-from trt_perception.launch_arguments import demo_cameras
-from trt_perception.monitoring.transport_advice import transport_environment
-from trt_perception.option_parser import OptionParser
+from trt_perception.parameters.launch_arguments import demo_cameras
+from trt_perception.process.option_parser import OptionParser
+from trt_perception.transport.advice import transport_environment
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / 'test' / 'support'))
-from ties import tie
+sys.path.append(str(Path(__file__).resolve().parents[1] / 'test'))
+from support.ties import tie
 
 SHARE = Path(get_package_share_directory('trt_perception'))
 EXECUTABLES = Path(get_package_prefix('trt_perception')) / 'lib' / 'trt_perception'

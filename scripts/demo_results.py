@@ -14,16 +14,16 @@ from demo_tasks import measure_of
 from demo_tasks import more_of
 from demo_tasks import with_carried
 
-from trt_perception.detections import Detections
-from trt_perception.evaluation.classes import match_classes
-from trt_perception.evaluation.coco import read_annotations
-from trt_perception.evaluation.mistakes import match_detections
-from trt_perception.evaluation.mistakes import sum_up
-from trt_perception.evaluation.run_lengths import with_run_lengths
+from trt_perception.evaluation.coco.annotations import read_annotations
+from trt_perception.evaluation.coco.classes import match_classes
+from trt_perception.evaluation.coco.run_lengths import with_run_lengths
+from trt_perception.evaluation.metrics.mistakes import match_detections
+from trt_perception.evaluation.metrics.mistakes import sum_up
 from trt_perception.evaluation.true_shapes import read_shapes
+from trt_perception.files.plain_text import listed
+from trt_perception.files.plain_text import plain
+from trt_perception.images.detections import Detections
 from trt_perception.images.drawing import draw_detections
-from trt_perception.plain_text import listed
-from trt_perception.plain_text import plain
 
 
 def report(options, cameras, sent):

@@ -8,11 +8,11 @@ import numpy as np
 from sensor_msgs.msg import Image
 from sensor_msgs.msg import PointCloud2
 
-from trt_perception.detections import Detections
-from trt_perception.detections import oriented_corners
-from trt_perception.evaluation.measure import BOXES
-from trt_perception.evaluation.measure import OKS_SIGMA
-from trt_perception.evaluation.measure import Measure
+from trt_perception.evaluation.metrics.measure import BOXES
+from trt_perception.evaluation.metrics.measure import OKS_SIGMA
+from trt_perception.evaluation.metrics.measure import Measure
+from trt_perception.images.detections import Detections
+from trt_perception.images.detections import oriented_corners
 
 #: The topic of each task that has one of its own.
 TOPICS = {'segment': ('masks', Image), 'pose': ('keypoints', PointCloud2)}
@@ -22,8 +22,8 @@ TASKS = ('detect', 'segment', 'obb', 'pose')
 class NumberedMasks:
     """Masks that came as one image, where each pixel says whose it is.
 
-    It is used as ``trt_perception.detections.Masks``. The better one is on top, so of two that
-    overlap the worse one lacks what they share.
+    It is used as ``trt_perception.images.detections.Masks``. The better one is on top, so of two
+    that overlap the worse one lacks what they share.
     """
 
     def __init__(self, numbers, xyxy):

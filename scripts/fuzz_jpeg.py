@@ -23,10 +23,9 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / 'test' / 'support')]
+sys.path[:0] = [str(ROOT), str(ROOT / 'test')]
 
-import jpeg_fuzz  # noqa: E402
-
+from support.fuzz import jpeg_fuzz  # noqa: E402
 from trt_perception import gpu  # noqa: E402
 from trt_perception.errors import CudaError  # noqa: E402
 from trt_perception.errors import ImageError  # noqa: E402
@@ -35,7 +34,7 @@ from trt_perception.gpu.nvjpeg import NvJpeg  # noqa: E402
 from trt_perception.images.compressed import check_picture  # noqa: E402
 from trt_perception.images.jpeg import JpegFrame  # noqa: E402
 from trt_perception.images.jpeg import plain_jpeg  # noqa: E402
-from trt_perception.option_parser import OptionParser  # noqa: E402
+from trt_perception.process.option_parser import OptionParser  # noqa: E402
 
 EXAMPLES = """\
 examples:

@@ -16,9 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # The checkout's sources must not hide the installed package.
 sys.path[:] = [entry for entry in sys.path if Path(entry or '.').resolve() != ROOT]
-sys.path.insert(0, str(ROOT / 'test' / 'support'))
+sys.path.insert(0, str(ROOT / 'test'))
 
-from trt_perception.option_parser import OptionParser  # noqa: E402
+from trt_perception.process.option_parser import OptionParser  # noqa: E402
 from trt_perception.tools.arguments import at_least  # noqa: E402
 
 EXAMPLES = """\
@@ -43,8 +43,8 @@ def parse():
 
 
 def work(count, seed, results):
-    from message_fuzz import Fuzz
-    from message_fuzz import cases
+    from support.fuzz.message_fuzz import Fuzz
+    from support.fuzz.message_fuzz import cases
 
     found = Fuzz().run(cases(count, seed))
     counted = [

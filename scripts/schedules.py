@@ -1,7 +1,7 @@
 """Run the detector through random schedules of many cameras, on a simulated clock.
 
-test/support/simulated_cameras.py says what each is held to. Exit codes: 0 all was well, 1 not,
-2 wrong usage, 130 interrupted.
+test/support/scheduling/simulated_cameras.py says what each is held to. Exit codes: 0 all was well,
+1 not, 2 wrong usage, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # The checkout's sources must not hide the installed package.
 sys.path[:] = [entry for entry in sys.path if Path(entry or '.').resolve() != ROOT]
-sys.path.insert(0, str(ROOT / 'test' / 'support'))
+sys.path.insert(0, str(ROOT / 'test'))
 
-from trt_perception.option_parser import OptionParser  # noqa: E402
+from trt_perception.process.option_parser import OptionParser  # noqa: E402
 from trt_perception.tools.arguments import at_least  # noqa: E402
 
 EXAMPLES = """\
@@ -44,8 +44,8 @@ def parse():
 
 
 def main():
-    from camera_schedules import random_schedule
-    from simulated_cameras import World
+    from support.scheduling.camera_schedules import random_schedule
+    from support.scheduling.simulated_cameras import World
 
     options = parse()
     begun = said = time.monotonic()

@@ -16,9 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # The checkout's sources must not hide the installed package.
 sys.path[:] = [entry for entry in sys.path if Path(entry or '.').resolve() != ROOT]
-sys.path.insert(0, str(ROOT / 'test' / 'support'))
+sys.path.insert(0, str(ROOT / 'test'))
 
-from trt_perception.option_parser import OptionParser  # noqa: E402
+from trt_perception.process.option_parser import OptionParser  # noqa: E402
 
 EXAMPLES = """\
 examples:
@@ -75,10 +75,10 @@ def parse():
 
 def plan(client, model, minutes, intake):
     """Return what to run, by name."""
-    import soaks
-    from soak_frames import frames
-    from soak_many_cameras import many_cameras
-    from soak_silence import silence
+    from support.soak import soaks
+    from support.soak.soak_frames import frames
+    from support.soak.soak_many_cameras import many_cameras
+    from support.soak.soak_silence import silence
 
     count = max(2, round(20 * minutes))
     way = {'intake': intake}
@@ -101,11 +101,11 @@ def plan(client, model, minutes, intake):
 
 
 def run(options, folder):
-    import graph_fixtures
+    from support.nodes import graph_fixtures
 
     graph_fixtures.share_environment(folder)
-    from graph import Client
-    from tiny_model import write_tiny_model
+    from support.models.tiny_model import write_tiny_model
+    from support.nodes.graph import Client
 
     model = options.model.resolve() if options.model else write_tiny_model(folder / 'tiny.onnx')
     client = Client()

@@ -26,7 +26,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / 'trt_perception'
-SUPPORT = ROOT / 'test' / 'support'
 # An import, also in the text of a program; nodes, commands and benchmarks that start one.
 ROS = re.compile(
     r'\b(import|from|importorskip\(.) *'
@@ -34,7 +33,7 @@ ROS = re.compile(
     r'|trt_perception\.ros\b|(executable|run)\(.(detector_node|doctor|replay_images)\b'
     r"|\bbenchmarks' / '(cameras|frame_path|intake|transport)\b"
 )
-IMPORTED = re.compile(r'^ *(?:from|import) (\w+)', re.MULTILINE)
+IMPORTED = re.compile(r'^ *(?:from|import) ([\w.]+)(?: import (\w+))?', re.MULTILINE)
 PLUGINS = re.compile(r'^pytest_plugins = \[([^]]*)', re.MULTILINE)
 # Files of more than ten seconds, roughly: in the order in which scripts/test shall begin them.
 SLOWEST = {
@@ -294,11 +293,11 @@ def touches_ros(path):
     text = path.read_text(encoding='utf-8')
     if ROS.search(text):
         return True
-    names = IMPORTED.findall(text)
+    names = [name for found in IMPORTED.findall(text) for name in (found[0], '.'.join(found))]
     for plugins in PLUGINS.findall(text):  # are imported too, by their names
-        names += re.findall(r'\w+', plugins)
-    folders = path.parent, SUPPORT
-    helpers = [folder / f'{name}.py' for name in names for folder in folders]
+        names += re.findall(r'[\w.]+', plugins)
+    files = [f'{name.replace(".", "/")}.py' for name in names]
+    helpers = [folder / file for file in files for folder in (path.parent, ROOT / 'test')]
     return any(touches_ros(helper) for helper in helpers if helper.is_file())
 
 

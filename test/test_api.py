@@ -10,13 +10,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from recorded_exports import recorded
-from recorded_exports import written
 
 import trt_perception as tp
-from trt_perception.config import DetectorConfig
-from trt_perception.config import Thresholds
+from support.models.recorded_exports import recorded
+from support.models.recorded_exports import written
 from trt_perception.images.picture_files import frame_of
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 

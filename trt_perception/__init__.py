@@ -12,15 +12,15 @@ from typing import Any
 if TYPE_CHECKING:
     from trt_perception.api import Model
     from trt_perception.api import load
-    from trt_perception.detections import Detections
     from trt_perception.errors import TrtPerceptionError
+    from trt_perception.images.detections import Detections
 
 __all__ = ['Detections', 'Model', 'TrtPerceptionError', '__version__', 'load']
 
 __version__ = '0.1.0'
 
 _HOMES = {
-    'Detections': 'detections',
+    'Detections': 'images.detections',
     'TrtPerceptionError': 'errors',
     'Model': 'api',
     'load': 'api',

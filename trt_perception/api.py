@@ -19,16 +19,16 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.config import OF_NODE
-from trt_perception.config import PARAMETERS
-from trt_perception.config import DetectorConfig
-from trt_perception.config import Thresholds
-from trt_perception.detections import Detections
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.run import batches
+from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
 from trt_perception.images.picture_files import frame_of
-from trt_perception.model.model_file import read_model_file
+from trt_perception.model.files.model_file import read_model_file
+from trt_perception.parameters.config import OF_NODE
+from trt_perception.parameters.config import PARAMETERS
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.pipelines.pipeline import collect_all

@@ -12,11 +12,11 @@ import os
 import signal
 import sys
 
-from trt_perception.interruption import ENDING_SIGNALS
-from trt_perception.interruption import Interruption
-from trt_perception.interruption import ignore_signals
-from trt_perception.tools.standard_streams import guarded_streams
-from trt_perception.tools.standard_streams import lost
+from trt_perception.process.interruption import ENDING_SIGNALS
+from trt_perception.process.interruption import Interruption
+from trt_perception.process.interruption import ignore_signals
+from trt_perception.process.standard_streams import guarded_streams
+from trt_perception.process.standard_streams import lost
 
 __all__ = [
     *('benchmark_engine', 'build_engine', 'detect_images', 'detector_node', 'doctor'),
@@ -63,7 +63,7 @@ benchmark_engine = functools.partial(_run, 'trt_perception.tools.benchmark_engin
 build_engine = functools.partial(_run, 'trt_perception.tools.build_engine')
 detect_images = functools.partial(_run, 'trt_perception.tools.detect_images')
 detector_node = functools.partial(_run, 'trt_perception.ros.detector_program', interrupted=0)
-doctor = functools.partial(_run, 'trt_perception.ros.doctor')
+doctor = functools.partial(_run, 'trt_perception.ros.doctor.doctor')
 evaluate_engine = functools.partial(_run, 'trt_perception.tools.evaluate_engine')
 inspect_engine = functools.partial(_run, 'trt_perception.tools.inspect_engine')
 replay_images = functools.partial(_run, 'trt_perception.ros.replay_images', interrupted=0)

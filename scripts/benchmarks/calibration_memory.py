@@ -10,7 +10,7 @@ import resource
 
 import reference_network
 
-from trt_perception.building.precision.calibration_images import select_images
+from trt_perception.building.calibration.images import select_images
 from trt_perception.building.precision.quantise import quantise
 from trt_perception.model.preprocessing import Preprocessing
 

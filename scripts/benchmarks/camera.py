@@ -37,9 +37,9 @@ from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
 
 from trt_perception.ros.detector_node import DetectorNode
-from trt_perception.ros.intake import rcl
-from trt_perception.ros.unlocked_publish import publish_unlocked
-from trt_perception.ros.unlocked_publish import serialize_with_room
+from trt_perception.ros.wire import rcl
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked
+from trt_perception.ros.wire.unlocked_publish import serialize_with_room
 
 WARM_UP = 30
 JPEG_BYTES = 380_000

@@ -41,10 +41,10 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from vision_msgs.msg import Detection2DArray
 
-from trt_perception.option_parser import OptionParser
-from trt_perception.ros.arguments import matching
-from trt_perception.ros.arguments import number_between
-from trt_perception.ros.unlocked_publish import publish_unlocked
+from trt_perception.process.option_parser import OptionParser
+from trt_perception.ros.runtime.arguments import matching
+from trt_perception.ros.runtime.arguments import number_between
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 from trt_perception.tools.arguments import add_file
 
 EXAMPLES = """\

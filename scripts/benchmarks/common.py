@@ -21,11 +21,11 @@ from rclpy.qos import QoSProfile
 from rclpy.qos import QoSReliabilityPolicy
 from sensor_msgs.msg import Image
 
-from trt_perception.monitoring.transport_advice import transport_environment
+from trt_perception.transport.advice import transport_environment
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / 'test' / 'support'))
-from ties import tie  # noqa: E402
+sys.path.append(str(ROOT / 'test'))
+from support.ties import tie  # noqa: E402
 
 WIDTH, HEIGHT = 1920, 1080
 SHARE = Path(get_package_share_directory('trt_perception'))

@@ -36,8 +36,8 @@ from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
-from trt_perception.ros.unlocked_publish import publish_unlocked
-from trt_perception.ros.unlocked_publish import serialize_with_room
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked
+from trt_perception.ros.wire.unlocked_publish import serialize_with_room
 
 WARM_UP = 60
 # A serialised message: four bytes of encapsulation, then the stamp's seconds and nanoseconds.

@@ -17,16 +17,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from trt_perception.camera import Camera
-from trt_perception.config import DetectorConfig
-from trt_perception.config import Thresholds
-from trt_perception.detector import Detector
 from trt_perception.gpu import Device
 from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.frame import Frame
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.ros.intake.buffers import MessageBuffers
+from trt_perception.scheduling.camera import Camera
+from trt_perception.scheduling.detector import Detector
 
 SIZES = ((3840, 2160), (640, 480), (1920, 1080), (1280, 720), (1918, 1078), (320, 240), (64, 48))
 

@@ -36,7 +36,7 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import Image
 from thread_clocks import ThreadClocks
 
-from trt_perception.detections import Detections
+from trt_perception.images.detections import Detections
 from trt_perception.images.memory import PlainMemory
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.model_spec import ModelSpec

@@ -41,16 +41,16 @@ from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
 from thread_clocks import ThreadClocks
 
-from trt_perception.option_parser import OptionParser
+from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros.intake.buffers import MessageBuffers
-from trt_perception.ros.intake.cdr import read_compressed
-from trt_perception.ros.intake.cdr import read_image
 from trt_perception.ros.intake.shared import CAMERAS_OF_A_THREAD
 from trt_perception.ros.intake.shared import SharedIntake
 from trt_perception.ros.intake.subscriptions import EVENTS
 from trt_perception.ros.intake.subscriptions import Images
-from trt_perception.ros.unlocked_publish import publish_unlocked
-from trt_perception.ros.unlocked_publish import serialize_with_room
+from trt_perception.ros.wire.cdr import read_compressed
+from trt_perception.ros.wire.cdr import read_image
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked
+from trt_perception.ros.wire.unlocked_publish import serialize_with_room
 
 EXAMPLES = """\
 examples:

@@ -19,16 +19,15 @@ import cv2
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / 'test' / 'support')]
+sys.path[:0] = [str(ROOT), str(ROOT / 'test')]
 
-import jpeg_fuzz  # noqa: E402
-
-from trt_perception.config import DetectorConfig  # noqa: E402
-from trt_perception.config import Thresholds  # noqa: E402
+from support.fuzz import jpeg_fuzz  # noqa: E402
 from trt_perception.images.compressed import check_picture  # noqa: E402
 from trt_perception.images.jpeg import PlainJpegs  # noqa: E402
 from trt_perception.images.jpeg import UnreadFrame  # noqa: E402
 from trt_perception.images.jpeg import decoded_frame  # noqa: E402
+from trt_perception.parameters.config import DetectorConfig  # noqa: E402
+from trt_perception.parameters.config import Thresholds  # noqa: E402
 from trt_perception.pipelines.open_pipeline import open_pipeline  # noqa: E402
 from trt_perception.pipelines.pipeline import detect_one  # noqa: E402
 

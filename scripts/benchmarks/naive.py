@@ -25,12 +25,12 @@ from trt_perception.benchmarking.measure import Spread
 from trt_perception.benchmarking.model import BenchmarkOptions
 from trt_perception.benchmarking.model import measure_model
 from trt_perception.benchmarking.pace import Pace
-from trt_perception.evaluation.agreement import compare_runs
+from trt_perception.evaluation.metrics.agreement import compare_runs
 from trt_perception.gpu import copy_async
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.model_file import read_model_file
-from trt_perception.option_parser import OptionParser
+from trt_perception.model.files.model_file import read_model_file
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
+from trt_perception.process.option_parser import OptionParser
 from trt_perception.stages.decoders.decode import decode
 from trt_perception.stages.host_preprocess import channel_image
 from trt_perception.stages.host_preprocess import resize

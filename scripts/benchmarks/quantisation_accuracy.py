@@ -18,15 +18,15 @@ from pathlib import Path
 import onnx
 from tqdm import tqdm
 
-from trt_perception.building.precision.calibration_images import select_images
-from trt_perception.building.precision.calibration_ranges import METHODS
+from trt_perception.building.calibration.images import select_images
+from trt_perception.building.calibration.ranges import METHODS
 from trt_perception.building.precision.quantise import quantise
-from trt_perception.config import DetectorConfig
 from trt_perception.evaluation.compare import compare_models
 from trt_perception.evaluation.run import open_for_evaluation
+from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import manifest_path
 from trt_perception.model.manifest import parse_manifest
-from trt_perception.model.model_file import read_model_file
+from trt_perception.parameters.config import DetectorConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 

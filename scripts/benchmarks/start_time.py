@@ -22,7 +22,7 @@ from pathlib import Path
 CHILD = """
 import json, logging, sys, time
 from trt_perception import gpu
-from trt_perception.config import DetectorConfig
+from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_pipeline
 heard = []
 handler = logging.Handler(logging.WARNING)

@@ -21,8 +21,6 @@ from trt_perception.benchmarking.frames import load_frames
 from trt_perception.benchmarking.measure import detect_all
 from trt_perception.benchmarking.measure import measure_pipeline
 from trt_perception.benchmarking.pace import Pace
-from trt_perception.config import DetectorConfig
-from trt_perception.config import Thresholds
 from trt_perception.gpu import Device
 from trt_perception.gpu import DeviceBuffer
 from trt_perception.gpu import Event
@@ -30,11 +28,13 @@ from trt_perception.gpu import Graph
 from trt_perception.gpu import PinnedBuffer
 from trt_perception.gpu import Stream
 from trt_perception.gpu import copy_async
+from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.input_layout import constant_inputs
-from trt_perception.model.model_file import read_model_file
-from trt_perception.option_parser import OptionParser
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.ready import put_in_place
+from trt_perception.process.option_parser import OptionParser
 from trt_perception.stages.host_preprocess import HostPreprocessor
 from trt_perception.stages.tensorrt_runtime import TensorRtEngine
 from trt_perception.tools.arguments import at_least

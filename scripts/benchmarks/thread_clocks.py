@@ -10,7 +10,7 @@ import time
 
 from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy
 
-from trt_perception.ros.intake import rcl
+from trt_perception.ros.wire import rcl
 
 
 class ThreadClocks:

@@ -10,14 +10,14 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from fixed_model import OUTPUTS
-from fixed_model import small_onnx
-from programs import UNMEASURED
-from programs import Program
-from programs import executable
-from support_models import write_model
 from test_benchmark_parts import RecordingPipeline
 
+from support.models.fixed_model import OUTPUTS
+from support.models.fixed_model import small_onnx
+from support.models.support_models import write_model
+from support.programs import UNMEASURED
+from support.programs import Program
+from support.programs import executable
 from trt_perception.benchmarking import frames as benchmark_frames
 from trt_perception.benchmarking import pace
 from trt_perception.benchmarking.frames import load_frames
@@ -27,7 +27,7 @@ from trt_perception.benchmarking.measure import measure_pipeline
 from trt_perception.benchmarking.pace import BenchmarkProgress
 from trt_perception.benchmarking.pace import Pace
 from trt_perception.benchmarking.pace import stopped_by_interrupt
-from trt_perception.config import Thresholds
+from trt_perception.parameters.config import Thresholds
 from trt_perception.tools import benchmark_engine
 
 ROOT = Path(__file__).resolve().parents[2]

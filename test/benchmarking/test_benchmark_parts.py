@@ -12,10 +12,10 @@ from trt_perception.benchmarking.measure import Spread
 from trt_perception.benchmarking.measure import detect_all
 from trt_perception.benchmarking.measure import measure_pipeline
 from trt_perception.benchmarking.pace import Pace
-from trt_perception.config import Thresholds
-from trt_perception.detections import Detections
 from trt_perception.errors import ConfigError
+from trt_perception.images.detections import Detections
 from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.pipeline import Result
 
 

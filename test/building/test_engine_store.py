@@ -11,15 +11,15 @@ import time
 
 import pytest
 
+from trt_perception.building import engine_store as store_module
 from trt_perception.building.engine.release import BuildGpu
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.engine_manifest import recorded_options
+from trt_perception.building.engine_store import EngineStore
+from trt_perception.building.engine_store import StoredEngine
+from trt_perception.building.engine_store import store_key
 from trt_perception.building.options.rows import OPTIONS
 from trt_perception.building.options.sources import load_options
-from trt_perception.building.store import engine_store as store_module
-from trt_perception.building.store.engine_store import EngineStore
-from trt_perception.building.store.engine_store import StoredEngine
-from trt_perception.building.store.engine_store import store_key
 from trt_perception.errors import ConfigError
 from trt_perception.errors import WriteError
 
@@ -218,7 +218,7 @@ def test_ctrl_c_leaves_nothing_behind(store, tmp_path, monkeypatch):
 
 def test_looking_up_needs_neither_onnx_nor_onnx_runtime():
     code = (
-        'import sys, trt_perception.building.store.engine_store; '
+        'import sys, trt_perception.building.engine_store; '
         'print({"onnx", "onnxruntime", "cv2"} & set(sys.modules))'
     )
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60)

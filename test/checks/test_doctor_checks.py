@@ -5,12 +5,12 @@ import os
 import types
 from unittest import mock
 
-import fake_cuda
 import pytest
-from fake_nvjpeg import BAD_JPEG
-from fake_nvjpeg import FakeNvJpeg
-from support_models import write_model
 
+from support.gpu import fake_cuda
+from support.gpu.fake_nvjpeg import BAD_JPEG
+from support.gpu.fake_nvjpeg import FakeNvJpeg
+from support.models.support_models import write_model
 from trt_perception.checks import software
 from trt_perception.checks import trial
 from trt_perception.checks.model import check_model

@@ -6,19 +6,19 @@ import os
 import cv2
 import numpy as np
 import pytest
-from evaluation_support import CLASSES
-from evaluation_support import truth
-from evaluation_support import written
 
+from support.oracles.evaluation_support import CLASSES
+from support.oracles.evaluation_support import truth
+from support.oracles.evaluation_support import written
 from trt_perception.errors import ConfigError
 from trt_perception.errors import ImageError
 from trt_perception.errors import WriteError
-from trt_perception.evaluation.classes import match_classes
-from trt_perception.evaluation.classes import read_class_map
-from trt_perception.evaluation.coco import MAX_BYTES
-from trt_perception.evaluation.coco import read_annotations
-from trt_perception.evaluation.images import match_images
-from trt_perception.evaluation.images import read_image
+from trt_perception.evaluation.coco.annotations import MAX_BYTES
+from trt_perception.evaluation.coco.annotations import read_annotations
+from trt_perception.evaluation.coco.classes import match_classes
+from trt_perception.evaluation.coco.classes import read_class_map
+from trt_perception.evaluation.coco.images import match_images
+from trt_perception.evaluation.coco.images import read_image
 from trt_perception.files.atomic_files import write_json
 
 BOX = (10, 20, 30, 40)

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from evaluation_support import CLASSES
-from evaluation_support import by_hand
-from evaluation_support import found
-from evaluation_support import truth
-from evaluation_support import written
 
-from trt_perception.evaluation.classes import match_classes
-from trt_perception.evaluation.coco import coco_rows
-from trt_perception.evaluation.coco import read_annotations
-from trt_perception.evaluation.metrics import measure
+from support.oracles.evaluation_support import CLASSES
+from support.oracles.evaluation_support import by_hand
+from support.oracles.evaluation_support import found
+from support.oracles.evaluation_support import truth
+from support.oracles.evaluation_support import written
+from trt_perception.evaluation.coco.annotations import coco_rows
+from trt_perception.evaluation.coco.annotations import read_annotations
+from trt_perception.evaluation.coco.classes import match_classes
+from trt_perception.evaluation.metrics.average_precision import measure
 
 BOX = (100, 100, 100, 100)
 

@@ -5,27 +5,27 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from evaluation_support import truth
-from evaluation_support import written
-from task_truth import BOX
-from task_truth import FOUR
-from task_truth import HEIGHT
-from task_truth import OBB
-from task_truth import SEGMENT
-from task_truth import SQUARE
-from task_truth import WIDTH
-from task_truth import encoded
-from task_truth import only
-from task_truth import read
 
+from support.oracles.evaluation_support import truth
+from support.oracles.evaluation_support import written
+from support.oracles.task_truth import BOX
+from support.oracles.task_truth import FOUR
+from support.oracles.task_truth import HEIGHT
+from support.oracles.task_truth import OBB
+from support.oracles.task_truth import SEGMENT
+from support.oracles.task_truth import SQUARE
+from support.oracles.task_truth import WIDTH
+from support.oracles.task_truth import encoded
+from support.oracles.task_truth import only
+from support.oracles.task_truth import read
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.coco import read_annotations
-from trt_perception.evaluation.measure import BOXES
-from trt_perception.evaluation.measure import measure_of
-from trt_perception.evaluation.overlap import Shapes
-from trt_perception.evaluation.overlap import oriented_overlaps
-from trt_perception.evaluation.run_lengths import pixels_of
-from trt_perception.evaluation.run_lengths import text_of
+from trt_perception.evaluation.coco.annotations import read_annotations
+from trt_perception.evaluation.coco.run_lengths import pixels_of
+from trt_perception.evaluation.coco.run_lengths import text_of
+from trt_perception.evaluation.metrics.measure import BOXES
+from trt_perception.evaluation.metrics.measure import measure_of
+from trt_perception.evaluation.metrics.overlap import Shapes
+from trt_perception.evaluation.metrics.overlap import oriented_overlaps
 from trt_perception.evaluation.true_shapes import read_shapes
 from trt_perception.model.task import KeypointSpec
 from trt_perception.model.task import TaskSpec

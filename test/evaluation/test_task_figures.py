@@ -7,37 +7,37 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from evaluation_support import CLASSES
-from evaluation_support import SIZE_WH
-from evaluation_support import WrittenModel
-from evaluation_support import found
-from evaluation_support import pictures
-from evaluation_support import truth
-from evaluation_support import written
-from task_truth import BOX
-from task_truth import FOUR
-from task_truth import HEIGHT
-from task_truth import OBB
-from task_truth import SEGMENT
-from task_truth import WIDTH
-from task_truth import ellipse
-from task_truth import encoded
-from task_truth import read
-from task_truth import with_masks
 
-from trt_perception.building.accuracy_gate import check_labels
-from trt_perception.building.agreement_gate import compare_until_sure
+from support.oracles.evaluation_support import CLASSES
+from support.oracles.evaluation_support import SIZE_WH
+from support.oracles.evaluation_support import WrittenModel
+from support.oracles.evaluation_support import found
+from support.oracles.evaluation_support import pictures
+from support.oracles.evaluation_support import truth
+from support.oracles.evaluation_support import written
+from support.oracles.task_truth import BOX
+from support.oracles.task_truth import FOUR
+from support.oracles.task_truth import HEIGHT
+from support.oracles.task_truth import OBB
+from support.oracles.task_truth import SEGMENT
+from support.oracles.task_truth import WIDTH
+from support.oracles.task_truth import ellipse
+from support.oracles.task_truth import encoded
+from support.oracles.task_truth import read
+from support.oracles.task_truth import with_masks
+from trt_perception.building.steps.accuracy_gate import check_labels
+from trt_perception.building.steps.agreement_gate import compare_until_sure
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.classes import match_classes
-from trt_perception.evaluation.coco import coco_rows
+from trt_perception.evaluation.coco.annotations import coco_rows
+from trt_perception.evaluation.coco.classes import match_classes
+from trt_perception.evaluation.coco.run_lengths import with_run_lengths
 from trt_perception.evaluation.compare import compare_models
 from trt_perception.evaluation.dataset import Dataset
-from trt_perception.evaluation.measure import measure_of
-from trt_perception.evaluation.metrics import measure
-from trt_perception.evaluation.mistakes import match_detections
-from trt_perception.evaluation.run_lengths import with_run_lengths
-from trt_perception.evaluation.worst_images import COLORS
-from trt_perception.evaluation.worst_images import draw_mistakes
+from trt_perception.evaluation.metrics.average_precision import measure
+from trt_perception.evaluation.metrics.measure import measure_of
+from trt_perception.evaluation.metrics.mistakes import match_detections
+from trt_perception.evaluation.report.worst_images import COLORS
+from trt_perception.evaluation.report.worst_images import draw_mistakes
 from trt_perception.model.task import TaskSpec
 
 pytest.importorskip('pycocotools')

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from programs import small_disk
 
+from support.programs import small_disk
 from trt_perception.errors import WriteError
 from trt_perception.files.atomic_files import write_together
 

@@ -25,20 +25,20 @@ from rcl_interfaces.srv import SetParametersAtomically
 from rclpy.parameter import Parameter
 
 from trt_perception.building.options.sources import load_options
-from trt_perception.config import PARAMETERS
-from trt_perception.config import DetectorConfig
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
 from trt_perception.errors import MissingModelInfoError
-from trt_perception.evaluation.classes import match_classes
-from trt_perception.evaluation.coco import Annotations
-from trt_perception.evaluation.coco import CocoImage
-from trt_perception.evaluation.coco import read_annotations
-from trt_perception.evaluation.images import match_images
+from trt_perception.evaluation.coco.annotations import Annotations
+from trt_perception.evaluation.coco.annotations import CocoImage
+from trt_perception.evaluation.coco.annotations import read_annotations
+from trt_perception.evaluation.coco.classes import match_classes
+from trt_perception.evaluation.coco.images import match_images
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.recognition.recognise import recognise
 from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.parameters.config import PARAMETERS
+from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.detector_node import DetectorNode
 
 MOST = 65536
@@ -209,7 +209,7 @@ def test_a_node_of_65536_classes_answers_changes_of_parameters(node):
 
 
 def test_a_request_that_names_one_parameter_a_thousand_times(node):
-    from trt_perception.ros.services import answer_always
+    from trt_perception.ros.runtime.services import answer_always
 
     answer_always(node, lambda service, error: None)
     services = {service.srv_type: service.callback for service in node.services}

@@ -5,20 +5,20 @@ import threading
 from pathlib import Path
 
 import pytest
-from programs import Program
-from programs import executable
 
+from support.programs import Program
+from support.programs import executable
+from trt_perception.building.calibration.cache import read_ranges
+from trt_perception.building.calibration.images import find_files
+from trt_perception.building.engine_store import EngineStore
 from trt_perception.building.options.sources import load_options
 from trt_perception.building.options.sources import read_class_names
-from trt_perception.building.precision.calibration_cache import read_ranges
-from trt_perception.building.precision.calibration_images import find_files
-from trt_perception.building.store.engine_store import EngineStore
 from trt_perception.checks.shell import check_shell
 from trt_perception.errors import TrtPerceptionError
-from trt_perception.evaluation.classes import read_class_map
-from trt_perception.evaluation.coco import read_annotations
-from trt_perception.evaluation.worst_images import write_worst
-from trt_perception.model.model_file import read_model_file
+from trt_perception.evaluation.coco.annotations import read_annotations
+from trt_perception.evaluation.coco.classes import read_class_map
+from trt_perception.evaluation.report.worst_images import write_worst
+from trt_perception.model.files.model_file import read_model_file
 
 # Each moves the FIFO to where a reader looks for its file, and lets it read.
 

@@ -15,17 +15,17 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from untrusted_engines import OTHER
-from untrusted_engines import PLAN
-from untrusted_engines import Place
-from untrusted_engines import attempt
-from untrusted_engines import described
-from untrusted_engines import paths
-from untrusted_engines import plan
 
+from support.fuzz.untrusted_engines import OTHER
+from support.fuzz.untrusted_engines import PLAN
+from support.fuzz.untrusted_engines import Place
+from support.fuzz.untrusted_engines import attempt
+from support.fuzz.untrusted_engines import described
+from support.fuzz.untrusted_engines import paths
+from support.fuzz.untrusted_engines import plan
 from trt_perception.errors import EngineError
 
-pytest_plugins = ['untrusted_fixtures']
+pytest_plugins = ['support.fuzz.untrusted_fixtures']
 NOBODY = 65534
 STRANGER = 12345
 as_root = pytest.mark.skipif(

@@ -8,17 +8,17 @@ import threading
 from collections import Counter
 
 import pytest
-from untrusted_engines import OTHER
-from untrusted_engines import PLAN
-from untrusted_engines import attempt
-from untrusted_engines import described
-from untrusted_engines import plan
 
+from support.fuzz.untrusted_engines import OTHER
+from support.fuzz.untrusted_engines import PLAN
+from support.fuzz.untrusted_engines import attempt
+from support.fuzz.untrusted_engines import described
+from support.fuzz.untrusted_engines import plan
 from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
-from trt_perception.model.model_file import read_model_file
+from trt_perception.model.files.model_file import read_model_file
 
-pytest_plugins = ['untrusted_fixtures']
+pytest_plugins = ['support.fuzz.untrusted_fixtures']
 
 
 @contextlib.contextmanager
@@ -134,15 +134,17 @@ def test_a_file_that_grows_or_shrinks_under_the_reader(place, monkeypatch):
 
     place.manifest.unlink()
     for size, word in ((len(PLAN) - 1, 'got more'), (len(PLAN) + 1, f'got {len(PLAN)}')):
-        monkeypatch.setattr('trt_perception.model.model_file.os.fstat', lying(size))
+        monkeypatch.setattr('trt_perception.model.files.model_file.os.fstat', lying(size))
         with pytest.raises(EngineError, match=word):
             read_model_file(place.engine)
 
 
 def test_gigabytes_that_nobody_vouches_for_are_not_read(place, monkeypatch):
     os.truncate(place.engine, 2**33)
-    monkeypatch.setattr('trt_perception.model.model_file.read_opened', None)
+    monkeypatch.setattr('trt_perception.model.files.model_file.read_opened', None)
     read = json.dumps(described(PLAN)).encode()
-    monkeypatch.setattr('trt_perception.model.model_file.read_checked', lambda *_: (read, None))
+    monkeypatch.setattr(
+        'trt_perception.model.files.model_file.read_checked', lambda *_: (read, None)
+    )
     with pytest.raises(ManifestError, match=f'got {2**33} bytes'):
         read_model_file(place.engine)

@@ -16,19 +16,19 @@ import resource
 import time
 
 import pytest
-from support_models import manifest
-from untrusted_engines import paths
 
+from support.fuzz.untrusted_engines import paths
+from support.models.support_models import manifest
+from trt_perception.building.calibration.cache import read_ranges
 from trt_perception.building.options.rows import OPTIONS
 from trt_perception.building.options.sources import load_options
 from trt_perception.building.options.sources import read_class_names
-from trt_perception.building.precision.calibration_cache import read_ranges
 from trt_perception.errors import ConfigError
 from trt_perception.errors import TrtPerceptionError
-from trt_perception.evaluation.classes import read_class_map
-from trt_perception.evaluation.coco import read_annotations
+from trt_perception.evaluation.coco.annotations import read_annotations
+from trt_perception.evaluation.coco.classes import read_class_map
+from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import parse_manifest
-from trt_perception.model.model_file import read_model_file
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.recognition.recognise import recognise
 from trt_perception.model.tensors import LoadedModel

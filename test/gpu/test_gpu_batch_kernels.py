@@ -6,9 +6,6 @@ import contextlib
 
 import numpy as np
 import pytest
-from gpu_support import from_device
-from gpu_support import needs_gpu
-from gpu_support import to_device
 from test_gpu_kernels import frame_of
 from test_gpu_kernels import picture
 from test_gpu_kernels import random_output
@@ -16,11 +13,14 @@ from test_gpu_kernels import run_decode
 from test_gpu_kernels import run_letterbox
 from test_gpu_kernels import spec_for
 
+from support.gpu.gpu_support import from_device
+from support.gpu.gpu_support import needs_gpu
+from support.gpu.gpu_support import to_device
 from trt_perception import gpu
-from trt_perception.config import Thresholds
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.parameters.config import Thresholds
 from trt_perception.stages.frame_header import batch_content
 from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES
 from trt_perception.stages.gpu_kernels import RESULT_ROW

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from detector_models import report_of
-from detector_models import run as build
-from gpu_support import needs_tensorrt
 from onnx import numpy_helper
 
-from trt_perception.building import engine_steps
-from trt_perception.model.model_file import read_model_file
+from support.gpu.gpu_support import needs_tensorrt
+from support.models.detector_models import report_of
+from support.models.detector_models import run as build
+from trt_perception.building.steps import engine_steps
+from trt_perception.model.files.model_file import read_model_file
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / 'models' / 'digits.onnx'

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from gpu_standins import DEPTH
-from gpu_standins import assert_nothing_is_left
-from gpu_standins import grey
 
-from trt_perception.config import Thresholds
+from support.gpu.gpu_standins import DEPTH
+from support.gpu.gpu_standins import assert_nothing_is_left
+from support.gpu.gpu_standins import grey
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.pipelines.ready import put_in_place
 
-pytest_plugins = ['gpu_standin_fixtures']
+pytest_plugins = ['support.gpu.gpu_standin_fixtures']
 
 
 def enqueue_and_count(pipeline, recorder, tensorrt):

@@ -8,16 +8,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from detector_runs import found_by_cameras
-from engine_checks import colours
-from gpu_support import needs_tensorrt
 from test_gpu_batches import assert_same
 from test_gpu_batches import engines
 from test_gpu_batches import opened
 from test_gpu_devices import needs_two_gpus
 from test_gpu_profiles import apart
 
-from trt_perception.config import Thresholds
+from support.gpu.engine_checks import colours
+from support.gpu.gpu_support import needs_tensorrt
+from support.scheduling.detector_runs import found_by_cameras
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.ros.intake.buffers import MessageBuffers
 

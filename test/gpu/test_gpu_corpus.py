@@ -7,11 +7,11 @@ import functools
 
 import numpy as np
 import pytest
-from frame_corpus import corpus
-from gpu_support import needs_gpu
 from test_gpu_kernels import run_letterbox
 from test_gpu_kernels import spec_for
 
+from support.fuzz.frame_corpus import corpus
+from support.gpu.gpu_support import needs_gpu
 from trt_perception import gpu
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.stages.gpu_kernels import FrameKernels

@@ -12,27 +12,27 @@ import threading
 from functools import partial
 
 import cv2
-import fake_cuda
 import numpy as np
 import pytest
-from cuda_recorder import RELEASED_BY
-from fake_nvjpeg import BAD_JPEG
-from fake_nvjpeg import SUCCESS
-from fake_nvjpeg import FakeNvJpeg
-from fake_tensorrt import MODEL
-from fake_tensorrt import PLAN
-from fake_tensorrt import FakeTensorRt
-from gpu_support import why_no_gpu
 
+from support.gpu import fake_cuda
+from support.gpu.cuda_recorder import RELEASED_BY
+from support.gpu.fake_nvjpeg import BAD_JPEG
+from support.gpu.fake_nvjpeg import SUCCESS
+from support.gpu.fake_nvjpeg import FakeNvJpeg
+from support.gpu.fake_tensorrt import MODEL
+from support.gpu.fake_tensorrt import PLAN
+from support.gpu.fake_tensorrt import FakeTensorRt
+from support.gpu.gpu_support import why_no_gpu
 from trt_perception import gpu
-from trt_perception.config import DetectorConfig
-from trt_perception.config import Thresholds
 from trt_perception.errors import CudaError
 from trt_perception.gpu import bindings
 from trt_perception.gpu import nvjpeg
 from trt_perception.images.compressed import check_picture
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import plain_jpeg
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.ready import put_in_place
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_checks import TOLERANCES
-from engine_checks import check_engine
-from gpu_support import build_plan
-from gpu_support import needs_tensorrt
 from onnx import TensorProto
 from onnx import helper
 from onnx import numpy_helper
-from patch_model import patch_onnx
-from patch_model import write_engine
 
-from trt_perception.config import DetectorConfig
+from support.gpu.engine_checks import TOLERANCES
+from support.gpu.engine_checks import check_engine
+from support.gpu.gpu_support import build_plan
+from support.gpu.gpu_support import needs_tensorrt
+from support.models.patch_model import patch_onnx
+from support.models.patch_model import write_engine
 from trt_perception.errors import EngineError
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_pipeline
 
 pytestmark = needs_tensorrt

@@ -15,21 +15,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cuda_recorder import Recorder
-from gpu_support import build_plan
-from gpu_support import needs_tensorrt
-from gpu_support import tensorrt
-from patch_model import patch_onnx
-from patch_model import write_engine
 
+from support.gpu.cuda_recorder import Recorder
+from support.gpu.gpu_support import build_plan
+from support.gpu.gpu_support import needs_tensorrt
+from support.gpu.gpu_support import tensorrt
+from support.models.patch_model import patch_onnx
+from support.models.patch_model import write_engine
 from trt_perception import gpu
-from trt_perception.config import DetectorConfig
-from trt_perception.config import Thresholds
 from trt_perception.errors import CudaError
 from trt_perception.errors import EngineError
 from trt_perception.gpu import bindings
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines import cuda_slot
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
@@ -132,7 +132,7 @@ def test_whichever_allocation_fails_nothing_is_kept(path, watched, monkeypatch):
 @pytest.mark.whole_gpu
 @needs_tensorrt
 def test_a_full_gpu_is_refused_and_nothing_is_kept(path):
-    script = Path(__file__).parents[1] / 'support' / 'full_gpu.py'
+    script = Path(__file__).parents[1] / 'support' / 'gpu' / 'full_gpu.py'
     done = subprocess.run(
         [sys.executable, script, path], capture_output=True, text=True, timeout=300, check=False
     )

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from dense_decoding import decode_dense
-from gpu_support import from_device
-from gpu_support import needs_gpu
-from gpu_support import to_device
 
+from support.gpu.gpu_support import from_device
+from support.gpu.gpu_support import needs_gpu
+from support.gpu.gpu_support import to_device
+from support.oracles.dense_decoding import decode_dense
 from trt_perception import gpu
-from trt_perception.config import Thresholds
 from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.frame import Frame
@@ -21,6 +20,7 @@ from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.parameters.config import Thresholds
 from trt_perception.stages.decoders.decode import decode
 from trt_perception.stages.frame_header import batch_content
 from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES

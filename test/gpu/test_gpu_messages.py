@@ -2,19 +2,19 @@
 
 import numpy as np
 import pytest
-from gpu_support import needs_tensorrt
-from patch_pipeline import noise
-from patch_pipeline import run
-from patch_pipeline import tensor_of
 from rclpy.serialization import serialize_message
-from reference_images import ENCODINGS
 from sensor_msgs.msg import Image
 
+from support.gpu.gpu_support import needs_tensorrt
+from support.gpu.patch_pipeline import noise
+from support.gpu.patch_pipeline import run
+from support.gpu.patch_pipeline import tensor_of
+from support.oracles.reference_images import ENCODINGS
+from trt_perception.ros.camera.messages import frame_from_image
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.intake import Arrived
-from trt_perception.ros.messages import frame_from_image
 
-pytest_plugins = ['patch_pipeline_fixtures']
+pytest_plugins = ['support.gpu.patch_pipeline_fixtures']
 pytestmark = needs_tensorrt
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import fake_cuda
 import pytest
-from gpu_standins import assert_nothing_is_left
 
+from support.gpu import fake_cuda
+from support.gpu.gpu_standins import assert_nothing_is_left
 from trt_perception.errors import CudaError
 from trt_perception.pipelines.open_pipeline import open_pipeline
 
-pytest_plugins = ['gpu_standin_fixtures']
+pytest_plugins = ['support.gpu.gpu_standin_fixtures']
 
 
 def test_a_kernel_that_does_not_compile_shows_the_compilers_log(machine, config):

@@ -11,21 +11,21 @@ from multiprocessing import get_context
 
 import onnx
 import pytest
-from engine_checks import check_engine
-from engine_checks import check_frame
-from engine_checks import colours
-from gpu_support import build_plan
-from gpu_support import needs_tensorrt
-from gpu_support import why_no_open_shapes
-from gpu_support import why_no_tensorrt
-from patch_model import CLASS_NAMES
-from patch_model import patch_onnx
-from patch_model import write_engine
 
-from trt_perception.config import DetectorConfig
+from support.gpu.engine_checks import check_engine
+from support.gpu.engine_checks import check_frame
+from support.gpu.engine_checks import colours
+from support.gpu.gpu_support import build_plan
+from support.gpu.gpu_support import needs_tensorrt
+from support.gpu.gpu_support import why_no_open_shapes
+from support.gpu.gpu_support import why_no_tensorrt
+from support.models.patch_model import CLASS_NAMES
+from support.models.patch_model import patch_onnx
+from support.models.patch_model import write_engine
 from trt_perception.errors import EngineError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_pipeline
 
 pytestmark = needs_tensorrt

@@ -13,26 +13,26 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from cuda_recorder import RELEASED_BY
-from fake_nvjpeg import FakeNvJpeg
-from fake_tensorrt import INPUT
-from fake_tensorrt import OUTPUT
-from fake_tensorrt import REASON
-from fake_tensorrt import REFUSALS
-from gpu_standins import DEPTH
-from gpu_standins import assert_nothing_is_left
-from gpu_standins import grey
 
-from trt_perception import interruption
-from trt_perception.config import Thresholds
+from support.gpu.cuda_recorder import RELEASED_BY
+from support.gpu.fake_nvjpeg import FakeNvJpeg
+from support.gpu.fake_tensorrt import INPUT
+from support.gpu.fake_tensorrt import OUTPUT
+from support.gpu.fake_tensorrt import REASON
+from support.gpu.fake_tensorrt import REFUSALS
+from support.gpu.gpu_standins import DEPTH
+from support.gpu.gpu_standins import assert_nothing_is_left
+from support.gpu.gpu_standins import grey
 from trt_perception.errors import CudaError
 from trt_perception.errors import EngineError
 from trt_perception.errors import InterruptionError
 from trt_perception.gpu import nvjpeg
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
+from trt_perception.process import interruption
 
-pytest_plugins = ['gpu_standin_fixtures']
+pytest_plugins = ['support.gpu.gpu_standin_fixtures']
 
 
 @pytest.mark.parametrize('integrated', [False, True])

@@ -7,18 +7,18 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from gpu_support import needs_gpu
-from gpu_support import to_device
-from task_outputs import TASKS
-from task_outputs import assert_same
-from task_outputs import by_kernels
-from task_outputs import by_the_host
-from task_outputs import random_outputs
-from task_outputs import spec_of
 
+from support.gpu.gpu_support import needs_gpu
+from support.gpu.gpu_support import to_device
+from support.oracles.task_outputs import TASKS
+from support.oracles.task_outputs import assert_same
+from support.oracles.task_outputs import by_kernels
+from support.oracles.task_outputs import by_the_host
+from support.oracles.task_outputs import random_outputs
+from support.oracles.task_outputs import spec_of
 from trt_perception import gpu
-from trt_perception.config import DetectorConfig
-from trt_perception.config import Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.mask_images import MaskImages
 from trt_perception.stages.gpu_kernels import FrameKernels
 

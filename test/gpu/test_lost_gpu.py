@@ -13,8 +13,9 @@ import rclpy
 from ament_index_python.packages import get_package_prefix
 from diagnostic_msgs.msg import DiagnosticArray
 from diagnostic_msgs.msg import DiagnosticStatus
-from gpu_support import build_plan
-from gpu_support import why_no_tensorrt
+
+from support.gpu.gpu_support import build_plan
+from support.gpu.gpu_support import why_no_tensorrt
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMISE_S = 2.0
@@ -34,7 +35,7 @@ def dies(argument, tmp_path):
     executor.add_node(listener)
     heard = []
     listener.create_subscription(DiagnosticArray, '/diagnostics', heard.append, 50)
-    script = Path(__file__).parents[1] / 'support' / 'lost_gpu_node.py'
+    script = Path(__file__).parents[1] / 'support' / 'nodes' / 'lost_gpu_node.py'
     output = tmp_path / 'node.log'
     with output.open('w') as log:
         node = subprocess.Popen([sys.executable, script, argument], stdout=log, stderr=log)

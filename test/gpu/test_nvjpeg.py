@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 
-import jpeg_fuzz
 import numpy as np
 import pytest
-from gpu_support import from_device
-from gpu_support import needs_nvjpeg
 
+from support.fuzz import jpeg_fuzz
+from support.gpu.gpu_support import from_device
+from support.gpu.gpu_support import needs_nvjpeg
 from trt_perception import gpu
 from trt_perception.gpu.nvjpeg import NvJpeg
 from trt_perception.images.compressed import check_picture

@@ -5,12 +5,12 @@ import ctypes.util
 import sys
 from types import SimpleNamespace
 
-import jpeg_fuzz
 import pytest
-from fake_nvjpeg import BAD_JPEG
-from fake_nvjpeg import EXECUTION_FAILED
-from fake_nvjpeg import FakeNvJpeg
 
+from support.fuzz import jpeg_fuzz
+from support.gpu.fake_nvjpeg import BAD_JPEG
+from support.gpu.fake_nvjpeg import EXECUTION_FAILED
+from support.gpu.fake_nvjpeg import FakeNvJpeg
 from trt_perception.errors import CudaError
 from trt_perception.gpu import nvjpeg
 from trt_perception.gpu.nvjpeg import NvJpeg

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trt_perception.detections import Detections
+from trt_perception.images.detections import Detections
 from trt_perception.images.drawing import draw_detections
 
 NAMES = ['cat', 'dog', 'a name that is much longer than its box is wide', 'Zwölf 十二']

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
-from reference_images import BYTES_PER_PIXEL
-from reference_images import ENCODINGS
-from reference_images import byte_rows
-from reference_images import fits
-from reference_images import row_bytes
 
+from support.oracles.reference_images import BYTES_PER_PIXEL
+from support.oracles.reference_images import ENCODINGS
+from support.oracles.reference_images import byte_rows
+from support.oracles.reference_images import fits
+from support.oracles.reference_images import row_bytes
 from trt_perception.errors import ImageError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.images.frame import MAX_BYTES

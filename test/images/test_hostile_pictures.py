@@ -309,7 +309,7 @@ def test_the_decoder_gets_what_pixels_need_and_no_more(tmp_path, monkeypatch):
 @pytest.mark.unmeasured
 def test_no_change_makes_a_picture_ask_for_more():
     """Lengths, sizes, markers, chunks and tags changed; memory, time and size are looked at."""
-    script = Path(__file__).parents[1] / 'support' / 'picture_fuzz.py'
+    script = Path(__file__).parents[1] / 'support' / 'fuzz' / 'picture_fuzz.py'
     done = subprocess.run(
         [sys.executable, script, '3', '4000'],
         stdout=subprocess.PIPE,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trt_perception.building.precision.calibration_images import find_files
+from trt_perception.building.calibration.images import find_files
 from trt_perception.errors import ConfigError
 from trt_perception.images.image_source import find_images
 

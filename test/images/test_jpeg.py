@@ -6,11 +6,11 @@ import struct
 from collections import Counter
 
 import cv2
-import jpeg_fuzz
 import numpy as np
 import pytest
 from PIL import Image
 
+from support.fuzz import jpeg_fuzz
 from trt_perception.errors import ImageError
 from trt_perception.images import compressed
 from trt_perception.images.compressed import check_picture

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
-from reference_images import placed
 
+from support.oracles.reference_images import placed
 from trt_perception.images.letterbox import Letterbox
 
 sides = st.one_of(st.integers(1, 64), st.integers(1, 4096), st.sampled_from([1, 32767]))

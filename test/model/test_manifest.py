@@ -3,13 +3,13 @@
 import copy
 
 import pytest
-from support_models import DIGEST
-from support_models import MANIFEST
-from support_models import changed
-from support_models import manifest
-from written_manifest import parse
-from written_manifest import refusal
 
+from support.models.support_models import DIGEST
+from support.models.support_models import MANIFEST
+from support.models.support_models import changed
+from support.models.support_models import manifest
+from support.models.written_manifest import parse
+from support.models.written_manifest import refusal
 from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
 from trt_perception.model.decoder_spec import DECODERS

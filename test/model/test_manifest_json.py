@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
-from support_models import MANIFEST
-from support_models import changed
-from support_models import manifest
-from support_models import manifest_bytes
-from written_manifest import parse
-from written_manifest import refusal
 
+from support.models.support_models import MANIFEST
+from support.models.support_models import changed
+from support.models.support_models import manifest
+from support.models.support_models import manifest_bytes
+from support.models.written_manifest import parse
+from support.models.written_manifest import refusal
 from trt_perception.errors import ManifestError
 from trt_perception.model.manifest import MAX_BYTES
 from trt_perception.model.manifest import Manifest

@@ -4,11 +4,10 @@ import json
 from dataclasses import replace
 
 import pytest
-from support_models import changed
-from support_models import manifest
 from test_manifest_text import BUILD
 
-from trt_perception.config import DetectorConfig
+from support.models.support_models import changed
+from support.models.support_models import manifest
 from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
 from trt_perception.errors import MissingModelInfoError
@@ -19,6 +18,7 @@ from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.parameters.config import DetectorConfig
 
 IMAGES = TensorSpec('images', (1, 3, 48, 64), 'float32')
 OUTPUT = TensorSpec('output0', (1, 6, -1), 'float32')

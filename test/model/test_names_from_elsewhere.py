@@ -6,19 +6,19 @@ Nor does a text of megabytes: each is refused in a short sentence.
 import json
 
 import pytest
-from support_models import changed
-from support_models import manifest_bytes
 
+from support.models.support_models import changed
+from support.models.support_models import manifest_bytes
 from trt_perception.building.options.sources import load_options
 from trt_perception.building.options.sources import read_class_names
-from trt_perception.config import DetectorConfig
 from trt_perception.errors import TrtPerceptionError
-from trt_perception.evaluation.coco import read_annotations
+from trt_perception.evaluation.coco.annotations import read_annotations
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.recognition.recognise import recognise
 from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.parameters.config import DetectorConfig
 
 # Each would look like a message of the node, or hide one.
 HOSTILE = {

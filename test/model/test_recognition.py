@@ -1,13 +1,13 @@
 """What a model without a manifest is taken for, and what is refused rather than guessed."""
 
 import pytest
-from recognition_support import COCO
-from recognition_support import IMAGES
-from recognition_support import ULTRALYTICS
-from recognition_support import recognised
-from recognition_support import refusal
-from recognition_support import tensors
 
+from support.oracles.recognition_support import COCO
+from support.oracles.recognition_support import IMAGES
+from support.oracles.recognition_support import ULTRALYTICS
+from support.oracles.recognition_support import recognised
+from support.oracles.recognition_support import refusal
+from support.oracles.recognition_support import tensors
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.recognition.facts import literal

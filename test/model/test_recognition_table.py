@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from docs_pages import DECODERS_PAGE
-from docs_pages import rows
-from docs_pages import section
 
+from support.docs_pages import DECODERS_PAGE
+from support.docs_pages import rows
+from support.docs_pages import section
 from trt_perception.errors import EngineError
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.preprocessing import Preprocessing

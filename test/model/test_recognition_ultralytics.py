@@ -1,17 +1,17 @@
 """Six columns, names and open shapes: what decides between the layouts that Ultralytics writes."""
 
 import pytest
-from recognition_support import COCO
-from recognition_support import ULTRALYTICS
-from recognition_support import recognised
-from recognition_support import refusal
-from recognition_support import tensors
 
-from trt_perception.config import DetectorConfig
+from support.oracles.recognition_support import COCO
+from support.oracles.recognition_support import ULTRALYTICS
+from support.oracles.recognition_support import recognised
+from support.oracles.recognition_support import refusal
+from support.oracles.recognition_support import tensors
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.recognition.recognise import recognise
 from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.parameters.config import DetectorConfig
 
 PAIR = {'names': "{0: 'cat', 1: 'dog'}"}
 SIX = {'output0': (1, 300, 6)}  # 4 of a box, and 2 classes, or a score and a class

@@ -4,13 +4,13 @@ import copy
 import json
 
 import pytest
-from recognition_support import ULTRALYTICS
-from recognition_support import recognised
-from recognition_support import refusal
-from recognition_support import tensors
-from support_models import MANIFEST
-from support_models import manifest
 
+from support.models.support_models import MANIFEST
+from support.models.support_models import manifest
+from support.oracles.recognition_support import ULTRALYTICS
+from support.oracles.recognition_support import recognised
+from support.oracles.recognition_support import refusal
+from support.oracles.recognition_support import tensors
 from trt_perception.errors import EngineError
 from trt_perception.errors import ManifestError
 from trt_perception.files.json_records import json_content

@@ -4,14 +4,14 @@ import inspect
 import re
 
 import pytest
-from docs_pages import ROOT
-from docs_pages import codes
-from docs_pages import rows
-from docs_pages import section
-from watched_life import CURE
-from watched_life import Life
-from watched_life import healthy
 
+from support.docs_pages import ROOT
+from support.docs_pages import codes
+from support.docs_pages import rows
+from support.docs_pages import section
+from support.watched_life import CURE
+from support.watched_life import Life
+from support.watched_life import healthy
 from trt_perception.monitoring import watch
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.frame_statistics import FrameTimes

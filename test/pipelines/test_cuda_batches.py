@@ -11,21 +11,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fake_tensorrt import MODEL
-from fake_tensorrt import FakeTensorRt
-from host_kernels import needs_compiler
-from late_gpu import tensor_of
-from reference_images import random_frame
 
-from trt_perception.config import DetectorConfig
-from trt_perception.config import Thresholds
+from support.gpu.fake_tensorrt import MODEL
+from support.gpu.fake_tensorrt import FakeTensorRt
+from support.gpu.host_kernels import needs_compiler
+from support.gpu.late_gpu import tensor_of
+from support.oracles.reference_images import random_frame
 from trt_perception.errors import ImageError
-from trt_perception.model.model_file import read_model_file
+from trt_perception.model.files.model_file import read_model_file
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.cuda_results import HostDecoded
 from trt_perception.pipelines.ready import put_in_place
 
-pytest_plugins = ['late_gpu_fixtures']
+pytest_plugins = ['support.gpu.late_gpu_fixtures']
 pytestmark = needs_compiler
 
 KINDS = [('bgr8', (37, 23)), ('nv12', (64, 48)), ('mono16', (9, 100)), ('bayer_rggb8', (30, 30))]

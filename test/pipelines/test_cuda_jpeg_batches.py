@@ -4,9 +4,6 @@ import threading
 
 import numpy as np
 import pytest
-from fake_nvjpeg import BAD_JPEG
-from host_kernels import needs_compiler
-from late_gpu import tensor_of
 from test_cuda_batches import fixed
 from test_cuda_batches import noise
 from test_cuda_batches import profiles
@@ -15,14 +12,17 @@ from test_cuda_jpeg import jpeg_pipeline  # noqa: F401
 from test_cuda_jpeg import library  # noqa: F401
 from test_cuda_jpeg import wait_until
 
-from trt_perception.config import Thresholds
+from support.gpu.fake_nvjpeg import BAD_JPEG
+from support.gpu.host_kernels import needs_compiler
+from support.gpu.late_gpu import tensor_of
 from trt_perception.errors import CudaError
 from trt_perception.errors import ImageError
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import JpegFrame
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines import jpeg_threads
 
-pytest_plugins = ['late_gpu_fixtures']
+pytest_plugins = ['support.gpu.late_gpu_fixtures']
 pytestmark = [needs_compiler, pytest.mark.timeout(120)]
 
 

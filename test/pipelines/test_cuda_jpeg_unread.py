@@ -10,11 +10,8 @@ from collections import deque
 from typing import ClassVar
 
 import cv2
-import jpeg_fuzz
 import numpy as np
 import pytest
-from host_kernels import needs_compiler
-from late_gpu import tensor_of
 from test_cuda_batches import fixed
 from test_cuda_batches import noise
 from test_cuda_batches import profiles
@@ -22,7 +19,9 @@ from test_cuda_jpeg import jpeg_pipeline  # noqa: F401
 from test_cuda_jpeg import library  # noqa: F401
 from test_cuda_jpeg import wait_until
 
-from trt_perception.config import Thresholds
+from support.fuzz import jpeg_fuzz
+from support.gpu.host_kernels import needs_compiler
+from support.gpu.late_gpu import tensor_of
 from trt_perception.errors import ImageError
 from trt_perception.images.compressed import check_picture
 from trt_perception.images.frame import Frame
@@ -30,9 +29,10 @@ from trt_perception.images.jpeg import JpegFrame
 from trt_perception.images.jpeg import PlainJpegs
 from trt_perception.images.jpeg import UnreadFrame
 from trt_perception.images.jpeg import decoded_frame
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.ready import put_in_place
 
-pytest_plugins = ['late_gpu_fixtures']
+pytest_plugins = ['support.gpu.late_gpu_fixtures']
 pytestmark = [needs_compiler, pytest.mark.timeout(120)]
 
 

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from task_outputs import TASKS
-from task_outputs import spec_of
 
-from trt_perception.config import Thresholds
+from support.oracles.task_outputs import TASKS
+from support.oracles.task_outputs import spec_of
 from trt_perception.errors import EngineError
 from trt_perception.images.letterbox import Letterbox
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines import cuda_results
 from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES
 from trt_perception.stages.gpu_kernels import RESULT_ROW

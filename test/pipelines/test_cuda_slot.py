@@ -8,17 +8,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from host_kernels import needs_compiler
-from late_gpu import run
-from late_gpu import tensor_of
-from reference_images import ENCODINGS
-from reference_images import random_frame
 
-from trt_perception.config import Thresholds
+from support.gpu.host_kernels import needs_compiler
+from support.gpu.late_gpu import run
+from support.gpu.late_gpu import tensor_of
+from support.oracles.reference_images import ENCODINGS
+from support.oracles.reference_images import random_frame
 from trt_perception.images.memory import PlainMemory
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.ready import put_in_place
 
-pytest_plugins = ['late_gpu_fixtures']
+pytest_plugins = ['support.gpu.late_gpu_fixtures']
 pytestmark = needs_compiler
 
 WAYS = [(integrated, graph) for integrated in (False, True) for graph in (True, False)]

@@ -1,11 +1,11 @@
 """Headers that are kept by what they say are those that would be made anew."""
 
 import numpy as np
-from reference_images import random_frame
 
-from trt_perception.config import Thresholds
+from support.oracles.reference_images import random_frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.headers import Headers
 from trt_perception.stages.frame_header import FrameHeader
 

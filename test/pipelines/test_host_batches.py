@@ -9,23 +9,23 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from batch_models import write_digits_twin
-from dense_decoding import decode_dense
-from detector_models import CLASSES
-from detector_models import detector_model
-from detector_runs import found_by_cameras
-from digits import DIGITS
-from digits import SCENES
-from support_models import tiny_onnx
 
 import trt_perception as tp
-from trt_perception.config import DetectorConfig
-from trt_perception.config import Thresholds
+from support.models.batch_models import write_digits_twin
+from support.models.detector_models import CLASSES
+from support.models.detector_models import detector_model
+from support.models.digits import DIGITS
+from support.models.digits import SCENES
+from support.models.support_models import tiny_onnx
+from support.oracles.dense_decoding import decode_dense
+from support.scheduling.detector_runs import found_by_cameras
 from trt_perception.evaluation.run import detect
 from trt_perception.evaluation.run import detect_images
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoder_spec import DECODERS
-from trt_perception.model.model_file import read_model_file
+from trt_perception.model.files.model_file import read_model_file
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.open_pipeline import open_pipeline

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from reference_images import random_frame
 
-from trt_perception.config import DetectorConfig
-from trt_perception.config import Thresholds
-from trt_perception.detections import Detections
+from support.oracles.reference_images import random_frame
 from trt_perception.errors import EngineError
+from trt_perception.images.detections import Detections
 from trt_perception.images.memory import PlainMemory
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.pipelines.ready import put_in_place
 from trt_perception.pipelines.ready import ready_pipelines

@@ -12,29 +12,26 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 import test_imports
 import yaml
-from docs_pages import ARCHITECTURE
-from docs_pages import DECODERS_PAGE
-from docs_pages import MANIFEST
-from docs_pages import OPERATION
-from docs_pages import PACKAGE
-from docs_pages import PAGES
-from docs_pages import README
-from docs_pages import ROOT
-from docs_pages import TRANSPORT
-from docs_pages import blocks
-from docs_pages import calls
-from docs_pages import codes
-from docs_pages import executables
-from docs_pages import launch_arguments
-from docs_pages import page_id
-from docs_pages import prose
-from docs_pages import rows
-from docs_pages import section
-from docs_pages import sources
 
-from trt_perception.camera_parameters import camera_rows
-from trt_perception.config import PARAMETERS
-from trt_perception.config import DetectorConfig
+from support.docs_pages import ARCHITECTURE
+from support.docs_pages import DECODERS_PAGE
+from support.docs_pages import MANIFEST
+from support.docs_pages import OPERATION
+from support.docs_pages import PACKAGE
+from support.docs_pages import PAGES
+from support.docs_pages import README
+from support.docs_pages import ROOT
+from support.docs_pages import TRANSPORT
+from support.docs_pages import blocks
+from support.docs_pages import calls
+from support.docs_pages import codes
+from support.docs_pages import executables
+from support.docs_pages import launch_arguments
+from support.docs_pages import page_id
+from support.docs_pages import prose
+from support.docs_pages import rows
+from support.docs_pages import section
+from support.docs_pages import sources
 from trt_perception.files.json_records import json_content
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.model.build_record import BuildRecord
@@ -50,6 +47,9 @@ from trt_perception.model.recognition.recognise import recognise
 from trt_perception.model.task import KeypointSpec
 from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.parameters.camera import camera_rows
+from trt_perception.parameters.config import PARAMETERS
+from trt_perception.parameters.config import DetectorConfig
 
 # Links, places, blocks.
 

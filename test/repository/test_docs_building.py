@@ -6,15 +6,15 @@ import shlex
 
 import pytest
 import yaml
-from docs_pages import ROOT
-from docs_pages import blocks
-from docs_pages import codes
-from docs_pages import literals
-from docs_pages import quoted
-from docs_pages import rows
-from docs_pages import section
-from docs_pages import sources
 
+from support.docs_pages import ROOT
+from support.docs_pages import blocks
+from support.docs_pages import codes
+from support.docs_pages import literals
+from support.docs_pages import quoted
+from support.docs_pages import rows
+from support.docs_pages import section
+from support.docs_pages import sources
 from trt_perception.building.engine.hints import HINTS
 from trt_perception.building.options.rows import OPTIONS
 from trt_perception.building.options.sources import given_options

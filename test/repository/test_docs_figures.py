@@ -6,12 +6,13 @@ import operator
 import statistics
 
 import pytest
-from docs_pages import BENCHMARKS
-from docs_pages import ROOT
-from docs_pages import TRANSPORT
-from docs_pages import codes
-from docs_pages import rows
-from docs_pages import section
+
+from support.docs_pages import BENCHMARKS
+from support.docs_pages import ROOT
+from support.docs_pages import TRANSPORT
+from support.docs_pages import codes
+from support.docs_pages import rows
+from support.docs_pages import section
 
 
 def test_benchmark_figures_are_the_recorded_ones():

@@ -1,11 +1,12 @@
 """docs/operation.md quotes messages as the code has them."""
 
 import pytest
-from docs_pages import OPERATION
-from docs_pages import codes
-from docs_pages import quoted
-from docs_pages import rows
-from docs_pages import section
+
+from support.docs_pages import OPERATION
+from support.docs_pages import codes
+from support.docs_pages import quoted
+from support.docs_pages import rows
+from support.docs_pages import section
 
 #: Not ours, or names of counts.
 OTHERS = ('numpy.', 'dropped: ', 'Timeout (')

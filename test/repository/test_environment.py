@@ -15,7 +15,8 @@ from conftest import SLOWEST
 from conftest import UNMEASURED
 from conftest import difference
 from conftest import touches_ros
-from programs import unmeasured
+
+from support.programs import unmeasured
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -242,7 +243,7 @@ def test_what_coverage_leaves_out_is_there():
         ('import numpy', False),
         ('import rclpy', True),
         ('from sensor_msgs.msg import Image', True),
-        ('from trt_perception.ros.log import x', True),
+        ('from trt_perception.ros.runtime.log import x', True),
         ("PROGRAM = 'import rclpy'", True),
         ('from launch_testing import x', True),
         ('import launch', True),

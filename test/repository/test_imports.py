@@ -19,16 +19,13 @@ PACKAGE = Path(trt_perception.__file__).parent
 LAYERS = {
     'shells': ['api', 'commands', 'ros', 'tools'],
     'offline': ['benchmarking', 'building', 'checks', 'evaluation'],
-    'detector': ['camera', 'detector', 'scheduler', 'worker'],
+    'detector': ['scheduling'],
     'pipelines': ['pipelines'],
     'stages': ['stages'],
-    'parameters': [
-        *('camera_parameters', 'config', 'launch_arguments', 'parameter_row'),
-        'parameter_sections',
-    ],
+    'parameters': ['parameters'],
     'model': ['model'],
     'parts': ['gpu', 'images', 'monitoring'],
-    'ground': ['detections', 'errors', 'files', 'interruption', 'option_parser', 'plain_text'],
+    'ground': ['errors', 'files', 'process', 'transport'],
 }
 # Side by side: neither imports the other.
 APART = [('ros', 'tools')]
@@ -37,14 +34,14 @@ APART = [('ros', 'tools')]
 ONLY = {
     'onnxruntime': [
         'stages.onnx_runtime',
-        'building.precision.calibration',
+        'building.calibration.activations',
         'building.graph.onnx_slim',
         'building.precision.quantise',
     ],
     'tensorrt': ['stages.tensorrt_runtime'],
     'tensorrt_rtx': ['stages.tensorrt_runtime'],
     'cuda': ['gpu.bindings'],
-    'pycocotools': ['evaluation.metrics', 'evaluation.true_shapes'],
+    'pycocotools': ['evaluation.metrics.average_precision', 'evaluation.true_shapes'],
 }
 # What the extra 'build' brings, by package: it may be loaded when these are imported.
 ONLY_OFFLINE = {
@@ -115,9 +112,14 @@ def is_ros(top):
 
 def test_the_modules_are_found():
     assert len(MODULES) > 20
-    assert {'', 'images.frame', 'detector', 'stages.decoders.dense', 'ros.detector_node'} <= set(
-        MODULES
-    )
+    some = {
+        '',
+        'images.frame',
+        'scheduling.detector',
+        'stages.decoders.dense',
+        'ros.detector_node',
+    }
+    assert some <= set(MODULES)
     assert 'stages.nms' in own_imports('stages.decoders.selection')
     assert 'onnxruntime' in foreign_imports('stages.onnx_runtime')  # within a function
     assert 'rclpy' in foreign_imports('ros.detector_node')
@@ -184,11 +186,11 @@ def test_only_the_named_modules_import_heavy_ones():
         ('gpu.bindings', 'cuda', True),
         ('pipelines.cuda_slot', 'cuda', False),
         ('ros.detector_node', 'rclpy', True),
-        ('detector', 'sensor_msgs', False),
-        ('evaluation.coco', 'pycocotools', False),
+        ('scheduling.detector', 'sensor_msgs', False),
+        ('evaluation.coco.annotations', 'pycocotools', False),
         ('building.graph.onnx_model', 'onnx', True),
         ('stages.nms', 'onnx', False),
-        ('building.prepare', 'torch', False),
+        ('building.steps.prepare', 'torch', False),
         ('stages.nms', 'numpy', True),
     ],
 )

@@ -13,17 +13,16 @@ import json
 import re
 from pathlib import Path
 
-import fake_tensorrt
-from library_words import attributes
-from library_words import beginnings
-from library_words import imported_words
-from library_words import looked_up
-from library_words import own_words
-from library_words import pairs
-from library_words import parse_package
-from library_words import texts
-
 import trt_perception
+from support.gpu import fake_tensorrt
+from support.library_words import attributes
+from support.library_words import beginnings
+from support.library_words import imported_words
+from support.library_words import looked_up
+from support.library_words import own_words
+from support.library_words import pairs
+from support.library_words import parse_package
+from support.library_words import texts
 
 TABLE = json.loads((Path(__file__).parents[1] / 'data' / 'tensorrt_api.json').read_text())
 SUPPORTED = [release for release in TABLE['releases'] if release != '8.6']

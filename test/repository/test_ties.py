@@ -8,14 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import programs
 import pytest
+
+from support import programs
 
 # A starter of two programs: one ends when it is asked to, the other does not.
 STARTER = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
-import programs, ties
+from support import programs, ties
 ties.GRACE_S = float(sys.argv[3])
 ready = "print('ready', flush=True); time.sleep(600)"
 orderly = f'''
@@ -37,8 +38,8 @@ time.sleep(600)
 
 def started(folder, grace_s):
     """Start them; return the starter and a descriptor for each of both."""
-    support = Path(programs.__file__).parent
-    command = [sys.executable, '-c', STARTER, support, folder / 'ended', str(grace_s)]
+    helpers = Path(programs.__file__).parents[1]
+    command = [sys.executable, '-c', STARTER, helpers, folder / 'ended', str(grace_s)]
     starter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     numbers = [int(word) for word in starter.stdout.readline().split()]
     assert len(numbers) == 2

@@ -9,16 +9,16 @@ import cv2
 import numpy as np
 import pytest
 from ament_index_python.packages import get_package_share_directory
-from graph import Detector
-from graph import found_in
-from graph import image_message
 
-from trt_perception.config import DetectorConfig
+from support.nodes.graph import Detector
+from support.nodes.graph import found_in
+from support.nodes.graph import image_message
 from trt_perception.images.frame import Frame
+from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 
-pytest_plugins = ['graph_fixtures']
+pytest_plugins = ['support.nodes.graph_fixtures']
 
 SHARE = Path(get_package_share_directory('trt_perception'))
 MODEL = SHARE / 'models' / 'digits.onnx'

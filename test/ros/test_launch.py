@@ -6,26 +6,26 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from graph import HANDSHAKE
-from graph import Detector
-from graph import picture_of
-from launching import ALLOCATOR
-from launching import SHARE
-from launching import assert_clean_end
-from launching import environment_of
-from launching import launch
-from launching import needs_launch
-from launching import process_ids
-from programs import DEADLINE_S
-from programs import Program
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
-from tiny_model import expected_detections
 from vision_msgs.msg import Detection2DArray
 
-from trt_perception.monitoring.transport_advice import PROFILE_VARIABLES
+from support.models.tiny_model import expected_detections
+from support.nodes.graph import HANDSHAKE
+from support.nodes.graph import Detector
+from support.nodes.graph import picture_of
+from support.nodes.launching import ALLOCATOR
+from support.nodes.launching import SHARE
+from support.nodes.launching import assert_clean_end
+from support.nodes.launching import environment_of
+from support.nodes.launching import launch
+from support.nodes.launching import needs_launch
+from support.nodes.launching import process_ids
+from support.programs import DEADLINE_S
+from support.programs import Program
+from trt_perception.transport.advice import PROFILE_VARIABLES
 
-pytest_plugins = ['graph_fixtures', 'launch_fixtures']
+pytest_plugins = ['support.nodes.graph_fixtures', 'support.nodes.launch_fixtures']
 
 COLOR = (200, 120, 60)
 
@@ -51,7 +51,7 @@ def arguments_of(name):
 
 @needs_launch
 def test_arguments_of_detect():
-    from trt_perception.launch_arguments import launch_arguments
+    from trt_perception.parameters.launch_arguments import launch_arguments
 
     assert arguments_of('detect.launch.py') == {
         name: default for name, (default, _) in launch_arguments(SHARE).items()

@@ -4,14 +4,15 @@ import re
 from pathlib import Path
 
 import pytest
-from launching import SHARE
-from launching import assert_clean_end
-from launching import launch
-from launching import needs_launch
-from launching import process_ids
-from programs import Program
 
-pytest_plugins = ['graph_fixtures', 'launch_fixtures']
+from support.nodes.launching import SHARE
+from support.nodes.launching import assert_clean_end
+from support.nodes.launching import launch
+from support.nodes.launching import needs_launch
+from support.nodes.launching import process_ids
+from support.programs import Program
+
+pytest_plugins = ['support.nodes.graph_fixtures', 'support.nodes.launch_fixtures']
 
 
 @needs_launch

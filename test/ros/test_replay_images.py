@@ -12,23 +12,23 @@ import cv2
 import numpy as np
 import pytest
 import rclpy
-from programs import DEADLINE_S
-from programs import Program
-from programs import executable
-from programs import script
 from rclpy.qos import DurabilityPolicy
 from rclpy.qos import QoSProfile
 from rclpy.qos import ReliabilityPolicy
 from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image
 
+from support.programs import DEADLINE_S
+from support.programs import Program
+from support.programs import executable
+from support.programs import script
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.ros import replay_images
-from trt_perception.ros.messages import frame_from_compressed
-from trt_perception.ros.messages import frame_from_image
+from trt_perception.ros.camera.messages import frame_from_compressed
+from trt_perception.ros.camera.messages import frame_from_image
 from trt_perception.stages.host_preprocess import bgr_image
 
-pytest_plugins = ['graph_fixtures']
+pytest_plugins = ['support.nodes.graph_fixtures']
 
 COLORS = {'a.png': (10, 20, 30), 'b.png': (200, 40, 90), 'c.bmp': (0, 255, 128)}
 #: Fast enough not to wait, and deep enough to keep all until everybody has met.
@@ -141,7 +141,7 @@ def test_loop_until_a_signal(client, replay, folder):
 
 
 def test_signals_in_the_end_of_the_interpreter_change_nothing(folder):
-    program = Program([*script('late_signal_node.py'), 'replay_images', folder, '--loop'])
+    program = Program([*script('nodes/late_signal_node.py'), 'replay_images', folder, '--loop'])
     program.wait_for_output('node up')
     program.send(signal.SIGTERM)
     assert program.wait() == 0

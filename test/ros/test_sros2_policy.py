@@ -12,15 +12,16 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from programs import DEADLINE_S
-from programs import Program
-from programs import executable
 from rclpy.action.graph import get_action_client_names_and_types_by_node
 from rclpy.action.graph import get_action_server_names_and_types_by_node
-from recorded_exports import recorded
-from recorded_exports import written
 
-pytest_plugins = ['graph_fixtures']
+from support.models.recorded_exports import recorded
+from support.models.recorded_exports import written
+from support.programs import DEADLINE_S
+from support.programs import Program
+from support.programs import executable
+
+pytest_plugins = ['support.nodes.graph_fixtures']
 
 POLICY = Path(__file__).resolve().parents[2] / 'config' / 'sros2_policy.xml'
 KINDS = ('subscribe', 'publish', 'reply', 'request', 'execute', 'call')

@@ -9,7 +9,7 @@ from trt_perception.ros.topics import compressed_topic
 from trt_perception.ros.topics import image_topic
 from trt_perception.ros.topics import unused_remappings
 
-pytest_plugins = ['graph_fixtures']
+pytest_plugins = ['support.nodes.graph_fixtures']
 
 
 @pytest.fixture

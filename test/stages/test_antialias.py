@@ -8,20 +8,20 @@ import sys
 
 import numpy as np
 import pytest
-from frame_corpus import corpus
-from host_kernels import HostLetterbox
-from host_kernels import needs_compiler
 from PIL import Image
 from PIL import __version__ as pillow_version
-from reference_images import ENCODINGS
-from reference_images import SIZES
-from reference_images import YUV
-from reference_images import fits
-from reference_images import frame_of
-from reference_images import noise_frame
-from reference_images import placed
-from reference_images import random_frame
 
+from support.fuzz.frame_corpus import corpus
+from support.gpu.host_kernels import HostLetterbox
+from support.gpu.host_kernels import needs_compiler
+from support.oracles.reference_images import ENCODINGS
+from support.oracles.reference_images import SIZES
+from support.oracles.reference_images import YUV
+from support.oracles.reference_images import fits
+from support.oracles.reference_images import frame_of
+from support.oracles.reference_images import noise_frame
+from support.oracles.reference_images import placed
+from support.oracles.reference_images import random_frame
 from trt_perception.errors import EngineError
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.stages.host_preprocess import HostPreprocessor

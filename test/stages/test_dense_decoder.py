@@ -5,14 +5,14 @@ import math
 
 import numpy as np
 import pytest
-from dense_decoding import decode_dense
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from trt_perception.config import Thresholds
+from support.oracles.dense_decoding import decode_dense
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.parameters.config import Thresholds
 
 NETWORK = (640, 640)
 SAME = Letterbox.fit(NETWORK, NETWORK, 'letterbox')

@@ -13,17 +13,17 @@ import itertools
 
 import numpy as np
 import pytest
-from reference_images import ENCODINGS
-from reference_images import SIZES
-from reference_images import TWO_PLANES
-from reference_images import YUV
-from reference_images import byte_rows
-from reference_images import fits
-from reference_images import frame_of
-from reference_images import noise
-from reference_images import noise_frame
-from reference_images import rgb_levels
 
+from support.oracles.reference_images import ENCODINGS
+from support.oracles.reference_images import SIZES
+from support.oracles.reference_images import TWO_PLANES
+from support.oracles.reference_images import YUV
+from support.oracles.reference_images import byte_rows
+from support.oracles.reference_images import fits
+from support.oracles.reference_images import frame_of
+from support.oracles.reference_images import noise
+from support.oracles.reference_images import noise_frame
+from support.oracles.reference_images import rgb_levels
 from trt_perception.stages.host_preprocess import bgr_image
 
 CONVERSION = 0.70  # levels; YUV only

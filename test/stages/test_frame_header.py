@@ -4,10 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-from reference_images import random_frame
 
-from trt_perception.config import Thresholds
+from support.oracles.reference_images import random_frame
 from trt_perception.images.letterbox import Letterbox
+from trt_perception.parameters.config import Thresholds
 from trt_perception.stages.frame_header import FrameHeader
 
 CHANGED = {'confidence': 0.5, 'iou': 0.6, 'class_ids': (2, 33)}

@@ -11,17 +11,17 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 from onnx import helper
-from reference_images import ENCODINGS
-from reference_images import SIZES
-from reference_images import YUV
-from reference_images import fits
-from reference_images import frame_of
-from reference_images import network_levels
-from reference_images import noise_frame
-from reference_images import random_frame
-from reference_images import resized
-from reference_images import tensor_from_levels
 
+from support.oracles.reference_images import ENCODINGS
+from support.oracles.reference_images import SIZES
+from support.oracles.reference_images import YUV
+from support.oracles.reference_images import fits
+from support.oracles.reference_images import frame_of
+from support.oracles.reference_images import network_levels
+from support.oracles.reference_images import noise_frame
+from support.oracles.reference_images import random_frame
+from support.oracles.reference_images import resized
+from support.oracles.reference_images import tensor_from_levels
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.stages.host_preprocess import HostPreprocessor

@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trt_perception.config import Thresholds
-from trt_perception.detections import Detections
+from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_spec import ModelSpec
@@ -14,6 +13,7 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.task import KeypointSpec
 from trt_perception.model.task import TaskSpec
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.parameters.config import Thresholds
 from trt_perception.stages.decoders.decode import count_candidates
 from trt_perception.stages.decoders.decode import decode
 

@@ -4,17 +4,17 @@ import cv2
 import numpy as np
 import pytest
 
-from trt_perception.config import Thresholds
-from trt_perception.detections import MaskGeometry
-from trt_perception.detections import Masks
 from trt_perception.errors import EngineError
-from trt_perception.evaluation.run_lengths import run_lengths
+from trt_perception.evaluation.coco.run_lengths import run_lengths
+from trt_perception.images.detections import MaskGeometry
+from trt_perception.images.detections import Masks
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.task import TaskSpec
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.parameters.config import Thresholds
 from trt_perception.stages.decoders.decode import decode
 
 NETWORK = (64, 48)

@@ -6,15 +6,15 @@ import cv2
 import numpy as np
 import pytest
 
-from trt_perception.config import Thresholds
-from trt_perception.detections import Detections
-from trt_perception.detections import oriented_corners
+from trt_perception.images.detections import Detections
+from trt_perception.images.detections import oriented_corners
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.task import TaskSpec
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.parameters.config import Thresholds
 from trt_perception.stages.decoders.decode import decode
 from trt_perception.stages.nms import oriented_non_maximum_suppression
 from trt_perception.stages.nms import prob_iou

@@ -4,17 +4,17 @@ import ctypes
 
 import numpy as np
 import pytest
-from emulated_kernels import emulated
-from host_kernels import needs_compiler
-from task_outputs import TASKS
-from task_outputs import assert_same
-from task_outputs import by_kernels
-from task_outputs import by_the_host
-from task_outputs import random_outputs
-from task_outputs import spec_of
 
-from trt_perception.config import DetectorConfig
-from trt_perception.config import Thresholds
+from support.gpu.emulated_kernels import emulated
+from support.gpu.host_kernels import needs_compiler
+from support.oracles.task_outputs import TASKS
+from support.oracles.task_outputs import assert_same
+from support.oracles.task_outputs import by_kernels
+from support.oracles.task_outputs import by_the_host
+from support.oracles.task_outputs import random_outputs
+from support.oracles.task_outputs import spec_of
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines import cuda_results
 from trt_perception.pipelines import mask_images
 from trt_perception.pipelines.mask_images import MaskImages

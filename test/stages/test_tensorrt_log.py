@@ -6,8 +6,7 @@ import gc
 import logging
 import weakref
 
-from tensorrt_standin import StandIn
-
+from support.building.tensorrt_standin import StandIn
 from trt_perception.stages.tensorrt_log import TensorRtLog
 
 

@@ -10,21 +10,21 @@ import logging
 import re
 import sys
 
-import fake_cuda
 import pytest
-from cuda_recorder import Recorder
-from fake_tensorrt import MODEL
-from fake_tensorrt import PLAN
-from fake_tensorrt import REASON
-from fake_tensorrt import FakeTensorRt
-from fake_tensorrt import FakeTensorRtRtx
-from fake_tensorrt import Specialization
-from fake_tensorrt import TensorFormat
 
-from trt_perception.config import DetectorConfig
+from support.gpu import fake_cuda
+from support.gpu.cuda_recorder import Recorder
+from support.gpu.fake_tensorrt import MODEL
+from support.gpu.fake_tensorrt import PLAN
+from support.gpu.fake_tensorrt import REASON
+from support.gpu.fake_tensorrt import FakeTensorRt
+from support.gpu.fake_tensorrt import FakeTensorRtRtx
+from support.gpu.fake_tensorrt import Specialization
+from support.gpu.fake_tensorrt import TensorFormat
 from trt_perception.errors import EngineError
 from trt_perception.files.cache import cache_folder
 from trt_perception.gpu import bindings
+from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_pipeline
 
 DEPTH = 3

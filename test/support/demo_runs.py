@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trt_perception.monitoring.transport_advice import PROFILE_VARIABLES
+from trt_perception.transport.advice import PROFILE_VARIABLES
 
 ROOT = Path(__file__).resolve().parents[2]
 

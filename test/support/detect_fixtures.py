@@ -1,12 +1,13 @@
-"""What detect_images runs on in its tests; a plugin: pytest_plugins = ['detect_fixtures']."""
+"""What detect_images runs on in its tests: pytest_plugins = ['support.detect_fixtures']."""
 
 import cv2
 import numpy as np
 import pytest
-from detect_runs import COLORS
-from detect_runs import SIZE
-from detect_runs import picture
-from tiny_model import write_tiny_model
+
+from support.detect_runs import COLORS
+from support.detect_runs import SIZE
+from support.detect_runs import picture
+from support.models.tiny_model import write_tiny_model
 
 
 @pytest.fixture

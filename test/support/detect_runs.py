@@ -5,8 +5,8 @@ import json
 import cv2
 import numpy as np
 import pytest
-from tiny_model import expected_detections
 
+from support.models.tiny_model import expected_detections
 from trt_perception.tools import detect_images
 
 SIZE = (320, 240)

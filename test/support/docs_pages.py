@@ -92,7 +92,7 @@ def _all_calls():
 
 def launch_arguments(name):
     """Return the names of a launch file's arguments, with those of the one that it includes."""
-    from trt_perception.launch_arguments import launch_arguments as arguments
+    from trt_perception.parameters.launch_arguments import launch_arguments as arguments
 
     tree = ast.parse((ROOT / 'launch' / name).read_text(encoding='utf-8'))
     named = set(arguments(ROOT))

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
-from ties import tie
 
 import trt_perception
+from support.ties import tie
 
 DEADLINE_S = 40
 #: For programs that Ctrl-C ends anywhere: within coverage's own lock it would keep that for good.

@@ -8,27 +8,27 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from detector_models import CLASSES
-from detector_models import detector_model
-from fake_tensorrt import PLAN
-from family_outputs import BESIDE
-from family_outputs import NAMES
-from family_outputs import NETWORK
-from family_outputs import OUTPUTS as FAMILY_OUTPUTS
-from family_outputs import batched
-from family_outputs import known
-from family_outputs import network
-from fixed_model import OUTPUTS
-from fixed_model import small_onnx
-from gpu_support import build_plan
-from gpu_support import needs_tensorrt
-from support_models import write_model
 
+from support.gpu.fake_tensorrt import PLAN
+from support.gpu.gpu_support import build_plan
+from support.gpu.gpu_support import needs_tensorrt
+from support.models.detector_models import CLASSES
+from support.models.detector_models import detector_model
+from support.models.fixed_model import OUTPUTS
+from support.models.fixed_model import small_onnx
+from support.models.support_models import write_model
+from support.oracles.family_outputs import BESIDE
+from support.oracles.family_outputs import NAMES
+from support.oracles.family_outputs import NETWORK
+from support.oracles.family_outputs import OUTPUTS as FAMILY_OUTPUTS
+from support.oracles.family_outputs import batched
+from support.oracles.family_outputs import known
+from support.oracles.family_outputs import network
 from trt_perception.benchmarking import gpu_steps
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.tools import benchmark_engine
 
-pytest_plugins = ['gpu_standin_fixtures']
+pytest_plugins = ['support.gpu.gpu_standin_fixtures']
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = ['--frames', '6', '--warmup', '1', '--size', '64x48']

@@ -6,23 +6,23 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from detect_runs import COLORS
-from detect_runs import FILES
-from detect_runs import as_expected
-from detect_runs import detections
-from detect_runs import drawn
-from detect_runs import picture
-from detect_runs import run
-from gpu_support import build_plan
-from gpu_support import needs_tensorrt
-from support_models import identity
-from tiny_model import CLASS_NAMES
-from tiny_model import write_tiny_model
 
-from trt_perception.evaluation.coco import read_annotations
+from support.detect_runs import COLORS
+from support.detect_runs import FILES
+from support.detect_runs import as_expected
+from support.detect_runs import detections
+from support.detect_runs import drawn
+from support.detect_runs import picture
+from support.detect_runs import run
+from support.gpu.gpu_support import build_plan
+from support.gpu.gpu_support import needs_tensorrt
+from support.models.support_models import identity
+from support.models.tiny_model import CLASS_NAMES
+from support.models.tiny_model import write_tiny_model
+from trt_perception.evaluation.coco.annotations import read_annotations
 from trt_perception.tools import evaluate_engine
 
-pytest_plugins = ['detect_fixtures']
+pytest_plugins = ['support.detect_fixtures']
 
 
 def test_a_folder(tiny, pictures, tmp_path, capfd):

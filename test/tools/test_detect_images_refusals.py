@@ -7,14 +7,14 @@ import sys
 import cv2
 import numpy as np
 import pytest
-from detect_runs import COLORS
-from detect_runs import as_expected
-from detect_runs import detections
-from detect_runs import run
 
+from support.detect_runs import COLORS
+from support.detect_runs import as_expected
+from support.detect_runs import detections
+from support.detect_runs import run
 from trt_perception.tools import detect_images
 
-pytest_plugins = ['detect_fixtures']
+pytest_plugins = ['support.detect_fixtures']
 
 
 def test_an_unknown_class(tiny, pictures, tmp_path, capsys):
@@ -137,7 +137,7 @@ _LIMITED_VIDEO = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from trt_perception.detections import Detections
+from trt_perception.images.detections import Detections
 from trt_perception.errors import ConfigError
 from trt_perception.tools.detection_output import VideoOutput
 sys.dont_write_bytecode = True  # it would be cut off too, for every later process

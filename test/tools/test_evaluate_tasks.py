@@ -6,9 +6,9 @@ import re
 import cv2
 import numpy as np
 import pytest
-from recorded_exports import recorded
-from recorded_exports import written
 
+from support.models.recorded_exports import recorded
+from support.models.recorded_exports import written
 from trt_perception.tools.detect_images import main as detect_images
 from trt_perception.tools.evaluate_engine import main as evaluate_engine
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from trt_perception.config import Thresholds
 from trt_perception.evaluation.compare import AccuracyReport
 from trt_perception.evaluation.compare import ModelAccuracy
-from trt_perception.evaluation.metrics import ClassMetrics
-from trt_perception.evaluation.metrics import Metrics
-from trt_perception.evaluation.mistakes import Mistakes
+from trt_perception.evaluation.metrics.average_precision import ClassMetrics
+from trt_perception.evaluation.metrics.average_precision import Metrics
+from trt_perception.evaluation.metrics.mistakes import Mistakes
 from trt_perception.evaluation.run import Latency
+from trt_perception.parameters.config import Thresholds
 from trt_perception.tools.evaluation_text import report_text
 
 

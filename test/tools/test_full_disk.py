@@ -14,22 +14,22 @@ import sys
 from pathlib import Path
 
 import pytest
-from evaluation_support import truth
-from evaluation_support import written
-from faults import PLAN
-from fixed_model import OUTPUTS
-from fixed_model import small_onnx
-from programs import UNMEASURED
-from programs import executable
-from programs import small_disk
-from support_models import write_model
-from tiny_model import CLASS_NAMES
-from tiny_model import expected_detections
-from tiny_model import write_tiny_model
 
+from support.models.fixed_model import OUTPUTS
+from support.models.fixed_model import small_onnx
+from support.models.support_models import write_model
+from support.models.tiny_model import CLASS_NAMES
+from support.models.tiny_model import expected_detections
+from support.models.tiny_model import write_tiny_model
+from support.nodes.faults import PLAN
+from support.oracles.evaluation_support import truth
+from support.oracles.evaluation_support import written
+from support.programs import UNMEASURED
+from support.programs import executable
+from support.programs import small_disk
 from trt_perception.errors import WriteError
 from trt_perception.files.atomic_files import write_together
-from trt_perception.tools import standard_streams
+from trt_perception.process import standard_streams
 
 
 def run(tool, *arguments, full=False, limit=None):

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import onnx
 import pytest
-from gpu_support import needs_tensorrt
-from gpu_support import why_no_gpu
 
+from support.gpu.gpu_support import needs_tensorrt
+from support.gpu.gpu_support import why_no_gpu
 from trt_perception.building.engine.build import build_plan
 from trt_perception.building.engine.inspection_report import EngineReport
 from trt_perception.building.engine.inspection_report import plan_targets
@@ -35,10 +35,10 @@ from trt_perception.model.build_record import BuildRecord
 from trt_perception.model.build_record import CalibrationRecord
 from trt_perception.model.build_record import PrecisionRecord
 from trt_perception.model.build_record import TensorRtRecord
+from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import FileIdentity
 from trt_perception.model.manifest import manifest_text
 from trt_perception.model.manifest import parse_manifest
-from trt_perception.model.model_file import read_model_file
 from trt_perception.stages.tensorrt_runtime import read_plan_header
 from trt_perception.tools.inspect_engine import main
 from trt_perception.tools.inspect_engine import update_manifest

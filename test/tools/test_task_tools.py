@@ -7,11 +7,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from recorded_exports import recorded
-from recorded_exports import written
 
 import trt_perception as tp
-from trt_perception.detections import oriented_corners
+from support.models.recorded_exports import recorded
+from support.models.recorded_exports import written
+from trt_perception.images.detections import oriented_corners
 from trt_perception.images.drawing import draw_detections
 from trt_perception.model.task import COCO_KEYPOINTS
 from trt_perception.tools.benchmark_engine import main as benchmark_engine

@@ -17,11 +17,11 @@ from trt_perception.benchmarking.measure import EncodingTime
 from trt_perception.benchmarking.measure import Spread
 from trt_perception.benchmarking.measure import StageTime
 from trt_perception.benchmarking.pace import Pace
-from trt_perception.config import Thresholds
 from trt_perception.gpu import Event
 from trt_perception.gpu import Graph
 from trt_perception.gpu import Stream
 from trt_perception.images.frame import Frame
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.cuda_results import KernelDecoded
 from trt_perception.pipelines.cuda_slot import CudaSlot
 

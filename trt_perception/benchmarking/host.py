@@ -10,8 +10,8 @@ import numpy as np
 from trt_perception.benchmarking.measure import Spread
 from trt_perception.benchmarking.measure import StageTime
 from trt_perception.benchmarking.pace import Pace
-from trt_perception.config import Thresholds
 from trt_perception.images.frame import Frame
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.host import HostPipeline
 from trt_perception.stages.decoders.decode import count_candidates
 

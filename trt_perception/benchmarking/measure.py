@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from trt_perception.benchmarking.pace import Pace
-from trt_perception.config import Thresholds
-from trt_perception.detections import Detections
+from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.pipeline import collect_all
 
@@ -252,7 +252,7 @@ class _Saturated:
 
 
 def _run_saturated(work: _Work, pace: Pace, least: int = 1) -> _Saturated:
-    """Enqueue whenever a slot is free, else collect the oldest, as trt_perception.detector."""
+    """Enqueue whenever a slot is free, else collect the oldest, as scheduling/worker.py does."""
     run = _Saturated(0.0, 0.0, [], [], [], [])
     free = deque(range(work.pipeline.depth))
     flying: deque[tuple[int, float]] = deque()

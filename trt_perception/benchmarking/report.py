@@ -17,10 +17,10 @@ from trt_perception.benchmarking.measure import Spread
 from trt_perception.benchmarking.measure import cell_name
 from trt_perception.benchmarking.model import Best
 from trt_perception.benchmarking.model import ModelReport
-from trt_perception.evaluation.agreement import Agreement
+from trt_perception.evaluation.metrics.agreement import Agreement
+from trt_perception.files.plain_text import table
 from trt_perception.gpu import Device
 from trt_perception.gpu import versions
-from trt_perception.plain_text import table
 
 __all__ = ['agreement_text', 'machine_facts', 'model_text']
 

@@ -12,20 +12,20 @@ from pathlib import Path
 
 import onnx
 
+from trt_perception.building.calibration.images import ImageSet
 from trt_perception.building.engine.build import BuiltPlan
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.engine.verify import Verified
 from trt_perception.building.graph.onnx_model import OnnxSource
-from trt_perception.building.graph.quantise_check import is_quantised
 from trt_perception.building.graph.query_decoder import QueryDecoder
 from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.building.precision.calibration_images import ImageSet
 from trt_perception.building.precision.prepare_precision import ConvertedModel
+from trt_perception.building.precision.quantise_check import is_quantised
 from trt_perception.building.report import BuildReport
 from trt_perception.building.report import Step
 from trt_perception.building.report import StepProgress
 from trt_perception.building.report import reason
-from trt_perception.model.model_file import ModelFile
+from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.recognition.recognise import Recognised
 
 __all__ = ['BuildState']

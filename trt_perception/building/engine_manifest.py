@@ -19,9 +19,9 @@ from trt_perception.model.build_record import OptionValue
 from trt_perception.model.build_record import PrecisionRecord
 from trt_perception.model.build_record import ProfileRange
 from trt_perception.model.build_record import TensorRtRecord
+from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.manifest import FileIdentity
 from trt_perception.model.manifest import Manifest
-from trt_perception.model.model_file import ModelFile
 from trt_perception.model.recognition.recognise import Recognised
 from trt_perception.model.tensors import TensorSpec
 

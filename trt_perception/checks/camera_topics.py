@@ -6,7 +6,7 @@ from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-from trt_perception.monitoring.transport_advice import how_to_start
+from trt_perception.transport.advice import how_to_start
 
 __all__ = ['another_topic', 'elsewhere', 'offers', 'twin', 'ways', 'with_transport']
 

@@ -18,8 +18,8 @@ from trt_perception.checks.camera_topics import ways
 from trt_perception.checks.camera_topics import with_transport
 from trt_perception.checks.finding import Finding
 from trt_perception.checks.finding import Level
-from trt_perception.monitoring.transport_advice import LARGE_BYTES
-from trt_perception.monitoring.transport_advice import how_to_start
+from trt_perception.transport.advice import LARGE_BYTES
+from trt_perception.transport.advice import how_to_start
 
 __all__ = ['CameraReport', 'check_cameras']
 

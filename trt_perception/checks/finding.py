@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 from typing import Literal
 
-from trt_perception.plain_text import plain
+from trt_perception.files.plain_text import plain
 
 __all__ = ['LEVELS', 'Finding', 'Level', 'as_json', 'guarded', 'texts']
 

@@ -44,7 +44,7 @@ def check_model(
         trial: opens the model as *configure* does, runs it once and says what it found.
     """
     # Late: NumPy, which they need, may be what is broken.
-    from trt_perception.model.model_file import read_model_file
+    from trt_perception.model.files.model_file import read_model_file
 
     try:
         model = read_model_file(path)
@@ -95,8 +95,8 @@ def _plan(
     model: Any, modules: Mapping[str, Module], gpus: Sequence[InstalledGpu]
 ) -> Iterator[Finding]:
     """Compare what built an engine with what is here."""
+    from trt_perception.model.files.plan_header import read_plan_header
     from trt_perception.model.manifest import rebuild_command
-    from trt_perception.stages.plan_header import read_plan_header
 
     rebuild = f'{_REBUILD}: {rebuild_command(model.manifest, model.path)}'
     try:

@@ -15,7 +15,7 @@ from typing import Final
 
 from trt_perception.checks.finding import Finding
 from trt_perception.files.regular_files import read_regular
-from trt_perception.monitoring.transport_advice import PROFILE_VARIABLES
+from trt_perception.transport.advice import PROFILE_VARIABLES
 
 __all__ = ['DEFAULT_SEGMENT_BYTES', 'Profile', 'check_shell', 'export_profile', 'read_profile']
 

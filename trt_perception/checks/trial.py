@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from trt_perception.plain_text import listed
+from trt_perception.files.plain_text import listed
 
 __all__ = ['check_jpeg', 'check_kernels', 'cuda_versions', 'open_device', 'run_once']
 
@@ -73,9 +73,9 @@ def run_once(values: Mapping[str, Any]) -> str:
     Raises:
         TrtPerceptionError: it cannot be used; the message says why.
     """
-    from trt_perception.camera_parameters import NodeConfig
-    from trt_perception.config import DetectorConfig
-    from trt_perception.model.model_file import is_onnx
+    from trt_perception.model.files.model_file import is_onnx
+    from trt_perception.parameters.camera import NodeConfig
+    from trt_perception.parameters.config import DetectorConfig
     from trt_perception.pipelines.open_pipeline import open_pipeline
     from trt_perception.pipelines.ready import ready_pipeline
 

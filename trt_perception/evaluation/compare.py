@@ -13,27 +13,27 @@ from typing import Any
 
 import numpy as np
 
-from trt_perception.config import Thresholds
-from trt_perception.detections import Detections
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.agreement import Agreement
-from trt_perception.evaluation.agreement import above
-from trt_perception.evaluation.agreement import compare_runs
-from trt_perception.evaluation.classes import ClassMap
-from trt_perception.evaluation.coco import coco_rows
+from trt_perception.evaluation.coco.annotations import coco_rows
+from trt_perception.evaluation.coco.classes import ClassMap
 from trt_perception.evaluation.dataset import Dataset
-from trt_perception.evaluation.measure import BOXES
-from trt_perception.evaluation.measure import Measure
-from trt_perception.evaluation.measure import common_measure
-from trt_perception.evaluation.metrics import Metrics
-from trt_perception.evaluation.metrics import measure as measure_rows
-from trt_perception.evaluation.mistakes import ImageErrors
-from trt_perception.evaluation.mistakes import Mistakes
-from trt_perception.evaluation.mistakes import match_detections
-from trt_perception.evaluation.mistakes import sum_up
+from trt_perception.evaluation.metrics.agreement import Agreement
+from trt_perception.evaluation.metrics.agreement import above
+from trt_perception.evaluation.metrics.agreement import compare_runs
+from trt_perception.evaluation.metrics.average_precision import Metrics
+from trt_perception.evaluation.metrics.average_precision import measure as measure_rows
+from trt_perception.evaluation.metrics.measure import BOXES
+from trt_perception.evaluation.metrics.measure import Measure
+from trt_perception.evaluation.metrics.measure import common_measure
+from trt_perception.evaluation.metrics.mistakes import ImageErrors
+from trt_perception.evaluation.metrics.mistakes import Mistakes
+from trt_perception.evaluation.metrics.mistakes import match_detections
+from trt_perception.evaluation.metrics.mistakes import sum_up
 from trt_perception.evaluation.run import CONFIDENCE
 from trt_perception.evaluation.run import Latency
 from trt_perception.evaluation.run import detect_images
+from trt_perception.images.detections import Detections
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.pipeline import Pipeline
 
 __all__ = [

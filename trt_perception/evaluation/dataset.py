@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.classes import ClassMap
-from trt_perception.evaluation.classes import match_classes
-from trt_perception.evaluation.coco import Annotations
-from trt_perception.evaluation.coco import TrueBox
-from trt_perception.evaluation.coco import read_annotations
-from trt_perception.evaluation.images import match_images
-from trt_perception.evaluation.measure import Measure
-from trt_perception.evaluation.metrics import check_pycocotools
+from trt_perception.evaluation.coco.annotations import Annotations
+from trt_perception.evaluation.coco.annotations import TrueBox
+from trt_perception.evaluation.coco.annotations import read_annotations
+from trt_perception.evaluation.coco.classes import ClassMap
+from trt_perception.evaluation.coco.classes import match_classes
+from trt_perception.evaluation.coco.images import match_images
+from trt_perception.evaluation.metrics.average_precision import check_pycocotools
+from trt_perception.evaluation.metrics.measure import Measure
 from trt_perception.evaluation.true_shapes import read_shapes
 
 __all__ = ['Dataset', 'DatasetImage']

@@ -20,17 +20,17 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.config import DetectorConfig
-from trt_perception.config import Thresholds
-from trt_perception.detections import Detections
 from trt_perception.errors import ImageError
-from trt_perception.evaluation.images import read_image
-from trt_perception.evaluation.measure import BOXES
-from trt_perception.evaluation.measure import Measure
-from trt_perception.evaluation.run_lengths import with_run_lengths
+from trt_perception.evaluation.coco.images import read_image
+from trt_perception.evaluation.coco.run_lengths import with_run_lengths
+from trt_perception.evaluation.metrics.measure import BOXES
+from trt_perception.evaluation.metrics.measure import Measure
+from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
 from trt_perception.images.picture_files import frame_of
-from trt_perception.model.model_file import ModelFile
+from trt_perception.model.files.model_file import ModelFile
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.pipeline import collect_all

@@ -24,20 +24,20 @@ import cv2
 import numpy as np
 
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.coco import Annotations
-from trt_perception.evaluation.coco import TrueBox
-from trt_perception.evaluation.coco import entries_of
-from trt_perception.evaluation.coco import is_finite
-from trt_perception.evaluation.coco import read_json
-from trt_perception.evaluation.measure import Measure
-from trt_perception.evaluation.metrics import check_pycocotools
-from trt_perception.evaluation.run_lengths import RunLengths
-from trt_perception.evaluation.run_lengths import counts_of
-from trt_perception.evaluation.run_lengths import text_of
+from trt_perception.evaluation.coco.annotations import Annotations
+from trt_perception.evaluation.coco.annotations import TrueBox
+from trt_perception.evaluation.coco.annotations import entries_of
+from trt_perception.evaluation.coco.annotations import is_finite
+from trt_perception.evaluation.coco.annotations import read_json
+from trt_perception.evaluation.coco.run_lengths import RunLengths
+from trt_perception.evaluation.coco.run_lengths import counts_of
+from trt_perception.evaluation.coco.run_lengths import text_of
+from trt_perception.evaluation.metrics.average_precision import check_pycocotools
+from trt_perception.evaluation.metrics.measure import Measure
+from trt_perception.files.plain_text import listed
+from trt_perception.files.plain_text import shown
 from trt_perception.images.compressed import MAX_PIXELS
 from trt_perception.images.frame import MAX_SIDE
-from trt_perception.plain_text import listed
-from trt_perception.plain_text import shown
 
 __all__ = ['read_shapes']
 

@@ -1,1 +1,1 @@
-"""Files: atomic writing, caches, checked reading of untrusted files, sections of JSON."""
+"""Files: atomic writing, caches, checked reading of untrusted files and text, JSON."""

@@ -15,8 +15,8 @@ from typing import Any
 from typing import TypeVar
 
 from trt_perception.errors import ManifestError
-from trt_perception.plain_text import Fault
-from trt_perception.plain_text import listed
+from trt_perception.files.plain_text import Fault
+from trt_perception.files.plain_text import listed
 
 __all__ = ['JsonSection', 'found', 'nests_deeper', 'parse_json', 'read_json']
 

@@ -16,9 +16,9 @@ from typing import Final
 import yaml
 
 from trt_perception.errors import ConfigError
-from trt_perception.plain_text import MAX_CLASSES
-from trt_perception.plain_text import name_fault
-from trt_perception.plain_text import shown
+from trt_perception.files.plain_text import MAX_CLASSES
+from trt_perception.files.plain_text import name_fault
+from trt_perception.files.plain_text import shown
 
 __all__ = ['MAX_BYTES', 'read_yaml']
 

@@ -10,9 +10,9 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.detections import Detections
-from trt_perception.detections import NumberedMasks
-from trt_perception.detections import oriented_corners
+from trt_perception.images.detections import Detections
+from trt_perception.images.detections import NumberedMasks
+from trt_perception.images.detections import oriented_corners
 
 __all__ = ['draw_box', 'draw_detections']
 

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ImageError
+from trt_perception.files.plain_text import shown
 from trt_perception.images.memory import Memory
-from trt_perception.plain_text import shown
 
 __all__ = ['MAX_SIDE', 'PIXEL_FORMATS', 'Frame', 'PixelFormat']
 

@@ -1,1 +1,1 @@
-"""What a model is: tensors, preprocessing, manifest, model file, layouts of inputs and outputs."""
+"""What a model is: tensors, preprocessing, manifest, files, layouts of inputs and outputs."""

@@ -6,7 +6,7 @@ import functools
 from typing import Final
 
 from trt_perception.errors import ConfigError
-from trt_perception.plain_text import listed
+from trt_perception.files.plain_text import listed
 
 __all__ = ['filtered_ids']
 

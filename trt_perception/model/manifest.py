@@ -31,6 +31,10 @@ from trt_perception.files.json_records import read_record
 from trt_perception.files.json_records import whole
 from trt_perception.files.json_section import JsonSection
 from trt_perception.files.json_section import read_json
+from trt_perception.files.plain_text import MAX_PATH_LENGTH
+from trt_perception.files.plain_text import Fault
+from trt_perception.files.plain_text import name_fault
+from trt_perception.files.plain_text import names_fault
 from trt_perception.model.build_record import BuildRecord
 from trt_perception.model.decoder_spec import MASK_FAMILIES
 from trt_perception.model.decoder_spec import DecoderSpec
@@ -41,10 +45,6 @@ from trt_perception.model.task import TASKS
 from trt_perception.model.task import KeypointSpec
 from trt_perception.model.task import TaskSpec
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.plain_text import MAX_PATH_LENGTH
-from trt_perception.plain_text import Fault
-from trt_perception.plain_text import name_fault
-from trt_perception.plain_text import names_fault
 
 __all__ = [
     *('MAX_BYTES', 'FileIdentity', 'Manifest', 'manifest_path', 'manifest_text'),

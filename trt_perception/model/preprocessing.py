@@ -11,11 +11,11 @@ from typing import Final
 from trt_perception.files.json_records import choice
 from trt_perception.files.json_records import whole
 from trt_perception.files.json_section import JsonSection
+from trt_perception.files.plain_text import Fault
+from trt_perception.files.plain_text import shown
 from trt_perception.images.frame import MAX_SIDE
 from trt_perception.images.letterbox import ResizeMode
 from trt_perception.model.tensors import INPUT_DTYPES
-from trt_perception.plain_text import Fault
-from trt_perception.plain_text import shown
 
 __all__ = [
     *('COLOR_ORDERS', 'RESIZE_MODES', 'Preprocessing', 'number_fault', 'pixels_fault'),

@@ -10,8 +10,8 @@ from typing import Final
 
 from trt_perception.files.json_records import whole
 from trt_perception.files.json_section import JsonSection
-from trt_perception.plain_text import Fault
-from trt_perception.plain_text import names_fault
+from trt_perception.files.plain_text import Fault
+from trt_perception.files.plain_text import names_fault
 
 __all__ = [
     *('COCO_KEYPOINTS', 'DETECT', 'MAX_KEYPOINTS', 'TASKS', 'KeypointSpec', 'TaskSpec'),

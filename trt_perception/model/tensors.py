@@ -15,9 +15,9 @@ from trt_perception.errors import EngineError
 from trt_perception.files.json_records import choice
 from trt_perception.files.json_records import items
 from trt_perception.files.json_section import JsonSection
-from trt_perception.plain_text import MAX_PATH_LENGTH
-from trt_perception.plain_text import Fault
-from trt_perception.plain_text import name_fault
+from trt_perception.files.plain_text import MAX_PATH_LENGTH
+from trt_perception.files.plain_text import Fault
+from trt_perception.files.plain_text import name_fault
 
 __all__ = [
     *(

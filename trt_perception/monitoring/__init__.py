@@ -1,1 +1,1 @@
-"""What is watched while a node runs: counts, statistics, delivery, silence, transport advice."""
+"""What is watched while a node runs: counts, statistics, delivery, silence."""

@@ -37,8 +37,8 @@ from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.problem import Level
 from trt_perception.monitoring.problem import Problem
 from trt_perception.monitoring.rates import EvenRate
-from trt_perception.monitoring.transport_advice import LARGE_BYTES
-from trt_perception.monitoring.transport_advice import how_to_start
+from trt_perception.transport.advice import LARGE_BYTES
+from trt_perception.transport.advice import how_to_start
 
 __all__ = ['PERIOD_S', 'CameraState', 'SilenceWatch']
 

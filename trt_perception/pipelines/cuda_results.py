@@ -14,18 +14,18 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.config import DetectorConfig
-from trt_perception.config import Thresholds
-from trt_perception.detections import Detections
 from trt_perception.gpu import DeviceBuffer
 from trt_perception.gpu import PinnedBuffer
 from trt_perception.gpu import Stream
 from trt_perception.gpu import clear_async
 from trt_perception.gpu import copy_async
+from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.mask_images import MaskImage
 from trt_perception.pipelines.mask_images import MaskImages
 from trt_perception.stages.decoders.decode import bfloat16_to_float32

@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 from typing import NamedTuple
 
-from trt_perception.config import DetectorConfig
-from trt_perception.config import Thresholds
-from trt_perception.detections import Detections
 from trt_perception.errors import CudaError
 from trt_perception.errors import ImageError
 from trt_perception.errors import TrtPerceptionError
@@ -24,12 +21,15 @@ from trt_perception.gpu import Stream
 from trt_perception.gpu import clear_async
 from trt_perception.gpu import fill_async
 from trt_perception.gpu import upload_once
+from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import GivenFrame
 from trt_perception.images.jpeg import JpegFrame
 from trt_perception.images.jpeg import UnreadFrame
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.model_spec import ModelSpec
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.cuda_results import HostDecoded
 from trt_perception.pipelines.cuda_results import KernelDecoded
 from trt_perception.pipelines.cuda_results import SlotResult

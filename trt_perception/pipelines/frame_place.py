@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.config import Thresholds
 from trt_perception.errors import GpuMemoryError
 from trt_perception.errors import ImageError
 from trt_perception.gpu import Device
@@ -23,6 +22,7 @@ from trt_perception.images.jpeg import AnyFrame
 from trt_perception.images.jpeg import JpegFrame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.letterbox import RowGroups
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.headers import Headers
 
 __all__ = ['FramePlace']

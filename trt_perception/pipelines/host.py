@@ -11,22 +11,22 @@ from typing import Final
 
 import numpy.typing as npt
 
-from trt_perception.config import DetectorConfig
-from trt_perception.config import Thresholds
-from trt_perception.detections import Detections
 from trt_perception.errors import EngineError
 from trt_perception.errors import ImageError
+from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import GivenFrame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.memory import Memory
 from trt_perception.images.memory import PlainMemory
+from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.input_layout import split_inputs
-from trt_perception.model.model_file import ModelFile
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.tensors import LoadedModel
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.stages.decoders.decode import decode
 from trt_perception.stages.host_preprocess import HostPreprocessor

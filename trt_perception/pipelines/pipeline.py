@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from trt_perception.config import Thresholds
-from trt_perception.detections import Detections
 from trt_perception.errors import ImageError
+from trt_perception.images.detections import Detections
 from trt_perception.images.jpeg import AnyFrame
 from trt_perception.images.jpeg import GivenFrame
 from trt_perception.images.memory import Memory
 from trt_perception.model.model_spec import ModelSpec
+from trt_perception.parameters.config import Thresholds
 
 __all__ = ['Pipeline', 'Result', 'collect_all', 'detect_one']
 

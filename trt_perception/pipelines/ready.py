@@ -14,14 +14,14 @@ from typing import Final
 
 import numpy as np
 
-from trt_perception.config import DetectorConfig
-from trt_perception.config import Thresholds
 from trt_perception.images.frame import Frame
 from trt_perception.images.picture_files import frame_of
-from trt_perception.interruption import check_interruption
-from trt_perception.model.model_file import is_onnx
+from trt_perception.model.files.model_file import is_onnx
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.pipeline import detect_one
+from trt_perception.process.interruption import check_interruption
 
 __all__ = ['grey_frame', 'put_in_place', 'ready_pipeline', 'ready_pipelines', 'warm_up']
 

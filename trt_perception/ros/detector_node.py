@@ -19,30 +19,30 @@ from rclpy.lifecycle import LifecycleState
 from rclpy.lifecycle import TransitionCallbackReturn
 from rclpy.parameter import Parameter
 
-from trt_perception.config import DetectorConfig
-from trt_perception.detector import Detector
 from trt_perception.errors import CudaError
 from trt_perception.errors import InterruptionError
 from trt_perception.errors import TrtPerceptionError
-from trt_perception.interruption import interrupted
+from trt_perception.files.plain_text import listed
+from trt_perception.files.plain_text import plain
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.monitoring.file_watch import FileWatch
+from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.ready import ready_pipelines
-from trt_perception.plain_text import listed
-from trt_perception.plain_text import plain
-from trt_perception.ros.camera_health import OFF
-from trt_perception.ros.camera_line import CameraLine
+from trt_perception.process.interruption import interrupted
+from trt_perception.ros.camera.camera import CameraLine
+from trt_perception.ros.camera.camera_health import OFF
+from trt_perception.ros.camera.transport_choice import choose_transports
 from trt_perception.ros.health import NodeHealth
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.shared import SharedIntake
-from trt_perception.ros.log import NodeLog
-from trt_perception.ros.log import log_text
 from trt_perception.ros.parameters import NodeParameters
-from trt_perception.ros.timers import steady_timer
+from trt_perception.ros.runtime.log import NodeLog
+from trt_perception.ros.runtime.log import log_text
+from trt_perception.ros.runtime.timers import steady_timer
 from trt_perception.ros.topics import check_topics
-from trt_perception.ros.transport_choice import choose_transports
+from trt_perception.scheduling.detector import Detector
 
 __all__ = ['EXIT_GPU_LOST', 'DetectorNode']
 

@@ -7,17 +7,17 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from trt_perception.camera_parameters import meant_parameter
-from trt_perception.config import DetectorConfig
-from trt_perception.option_parser import OptionParser
-from trt_perception.parameter_sections import unused_parameters
+from trt_perception.parameters.camera import meant_parameter
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.sections import unused_parameters
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
-from trt_perception.ros.command_line import own_arguments
+from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros.detector_node import EXIT_GPU_LOST
 from trt_perception.ros.detector_node import DetectorNode
-from trt_perception.ros.log import log_text
-from trt_perception.ros.process import run_node
+from trt_perception.ros.runtime.command_line import own_arguments
+from trt_perception.ros.runtime.log import log_text
+from trt_perception.ros.runtime.process import run_node
 from trt_perception.ros.topics import unused_remappings
 
 __all__ = ['main']

@@ -13,12 +13,12 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from diagnostic_msgs.msg import KeyValue
 from rclpy.time import Time
 
+from trt_perception.files.plain_text import plain
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.percentiles import percentiles
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.monitoring.problem import Level
 from trt_perception.monitoring.problem import Problem
-from trt_perception.plain_text import plain
 
 __all__ = ['CameraFacts', 'Health', 'all_not_delivered', 'diagnostics_message', 'worst_of_all']
 

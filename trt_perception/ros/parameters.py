@@ -1,4 +1,4 @@
-"""The node's parameters: the table of trt_perception.config as ROS sees it."""
+"""The node's parameters: the table of trt_perception.parameters.config as ROS sees it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from rcl_interfaces.msg import SetParametersResult
 from rclpy.node import Node
 from rclpy.parameter import Parameter as RosParameter
 
-from trt_perception.camera_parameters import NodeConfig
-from trt_perception.camera_parameters import camera_rows
-from trt_perception.camera_parameters import is_of_camera
-from trt_perception.camera_parameters import unknown_parameter
-from trt_perception.config import DetectorConfig
 from trt_perception.errors import ConfigError
 from trt_perception.errors import ValuesError
-from trt_perception.parameter_row import Parameter
-from trt_perception.parameter_row import check_value
-from trt_perception.parameter_row import parameter_value
-from trt_perception.plain_text import listed
-from trt_perception.plain_text import shown
+from trt_perception.files.plain_text import listed
+from trt_perception.files.plain_text import shown
+from trt_perception.parameters.camera import NodeConfig
+from trt_perception.parameters.camera import camera_rows
+from trt_perception.parameters.camera import is_of_camera
+from trt_perception.parameters.camera import unknown_parameter
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.row import Parameter
+from trt_perception.parameters.row import check_value
+from trt_perception.parameters.row import parameter_value
 
 __all__ = ['NodeParameters']
 

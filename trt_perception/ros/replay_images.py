@@ -25,14 +25,14 @@ from trt_perception.errors import ConfigError
 from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.image_source import ImageSource
-from trt_perception.option_parser import OptionParser
-from trt_perception.ros.arguments import number_between
-from trt_perception.ros.command_line import own_arguments
-from trt_perception.ros.log import log_text
-from trt_perception.ros.process import run_node
+from trt_perception.process.option_parser import OptionParser
+from trt_perception.ros.runtime.arguments import number_between
+from trt_perception.ros.runtime.command_line import own_arguments
+from trt_perception.ros.runtime.log import log_text
+from trt_perception.ros.runtime.process import run_node
 from trt_perception.ros.topics import source_name
-from trt_perception.ros.unlocked_publish import publish_unlocked
-from trt_perception.ros.unlocked_publish import serialize_with_room
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked
+from trt_perception.ros.wire.unlocked_publish import serialize_with_room
 
 __all__ = ['main']
 

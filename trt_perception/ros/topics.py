@@ -9,9 +9,9 @@ from typing import Final
 from rclpy.node import Node
 
 from trt_perception.errors import ConfigError
-from trt_perception.plain_text import listed
-from trt_perception.plain_text import nearest
-from trt_perception.ros.command_line import with_side
+from trt_perception.files.plain_text import listed
+from trt_perception.files.plain_text import nearest
+from trt_perception.ros.runtime.command_line import with_side
 
 __all__ = [
     *('check_topics', 'compressed_topic', 'image_topic', 'source_name', 'topic_name'),

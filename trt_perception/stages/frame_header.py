@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.config import Thresholds
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.jpeg import AnyFrame
 from trt_perception.images.letterbox import Letterbox
+from trt_perception.parameters.config import Thresholds
 from trt_perception.stages.batch_sizes import MAX_BATCH
 
 __all__ = ['BATCH_COUNT_BYTES', 'FORMAT_NUMBERS', 'FrameHeader', 'batch_content']

@@ -12,11 +12,11 @@ from typing import Final
 
 import numpy as np
 
-from trt_perception.detections import MaskGeometry
 from trt_perception.gpu import Device
 from trt_perception.gpu import Kernels
 from trt_perception.gpu import Stream
 from trt_perception.gpu import compile_kernels
+from trt_perception.images.detections import MaskGeometry
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.task import TaskSpec

@@ -9,10 +9,10 @@ from typing import Final
 import numpy.typing as npt
 
 from trt_perception.errors import EngineError
-from trt_perception.model.model_file import ModelFile
+from trt_perception.model.files.model_file import ModelFile
+from trt_perception.model.files.onnx_external import external_weights
 from trt_perception.model.tensors import TENSOR_DTYPES
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.stages.onnx_external import external_weights
 
 __all__ = ['CPU', 'OnnxModel']
 

@@ -15,7 +15,7 @@ from collections import deque
 from typing import Any
 from typing import Final
 
-from trt_perception.plain_text import plain
+from trt_perception.files.plain_text import plain
 
 __all__ = ['TensorRtLog']
 

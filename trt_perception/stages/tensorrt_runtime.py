@@ -21,14 +21,14 @@ from trt_perception.files.cache import write_cached
 from trt_perception.gpu import Device
 from trt_perception.gpu import DeviceBuffer
 from trt_perception.gpu import Stream
+from trt_perception.model.files.model_file import ModelFile
+from trt_perception.model.files.plan_header import read_plan_header
 from trt_perception.model.manifest import rebuild_command
-from trt_perception.model.model_file import ModelFile
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.model.tensors import tensorrt_dtype
 from trt_perception.model.tensors import tensors_text
 from trt_perception.stages.batch_sizes import MAX_BATCH
 from trt_perception.stages.batch_sizes import batch_sizes
-from trt_perception.stages.plan_header import read_plan_header
 from trt_perception.stages.tensorrt_log import TensorRtLog
 
 __all__ = ['TensorRtContext', 'TensorRtEngine']

@@ -21,10 +21,10 @@ from trt_perception.errors import EngineError
 from trt_perception.errors import MissingFileError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.files.atomic_files import write_together
-from trt_perception.interruption import ENDING_SIGNALS
-from trt_perception.interruption import Interruption
-from trt_perception.option_parser import OptionParser
-from trt_perception.plain_text import plain
+from trt_perception.files.plain_text import plain
+from trt_perception.process.interruption import ENDING_SIGNALS
+from trt_perception.process.interruption import Interruption
+from trt_perception.process.option_parser import OptionParser
 from trt_perception.tools.running import Saver
 from trt_perception.tools.running import say
 
@@ -133,7 +133,7 @@ def _run(given: Sequence[str]) -> int:
 def _build(options: Any, report: Any) -> None:
     """Build with a row for each step that has ended, and a bar for the one that runs."""
     from trt_perception.building.report import step_line
-    from trt_perception.building.steps import build
+    from trt_perception.building.steps.build import build
 
     logging.basicConfig(
         level=logging.INFO if options.verbose else logging.ERROR, format='%(message)s'

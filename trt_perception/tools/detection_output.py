@@ -15,13 +15,13 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.detections import Detections
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.coco import coco_rows
-from trt_perception.evaluation.run_lengths import counts_of
-from trt_perception.evaluation.run_lengths import with_run_lengths
+from trt_perception.evaluation.coco.annotations import coco_rows
+from trt_perception.evaluation.coco.run_lengths import counts_of
+from trt_perception.evaluation.coco.run_lengths import with_run_lengths
 from trt_perception.files.atomic_files import make_folder
 from trt_perception.files.atomic_files import write_together
+from trt_perception.images.detections import Detections
 from trt_perception.images.drawing import draw_detections
 from trt_perception.model.task import DETECT
 from trt_perception.model.task import TaskSpec

@@ -7,7 +7,7 @@ from typing import Final
 
 from trt_perception.evaluation.compare import AccuracyReport
 from trt_perception.evaluation.compare import ModelAccuracy
-from trt_perception.plain_text import table
+from trt_perception.files.plain_text import table
 
 __all__ = ['report_text']
 

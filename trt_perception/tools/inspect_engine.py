@@ -26,12 +26,12 @@ from trt_perception.errors import EngineError
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.files.atomic_files import write_json
 from trt_perception.files.atomic_files import write_together
+from trt_perception.files.plain_text import plain
 from trt_perception.gpu import Device
+from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import manifest_path
 from trt_perception.model.manifest import manifest_text
-from trt_perception.model.model_file import read_model_file
-from trt_perception.option_parser import OptionParser
-from trt_perception.plain_text import plain
+from trt_perception.process.option_parser import OptionParser
 from trt_perception.tools.arguments import add_file
 from trt_perception.tools.arguments import at_least
 from trt_perception.tools.arguments import check_output_file

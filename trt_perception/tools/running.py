@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trt_perception.errors import TrtPerceptionError
-from trt_perception.plain_text import plain
+from trt_perception.files.plain_text import plain
 
 __all__ = ['Saver', 'run_tool', 'say']
 

@@ -39,9 +39,9 @@ from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.options.values import ShapeProfile
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
+from trt_perception.files.plain_text import listed
+from trt_perception.model.files.plan_header import read_plan_header
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.plain_text import listed
-from trt_perception.stages.plan_header import read_plan_header
 from trt_perception.stages.tensorrt_log import TensorRtLog
 
 __all__ = ['BuiltPlan', 'build_plan']

@@ -23,9 +23,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from trt_perception.building.calibration.cache import cache_file
+from trt_perception.building.calibration.cache import keep
 from trt_perception.building.engine.release import TensorRt
-from trt_perception.building.precision.calibration_cache import cache_file
-from trt_perception.building.precision.calibration_cache import keep
 from trt_perception.errors import ConfigError
 from trt_perception.files.regular_files import read_regular
 from trt_perception.gpu import DeviceBuffer

@@ -19,11 +19,11 @@ from trt_perception.building.engine.layers import layer_precisions
 from trt_perception.errors import EngineError
 from trt_perception.files.json_records import json_content
 from trt_perception.model.build_record import BuildRecord
+from trt_perception.model.files.model_file import ModelFile
+from trt_perception.model.files.plan_header import PlanHeader
+from trt_perception.model.files.plan_header import read_plan_header
 from trt_perception.model.manifest import Manifest
-from trt_perception.model.model_file import ModelFile
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.stages.plan_header import PlanHeader
-from trt_perception.stages.plan_header import read_plan_header
 
 __all__ = ['EngineReport', 'plan_targets', 'read_report', 'report_text']
 

@@ -19,8 +19,8 @@ from trt_perception.gpu import Device
 from trt_perception.gpu import DeviceBuffer
 from trt_perception.gpu import Stream
 from trt_perception.gpu import clear_async
+from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.input_layout import split_inputs
-from trt_perception.model.model_file import ModelFile
 from trt_perception.model.tensors import TENSOR_DTYPES
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages.tensorrt_runtime import TensorRtContext

@@ -25,7 +25,7 @@ from trt_perception.errors import TrtPerceptionError
 from trt_perception.gpu import Device
 from trt_perception.gpu import Event
 from trt_perception.gpu import Graph
-from trt_perception.model.model_file import ModelFile
+from trt_perception.model.files.model_file import ModelFile
 
 __all__ = ['EngineLatency', 'Verified', 'measure_latency', 'runs_here', 'verify_engine']
 

@@ -18,7 +18,7 @@ import onnx
 from onnx import numpy_helper
 
 from trt_perception.errors import ConfigError
-from trt_perception.plain_text import nearest
+from trt_perception.files.plain_text import nearest
 
 __all__ = [
     *('LAYER_TYPES', 'GraphIndex', 'channel_axis', 'every', 'match_nodes', 'name_nodes', 'opset'),

@@ -26,11 +26,11 @@ from trt_perception.building.graph.graph_repair import in_float32
 from trt_perception.building.graph.graph_repair import sort_nodes
 from trt_perception.errors import EngineError
 from trt_perception.files.checked_files import read_checked
-from trt_perception.model.model_file import ModelFile
+from trt_perception.files.plain_text import listed
+from trt_perception.files.plain_text import one_line
+from trt_perception.model.files.model_file import ModelFile
+from trt_perception.model.files.onnx_external import external_weights
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.plain_text import listed
-from trt_perception.plain_text import one_line
-from trt_perception.stages.onnx_external import external_weights
 
 __all__ = [
     *('OnnxSource', 'check_model', 'input_specs', 'load_onnx', 'unknown_operators'),

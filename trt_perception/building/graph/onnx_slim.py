@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx
 
 from trt_perception.building.graph.graph_index import name_nodes
-from trt_perception.plain_text import one_line
+from trt_perception.files.plain_text import one_line
 
 __all__ = ['random_inputs', 'slim']
 

@@ -35,7 +35,7 @@ from trt_perception.images.letterbox import ResizeMode
 from trt_perception.model.build_record import QUANTISED
 from trt_perception.model.build_record import Precision
 from trt_perception.model.decoder_spec import DECODERS
-from trt_perception.model.model_file import ENGINE_SUFFIXES
+from trt_perception.model.files.model_file import ENGINE_SUFFIXES
 
 __all__ = ['BuildOptions']
 

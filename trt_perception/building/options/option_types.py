@@ -17,11 +17,11 @@ from trt_perception.building.options.values import parse_path
 from trt_perception.building.options.values import parse_paths
 from trt_perception.building.options.values import parse_profiles
 from trt_perception.building.options.values import parse_size
+from trt_perception.files.plain_text import Fault
+from trt_perception.files.plain_text import names_fault
 from trt_perception.model.decoder_spec import DECODERS
-from trt_perception.model.model_file import ENGINE_SUFFIXES
+from trt_perception.model.files.model_file import ENGINE_SUFFIXES
 from trt_perception.model.preprocessing import number_fault
-from trt_perception.plain_text import Fault
-from trt_perception.plain_text import names_fault
 
 __all__ = [
     *(

@@ -23,13 +23,13 @@ from trt_perception.building.options.rows import Option
 from trt_perception.building.options.rows import expected
 from trt_perception.errors import ConfigError
 from trt_perception.errors import ValuesError
+from trt_perception.files.plain_text import MAX_CLASSES
+from trt_perception.files.plain_text import names_fault
+from trt_perception.files.plain_text import nearest
+from trt_perception.files.plain_text import shown
 from trt_perception.files.regular_files import read_given
 from trt_perception.files.yaml_text import MAX_BYTES
 from trt_perception.files.yaml_text import read_yaml
-from trt_perception.plain_text import MAX_CLASSES
-from trt_perception.plain_text import names_fault
-from trt_perception.plain_text import nearest
-from trt_perception.plain_text import shown
 
 __all__ = ['add_arguments', 'given_options', 'help_text', 'load_options', 'read_class_names']
 

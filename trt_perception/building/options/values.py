@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 from typing import Final
 
+from trt_perception.files.plain_text import shown
 from trt_perception.images.frame import MAX_SIDE
-from trt_perception.plain_text import shown
 from trt_perception.stages.batch_sizes import MAX_BATCH
 
 __all__ = [

@@ -1,1 +1,1 @@
-"""Precision: calibration images and ranges, Q/DQ, FP16 and FP8 conversions."""
+"""Precision: Q/DQ, FP16 and FP8 conversions, and checks of quantised models."""

@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from trt_perception.building.calibration.cache import calibration_identity
+from trt_perception.building.calibration.images import CheckedImages
+from trt_perception.building.calibration.images import ImageSet
+from trt_perception.building.calibration.images import select_images
 from trt_perception.building.engine.calibrator import CalibrationData
 from trt_perception.building.graph.onnx_model import input_specs
 from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.building.precision.calibration_cache import calibration_identity
-from trt_perception.building.precision.calibration_images import CheckedImages
-from trt_perception.building.precision.calibration_images import ImageSet
-from trt_perception.building.precision.calibration_images import select_images
 from trt_perception.building.precision.quantise import QuantisationReport
 from trt_perception.building.precision.quantise import quantise
 from trt_perception.building.precision.quantise_modelopt import quantise_with_modelopt

@@ -29,8 +29,8 @@ from trt_perception.building.graph.mac_count import infer_shapes
 from trt_perception.building.graph.mac_count import layer_work
 from trt_perception.building.graph.mac_count import shares
 from trt_perception.building.graph.opsets import upgraded
-from trt_perception.building.graph.quantise_check import check_quantised
-from trt_perception.building.graph.quantise_check import is_quantised
+from trt_perception.building.precision.quantise_check import check_quantised
+from trt_perception.building.precision.quantise_check import is_quantised
 from trt_perception.building.precision.quantise_scales import fit_scales
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError

@@ -10,16 +10,16 @@ from typing import Any
 
 import onnx
 
+from trt_perception.building.calibration.images import ImageSet
 from trt_perception.building.engine.calibrator import CalibrationData
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.engine.release import uses_strong_typing
-from trt_perception.building.graph.quantise_check import is_quantised
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.precision.calibrate import Calibrated
 from trt_perception.building.precision.calibrate import calibrate
-from trt_perception.building.precision.calibration_images import ImageSet
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.building.precision.quantise import QuantisationReport
+from trt_perception.building.precision.quantise_check import is_quantised
 from trt_perception.building.report import StepProgress
 from trt_perception.model.build_record import CalibrationRecord
 from trt_perception.model.preprocessing import Preprocessing

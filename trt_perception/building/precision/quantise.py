@@ -20,6 +20,17 @@ from typing import Any
 import numpy as np
 import onnx
 
+from trt_perception.building.calibration.activations import collect_magnitudes
+from trt_perception.building.calibration.activations import input_shapes
+from trt_perception.building.calibration.cache import cache_file
+from trt_perception.building.calibration.cache import calibration_identity
+from trt_perception.building.calibration.cache import read_ranges
+from trt_perception.building.calibration.cache import write_ranges
+from trt_perception.building.calibration.images import CheckedImages
+from trt_perception.building.calibration.images import ImageSet
+from trt_perception.building.calibration.ranges import PERCENTILE
+from trt_perception.building.calibration.ranges import VERSION
+from trt_perception.building.calibration.ranges import Method
 from trt_perception.building.graph.graph_index import GraphIndex
 from trt_perception.building.graph.graph_index import match_nodes
 from trt_perception.building.graph.graph_index import name_nodes
@@ -28,18 +39,7 @@ from trt_perception.building.graph.mac_count import infer_shapes
 from trt_perception.building.graph.mac_count import layer_work
 from trt_perception.building.graph.mac_count import shares
 from trt_perception.building.graph.opsets import upgraded
-from trt_perception.building.graph.quantise_check import check_quantised
-from trt_perception.building.precision.calibration import collect_magnitudes
-from trt_perception.building.precision.calibration import input_shapes
-from trt_perception.building.precision.calibration_cache import cache_file
-from trt_perception.building.precision.calibration_cache import calibration_identity
-from trt_perception.building.precision.calibration_cache import read_ranges
-from trt_perception.building.precision.calibration_cache import write_ranges
-from trt_perception.building.precision.calibration_images import CheckedImages
-from trt_perception.building.precision.calibration_images import ImageSet
-from trt_perception.building.precision.calibration_ranges import PERCENTILE
-from trt_perception.building.precision.calibration_ranges import VERSION
-from trt_perception.building.precision.calibration_ranges import Method
+from trt_perception.building.precision.quantise_check import check_quantised
 from trt_perception.building.precision.quantise_fp8 import to_fp8
 from trt_perception.building.precision.quantise_scales import check_weights
 from trt_perception.building.precision.quantise_scales import fit_scales
@@ -47,8 +47,8 @@ from trt_perception.building.precision.quantise_scales import float_layers
 from trt_perception.building.report import StepProgress
 from trt_perception.errors import ConfigError
 from trt_perception.errors import EngineError
+from trt_perception.files.plain_text import listed
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.plain_text import listed
 
 __all__ = ['QuantisationReport', 'Quantised', 'kept_layers', 'quantise']
 

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import onnx
 
+from trt_perception.building.calibration.activations import calibration_inputs
+from trt_perception.building.calibration.activations import input_shapes
+from trt_perception.building.calibration.images import CheckedImages
+from trt_perception.building.calibration.images import ImageSet
 from trt_perception.building.graph.graph_index import name_nodes
-from trt_perception.building.graph.quantise_check import check_quantised
-from trt_perception.building.precision.calibration import calibration_inputs
-from trt_perception.building.precision.calibration import input_shapes
-from trt_perception.building.precision.calibration_images import CheckedImages
-from trt_perception.building.precision.calibration_images import ImageSet
 from trt_perception.building.precision.quantise import kept_layers
+from trt_perception.building.precision.quantise_check import check_quantised
 from trt_perception.building.precision.quantise_scales import fit_scales
 from trt_perception.building.precision.quantise_scales import without_unusable
 from trt_perception.building.report import StepProgress

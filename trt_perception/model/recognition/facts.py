@@ -17,6 +17,9 @@ from typing import Final
 from trt_perception.errors import EngineError
 from trt_perception.files.json_section import found
 from trt_perception.files.literals import read_literal
+from trt_perception.files.plain_text import name_fault
+from trt_perception.files.plain_text import names_fault
+from trt_perception.files.plain_text import shown
 from trt_perception.model.preprocessing import number_fault
 from trt_perception.model.preprocessing import size_fault
 from trt_perception.model.task import COCO_KEYPOINTS
@@ -26,9 +29,6 @@ from trt_perception.model.task import TASKS
 from trt_perception.model.task import KeypointSpec
 from trt_perception.model.task import TaskSpec
 from trt_perception.model.task import keypoint_names_fault
-from trt_perception.plain_text import name_fault
-from trt_perception.plain_text import names_fault
-from trt_perception.plain_text import shown
 
 __all__ = ['Facts', 'facts_of', 'literal']
 

@@ -21,12 +21,12 @@ from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy
 
 from trt_perception.ros.intake.buffers import Lease
 from trt_perception.ros.intake.buffers import MessageBuffers
-from trt_perception.ros.intake.rcl import BAD_ALLOC
-from trt_perception.ros.intake.rcl import TAKE_FAILED
-from trt_perception.ros.intake.rcl import RclError
-from trt_perception.ros.intake.rcl import Taking
-from trt_perception.ros.intake.rcl import WaitSet
-from trt_perception.ros.intake.rcl import load
+from trt_perception.ros.wire.rcl import BAD_ALLOC
+from trt_perception.ros.wire.rcl import TAKE_FAILED
+from trt_perception.ros.wire.rcl import RclError
+from trt_perception.ros.wire.rcl import Taking
+from trt_perception.ros.wire.rcl import WaitSet
+from trt_perception.ros.wire.rcl import load
 
 __all__ = ['Arrived', 'EndedError', 'Intake', 'Source', 'check_intake']
 

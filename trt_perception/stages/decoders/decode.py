@@ -13,14 +13,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.config import Thresholds
-from trt_perception.detections import Detections
+from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.output_layout import layout
 from trt_perception.model.task import TaskSpec
+from trt_perception.parameters.config import Thresholds
 from trt_perception.stages.decoders.dense import dense_candidates
 from trt_perception.stages.decoders.final_boxes import counted_candidates
 from trt_perception.stages.decoders.final_boxes import final_candidates

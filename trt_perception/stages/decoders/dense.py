@@ -16,8 +16,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.config import Thresholds
 from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.parameters.config import Thresholds
 from trt_perception.stages.decoders.selection import Candidates
 from trt_perception.stages.decoders.selection import corners
 from trt_perception.stages.decoders.selection import passing

@@ -20,8 +20,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.config import Thresholds
 from trt_perception.errors import EngineError
+from trt_perception.parameters.config import Thresholds
 from trt_perception.stages.decoders.final_boxes import final_candidates
 from trt_perception.stages.decoders.selection import Candidates
 from trt_perception.stages.decoders.selection import corners

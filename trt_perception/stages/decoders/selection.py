@@ -9,16 +9,16 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.config import Thresholds
-from trt_perception.detections import Detections
-from trt_perception.detections import MaskGeometry
-from trt_perception.detections import Masks
-from trt_perception.detections import oriented_corners
 from trt_perception.errors import EngineError
+from trt_perception.images.detections import Detections
+from trt_perception.images.detections import MaskGeometry
+from trt_perception.images.detections import Masks
+from trt_perception.images.detections import oriented_corners
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.task import DETECT
 from trt_perception.model.task import KeypointSpec
 from trt_perception.model.task import TaskSpec
+from trt_perception.parameters.config import Thresholds
 from trt_perception.stages.nms import best_candidates
 from trt_perception.stages.nms import non_maximum_suppression
 from trt_perception.stages.nms import oriented_non_maximum_suppression

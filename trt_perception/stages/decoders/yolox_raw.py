@@ -18,8 +18,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.config import Thresholds
 from trt_perception.errors import EngineError
+from trt_perception.parameters.config import Thresholds
 from trt_perception.stages.decoders.selection import Candidates
 from trt_perception.stages.decoders.selection import corners
 from trt_perception.stages.decoders.selection import passing

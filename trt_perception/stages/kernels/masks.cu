@@ -1,5 +1,5 @@
 // Which object each pixel of an image belongs to: 0 for none, i for the i-th row of the result, the better one on top.
-// The same as Masks of trt_perception/detections.py: a pixel is in a mask where it is in its box, and where the sum of
+// The same as Masks of trt_perception/images/detections.py: a pixel is in a mask where it is in its box, and where the sum of
 // the prototypes, interpolated bilinearly with half-pixel centres and weighted by the row's coefficients, is above 0.
 
 // The two pixels around a place, and how near the second is.

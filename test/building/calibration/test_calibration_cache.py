@@ -1,0 +1,164 @@
+"""Ranges are used again exactly where everything is as it was."""
+
+import json
+import os
+from dataclasses import replace
+
+import onnx
+import pytest
+
+from support.models import small_detectors
+from support.models.digits import CALIBRATION
+from support.models.scaled_models import SMALL
+from trt_perception.building.calibration import cache as calibration_cache
+from trt_perception.building.calibration import images as calibration_images
+from trt_perception.building.calibration.cache import cache_file
+from trt_perception.building.calibration.cache import calibration_identity
+from trt_perception.building.calibration.cache import read_ranges
+from trt_perception.building.calibration.cache import write_ranges
+from trt_perception.building.calibration.images import select_images
+from trt_perception.building.precision.quantise import quantise
+
+RANGES = {'x': 1.5, 'y': 0.0}
+
+
+def test_the_second_calibration_takes_the_ranges_of_the_first(tmp_path):
+    model, *_ = small_detectors.anchor_free()
+    images = select_images(CALIBRATION, 8)
+    ran = []
+
+    def again(**changes):
+        settings = {
+            'model': model,
+            'preprocessing': SMALL,
+            'images': images,
+            'cache_dir': tmp_path / 'new' / 'folder',
+            'progress': lambda step, _done, _count: ran.append(step),
+            **changes,
+        }
+        ran.clear()
+        return quantise(**settings)
+
+    first = again()
+    assert first.report.cache.startswith('computed: no cache')
+    assert 'calibrating' in ran
+    second = again()
+    assert second.report.cache.startswith('reused: ')
+    assert 'calibrating' not in ran
+    assert second.model == first.model
+    assert again(cache_dir=None).report.cache == 'off'
+    # Ranges that depend on anything else have files of their own.
+    changed, *_ = small_detectors.anchor_free(opset=18)
+    changed.graph.initializer[0].raw_data = bytes(len(changed.graph.initializer[0].raw_data))
+    for change in (
+        {'images': select_images(CALIBRATION, 9)},
+        {'preprocessing': replace(SMALL, scale=1.0)},
+        {'method': 'percentile'},
+        {'model': changed},
+    ):
+        assert 'no cache' in again(**change).report.cache
+        assert 'calibrating' in ran
+    assert again().report.cache.startswith('reused: ')
+    assert len(list((tmp_path / 'new' / 'folder').iterdir())) == 5
+
+
+def test_each_image_is_decoded_once_and_not_at_all_where_ranges_are_reused(monkeypatch, tmp_path):
+    model, *_ = small_detectors.raw_maps()
+    images = select_images(CALIBRATION, 8)
+    decode, read = calibration_images.read_image, []
+
+    def counted(path):
+        read.append(path)
+        return decode(path)
+
+    monkeypatch.setattr(calibration_images, 'read_image', counted)
+    for _ in range(2):
+        quantise(model, SMALL, images, cache_dir=tmp_path)
+    assert read == list(images.paths)
+
+
+def test_what_is_written_is_read(tmp_path):
+    path = tmp_path / 'ranges.json'
+    assert write_ranges(path, RANGES) == ''
+    found, sentence = read_ranges(path, ['y', 'x'])
+    assert found == RANGES
+    assert sentence == f'reused: {path}'
+    assert list(tmp_path.iterdir()) == [path]
+    assert read_ranges(path, ['x'])[0] == {'x': 1.5}
+    found, sentence = read_ranges(path, ['x', 'z'])
+    assert found is None
+    assert "damaged (KeyError: 'z')" in sentence
+
+
+def test_each_part_names_another_file(tmp_path):
+    model, *_ = small_detectors.raw_maps()
+    identity = calibration_identity(model, select_images(CALIBRATION, 8), SMALL)
+    parts = [(identity, 'minmax', 1), (identity, 'minmax', 2), (identity, 'entropy', 1)]
+    names = {cache_file(tmp_path, 'json', *each) for each in parts}
+    names.add(cache_file(tmp_path, 'tensorrt', *parts[0]))
+    assert len(names) == 4
+    assert {path.parent for path in names} == {tmp_path}
+    assert cache_file(None, 'json', *parts[0]) is None
+
+
+@pytest.mark.parametrize(
+    'content',
+    [
+        b'',
+        b'{',
+        b'[]',
+        b'null',
+        b'\xff\xfe',
+        b'"x"',
+        b'1',
+        b'{}',
+        b'[' * 100_000,
+        *(json.dumps({'x': value}).encode() for value in (float('nan'), -1, True, '1', None, [1])),
+    ],
+)
+def test_a_damaged_cache_is_said_and_not_used(tmp_path, content):
+    path = tmp_path / 'ranges.json'
+    path.write_bytes(content)
+    found, sentence = read_ranges(path, ['x'])
+    assert found is None
+    assert f'the cache {path} is damaged' in sentence
+
+
+def test_a_huge_cache_is_not_read(tmp_path, monkeypatch):
+    path = tmp_path / 'ranges.json'
+    write_ranges(path, RANGES)
+    monkeypatch.setattr(calibration_cache, '_MOST_BYTES', 9)
+    assert 'at most 9 bytes' in read_ranges(path, ['x'])[1]
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path):
+    folder = tmp_path / 'file'
+    folder.write_text('')
+    assert 'not kept' in write_ranges(folder / 'ranges.json', RANGES)
+    assert 'cannot be read' in read_ranges(folder / 'ranges.json', ['x'])[1]
+
+
+def test_nothing_is_left_of_a_write_that_failed(tmp_path, monkeypatch):
+    path = tmp_path / 'ranges.json'
+    write_ranges(path, RANGES)
+
+    def full(_descriptor):
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(os, 'fsync', full)
+    assert 'No space left' in write_ranges(path, {'x': 9.0})
+    assert read_ranges(path, ['x'])[0] == {'x': 1.5}
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_identity_follows_what_it_is_made_of():
+    model, *_ = small_detectors.raw_maps()
+    images = select_images(CALIBRATION, 8)
+    identity = calibration_identity(model, images, SMALL)
+    copied = onnx.load_from_string(model.SerializeToString())
+    assert calibration_identity(copied, images, SMALL) == identity
+    changed = replace(SMALL, color_order='bgr')
+    assert calibration_identity(model, images, changed) != identity
+    assert calibration_identity(model, select_images(CALIBRATION, 9), SMALL) != identity
+    model.graph.node[0].name += 'x'
+    assert calibration_identity(model, images, SMALL) != identity

@@ -1,0 +1,213 @@
+"""Which images are used for calibration, and which are refused."""
+
+import random
+
+import cv2
+import numpy as np
+import pytest
+
+from trt_perception.building.calibration.images import CheckedImages
+from trt_perception.building.calibration.images import read_image
+from trt_perception.building.calibration.images import select_images
+from trt_perception.errors import ConfigError
+from trt_perception.images.picture_files import frame_of
+from trt_perception.model.preprocessing import Preprocessing
+
+NAMES = ['img1.png', 'img2.png', 'img10.png', 'img20.jpg', 'sub/img3.png', 'sub/IMG4.PNG']
+
+
+def picture(seed, size=(48, 64)):
+    """Return a picture whose large parts differ from seed to seed."""
+    coarse = np.random.default_rng(seed).integers(0, 255, (6, 8, 3)).astype(np.uint8)
+    return cv2.resize(coarse, size[::-1], interpolation=cv2.INTER_NEAREST)
+
+
+def write(path, image):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    assert cv2.imwrite(str(path), image)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for index, name in enumerate(random.Random(1).sample(NAMES, len(NAMES))):
+        write(tmp_path / name, picture(index))
+    write(tmp_path / '.hidden/no.png', picture(9))
+    (tmp_path / 'labels.txt').write_text('1 2 3')
+    return tmp_path
+
+
+def names(images, folder):
+    return [str(path.relative_to(folder)) for path in images.paths]
+
+
+def check(images, input_size=(64, 48)):
+    """Read all images; return the warnings."""
+    done = []
+    checked = CheckedImages(
+        images, Preprocessing(input_size), lambda _step, *counts: done.append(counts)
+    )
+    found = [(path, tensor.shape) for path, tensor in checked]
+    assert found == [(path, (1, 3, *input_size[::-1])) for path in images.paths]
+    assert done == [(number, len(found)) for number in range(len(found) + 1)]
+    return tuple(checked.warnings)
+
+
+def test_a_folder_is_read_with_its_subfolders_in_natural_order(folder):
+    images = select_images(folder)
+    assert names(images, folder) == [*NAMES[:4], 'sub/IMG4.PNG', 'sub/img3.png']
+    assert images.found == 6
+    assert images.as_dict()['used'] == 6
+
+
+def test_a_pattern_and_one_file(folder):
+    assert names(select_images(f'{folder}/img*'), folder) == NAMES[:4]
+    assert len(select_images(f'{folder}/**/*.png').paths) == 4
+    assert names(select_images(folder / 'img2.png'), folder) == ['img2.png']
+
+
+def test_a_list_names_files_relative_to_itself(folder):
+    listed = folder / 'sub' / 'list.txt'
+    listed.write_text(f'# chosen\n\n  ../img10.png\nimg3.png\n{folder}/img2.png\nimg3.png\n')
+    found = [path.resolve() for path in select_images(listed).paths]
+    assert set(found) == {folder / 'img10.png', folder / 'img2.png', folder / 'sub/img3.png'}
+    assert len(found) == 3
+    listed.write_text('img3.png\ngone.png\n')
+    with pytest.raises(ConfigError, match=r'list.txt, line 2: no such file: .*gone.png'):
+        select_images(listed)
+    listed.write_text('# nothing\n')
+    with pytest.raises(ConfigError, match='names no image'):
+        select_images(listed)
+    listed.write_bytes(b'\xff\xfe\xfa')
+    with pytest.raises(ConfigError, match='UTF-8'):
+        select_images(listed)
+
+
+def test_the_choice_follows_the_seed(folder):
+    for index in range(40):
+        write(folder / f'more/{index}.png', picture(index))
+    chosen = select_images(folder, 10, seed=3)
+    assert chosen == select_images(folder, 10, seed=3)
+    assert chosen.found == 46
+    assert len(set(chosen.paths)) == 10
+    other = select_images(folder, 10, seed=4)
+    assert other.paths != chosen.paths
+    assert other.sha256 != chosen.sha256
+    numbers = [int(path.stem) for path in chosen.paths if path.parent.name == 'more']
+    assert numbers == sorted(numbers)
+    assert len(numbers) >= 5
+    assert select_images(folder, 46).paths == select_images(folder, 1000, seed=9).paths
+
+
+def test_the_hash_is_of_contents_and_order_not_of_names(folder, tmp_path_factory):
+    before = select_images(folder).sha256
+    moved = tmp_path_factory.mktemp('moved')
+    for path in select_images(folder).paths:
+        target = moved / path.relative_to(folder)
+        target.parent.mkdir(exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    assert select_images(moved).sha256 == before
+    (moved / 'img1.png').rename(moved / 'img99.png')
+    assert select_images(moved).sha256 != before
+    write(folder / 'img1.png', picture(77))
+    assert select_images(folder).sha256 != before
+
+
+@pytest.mark.parametrize(
+    ('source', 'message'),
+    [
+        ('nowhere', 'nowhere: does not exist'),
+        ('*.gif', 'no file matches'),
+        ('empty', 'this folder holds no image .1 other files.'),
+    ],
+)
+def test_no_images(tmp_path, source, message):
+    (tmp_path / 'empty').mkdir()
+    (tmp_path / 'empty' / 'readme.md').write_text('')
+    with pytest.raises(ConfigError, match=message):
+        select_images(tmp_path / source)
+
+
+@pytest.mark.parametrize(
+    ('name', 'content', 'message'),
+    [
+        ('a.png', b'', 'cannot be decoded'),
+        ('a.png', b'no picture', 'cannot be decoded'),
+        ('a.jpg', b'\xff\xd8\xff\xe0 more \xff\xd9', 'cannot be decoded'),
+    ],
+)
+def test_what_is_no_image_is_an_error_that_names_it(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=f'{name}: {message}'):
+        read_image(tmp_path / name)
+
+
+@pytest.mark.parametrize('suffix', ['.jpg', '.png'])
+@pytest.mark.parametrize('share', [0.3, 0.9])
+def test_an_image_that_was_cut_is_an_error(tmp_path, suffix, share):
+    path = tmp_path / f'cut{suffix}'
+    write(path, picture(0, (480, 640)))
+    content = path.read_bytes()
+    read_image(path)
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(ConfigError, match='truncated'):
+        read_image(path)
+
+
+def test_grey_images_become_bgr_and_frames_keep_pixels(tmp_path):
+    write(tmp_path / 'grey.png', picture(0)[..., 0])
+    bgr = read_image(tmp_path / 'grey.png')
+    assert bgr.shape == (48, 64, 3)
+    frame = frame_of(bgr[:, ::2])
+    assert (frame.width, frame.height, frame.format.name) == (32, 48, 'bgr8')
+    assert np.array_equal(frame.plane().reshape(48, 32, 3), bgr[:, ::2])
+
+
+def fill(folder, count, make):
+    for index in range(count):
+        write(folder / f'{index}.png', make(index))
+    return select_images(folder)
+
+
+def test_too_few_images(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r'at least 8 images to calibrate with, better 100 or more .got 7'
+    ):
+        check(fill(tmp_path, 7, picture))
+    assert check(fill(tmp_path, 8, picture)) == ('8 images are few: 100 to 500 are usual',)
+    assert check(fill(tmp_path, 100, picture)) == ()
+
+
+def test_images_that_are_all_alike(tmp_path):
+    with pytest.raises(ConfigError, match='all 9 images are the same image'):
+        check(fill(tmp_path / 'same', 9, lambda _: picture(0)))
+    # One camera that never moved: noise is not another scene.
+    rng = np.random.default_rng(0)
+    with pytest.raises(ConfigError, match='all 9 images are alike'):
+        check(
+            fill(
+                tmp_path / 'noise', 9, lambda _: picture(0) // 2 + rng.integers(0, 9, (48, 64, 3))
+            )
+        )
+    with pytest.raises(ConfigError, match='of one colour each'):
+        check(fill(tmp_path / 'flat', 9, lambda n: np.full((48, 64, 3), 20 * n, np.uint8)))
+
+
+def test_doubtful_images_are_counted(tmp_path):
+    def make(index):
+        if index < 3:
+            return picture(0)
+        return np.full((48, 64, 3), 128, np.uint8) if index == 3 else picture(index)
+
+    warnings = check(fill(tmp_path, 100, make), input_size=(130, 100))
+    assert warnings[0] == '2 of 100 images are copies of others'
+    assert warnings[1] == '1 of 100 images are of one colour'
+    assert warnings[2].startswith('100 of 100 images are less than half as large')
+    assert len(warnings) == 3
+    assert check(select_images(tmp_path), input_size=(128, 200))[2:] == ()
+
+
+def test_one_image_that_cannot_be_read_stops_all(tmp_path):
+    images = fill(tmp_path, 8, picture)
+    images.paths[5].write_bytes(b'gone bad')
+    with pytest.raises(ConfigError, match=r'5.png: cannot be decoded'):
+        check(images)

@@ -1,0 +1,188 @@
+"""Looking at a built engine, with stand-ins for GPU and TensorRT that tell what was recorded."""
+
+import hashlib
+import json
+import sys
+from enum import Enum
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from support.gpu import fake_cuda
+from support.gpu.cuda_recorder import Recorder
+from support.gpu.fake_tensorrt import PLAN
+from support.gpu.fake_tensorrt import FakeTensorRtRtx
+from trt_perception import gpu
+from trt_perception.building.engine.inspector import time_layers
+from trt_perception.building.engine.verify import verify_engine
+from trt_perception.building.options.sources import load_options
+from trt_perception.errors import EngineError
+from trt_perception.gpu import bindings
+from trt_perception.model.files.model_file import ModelFile
+
+RECORDED = json.loads((Path(__file__).parents[2] / 'data' / 'inspector_rtx.json').read_text())
+SHAPE = (1, 3, 48, 64)
+# Convolutions and the matrix product of the network that was recorded.
+NODES = {'stem', 'body', 'wide', 'fc'}
+IMAGE = ('images', SHAPE, 'FLOAT')
+SIZES = ('orig_target_sizes', (1, 2), 'INT64')
+
+
+class ProfilingVerbosity(Enum):
+    LAYER_NAMES_ONLY = 0
+    NONE = 1
+    DETAILED = 2
+
+
+class Module(FakeTensorRtRtx):
+    """TensorRT-RTX whose engine also tells of its layers.
+
+    Args:
+        told: name of the recorded text, empty for an engine that tells nothing.
+        tensors: as the stand-in takes them.
+    """
+
+    ProfilingVerbosity = ProfilingVerbosity
+    LayerInformationFormat = SimpleNamespace(JSON='json')
+    EngineStat = SimpleNamespace(TOTAL_WEIGHTS_SIZE='weights')
+
+    class IProfiler:
+        def __init__(self):
+            pass
+
+    def __init__(self, told, **tensors):
+        super().__init__(**tensors)
+        self.told = told
+
+    def Runtime(self, logger):  # noqa: N802
+        runtime = super().Runtime(logger)
+        return SimpleNamespace(
+            deserialize_cuda_engine=lambda content: self.talking(
+                runtime.deserialize_cuda_engine(content)
+            )
+        )
+
+    def talking(self, engine):
+        verbosity = ProfilingVerbosity.DETAILED if self.told else ProfilingVerbosity.NONE
+        engine.profiling_verbosity = verbosity
+        engine.refittable, engine.num_aux_streams = False, 1
+        engine.get_device_memory_size_for_profile_v2 = lambda profile: 4096
+        engine.get_engine_stat = lambda stat: 1000
+        text = json.dumps(RECORDED[self.told]) if self.told else ''
+        inspector = SimpleNamespace(get_engine_information=lambda kind: text)
+        engine.create_engine_inspector = lambda: inspector
+        return engine
+
+
+@pytest.fixture
+def engine(monkeypatch, tmp_path):
+    """Return a function that puts the stand-ins in place; all they made is released in the end."""
+    recorder = Recorder(fake_cuda.bindings())
+    monkeypatch.setattr(bindings, 'load_bindings', lambda: recorder.modules)
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    monkeypatch.setattr('trt_perception.building.engine.verify._WARM_UP_S', 0)
+    modules = []
+
+    def put(told, inputs=(IMAGE,), **tensors):
+        module = Module(told, inputs=inputs, **tensors)
+        monkeypatch.setitem(sys.modules, 'tensorrt_rtx', module)
+        modules.append(module)
+        content = b'vtrt' + PLAN[4:]
+        digest = hashlib.sha256(content).hexdigest()
+        return ModelFile(tmp_path / 'x.engine', content, digest, None)
+
+    put.recorder = recorder
+    yield put
+    assert recorder.kinds() == []
+    assert [list(module.living) for module in modules] == [[]] * len(modules)
+
+
+def verified(model, precision, shape=SHAPE, leave_out=(), nodes=NODES):
+    options = load_options(None, {'onnx': 'model.onnx', 'precision': precision})
+    return verify_engine(model, options, shape, nodes, leave_out)
+
+
+@pytest.mark.parametrize(
+    ('precision', 'counts'),
+    [
+        ('fp32', {'fp32': 9}),
+        ('fp16', {'fp16': 8, 'fp32': 1}),
+        ('bf16', {'bf16': 7, 'fp32': 3}),
+    ],
+)
+def test_an_engine_as_asked(engine, precision, counts):
+    seen = verified(engine(precision), precision)
+    told = seen.as_dict()
+    assert told['precision_as_built'] == counts
+    assert told['not_as_asked'] == {}
+    assert len(told['layers']) == sum(counts.values())
+    assert 'stem' in told['layers'][1]['nodes']
+    assert told['fused_nodes'] > 0
+    assert told['context_bytes'] == 4096
+    assert seen.latency.p50 == seen.latency.p99 == 1.5  # what the stand-in's clock says
+    assert json.dumps(told)
+
+
+def test_what_was_compiled_is_there_for_the_nodes_first_start(engine, tmp_path):
+    verified(engine('fp16'), 'fp16')
+    (cached,) = (tmp_path / 'trt_perception' / 'runtime').iterdir()
+    assert b'compiled' in cached.read_bytes()
+
+
+def test_fp16_asked_and_fp32_built_is_an_error(engine):
+    with pytest.raises(EngineError, match=r'x\.engine: expected fp16 \(got only 0% of 4'):
+        verified(engine('fp32'), 'fp16')
+
+
+def test_what_was_not_built_as_asked_is_named(engine, monkeypatch):
+    entry = json.loads(json.dumps(RECORDED['fp16']))
+    wide = next(one for one in entry['Layers'] if 'wide' in one.get('Metadata', ''))
+    for tensor in wide['Inputs']:
+        tensor['Format/Datatype'] = 'Float'
+    monkeypatch.setitem(RECORDED, 'partly', entry)
+    model = engine('partly')
+    assert dict(verified(model, 'fp16').others) == {'wide': 'fp32'}
+    assert dict(verified(model, 'fp16', leave_out={'wide'}).others) == {}
+
+
+@pytest.mark.parametrize('fails', ['', 'cudaStreamEndCapture', 'cudaGraphInstantiate'])
+def test_it_is_timed_as_the_node_runs_it(engine, fails):
+    """By a CUDA graph; call by call where there can be none."""
+    model = engine('fp16')
+    engine.recorder.fails = lambda index, name: 'cudaErrorInvalidValue' if name == fails else None
+    assert verified(model, 'fp16').latency.p50 == 1.5
+    launched = sys.modules['tensorrt_rtx'].calls.count('execute_async_v3')
+    assert launched == 2 if not fails else launched > 100
+
+
+def test_an_engine_that_tells_nothing_is_timed(engine):
+    seen = verified(engine(''), 'fp16')
+    assert seen.as_dict()['precision_as_built'] is None
+    assert seen.layers == ()
+    assert seen.latency.p50 == 1.5
+
+
+def test_other_inputs_are_zeros_too(engine):
+    """As the sizes of the original images, which some exports of RT-DETR want to know."""
+    for inputs in ((SIZES, IMAGE), (IMAGE, SIZES)):
+        model = engine('fp16', inputs=inputs)
+        module = sys.modules['tensorrt_rtx']
+        assert verified(model, 'fp16').latency.p50 == 1.5
+        assert module.calls.count('set_input_shape') == 2
+        assert module.calls.count('set_tensor_address') == 3
+
+
+def test_an_open_engine_is_timed_at_the_shape_it_is_made_for(engine):
+    ranges = tuple((batch, 3, 48, 64) for batch in (1, 2, 4))
+    model = engine(
+        'fp16', inputs=(('images', (-1, 3, 48, 64), 'FLOAT'),), profiles=(ranges,), outputs=()
+    )
+    assert verified(model, 'fp16', (2, 3, 48, 64)).latency.p50 == 1.5
+    with pytest.raises(EngineError, match='no profile takes'):
+        verified(model, 'fp16', (8, 3, 48, 64))
+
+
+def test_layers_without_times_are_an_error(engine):
+    with pytest.raises(EngineError, match='reported no times'):
+        time_layers(engine('fp16'), gpu.Device(0), runs=3)

@@ -1,0 +1,57 @@
+"""Which TensorRT builds where several are installed, or none that can."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+import pytest
+
+from support.building.tensorrt_standin import StandIn
+from trt_perception.building.engine import release as tensorrt_release
+from trt_perception.building.engine.release import find_tensorrt
+from trt_perception.errors import CudaError
+from trt_perception.errors import EngineError
+
+
+def without(monkeypatch, *names):
+    for name in names:
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+def test_auto_takes_tensorrt_before_tensorrt_rtx(monkeypatch):
+    for name, release in (('tensorrt', '10.3'), ('tensorrt_rtx', 'RTX 1.7')):
+        monkeypatch.setitem(sys.modules, name, StandIn(release, '10.3.0.26'))
+    assert find_tensorrt('auto').flavour == 'tensorrt'
+    assert find_tensorrt('tensorrt_rtx').flavour == 'tensorrt_rtx'
+    without(monkeypatch, 'tensorrt')
+    assert find_tensorrt('auto').flavour == 'tensorrt_rtx'
+
+
+def test_without_tensorrt_the_way_to_get_one_is_told(monkeypatch):
+    without(monkeypatch, 'tensorrt', 'tensorrt_rtx')
+    with pytest.raises(EngineError, match='tensorrt-rtx-cu13'):
+        find_tensorrt('auto')
+    with contextlib.suppress(EngineError):
+        find_tensorrt('tensorrt')
+
+
+def test_a_gpu_that_must_be_there_and_cannot_be_asked_is_told(monkeypatch, tmp_path):
+    def device(_index):
+        raise CudaError('cuda-python', 'is missing')
+
+    monkeypatch.setattr(tensorrt_release.gpu, 'Device', device)
+    monkeypatch.setattr(tensorrt_release, '_DRIVER', tmp_path / 'nvidiactl')
+    for name, release in (('tensorrt', '10.3'), ('tensorrt_rtx', 'RTX 1.7')):
+        monkeypatch.setitem(sys.modules, name, StandIn(release, '10.3.0.26'))
+    # TensorRT is installed where a GPU is; TensorRT-RTX builds anywhere.
+    assert find_tensorrt('tensorrt').unseen_gpu == 'cuda-python: is missing'
+    assert find_tensorrt('tensorrt_rtx').unseen_gpu == ''
+    (tmp_path / 'nvidiactl').touch()
+    assert find_tensorrt('tensorrt_rtx').unseen_gpu == 'cuda-python: is missing'
+
+
+def test_releases_that_are_too_old_are_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'tensorrt', StandIn('8.6', '8.6.1'))
+    with pytest.raises(EngineError, match=r'10\.3 or newer \(got 8\.6\.1\)'):
+        find_tensorrt('tensorrt')

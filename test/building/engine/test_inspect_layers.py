@@ -1,0 +1,168 @@
+"""What the inspector's JSON says of types, on texts that TensorRT really wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trt_perception.building.engine.layers import LayerInfo
+from trt_perception.building.engine.layers import check_precision
+from trt_perception.building.engine.layers import layer_precisions
+from trt_perception.building.engine.layers import parse_layers
+from trt_perception.building.engine.layers import raise_if_lost
+from trt_perception.errors import EngineError
+
+RTX = json.loads((Path(__file__).parents[2] / 'data' / 'inspector_rtx.json').read_text())
+# The network that RTX holds: three convolutions and a matrix product.
+COMPUTE = {'stem', 'body', 'wide', 'fc'}
+
+
+def rtx(name):
+    return parse_layers(json.dumps(RTX[name]))
+
+
+def test_nothing_told_is_no_layers():
+    assert parse_layers('') == ()
+    assert parse_layers('{"Layers": [], "Bindings": []}') == ()
+    assert layer_precisions(()) == {}
+
+
+@pytest.mark.parametrize(
+    ('name', 'counts'),
+    [
+        ('fp32', {'fp32': 9}),
+        ('fp16', {'fp16': 8, 'fp32': 1}),  # the cast of the input reads float32
+        ('bf16', {'bf16': 7, 'fp32': 3}),  # it pools in float32, and casts before and after
+    ],
+)
+def test_layers_are_counted_by_the_type_they_read(name, counts):
+    assert layer_precisions(rtx(name)) == counts
+
+
+def test_a_layer_knows_its_nodes_and_tactic():
+    layer = rtx('fp16')[2]
+    assert layer.nodes == ('body', 'body_sigmoid', 'body_mul', 'residual')
+    assert (layer.kind, layer.inputs, layer.outputs) == (
+        'runtime_fusion',
+        ('fp16', 'fp16'),
+        ('fp16',),
+    )
+    assert rtx('fp16')[0].tactic.startswith('__myl_CastConc')
+
+
+def test_names_alone_are_layers_without_types():
+    layers = rtx('names_only')
+    assert [layer.name for layer in layers] == [layer.name for layer in rtx('fp16')]
+    assert layer_precisions(layers) == {}
+
+
+@pytest.mark.parametrize(
+    ('text', 'kind'),
+    [
+        ('Float', 'fp32'),
+        ('Half', 'fp16'),
+        ('BFloat16', 'bf16'),
+        ('Int8', 'int8'),
+        ('FP8', 'fp8'),
+        ('Int64', 'int64'),
+        # As TensorRT writes it, with the memory format.
+        ('Row major linear FP32', 'fp32'),
+        ('Channel major FP16 format where channel % 8 == 0', 'fp16'),
+        ('Two wide channel vectorized row major FP16 format', 'fp16'),
+        ('Thirty-two wide channel vectorized row major Int8 format', 'int8'),
+        ('N/A due to dynamic shapes', ''),
+        ('', ''),
+    ],
+)
+def test_a_type_is_found_within_a_format(text, kind):
+    entry = {'Name': 'a', 'Inputs': [{'Name': 'x', 'Format/Datatype': text}]}
+    assert parse_layers(json.dumps({'Layers': [entry]}))[0].inputs == (kind,)
+
+
+def test_a_layer_computes_in_the_narrowest_type_it_reads():
+    assert LayerInfo('a', inputs=('fp32', 'int8')).precision == 'int8'
+    assert LayerInfo('a', inputs=('fp32', 'fp16', 'bf16')).precision == 'fp16'
+    assert LayerInfo('a', inputs=('int64', 'bool')).precision == 'int64'
+    assert LayerInfo('a', outputs=('fp16',)).precision == ''
+
+
+@pytest.mark.parametrize('text', ['{', '[]', '{"Layers": [{}]}', '{"Layers": [3]}', '{"x": 1}'])
+def test_another_text_is_refused(text):
+    with pytest.raises(EngineError, match='not what TensorRT is known to write'):
+        parse_layers(text)
+
+
+def test_control_characters_within_text_are_fine():
+    text = '{"Layers": [{"Name": "a", "Metadata": "[ONNX Layer: x]\x1e[ONNX Layer: y]"}]}'
+    assert parse_layers(text)[0].nodes == ('x', 'y')
+
+
+@pytest.mark.parametrize('name', ['fp32', 'fp16', 'bf16'])
+@pytest.mark.parametrize('nodes', [COMPUTE, None])
+def test_an_engine_as_asked_has_all_of_it(name, nodes):
+    check = check_precision(rtx(name), name, nodes)
+    assert (check.share, check.others) == (1.0, {})
+    # Without the model, a matrix product within a fusion is not seen.
+    assert check.counted == (4 if nodes else 3)
+    raise_if_lost(check, 'a.engine')
+
+
+def test_fp16_asked_and_fp32_got_is_an_error():
+    check = check_precision(rtx('fp32'), 'fp16', COMPUTE)
+    assert check.share == 0
+    assert check.others == dict.fromkeys(COMPUTE, 'fp32')
+    with pytest.raises(EngineError, match=r'a\.engine: expected fp16 \(got only 0% of 4'):
+        raise_if_lost(check, 'a.engine')
+
+
+@pytest.mark.parametrize(
+    ('asked', 'built', 'fits'),
+    [
+        ('fp16', 'int8', True),
+        ('fp16', 'fp8', True),
+        ('fp16', 'bf16', False),
+        ('bf16', 'fp16', False),
+        ('int8', 'fp16', False),
+        ('tf32', 'fp32', True),
+        ('fp32', 'fp16', False),
+        ('fp8', 'int8', False),
+    ],
+)
+def test_a_narrower_type_may_stand_in(asked, built, fits):
+    check = check_precision([LayerInfo('conv', inputs=(built,), nodes=('n',))], asked, {'n'})
+    assert check.share == fits
+
+
+def test_half_is_enough_and_less_is_not():
+    def layers(half, single):
+        kinds = ['fp16'] * half + ['fp32'] * single
+        return [LayerInfo(f'conv{i}', inputs=(kind,)) for i, kind in enumerate(kinds)]
+
+    raise_if_lost(check_precision(layers(5, 5), 'fp16'), 'x')
+    with pytest.raises(EngineError, match='44%'):
+        raise_if_lost(check_precision(layers(4, 5), 'fp16'), 'x')
+
+
+def test_what_was_to_stay_does_not_count():
+    layers = [
+        LayerInfo('conv a', inputs=('fp32',), nodes=('a',)),
+        LayerInfo('conv b', inputs=('fp16',), nodes=('b',)),
+    ]
+    for nodes in ({'a', 'b'}, None):
+        assert check_precision(layers, 'fp16', nodes).share == 0.5
+        assert check_precision(layers, 'fp16', nodes, leave_out={'a'}).share == 1
+
+
+def test_a_conversion_before_a_convolution_does_not_hide_its_type():
+    layers = [
+        LayerInfo('conv', inputs=('fp16',), nodes=('n',)),
+        LayerInfo('cast', inputs=('fp32',), outputs=('fp16',), nodes=('n',)),
+    ]
+    for order in (layers, layers[::-1]):
+        assert check_precision(order, 'fp16', {'n'}).share == 1
+
+
+def test_no_convolution_is_no_loss():
+    assert check_precision([LayerInfo('pool', inputs=('fp32',))], 'fp16').share == 1

@@ -1,0 +1,369 @@
+"""What is called on releases that are not installed: by a stand-in that refuses foreign names."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.building.standin_builds import ALL
+from support.building.standin_builds import ORIN
+from support.building.standin_builds import RTX
+from support.building.standin_builds import STRONG
+from support.building.standin_builds import WEAK
+from support.building.standin_builds import build
+from support.building.standin_builds import refusal
+from support.building.standin_builds import stand_in
+from support.building.tensorrt_standin import StandIn
+from trt_perception.building.engine.release import BuildGpu
+from trt_perception.building.engine.release import TensorRt
+from trt_perception.errors import UnavailableError
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+
+
+@pytest.mark.parametrize('version', WEAK)
+@pytest.mark.parametrize(
+    ('precision', 'flags'),
+    [
+        ('fp32', set()),
+        ('tf32', {'BuilderFlag.TF32'}),
+        ('fp16', {'BuilderFlag.FP16'}),
+        ('bf16', {'BuilderFlag.BF16'}),
+        ('int8', {'BuilderFlag.INT8', 'BuilderFlag.FP16'}),
+    ],
+)
+def test_up_to_10_11_tensorrt_chooses_among_the_precisions_allowed(version, precision, flags):
+    module, tensorrt = stand_in(version)
+    built = build(tensorrt, precision=precision)
+    assert module.flags() == flags
+    assert module.called('created network') == [('',)]
+    assert not built.strongly_typed
+    assert module.called('IBuilderConfig.clear_flag') == (
+        [] if precision == 'tf32' else [(module.BuilderFlag.TF32,)]
+    )
+
+
+@pytest.mark.parametrize('version', {**STRONG, **RTX})
+@pytest.mark.parametrize('precision', ['fp32', 'tf32', 'fp16', 'bf16', 'int8'])
+def test_elsewhere_the_model_says_the_precision(version, precision):
+    if (version, precision) == ('1.4.0.76', 'int8'):
+        pytest.skip('refused, see below')
+    module, tensorrt = stand_in(version)
+    built = build(tensorrt, precision=precision)
+    assert module.flags() == ({'BuilderFlag.TF32'} if precision == 'tf32' else set())
+    assert module.called('created network') == [('STRONGLY_TYPED',)]
+    assert built.strongly_typed
+
+
+def test_enumerations_have_other_numbers_in_other_releases():
+    numbers = {
+        int(StandIn(release, '1.0').BuilderFlag.VERSION_COMPATIBLE)
+        for release in ('10.3', '10.7', '10.13', '11.4', 'RTX 1.7')
+    }
+    assert len(numbers) > 1
+
+
+def test_the_stand_in_refuses_what_a_release_lacks():
+    with pytest.raises(AttributeError, match=r'11\.0 has no IInt8EntropyCalibrator2'):
+        _ = StandIn('11.0', '11.0').IInt8EntropyCalibrator2
+    assert not hasattr(StandIn('11.0', '11.0').BuilderFlag, 'FP16')
+    config = StandIn('10.13', '10.13').make_Builder(None).create_builder_config()
+    with pytest.raises(AttributeError, match='num_compute_capabilities'):
+        config.num_compute_capabilities = 1
+
+
+@pytest.mark.parametrize('version', ALL)
+def test_a_plan_says_what_built_it(version):
+    module, tensorrt = stand_in(version)
+    module.layers = [('a', '', 'FLOAT')] * 3
+    built = build(tensorrt)
+    assert (built.flavour, built.version, built.gpu) == (module.flavour, version, ORIN)
+    assert built.content == module.plan()
+    assert built.layers == 3
+    assert [(t.name, t.shape, t.dtype) for t in built.inputs] == [
+        ('images', (1, 3, 8, 8), 'float32')
+    ]
+    assert built.seconds >= 0
+
+
+@pytest.mark.parametrize('version', WEAK)
+def test_layers_of_named_nodes_stay_in_fp32(version):
+    module, tensorrt = stand_in(version)
+    module.layers = [
+        ('/head/Softmax', '[ONNX Layer: /head/Softmax]', 'FLOAT'),
+        ('/head/Softmax_2', '[ONNX Layer: /head/Softmax]', 'HALF'),
+        ('/head/Softmax_shape', '[ONNX Layer: /head/Softmax]', 'INT64'),
+        ('/stem/Conv', '[ONNX Layer: /stem/Conv]', 'FLOAT'),
+        ('/plain', '', 'FLOAT'),
+    ]
+    build(tensorrt, precision='int8', fp32_nodes={'/head/Softmax', '/plain'})
+    assert module.called('ILayer.precision =') == [(module.DataType.FLOAT,)] * 3
+    assert module.called('ILayer.set_output_type') == [(0, module.DataType.FLOAT)] * 3
+    assert 'BuilderFlag.OBEY_PRECISION_CONSTRAINTS' in module.flags()
+
+
+@pytest.mark.parametrize('version', {**STRONG, **RTX})
+def test_where_types_decide_layers_are_left_alone(version):
+    module, tensorrt = stand_in(version)
+    module.layers = [('/head', '[ONNX Layer: /head]', 'FLOAT')]
+    assert 'OBEY_PRECISION_CONSTRAINTS' not in build(tensorrt, fp32_nodes={'/head'}).flags
+    assert not [name for name, _ in module.calls if name.startswith('ILayer')]
+
+
+@pytest.mark.parametrize('version', {**WEAK, **STRONG})
+def test_every_option_of_the_builder(version, tmp_path):
+    module, tensorrt = stand_in(version)
+    module.dla_cores = 2
+    plugin = tmp_path / 'plugin.so'
+    plugin.write_text('library')
+    build(
+        tensorrt,
+        sparsity=True,
+        refit=True,
+        version_compatible=True,
+        gpu_fallback=True,
+        dla_core=1,
+        workspace_mib=64,
+        optimization_level=5,
+        hardware_compatibility='ampere_plus',
+        profiling_verbosity='layer_names_only',
+        plugins=[str(plugin)],
+        shapes=['1x3x8x8'],
+    )
+    expected = {'SPARSE_WEIGHTS', 'REFIT', 'VERSION_COMPATIBLE', 'GPU_FALLBACK'}
+    expected |= {'FP16'} if version in WEAK else set()
+    assert module.flags() == {f'BuilderFlag.{name}' for name in expected}
+    assert module.called('IBuilderConfig.set_memory_pool_limit') == [
+        (module.MemoryPoolType.WORKSPACE, 64 * 1024 * 1024)
+    ]
+    for name, value in (
+        ('builder_optimization_level', 5),
+        ('hardware_compatibility_level', module.HardwareCompatibilityLevel.AMPERE_PLUS),
+        ('profiling_verbosity', module.ProfilingVerbosity.LAYER_NAMES_ONLY),
+        ('default_device_type', module.DeviceType.DLA),
+        ('DLA_core', 1),
+    ):
+        assert module.called(f'IBuilderConfig.{name} =') == [(value,)]
+    assert module.called('IPluginRegistry.load_library') == [(str(plugin),)]
+    assert module.called('init_libnvinfer_plugins')
+
+
+@pytest.mark.parametrize('version', ALL)
+def test_what_is_not_asked_for_is_not_touched(version):
+    module, tensorrt = stand_in(version)
+    build(tensorrt, precision='fp32', timing_cache='off')
+    config = {name for name, _ in module.calls if name.startswith('IBuilderConfig')}
+    assert config == {
+        'IBuilderConfig.clear_flag',
+        'IBuilderConfig.profiling_verbosity =',
+        'IBuilderConfig.progress_monitor =',
+    }
+
+
+@pytest.mark.parametrize('version', ALL)
+def test_profiles(version):
+    module, tensorrt = stand_in(version)
+    module.shape = (-1, 3, -1, -1)
+    built = build(tensorrt, shapes=['1x3x8x8', '1x3x8x8:2x3x16x16:4x3x32x32'])
+    assert [str(profile) for profile in built.profiles] == [
+        '1x3x8x8',
+        '1x3x8x8:2x3x16x16:4x3x32x32',
+    ]
+    assert module.called('IOptimizationProfile.set_shape') == [
+        ('images', (1, 3, 8, 8), (1, 3, 8, 8), (1, 3, 8, 8)),
+        ('images', (1, 3, 8, 8), (2, 3, 16, 16), (4, 3, 32, 32)),
+    ]
+    assert len(module.called('IBuilderConfig.add_optimization_profile')) == 2
+
+
+def test_shapes_that_tensorrt_itself_refuses():
+    module, tensorrt = stand_in('10.3.0.26')
+    module.shape = (-1, 3, 8, 8)
+    module.refuse_profiles = True
+    assert 'refuses the shapes 2x3x8x8' in refusal(tensorrt, batch=2)
+
+
+def test_open_sides_beside_the_image_follow_it():
+    module, tensorrt = stand_in('10.3.0.26')
+    module.shape = (-1, 3, -1, -1)
+    module.other_inputs = {'orig_target_sizes': (-1, 2), 'pixel_mask': (-1, -1, -1)}
+    build(tensorrt, shapes=['1x3x8x8:2x3x16x16:4x3x32x16'])
+    assert module.called('IOptimizationProfile.set_shape') == [
+        ('images', (1, 3, 8, 8), (2, 3, 16, 16), (4, 3, 32, 16)),
+        ('orig_target_sizes', (1, 2), (2, 2), (4, 2)),
+        ('pixel_mask', (1, 8, 8), (2, 16, 16), (4, 32, 16)),
+    ]
+    # Also where the image's own are closed.
+    module, tensorrt = stand_in('10.3.0.26')
+    module.other_inputs = {'orig_target_sizes': (-1, 2)}
+    assert build(tensorrt).profiles == ()
+    assert module.called('IOptimizationProfile.set_shape') == [
+        ('images', *((1, 3, 8, 8),) * 3),
+        ('orig_target_sizes', *((1, 2),) * 3),
+    ]
+
+
+def test_inputs_of_which_nothing_is_known_are_refused():
+    module, tensorrt = stand_in('10.3.0.26')
+    module.other_inputs = {'sizes': (1, 2)}
+    assert 'one image input' in refusal(tensorrt)
+
+
+@pytest.mark.parametrize('version', RTX)
+def test_targets_of_tensorrt_rtx(version):
+    module, tensorrt = stand_in(version, gpu=None)
+    build(tensorrt, compute_capabilities=['8.6', '12.0'])
+    assert module.called('IBuilderConfig.num_compute_capabilities =') == [(2,)]
+    assert module.called('IBuilderConfig.set_compute_capability') == [
+        (module.ComputeCapability.SM86, 0),
+        (module.ComputeCapability.SM120, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ('version', 'given', 'reason'),
+    [
+        ('10.7.0.23', {'hardware_compatibility': 'same_compute_capability'}, 'came with 10.12'),
+        ('10.7.0.23', {'compute_capabilities': ['8.6']}, 'only TensorRT-RTX has them'),
+        ('10.3.0.26', {'precision': 'fp8'}, 'compute capability 8.9'),
+        ('10.3.0.26', {'dla_core': 0}, 'finds 0 DLA cores'),
+        (
+            '10.3.0.26',
+            {'plugins': ['none.so']},
+            '--plugins none.so: cannot be opened',
+        ),
+        ('11.4.0.106', {'precision': 'int8', 'calibration_tool': 'tensorrt'}, 'onnxruntime'),
+        (
+            '10.3.0.26',
+            {
+                'precision': 'int8',
+                'calibration_tool': 'tensorrt',
+                'calibration_method': 'percentile',
+            },
+            'entropy and minmax',
+        ),
+        (
+            '10.3.0.26',
+            {'precision': 'int8', 'calibration_tool': 'tensorrt', 'dla_core': 0},
+            'give --calibration-method entropy',
+        ),
+        ('1.7.1.116', {'hardware_compatibility': 'ampere_plus'}, '--compute-capabilities'),
+        ('1.7.1.116', {'version_compatible': True}, 'release that built them'),
+        ('1.7.1.116', {'timing_cache': 'times'}, 'measures no kernels'),
+        ('1.7.1.116', {'dla_core': 0}, 'on GPUs only'),
+        ('1.4.0.76', {'precision': 'int8'}, 'use 1.7 or newer'),
+        ('1.6.0.1', {'precision': 'int8'}, 'use 1.7 or newer'),
+        ('1.4.0.76', {'compute_capabilities': ['12.1']}, 'some of 7.5, 8.0, 8.6, 8.9, 12.0'),
+        ('1.7.1.116', {'compute_capabilities': ['8.7']}, '8.9, 12.0, 12.1'),
+        (
+            '1.7.1.116',
+            {'precision': 'bf16', 'compute_capabilities': ['7.5', '8.6']},
+            'needs compute capability 8.0 or newer (got 7.5)',
+        ),
+        (
+            '1.7.1.116',
+            {'precision': 'fp8', 'compute_capabilities': ['8.6', '8.9']},
+            'needs compute capability 8.9 or newer (got 8.6)',
+        ),
+    ],
+)
+def test_what_a_release_cannot_do_is_refused_with_its_reason(version, given, reason):
+    module, tensorrt = stand_in(version)
+    found = refusal(tensorrt, **given)
+    assert reason in found
+    assert not module.called('Builder.build_serialized_network')
+
+
+def test_every_refusal_is_told_at_once():
+    with pytest.raises(UnavailableError) as caught:
+        build(stand_in('1.4.0.76')[1], version_compatible=True, precision='int8')
+    int8 = caught.value.refused[1]
+    assert [error.subject for error in caught.value.refused] == [
+        '--version-compatible',
+        '--precision int8',
+    ]
+    assert 'or fp16' in int8.fix
+    assert 'fp16' not in int8.found
+    first, second = str(caught.value).splitlines()
+    assert first.startswith(f'{caught.value.subject}: --version-compatible: ')
+    assert second == f'{int8.statement}; {int8.fix}'
+
+
+def test_refit_needs_a_gpu_with_tensorrt_rtx():
+    assert '--refit' in refusal(stand_in('1.7.1.116', gpu=None)[1], refit=True)
+    assert build(stand_in('1.7.1.116')[1], refit=True).flags == ('REFIT',)
+
+
+def test_the_release_that_lacks_one_target_takes_the_next():
+    module, tensorrt = stand_in('1.7.1.116')
+    build(tensorrt, compute_capabilities=['12.1'])
+    assert module.called('IBuilderConfig.set_compute_capability') == [
+        (module.ComputeCapability.SM121, 0)
+    ]
+
+
+@pytest.mark.parametrize('version', {**WEAK, **STRONG})
+def test_the_timing_cache_is_kept_from_build_to_build(version):
+    module, tensorrt = stand_in(version)
+    assert build(tensorrt).timing_cache == 'auto'
+    build(tensorrt)
+    times = f'times of {module.release}'.encode()
+    assert module.called('IBuilderConfig.create_timing_cache') == [(b'',), (times,)]
+    # Another GPU has times of its own.
+    other = TensorRt(module, module.flavour, version, BuildGpu('Other', '8.7', ORIN.cuda))
+    build(other)
+    assert module.called('IBuilderConfig.create_timing_cache')[-1] == (b'',)
+
+
+def test_a_timing_cache_in_a_file(tmp_path):
+    module, tensorrt = stand_in('10.3.0.26')
+    path = tmp_path / 'times'
+    assert build(tensorrt, timing_cache=str(path)).timing_cache == str(path)
+    assert path.read_bytes() == b'times of 10.3'
+    build(tensorrt, timing_cache=str(path))
+    assert module.called('IBuilderConfig.create_timing_cache')[-1] == (b'times of 10.3',)
+
+
+def test_a_timing_cache_that_does_not_fit_is_made_again(tmp_path):
+    module, tensorrt = stand_in('10.3.0.26')
+    path = tmp_path / 'times'
+    path.write_bytes(b'damaged')
+    module.cache_accepted = False
+    built = build(tensorrt, timing_cache=str(path))
+    assert any('made again' in warning for warning in built.warnings)
+    assert module.called('IBuilderConfig.create_timing_cache') == [(b'damaged',), (b'',)]
+
+
+def test_a_timing_cache_that_cannot_be_written_costs_no_engine(tmp_path):
+    _, tensorrt = stand_in('10.3.0.26')
+    built = build(tensorrt, timing_cache=str(tmp_path / 'none' / 'times'))
+    assert built.content
+    assert any('not a folder' in warning for warning in built.warnings)
+
+
+@pytest.mark.parametrize('version', RTX)
+def test_tensorrt_rtx_has_no_timing_cache(version):
+    module, tensorrt = stand_in(version)
+    assert build(tensorrt).timing_cache == ''
+    assert not [name for name, _ in module.calls if 'timing_cache' in name]
+
+
+def test_remarks_tell_what_a_user_should_know(monkeypatch):
+    def told(version, **given):
+        module, tensorrt = stand_in(version)
+        module.dla_cores = 1
+        return ' '.join(build(tensorrt, **given).remarks)
+
+    monkeypatch.delenv('NVIDIA_TF32_OVERRIDE', raising=False)
+    assert 'NVIDIA_TF32_OVERRIDE=0' in told('1.4.0.76', precision='fp32')
+    assert told('10.3.0.26', precision='fp32') == ''
+    assert told('1.4.0.76', precision='fp16') == ''
+    assert 'experimental' in told('1.7.1.116', precision='int8')
+    assert 'benchmark_engine' in told('10.3.0.26', precision='int8')
+    dla = {'precision': 'int8', 'dla_core': 0}
+    assert '--calibration-tool tensorrt' in told('10.3.0.26', **dla)
+    assert '--calibration-tool tensorrt' not in told('11.4.0.106', **dla)
+    monkeypatch.setenv('NVIDIA_TF32_OVERRIDE', '0')
+    assert 'loads the engine only where' in told('1.4.0.76', precision='fp32')

@@ -1,0 +1,142 @@
+"""A build that fails, is stopped or has something to say: what is told, and what is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from support.building.standin_builds import ALL
+from support.building.standin_builds import build
+from support.building.standin_builds import refusal
+from support.building.standin_builds import stand_in
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+
+
+@pytest.mark.parametrize('version', ALL)
+def test_unsupported_operators_are_all_named_with_their_places(version):
+    module, tensorrt = stand_in(version)
+    module.parse_errors = [
+        ('/a/Fancy', 'Fancy', 'INVALID_NODE', 'creator && "Plugin not found, are the …?"'),
+        ('/b/Fancy', 'Fancy', 'INTERNAL_ERROR', 'Op type Fancy is not supported in TensorRT.'),
+        ('/c/Det', 'Det', 'UNSUPPORTED_NODE', 'false'),
+        ('/d/Conv', 'Conv', 'INVALID_NODE', 'Kernel weight dimension failed'),
+    ]
+    found = refusal(tensorrt)
+    assert 'Fancy at /a/Fancy, /b/Fancy; Det at /c/Det' in found
+    assert 'node /d/Conv (Conv): Kernel weight dimension failed' in found
+    assert '--plugins' in found
+
+
+def test_a_failed_build_tells_what_was_said_and_what_to_do():
+    module, tensorrt = stand_in('10.3.0.26')
+
+    def fail(monitor, logger):
+        for name, text in (
+            ('WARNING', 'slow'),
+            ('ERROR', 'Tactic Selection: no tactics … within workspace limit.'),
+        ):
+            logger.log(type('Severity', (), {'name': name}), text)
+
+    module.build = fail
+    found = refusal(tensorrt, workspace_mib=1)
+    assert 'raise --workspace-mib' in found
+    assert 'no tactics' in found
+    assert 'slow' not in found
+
+
+def test_warnings_are_reported_once():
+    module, tensorrt = stand_in('10.3.0.26')
+
+    def warn(monitor, logger):
+        for _ in range(3):
+            logger.log(type('Severity', (), {'name': 'WARNING'}), 'slow')
+        return module.plan()
+
+    module.build = warn
+    assert build(tensorrt).warnings == ('slow',)
+
+
+def test_a_builder_that_cannot_be_made_needs_a_gpu(monkeypatch):
+    module, tensorrt = stand_in('10.3.0.26')
+
+    def refuse(logger):
+        raise TypeError('pybind11::init(): factory function returned nullptr')
+
+    monkeypatch.setattr(module, 'make_Builder', refuse)
+    assert 'build where a GPU and its driver are' in refusal(tensorrt)
+
+
+def test_a_plan_for_another_flavour_is_not_believed():
+    module, tensorrt = stand_in('10.3.0.26')
+    module.build = lambda monitor, logger: b'vtrt' + bytes(100)
+    assert 'for tensorrt_rtx' in refusal(tensorrt)
+
+
+def endless(module, started):
+    def build_until_told(monitor, logger):
+        monitor.phase_start('Building', None, 4)
+        monitor.phase_start('Timing kernels', 'Building', 1000)
+        step = 0
+        while monitor.step_complete('Timing kernels', step):
+            step = min(step + 1, 998)
+            started.set()
+            threading.Event().wait(0.001)
+        return
+
+    return build_until_told
+
+
+def test_ctrl_c_stops_the_build():
+    module, tensorrt = stand_in('10.3.0.26')
+    started = threading.Event()
+    module.build = endless(module, started)
+
+    def press():
+        started.wait(10)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press).start()
+    with pytest.raises(KeyboardInterrupt):
+        build(tensorrt)
+    alive = [t for t in threading.enumerate() if t.name == 'build' and t.is_alive()]
+    assert not alive
+
+
+def test_progress_is_one_scale_over_nested_phases():
+    module, tensorrt = stand_in('10.3.0.26')
+    seen = []
+    told = threading.Event()
+
+    def nested(monitor, logger):
+        monitor.phase_start('Building', None, 4)
+        monitor.step_complete('Building', 0)
+        monitor.phase_start('Timing', 'Building', 10)
+        monitor.step_complete('Timing', 4)
+        told.wait(10)
+        return module.plan()
+
+    def progress(*position):
+        seen.append(position)
+        told.set()
+
+    module.build = nested
+    build(tensorrt, progress=progress)
+    assert seen[0] == ('Timing', 375, 1000)  # one of 4 steps, and half of the second
+
+
+def test_an_error_while_showing_progress_stops_the_build():
+    module, tensorrt = stand_in('10.3.0.26')
+    module.build = endless(module, threading.Event())
+
+    def broken(*_):
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        build(tensorrt, progress=broken)

@@ -1,0 +1,157 @@
+"""The head of a detector is found by its structure, whatever its nodes are called."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+from onnx import helper
+from onnx import numpy_helper
+
+from support.models import small_detectors
+from trt_perception.building.graph.graph_index import GraphIndex
+from trt_perception.building.graph.graph_index import match_nodes
+from trt_perception.building.graph.graph_index import name_nodes
+from trt_perception.building.graph.heads import find_head
+from trt_perception.building.graph.mac_count import layer_work
+from trt_perception.errors import ConfigError
+
+FAMILIES = {
+    'anchor_free': small_detectors.anchor_free,
+    'anchor_based': small_detectors.anchor_based,
+    'transformer': small_detectors.transformer,
+    'raw_maps': small_detectors.raw_maps,
+}
+
+
+def macs(model):
+    return {layer.node: layer.macs for layer in layer_work(model)}
+
+
+@pytest.mark.parametrize('family', FAMILIES)
+def test_output_layers_are_found(family):
+    model, layers, fixed = FAMILIES[family]()
+    onnx.checker.check_model(model)
+    head = find_head(model)
+    assert head.layers == tuple(layers)
+    assert head.fixed == tuple(fixed)
+    assert not set(head.decoding) & {*layers, *fixed}
+    assert find_head(model, macs(model)) == head
+
+
+def test_the_decoding_is_all_that_stands_behind_the_output_layers():
+    model, layers, _ = small_detectors.anchor_free()
+    behind = {node.name for node in model.graph.node[10:]} & set(find_head(model).decoding)
+    kinds = {node.op_type for node in model.graph.node if node.name in behind}
+    assert kinds == {
+        'Add', 'Concat', 'Div', 'Identity', 'Mul', 'Reshape', 'Sigmoid', 'Softmax', 'Split',
+        'Sub', 'Transpose',
+    }  # fmt: skip
+    # The activations of the head's hidden layers are no decoding.
+    readers = {name for node in model.graph.node if node.name in layers for name in node.input}
+    hidden = [node.name for node in model.graph.node if set(node.output) & readers]
+    assert len(hidden) == 2
+    assert not set(hidden) & set(find_head(model).decoding)
+
+
+def test_bins_must_count_up():
+    model, layers, fixed = small_detectors.anchor_free()
+    node = next(node for node in model.graph.node if node.name == fixed[0])
+    weights = next(t for t in model.graph.initializer if t.name == node.input[1])
+    values = numpy_helper.to_array(weights).copy()
+    values[0, 3] += 0.5
+    weights.CopyFrom(numpy_helper.from_array(values, weights.name))
+    head = find_head(model)
+    assert head.fixed == ()
+    assert head.layers == tuple(sorted([layers[1], fixed[0]], key=lambda name: int(name[1:])))
+
+
+def test_a_network_of_residual_blocks_has_no_head():
+    model = small_detectors.features()
+    loose = find_head(model)
+    assert len(loose.layers) == 5  # the walk slips past every block
+    head = find_head(model, macs(model))
+    assert head.strict
+    assert head.layers == ()
+
+
+def test_nodes_get_names_of_their_own():
+    model, *_ = small_detectors.anchor_free()
+    for node in model.graph.node[::2]:
+        node.name = ''
+    model.graph.node[3].name = model.graph.node[1].name
+    kept = model.graph.node[1].name
+    name_nodes(model)
+    names = [node.name for node in model.graph.node]
+    assert len(set(names)) == len(names)
+    assert all(names)
+    assert names[1] == kept
+
+
+def test_patterns_match_whole_names_with_case():
+    model, *_ = small_detectors.raw_maps()
+    names = [node.name for node in model.graph.node]
+    assert match_nodes(model, ['n1?']) == tuple(
+        n for n in names if n[1:] in map(str, range(10, 20))
+    )
+    assert match_nodes(model, []) == ()
+    model.graph.node[0].name = 'a[0]'
+    assert match_nodes(model, ['a[0]']) == ('a[0]',)
+
+
+def test_a_pattern_without_a_node_is_an_error_with_close_names():
+    model, *_ = small_detectors.raw_maps()
+    model.graph.node[0].name = '/model.22/cv3.0/Conv'
+    with pytest.raises(ConfigError, match=r"'/model.22/cv3/Conv': matches none of .*cv3\.0/Conv"):
+        match_nodes(model, ['n*', '/model.22/cv3/Conv'])
+    with pytest.raises(ConfigError, match='N1'):
+        match_nodes(model, ['N1'])
+
+
+def test_multiply_accumulates_are_counted_by_hand():
+    net = small_detectors.Net()
+    x = net.conv('images', 3, 8, size=3, stride=2, silu=False)
+    weight = net.constant(np.ones((8, 4, 2, 2)))
+    x = net.node('ConvTranspose', [x, weight], kernel_shape=[2, 2], strides=[2, 2])
+    depth = net.constant(np.ones((4, 1, 3, 3)))
+    x = net.node('Conv', [x, depth], kernel_shape=[3, 3], pads=[1] * 4, group=4)
+    x = net.reshape(x, 4, 64 * 64)
+    x = net.node('MatMul', [x, net.constant(np.ones((64 * 64, 7)))])
+    x = net.node('Gemm', [x, net.constant(np.ones((5, 7)))], transB=1)
+    work = [layer.macs for layer in layer_work(net.model([x]))]
+    assert work == [
+        32 * 32 * 8 * 3 * 9,
+        32 * 32 * 8 * 4 * 4,
+        64 * 64 * 4 * 9,
+        4 * 64 * 64 * 7,
+        4 * 7 * 5,
+    ]
+
+
+def test_open_dimensions_count_as_given():
+    model, *_ = small_detectors.raw_maps()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = 'batch'
+    once = sum(layer.macs for layer in layer_work(model))
+    four = sum(layer.macs for layer in layer_work(model, {'images': (4, 3, 64, 64)}))
+    assert once > 0
+    assert four == 4 * once
+
+
+def test_values_that_are_fixed():
+    one, two = np.float32([1]), np.float32([2])
+    nodes = [
+        helper.make_node('Constant', [], ['constant'], value=numpy_helper.from_array(one)),
+        helper.make_node('Constant', [], ['number'], value_float=3.0),
+        helper.make_node('Identity', ['constant'], ['copied']),
+        helper.make_node('Identity', ['weights'], ['weights again']),
+        helper.make_node('Neg', ['weights'], ['computed']),
+        helper.make_node('Identity', ['x'], ['passed on']),
+    ]
+    image = helper.make_tensor_value_info('x', TensorProto.FLOAT, [1])
+    graph = helper.make_graph(nodes, 'g', [image], [], [numpy_helper.from_array(two, 'weights')])
+    index = GraphIndex(graph)
+    found = {name: index.constant(name) for node in nodes for name in node.output}
+    assert found['constant'] == found['copied'] == one
+    assert index.constant('weights') == found['weights again'] == two
+    for name in ('number', 'computed', 'passed on'):
+        assert found[name] is None
+    assert index.constant('x') is None

@@ -1,0 +1,79 @@
+"""The decoder of a transformer is found by its queries."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from support.models.small_detectors import Net
+from trt_perception.building.graph.graph_index import match_nodes
+from trt_perception.building.graph.graph_index import name_nodes
+from trt_perception.building.graph.query_decoder import find_query_decoder
+
+EXPORTS = Path(__file__).parents[3] / 'test' / 'data' / 'exports'
+
+
+def exported(family):
+    model = onnx.load(EXPORTS / family / 'model.onnx')
+    name_nodes(model)
+    image = model.graph.input[0]
+    sides = image.type.tensor_type.shape.dim
+    return model, {image.name: [side.dim_value for side in sides]}
+
+
+@pytest.mark.parametrize(
+    ('family', 'attention'),
+    # Each layer of a decoder has two products for self-attention; those for cross-attention are
+    # products in DETR, and samplings at each of three levels elsewhere.
+    [
+        ('rt_detr', {'GridSample': 6, 'Softmax': 4}),
+        ('detr', {'GridSample': 0, 'Softmax': 4}),
+        ('deformable_detr', {'GridSample': 6, 'Softmax': 4}),
+    ],
+)
+def test_the_decoder_is_found_by_its_queries(family, attention):
+    model, shapes = exported(family)
+    found = find_query_decoder(model, shapes)
+    kinds = [node.op_type for node in model.graph.node if node.name in found.nodes]
+    assert {kind: kinds.count(kind) for kind in attention} == attention
+    assert 'Conv' not in kinds
+    assert 0 < found.share < 0.2
+    # All that comes after the queries were chosen, or learned, up to the outputs.
+    made = {name: node for node in model.graph.node for name in node.output}
+    assert {made[output.name].name for output in model.graph.output} <= set(found.nodes)
+
+
+def test_names_with_levels_make_one_pattern():
+    model, shapes = exported('rt_detr')
+    nodes = set(find_query_decoder(model, shapes).nodes)
+    for number, node in enumerate(model.graph.node):
+        part = 'decoder/layers[0]' if node.name in nodes else 'encoder'
+        node.name = f'/model/{part}/{node.op_type}_{number}'
+    found = find_query_decoder(model, shapes)
+    assert len(found.patterns) == 1
+    assert set(match_nodes(model, found.patterns)) == set(found.nodes)
+    assert "--keep-fp32 '/model/decoder/*'" in found.advice('fp16')
+    assert '--keep-fp32 and --keep-float' in found.advice('int8')
+
+
+def test_a_feature_map_of_as_many_columns_belongs_to_no_decoder():
+    net = Net()
+    x = net.conv(net.conv('images', 3, 8, stride=2), 8, 8, stride=2)  # 16 x 16
+    backbone = {node.name for node in net.nodes}
+    tokens = net.node('Transpose', [net.reshape(x, 1, 8, 256)], perm=[0, 2, 1])
+    keys = net.node('Transpose', [net.linear(tokens, 8, 8)], perm=[0, 2, 1])
+    rest = {node.name for node in net.nodes}
+    queries = net.constant(np.random.default_rng(0).standard_normal((1, 16, 8)))
+    scores = net.node('Softmax', [net.node('MatMul', [queries, keys])], axis=-1)
+    found = net.node('MatMul', [scores, tokens])
+    model = net.model([net.linear(found, 8, 5), net.linear(found, 8, 4)])
+    decoder = set(find_query_decoder(model, {'images': (1, 3, 64, 64)}).nodes)
+    assert not decoder & (backbone | rest)
+    assert decoder == {node.name for node in model.graph.node} - backbone - rest
+
+
+@pytest.mark.parametrize('family', ['yolos'])
+def test_other_transformers_have_a_head_of_queries(family):
+    found = find_query_decoder(*exported(family))
+    assert len(found.nodes) < 25

@@ -1,0 +1,240 @@
+"""Options of build_engine: values, combinations, the command line, files of class names."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+import pytest
+
+from support.building.given_options import options
+from support.building.given_options import refusal
+from trt_perception.building.options.build_options import BuildOptions
+from trt_perception.building.options.rows import OPTIONS
+from trt_perception.building.options.sources import add_arguments
+from trt_perception.building.options.sources import given_options
+from trt_perception.building.options.sources import load_options
+from trt_perception.building.options.sources import read_class_names
+from trt_perception.building.options.values import ShapeProfile
+from trt_perception.errors import ConfigError
+from trt_perception.errors import ValuesError
+
+
+def test_only_the_model_is_required():
+    assert refusal({}).startswith("'onnx': is missing; give --onnx")
+    found = options()
+    assert found.precision == 'fp16'
+    assert found.engine_path() == Path('model.engine')
+
+
+def test_options_do_not_change():
+    with pytest.raises(ValueError, match='frozen'):
+        options().batch = 3
+
+
+@pytest.mark.parametrize(
+    ('given', 'low', 'best', 'high'),
+    [
+        ('1x3x480x640', (1, 3, 480, 640), (1, 3, 480, 640), (1, 3, 480, 640)),
+        (
+            '1x3x320x320:1x3x640X640:4x3x640x640',
+            (1, 3, 320, 320),
+            (1, 3, 640, 640),
+            (4, 3, 640, 640),
+        ),
+        ([1, 3, 480, 640], (1, 3, 480, 640), (1, 3, 480, 640), (1, 3, 480, 640)),
+        (
+            {'min': '1x3x32x32', 'opt': [1, 3, 64, 64], 'max': '2x3x64x64'},
+            (1, 3, 32, 32),
+            (1, 3, 64, 64),
+            (2, 3, 64, 64),
+        ),
+    ],
+)
+def test_a_profile_in_each_notation(given, low, best, high):
+    (profile,) = options(shapes=given).shapes
+    assert profile == ShapeProfile(low, best, high)
+    assert options(shapes=str(profile)).shapes == (profile,)
+
+
+def test_several_profiles():
+    found = options(shapes=['1x3x64x64', '4x3x32x32:4x3x64x64:4x3x96x96']).shapes
+    assert [profile.opt for profile in found] == [(1, 3, 64, 64), (4, 3, 64, 64)]
+
+
+@pytest.mark.parametrize(
+    ('given', 'reason'),
+    [
+        ('1x3x480', 'NxCxHxW'),
+        ('1x3x480xsix', 'NxCxHxW'),
+        ('0x3x480x640', 'from 1 to 32767'),
+        ('1x3x480x640:1x3x480x640', 'one shape, or min:opt:max'),
+        ('1x3x640x640:1x3x480x640:1x3x640x640', 'min <= opt <= max'),
+        ({'min': '1x3x4x4'}, 'min, opt and max'),
+        (7, 'NxCxHxW'),
+        ([1, 3, 480], 'NxCxHxW'),
+        ([True, 3, 480, 640], 'NxCxHxW'),
+    ],
+)
+def test_a_wrong_profile_says_what_is_expected(given, reason):
+    assert reason in refusal({'onnx': 'm.onnx', 'shapes': given})
+
+
+@pytest.mark.parametrize('given', [8.6, '8.6', '86', 'sm_86', 'SM86', ['8.6', 8.6]])
+def test_a_compute_capability_in_each_notation(given):
+    assert options(compute_capabilities=given).compute_capabilities == ('8.6',)
+
+
+def test_compute_capabilities_of_two_digits():
+    found = options(compute_capabilities=[12.0, '100', 7.5]).compute_capabilities
+    assert found == ('12.0', '10.0', '7.5')
+    assert 'looks like 8.6' in refusal({'onnx': 'm.onnx', 'compute_capabilities': 'ampere'})
+
+
+@pytest.mark.parametrize(
+    ('given', 'reason'),
+    [
+        ({'precision': 'fp12'}, '--precision: expected one of fp32, tf32, fp16, bf16, int8, fp8'),
+        ({'workspace_mib': 0}, 'from 1 to 1048576 MiB (got 0)'),
+        ({'workspace_mib': True}, 'whole number'),
+        ({'workspace_mib': '64'}, 'whole number'),
+        ({'optimization_level': 6}, 'from 0 to 5 (got 6)'),
+        ({'output': 'model.bin'}, '.engine, .plan, .trt'),
+        ({'decoder': 'magic'}, '--decoder: must be one of dense'),
+        ({'scale': 0.0}, 'must be a number from 1e-06 to 1000 (got 0.0)'),
+        ({'mean': [0.0, 1.0]}, '--mean: expected a list of 3, each a number (got 2 values)'),
+        ({'std': [1.0, 0.0, 1.0]}, 'must be a number from 1e-06 to 1e+06 (got 0.0)'),
+        ({'std': [1e-300, 1.0, 1.0]}, 'got 1e-300)'),
+        ({'mean': [0.0, 1e300, 0.0]}, 'must be a number from -1e+06 to 1e+06 (got 1e+300)'),
+        ({'mean': [0.0, float('nan'), 0.0]}, '--mean: expected'),
+        ({'input_size': '640'}, 'width and height'),
+        ({'class_names': ['a', 'a']}, "'a' twice"),
+        ({'onnx': ''}, 'empty'),
+        ({'batch': 2, 'shapes': '1x3x4x4'}, '--batch or --shapes'),
+        ({'annotations': 'a.json'}, 'give --validate too'),
+        ({'max_accuracy_drop': 0.0}, '--max-accuracy-drop needs images to measure'),
+        ({'gpu_fallback': True}, 'needs --dla-core'),
+        ({'store_keep_days': 3}, 'needs --store'),
+        ({'dla_core': 0, 'precision': 'fp32'}, 'fp16 and int8 only'),
+        ({'class_names': ['a'], 'class_names_file': 'n.txt'}, 'not both'),
+        ({'workspce_mib': 1}, "'workspce_mib': is not an option; did you mean 'workspace_mib'?"),
+        ({'qqqq': 1}, "'qqqq': is not an option"),
+    ],
+)
+def test_what_is_refused_and_why(given, reason):
+    found = refusal({'onnx': 'm.onnx', **given})
+    assert reason in found
+    assert '\n' not in found
+    assert 'pydantic' not in found
+
+
+def test_a_dla_in_fp16_is_fine():
+    assert options(dla_core=0, gpu_fallback=True).dla_core == 0
+
+
+def test_as_dict_makes_the_same_options_again():
+    first = options(
+        shapes=['1x3x64x64', '1x3x32x32:1x3x32x32:2x3x32x32'],
+        input_size='64x48',
+        plugins=['a.so'],
+        validate='v',
+        json='r.json',
+        mean=[0.1, 0.2, 0.3],
+        compute_capabilities=['8.6'],
+    )
+    values = first.as_dict()
+    assert values['shapes'] == ['1x3x64x64', '1x3x32x32:1x3x32x32:2x3x32x32']
+    assert set(values) == {option.name for option in OPTIONS}
+    assert load_options(None, values) == first
+
+
+def parse(*arguments):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return given_options(parser.parse_args(arguments))
+
+
+def test_the_command_line_gives_only_what_was_typed():
+    assert parse() == {}
+    found = parse(
+        *['--onnx', 'm.onnx', '--shapes', '1x3x4x4', '2x3x4x4', '--mean', '0', '0.5', '1'],
+        *['--no-refit', '--batch', '2', '--compute-capabilities', '8.6', '--input-size', '6x4'],
+    )
+    assert found == {
+        'onnx': 'm.onnx',
+        'shapes': ['1x3x4x4', '2x3x4x4'],
+        'mean': [0.0, 0.5, 1.0],
+        'refit': False,
+        'batch': ['2'],
+        'compute_capabilities': ['8.6'],
+        'input_size': '6x4',
+    }
+    del found['batch']
+    assert load_options(None, found).input_size == (6, 4)
+
+
+@pytest.mark.parametrize(
+    ('given', 'found'),
+    [
+        (['2'], (2,)),
+        (['8,1,4'], (1, 4, 8)),
+        (['4', '1,4'], (1, 4)),
+        (3, (3,)),
+        ([1, 255], (1, 255)),
+        ('1, 255', (1, 255)),
+    ],
+)
+def test_batch_sizes(given, found):
+    assert options(batch=given).batch == found
+
+
+@pytest.mark.parametrize(
+    'given', [0, 256, '0', '1,', '1,two', [], [True], 1.0, ['99999'], {'a': 1}, '-1', '1;4']
+)
+def test_what_are_no_batch_sizes(given):
+    expected = 'expected whole numbers from 1 to 255, as in 1,4,8'
+    with pytest.raises(ValuesError, match=re.escape(expected)):
+        options(batch=given)
+
+
+def test_a_word_for_a_number_is_wrong_usage(capsys):
+    with pytest.raises(SystemExit):
+        parse('--store-keep-days', 'two')
+    assert "invalid whole number value: 'two'" in capsys.readouterr().err
+
+
+def test_the_table_is_complete():
+    assert [option.field for option in OPTIONS] == list(BuildOptions.model_fields)
+    groups = [option.group for option in OPTIONS]
+    assert groups == sorted(groups, key=groups.index)  # each under one heading
+    for option in OPTIONS:
+        assert option.description.endswith('.')
+        if option.kind in ('int', 'float') and not option.is_list:
+            assert option.limits is not None, f'{option.name} has no range'
+
+
+def test_class_names_come_from_a_file(tmp_path):
+    path = tmp_path / 'names.txt'
+    path.write_text('person\n traffic light \nKöter\n\n')
+    found = read_class_names(options(class_names_file=str(path)))
+    assert found == ('person', 'traffic light', 'Köter')
+    assert read_class_names(options(class_names=['x'])) == ('x',)
+    assert read_class_names(options()) == ()
+
+
+@pytest.mark.parametrize(
+    ('text', 'reason'),
+    [
+        ('', 'expected class names'),
+        ('a\n\nb\n', 'one of them empty'),
+        ('a\na\n', 'twice'),
+        ('x' * 300, '256 characters'),
+        ('y\n' * 3_000_000, 'at most'),
+    ],
+)
+def test_a_file_of_names_that_is_refused(tmp_path, text, reason):
+    path = tmp_path / 'names.txt'
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=reason):
+        read_class_names(options(class_names_file=str(path)))

@@ -1,0 +1,192 @@
+"""build.yaml: each option, what is refused in which line, and paths that stay in its folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.building.given_options import options
+from support.building.given_options import refusal
+from trt_perception.building.options.rows import OPTIONS
+from trt_perception.building.options.sources import load_options
+
+
+def yaml_file(folder, text):
+    path = folder / 'build.yaml'
+    path.write_text(text)
+    return path
+
+
+def test_yaml_holds_every_option(tmp_path):
+    text = """
+onnx: model.onnx
+precision: int8
+calibration-images: images/*.png
+calibration_cache: off_site
+timing_cache: 'off'
+compute_capabilities: [8.6, 12.0]
+class_names: [one, two]
+validate: ./val
+json: report.json
+mean: [0, 0.5, 0]
+plugins: [a.so, '{folder}/lib/b.so']
+store: engines/../store
+"""
+    config = yaml_file(tmp_path, text.replace('{folder}', str(tmp_path)))
+    found = load_options(config, {})
+    assert found.onnx == tmp_path / 'model.onnx'
+    assert found.calibration_images == str(tmp_path / 'images/*.png')
+    assert found.calibration_cache == str(tmp_path / 'off_site')
+    assert found.timing_cache == 'off'
+    assert found.compute_capabilities == ('8.6', '12.0')
+    assert found.class_names == ('one', 'two')
+    assert found.validate_images == str(tmp_path / 'val')
+    assert found.json_file == tmp_path / 'report.json'
+    assert found.mean == (0.0, 0.5, 0.0)
+    assert found.plugins == (tmp_path / 'a.so', tmp_path / 'lib/b.so')
+    assert found.store == tmp_path / 'engines/../store'
+
+
+@pytest.mark.parametrize(
+    'value',
+    [
+        '../other.onnx',
+        '/etc/passwd',
+        '~/model.onnx',
+        'sub/../../other',
+        'link/model',
+        './link',
+        '{folder}x/model',
+        '..',
+        'im*/../../x/*.png',
+        'ring',
+        '~nobody-of-this-name/x',
+    ],
+)
+def test_paths_in_a_yaml_stay_in_its_folder(tmp_path, value):
+    folder = tmp_path / 'models'
+    folder.mkdir()
+    (folder / 'link').symlink_to(tmp_path)
+    (folder / 'ring').symlink_to('ring')
+    value = value.replace('{folder}', str(folder))
+    paths = [option for option in OPTIONS if option.kind == 'path']
+    assert {'onnx', 'output', 'store', 'plugins', 'calibration_images'} <= {o.name for o in paths}
+    for option in paths:
+        other = '' if option.name == 'onnx' else 'onnx: good.onnx'
+        text = json.dumps([value] if option.is_list else value)
+        found = refusal({}, yaml_file(folder, f'{other}\n{option.name}: {text}\n'))
+        assert found.startswith(f"{folder}/build.yaml, line 2: '{option.name}': "), found
+        assert option.flag in found or 'cannot be' in found
+
+
+def test_the_command_line_may_lead_anywhere(tmp_path):
+    config = yaml_file(tmp_path, 'onnx: ../a.onnx\nvalidate: /data/val\nstore: ~/engines\n')
+    assert len(refusal({}, config).splitlines()) == 3
+    found = load_options(config, {'onnx': '../a.onnx', 'validate': '/data/val', 'store': '~/e'})
+    assert (found.onnx, found.validate_images) == (Path('../a.onnx'), '/data/val')
+
+
+def test_the_command_line_wins(tmp_path):
+    config = yaml_file(tmp_path, 'onnx: a.onnx\nbatch: 2\nverbose: true\n')
+    found = load_options(config, {'onnx': 'b.onnx', 'verbose': False})
+    assert (found.onnx, found.batch, found.verbose) == (Path('b.onnx'), (2,), False)
+
+
+def test_combinations_are_judged_after_both_are_joined(tmp_path):
+    config = yaml_file(tmp_path, 'onnx: a.onnx\nannotations: a.json\n')
+    assert load_options(config, {'validate': 'images'}).validate_images == 'images'
+
+
+def test_each_wrong_key_has_its_line_and_sentence(tmp_path):
+    config = yaml_file(tmp_path, 'onnx: a.onnx\nprecison: fp16\n\nbatch: many\n')
+    lines = refusal({'workspace_mib': -1}, config).splitlines()
+    assert sorted(lines) == sorted(
+        [
+            f"{config}, line 2: 'precison': is not an option; did you mean 'precision'?",
+            f"{config}, line 4: 'batch': expected whole numbers from 1 to 255, as in 1,4,8 "
+            "(got 'many')",
+            '--workspace-mib: expected a whole number from 1 to 1048576 MiB (got -1)',
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ('text', 'reason'),
+    [
+        ('onnx: a\nbatch: 1\nbatch: 2\n', "line 3: 'batch' stands here twice"),
+        ('json-file: a\njson_file: b\n', 'with - and with _'),
+        ('- onnx\n', 'option: value'),
+        ('onnx', 'option: value'),
+        ('onnx: [\n', 'line 2'),
+        ('onnx: !!python/object/apply:os.getcwd []\n', 'line 1: tags (!) are not supported'),
+        ('a: &x [1]\nb: *x\n', 'line 1: anchors and aliases (&, *) are not supported'),
+        ('a: *x\n', 'line 1: anchors and aliases'),
+        (
+            'plugins: [' + 'a,' * 2000 + ']',
+            "line 1: 'plugins': expected at most 1024 values (got 2000)",
+        ),
+        ('\n'.join(f'k{n}: 1' for n in range(999)), 'options (got 999 keys)'),
+        ('onnx: \x01', 'not readable as YAML: character 7 is U+0001'),
+        ('[a]: 1\n', 'line 1'),
+        ('shapes: {min: 1, min: 2}\n', "'min' stands here twice"),
+        ('onnx: a\n' + '# ' * 600_000, 'at most 262144 bytes'),
+        ('x: ' + '[' * 5000, 'line 1: lists and mappings nest deeper than 16'),
+        ('yes: 1\n', "'True': is not an option"),
+        ('date: 2026-13-45\n', "line 1: 'date': is not an option"),
+        ('onnx: a\n"x\\ty": 1', 'line 2: expected a text with no control characters'),
+    ],
+)
+def test_yaml_that_is_refused(tmp_path, text, reason):
+    found = refusal({}, yaml_file(tmp_path, text))
+    assert reason in found
+    assert 'build.yaml' in found
+
+
+@pytest.mark.parametrize(
+    ('text', 'value'),
+    [
+        ('scale: 1e-3', 1e-3),
+        ('scale: 1E2', 100.0),
+        ('scale: 2.5e2', 250.0),
+        ('scale: .5', 0.5),
+        ('mean: [1e-3, -1, +2.]', (1e-3, -1.0, 2.0)),
+        ('workspace_mib: 12', 12),
+        ('class_names: [007, 1:30, 0x10, 1_000]', ('007', '1:30', '0x10', '1_000')),
+        ('verbose: yes', True),
+        ('batch: ~', None),
+    ],
+)
+def test_numbers_are_what_people_take_for_numbers(tmp_path, text, value):
+    found = load_options(yaml_file(tmp_path, f'onnx: a.onnx\n{text}\n'), {})
+    assert getattr(found, text.partition(':')[0]) == value
+
+
+def test_yaml_that_cannot_be_read(tmp_path):
+    assert 'No such file' in refusal({}, tmp_path / 'none.yaml')
+    assert 'cannot be read' in refusal({}, tmp_path)
+    (tmp_path / 'b.yaml').write_bytes(b'onnx: \xff')
+    assert 'UTF-8' in refusal({}, tmp_path / 'b.yaml')
+
+
+@pytest.mark.parametrize('field', ['json_file', 'validate_images'])
+def test_options_have_one_name(tmp_path, field):
+    """By the name of its field a path would not be held to the file's folder."""
+    found = refusal({}, yaml_file(tmp_path, f'onnx: a.onnx\n{field}: /etc/passwd\n'))
+    assert f"line 2: '{field}': is not an option" in found
+
+
+def test_an_empty_yaml_gives_the_defaults(tmp_path):
+    assert load_options(yaml_file(tmp_path, ''), {'onnx': 'm.onnx'}) == options(onnx='m.onnx')
+
+
+@pytest.mark.parametrize('slash', ['', '/'])
+def test_a_place_outside_the_folder_is_said_once(tmp_path, slash):
+    (tmp_path / 'a').mkdir()
+    elsewhere = f'{tmp_path}/b'
+    config = yaml_file(tmp_path / 'a', f'output: {elsewhere}{slash}')
+    message = refusal({'onnx': 'm.onnx'}, config)
+    assert f'(got {elsewhere}{slash});' in message
+    config = yaml_file(tmp_path / 'a', 'output: ../b')
+    assert f'(got ../b, which is {elsewhere});' in refusal({'onnx': 'm.onnx'}, config)

@@ -1,0 +1,59 @@
+"""Models made INT8 where TensorRT itself calibrates: data to calibrate with, no Q/DQ nodes."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from support.building.tensorrt_standin import StandIn
+from support.models import small_detectors
+from support.models.digits import CALIBRATION
+from support.models.scaled_models import SMALL
+from trt_perception.building.calibration.images import select_images
+from trt_perception.building.engine.release import TensorRt
+from trt_perception.building.options.sources import load_options
+from trt_perception.building.precision.prepare_precision import make_precise
+from trt_perception.errors import ConfigError
+from trt_perception.images.picture_files import frame_of
+from trt_perception.images.picture_files import read_picture
+from trt_perception.stages.host_preprocess import HostPreprocessor
+
+
+def precise(images, batch=1):
+    model, *_ = small_detectors.raw_maps()
+    for entry in (*model.graph.input, *model.graph.output):
+        entry.type.tensor_type.shape.dim[0].dim_value = batch
+    given = {'onnx': 'model.onnx', 'precision': 'int8', 'calibration_tool': 'tensorrt'}
+    options = load_options(None, {**given, 'calibration_images': str(CALIBRATION)})
+    module = StandIn('10.3', '10.3.0.26')
+    tensorrt = TensorRt(module, module.flavour, '10.3.0.26', None)
+    shapes = {'images': (batch, 3, 64, 64)}
+    return make_precise(model, options, images, SMALL, tensorrt, shapes, lambda *_: None)
+
+
+@pytest.mark.parametrize('batch', [1, 3])
+def test_each_image_comes_once_as_at_run_time(batch):
+    images = select_images(CALIBRATION, 8)
+    made = precise(images, batch)
+    assert not any('Quantize' in node.op_type for node in made.model.graph.node)
+    preprocess = HostPreprocessor(SMALL)
+    expected = [preprocess(frame_of(read_picture(path)))[0].copy() for path in images.paths]
+    for _ in range(2):  # TensorRT may ask for them again
+        batches = list(made.calibration_data.batches())
+        assert (
+            {each.shape for each in batches}
+            == {made.calibration_data.shape}
+            == {(batch, 3, 64, 64)}
+        )
+        # An odd rest fills no batch.
+        np.testing.assert_array_equal(
+            np.concatenate(batches), np.concatenate(expected)[: 8 // batch * batch]
+        )
+    assert any('8 images' in warning for warning in made.warnings)
+
+
+def test_images_that_cannot_serve_are_refused(tmp_path):
+    for path in select_images(CALIBRATION, 8).paths[:3]:
+        shutil.copy(path, tmp_path)
+    with pytest.raises(ConfigError, match='at least 8 images to calibrate with'):
+        precise(select_images(tmp_path))

@@ -1,0 +1,243 @@
+"""FP16 and BF16: what is converted, what stays, and that it still computes the same."""
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto
+from onnx import helper
+from onnx import numpy_helper
+
+from support.building import tensorrt_rtx_build
+from support.models import small_detectors
+from trt_perception.building.graph.graph_index import opset
+from trt_perception.building.graph.rounded import rounded
+from trt_perception.building.precision.convert import convert_precision
+from trt_perception.errors import ConfigError
+from trt_perception.errors import EngineError
+
+FAMILIES = {
+    'anchor_free': small_detectors.anchor_free,
+    'anchor_based': small_detectors.anchor_based,
+    'transformer': small_detectors.transformer,
+    'raw_maps': small_detectors.raw_maps,
+}
+
+
+def run(model, seed=0, **inputs):
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=['CPUExecutionProvider']
+    )
+    if not inputs:
+        shape = session.get_inputs()[0].shape
+        inputs = {'images': np.random.default_rng(seed).random(shape, np.float32)}
+    return session.run(None, inputs)
+
+
+def types(model):
+    graph = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph
+    entries = (*graph.value_info, *graph.output, *graph.input)
+    found = {entry.name: entry.type.tensor_type.elem_type for entry in entries}
+    return found | {tensor.name: tensor.data_type for tensor in graph.initializer}
+
+
+def result_types(model):
+    """Return the type of each named node's first result."""
+    known = types(model)
+    return {node.name: known[node.output[0]] for node in model.graph.node}
+
+
+@pytest.mark.parametrize('family', FAMILIES)
+def test_fp16_computes_the_same_within_its_rounding(family):
+    model, layers, _ = FAMILIES[family]()
+    done = convert_precision(model, 'fp16', strongly_typed=True)
+    onnx.checker.check_model(done.model, full_check=True)
+    for exact, half in zip(run(model), run(done.model), strict=True):
+        assert half.dtype == np.float32
+        # Ten layers of 11 bits each, in units of the largest value.
+        assert np.abs(half - exact).max() < 5e-3 * np.abs(exact).max()
+        assert np.abs(half - exact).max() > 0
+    made = result_types(done.model)
+    assert all(made[name] == TensorProto.FLOAT16 for name in layers)
+    assert done.report.macs['fp16'] > 0.999 - done.report.macs.get('fp32', 0)
+    assert tensorrt_rtx_build.build(done.model.SerializeToString()) > 0
+
+
+@pytest.mark.parametrize('family', FAMILIES)
+def test_bf16_computes_the_same_within_its_rounding(family):
+    model, layers, _ = FAMILIES[family]()
+    done = convert_precision(model, 'bf16', strongly_typed=True)
+    onnx.checker.check_model(done.model)
+    for exact, half in zip(run(model), run(rounded(done.model)), strict=True):
+        assert np.abs(half - exact).max() < 5e-2 * np.abs(exact).max()
+        assert np.abs(half - exact).max() > 0
+    made = result_types(done.model)
+    assert all(made[name] == TensorProto.FLOAT for name in layers)
+    assert done.report.macs['bf16'] > 0.8
+    assert tensorrt_rtx_build.build(done.model.SerializeToString()) > 0
+
+
+def test_the_decoding_stays_in_fp32():
+    model, _layers, fixed = small_detectors.anchor_free()
+    done = convert_precision(model, 'fp16', strongly_typed=True)
+    made = result_types(done.model)
+    assert made[fixed[0]] == TensorProto.FLOAT
+    softmax = next(node for node in done.model.graph.node if node.op_type == 'Softmax')
+    assert made[softmax.name] == TensorProto.FLOAT
+    assert done.report.kept[softmax.name] == 'decoding of the outputs'
+    # One cast at the input, one behind each output layer.
+    assert done.report.casts == 3
+    assert sum(node.op_type == 'Cast' for node in done.model.graph.node) == 3
+
+
+def test_weights_are_rounded_once_and_kept_once():
+    model, layers, _ = small_detectors.raw_maps()
+    done = convert_precision(model, 'bf16', strongly_typed=True)
+    before = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    after = {tensor.name: tensor for tensor in done.model.graph.initializer}
+    assert len(after) == len(before)
+    rounded = [name for name in after if name.endswith('_bf16')]
+    assert len(rounded) == len(before) - 2 * len(layers)
+    for name in rounded:
+        exact = before[name.removesuffix('_bf16')].astype(ml_dtypes.bfloat16)
+        assert np.array_equal(numpy_helper.to_array(after[name]), exact)
+
+
+def test_layers_asked_for_stay_in_fp32():
+    model, _layers, _ = small_detectors.anchor_free()
+    first = next(node.name for node in model.graph.node if node.op_type == 'Conv')
+    done = convert_precision(model, 'fp16', keep_fp32=[first], strongly_typed=True)
+    assert result_types(done.model)[first] == TensorProto.FLOAT
+    assert done.report.kept[first] == 'asked for'
+    assert 0 < done.report.macs['fp32'] < 0.2
+    with pytest.raises(ConfigError, match='matches none of'):
+        convert_precision(model, 'fp16', keep_fp32=['nothing*'], strongly_typed=True)
+    with pytest.raises(EngineError, match='no layer would compute in it'):
+        convert_precision(model, 'fp16', keep_fp32=['*'], strongly_typed=True)
+
+
+def test_a_weakly_typed_graph_keeps_its_types_and_names_what_to_keep():
+    model, layers, fixed = small_detectors.anchor_free()
+    done = convert_precision(model, 'fp16', keep_fp32=[layers[0]], strongly_typed=False)
+    assert done.model.graph.node == model.graph.node
+    assert done.report.kept[layers[0]] == 'asked for'
+    assert fixed[0] in done.report.kept
+    assert done.report.macs == {'fp32': 1.0}
+
+
+@pytest.mark.parametrize('precision', ['fp32', 'tf32'])
+def test_fp32_is_left_alone(precision):
+    model, *_ = small_detectors.anchor_free()
+    done = convert_precision(model, precision, strongly_typed=True)
+    assert done.model.graph.node == model.graph.node
+    assert done.report.kept == {}
+    assert set(done.report.nodes) <= {'fp32', 'other'}
+
+
+def one_node(kind, constant=None, opset_version=17, **attributes):
+    """Return a model of one node between two convolutions."""
+    net = small_detectors.Net(opset_version)
+    x = net.conv('images', 3, 8, silu=False)
+    inputs = [x] if constant is None else [x, *constant(net)]
+    x = net.node(kind, inputs, **attributes)
+    name = net.last()
+    return net.model([net.conv(x, 8, 8, silu=False)]), name
+
+
+def test_scales_of_resize_stay_float32_while_it_computes_in_fp16():
+    model, name = one_node('Resize', lambda net: ['', net.constant([1, 1, 2, 2])], mode='nearest')
+    done = convert_precision(model, 'fp16', strongly_typed=True)
+    assert result_types(done.model)[name] == TensorProto.FLOAT16
+    assert np.abs(run(done.model)[0] - run(model)[0]).max() < 0.02
+    assert tensorrt_rtx_build.build(done.model.SerializeToString()) > 0
+
+
+def test_constants_that_fp16_cannot_hold_keep_their_node_in_fp32():
+    model, name = one_node('Add', lambda net: [net.constant(np.full((8, 1, 1), 1e6))])
+    done = convert_precision(model, 'fp16', strongly_typed=True)
+    assert result_types(done.model)[name] == TensorProto.FLOAT
+    assert 'exceeds 65504' in done.report.kept[name]
+    model, name = one_node('Add', lambda net: [net.constant(np.full((8, 1, 1), 65504.0))])
+    assert name not in convert_precision(model, 'fp16', strongly_typed=True).report.kept
+    model, name = one_node('Add', lambda net: [net.constant(np.full((8, 1, 1), 1e6))])
+    assert name not in convert_precision(model, 'bf16', strongly_typed=True).report.kept
+
+
+def test_constants_that_vanish_are_told():
+    values = np.array([1e-9, 2e-8, 4e-8, 0, 1, -1e-9, 1e-4, 5], np.float32).reshape(8, 1, 1)
+    model, _ = one_node('Add', lambda net: [net.constant(values)])
+    notes = convert_precision(model, 'fp16', strongly_typed=True).report.notes
+    zeros = int(((values.astype(np.float16) == 0) & (values != 0)).sum())
+    assert zeros == 3
+    assert len(notes) == 1
+    assert notes[0].startswith(f'{zeros} of 8 numbers of')
+    # One small weight among many is nothing to tell.
+    values = np.append(np.ones(511), 1e-9).astype(np.float32).reshape(8, 1, 64)
+    model, _ = one_node('Add', lambda net: [net.constant(values)])
+    assert convert_precision(model, 'fp16', strongly_typed=True).report.notes == ()
+
+
+def test_subgraphs_keep_their_types():
+    net = small_detectors.Net()
+    x = net.conv('images', 3, 8, silu=False)
+    branches = [
+        helper.make_graph(
+            [helper.make_node(kind, [x], [f'{kind}_out'])],
+            kind,
+            [],
+            [helper.make_tensor_value_info(f'{kind}_out', TensorProto.FLOAT, None)],
+        )
+        for kind in ('Relu', 'Neg')
+    ]
+    always = net.constant(True, np.bool_)
+    x = net.node('If', [always], then_branch=branches[0], else_branch=branches[1])
+    model = net.model([net.conv(x, 8, 8, silu=False)])
+    done = convert_precision(model, 'fp16', strongly_typed=True)
+    assert 'subgraph' in ' '.join(done.report.kept.values())
+    assert np.abs(run(done.model)[0] - run(model)[0]).max() < 0.02
+
+
+def test_constant_nodes_and_casts_follow():
+    net = small_detectors.Net()
+    x = net.conv('images', 3, 8, silu=False)
+    offset = net.node('Constant', [], value=numpy_helper.from_array(np.float32([0.5])))
+    x = net.node('Cast', [net.node('Add', [x, offset])], to=TensorProto.FLOAT)
+    model = net.model([net.conv(x, 8, 8, silu=False)])
+    done = convert_precision(model, 'fp16', strongly_typed=True)
+    assert {'Add', 'Cast'} <= {
+        node.op_type
+        for node in done.model.graph.node
+        if result_types(done.model)[node.name] == TensorProto.FLOAT16
+    }
+    assert np.abs(run(done.model)[0] - run(model)[0]).max() < 0.02
+
+
+def test_a_model_in_fp16_stays_as_it_is():
+    model, *_ = small_detectors.anchor_free()
+    half = convert_precision(model, 'fp16', strongly_typed=True).model
+    again = convert_precision(half, 'fp16', strongly_typed=True)
+    assert again.model == half
+    assert 'exported in fp16' in again.report.notes[0]
+    for precision, message in (
+        ('fp32', 'does not come back'),
+        ('bf16', 'exported in fp16'),
+        ('int8', 'expected int8 Q/DQ nodes'),
+    ):
+        with pytest.raises(EngineError, match=message):
+            convert_precision(half, precision, strongly_typed=True)
+    with pytest.raises(ConfigError, match='cannot be kept in FP32'):
+        convert_precision(half, 'fp16', keep_fp32=['n0'], strongly_typed=True)
+
+
+def test_int8_needs_a_quantised_model():
+    model, *_ = small_detectors.anchor_free()
+    with pytest.raises(EngineError, match='calibration images'):
+        convert_precision(model, 'int8', strongly_typed=True)
+
+
+def test_bf16_uses_an_opset_that_has_it():
+    model, *_ = small_detectors.anchor_free(opset=17)
+    assert opset(convert_precision(model, 'bf16', strongly_typed=True).model) == 22
+    assert opset(convert_precision(model, 'fp16', strongly_typed=True).model) == 17
+    assert opset(model) == 17

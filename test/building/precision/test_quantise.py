@@ -1,0 +1,359 @@
+"""INT8 and FP8 by Q/DQ: what is quantised, how well, and whether TensorRT takes it."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto
+from onnx import helper
+from onnx import numpy_helper
+
+from support.building import tensorrt_rtx_build
+from support.models import small_detectors
+from support.models.digits import CALIBRATION
+from support.models.scaled_models import SMALL
+from trt_perception.building.calibration.images import select_images
+from trt_perception.building.graph.dequantise import dequantised
+from trt_perception.building.graph.rounded import rounded
+from trt_perception.building.precision.convert import convert_precision
+from trt_perception.building.precision.quantise import quantise
+from trt_perception.building.precision.quantise_check import check_quantised
+from trt_perception.errors import ConfigError
+from trt_perception.errors import EngineError
+from trt_perception.evaluation.compare import compare_models
+from trt_perception.evaluation.run import open_for_evaluation
+from trt_perception.model.files.model_file import read_model_file
+from trt_perception.model.manifest import parse_manifest
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.parameters.config import DetectorConfig
+
+ROOT = Path(__file__).resolve().parents[3]
+SETTINGS = json.loads((ROOT / 'models/digits.onnx.json').read_bytes())
+METHODS = ('entropy', 'percentile', 'minmax')
+
+
+@pytest.fixture(scope='module')
+def digits():
+    return onnx.load(ROOT / 'models/digits.onnx')
+
+
+@pytest.fixture(scope='module')
+def images():
+    return select_images(CALIBRATION)
+
+
+@pytest.fixture(scope='module')
+def quantised_digits(digits, images):
+    preprocessing = parse_manifest(json.dumps(SETTINGS).encode(), 'digits').preprocessing
+    return {
+        target: quantise(digits, preprocessing, images, method='minmax', target=target)
+        for target in ('int8', 'fp8')
+    }
+
+
+def session(model):
+    options = onnxruntime.SessionOptions()
+    # Its optimiser moves FP8 across Transpose, for which it has no kernel then.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=['CPUExecutionProvider']
+    )
+
+
+def opened(folder, name, model):
+    content = model.SerializeToString()
+    path = folder / f'{name}.onnx'
+    path.write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
+    identity = {'file': path.name, 'sha256': digest, 'size_bytes': len(content)}
+    (folder / f'{name}.onnx.json').write_text(json.dumps({**SETTINGS, 'onnx': identity}))
+    return open_for_evaluation(read_model_file(path), DetectorConfig(engine_path=str(path)))
+
+
+@pytest.mark.engine_build
+def test_int8_finds_what_fp32_finds_on_held_out_scenes(tmp_path, digits, quantised_digits):
+    # What a strongly typed engine is built from: INT8, the rest FP16, the decoding FP32.
+    # ONNX Runtime 1.23 truncates in QuantizeLinear of FP16, so that type is emulated.
+    int8 = quantised_digits['int8'].model
+    strong = convert_precision(int8, 'int8', strongly_typed=True).model
+    report = compare_models(
+        {
+            'fp32': opened(tmp_path, 'fp32', digits),
+            'int8_fp16': opened(tmp_path, 'int8_fp16', rounded(strong)),
+        },
+        sorted((ROOT / 'demo/scenes').glob('*.jpg')),
+        ROOT / 'demo/truth.json',
+        progress=lambda _name, _done, _count: None,
+    )
+    assert report.models[0].metrics.images == 60
+    exact, figures = (model.metrics.figures for model in report.models)
+    assert exact['mAP50'] > 0.95
+    assert figures['mAP50'] > exact['mAP50'] - 0.01
+    assert figures['mAP'] > exact['mAP'] - 0.015
+
+
+def test_calibration_saw_none_of_the_held_out_scenes():
+    demo = {path.read_bytes() for path in (ROOT / 'demo/scenes').glob('*.jpg')}
+    assert len(demo) == 60
+    assert not demo & {path.read_bytes() for path in CALIBRATION.glob('*.jpg')}
+
+
+def test_nine_tenths_of_the_work_are_quantised(quantised_digits):
+    done = quantised_digits['int8']
+    assert done.report.macs['int8'] >= 0.9
+    assert sum(done.report.macs.values()) == pytest.approx(1)
+    assert (done.report.layers, done.report.quantised) == (50, 46)
+    # Counted anew from the graph: a layer is quantised whose two operands are dequantised.
+    made = {name: node for node in done.model.graph.node for name in node.output}
+    layers = [node for node in done.model.graph.node if node.op_type == 'Conv']
+    both = [
+        node.name
+        for node in layers
+        if all(
+            name in made and made[name].op_type == 'DequantizeLinear' for name in node.input[:2]
+        )
+    ]
+    assert len(layers) == 50
+    assert len(both) == 46
+    left = {node.name for node in layers} - set(both)
+    assert left == set(done.report.kept)
+    assert {name.rsplit('/', 2)[1] for name in left} == {'box.2', 'classes.2'}
+
+
+@pytest.mark.engine_build
+@pytest.mark.parametrize(
+    ('target', 'capabilities'), [('int8', ['86', '89']), ('fp8', ['89', '120'])]
+)
+def test_tensorrt_rtx_builds_it(target, capabilities, quantised_digits):
+    model = quantised_digits[target].model
+    onnx.checker.check_model(model, full_check=True)
+    strong = convert_precision(model, target, strongly_typed=True)
+    onnx.checker.check_model(strong.model, full_check=True)
+    assert strong.report.macs[target] > 0.9
+    assert strong.report.macs.get('fp32', 0) == 0
+    for variant in (model, strong.model):
+        assert tensorrt_rtx_build.build(variant.SerializeToString(), capabilities) > 0
+
+
+@pytest.mark.parametrize(
+    'family',
+    [small_detectors.anchor_free, small_detectors.anchor_based, small_detectors.transformer],
+)
+@pytest.mark.parametrize('target', ['int8', 'fp8'])
+def test_other_families(family, target, images):
+    model, layers, fixed = family()
+    done = quantise(model, SMALL, images, target=target)
+    assert set(done.report.kept) == {*layers, *fixed}
+    assert done.report.quantised == done.report.layers - len(done.report.kept)
+    image = np.random.default_rng(0).random((1, 3, 64, 64), np.float32)
+    exact = session(model).run(None, {'images': image})
+    found = session(done.model).run(None, {'images': image})
+    for one, other in zip(exact, found, strict=True):
+        assert 0 < np.abs(one - other).max() < 0.2 * np.abs(one).max()
+    strong = convert_precision(done.model, target, strongly_typed=True).model
+    assert tensorrt_rtx_build.build(strong.SerializeToString(), ['89']) > 0
+
+
+def test_products_of_two_activations_stay_in_float(images):
+    model, *_ = small_detectors.transformer()
+    done = quantise(model, SMALL, images).model
+    constants = {tensor.name for tensor in model.graph.initializer}
+    attention = {
+        node.name
+        for node in model.graph.node
+        if node.op_type == 'MatMul' and node.input[1] not in constants
+    }
+    assert len(attention) == 2
+    made = {name: node for node in done.graph.node for name in node.output}
+    for node in done.graph.node:
+        if node.name in attention:
+            kinds = {made[name].op_type for name in node.input}
+            assert kinds != {'DequantizeLinear'}
+
+
+def test_only_what_layers_read_is_quantised(quantised_digits):
+    graph = quantised_digits['int8'].model.graph
+    made = {name: node for node in graph.node for name in node.output}
+    read = [node for node in graph.node if node.op_type == 'QuantizeLinear']
+    assert read
+    for node in read:
+        source = made.get(node.input[0])
+        # Between a convolution and its activation nothing may stand.
+        assert source is None or source.op_type != 'Conv'
+
+
+def test_weights_have_a_scale_for_each_output_channel(quantised_digits, digits):
+    exact = {t.name: numpy_helper.to_array(t) for t in digits.graph.initializer}
+    graph = quantised_digits['int8'].model.graph
+    stored = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    checked = 0
+    for node in graph.node:
+        if node.op_type == 'DequantizeLinear' and node.input[0] in stored:
+            weights = exact[node.input[0].removesuffix('_quantized')]
+            scale = stored[node.input[1]]
+            assert stored[node.input[0]].dtype == np.int8
+            assert not stored[node.input[2]].any()
+            largest = np.abs(weights).max(axis=(1, 2, 3))
+            assert np.allclose(scale, largest / 127.5, rtol=0.005)
+            wide = stored[node.input[0]] * scale.reshape(-1, 1, 1, 1)
+            assert np.abs(wide - weights).max() <= scale.max() * 0.51
+            checked += 1
+    assert checked == 46
+
+
+def test_without_its_q_and_dq_nodes_it_computes_what_the_original_does(quantised_digits, digits):
+    int8 = quantised_digits['int8'].model
+    plain = dequantised(int8)
+    onnx.checker.check_model(plain, full_check=True)
+    assert [node.name for node in plain.graph.node] == [
+        node.name
+        for node in int8.graph.node
+        if node.op_type not in ('QuantizeLinear', 'DequantizeLinear')
+    ]
+    assert len(plain.graph.initializer) < len(int8.graph.initializer)
+    image = np.random.default_rng(0).random((1, 3, 480, 640), np.float32)
+    exact, found, rounded = (
+        session(model).run(None, {'images': image})[0] for model in (digits, plain, int8)
+    )
+    # Rounded weights remain, and activations are exact again.
+    error = np.abs(found - exact).mean()
+    assert 0 < error < np.abs(rounded - exact).mean()
+    assert error < 0.01 * np.abs(exact).mean()
+
+
+def test_patterns_keep_more_in_float(digits, images):
+    preprocessing = parse_manifest(json.dumps(SETTINGS).encode(), 'digits').preprocessing
+    few = select_images(CALIBRATION, 8)
+    done = quantise(digits, preprocessing, few, keep_float=['/heads.*'])
+    assert len(done.report.kept) == 12
+    assert set(done.report.kept.values()) == {'output layer of the head', 'asked for'}
+    with pytest.raises(ConfigError, match='close names'):
+        quantise(digits, preprocessing, few, keep_float=['/head.*'])
+    with pytest.raises(ConfigError, match='matches no layer'):
+        quantise(digits, preprocessing, few, keep_float=['/stem/stem.0/Sigmoid'])
+    with pytest.raises(EngineError, match='no layer is left'):
+        quantise(digits, preprocessing, few, keep_float=['*'])
+
+
+def test_the_batch_may_be_open_or_larger_than_one(images):
+    model, *_ = small_detectors.raw_maps()
+    one = quantise(model, SMALL, images).model
+    for setting in ('batch', 4):
+        model, *_ = small_detectors.raw_maps()
+        entry = model.graph.input[0].type.tensor_type.shape.dim[0]
+        if setting == 'batch':
+            entry.dim_param = setting
+        else:
+            entry.dim_value = setting
+        for output in model.graph.output:
+            output.type.tensor_type.shape.dim[0].dim_param = 'batch'
+        other = quantise(model, SMALL, images).model
+        if setting == 'batch':
+            assert other.graph.input[0].type.tensor_type.shape.dim[0].dim_param == 'batch'
+        weights = [sorted(m.graph.initializer, key=lambda t: t.name) for m in (one, other)]
+        for ours, theirs in zip(*weights, strict=True):
+            assert np.allclose(
+                numpy_helper.to_array(ours), numpy_helper.to_array(theirs), rtol=1e-3
+            )
+
+
+def test_what_cannot_be_quantised_is_refused(images):
+    model, *_ = small_detectors.anchor_free()
+    done = quantise(model, SMALL, images).model
+    with pytest.raises(EngineError, match=r'expected an FP32 model .* layers in fp32, int8'):
+        quantise(done, SMALL, images)
+    half = convert_precision(model, 'fp16', strongly_typed=True).model
+    with pytest.raises(EngineError, match='expected an FP32 model to quantise'):
+        quantise(half, SMALL, images)
+    with pytest.raises(EngineError, match=r'64 wide and 48 high .got 1x3x64x64'):
+        quantise(model, Preprocessing(input_size=(64, 48)), images)
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT16
+    with pytest.raises(EngineError, match=r'contradict|float32'):
+        quantise(model, SMALL, images)
+
+
+def test_a_model_that_overflows_is_refused_with_the_tensor(images):
+    net = small_detectors.Net()
+    x = net.conv('images', 3, 8, silu=False)
+    x = net.node('Div', [x, net.node('Sub', [x, x])])
+    bad = x
+    x = net.conv(x, 8, 8)
+    model = net.model([net.conv(x, 8, 8, silu=False)])
+    with pytest.raises(EngineError, match=f"'{bad}': holds NaN or infinity"):
+        quantise(model, SMALL, images)
+
+
+def changed(model, kind, place, tensor):
+    """Return a copy whose first Q/DQ node of a kind has another scale or zero point."""
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    node = next(node for node in copied.graph.node if node.op_type == kind)
+    node.input[place] = 'changed'
+    copied.graph.initializer.append(numpy_helper.from_array(np.asarray(tensor), 'changed'))
+    return copied, node.name
+
+
+@pytest.mark.parametrize(
+    ('kind', 'place', 'tensor', 'message'),
+    [
+        ('QuantizeLinear', 2, np.int8(3), 'zero point other than 0'),
+        ('QuantizeLinear', 2, np.uint8(128), 'type uint8; expected int8'),
+        ('QuantizeLinear', 2, np.uint8(0), 'type uint8; expected int8'),
+        ('DequantizeLinear', 2, np.int32(0), 'type int32'),
+        ('DequantizeLinear', 2, np.int16(0), 'type int16'),
+        ('QuantizeLinear', 1, np.float32(0), 'not a positive number'),
+        ('QuantizeLinear', 1, np.float32(np.nan), 'not a positive number'),
+        ('DequantizeLinear', 1, np.float32(-1), 'not a positive number'),
+    ],
+)
+def test_what_tensorrt_would_refuse_is_found(quantised_digits, kind, place, tensor, message):
+    model, name = changed(quantised_digits['int8'].model, kind, place, tensor)
+    with pytest.raises(EngineError, match=message) as error:
+        check_quantised(model)
+    assert name in str(error.value)
+
+
+def test_biases_quantised_by_others_are_found():
+    """They are INT32, which TensorRT does not take."""
+    nodes = [
+        helper.make_node('DequantizeLinear', ['bias', 'scale'], ['b'], name='bias_dq'),
+        helper.make_node('Conv', ['images', 'w', 'b'], ['y'], name='conv'),
+    ]
+    arrays = {'bias': np.zeros(4, np.int32), 'scale': np.float32(0.1)}
+    arrays['w'] = np.ones((4, 3, 1, 1), np.float32)
+    weights = [numpy_helper.from_array(np.asarray(array), key) for key, array in arrays.items()]
+    sides = [
+        helper.make_tensor_value_info(key, TensorProto.FLOAT, None) for key in ('images', 'y')
+    ]
+    graph = helper.make_graph(nodes, 'biases', sides[:1], sides[1:], weights)
+    with pytest.raises(EngineError, match=r"DequantizeLinear 'bias_dq'.*biases in float"):
+        check_quantised(helper.make_model(graph))
+
+
+def test_missing_zero_points_and_old_opsets_are_found(quantised_digits):
+    model = onnx.ModelProto()
+    model.CopyFrom(quantised_digits['int8'].model)
+    check_quantised(model)
+    for node in model.graph.node:
+        if node.op_type == 'QuantizeLinear':
+            del node.input[2:]
+    with pytest.raises(EngineError, match=r'uint8.*and 38 more'):
+        check_quantised(model)
+    half = convert_precision(quantised_digits['int8'].model, 'int8', strongly_typed=True).model
+    check_quantised(half)
+    half.opset_import[0].version = 18
+    with pytest.raises(EngineError, match='float16 scale, which needs opset 19'):
+        check_quantised(half)
+
+
+def test_a_quantised_model_is_built_as_what_it_is(quantised_digits):
+    model = quantised_digits['int8'].model
+    for precision in ('fp32', 'fp16', 'bf16'):
+        with pytest.raises(EngineError, match='is quantised'):
+            convert_precision(model, precision, strongly_typed=True)
+    with pytest.raises(EngineError, match='expected fp8 Q/DQ nodes'):
+        convert_precision(model, 'fp8', strongly_typed=True)

@@ -1,0 +1,154 @@
+"""Data that are 0, nearly 0, too large or no numbers: what becomes of their scales."""
+
+import json
+
+import cv2
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+from onnx import helper
+from onnx import numpy_helper
+from test_quantise import session
+
+from support.models import small_detectors
+from support.models.digits import CALIBRATION
+from support.models.scaled_models import SMALL
+from support.models.scaled_models import TARGETS
+from support.models.scaled_models import built
+from support.models.scaled_models import readers
+from support.models.scaled_models import scales
+from support.models.scaled_models import with_branch
+from trt_perception.building.calibration.images import select_images
+from trt_perception.building.precision.quantise import quantise
+from trt_perception.errors import EngineError
+
+
+@pytest.fixture(scope='module')
+def images():
+    return select_images(CALIBRATION, 8)
+
+
+@pytest.fixture
+def bright(tmp_path):
+    """Images that are nowhere darker than 100 of 255."""
+    for number in range(8):
+        small = np.random.default_rng(number).integers(100, 256, (6, 8, 3)).astype(np.uint8)
+        picture = cv2.resize(small, (96, 80), interpolation=cv2.INTER_NEAREST)
+        assert cv2.imwrite(str(tmp_path / f'{number}.png'), picture)
+    return select_images(tmp_path)
+
+
+@pytest.mark.engine_build
+@pytest.mark.parametrize('target', TARGETS)
+def test_what_no_image_reaches_stays_in_float(bright, target):
+    """And computes what it did when the camera shows it, which no guessed scale could."""
+    model, tensor = with_branch(('Neg', None), ('Add', 0.35), ('Relu', None))
+    done = quantise(model, SMALL, bright, target=target)
+    (name,) = readers(model, tensor)
+    assert tensor in done.report.kept[name]
+    assert 'always 0 on these images' in done.report.kept[name]
+    assert any(name in text and tensor in text for text in done.report.warnings)
+    assert done.report.quantised == done.report.layers - len(done.report.kept)
+    built(done.model, target)
+    dark = np.zeros((1, 3, 64, 64), np.float32)
+    node = next(node for node in done.model.graph.node if node.name == name)
+    exact, found = (
+        session(outputs(m, [node.output[0]])).run(None, {'images': dark})[0]
+        for m in (model, done.model)
+    )
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-6)
+    assert np.abs(exact).max() > 0.1
+
+
+def outputs(model, names):
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    del copied.graph.output[:]
+    for name in names:
+        copied.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
+    return copied
+
+
+@pytest.mark.engine_build
+@pytest.mark.parametrize('target', TARGETS)
+@pytest.mark.parametrize('factor', [0.0, 1e-45, 1e-40, 1e-30, 1e-12, 5e-6])
+def test_data_too_small_for_a_scale_stay_in_float(images, factor, target):
+    model, tensor = with_branch(('Mul', factor))
+    done = quantise(model, SMALL, images, target=target)
+    (name,) = readers(model, tensor)
+    assert tensor in done.report.kept[name]
+    built(done.model, target)
+
+
+@pytest.mark.engine_build
+@pytest.mark.parametrize('target', TARGETS)
+@pytest.mark.parametrize('factor', [1e-5, 1e-4, 1e-2])
+def test_data_that_are_just_large_enough_are_quantised(images, factor, target):
+    model, tensor = with_branch(('Mul', factor))
+    done = quantise(model, SMALL, images, target=target)
+    assert readers(model, tensor)[0] not in done.report.kept
+    strong = built(done.model, target)
+    # The scale in FP16 reaches as far as the data do: none is cut.
+    scale = min(float(value.max()) for value in scales(strong))
+    most = {'int8': 127.5, 'fp8': 448}[target]
+    assert scale * most >= factor * 0.99
+
+
+@pytest.mark.engine_build
+@pytest.mark.parametrize('factor', [1e5, 1e30])
+def test_data_beyond_fp16_are_told(images, factor):
+    model, tensor = with_branch(('Mul', factor))
+    done = quantise(model, SMALL, images)
+    (told,) = [text for text in done.report.warnings if '65504' in text]
+    assert tensor in told
+    assert '--keep-fp32' in told
+    built(done.model, 'int8')
+
+
+def test_data_without_a_range_in_fp32_stay_in_float(images):
+    net = small_detectors.Net()
+    x = net.node('Mul', ['images', net.constant(3.4e38)])
+    small = net.conv(net.node('Mul', ['images', net.constant(2.0)]), 3, 8)
+    large = net.node('Clip', [net.conv(x, 3, 8, silu=False)])
+    weights = net.weights[-2]
+    tiny = numpy_helper.to_array(weights) * np.float32(1e-4)
+    weights.CopyFrom(numpy_helper.from_array(tiny, weights.name))
+    model = net.model([net.conv(net.node('Add', [large, small]), 8, 8, silu=False)])
+    done = quantise(model, SMALL, images)
+    (name,) = readers(model, x)
+    assert 'too much for a scale' in done.report.kept[name]
+    for scale in scales(done.model):
+        assert np.isfinite(scale).all()
+
+
+def test_a_model_of_zeros_is_refused_with_what_to_check(images):
+    net = small_detectors.Net()
+    x = net.node('Mul', ['images', net.constant(0.0)])
+    model = net.model([net.conv(net.conv(x, 3, 8, silu=False), 8, 8, silu=False)])
+    with pytest.raises(EngineError, match='no layer can be quantised') as error:
+        quantise(model, SMALL, images)
+    assert x in str(error.value)
+    assert '--scale' in str(error.value)
+
+
+def test_the_cache_knows_that_a_tensor_was_0(images, tmp_path):
+    model, tensor = with_branch(('Mul', 0.0))
+    first, second = (quantise(model, SMALL, images, cache_dir=tmp_path) for _ in range(2))
+    assert second.report.cache.startswith('reused')
+    assert second.report.kept == first.report.kept
+    assert second.model == first.model
+    assert readers(model, tensor)[0] in first.report.kept
+
+
+@pytest.mark.parametrize('value', [1e39, 1e308, 10**400, float('inf'), float('nan'), -1e-45])
+def test_a_range_that_is_no_float32_is_damage(images, tmp_path, value):
+    model, _ = with_branch(('Mul', 1.0))
+    exact = quantise(model, SMALL, images, cache_dir=tmp_path)
+    (path,) = tmp_path.iterdir()
+    content = json.loads(path.read_text())
+    assert content
+    path.write_text(json.dumps(dict.fromkeys(content, value)))
+    done = quantise(model, SMALL, images, cache_dir=tmp_path)
+    assert 'is damaged' in done.report.cache
+    assert done.model == exact.model

@@ -1,0 +1,94 @@
+"""Weights that are 0, nearly 0, or no numbers: what becomes of their scales."""
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+from onnx import numpy_helper
+
+from support.models.detector_models import KNOWN
+from support.models.detector_models import report_of
+from support.models.detector_models import run
+from support.models.detector_models import write_images
+from support.models.digits import CALIBRATION
+from support.models.scaled_models import SMALL
+from support.models.scaled_models import TARGETS
+from support.models.scaled_models import built
+from support.models.scaled_models import with_channels
+from trt_perception.building.calibration.images import select_images
+from trt_perception.building.precision.quantise import quantise
+from trt_perception.errors import EngineError
+
+
+@pytest.fixture(scope='module')
+def images():
+    return select_images(CALIBRATION, 8)
+
+
+SMALL_WEIGHTS = (0.0, 1e-45, 1e-39, 1e-30, 1e-12, 1e-7, 1e-6, 3e-5, 5e-4)
+
+
+@pytest.mark.engine_build
+@pytest.mark.parametrize('target', TARGETS)
+def test_channels_that_are_0_or_nearly_are_quantised(images, target):
+    model, node = with_channels(SMALL_WEIGHTS)
+    done = quantise(model, SMALL, images, target=target)
+    assert node.name not in done.report.kept
+    strong = built(done.model, target)
+    (exact,) = (t for t in model.graph.initializer if t.name == node.input[1])
+    made = {name: n for n in strong.graph.node for name in n.output}
+    widening = made[next(n for n in strong.graph.node if n.name == node.name).input[1]]
+    stored = {t.name: numpy_helper.to_array(t) for t in strong.graph.initializer}
+    scale = stored[widening.input[1]].astype(np.float64).reshape(-1, 1, 1, 1)
+    found = stored[widening.input[0]].astype(np.float64) * scale
+    error = np.abs(found - numpy_helper.to_array(exact)).max(axis=(1, 2, 3))
+    # Half a level, or of FP8's 3 bits, and as much again where it is rounded anew; but at least
+    # half of FP16's step near 0.
+    level = {'int8': 1 / 127, 'fp8': 1 / 16}[target]
+    for channel, value in enumerate(SMALL_WEIGHTS):
+        assert error[channel] <= max(value * level, 2**-25) * 1.02, value
+
+
+@pytest.mark.engine_build
+@pytest.mark.parametrize('target', TARGETS)
+def test_weights_of_nothing_but_zeros_are_quantised(images, target):
+    model, node = with_channels([0.0] * 32)
+    done = quantise(model, SMALL, images, target=target)
+    assert node.name not in done.report.kept
+    built(done.model, target)
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
+def test_weights_that_are_no_numbers_are_named(images, value):
+    """Also behind the last tensor whose range is taken."""
+    for layer in (0, 3, 4):
+        model, node = with_channels([1.0, value], layer=layer)
+        with pytest.raises(EngineError, match='hold NaN or infinity') as error:
+            quantise(model, SMALL, images)
+        assert f"weights '{node.input[1]}' of '{node.name}'" in str(error.value)
+
+
+@pytest.mark.engine_build
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.floats(-46, 3), min_size=1, max_size=32), st.sampled_from(TARGETS))
+def test_weights_of_any_size_make_an_engine(images, exponents, target):
+    values = [0.0 if power < -45 else 10.0**power for power in exponents]
+    model, _ = with_channels(values)
+    built(quantise(model, SMALL, images, target=target).model, target)
+
+
+@pytest.mark.engine_build
+@pytest.mark.parametrize('precision', TARGETS)
+def test_an_engine_of_it_is_built(tmp_path, monkeypatch, precision):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+    model, node = with_channels([1e-9, 0.0])
+    onnx.save(model, tmp_path / 'net.onnx')
+    pictures = write_images(tmp_path / 'images')
+    names = [f'class {number}' for number in range(5)]
+    given = ('--onnx', tmp_path / 'net.onnx', *KNOWN[:3], *names, '--json', tmp_path / 'r.json')
+    given += ('--precision', precision, '--calibration-images', pictures)
+    assert run(*given, '--compute-capabilities', '8.9') == 0
+    told = report_of(tmp_path / 'r.json')
+    assert node.name not in told['optimization']['calibration']['kept']

@@ -1,0 +1,160 @@
+"""Scales of models that came quantised, from training or another tool."""
+
+import sys
+import types
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+from onnx import helper
+from onnx import numpy_helper
+from test_quantise import session
+
+from support.models.digits import CALIBRATION
+from support.models.scaled_models import DQ
+from support.models.scaled_models import SMALL
+from support.models.scaled_models import Q
+from support.models.scaled_models import built
+from support.models.scaled_models import readers
+from support.models.scaled_models import scales
+from support.models.scaled_models import with_branch
+from support.models.scaled_models import with_channels
+from trt_perception.building.calibration.images import select_images
+from trt_perception.building.precision import quantise_modelopt
+from trt_perception.building.precision.convert import convert_precision
+from trt_perception.building.precision.quantise import quantise
+from trt_perception.building.precision.quantise_check import check_quantised
+from trt_perception.building.precision.quantise_modelopt import quantise_with_modelopt
+from trt_perception.errors import EngineError
+
+
+@pytest.fixture(scope='module')
+def images():
+    return select_images(CALIBRATION, 8)
+
+
+def quantised(images, scale, *, of, explicit=False, zero_channel=False):
+    """Return a quantised model, one of whose pairs has another scale, and its tensor and reader.
+
+    Args:
+        images: to quantise with.
+        scale: of float32.
+        of: ``data`` or ``weights``; of those, channel 1 gets it.
+        explicit: weights are float32 with a pair of nodes, as training tools export them.
+        zero_channel: the weights of channel 1 are 0.
+    """
+    model, node = with_channels([1.0, 0.0 if zero_channel else 0.5])
+    done = quantise(model, SMALL, images).model
+    made = {name: n for n in done.graph.node for name in n.output}
+    reader = next(n for n in done.graph.node if n.name == node.name)
+    widening = made[reader.input[0 if of == 'data' else 1]]
+    nodes = [widening] + ([made[widening.input[0]]] if of == 'data' else [])
+    tensor = made[widening.input[0]].input[0] if of == 'data' else widening.input[0]
+    stored = {t.name: numpy_helper.to_array(t) for t in done.graph.initializer}
+    value = np.array(stored[widening.input[1]])
+    if of == 'data':
+        value = np.float32(scale)
+    else:
+        value[1] = scale
+    done.graph.initializer.append(numpy_helper.from_array(np.asarray(value), 'given'))
+    if explicit and of == 'weights':
+        original = {t.name: t for t in model.graph.initializer}[node.input[1]]
+        done.graph.initializer.append(
+            numpy_helper.from_array(numpy_helper.to_array(original), 'w')
+        )
+        pair = helper.make_node(Q, ['w', 'given', widening.input[2]], ['wq'], 'wq', axis=0)
+        widening.input[0], tensor = 'wq', 'w'
+        done.graph.node.insert(0, pair)
+    for one in nodes:
+        one.input[1] = 'given'
+    return done, tensor, reader.name
+
+
+@pytest.mark.parametrize('scale', [0.0, -1.0, np.nan, np.inf])
+@pytest.mark.parametrize(
+    ('of', 'explicit'), [('data', False), ('weights', False), ('weights', True)]
+)
+def test_a_scale_that_is_no_positive_number_is_refused(images, scale, of, explicit):
+    model, tensor, reader = quantised(images, scale, of=of, explicit=explicit)
+    with pytest.raises(EngineError) as error:
+        convert_precision(model, 'int8', strongly_typed=True)
+    said = str(error.value)
+    assert f'{"weights" if of == "weights" else "tensor"} {tensor!r}' in said
+    assert f'read by {reader!r}' in said
+    assert f'the scale {scale:g}' in said
+    if of == 'weights':
+        assert 'in 1 of 32 channels (1)' in said
+    assert 'leave the nodes that read it in float' in said
+    assert '--calibration-images' in said
+
+
+@pytest.mark.engine_build
+@pytest.mark.parametrize('explicit', [False, True])
+@pytest.mark.parametrize('scale', [0.0, np.nan, np.inf])
+def test_a_channel_of_zeros_needs_no_scale(images, scale, explicit):
+    model, *_ = quantised(images, scale, of='weights', explicit=explicit, zero_channel=True)
+    with pytest.raises(EngineError):
+        check_quantised(model)
+    strong = built(model, 'int8')
+    feed = {'images': np.random.default_rng(0).random((1, 3, 64, 64), np.float32)}
+    assert np.isfinite(session(strong).run(None, feed)[0]).all()
+
+
+@pytest.mark.engine_build
+@pytest.mark.parametrize(
+    ('of', 'explicit'), [('data', False), ('weights', False), ('weights', True)]
+)
+@pytest.mark.parametrize('scale', [1e-42, 1e-12, 3e-8, 1e-7, 5e-6])
+def test_a_scale_that_fp16_does_not_hold_is_raised(images, scale, of, explicit):
+    model, *_ = quantised(images, scale, of=of, explicit=explicit)
+    before = model.SerializeToString()
+    strong = built(model, 'int8')
+    assert model.SerializeToString() == before
+    least = min(float(value.min()) for value in scales(strong))
+    assert least / np.float32(scale) >= 1 or scale >= 2**-17
+    assert least == np.ceil(np.float64(np.float32(scale)) * 2**24) / 2**24
+
+
+def test_scales_that_fit_no_weights_are_left_to_whoever_checks_shapes(images):
+    from trt_perception.building.precision.quantise_scales import fit_scales
+
+    model, *_ = quantised(images, 1e-12, of='weights')
+    (scale,) = (t for t in model.graph.initializer if t.name == 'given')
+    before = model.SerializeToString()
+    for value in (np.full(7, 1e-12), np.full((2, 16), 1e-12), np.zeros(0), np.full(1, 1e-12)):
+        scale.CopyFrom(numpy_helper.from_array(value.astype(np.float32), 'given'))
+        fit_scales(model)
+        same = model.SerializeToString()
+        fit_scales(model)
+        assert model.SerializeToString() == same
+        model.ParseFromString(before)
+        (scale,) = (t for t in model.graph.initializer if t.name == 'given')
+
+
+@pytest.mark.engine_build
+def test_modelopts_scales_of_0_leave_their_layers_in_float(images, monkeypatch):
+    model, tensor = with_branch(('Mul', 1.0))
+    (name,) = readers(model, tensor)
+
+    def quantize(**arguments):
+        done = quantise(onnx.load(arguments['onnx_path']), SMALL, images).model
+        done.graph.initializer.append(numpy_helper.from_array(np.float32(0), 'nothing'))
+        for node in done.graph.node:
+            if node.op_type == Q and node.input[0] == tensor:
+                node.input[1] = 'nothing'
+                widening = next(n for n in done.graph.node if node.output[0] in n.input)
+                widening.input[1] = 'nothing'
+        onnx.save(done, arguments['output_path'])
+
+    tool = types.SimpleNamespace(quantize=quantize)
+    monkeypatch.setattr(quantise_modelopt, '_modelopt', lambda _: tool)
+    done, warnings = quantise_with_modelopt(model, SMALL, images, progress=lambda *_: None)
+    assert any(name in text and tensor in text for text in warnings)
+    layer = next(node for node in done.graph.node if node.name == name)
+    stored = {t.name: t.data_type for t in done.graph.initializer}
+    assert layer.input[0] == tensor
+    assert stored[layer.input[1]] == TensorProto.FLOAT
+    assert sum(node.op_type == DQ for node in done.graph.node) > 4
+    built(done, 'int8')
+    assert 'modelopt' not in sys.modules

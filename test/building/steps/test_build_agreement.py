@@ -1,0 +1,290 @@
+"""After a build: does what was built find what the original finds? On the digits, end to end."""
+
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import cv2
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnx import numpy_helper
+
+from support.gpu.gpu_support import BUILT_ON_CPU
+from support.models.detector_models import listing
+from support.models.detector_models import report_of
+from support.models.digits import CALIBRATION
+from support.models.digits import DIGITS
+from support.models.digits import INT8
+from support.models.digits import ROOT
+from support.models.digits import SCENES
+from support.models.digits import SOME_SCENES
+from support.models.digits import save_digits
+from support.programs import UNMEASURED
+from support.programs import Program
+from support.programs import executable
+from trt_perception.building.steps import validation
+from trt_perception.building.steps.validation import opened
+from trt_perception.checks.model import check_model
+from trt_perception.errors import EngineError
+from trt_perception.evaluation.metrics.agreement import compare_runs
+from trt_perception.evaluation.run import detect_images
+from trt_perception.model.build_record import AgreementRecord
+from trt_perception.parameters.config import Thresholds
+from trt_perception.tools import inspect_engine
+
+pytest_plugins = ['support.building.build_fixtures']
+pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
+pytestmark = [*BUILT_ON_CPU, pytest.mark.usefixtures('plans_once')]
+
+
+def summed_up(report):
+    return {key: report['agreement'][key] for key in AgreementRecord.__dataclass_fields__}
+
+
+def test_int8_that_agrees_is_measured_on_the_images_of_the_calibration(build):
+    done = build(*INT8)
+    assert done.code == 0
+    found = done.report['agreement']
+    assert found['f1'] > 0.95
+    assert found['images_of'] == 'calibration'
+    assert found['images'] == found['images_given'] == 16
+    assert sorted(map(Path, found['files'])) == sorted(CALIBRATION.glob('*.jpg'))
+    assert found['reference_detections'] == found['details']['reference'] > 100
+    assert found['warning'] == ''
+    assert found['runtime'] == 'ONNX Runtime, not the engine'
+    assert vars(done.manifest.build.agreement) == summed_up(done.report)
+    (step,) = [step for step in done.report['steps'] if step['name'] == 'validate']
+    assert step['seconds'] > 0.1
+    assert f'{found["f1"]:.1%} of the detections agree with FP32' in step['outcome']
+    assert not [text for text in done.report['warnings'] if 'agree' in text]
+
+
+def test_f1_is_that_of_evaluate_engine(build, monkeypatch):
+    """Counted anew from the two models, through the evaluation's own way."""
+    files = []
+    monkeypatch.setattr(validation, 'opened', lambda file: files.append(file) or opened(file))
+    done = build(*INT8, '--validate', SCENES)
+    runs = []
+    assert len(files) == 2
+    for file in files:
+        with opened(file) as pipeline:
+            pictures = [(picture, None) for picture in sorted(SCENES.glob('*.jpg'))]
+            runs.append(detect_images(pipeline, pictures, Thresholds(), lambda *_: None))
+    names = [str(digit) for digit in range(10)]
+    counted = compare_runs(runs[0].detections, runs[1].detections, names).overall
+    found = done.report['agreement']
+    assert found['f1'] == pytest.approx(counted.f1)
+    assert found['reference_detections'] == counted.reference
+    assert (found['images'], found['images_of']) == (60, 'validation')
+    assert found['f1'] == done.report['accuracy']['built']  # without labels they are the same
+
+
+def test_a_spoiled_quantisation_is_an_error(build, spoil, tmp_path, capsys):
+    spoil(0.2)
+    before = sorted(path for path in listing(tmp_path))
+    done = build(*INT8)
+    assert done.code == 1
+    assert done.manifest is None
+    assert sorted(listing(tmp_path)) == [*before, 'r.json']
+    found = done.report['agreement']
+    assert found['f1'] < 0.5
+    assert found['reference_detections'] > 100
+    said = capsys.readouterr().err
+    assert f'only {found["f1"]:.1%} of the detections agree with FP32' in said
+    for advice in ('--calibration-method', '--keep-float', '--accept-disagreement'):
+        assert advice in said
+    assert done.report['error'] in said
+    assert done.report['steps'][-1]['name'] == 'validate'
+    assert done.report['steps'][-1]['status'] == 'failed'
+
+
+def test_accepted_it_stands_in_report_and_manifest(build, spoil, capsys):
+    spoil(0.2)
+    done = build(*INT8, '--accept-disagreement')
+    assert done.code == 0
+    record = done.manifest.build.agreement
+    assert record.f1 < 0.5
+    assert f'only {record.f1:.1%} of the detections agree with FP32' in record.warning
+    assert record.warning in done.report['warnings']
+    assert f'warning: {record.warning}' in capsys.readouterr().out
+    assert done.manifest.build.options['accept_disagreement'] is True
+
+
+def test_between_half_and_nineteen_twentieths_it_is_a_warning(build, spoil):
+    spoil(0.55)
+    done = build(*INT8)
+    assert done.code == 0
+    record = done.manifest.build.agreement
+    assert 0.5 <= record.f1 < 0.95
+    assert f'only {record.f1:.1%}' in record.warning
+    assert record.warning in done.report['warnings']
+
+
+def test_doctor_and_inspect_engine_tell_it(build, spoil, tmp_path, capsys):
+    spoil(0.55)
+    done = build(*INT8)
+    engine = tmp_path / 'digits.engine'
+    record = done.manifest.build.agreement
+    modules = {'tensorrt_rtx': SimpleNamespace(version='1.7.1.116', error='')}
+    found = list(check_model(str(engine), modules, (), trial=str))
+    (finding,) = [one for one in found if one.name == 'accuracy']
+    assert finding.level == 'yellow'
+    assert finding.found == f'{record.f1:.1%} of the detections agreed with the original'
+    assert finding.fix == record.warning
+    capsys.readouterr()
+    assert inspect_engine.main(['--no-gpu', str(engine)]) == 0
+    text = capsys.readouterr().out
+    assert f'{record.f1:.1%} of the detections agree with the original' in text
+    assert record.warning in text
+
+
+@pytest.mark.parametrize('precision', ['fp32', 'tf32', 'fp16', 'bf16'])
+def test_without_images_it_says_what_to_give(build, precision):
+    done = build('--precision', precision)
+    assert done.code == 0
+    record = done.manifest.build.agreement
+    assert (record.f1, record.images, record.images_of) == (None, 0, 'none')
+    assert record.warning.startswith('accuracy was not measured: ')
+    assert record.warning in done.report['warnings']
+    if precision == 'fp16':
+        assert 'give --validate DIR' in record.warning
+    else:
+        assert 'on the target: ros2 run trt_perception evaluate_engine --engine' in record.warning
+        assert str(DIGITS) in record.warning
+
+
+def test_fp16_is_compared_where_images_are_given(build):
+    done = build('--validate', SOME_SCENES)
+    assert done.manifest.build.agreement.f1 > 0.99
+    assert done.manifest.build.agreement.images_of == 'validation'
+
+
+def test_fp16_that_overflows_is_an_error_without_a_gpu_too(build, tmp_path):
+    """The same in FP32; in FP16, as TensorRT computes, infinite where a pixel is above 0.66."""
+    model = onnx.load(DIGITS)
+    image = model.graph.input[0].name
+    for node in model.graph.node:
+        node.input[:] = ['restored' if name == image else name for name in node.input]
+    chain = [image, 'large', 'larger', 'restored']
+    for number, factor in enumerate((1e4, 10.0, 1e-5)):
+        model.graph.initializer.append(
+            numpy_helper.from_array(np.array(factor, np.float32), f'factor_{number}')
+        )
+        scale = helper.make_node('Mul', [chain[number], f'factor_{number}'], [chain[number + 1]])
+        model.graph.node.insert(number, scale)
+    path = tmp_path / 'overflows.onnx'
+    save_digits(model, path)
+    done = build('--precision', 'fp16', '--validate', SOME_SCENES, onnx_file=path)
+    assert done.code == 1
+    assert done.report['agreement']['f1'] < 0.5
+    # What the first layer's QuantizeLinear gets is infinite, and becomes its largest value.
+    record = build(*INT8, onnx_file=path).manifest.build.agreement
+    assert 0.5 < record.f1 < 0.95
+    assert record.warning
+
+
+def test_with_labels_both_are_measured(build):
+    done = build(*INT8, '--validate', SCENES, '--annotations', ROOT / 'demo' / 'truth.json')
+    assert done.code == 0
+    assert done.report['accuracy']['measure'] == 'mAP50'
+    record = done.manifest.build.agreement
+    # Of what lies above the node's threshold, not of all that enters mAP.
+    assert 300 < record.reference_detections < 600
+    assert record.f1 > 0.95
+    (step,) = [step for step in done.report['steps'] if step['name'] == 'validate']
+    assert 'mAP50' in step['outcome'].splitlines()[0]
+    assert 'agree with FP32' in step['outcome'].splitlines()[1]
+
+
+def test_too_few_detections_are_not_measured(build):
+    few = SCENES / 'scene_00[1-3].jpg'
+    done = build(*INT8, '--validate', few)
+    assert done.code == 0
+    record = done.manifest.build.agreement
+    assert record.f1 is None
+    assert 0 < record.reference_detections < 50
+    assert (record.images, record.images_of) == (3, 'validation')
+    assert f'FP32 finds {record.reference_detections} objects on 3 validation' in record.warning
+    assert 'fewer than 50 say nothing: give --validate DIR with more images' in record.warning
+    assert record.warning in done.report['warnings']
+
+
+def test_too_few_detections_hide_no_spoiled_quantisation_silently(build, spoil):
+    spoil(0.05)
+    done = build(*INT8, '--validate', SCENES / 'scene_00[1-3].jpg')
+    record = done.manifest.build.agreement
+    assert record.f1 is None
+    assert 'and what was built 0' in record.warning
+
+
+def test_a_model_that_came_quantised_is_not_compared_with_itself(build, tmp_path):
+    qdq = tmp_path / 'qdq.onnx'
+    assert build(*INT8, '--qdq-onnx', qdq).code == 0
+    for words in ((), ('--validate', SOME_SCENES)):
+        done = build('--precision', 'int8', *words, onnx_file=qdq)
+        assert done.code == 0
+        record = done.manifest.build.agreement
+        assert record.f1 is None
+        assert 'came quantised' in record.warning
+        assert 'on the target: ros2 run trt_perception evaluate_engine' in record.warning
+
+
+def test_what_onnx_runtime_cannot_run_is_not_measured(build, monkeypatch):
+    def cannot(*_):
+        raise EngineError('ONNX Runtime', 'cannot load it:\n\t\x1b[31mno kernel')
+
+    monkeypatch.setattr(validation, 'onnx_file', cannot)
+    done = build(*INT8)
+    assert done.code == 0
+    warning = done.manifest.build.agreement.warning  # one line, or it could not be read
+    assert 'ONNX Runtime: cannot load it: \\x1b[31mno kernel; on the target: ros2 run' in warning
+    assert done.manifest.build.agreement.f1 is None
+
+
+def test_an_engine_from_the_store_keeps_what_was_found(build, spoil, tmp_path):
+    spoil(0.55)
+    given = (*INT8, '--store', tmp_path / 'store')
+    first, second = build(*given), build(*given)
+    assert second.report['reused'] is True
+    assert second.report['agreement'] == first.report['agreement']
+    assert second.manifest.build.agreement == first.manifest.build.agreement
+    assert second.manifest.build.agreement.warning in second.report['warnings']
+    # What is an error without the option must not come from the store with it, and back.
+    assert build(*given, '--accept-disagreement').report['reused'] is False
+
+
+def test_int8_that_is_larger_than_fp16_is_told(build):
+    done = build(*INT8)
+    sizes = done.report['performance']
+    assert sizes['size_bytes'] > sizes['fp16_size_bytes'] > 0
+    assert any('int8 is larger than fp16 (' in text for text in done.report['warnings'])
+    again = build('--precision', 'fp16')
+    assert again.report['performance']['size_bytes'] == pytest.approx(
+        sizes['fp16_size_bytes'], rel=0.01
+    )
+    assert 'fp16_size_bytes' not in again.report['performance']
+    assert 'fp16_size_bytes' not in build(*INT8, '--no-compare-fp16').report['performance']
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_while_they_are_compared_leaves_nothing(tmp_path, number):
+    images = tmp_path / 'many'
+    images.mkdir()
+    scene = cv2.imread(str(SCENES / 'scene_000.jpg'))
+    for place in range(400):  # a few minutes of work
+        cv2.imwrite(str(images / f'{place}.bmp'), np.roll(scene, place * 7, axis=1)[:64, :96])
+    engine, report = tmp_path / 'd.engine', tmp_path / 'r.json'
+    command = [executable('build_engine'), '--onnx', DIGITS, '--output', engine]
+    command += ['--json', report, '--validate', images, '--calibration-cache', 'off']
+    before = set(os.listdir(tmp_path))
+    program = Program(command, UNMEASURED)
+    program.wait_for_output('verify  ')
+    program.send(number)
+    assert program.wait() == 130
+    assert 'Traceback' not in program.output
+    assert set(os.listdir(tmp_path)) == before | {'r.json'}
+    last = report_of(report)['steps'][-1]
+    assert (last['name'], last['status']) in (('validate', 'interrupted'), ('verify', 'skipped'))

@@ -1,0 +1,67 @@
+"""build_engine --batch: an engine that takes as many images at once as there are cameras."""
+
+from pathlib import Path
+
+import pytest
+
+from support.models.batch_models import write_digits_twin
+from support.models.detector_models import KNOWN
+from support.models.detector_models import manifest_beside
+from support.models.detector_models import report_of
+from support.models.detector_models import run
+from support.models.detector_models import write_detector
+from support.models.digits import DIGITS
+from trt_perception.model.manifest import rebuild_command
+from trt_perception.tools import inspect_engine
+
+pytest_plugins = ['support.building.build_fixtures']
+pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
+pytestmark = [pytest.mark.engine_build, pytest.mark.usefixtures('once')]
+
+
+def ranges(manifest):
+    """Return smallest, usual and largest batch of each profile."""
+    return [
+        tuple(shape[0] for shape in (p['images'].min, p['images'].opt, p['images'].max))
+        for p in manifest.build.profiles
+    ]
+
+
+@pytest.mark.parametrize('precision', ['fp16', 'int8'])
+def test_each_batch_becomes_a_profile_of_that_size_alone(tmp_path, precision, capsys):
+    path = write_digits_twin(tmp_path / 'digits.onnx', 0)
+    engine, report = tmp_path / 'digits.engine', tmp_path / 'r.json'
+    given = ['--onnx', path, '--precision', precision, '--json', report, '--batch', '8,1,4']
+    if precision == 'int8':
+        given += ['--calibration-images', DIGITS.parents[1] / 'test' / 'data' / 'calibration']
+        given += ['--calibration-count', '8', '--no-compare-fp16']
+    assert run(*given) == 0
+    printed = capsys.readouterr().out
+    assert '1x3x480x640, 4x3x480x640, 8x3x480x640; letterbox' in printed
+    assert 'images at once or more' not in printed
+    manifest = manifest_beside(engine)
+    assert ranges(manifest) == [(n, n, n) for n in (1, 4, 8)]
+    assert {tensor.shape[0] for tensor in (*manifest.inputs, *manifest.outputs)} == {-1}
+    assert manifest.build.options['batch'] == (1, 4, 8)
+    assert '--batch 1 4 8' in rebuild_command(manifest, engine)
+    assert report_of(report)['configuration']['options']['batch'] == [1, 4, 8]
+    assert inspect_engine.main([str(engine), '--no-gpu']) == 0
+    assert 'images at once  1, 4, 8\n' in capsys.readouterr().out
+
+
+def test_one_size_only_is_said_to_cost_as_much_for_one(tmp_path, capsys):
+    path = write_detector(tmp_path, sides=('n', 3, 64, 64))
+    assert run('--onnx', path, *KNOWN, '--batch', '4') == 0
+    assert 'takes 4 images at once or more' in capsys.readouterr().out
+    engine = Path(path).with_suffix('.engine')
+    assert ranges(manifest_beside(engine)) == [(4, 4, 4)]
+    assert inspect_engine.main([str(engine), '--no-gpu']) == 0
+    assert 'images at once  4\n' in capsys.readouterr().out
+
+
+def test_a_model_of_a_fixed_batch_is_refused_with_what_to_do(tmp_path, refused):
+    path = write_detector(tmp_path)
+    message = refused('--onnx', path, *KNOWN, '--batch', '1,4')
+    assert 'expected 1x3x64x64' in message
+    assert 'one that leaves the batch open takes every --batch' in message
+    assert 'as in 1,4,8' in refused('--onnx', path, *KNOWN, '--batch', '1,four', code=2)

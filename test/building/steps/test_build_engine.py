@@ -1,0 +1,347 @@
+"""build_engine, from ONNX to engine, manifest and report: real builds by TensorRT-RTX."""
+
+import errno
+import signal
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from support.gpu.gpu_support import why_no_gpu
+from support.models.detector_models import CLASSES
+from support.models.detector_models import KNOWN
+from support.models.detector_models import check_report
+from support.models.detector_models import listing
+from support.models.detector_models import manifest_beside
+from support.models.detector_models import parsed_models
+from support.models.detector_models import report_of
+from support.models.detector_models import run
+from support.models.detector_models import write_detector
+from support.models.detector_models import write_images
+from support.models.detector_models import yolo_sized
+from support.programs import UNMEASURED
+from support.programs import Program
+from support.programs import executable
+from trt_perception.building import engine_store
+from trt_perception.building.options.sources import load_options
+from trt_perception.building.precision.calibrate import unused_options
+from trt_perception.model.files.model_file import read_model_file
+from trt_perception.stages.tensorrt_runtime import read_plan_header
+
+pytest_plugins = ['support.building.build_fixtures']
+pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
+pytestmark = [pytest.mark.engine_build, pytest.mark.usefixtures('own_caches')]
+ROOT = Path(__file__).parents[3]
+DIGITS = ROOT / 'models' / 'digits.onnx'
+SCENES = ROOT / 'demo' / 'scenes'
+
+
+@pytest.mark.parametrize('precision', ['fp32', 'tf32', 'fp16', 'bf16'])
+def test_each_precision(tmp_path, precision, capsys):
+    path = write_detector(tmp_path)
+    assert (
+        run('--onnx', path, *KNOWN, '--precision', precision, '--json', tmp_path / 'r.json') == 0
+    )
+    engine = tmp_path / 'net.engine'
+    check_report(report_of(tmp_path / 'r.json'), engine)
+    # What the node will do with it, as far as that goes without a GPU.
+    model = read_model_file(engine)
+    assert read_plan_header(model.content, engine.name).module == 'tensorrt_rtx'
+    manifest = model.manifest
+    assert manifest == manifest_beside(engine)
+    assert manifest.class_names == CLASSES
+    assert manifest.onnx.sha256 == read_model_file(path).sha256
+    assert [(t.name, t.shape, t.dtype) for t in manifest.inputs] == [
+        ('images', (1, 3, 64, 64), 'float32')
+    ]
+    assert [(t.name, t.shape, t.dtype) for t in manifest.outputs] == [
+        ('output', (1, 6, 64), 'float32')
+    ]
+    assert manifest.build.precision.asked == precision
+    assert manifest.build.precision.as_built is None  # nobody could look, and it says so
+    assert 'unverified' in capsys.readouterr().out
+    assert manifest.build.options['class_names'] == CLASSES
+    assert manifest.build.calibration is None
+
+
+def test_int8_with_calibration_and_validation(tmp_path, monkeypatch, capsys):
+    parsed = parsed_models(monkeypatch)
+    path, images = write_detector(tmp_path), write_images(tmp_path / 'images', 12)
+    given = ('--onnx', path, *KNOWN, '--precision', 'int8', '--calibration-images', images)
+    given += ('--calibration-count', '10', '--calibration-method', 'minmax')
+    given += ('--validate', images, '--json', tmp_path / 'r.json')
+    assert run(*given) == 0
+    engine = tmp_path / 'net.engine'
+    report = report_of(tmp_path / 'r.json')
+    check_report(report, engine)
+    manifest = manifest_beside(engine)
+    calibration = manifest.build.calibration
+    assert (calibration.tool, calibration.method) == ('onnxruntime', 'minmax')
+    assert calibration.images == 10
+    assert report['optimization']['calibration']['images']['found'] == 12
+    assert manifest.build.accuracy.measure == 'agreement'
+    assert manifest.build.accuracy.images == 12
+    assert 'not the engine' in manifest.build.accuracy.runtime
+    assert report['accuracy']['built'] == manifest.build.accuracy.built
+    assert 0.8 < report['accuracy']['built'] <= 1
+    types = {node.op_type for node in parsed[0].graph.node}
+    assert {'QuantizeLinear', 'DequantizeLinear'} <= types
+    printed = capsys.readouterr().out
+    assert '10 of 12 images' in printed
+    assert '10 images serve calibration and validation both' in printed
+
+
+def test_the_manifest_of_the_onnx_file_is_taken_over(tmp_path):
+    engine = tmp_path / 'digits.engine'
+    assert run('--onnx', DIGITS, '--output', engine) == 0
+    theirs = read_model_file(DIGITS).manifest
+    ours = manifest_beside(engine)
+    for name in ('inputs', 'outputs', 'preprocessing', 'decoder', 'class_names', 'notes', 'onnx'):
+        assert getattr(ours, name) == getattr(theirs, name), name
+
+
+def test_options_win_over_the_manifest(tmp_path):
+    engine = tmp_path / 'digits.engine'
+    given = ('--resize', 'stretch', '--color-order', 'bgr', '--scale', '1', '--pad-value', '0')
+    given += ('--mean', '1', '2', '3', '--std', '4', '5', '6', '--antialias')
+    assert run('--onnx', DIGITS, '--output', engine, *given) == 0
+    found = manifest_beside(engine).preprocessing
+    assert (found.resize, found.color_order, found.scale, found.pad_value) == (
+        *('stretch', 'bgr', 1.0, 0),
+    )
+    assert (found.mean, found.std, found.antialias) == ((1, 2, 3), (4, 5, 6), True)
+
+
+def test_the_report_tells_options_from_the_manifest(tmp_path, capsys):
+    engine = tmp_path / 'digits.engine'
+    names = [f'digit {number}' for number in range(10)]
+    assert run('--onnx', DIGITS, '--output', engine, '--class-names', *names, '--scale', '1') == 0
+    printed = capsys.readouterr().out
+    assert '--class-names -> 10 classes' in printed
+    assert '--scale -> preprocessing' in printed
+    assert 'digits.onnx.json -> the rest of the preprocessing, decoder\n' in printed
+    assert run('--onnx', DIGITS, '--output', engine) == 0
+    printed = capsys.readouterr().out
+    assert 'digits.onnx.json -> preprocessing, decoder, class names\n' in printed
+    assert '--' not in printed.split('digits.onnx.json ->')[0].split('recognise')[1]
+
+
+def test_options_that_mean_nothing_are_told(tmp_path, capsys):
+    given = ('--onnx', DIGITS, '--output', tmp_path / 'digits.engine')
+    assert run(*given, '--keep-float', 'x', '--calibration-method', 'entropy') == 0
+    printed = capsys.readouterr().out
+    assert (
+        'warning: not used: --calibration-method, --keep-float: only int8 and fp8 are calibrated '
+        '(precision fp16)'
+    ) in printed
+    assert run(*given) == 0
+    assert 'not used' not in capsys.readouterr().out
+
+
+def test_calibration_of_what_is_quantised_already_is_told():
+    given = {'onnx': 'a.onnx', 'precision': 'int8', 'calibration_images': 'images'}
+    options = load_options(None, given)
+    said = unused_options(options, quantised=True)
+    assert said.startswith('not used: --calibration-images: the model is quantised already')
+    assert unused_options(options, quantised=False) == ''
+
+
+def test_an_engine_that_cannot_be_kept_is_built_all_the_same(tmp_path, capsys, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr(engine_store, 'write_together', full)
+    engine = tmp_path / 'digits.engine'
+    given = ('--onnx', DIGITS, '--output', engine, '--store', tmp_path / 'store')
+    assert run(*given, '--json', tmp_path / 'r.json') == 0
+    printed = capsys.readouterr().out
+    assert 'warning: the engine was not kept for the next build: --store' in printed
+    assert 'No space left' in printed
+    check_report(report_of(tmp_path / 'r.json'), engine)
+    assert list((tmp_path / 'store').iterdir()) == []
+
+
+def test_open_shapes_become_profiles(tmp_path):
+    path = write_detector(tmp_path, sides=('n', 3, 64, 64))
+    shapes = '1x3x64x64:2x3x64x64:4x3x64x64'
+    assert run('--onnx', path, *KNOWN, '--shapes', shapes, '1x3x64x64') == 0
+    manifest = manifest_beside(tmp_path / 'net.engine')
+    assert manifest.inputs[0].shape == (-1, 3, 64, 64)
+    wide, narrow = (profile['images'] for profile in manifest.build.profiles)
+    assert (wide.min[0], wide.opt[0], wide.max[0]) == (1, 2, 4)
+    assert (narrow.min[0], narrow.max[0]) == (1, 1)
+    assert manifest.build.options['shapes'] == (shapes, '1x3x64x64')
+    assert run('--onnx', path, *KNOWN, '--batch', '1') == 0
+    (profile,) = manifest_beside(tmp_path / 'net.engine').build.profiles
+    assert profile['images'].max == (1, 3, 64, 64)
+
+
+def test_an_engine_that_is_there_is_replaced_whole(tmp_path, capsys):
+    path = write_detector(tmp_path)
+    assert run('--onnx', path, *KNOWN, '--precision', 'fp32') == 0
+    first = (tmp_path / 'net.engine').read_bytes()
+    capsys.readouterr()
+    assert run('--onnx', path, *KNOWN, '--precision', 'fp16') == 0
+    assert 'replaces' in capsys.readouterr().out
+    assert (tmp_path / 'net.engine').read_bytes() != first
+    read_model_file(tmp_path / 'net.engine')
+    assert sorted(listing(tmp_path)) == ['net.engine', 'net.engine.json', 'net.onnx']
+
+
+def test_options_from_a_file_and_the_command_line_over_it(tmp_path):
+    write_detector(tmp_path)
+    config = tmp_path / 'build.yaml'
+    config.write_text(
+        'onnx: net.onnx\nprecision: fp32\ndecoder: dense\nclass_names: [cat, dog]\n'
+        'output: from_yaml.engine\n'
+    )
+    assert run('--config', config) == 0
+    assert manifest_beside(tmp_path / 'from_yaml.engine').build.precision.asked == 'fp32'
+    assert run('--config', config, '--precision', 'fp16') == 0
+    assert manifest_beside(tmp_path / 'from_yaml.engine').build.precision.asked == 'fp16'
+
+
+def test_what_tensorrt_is_given_computes_what_the_model_does(tmp_path, monkeypatch):
+    parsed = parsed_models(monkeypatch)
+    path = write_detector(tmp_path)
+    assert run('--onnx', path, *KNOWN) == 0
+    feed = {'images': np.random.default_rng(1).random((1, 3, 64, 64), np.float32)}
+    one, other = (
+        onnxruntime.InferenceSession(content).run(None, feed)[0]
+        for content in (path.read_bytes(), parsed[0].SerializeToString())
+    )
+    assert other.dtype == np.float32
+    np.testing.assert_allclose(other, one, rtol=0.02, atol=0.02 * np.abs(one).max())
+    assert not np.array_equal(one, other)  # FP16 it is
+
+
+def test_weights_beside_the_model_are_part_of_the_engine(tmp_path):
+    inside = write_detector(tmp_path)
+    model = onnx.load_model(inside)
+    onnx.save_model(
+        model, tmp_path / 'ext.onnx', save_as_external_data=True, location='w', size_threshold=0
+    )
+    given = ('--compute-capabilities', '8.6', '--precision', 'fp32')
+    for name in ('net.onnx', 'ext.onnx'):
+        assert run('--onnx', tmp_path / name, *KNOWN, *given) == 0
+    sizes = [(tmp_path / name).stat().st_size for name in ('net.engine', 'ext.engine')]
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize('after', ['slim  ', 'precision  '])
+def test_ctrl_c_stops_and_leaves_nothing(tmp_path_factory, tmp_path, number, after):
+    """While it calibrates, which takes half a minute, and while TensorRT builds."""
+    path = tmp_path_factory.mktemp('yolo') / 'yolo.onnx'
+    onnx.save_model(yolo_sized(), path)
+    names = tmp_path / 'names.txt'
+    names.write_text('\n'.join(f'class {n}' for n in range(80)))
+    engine, report = tmp_path / 'yolo.engine', tmp_path / 'r.json'
+    command = [executable('build_engine'), '--onnx', path, '--output', engine]
+    command += ['--decoder', 'dense', '--class-names-file', names, '--json', report]
+    command += ['--calibration-cache', 'off']
+    if after.startswith('slim'):
+        command += ['--precision', 'int8', '--calibration-images', SCENES]
+    program = Program(command, UNMEASURED)
+    program.wait_for_output(after)
+    # Twice, as launch and timeout do: within a second that is once.
+    program.send(number)
+    program.send(signal.SIGTERM)
+    assert program.wait() == 130
+    assert program.count('stopping') == 1
+    assert f'interrupted; no engine was written; {report} says how far' in program.output
+    assert 'Traceback' not in program.output
+    assert sorted(listing(tmp_path)) == ['names.txt', 'r.json']
+    content = report_of(report)
+    assert content['status'] == 'interrupted'
+    last = content['steps'][-1]
+    running = 'precision' if after.startswith('slim') else 'build'
+    # On a busy machine the signal may come before the next step begins.
+    assert (last['name'], last['status']) in ((running, 'interrupted'), (after.strip(), 'done'))
+
+
+def verified(monkeypatch, int8_ms, fp16_ms):
+    """Stand in for a GPU that loads and times engines."""
+    from trt_perception.building.engine.layers import LayerInfo
+    from trt_perception.building.engine.verify import EngineLatency
+    from trt_perception.building.engine.verify import Verified
+    from trt_perception.building.steps import engine_steps
+    from trt_perception.building.steps import validation
+
+    kinds = ['int8'] * 5 + ['fp16'] * 2
+    layers = tuple(LayerInfo(f'l{i}', inputs=(kind,)) for i, kind in enumerate(kinds))
+    seen = Verified(layers, {'head': 'fp16'}, 1024, EngineLatency(int8_ms, int8_ms))
+    monkeypatch.setattr(engine_steps, 'runs_here', lambda *_: '')
+    monkeypatch.setattr(engine_steps, 'verify_engine', lambda *_: seen)
+    monkeypatch.setattr(engine_steps, 'Device', lambda _: None)
+    monkeypatch.setattr(
+        engine_steps, 'measure_latency', lambda *_: EngineLatency(fp16_ms, fp16_ms)
+    )
+    real = validation.opened
+    originals = []
+
+    def original(file):
+        """Let the original run in the engine's place."""
+        originals.extend([file] if file.is_onnx else [])
+        return real(originals[0])
+
+    monkeypatch.setattr(validation, 'opened', original)
+
+
+@pytest.mark.parametrize(('int8_ms', 'slower'), [(2.0, True), (0.5, False)])
+def test_int8_that_is_slower_than_fp16_is_told(tmp_path, monkeypatch, int8_ms, slower):
+    verified(monkeypatch, int8_ms, 1.0)
+    path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
+    given = ('--onnx', path, *KNOWN, '--precision', 'int8', '--calibration-images', images)
+    assert run(*given, '--json', tmp_path / 'r.json') == 0
+    report = report_of(tmp_path / 'r.json')
+    assert report['performance']['latency_ms']['p50'] == int8_ms
+    assert report['performance']['fp16_latency_ms']['p50'] == 1.0
+    assert report['optimization']['not_as_asked'] == {'head': 'fp16'}
+    assert [one['precision'] for one in report['optimization']['layers']][4:6] == ['int8', 'fp16']
+    assert any('not built in int8: head (fp16)' in text for text in report['warnings'])
+    told = [text for text in report['warnings'] if 'not faster than fp16' in text]
+    assert bool(told) == slower
+    build = manifest_beside(tmp_path / 'net.engine').build
+    assert build.precision.as_built == {'int8': 5, 'fp16': 2}
+    assert run(*given, '--json', tmp_path / 'r.json', '--no-compare-fp16') == 0
+    assert 'fp16_latency_ms' not in report_of(tmp_path / 'r.json')['performance']
+
+
+def test_a_model_that_came_quantised_is_compared_too(tmp_path, monkeypatch):
+    path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
+    qdq, report = tmp_path / 'qdq.onnx', tmp_path / 'r.json'
+    given = ('--precision', 'int8', '--json', report)
+    calibrated = ('--calibration-images', images, '--qdq-onnx', qdq)
+    assert run('--onnx', path, *KNOWN, *given, *calibrated) == 0
+    verified(monkeypatch, 2.0, 1.0)
+    parsed = parsed_models(monkeypatch)
+    assert run('--onnx', qdq, *given) == 0
+    assert any('not faster than fp16' in text for text in report_of(report)['warnings'])
+    kinds = [{node.op_type for node in model.graph.node} for model in parsed]
+    assert [('QuantizeLinear' in ops, 'DequantizeLinear' in ops) for ops in kinds] == [
+        (True, True),
+        (False, False),
+    ]
+
+
+@pytest.mark.skipif(not why_no_gpu(), reason='there is a GPU')
+def test_a_driver_without_a_usable_gpu_is_told(tmp_path, monkeypatch, capsys):
+    from trt_perception.building.engine import release as tensorrt_release
+
+    monkeypatch.setattr(tensorrt_release, '_DRIVER', write_detector(tmp_path))
+    assert run('--onnx', tmp_path / 'net.onnx', *KNOWN) == 0
+    assert 'warning: the GPU of this machine cannot be used: ' in capsys.readouterr().out
+
+
+def test_help_names_every_option_and_what_nobody_ran(capsys):
+    with pytest.raises(SystemExit) as caught:
+        run('--help')
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    for word in ('--calibration-images', '--keep-fp32', '--config', '--store', 'examples:'):
+        assert word in text
+    assert 'Not run by us' in text
+    assert 'Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.' in text

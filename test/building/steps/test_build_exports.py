@@ -1,0 +1,83 @@
+"""build_engine on what exporters write: files that leave the shapes of their outputs open."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import onnx
+import pytest
+
+from support.models.detector_models import KNOWN
+from support.models.detector_models import run
+from support.models.detector_models import write_detector
+from support.oracles.family_outputs import batched
+from support.oracles.family_outputs import known
+from support.oracles.family_outputs import network
+from support.oracles.family_outputs import rtdetr_end_to_end
+from trt_perception.building.steps import engine_steps
+from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.files.model_file import read_model_file
+from trt_perception.model.model_spec import resolve_model_spec
+from trt_perception.model.recognition.recognise import ModelOverrides
+from trt_perception.model.tensors import LoadedModel
+from trt_perception.model.tensors import TensorSpec
+
+pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
+pytestmark = pytest.mark.engine_build
+
+
+@pytest.fixture(autouse=True)
+def _caches(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
+
+
+def write_open(path, names):
+    """Write RT-DETR's outputs with every shape open that ONNX's inference does not close."""
+    rng = np.random.default_rng(1)
+    outputs = batched('rtdetr_end_to_end', [rtdetr_end_to_end(rng, *known(rng))])
+    metadata = {'task': 'detect', 'names': str(names), 'head': 'RTDETRDecoder', 'stride': '32'}
+    model = onnx.load_model_from_string(network(outputs, metadata=metadata))
+    # As a loop or a TopK of computed size would, for ONNX's inference: what comes out is open.
+    (last,) = (node for node in model.graph.node if node.output[0] == 'output0')
+    last.output[0] = 'all'
+    steps = [('shape', 'Shape', ['all']), ('output0', 'Reshape', ['all', 'sides'])]
+    steps.insert(1, ('kept', 'Compress', ['shape', 'which']))
+    steps.insert(2, ('sides', 'Identity', ['kept']))
+    for output, kind, inputs in steps:
+        model.graph.node.append(onnx.helper.make_node(kind, inputs, [output]))
+    which = onnx.numpy_helper.from_array(np.ones(3, bool), 'which')
+    model.graph.initializer.append(which)
+    for side in model.graph.output[0].type.tensor_type.shape.dim:
+        side.Clear()
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize('count', [1, 2, 5])
+def test_open_outputs_are_run_once_before_they_decide(count, tmp_path):
+    path = write_open(tmp_path / 'net.onnx', [f'class {number}' for number in range(5)][:count])
+    assert run('--onnx', path, '--precision', 'fp32') == 0
+    engine = read_model_file(tmp_path / 'net.engine')
+    manifest = engine.manifest
+    assert manifest.decoder == DECODERS['rtdetr_end_to_end']
+    assert manifest.preprocessing.resize == 'stretch'
+    model = LoadedModel('net.engine', manifest.inputs, manifest.outputs)
+    resolve_model_spec(model, manifest, ModelOverrides())
+
+
+def test_an_engine_that_no_pipeline_would_load_is_not_written(tmp_path, monkeypatch, capsys):
+    """TensorRT may make other outputs than ONNX says."""
+    real = engine_steps.build_plan
+
+    def build_plan(*arguments, **named):
+        plan = real(*arguments, **named)
+        return dataclasses.replace(plan, outputs=(TensorSpec('output', (1, 7, 64), 'float32'),))
+
+    monkeypatch.setattr(engine_steps, 'build_plan', build_plan)
+    path = write_detector(tmp_path)
+    assert run('--onnx', path, *KNOWN) == 1
+    error = capsys.readouterr().err
+    assert 'reads with 2 classes and the task detect' in error
+    assert '(got output float32[1, 7, 64])' in error
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ['net.onnx']

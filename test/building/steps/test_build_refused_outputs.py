@@ -1,0 +1,116 @@
+"""Places that build_engine cannot or must not write to: each has its message."""
+
+import os
+import subprocess
+
+import pytest
+
+from support.models.detector_models import KNOWN
+from support.models.detector_models import listing
+from support.models.detector_models import run
+from support.models.detector_models import write_detector
+from support.models.detector_models import write_images
+from support.programs import executable
+from support.programs import small_disk
+from trt_perception.building.options.sources import load_options
+from trt_perception.building.output_files import check_outputs
+from trt_perception.errors import ConfigError
+
+pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
+pytest_plugins = ['support.building.build_fixtures']
+INT8 = ('--precision', 'int8')
+
+
+pytestmark = pytest.mark.usefixtures('own_caches')
+
+
+def test_a_quantised_model_that_cannot_be_written(tmp_path, refused):
+    path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
+    given = ('--onnx', path, *KNOWN, '--qdq-onnx')
+    assert '--qdq-onnx needs --precision int8 or fp8' in refused(
+        *given, tmp_path / 'q.onnx', code=2
+    )
+    given = (*given[:-1], *INT8, '--calibration-images', images, '--qdq-onnx')
+    assert 'ends in .onnx' in refused(*given, tmp_path / 'q.bin', code=2)
+    assert 'is what the engine is built from' in refused(*given, path, code=2)
+    assert 'takes no new files' in refused(*given, tmp_path / 'missing' / 'q.onnx', code=2)
+    other = write_detector(tmp_path, 'other.onnx')
+    assert 'is not a model with Q/DQ nodes, so it is not overwritten' in refused(
+        *given, other, code=2
+    )
+    message = refused(*given, tmp_path / 'q.onnx', '--json', tmp_path / 'q.onnx.json', code=2)
+    assert 'name another file' in message
+
+
+def test_a_full_disk(tmp_path):
+    path = write_detector(tmp_path)
+    before = listing(tmp_path)
+
+    done = subprocess.run(
+        [executable('build_engine'), '--onnx', path, *KNOWN],
+        **small_disk(4096),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1, done.stderr
+    assert 'net.engine: cannot be written: File too large' in done.stderr
+    assert 'MiB free' in done.stderr
+    assert listing(tmp_path) == before
+
+
+def test_folders_that_cannot_take_the_engine(tmp_path, refused):
+    path = write_detector(tmp_path)
+    (tmp_path / 'file').write_bytes(b'')
+    given = ('--onnx', path, *KNOWN)
+    for folder, reason in (('missing', 'No such file'), ('file', 'Not a directory')):
+        message = refused(*given, '--output', tmp_path / folder / 'x.engine', code=2)
+        assert f'{tmp_path / folder} takes no new files ({reason}' in message
+        message = refused(*given, '--json', tmp_path / folder / 'x.json', code=2)
+        assert f'{tmp_path / folder} takes no new files ({reason}' in message
+    (tmp_path / 'net.engine').mkdir()
+    assert 'it is a folder' in refused(*given, code=2)
+
+
+def test_a_folder_without_permission(tmp_path, capsys):
+    path = write_detector(tmp_path)
+    folder = tmp_path / 'locked'
+    folder.mkdir(mode=0o555)
+    before = listing(tmp_path)
+    command = [executable('build_engine'), '--onnx', path, *KNOWN]
+    if os.geteuid() == 0:  # whom permissions bind only without this capability
+        command = ['setpriv', '--bounding-set', '-dac_override', *command]
+    for option in (('--output', folder / 'x.engine'), ('--json', folder / 'x.json')):
+        done = subprocess.run([*command, *option], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 2, done.stderr
+        assert f'cannot be written: {folder} takes no new files (Permission denied)' in done.stderr
+        assert f'choose another place with {option[0]}\n' in done.stderr
+    assert run('--onnx', path, *KNOWN, '--output', '/proc/x.engine') == 2
+    assert '/proc takes no new files' in capsys.readouterr().err
+    assert listing(tmp_path) == before
+
+
+def test_files_of_others_are_not_overwritten(tmp_path, refused):
+    path = write_detector(tmp_path)
+    given = ('--onnx', path, *KNOWN)
+    (tmp_path / 'net.engine').write_bytes(b'my thesis')
+    assert 'is not a TensorRT engine' in refused(*given, code=2)
+    (tmp_path / 'net.engine').unlink()
+    (tmp_path / 'net.engine.json').write_bytes(b'{"my": "settings"}')
+    assert 'net.engine.json: exists and is not a manifest' in refused(*given, code=2)
+    (tmp_path / 'net.engine.json').unlink()
+    for clash in ('net.engine', 'net.engine.json', 'net.onnx', 'net.onnx.json'):
+        assert 'name another file' in refused(*given, '--json', tmp_path / clash, code=2)
+
+
+@pytest.mark.parametrize(
+    ('name', 'option'),
+    [('a.engine', 'output'), ('a.engine.json', 'output'), ('a.onnx', 'qdq_onnx')],
+)
+def test_pipes_where_files_go_are_no_files(tmp_path, name, option):
+    os.mkfifo(tmp_path / name)  # reading it would wait for ever
+    given = {'onnx': write_detector(tmp_path), option: tmp_path / name.removesuffix('.json')}
+    if option == 'qdq_onnx':
+        given |= {'precision': 'int8', 'calibration_images': str(tmp_path)}
+    with pytest.raises(ConfigError, match='move it, or choose another'):
+        check_outputs(load_options(None, {key: str(value) for key, value in given.items()}))

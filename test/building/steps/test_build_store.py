@@ -1,0 +1,139 @@
+"""Engines that were built before come from the store, as long as they are what they were."""
+
+import hashlib
+import json
+import os
+import resource
+import subprocess
+import time
+
+import pytest
+
+from support.models.detector_models import CLASSES
+from support.models.detector_models import KNOWN
+from support.models.detector_models import check_report
+from support.models.detector_models import listing
+from support.models.detector_models import manifest_beside
+from support.models.detector_models import parsed_models
+from support.models.detector_models import report_of
+from support.models.detector_models import run
+from support.models.detector_models import write_detector
+from support.models.detector_models import write_images
+from support.models.digits import DIGITS
+from support.programs import executable
+from trt_perception.model.files.model_file import read_model_file
+
+pytest_plugins = ['support.building.build_fixtures']
+pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
+pytestmark = [pytest.mark.engine_build, pytest.mark.usefixtures('own_caches')]
+
+
+def test_the_same_build_again_comes_from_the_store(tmp_path, capsys, monkeypatch):
+    path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
+    given = ('--onnx', path, *KNOWN, '--precision', 'int8', '--calibration-images', images)
+    given += ('--store', tmp_path / 'store', '--json', tmp_path / 'r.json', '--no-compare-fp16')
+    assert run(*given) == 0
+    first = listing(tmp_path)
+    parsed = parsed_models(monkeypatch)
+    engine = tmp_path / 'other.engine'
+    assert run(*given, '--output', engine) == 0
+    assert parsed == []
+    assert 'reused' in capsys.readouterr().out
+    assert engine.read_bytes() == first['net.engine']
+    report = report_of(tmp_path / 'r.json')
+    assert report['reused'] is True
+    check_report(report, engine)
+    assert report['optimization'] == json.loads(first['r.json'])['optimization']
+    manifest = manifest_beside(engine)
+    assert manifest.engine.file == 'other.engine'
+    assert manifest.build.calibration.images == 10
+    read_model_file(engine)  # its manifest fits it
+    # Another image, another option, another model: each is another engine.
+    (images / '0.png').write_bytes((images / '1.png').read_bytes())
+    assert run(*given) == 0
+    assert len(parsed) == 1
+    assert run(*given, '--keep-float', 'body') == 0
+    assert len(parsed) == 2
+    write_detector(tmp_path, opset=20)
+    assert run(*given) == 0
+    assert len(parsed) == 3
+    assert run(*given) == 0
+    assert len(parsed) == 3
+
+
+def test_engines_that_nobody_used_leave_the_store(tmp_path):
+    path, folder = write_detector(tmp_path), tmp_path / 'store'
+    given = ('--onnx', path, *KNOWN, '--store', folder)
+    for precision in ('fp16', 'fp32'):
+        assert run(*given, '--precision', precision) == 0
+    for entry in folder.glob('*/entry.json'):
+        os.utime(entry, (time.time() - 10 * 24 * 3600,) * 2)
+    assert run(*given, '--precision', 'fp16', '--store-keep-days', '11') == 0
+    assert len(list(folder.iterdir())) == 2
+    assert run(*given, '--precision', 'fp16', '--store-keep-days', '5') == 0
+    (left,) = folder.glob('*/entry.json')
+    assert '"asked": "fp16"' in left.with_name('manifest.json').read_text()
+
+
+def test_the_second_build_from_a_store_takes_less_than_two_seconds(tmp_path):
+    command = [executable('build_engine'), '--onnx', DIGITS, '--output', tmp_path / 'a.engine']
+    command += ['--store', tmp_path / 'store']
+    seconds = []
+    for _ in range(2):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stderr
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        # Of processors: whatever else this machine does does not count.
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert 'reused' in done.stdout
+    assert seconds[1] < 2
+    assert seconds[1] < seconds[0]
+
+
+def test_a_quantised_model_is_written_though_the_store_has_the_engine(tmp_path, capsys):
+    path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
+    given = ('--onnx', path, *KNOWN, '--precision', 'int8', '--calibration-images', images)
+    given += ('--store', tmp_path / 'store')
+    assert run(*given) == 0
+    assert run(*given, '--qdq-onnx', tmp_path / 'qdq.onnx') == 0
+    assert read_model_file(tmp_path / 'qdq.onnx').manifest.class_names == CLASSES
+    assert run(*given) == 0
+    assert 'reused' in capsys.readouterr().out
+
+
+def test_a_damaged_entry_of_the_store_is_made_again(tmp_path, monkeypatch):
+    path = write_detector(tmp_path)
+    given = ('--onnx', path, *KNOWN, '--store', tmp_path / 'store')
+    assert run(*given) == 0
+    (entry,) = (tmp_path / 'store').glob('*/model.engine')
+    entry.write_bytes(entry.read_bytes()[:-1])
+    parsed = parsed_models(monkeypatch)
+    assert run(*given) == 0
+    assert len(parsed) == 1
+
+
+@pytest.mark.parametrize('forged', ['engine', 'manifest', 'report', 'deep report'])
+def test_a_forged_entry_of_the_store_is_made_again(tmp_path, capsys, monkeypatch, forged):
+    """Its own hashes fit; what it holds does not belong together, or cannot be read."""
+    path = write_detector(tmp_path)
+    given = ('--onnx', path, *KNOWN, '--store', tmp_path / 'store')
+    assert run(*given) == 0
+    (entry,) = (tmp_path / 'store').glob('*/entry.json')
+    name = {'engine': 'model.engine', 'manifest': 'manifest.json'}.get(forged, 'report.json')
+    content = {
+        'engine': b'ftrt another plan',
+        'manifest': b'{}',
+        'report': b'{"warnings": 3}',
+        'deep report': b'[' * 100_000,
+    }[forged]
+    entry.with_name(name).write_bytes(content)
+    facts = json.loads(entry.read_bytes())
+    facts['sha256'][forged.split()[-1]] = hashlib.sha256(content).hexdigest()
+    entry.write_text(json.dumps(facts))
+    parsed = parsed_models(monkeypatch)
+    assert run(*given) == 0
+    assert len(parsed) == 1
+    said = capsys.readouterr()
+    assert 'the stored engine' in said.out + said.err
+    read_model_file(tmp_path / 'net.engine')

@@ -1,0 +1,139 @@
+"""What may be a name, and how other people's text is shown."""
+
+import array
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from trt_perception.files.plain_text import MAX_CLASSES
+from trt_perception.files.plain_text import name_fault
+from trt_perception.files.plain_text import names_fault
+from trt_perception.files.plain_text import nearest
+from trt_perception.files.plain_text import one_line
+from trt_perception.files.plain_text import plain
+from trt_perception.files.plain_text import shown
+
+#: What Unicode calls control, line end, paragraph end and half of a pair; and what turns text.
+ACTING = [
+    *(chr(code) for code in range(0x10000) if unicodedata.category(chr(code)) in ('Cc', 'Cs')),
+    *'\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069',
+]
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        *('cat', 'größer als', '自転車', 'no parking', 'a' * 256, 'x\u00a0y', '全角\u3000空白'),
+        *('👩\u200d🚒', 'क्\u200dष', 'a\u00ad', '\ue000', '😀', '\U0010ffff'),
+    ],
+)
+def test_names_of_all_languages_are_names(name):
+    assert name_fault(name) is None
+
+
+@pytest.mark.parametrize(
+    'name',
+    ['', 'x' * 257, None, 3, b'cat', ['cat'], 10**5000],
+    ids=lambda name: type(name).__name__,
+)
+def test_what_is_no_short_text(name):
+    fault = name_fault(name)
+    assert fault == {'found': shown(name), 'expected': 'a text of 1 to 256 characters'}
+
+
+def test_every_character_that_acts_is_refused():
+    assert len(ACTING) == 65 + 2048 + 14
+    for character in ACTING:
+        fault = name_fault(f'cat{character}dog')
+        assert fault['found'].startswith(f'U+{ord(character):04X} in ')
+        assert character not in fault['found']
+        assert fault['expected'] == 'a text with no control characters'
+
+
+def test_lists_of_names():
+    assert names_fault(()) is None
+    assert names_fault(['a', 'b']) is None
+    assert names_fault(['a', 'a'], distinct=False) is None
+    twice = names_fault(['a', 'b', 'a'])
+    assert twice == {'found': "'a' twice", 'expected': 'different names'}
+    assert names_fault(['a', ['b']])['found'] == "['b'], name 2 of 2"
+    assert names_fault(['a', 'b\n'])['found'] == "U+000A in 'b\\n', name 2 of 2"
+    names = [str(number) for number in range(MAX_CLASSES + 1)]
+    assert names_fault(names[:-1]) is None
+    many = {'found': str(MAX_CLASSES + 1), 'expected': f'at most {MAX_CLASSES} names'}
+    assert names_fault(names) == many
+
+
+@settings(deadline=None)
+@given(st.text(st.one_of(st.characters(), st.sampled_from(ACTING)), max_size=300))
+def test_nothing_plain_or_shown_acts(text):
+    for safe in (plain(text), shown(text), shown([text] * 100)):
+        assert not set(safe) - {'\n', '\t'} & set(ACTING)
+    assert plain(text).count('\n') == text.count('\n')
+    assert '\n' not in shown(text)
+    assert len(shown(text)) <= 60
+
+
+def test_plain_leaves_what_does_not_act_and_says_how_long_the_rest_is():
+    assert plain('größer\n\tals 自転車') == 'größer\n\tals 自転車'
+    assert plain('\x1b[2Jx\r\x9b\ud800') == '\\x1b[2Jx\\r\\x9b\\ud800'
+    assert plain(ValueError('a\0')) == 'a\\x00'
+    assert plain('x' * 8000) == 'x' * 8000
+    assert plain('x' * 9000) == 'x' * 8000 + '… (9000 characters)'
+    assert plain('x\x1b' * 9000, None) == 'x\\x1b' * 9000
+
+
+@pytest.mark.parametrize(
+    ('value', 'text'),
+    [
+        ('a\x1b', "'a\\x1b'"),
+        ('x' * 5_000_000, "'" + 'x' * 58 + '…'),
+        (float('nan'), 'nan'),
+        ([1, 2], '[1, 2]'),
+        (array.array('d', [0.5]), "array('d', [0.5])"),
+        (10**5000, 'a int too long to show'),
+        ([10**5000], 'a list too long to show'),
+    ],
+    ids=range(7),
+)
+def test_values_are_shown_short(value, text):
+    assert shown(value) == text
+
+
+def test_the_nearest_word():
+    assert nearest('confidence_treshold', ['iou_threshold', 'confidence_threshold']) == [
+        'confidence_threshold'
+    ]
+    assert nearest('cat', []) == []
+    assert nearest('x' * 101, ['x' * 101]) == []
+    assert nearest('b', ['a'] * 2000 + ['b']) == []
+    assert nearest('node_1', ['node_2', 'node_3', 'other'], count=2) == ['node_3', 'node_2']
+
+
+def test_what_ends_a_line_for_python_acts():
+    ends = {chr(code) for code in range(0x110000) if len(f'a{chr(code)}b'.splitlines()) > 1}
+    assert ends <= set(ACTING)
+
+
+def test_one_line():
+    assert one_line(ValueError('a\n  b\t c')) == 'a b c'
+    assert one_line(ValueError('x' * 900), 200) == 'x' * 200
+    assert one_line(MemoryError()) == 'MemoryError'
+
+
+def test_long_words_are_compared_with_fewer():
+    looked_at = []
+
+    def known(length):
+        for number in range(5000):
+            looked_at.append(number)
+            yield f'{number:x}' * length
+
+    nearest('classname', known(1))
+    assert len(looked_at) == 2000
+    looked_at.clear()
+    nearest('x' * 100, known(20))
+    assert len(looked_at) == 100

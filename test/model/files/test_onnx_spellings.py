@@ -1,0 +1,154 @@
+"""Weights outside an ONNX file, spelt as readers differ on: found as others do, or refused."""
+
+import contextlib
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto
+
+from support.models.external_models import PLACES
+from support.models.external_models import SIDE
+from support.models.external_models import field
+from support.models.external_models import has_external
+from support.models.external_models import model
+from support.models.external_models import outside
+from trt_perception.building.graph.onnx_model import load_onnx
+from trt_perception.errors import EngineError
+from trt_perception.model.files.model_file import read_model_file
+from trt_perception.model.files.onnx_external import external_weights
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.pipelines.open_pipeline import open_pipeline
+
+
+@pytest.mark.parametrize('place', PLACES)
+def test_changed_bytes_hide_nothing_that_protobuf_reads(place):
+    """Whatever bytes do to a model: where protobuf sees such weights, we do or refuse the file."""
+    whole = PLACES[place](outside('weights.bin')).SerializeToString()
+    rng = random.Random(place)
+    seen = 0
+    for _ in range(1500):
+        content = bytearray(whole)
+        for _ in range(rng.randrange(1, 4)):
+            at = rng.randrange(len(content))
+            kind = rng.randrange(3)
+            if kind == 0:
+                content[at] ^= 1 << rng.randrange(8)
+            elif kind == 1:
+                content[at:at] = rng.randbytes(rng.randrange(1, 4))
+            else:
+                del content[at : at + rng.randrange(1, 4)]
+        try:
+            parsed = onnx.load_model_from_string(bytes(content))
+        except Exception:
+            continue
+        if has_external(parsed):
+            seen += 1
+            with contextlib.suppress(EngineError):
+                assert external_weights(bytes(content))
+    assert seen > 50
+
+
+# The tag of Graph.initializer, field 5 with a length; protobuf takes its lowest 32 bits.
+TAGS = {
+    'bits above the 32nd': b'\xaa\x80\x80\x80\x10',
+    'all bits above the 32nd': b'\xaa\x80\x80\x80\x70',
+    'longer than it has to be': b'\xaa\x00',
+    'of five bytes': b'\xaa\x80\x80\x80\x00',
+}
+
+
+def hidden(tag, location='weights.bin'):
+    """Return a model whose initializer stands under another spelling of its tag."""
+    whole = model(outside(location))
+    graph = whole.graph.SerializeToString()
+    tensor = whole.graph.initializer[0].SerializeToString()
+    assert graph.count(field(5, tensor)) == 1
+    graph = graph.replace(field(5, tensor), tag + field(5, tensor)[1:])
+    whole.ClearField('graph')
+    return whole.SerializeToString() + field(7, graph)
+
+
+@pytest.mark.parametrize('tag', TAGS.values(), ids=TAGS)
+def test_tags_that_hide_weights(tag, tmp_path, monkeypatch):
+    """ONNX Runtime reads the file, so the node must not load the model."""
+    monkeypatch.chdir(tmp_path)
+    np.ones((SIDE, SIDE), np.float32).tofile('weights.bin')
+    content = hidden(tag)
+    session = onnxruntime.InferenceSession(content)
+    assert session.run(None, {'x': np.ones((1, SIDE), np.float32)})[0][0, 0] == SIDE
+    path = tmp_path / 'tiny.onnx'
+    path.write_bytes(content)
+    with pytest.raises(EngineError, match='is not an ONNX model'):
+        open_pipeline(DetectorConfig(engine_path=str(path)))
+    with pytest.raises(EngineError, match='is not an ONNX model'):
+        load_onnx(read_model_file(path))
+
+
+@pytest.mark.parametrize(
+    'number', [b'\x81\x00', b'\x81\x80\x80\x80\x10', b'\x81' + 8 * b'\x80' + b'\x01', b'\x02']
+)
+def test_spellings_of_data_location(number):
+    """An enumeration has 32 bits, whatever is written, and may have more bytes than it needs."""
+    tensor = outside('weights.bin').SerializeToString()
+    plain = bytes([14 << 3, 1])
+    assert tensor.count(plain) == 1
+    raw = tensor.replace(plain, plain[:1] + number)
+    content = field(
+        7,
+        field(1, field(5, onnx.AttributeProto(name='value').SerializeToString() + field(5, raw))),
+    )
+    assert has_external(onnx.load_model_from_string(content)) == (number != b'\x02')
+    with pytest.raises(EngineError, match='is not an ONNX model'):
+        external_weights(content)
+
+
+def test_a_tensor_in_two_parts():
+    """Protobuf merges them."""
+    parts = (TensorProto(data_location=1), TensorProto(name='w'))
+    parts[1].external_data.add(key='location', value='weights.bin')
+    attribute = b''.join(field(5, part.SerializeToString()) for part in parts)
+    content = field(7, field(1, field(5, attribute)))
+    assert has_external(onnx.load_model_from_string(content))
+    assert external_weights(content)
+
+
+@pytest.mark.unmeasured
+def test_no_spelling_lets_onnx_runtime_read_a_file():
+    """Fields written otherwise, merged, in groups: what is accepted makes it open no file."""
+    script = Path(__file__).parents[2] / 'support' / 'fuzz' / 'onnx_spellings.py'
+    done = subprocess.run(
+        [sys.executable, script, '11', '3000'],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(done.stdout)
+    print(found['counts'])
+    assert found['holes'] == []
+    assert found['counts']['found, opened'] > 100
+    assert found['counts']['refused, opened'] > 20
+
+
+@pytest.mark.parametrize(
+    'content',
+    [
+        field(7, field(17, b'x')),
+        field(7, field(1, field(11, b'x'))),
+        field(27, b''),
+        bytes([7 << 3 | 3, 7 << 3 | 4]),
+        bytes([7 << 3, 1]),
+        bytes([7 << 3 | 1]) + bytes(8),
+        b'\x02\x00',
+    ],
+    ids=['Graph.17', 'Node.11', 'Model.27', 'group', 'number', 'eight bytes', 'field 0'],
+)
+def test_what_readers_may_understand_differently(content):
+    with pytest.raises(EngineError, match='is not an ONNX model'):
+        external_weights(content)

@@ -1,0 +1,224 @@
+"""What cameras have for themselves among the parameters, without ROS."""
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from trt_perception.errors import ConfigError
+from trt_perception.parameters.camera import CAMERA_PARAMETERS
+from trt_perception.parameters.camera import NodeConfig
+from trt_perception.parameters.camera import camera_rows
+from trt_perception.parameters.camera import is_of_camera
+from trt_perception.parameters.camera import unknown_parameter
+from trt_perception.parameters.config import DetectorConfig
+
+TWO = {'cameras': ['front', 'rear']}
+
+
+def refusal(values):
+    with pytest.raises(ConfigError) as caught:
+        NodeConfig.from_values(values)
+    return str(caught.value)
+
+
+def test_without_cameras_there_is_the_node_alone():
+    configs = NodeConfig.from_values({'max_detections': 7})
+    assert configs.camera('') is configs.node
+    assert configs.node == DetectorConfig(max_detections=7)
+    assert not [name for name in configs.rows() if is_of_camera(name)]
+    with pytest.raises(KeyError):
+        configs.camera('front')
+
+
+def test_a_camera_has_the_values_of_the_node_but_for_its_own():
+    configs = NodeConfig.from_values(
+        {
+            **TWO,
+            'confidence_threshold': 0.5,
+            'camera.rear.confidence_threshold': 0.75,
+            'camera.rear.image_qos.depth': 5,
+            'camera.rear.class_filter': ['a', 'b'],
+        }
+    )
+    assert configs.camera('front') == configs.node
+    rear = configs.camera('rear')
+    assert (rear.confidence_threshold, rear.image_qos_depth) == (0.75, 5)
+    assert rear.class_filter == ('a', 'b')
+    assert rear.iou_threshold == configs.node.iou_threshold
+    values = configs.values()
+    assert values['camera.front.confidence_threshold'] == 0.5
+    assert values['camera.rear.confidence_threshold'] == 0.75
+    assert values['camera.front.enabled'] is True
+    assert set(values) == set(configs.rows())
+    assert len(values) - len(NodeConfig().values()) == 2 * len(CAMERA_PARAMETERS)
+
+
+def test_rows_say_whose_they_are():
+    rows = camera_rows(['front', 'rear'])
+    assert [name for name in rows if name.startswith('camera.front.')] == [
+        f'camera.front.{row.name}' for row in CAMERA_PARAMETERS
+    ]
+    row = rows['camera.rear.max_rate_hz']
+    assert (row.name, row.unit, row.live) == ('camera.rear.max_rate_hz', 'Hz', True)
+    assert row.description.endswith('For camera rear; until it is set: max_rate_hz.')
+
+
+@pytest.mark.parametrize(
+    ('name', 'value', 'words'),
+    [
+        ('camera.front.confidence_threshold', 2, ["'camera.front.confidence_threshold'", '2']),
+        ('camera.front.confidence_threshold', 'x', ['a double', "got 'x'"]),
+        ('camera.front.image_qos.depth', 0, ["'camera.front.image_qos.depth'", '1 to 100']),
+        ('camera.rear.image_transport', 'x', ["'camera.rear.image_transport'", "'raw'"]),
+        ('camera.rear.max_rate_hz', 0.001, ["'camera.rear.max_rate_hz'", '0 or a number']),
+        ('camera.rear.class_filter', ['a', ''], ["'camera.rear.class_filter'", 'name 2 of 2']),
+        ('camera.front.enabled', 1, ["'camera.front.enabled'", 'a bool']),
+        ('camera.frnt.enabled', True, ["no camera 'frnt'", "mean 'camera.front.enabled'?"]),
+        ('camera.top.enabled', True, ["no camera 'top'", 'the cameras are front, rear']),
+        ('camera.front.enabeld', True, ['not known', "mean 'camera.front.enabled'?"]),
+        ('camera.front.iou_threshold', 0.5, ["'camera.front.iou_threshold'", 'not known']),
+        ('camera.front.iou_threshold', 0.5, ["'iou_threshold' is the same for all cameras;"]),
+        ('camera.front', True, ["'camera.front'", 'not known']),
+        ('camera.', True, ["'camera.'", "no camera ''", 'the cameras are front, rear']),
+        ('camera.rear.x', 1, ['a camera may have', 'enabled', 'image_qos.reliability']),
+    ],
+)
+def test_refused(name, value, words):
+    message = refusal({**TWO, name: value})
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    ('name', 'meant'),
+    [
+        ('front.enabled', 'camera.front.enabled'),
+        ('cameras.rear.enabled', 'camera.rear.enabled'),
+        ('rear.image_qos.depth', 'camera.rear.image_qos.depth'),
+        ('image_qos.dept', 'image_qos.depth'),
+        ('confidence_treshold', 'confidence_threshold'),
+    ],
+)
+def test_what_is_meant_where_the_word_camera_is_missing(name, meant):
+    assert unknown_parameter(name, ['front', 'rear']).fix == f"did you mean '{meant}'?"
+    assert 'a manifest says the task' in unknown_parameter('model.keypoints', ['front']).fix
+
+
+@pytest.mark.parametrize(
+    ('node', 'own', 'transport'),
+    [
+        ('raw', {}, 'raw'),
+        ('auto', {}, 'auto'),
+        ('raw', {'rear': 'compressed'}, 'compressed'),
+        ('raw', {'front': 'auto'}, 'auto'),
+        ('compressed', {'front': 'raw'}, 'compressed'),
+        ('compressed', {'front': 'raw', 'rear': 'raw'}, 'raw'),
+    ],
+)
+def test_pipelines_decode_jpegs_where_any_camera_needs_it(node, own, transport):
+    own = {f'camera.{name}.image_transport': value for name, value in own.items()}
+    values = {**TWO, 'image_transport': node, 'max_detections': 7, **own}
+    config = NodeConfig.from_values(values).of_pipelines()
+    assert config == DetectorConfig(
+        cameras=('front', 'rear'), image_transport=transport, max_detections=7
+    )
+
+
+def test_pipelines_of_a_node_with_one_camera_have_its_parameters():
+    configs = NodeConfig.from_values({'image_transport': 'auto'})
+    assert configs.of_pipelines() == configs.node
+
+
+def test_a_camera_where_none_is_named():
+    message = refusal({'camera.front.enabled': True})
+    assert "there is no camera 'front'; name it in the parameter cameras" in message
+    assert unknown_parameter('camera', ['front']).fix == "did you mean 'cameras'?"
+
+
+def test_changes_of_the_node_and_of_cameras():
+    configs = NodeConfig.from_values({**TWO, 'camera.rear.enabled': False})
+    configs = configs.changed({'confidence_threshold': 0.5, 'camera.front.max_rate_hz': 5.0}, {})
+    assert configs.camera('front').confidence_threshold == 0.5
+    assert configs.camera('rear').confidence_threshold == 0.5
+    assert (configs.camera('front').max_rate_hz, configs.camera('rear').max_rate_hz) == (5, 0)
+    assert (configs.camera('front').enabled, configs.camera('rear').enabled) == (True, False)
+    # Its own now, though it is the same as the node's.
+    configs = configs.changed({'camera.rear.confidence_threshold': 0.5}, {})
+    configs = configs.changed({'confidence_threshold': 0.6}, {})
+    assert configs.camera('front').confidence_threshold == 0.6
+    assert configs.camera('rear').confidence_threshold == 0.5
+    with pytest.raises(ConfigError, match=r"'camera\.rear\.max_rate_hz'"):
+        configs.changed({'camera.rear.max_rate_hz': 1e9}, {})
+
+
+def test_cameras_that_come_and_go():
+    given = {'camera.front.enabled': False, 'camera.top.max_rate_hz': 3.0}
+    configs = NodeConfig.from_values({'cameras': ['front', 'top'], **given})
+    configs = configs.changed({'camera.front.max_rate_hz': 9.0}, given)
+    configs = configs.changed({'cameras': ('top', 'rear')}, given)
+    assert set(configs.own) == {'camera.top.max_rate_hz'}
+    # What was given at the start holds again; what was set since is forgotten.
+    configs = configs.changed({'cameras': ('front',)}, given)
+    assert configs.own == {'camera.front.enabled': False}
+    with pytest.raises(ConfigError, match="no camera 'rear'"):
+        configs.changed({'camera.rear.enabled': True}, given)
+
+
+def test_a_rule_for_each_that_differs():
+    configs = NodeConfig.from_values(
+        {'cameras': ['a', 'b', 'c'], 'camera.b.class_filter': ['dog', 'pig']}
+    )
+    held = []
+    configs.check(held.append)
+    assert held == [configs.node, configs.camera('b')]
+    with pytest.raises(ConfigError) as caught:
+        configs.check(lambda config: config.thresholds(('cat', 'dog')))
+    assert caught.value.subject == "camera 'b': parameter 'class_filter'"
+    assert (caught.value.found, caught.value.expected) == ('pig', 'classes of the model: cat, dog')
+    wrong = configs.changed({'class_filter': ('fox',)}, {})
+    with pytest.raises(ConfigError) as caught:
+        wrong.check(lambda config: config.thresholds(('cat', 'dog')))
+    assert caught.value.subject == "parameter 'class_filter'"
+
+
+NAMES = ('a', 'b', 'c')
+VALUES = st.fixed_dictionaries(
+    {},
+    optional={
+        'max_rate_hz': st.sampled_from([0.0, 5.0, 7.5]),
+        'enabled': st.booleans(),
+        **{f'camera.{name}.max_rate_hz': st.sampled_from([0.0, 5.0, 9.0]) for name in NAMES},
+        **{f'camera.{name}.enabled': st.booleans() for name in NAMES},
+    },
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(VALUES, max_size=6))
+def test_against_a_plain_account_of_who_set_what(requests):
+    configs = NodeConfig.from_values({'cameras': list(NAMES)})
+    node = {'max_rate_hz': 0.0, 'enabled': True}
+    own = {}
+    for request in requests:
+        configs = configs.changed(request, {})
+        for name, value in request.items():
+            (own if is_of_camera(name) else node)[name] = value
+        for camera, row in itertools.product(NAMES, node):
+            expected = own.get(f'camera.{camera}.{row}', node[row])
+            assert getattr(configs.camera(camera), row) == expected
+            assert configs.values()[f'camera.{camera}.{row}'] == expected
+
+
+def test_most_cameras_with_values_of_their_own_are_quick():
+    names = [f'camera_{number}' for number in range(64)]
+    values = {'cameras': names}
+    rng = random.Random(5)
+    for name in names:
+        values[f'camera.{name}.class_filter'] = [f'class {rng.randrange(10**9)}']
+    configs = NodeConfig.from_values(values)
+    for name in names:
+        assert list(configs.camera(name).class_filter) == values[f'camera.{name}.class_filter']

@@ -1,0 +1,387 @@
+"""The parameter table: every type, range and choice; messages of parameter, rule and value."""
+
+import array
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from trt_perception.errors import ConfigError
+from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.parameters.config import PARAMETERS
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.row import parameter_value
+
+ROWS = {row.name: row for row in PARAMETERS}
+
+# DESIGN, "ROS interface": the parameters, and the values that are fixed there.
+NAMES = {
+    'engine_path', 'cameras', 'device_ids', 'pipeline_depth', 'use_cuda_graph',
+    'batch_max_delay_ms', 'cpu_threads', 'enabled', 'max_rate_hz', 'confidence_threshold',
+    'iou_threshold', 'max_detections', 'class_filter', 'class_agnostic_nms', 'image_transport',
+    'image_intake',
+    'image_qos.reliability', 'image_qos.depth', 'debug_image.max_rate_hz',
+    'diagnostics_period_s', 'autostart', 'model.input_size', 'model.resize',
+    'model.antialias', 'model.pad_value', 'model.color_order', 'model.scale', 'model.mean',
+    'model.std', 'model.decoder', 'model.class_names',
+}  # fmt: skip
+DEFAULTS = {
+    'engine_path': '',
+    'cameras': (),
+    'device_ids': (0,),
+    'batch_max_delay_ms': 0.0,
+    'enabled': True,
+    'max_rate_hz': 0.0,
+    'confidence_threshold': 0.25,
+    'iou_threshold': 0.45,
+    'max_detections': 300,
+    'class_filter': (),
+    'image_qos.reliability': 'auto',
+    'image_qos.depth': 1,
+    'diagnostics_period_s': 1.0,
+    'autostart': False,
+    'class_agnostic_nms': False,
+    'model.antialias': -1,
+    'model.pad_value': -1,
+}
+# Where the range is the meaning's own.
+RANGES = {
+    'confidence_threshold': (0, 1),
+    'iou_threshold': (0, 1),
+    'max_detections': (1, 1024),
+    'pipeline_depth': (1, 8),
+    'model.antialias': (-1, 1),
+    'model.pad_value': (-1, 255),
+}
+OF_THE_FRAME = {'confidence_threshold', 'iou_threshold', 'class_filter'}
+LIVE = {*OF_THE_FRAME, 'enabled', 'max_rate_hz'}
+PER_CAMERA = {
+    'confidence_threshold', 'class_filter', 'image_transport', 'image_qos.reliability',
+    'image_qos.depth', 'max_rate_hz', 'enabled',
+}  # fmt: skip
+
+
+def refusal(values):
+    with pytest.raises(ConfigError) as caught:
+        DetectorConfig.from_values(values)
+    return str(caught.value)
+
+
+def test_no_values_give_the_defaults():
+    config = DetectorConfig.from_values({})
+    assert config == DetectorConfig()
+    for row in PARAMETERS:
+        assert getattr(config, row.field) == row.default
+
+
+def test_the_names_are_those_of_the_design():
+    assert set(ROWS) == NAMES
+    assert len(PARAMETERS) == len(NAMES)
+    assert {name: ROWS[name].default for name in DEFAULTS} == DEFAULTS
+    assert {row.name for row in PARAMETERS if row.live} == LIVE
+    assert {row.name for row in PARAMETERS if row.per_camera} == PER_CAMERA
+    assert {name: (ROWS[name].minimum, ROWS[name].maximum) for name in RANGES} == RANGES
+    assert Thresholds() == DetectorConfig().thresholds(('cat',))
+
+
+def test_every_live_parameter_reaches_the_frame():
+    changed = {'confidence_threshold': 0.5, 'iou_threshold': 0.5, 'class_filter': ['cat']}
+    assert set(changed) == OF_THE_FRAME
+    fields = set()
+    for name, value in changed.items():
+        found = vars(DetectorConfig.from_values({name: value}).thresholds(('cat',)))
+        fields.add(*(key for key, was in vars(Thresholds()).items() if found[key] != was))
+    # No parameter says whether anybody looks at masks.
+    assert fields == set(vars(Thresholds())) - {'numbered'}
+
+
+@pytest.mark.parametrize('row', PARAMETERS, ids=ROWS)
+def test_every_parameter_is_described(row):
+    assert row.description
+    assert row.description.endswith('.')
+    assert row.description == row.description.strip()
+    assert row.field == row.name.replace('.', '_')
+    assert row.kind.removesuffix('[]') in ('bool', 'integer', 'double', 'string')
+    if row.kind in ('integer', 'double'):
+        assert row.minimum is not None
+        assert row.maximum is not None
+
+
+def test_the_table_has_every_field_of_the_config():
+    assert [row.field for row in PARAMETERS] == [
+        field.name for field in dataclasses.fields(DetectorConfig)
+    ]
+
+
+# By kind: values that are accepted, as what; and values of another type.
+ACCEPTED = {
+    'string': [('', ''), ('raw', 'raw')],
+    'integer': [(0, 0), (-3, -3), (2**62, 2**62)],
+    'bool': [(True, True), (False, False)],
+    'double': [(0.5, 0.5), (3, 3.0)],
+    'string[]': [([], ()), (['a'], ('a',)), (('a', 'b'), ('a', 'b'))],
+    'integer[]': [([], ()), ([64, 48], (64, 48)), (array.array('q', [64, 48]), (64, 48))],
+    'double[]': [
+        ([], ()),
+        ([1, 0.5, 2], (1.0, 0.5, 2.0)),
+        (array.array('d', [1, 2, 3]), (1.0, 2.0, 3.0)),
+    ],
+}
+MISTYPED = {
+    'string': [None, 1, 1.5, True, ['raw'], b'raw', {}],
+    'integer': [None, '1', 1.5, 1.0, True, [1], {}],
+    'bool': [None, 'true', 0, 1, 1.0, [True], {}],
+    'double': [None, '1', True, [1.0], {}],
+    'string[]': [None, 'cat', b'cat', 1, ['cat', 1], [None], [['cat']], [True]],
+    'integer[]': [None, 64, '64', [64.0, 48], ['64', '48'], [True, True], [None], [[64, 48]]],
+    'double[]': [None, 0.5, '0.5', ['1', '2', '3'], [True, 1.0, 1.0], [None], [[1.0, 1.0, 1.0]]],
+}
+
+
+@pytest.mark.parametrize('row', PARAMETERS, ids=ROWS)
+def test_values_of_another_type_are_refused(row):
+    for value in MISTYPED[row.kind]:
+        message = refusal({row.name: value})
+        assert f"parameter '{row.name}': expected " in message
+        assert row.kind.removesuffix('[]') in message
+        assert f'(got {value!r})' in message
+
+
+@pytest.mark.parametrize('row', PARAMETERS, ids=ROWS)
+def test_values_of_its_type_are_accepted(row):
+    for value, expected in ACCEPTED[row.kind]:
+        taken = parameter_value(row, value)
+        assert taken == expected
+        assert type(taken) is type(expected)
+        if isinstance(expected, tuple):
+            assert [type(item) for item in taken] == [type(item) for item in expected]
+
+
+@pytest.mark.parametrize(
+    ('name', 'expected'),
+    [
+        ('max_detections', 'an integer'),
+        ('device_ids', 'a list of integer values'),
+        ('cameras', 'a list of string values'),
+        ('iou_threshold', 'a double'),
+        ('autostart', 'a bool'),
+        ('engine_path', 'a string'),
+        ('model.input_size', 'a list of integer values'),
+        ('model.mean', 'a list of double values'),
+        ('class_filter', 'a list of string values'),
+    ],
+)
+def test_the_whole_sentence(name, expected):
+    assert refusal({name: None}) == f"parameter '{name}': expected {expected} (got None)"
+
+
+@pytest.mark.parametrize(('name', 'value'), [('class_filter', ['one', 2]), ('engine_path', True)])
+def test_text_that_yaml_reads_as_something_else(name, value):
+    assert refusal({name: value}).endswith(f'(got {value!r}); put text in quotes')
+
+
+def test_a_mistyped_name():
+    message = refusal({'confidence_treshold': 0.5})
+    assert "did you mean 'confidence_threshold'? known: engine_path, " in message
+    assert 'did you mean' not in refusal({'quux': 0.5})
+    assert 'a manifest says the task' in refusal({'model.task': 'pose'})
+
+
+def test_whole_numbers_are_fine_for_doubles():
+    config = DetectorConfig.from_values({'confidence_threshold': 1, 'model.mean': [0, 1, 2]})
+    assert config.confidence_threshold == 1.0
+    assert isinstance(config.confidence_threshold, float)
+    assert config.model_mean == (0.0, 1.0, 2.0)
+    assert all(isinstance(value, float) for value in config.model_mean)
+
+
+RANGED = [row for row in PARAMETERS if row.minimum is not None]
+
+
+@pytest.mark.parametrize('row', RANGED, ids=lambda row: row.name)
+def test_ranges(row):
+    whole = row.kind == 'integer'
+    below = row.minimum - 1 if whole else math.nextafter(row.minimum, -math.inf)
+    above = row.maximum + 1 if whole else math.nextafter(row.maximum, math.inf)
+    for value in (row.minimum, row.maximum):
+        config = DetectorConfig.from_values({row.name: value})
+        assert getattr(config, row.field) == value
+    outside = [below, above]
+    outside += [-(2**62), 2**62] if whole else [math.nan, math.inf, -math.inf, 10**400]
+    for value in outside:
+        message = refusal({row.name: value})
+        assert f"parameter '{row.name}'" in message
+        assert f'(got {repr(value)[:50]}' in message
+    assert f'from {row.minimum:g} to {row.maximum:g}' in refusal({row.name: below})
+
+
+CHOSEN = [row for row in PARAMETERS if row.choices]
+
+
+@pytest.mark.parametrize('row', CHOSEN, ids=lambda row: row.name)
+def test_choices(row):
+    for value in row.choices:
+        assert getattr(DetectorConfig.from_values({row.name: value}), row.field) == value
+    for value in ('other', row.choices[-1].upper(), row.choices[-1] + ' '):
+        message = refusal({row.name: value})
+        assert f"parameter '{row.name}': expected one of " in message
+        assert all(repr(choice) in message for choice in row.choices)
+        assert f'(got {value!r})' in message
+
+
+def test_the_decoders_on_offer_are_those_there_are():
+    assert ROWS['model.decoder'].choices == ('', *DECODERS)
+
+
+@pytest.mark.parametrize(
+    ('values', 'words'),
+    [
+        ({'model.input_size': [64]}, ["'model.input_size'", '[width, height]', 'got [64]']),
+        ({'model.input_size': [64, 48, 3]}, ['[width, height]', 'got [64, 48, 3]']),
+        ({'model.input_size': [0, 48]}, ["'model.input_size'", 'got [0, 48]']),
+        ({'model.input_size': [64, -1]}, ['got [64, -1]']),
+        ({'model.input_size': [64, 32768]}, ['1 to 32767', 'got [64, 32768]']),
+        ({'model.input_size': [8192, 8193]}, ['at most 67108864', 'got [8192, 8193]']),
+        ({'model.input_size': [32767, 32767]}, ['got [32767, 32767]']),
+        ({'model.mean': [0.5]}, ["'model.mean'", '3 values', 'got 1']),
+        ({'model.mean': [0.0, math.nan, 0.0]}, ["'model.mean'", 'a number from', 'nan']),
+        ({'model.mean': [0.0, 0.0, -math.inf]}, ['a number from', '-inf']),
+        ({'model.mean': [10**400, 0.0, 0.0]}, ["'model.mean'", 'a finite double']),
+        ({'model.std': [1.0, 1.0]}, ["'model.std'", 'got 2']),
+        ({'model.std': [1.0, 0.0, 1.0]}, ["'model.std'", '1e-06 to 1e+06', 'got 0.0']),
+        ({'model.std': [1, 1, -1]}, ['got -1']),
+        ({'model.std': [1e-300, 1, 1]}, ['got 1e-300']),
+        ({'model.mean': [0, 0, 1e300]}, ["'model.mean'", '-1e+06 to 1e+06']),
+        ({'model.scale': 1e-300}, ["'model.scale'", '1e-06 to 1000']),
+        ({'model.std': [1.0, math.nan, 1.0]}, ['a number from', 'nan']),
+        ({'model.std': [1.0, math.inf, 1.0]}, ['a number from', 'inf']),
+        (
+            {'model.class_names': ['cat', '']},
+            ["'model.class_names'", "1 to 256 characters (got '', name 2 of 2)"],
+        ),
+        ({'model.class_names': ['cat', 'dog', 'cat']}, ["'model.class_names'", 'different']),
+        ({'cameras': ['front', 'front']}, ["'cameras'", "different names (got 'front' twice)"]),
+        ({'cameras': ['front', '']}, ["'cameras'", 'a letter first', "got ''"]),
+        ({'cameras': ['2nd']}, ['a letter first', "got '2nd'"]),
+        ({'cameras': ['_front']}, ["got '_front'"]),
+        ({'cameras': ['front/left']}, ["got 'front/left'"]),
+        ({'cameras': ['front.left']}, ["got 'front.left'"]),
+        ({'cameras': ['vorn\n']}, ["got 'vorn\\n'"]),
+        ({'cameras': ['kühl']}, ["got 'kühl'"]),
+        ({'cameras': ['x' * 65]}, ['1 to 64 letters']),
+        ({'cameras': ['front', 'detector']}, ['another name', "got 'detector'"]),
+        ({'cameras': [f'c{number}' for number in range(65)]}, ['at most 64 names', 'got 65']),
+        ({'device_ids': []}, ["'device_ids'", 'one or more different numbers', 'got []']),
+        ({'device_ids': [0, 1, 0]}, ['different', 'got [0, 1, 0]']),
+        ({'device_ids': [64]}, ['from 0 to 63', 'got [64]']),
+        ({'device_ids': [0, -1]}, ['got [0, -1]']),
+        ({'max_rate_hz': 0.001}, ["'max_rate_hz'", '0 or a number from 0.01 to 1000', '0.001']),
+        ({'max_rate_hz': 1e-320}, ['0 or a number from 0.01']),
+        ({'confidence': 0.5}, ["'confidence'", 'confidence_threshold']),
+        ({'': 1}, ["''", 'engine_path']),
+    ],
+)
+def test_other_rules(values, words):
+    message = refusal(values)
+    for word in words:
+        assert word in message
+
+
+def test_arrays_of_the_right_length_are_accepted():
+    for size in ([], [1, 1], [640, 480], [8192, 8192], [1, 32767]):
+        config = DetectorConfig.from_values({'model.input_size': size})
+        assert config.model_input_size == tuple(size)
+    names = ('a', 'A', 'x' * 64, 'front_left_2')
+    assert DetectorConfig.from_values({'cameras': list(names)}).cameras == names
+    many = [f'c{number}' for number in range(64)]
+    assert DetectorConfig.from_values({'cameras': many}).cameras == tuple(many)
+    config = DetectorConfig.from_values({'model.mean': [-1, 0, 1], 'model.std': [0.1, 1, 100]})
+    assert config.model_mean == (-1, 0, 1)
+    assert config.model_std == (0.1, 1, 100)
+
+
+def test_one_of_several_devices():
+    config = DetectorConfig(device_ids=(3, 1), max_detections=7)
+    assert config.device_id == 3
+    assert config.on_device(1) == DetectorConfig(device_ids=(1,), max_detections=7)
+    with pytest.raises(ConfigError):
+        config.on_device(64)
+
+
+def test_the_constructor_holds_to_the_same_rules():
+    for change in (
+        {'confidence_threshold': math.nan},
+        {'iou_threshold': 1.5},
+        {'max_detections': 0},
+        {'image_transport': 'theora'},
+        {'model_std': (0.0, 1.0, 1.0)},
+    ):
+        with pytest.raises(ConfigError):
+            DetectorConfig(**change)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        DetectorConfig().iou_threshold = 0.5
+
+
+@pytest.mark.parametrize(
+    ('wanted', 'ids'),
+    [
+        ((), ()),
+        (('dog',), (1,)),
+        (('dog', 'cat'), (0, 1)),
+        (('cat', 'cat'), (0,)),
+        (('fox', 'cat', 'dog'), (0, 1, 2)),
+    ],
+)
+def test_thresholds_turn_the_class_filter_into_indices(wanted, ids):
+    config = DetectorConfig.from_values(
+        {'class_filter': list(wanted), 'confidence_threshold': 0.3, 'iou_threshold': 0.6}
+    )
+    assert config.thresholds(('cat', 'dog', 'fox')) == Thresholds(0.3, 0.6, ids)
+
+
+def test_a_class_filter_that_the_model_does_not_have():
+    config = DetectorConfig.from_values({'class_filter': ['dog', 'unicorn', 'Cat']})
+    with pytest.raises(ConfigError) as caught:
+        config.thresholds(('cat', 'dog'))
+    for word in ("'class_filter'", 'unicorn', 'Cat', 'classes of the model: cat, dog'):
+        assert word in str(caught.value)
+    for count, end in (
+        (20, 'c18, c19'),
+        (21, 'c18, c19 and 1 more'),
+        (1000, 'c18, c19 and 980 more'),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            config.thresholds(tuple(f'c{number}' for number in range(count)))
+        assert caught.value.expected.endswith(end)
+
+
+def test_cpu_threads(monkeypatch):
+    assert DetectorConfig(cpu_threads=7).resolved_cpu_threads() == 7
+    for cores, threads in ((1, 1), (2, 1), (3, 1), (8, 4)):
+        monkeypatch.setattr('os.sched_getaffinity', lambda pid, cores=cores: set(range(cores)))
+        assert DetectorConfig().resolved_cpu_threads() == threads
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(ROWS)), scalars | st.lists(scalars, max_size=4), max_size=3
+    )
+)
+def test_any_values_are_a_valid_config_or_refused(values):
+    try:
+        config = DetectorConfig.from_values(values)
+    except ConfigError as error:
+        named = [name for name in values if f"'{name}'" in str(error)]
+    else:
+        assert 0 <= config.confidence_threshold <= 1
+        assert 1 <= config.max_detections <= 1024
+        return
+    assert named

@@ -1,0 +1,325 @@
+"""The arguments of the launch files, without launch: names, values, mistakes, and what rcl reads.
+
+ros/test_launch.py starts the real thing.
+"""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from ament_index_python.packages import get_package_share_directory
+
+from support.rcl_overrides import nodes_of_arguments
+from support.rcl_overrides import overrides
+from trt_perception.errors import ConfigError
+from trt_perception.parameters.launch_arguments import demo_cameras
+from trt_perception.parameters.launch_arguments import image_remappings
+from trt_perception.parameters.launch_arguments import launch_arguments
+from trt_perception.parameters.launch_arguments import parameter_file_text
+from trt_perception.parameters.launch_arguments import parameter_values
+from trt_perception.parameters.launch_arguments import unknown_arguments
+
+SHARE = Path(get_package_share_directory('trt_perception'))
+ARGUMENTS = launch_arguments(SHARE)
+
+
+def leaves(tree, head=''):
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f'{head}{name}.')
+        else:
+            yield head + name, value
+
+
+DEFAULTS = dict(
+    leaves(
+        yaml.safe_load((SHARE / 'config' / 'detect.yaml').read_text())['/**']['ros__parameters']
+    )
+)
+SHORT_LISTS = {'cameras', 'device_ids'}
+LISTS = {name for name, value in DEFAULTS.items() if isinstance(value, list)} - SHORT_LISTS
+
+
+def test_each_parameter_that_is_no_list_is_an_argument():
+    own = {'image_topic', 'params_file', 'namespace', 'log_level', 'transport_profile'}
+    scalars = set(DEFAULTS) - LISTS
+    known = set(ARGUMENTS)
+    assert known == {*own, *scalars, 'use_sim_time'}
+    assert {'class_filter', 'model.class_names'} <= LISTS
+
+
+def test_only_autostart_is_passed_by_itself():
+    defaults = {name: default for name, (default, _) in ARGUMENTS.items()}
+    assert parameter_values(defaults) == {'autostart': True}
+
+
+@pytest.mark.parametrize('name', sorted(set(DEFAULTS) - LISTS - {'autostart'}))
+def test_descriptions_say_the_default(name):
+    default, description = ARGUMENTS[name]
+    assert default == ''
+    said = json.dumps(DEFAULTS[name]).replace('""', 'empty').strip('"')
+    if name in SHORT_LISTS:
+        said = said.strip('[]') or 'empty'
+    assert description.endswith(f'Not given: what params_file says, else {said}.')
+
+
+# Values.
+
+
+@pytest.mark.parametrize(
+    ('name', 'text', 'value'),
+    [
+        ('confidence_threshold', '0.9', 0.9),
+        ('confidence_threshold', '1', 1.0),
+        ('model.scale', '1e-3', 0.001),
+        ('model.pad_value', '-1', -1),
+        ('use_cuda_graph', 'False', False),
+        ('use_sim_time', 'true', True),
+        ('image_qos.reliability', 'best_effort', 'best_effort'),
+        ('engine_path', '1e5', '1e5'),
+        ('cameras', 'front,rear', ['front', 'rear']),
+        ('cameras', " [front, 'rear'] ", ['front', 'rear']),
+        ('cameras', 'front', ['front']),
+        ('cameras', '[]', []),
+        ('device_ids', '1', [1]),
+        ('device_ids', '0, 1', [0, 1]),
+    ],
+)
+def test_values(name, text, value):
+    [(found, parsed)] = parameter_values({name: text, 'image_topic': 'a', 'foreign': 'b'}).items()
+    assert (found, parsed, type(parsed)) == (name, value, type(value))
+
+
+@pytest.mark.parametrize(
+    ('name', 'text', 'words'),
+    [
+        ('autostart', 'perhaps', "autostart: expected true or false (got 'perhaps')"),
+        ('use_sim_time', '1', "use_sim_time: expected true or false (got '1')"),
+        ('max_detections', '1.5', "max_detections: expected a whole number (got '1.5')"),
+        ('max_detections', '9' * 5000, 'max_detections: expected a whole number'),
+        ('max_detections', '0', 'from 1 to 1024 (got 0)'),
+        ('iou_threshold', 'half', "iou_threshold: expected a number (got 'half')"),
+        ('iou_threshold', 'nan', 'from 0 to 1 (got nan)'),
+        ('iou_threshold', '1e999', 'from 0 to 1 (got inf)'),
+        ('image_transport', 'theora', "'raw', 'compressed', 'auto' (got 'theora')"),
+        ('cameras', 'front,', 'names of 1 to 64 letters, digits and underscores, a letter first'),
+        ('cameras', 'front,front', "different names (got 'front' twice)"),
+        ('cameras', 'front rear', "got 'front rear'"),
+        ('device_ids', '0;1', "numbers with commas between them (got '0;1')"),
+        ('device_ids', '0,0', 'different numbers from 0 to 63 (got [0, 0])'),
+        ('log_level', 'verbose', "debug, info, warn, error, fatal (got 'verbose')"),
+    ],
+)
+def test_wrong_values(name, text, words):
+    with pytest.raises(ConfigError) as caught:
+        parameter_values({'engine_path': 'a.onnx', 'log_level': 'INFO', name: text})
+    assert words in str(caught.value)
+    assert name in str(caught.value)
+
+
+def test_every_wrong_value_is_said():
+    with pytest.raises(ConfigError) as caught:
+        parameter_values({'iou_threshold': '7', 'log_level': 'x', 'cpu_threads': 'y'})
+    assert len(str(caught.value).splitlines()) == 3
+
+
+# The topics of images.
+
+
+@pytest.mark.parametrize(
+    ('topic', 'cameras', 'expected'),
+    [
+        ('', [], []),
+        ('', ['front', 'rear'], []),
+        ('/a/image_raw', [], [('image', '/a/image_raw')]),
+        ('/a/image_raw', ['front'], [('front/image', '/a/image_raw')]),
+        (
+            '/{camera}/image_raw',
+            ['front', 'rear'],
+            [('front/image', '/front/image_raw'), ('rear/image', '/rear/image_raw')],
+        ),
+        ('{camera}_{camera}', ['a'], [('a/image', 'a_a')]),
+    ],
+)
+def test_remappings(topic, cameras, expected):
+    assert image_remappings(topic, cameras) == expected
+
+
+@pytest.mark.parametrize(
+    ('topic', 'cameras', 'words'),
+    [
+        ('/image_raw', ['front', 'rear'], 'a topic for each of front, rear, as in /{camera}/'),
+        ('/{camera}/image', [], 'no cameras; say which cameras there are: cameras:=front,rear'),
+        ('/{name}/image', ['front'], "no other braces than those of {camera} (got '/{name}/image"),
+        ('/{camera}/{x}', ['front', 'rear'], 'no other braces'),
+        ('/{camera/image', ['front'], 'no other braces'),
+        ('/{{camera}}', ['front'], 'no other braces'),
+        ('/{}', [], 'no other braces'),
+        ('/}{', [], 'no other braces'),
+    ],
+)
+def test_topics_that_do_not_fit_the_cameras(topic, cameras, words):
+    with pytest.raises(ConfigError) as caught:
+        image_remappings(topic, cameras)
+    assert str(caught.value).startswith('image_topic: ')
+    assert words in str(caught.value)
+
+
+# Names.
+
+
+@pytest.mark.parametrize(
+    ('name', 'meant'),
+    [
+        ('engine_pth', 'engine_path?'),
+        ('model', 'engine_path?'),
+        ('model_path', 'engine_path'),
+        ('confidence', 'confidence_threshold'),
+        ('threshold', 'iou_threshold or confidence_threshold'),
+        ('Image-Topic', 'image_topic'),
+        ('input_image_topic', 'image_topic'),
+        ('image_qos_reliability', 'image_qos.reliability'),
+        ('reliability', 'image_qos.reliability'),
+        ('decoder', 'model.decoder'),
+        ('device', 'device_ids'),
+        ('param_file', 'params_file'),
+        ('name_space', 'namespace'),
+        ('sim_time', 'use_sim_time'),
+        ('camera', 'cameras'),
+        ('devices', 'device_ids'),
+    ],
+)
+def test_a_near_name_is_a_mistake(name, meant):
+    [sentence], far = unknown_arguments([f'{name}:=x'], ARGUMENTS)
+    assert sentence.startswith(f"there is no argument '{name}': did you mean {meant}")
+    assert not far
+    [sentence], far = unknown_arguments(['model.task:=pose'], ARGUMENTS)
+    assert 'a manifest says the task' in sentence
+    assert not far
+
+
+@pytest.mark.parametrize('name', ['rviz', 'robot', 'x', 'robot_description', 'rate'])
+def test_a_far_name_may_be_somebody_elses(name):
+    near, [sentence] = unknown_arguments([f'{name}:=x'], ARGUMENTS)
+    assert not near
+    assert f"'{name}'" in sentence
+
+
+@pytest.mark.parametrize('name', sorted(LISTS))
+def test_a_list_is_refused_with_a_line_for_the_file(name):
+    [sentence], _ = unknown_arguments([f'{name}:=[1]'], ARGUMENTS)
+    leaf = name.rpartition('.')[2]
+    line = f'{leaf}: {sentence.partition(f"as {leaf}: ")[2].partition("]")[0]}]'
+    assert isinstance(yaml.safe_load(line)[leaf], list)
+    assert 'params_file:=' in sentence
+
+
+def test_a_parameter_of_one_camera_is_refused_with_the_file_to_copy():
+    [sentence], far = unknown_arguments(['camera.front.enabled:=false'], ARGUMENTS)
+    assert 'config/cameras.yaml' in sentence
+    assert 'max_rate_hz' in sentence
+    assert not far
+
+
+@pytest.mark.parametrize(
+    'typed',
+    [
+        [],
+        ['engine_path:=a:=b', 'image_qos.depth:=2'],
+        ['launch-prefix:=gdb', 'launch-prefix-filter:=x', 'sigterm_timeout:=3'],
+        ['ros_namespace:=robot', 'emulate_tty:=false', 'sigkill_timeout:=3'],
+    ],
+)
+def test_what_is_an_argument(typed):
+    assert unknown_arguments(typed, ARGUMENTS) == ([], [])
+
+
+def test_a_name_is_judged_once_and_a_declared_one_never():
+    assert unknown_arguments(['engine_pth:=a'], {*ARGUMENTS, 'engine_pth'}) == ([], [])
+    near, _ = unknown_arguments(['engine_pth:=a', 'engine_pth:=b'], ARGUMENTS)
+    assert len(near) == 1
+
+
+# What the node gets.
+
+
+@pytest.fixture(scope='module')
+def overrides_of():
+    """Return what rcl makes of parameter files, for a node /front/detector."""
+    with nodes_of_arguments() as node_of:
+
+        def read(*paths):
+            with node_of('/front', *paths) as node:
+                return overrides(node)
+
+        yield read
+
+
+def given_file(folder, values):
+    path = folder / 'given.yaml'
+    path.write_text(parameter_file_text(values))
+    return path
+
+
+SECTIONS = ('/**', '/front/detector', '/front/*', '/**/detector', '/*/detector', '/front/**')
+
+
+@pytest.mark.parametrize('sections', itertools.permutations(SECTIONS, 2), ids='-'.join)
+def test_what_is_given_wins_over_any_section_of_the_file(overrides_of, tmp_path, sections):
+    mine = tmp_path / 'mine.yaml'
+    mine.write_text(
+        ''.join(
+            f'{section}:\n  ros__parameters:\n    iou_threshold: 0.{index + 1}\n'
+            f'    model:\n      pad_value: {index}\n    cpu_threads: {index}\n'
+            for index, section in enumerate(sections)
+        )
+    )
+    given = given_file(tmp_path, {'iou_threshold': 0.9, 'model.pad_value': 99})
+    found = overrides_of(mine, given)
+    assert found == {'iou_threshold': 0.9, 'model.pad_value': 99, 'cpu_threads': 1}
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        *('1e5', 'true', '0x10', '~', '1_000', '.5', "it's", '"', 'a: b', '# no', '[a]', '', ' '),
+        *('ä€😀', 'a\tb\\n', '/x' * 300 + ' y.onnx', '- a', '*a', '!b', '2026-01-01', 'off'),
+    ],
+)
+def test_text_arrives_as_it_is(overrides_of, tmp_path, text):
+    assert overrides_of(given_file(tmp_path, {'engine_path': text})) == {'engine_path': text}
+
+
+@pytest.mark.parametrize('value', [['front', 'on'], ['1e5'], [0, 1]])
+def test_lists_arrive_as_they_are(overrides_of, tmp_path, value):
+    assert [*overrides_of(given_file(tmp_path, {'x': value}))['x']] == value
+
+
+@pytest.mark.parametrize('value', [1e-05, 0.00392156862745098, 1e22, -1.0, 0, -7, 2**40, True])
+def test_numbers_arrive_as_they_are(overrides_of, tmp_path, value):
+    [found] = overrides_of(given_file(tmp_path, {'x': value})).values()
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ('text', 'names'),
+    [
+        ('', ()),
+        ('3', ('camera_1', 'camera_2', 'camera_3')),
+        ('front,rear', ('front', 'rear')),
+        ('[front, rear]', ('front', 'rear')),
+        ('front', ('front',)),
+    ],
+)
+def test_cameras_of_the_demo(text, names):
+    assert demo_cameras(text) == names
+
+
+@pytest.mark.parametrize('text', ['0', '65', '9' * 5000, 'front,front', '2nd', 'a b'])
+def test_cameras_that_the_demo_cannot_have(text):
+    with pytest.raises(ConfigError) as caught:
+        demo_cameras(text)
+    assert 'cameras' in str(caught.value)
+    assert len(str(caught.value)) < 300

@@ -1,0 +1,280 @@
+"""Outputs that the host decodes behind the GPU: with stand-ins here, for real on a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+
+import numpy as np
+import pytest
+
+from support.gpu.fake_tensorrt import PLAN
+from support.gpu.gpu_support import build_plan
+from support.gpu.gpu_support import needs_tensorrt
+from support.models.tiny_model import write_tiny_model
+from support.oracles.family_outputs import BESIDE
+from support.oracles.family_outputs import NAMES
+from support.oracles.family_outputs import NETWORK
+from support.oracles.family_outputs import OUTPUTS
+from support.oracles.family_outputs import batched
+from support.oracles.family_outputs import known
+from support.oracles.family_outputs import network
+from trt_perception.errors import EngineError
+from trt_perception.evaluation.run import detect
+from trt_perception.images.frame import Frame
+from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.files.model_file import read_model_file
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import Thresholds
+from trt_perception.pipelines.open_pipeline import open_offline
+from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.pipeline import detect_one
+
+pytest_plugins = ['support.gpu.gpu_standin_fixtures']
+
+DTYPES = {'float32': 'FLOAT', 'int64': 'INT64', 'int32': 'INT32'}
+IMAGE = ('image', (1, 3, NETWORK[1], NETWORK[0]), 'FLOAT')
+HOST_DECODED = [
+    name for name, spec in DECODERS.items() if spec.family not in ('dense', 'yolox_raw')
+]
+
+
+def config_for(path, name, **values):
+    return DetectorConfig(
+        engine_path=str(path),
+        pipeline_depth=2,
+        model_decoder=name,
+        model_class_names=NAMES,
+        model_resize='letterbox',
+        model_color_order='rgb',
+        model_scale=1 / 255,
+        **values,
+    )
+
+
+def grey(width=1280, height=720):
+    pixels = np.full(width * height, 114, np.uint8)
+    return Frame.view(pixels, width=width, height=height, step=width, encoding='mono8')
+
+
+@pytest.fixture
+def machine(machine, tmp_path):
+    """Return a function that puts stand-ins with these tensors in place."""
+
+    def put(inputs, outputs, profiles=()):
+        tensors = {'inputs': inputs, 'outputs': outputs, 'profiles': profiles}
+        recorder, _ = machine(tensors=tensors)
+        path = tmp_path / 'made.engine'
+        path.write_bytes(PLAN)
+        return path, recorder
+
+    return put
+
+
+def tensors_of(outputs):
+    return tuple((key, value.shape, DTYPES[str(value.dtype)]) for key, value in outputs.items())
+
+
+@pytest.mark.parametrize('name', HOST_DECODED)
+def test_what_lies_in_pinned_memory_is_decoded(name, machine):
+    rng = np.random.default_rng(30)
+    made = [known(rng, count) for count in (6, 4)]
+    frames = [batched(name, [OUTPUTS[name](rng, *one)]) for one in made]
+    if name == 'onnx_nms_xyxy' or name.startswith('onnx_nms'):
+        made[1] = made[0]
+        frames[1] = frames[0]
+    if name == 'torchvision':
+        made[1], frames[1] = made[0], frames[0]
+    beside = tuple((key, shape, 'INT64') for key, shape in BESIDE.get(name, ()))
+    path, recorder = machine((IMAGE, *beside), tensors_of(frames[0]))
+    pipeline = open_pipeline(config_for(path, name))
+    for slot, outputs in enumerate(frames):
+        pipeline.enqueue(slot, [grey()], [Thresholds()])
+        for key, value in outputs.items():
+            pinned = pipeline.slots[slot].result._outputs[key].array
+            assert pinned.size >= value.nbytes
+            pinned[: value.nbytes] = value.reshape(-1).view(np.uint8)
+    for slot, (xyxy, scores, labels) in enumerate(made):
+        (result,) = pipeline.collect(slot)
+        found = result.detections
+        # 1280 x 720 into 640 x 480: half, 60 rows below the top.
+        assert np.abs(found.xyxy - (xyxy - [0, 60, 0, 60]) * 2).max() < 1e-3
+        assert np.abs(found.scores - scores).max() < 1e-5
+        assert found.class_ids.tolist() == labels.tolist()
+        assert result.compute_s > 0
+    pipeline.close()
+    assert recorder.kinds() == []
+    assert recorder.mistakes == []
+
+
+def test_each_output_is_copied_within_the_graph(machine):
+    outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(31), *known_boxes())])
+    path, recorder = machine((IMAGE,), tensors_of(outputs))
+    pipeline = open_pipeline(config_for(path, 'detr'))
+    calls = recorder.calls
+    began = calls.index('cudaStreamBeginCapture')
+    ended = calls.index('cudaStreamEndCapture')
+    assert calls[began:ended].count('cudaMemcpyAsync') == len(outputs)
+    pipeline.close()
+
+
+def known_boxes():
+    return known(np.random.default_rng(32))
+
+
+def test_an_image_that_the_kernel_does_not_write_is_refused(machine):
+    outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(33), *known_boxes())])
+    by_row = ('image', (1, NETWORK[1], NETWORK[0], 3), 'FLOAT')
+    path, recorder = machine((by_row,), tensors_of(outputs))
+    with pytest.raises(
+        EngineError, match=r'made\.engine.*\(1, 3, height, width\).*inputs-as-nchw'
+    ):
+        open_pipeline(config_for(path, 'detr'))
+    assert recorder.kinds() == []
+
+
+def test_an_engine_whose_outputs_turn_out_otherwise_is_refused(machine):
+    outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(34), *known_boxes())])
+    path, _ = machine((IMAGE,), tensors_of(outputs))
+    # Five names make six logits with softmax, five with sigmoid.
+    with pytest.raises(EngineError, match='activation sigmoid'):
+        open_pipeline(config_for(path, 'rtdetr'))
+
+
+def test_cells_are_counted_before_a_kernel_is_compiled_for_them(machine):
+    path, recorder = machine((IMAGE,), (('output', (1, 6301, 5 + len(NAMES)), 'FLOAT'),))
+    with pytest.raises(EngineError, match=r'6300, the cells .* on 640 x 480 \(got 6301 anchors\)'):
+        open_pipeline(config_for(path, 'yolox_raw'))
+    assert recorder.kinds() == []
+
+
+def test_an_engine_by_ultralytics_needs_no_parameter(machine):
+    path, _ = machine((IMAGE,), (('output0', (1, 4 + len(NAMES), 6300), 'FLOAT'),))
+    told = {'task': 'detect', 'stride': 32, 'names': dict(enumerate(NAMES))}
+    front = json.dumps(told).encode()
+    path.write_bytes(len(front).to_bytes(4, 'little') + front + PLAN)
+    pipeline = open_pipeline(DetectorConfig(engine_path=str(path)))
+    assert pipeline.spec.class_names == NAMES
+    assert pipeline.spec.decoder == DECODERS['dense']
+    assert pipeline.spec.preprocessing == Preprocessing(NETWORK)
+    pipeline.close()
+
+
+def test_an_engine_of_open_shapes_is_asked_for_those_of_its_outputs(machine):
+    inputs = (('image', (-1, 3, -1, -1), 'FLOAT'),)
+    profile = tuple((1, 3, side, side) for side in (320, 640, 960))
+    path, _ = machine(inputs, (('output0', (-1, -1, -1), 'FLOAT'),), (profile,))
+    told = {'task': 'detect', 'imgsz': [480, 640], 'names': ['a', 'b', 'c'], 'head': 'Detect'}
+    front = json.dumps(told).encode()
+    path.write_bytes(len(front).to_bytes(4, 'little') + front + PLAN)
+    pipeline = open_pipeline(DetectorConfig(engine_path=str(path)))
+    assert pipeline.spec.decoder == DECODERS['dense']  # for (1, 7, 4), as the stand-in says
+    assert pipeline.spec.preprocessing == Preprocessing(NETWORK)
+    pipeline.close()
+
+
+@pytest.mark.parametrize('name', ['dense', 'onnx_nms_xyxy', 'labels_boxes_scores', 'detr'])
+def test_each_image_of_a_batch_is_decoded_from_its_own_outputs(name, machine):
+    rng = np.random.default_rng(36)
+    made = [known(rng, count) for count in (6, 4, 5)]
+    outputs = batched(name, [OUTPUTS[name](rng, *one) for one in made])
+    beside = tuple((key, (3, *shape[1:]), 'INT64') for key, shape in BESIDE.get(name, ()))
+    image = ('image', (3, *IMAGE[1][1:]), 'FLOAT')
+    path, recorder = machine((image, *beside), tensors_of(outputs))
+    uploaded = []
+    runtime = recorder.modules[2]._module
+    runtime.cudaMemcpyAsync = lambda to, source, size, *how: (
+        uploaded.append(ctypes.string_at(source, size) if size == 3 * 16 else b'') or (0,)
+    )
+    # More than the kernels hold: dense outputs, too, come back whole.
+    config = config_for(path, name)
+    pipeline = open_offline(read_model_file(path), config, max_candidates=2000)
+    assert pipeline.batch == 3
+    if name == 'labels_boxes_scores':
+        sizes = np.array([NETWORK] * 3, np.int64).tobytes()
+        assert uploaded.count(sizes) == pipeline.depth
+    frames = [grey(), grey(640, 480), grey(64, 48)]
+    for slot, count in ((0, 3), (1, 2)):
+        pipeline.enqueue(slot, frames[:count], [Thresholds()] * count)
+        for key, value in outputs.items():
+            pinned = pipeline.slots[slot].result._outputs[key].array
+            pinned[: value.nbytes] = value.reshape(-1).view(np.uint8)
+        run = [result.detections for result in pipeline.collect(slot)]
+        assert len(run) == count
+        # 1280 x 720 into 640 x 480: half, 60 rows below the top; as large; a tenth.
+        for found, place, (xyxy, scores, labels) in zip(run, range(count), made, strict=False):
+            shift, factor = [([0, 60] * 2, 2), (0, 1), (0, 0.1)][place]
+            assert np.abs(found.xyxy - (xyxy - shift) * factor).max() < 1e-3
+            assert np.abs(found.scores - scores).max() < 1e-5
+            assert found.class_ids.tolist() == labels.tolist()
+    pipeline.close()
+    assert recorder.kinds() == []
+    assert recorder.mistakes == []
+
+
+def test_more_images_at_once_than_are_counted_are_refused(machine):
+    image = ('image', (256, *IMAGE[1][1:]), 'FLOAT')
+    outputs = {'output': np.zeros((256, 4 + len(NAMES), 10), np.float32)}
+    path, recorder = machine((image,), tensors_of(outputs))
+    with pytest.raises(EngineError, match=r'at most 255.*256 images at once'):
+        open_pipeline(config_for(path, 'dense'))
+    assert recorder.kinds() == []
+
+
+@needs_tensorrt
+def test_an_engine_of_a_batch_finds_what_one_image_at_a_time_gives(tmp_path):
+    rng = np.random.default_rng(37)
+    colours = rng.integers(60, 256, (7, 3), np.uint8)
+    frames = [
+        Frame.view(np.tile(rgb, 320 * 240), width=320, height=240, step=960, encoding='rgb8')
+        for rgb in colours
+    ]
+    single = open_pipeline(DetectorConfig(engine_path=str(write_tiny_model(tmp_path / 'a.onnx'))))
+    several = write_tiny_model(tmp_path / 'b.onnx', batch=4)
+    engine = tmp_path / 'b.engine'
+    engine.write_bytes(build_plan(several.read_bytes()))
+    config = DetectorConfig(
+        engine_path=str(engine),
+        model_decoder='dense',
+        model_class_names=single.spec.class_names,
+    )
+    pipeline = open_offline(read_model_file(engine), config)
+    for start in (0, 4):
+        for found, frame in zip(
+            detect(pipeline, frames[start : start + 4], Thresholds()),
+            frames[start : start + 4],
+            strict=True,
+        ):
+            expected = detect_one(single, frame, Thresholds()).detections
+            assert len(found) == len(expected) >= 2
+            assert found.class_ids.tolist() == expected.class_ids.tolist()
+            assert np.abs(found.xyxy - expected.xyxy).max() < 1e-3
+            assert np.abs(found.scores - expected.scores).max() < 1e-3
+    pipeline.close()
+
+
+@needs_tensorrt
+@pytest.mark.parametrize('use_cuda_graph', [True, False])
+@pytest.mark.parametrize('name', DECODERS)
+def test_an_engine_gives_what_its_onnx_file_gives(name, use_cuda_graph, tmp_path):
+    rng = np.random.default_rng(35)
+    xyxy, scores, labels = known(rng)
+    outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
+    content = network(outputs, beside=BESIDE.get(name, ()))
+    (tmp_path / 'made.onnx').write_bytes(content)
+    (tmp_path / 'made.engine').write_bytes(build_plan(content))
+    found = {}
+    for suffix in ('.onnx', '.engine'):
+        path = tmp_path / f'made{suffix}'
+        pipeline = open_pipeline(config_for(path, name, use_cuda_graph=use_cuda_graph))
+        for slot in range(pipeline.depth):
+            pipeline.enqueue(slot, [grey()], [Thresholds()])
+        found[suffix] = [pipeline.collect(slot)[0].detections for slot in range(pipeline.depth)]
+        pipeline.close()
+    (expected,) = found['.onnx']
+    assert np.abs(expected.xyxy - (xyxy - [0, 60, 0, 60]) * 2).max() < 1e-3
+    for detections in found['.engine']:
+        assert detections.class_ids.tolist() == labels.tolist()
+        assert np.abs(detections.scores - scores).max() < 1e-5
+        assert np.abs(detections.xyxy - expected.xyxy).max() < 1e-3

@@ -1,0 +1,245 @@
+"""JPEGs through the pipeline on a real GPU: the same boxes, in order, whatever comes between them.
+
+What is expected of the input tensor is the host's preprocessing of OpenCV's pixels.
+test/pipelines/test_cuda_jpeg.py does the same with stand-ins for GPU and nvJPEG.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from test_cuda_pipeline import engine as digits_engine  # noqa: F401  a fixture
+
+from support.fuzz import jpeg_fuzz
+from support.gpu.gpu_support import needs_nvjpeg
+from support.gpu.gpu_support import needs_tensorrt
+from support.gpu.patch_pipeline import input_of
+from support.gpu.patch_pipeline import run
+from support.gpu.patch_pipeline import tensor_of
+from support.scheduling.detector_runs import published_in_order
+from trt_perception import gpu
+from trt_perception.errors import ImageError
+from trt_perception.evaluation.metrics.agreement import compare_runs
+from trt_perception.images.compressed import check_picture
+from trt_perception.images.detections import Detections
+from trt_perception.images.jpeg import JpegFrame
+from trt_perception.images.jpeg import PlainJpegs
+from trt_perception.images.jpeg import UnreadFrame
+from trt_perception.images.jpeg import plain_jpeg
+from trt_perception.images.picture_files import frame_of
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import Thresholds
+from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.pipeline import detect_one
+
+pytest_plugins = ['support.gpu.patch_pipeline_fixtures']
+pytestmark = [needs_tensorrt, needs_nvjpeg]
+
+DEMO = Path(__file__).resolve().parents[2] / 'demo'
+DIGITS = tuple('0123456789')
+WAYS = [(False, True), (False, False), (True, True)]
+
+
+def jpeg_of(content):
+    frame = plain_jpeg(check_picture(np.frombuffer(content, np.uint8)))
+    assert isinstance(frame, JpegFrame), frame
+    return frame
+
+
+def jpeg(seed, width=37, height=23, sampling='420', **options):
+    return jpeg_of(jpeg_fuzz.encoded(jpeg_fuzz.scene(width, height, seed), sampling, **options))
+
+
+def assert_near(found, expected, sampling='420'):
+    """A level or two of a pixel, which the letterbox may round once more."""
+    levels = 5 if sampling == '411' else 3
+    assert np.abs(found - expected).max() <= levels / 255 + 1e-6
+    assert np.abs(found - expected).mean() < 0.2 / 255
+
+
+@pytest.mark.parametrize('sampling', jpeg_fuzz.SAMPLINGS)
+@pytest.mark.parametrize(('integrated', 'graph'), WAYS)
+def test_pixels_are_decoded_where_the_kernels_read_them(opened, integrated, graph, sampling):
+    pipeline = opened(integrated=integrated, graph=graph, image_transport='compressed')
+    assert pipeline.decodes_jpeg
+    sizes = [(37, 23), (64, 48), (1920, 1080), (9, 100), (2100, 1400), (37, 23)]
+    for seed, size in enumerate(sizes):
+        frame = jpeg(seed, *size, sampling, interval=seed)
+        found = run(pipeline, frame, seed % 2)
+        assert_near(found, tensor_of(pipeline, frame.decode()), sampling)
+
+
+@pytest.mark.parametrize(('integrated', 'graph'), WAYS)
+def test_slots_overlap(opened, integrated, graph):
+    """JPEGs and pixels in turn, as many as there are slots, of sizes that change."""
+    pipeline = opened(integrated=integrated, graph=graph, depth=4, image_transport='compressed')
+    rng = random.Random(5)
+    frames = [jpeg(seed, rng.randrange(8, 700), rng.randrange(8, 500)) for seed in range(12)]
+    alone = [run(pipeline, frame) for frame in frames]
+    for turn in range(60):
+        flying = [(turn * 4 + slot) * 5 % 12 for slot in range(4)]
+        for slot, index in enumerate(flying):
+            pixels = (turn + slot) % 3 == 0
+            frame = frames[index].decode() if pixels else frames[index]
+            pipeline.enqueue(slot, [frame], [Thresholds()])
+        for slot, index in enumerate(flying):
+            pipeline.collect(slot)
+            found = input_of(pipeline, slot)
+            if (turn + slot) % 3 == 0:
+                expected = tensor_of(pipeline, frames[index].decode())
+                assert np.abs(found - expected).max() <= 1e-6
+            else:
+                np.testing.assert_array_equal(found, alone[index])
+
+
+@pytest.mark.parametrize(('integrated', 'graph'), WAYS)
+def test_messages_are_read_in_the_threads(opened, integrated, graph):
+    """Files of sizes and kinds that change, some of them cut off, in all slots at once."""
+    pipeline = opened(integrated=integrated, graph=graph, depth=4, image_transport='compressed')
+    rng, camera = random.Random(6), PlainJpegs()
+    files = [
+        jpeg_fuzz.encoded(jpeg_fuzz.scene(rng.randrange(8, 900), rng.randrange(8, 600), seed))
+        for seed in range(10)
+    ]
+    files.append(cv2.imencode('.png', jpeg_fuzz.scene(300, 200))[1].tobytes())
+    files.append(files[0][:-30])
+    alone = [run(pipeline, jpeg_of(file)) for file in files[:10]]
+    alone.append(tensor_of(pipeline, frame_of(jpeg_fuzz.scene(300, 200))))
+    for turn in range(60):
+        flying = [(turn * 4 + slot) * 5 % 12 for slot in range(4)]
+        for slot, index in enumerate(flying):
+            file = np.frombuffer(files[index], np.uint8)
+            unread = UnreadFrame(functools.partial(camera, file))
+            pipeline.enqueue(slot, [unread], [Thresholds()])
+        for slot, index in enumerate(flying):
+            (result,) = pipeline.collect(slot)
+            if index == 11:
+                assert isinstance(result, ImageError)
+                continue
+            assert np.abs(input_of(pipeline, slot) - alone[index]).max() <= 1e-6
+
+
+def test_damaged_files_disturb_none(opened, caplog):
+    pipeline = opened(depth=3, image_transport='compressed')
+    files = jpeg_fuzz.plain_files()
+    rng = random.Random(11)
+    whole = jpeg_of(files['320x240 420 5'])
+    expected = run(pipeline, whole)
+    refused = 0
+    for _ in range(400):
+        caplog.clear()
+        content = jpeg_fuzz.changed(rng, files)
+        try:
+            frame = plain_jpeg(check_picture(np.frombuffer(content, np.uint8)))
+        except ImageError:
+            continue
+        if not isinstance(frame, JpegFrame):
+            continue
+        pipeline.enqueue(0, [frame], [Thresholds()])
+        pipeline.enqueue(1, [whole], [Thresholds()])
+        pipeline.collect(0)  # the CPU may refuse it, too
+        pipeline.collect(1)
+        np.testing.assert_array_equal(input_of(pipeline, 1), expected)
+        refused += bool(caplog.records)
+    assert refused > 0  # and said once for each cause
+    assert refused < 5
+
+
+@pytest.fixture(scope='module')
+def scenes():
+    """The demo's scenes as files, with what is on each."""
+    truth = json.loads((DEMO / 'truth.json').read_text())
+    files, found = [], []
+    for image in truth['images']:
+        boxes = [each for each in truth['annotations'] if each['image_id'] == image['id']]
+        corners = np.array([each['bbox'] for each in boxes], np.float32).reshape(-1, 4)
+        corners[:, 2:] += corners[:, :2]
+        ids = np.array([each['category_id'] for each in boxes], np.int32)
+        found.append(Detections(corners, np.ones(len(boxes), np.float32), ids))
+        files.append((DEMO / 'scenes' / image['file_name']).read_bytes())
+    assert len(files) == 60
+    return files, found
+
+
+def open_digits(path, **parameters):
+    return open_pipeline(
+        DetectorConfig(engine_path=str(path), image_transport='compressed', **parameters)
+    )
+
+
+def test_the_demo_scenes_give_the_boxes_of_opencvs_decoding(digits_engine, scenes):  # noqa: F811
+    files, truth = scenes
+    pipeline = open_digits(digits_engine)
+    runs = {'OpenCV': [], 'nvJPEG': []}
+    differing = 0
+    for content in files:
+        frame = jpeg_of(content)
+        for name, given in (('OpenCV', frame.decode()), ('nvJPEG', frame)):
+            runs[name].append(detect_one(pipeline, given, Thresholds()).detections)
+        one, other = runs['OpenCV'][-1], runs['nvJPEG'][-1]
+        same = compare_runs([one], [other], DIGITS).overall
+        differing += same.matched != max(same.reference, same.candidate)
+    pipeline.close()
+    figures = {}
+    for name, found in runs.items():
+        overall = compare_runs(truth, found, DIGITS).overall
+        recall, precision = (
+            overall.matched / total for total in (overall.reference, overall.candidate)
+        )
+        figures[name] = recall, precision
+    agreement = compare_runs(runs['OpenCV'], runs['nvJPEG'], DIGITS)
+    print(figures, agreement.as_dict() | {'classes': None}, f'{differing} scenes differ')
+    assert figures['nvJPEG'] == pytest.approx(figures['OpenCV'], abs=0.005)
+    assert min(figures['OpenCV']) > 0.5
+    assert agreement.overall.f1 > 0.99
+    assert agreement.overall.mean_iou > 0.99
+
+
+@pytest.mark.whole_gpu
+def test_the_detector_publishes_jpegs_in_their_order(digits_engine, scenes):  # noqa: F811
+    frames = [jpeg_of(content) for content in scenes[0]]
+    pipeline = open_digits(digits_engine, pipeline_depth=4)
+    alone = [detect_one(pipeline, frame, Thresholds()).detections for frame in frames]
+    free = gpu.Device(0).memory()[0]
+    published = published_in_order(pipeline, frames, 600)
+    lost = free - gpu.Device(0).memory()[0]
+    pipeline.close()
+    for index, detections in published:
+        expected = alone[index % len(frames)]
+        np.testing.assert_array_equal(detections.class_ids, expected.class_ids)
+        np.testing.assert_array_equal(detections.xyxy, expected.xyxy)
+    print(f'{lost} bytes of device memory taken meanwhile')
+    assert lost < 256 * 2**20
+
+
+@pytest.mark.whole_gpu
+def test_memory_is_flat_over_open_and_close_of_decoders(opened):
+    """What nvJPEG allocates is freed with the pipeline."""
+    frame = jpeg(1, 1920, 1080)
+
+    def work():
+        pipeline = opened(image_transport='compressed')
+        run(pipeline, frame)
+        pipeline.close()
+
+    for _ in range(3):
+        work()
+    before = gpu.Device(0).memory()[0]
+    for _ in range(10):
+        work()
+    lost = before - gpu.Device(0).memory()[0]
+    print(f'{lost} bytes after 10 cycles')
+    assert lost < 64 * 2**20
+
+
+def test_opencv_reads_the_demo_scenes_alike(scenes):
+    for content in scenes[0]:
+        frame = jpeg_of(content).decode()
+        expected = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
+        assert (frame.plane().reshape(expected.shape) == expected).all()

@@ -1,0 +1,144 @@
+"""Frames on their way to a real GPU: from the memory where they lie, or copied, always whole.
+
+The engine's model depends on every pixel; what is expected of its input tensor is the host's
+preprocessing. test/pipelines/test_cuda_slot.py does the same with a stand-in for the GPU.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from support.gpu.gpu_support import needs_tensorrt
+from support.gpu.patch_pipeline import input_of
+from support.gpu.patch_pipeline import noise
+from support.gpu.patch_pipeline import run
+from support.gpu.patch_pipeline import tensor_of
+from support.models.patch_model import CLASS_NAMES
+from support.oracles.reference_images import ENCODINGS
+from trt_perception.images.frame import Frame
+from trt_perception.parameters.config import Thresholds
+from trt_perception.pipelines.ready import put_in_place
+from trt_perception.ros.intake.buffers import MessageBuffers
+
+pytest_plugins = ['support.gpu.patch_pipeline_fixtures']
+pytestmark = needs_tensorrt
+
+
+def lying(memory, offset, frame):
+    """Return the frame, with its pixels so far behind the start of the memory."""
+    data = memory.array[offset:][: frame.data.size]
+    data[:] = frame.data
+    return replace(frame, data=data, memory=memory)
+
+
+@pytest.mark.parametrize('encoding', sorted({*ENCODINGS.values()}))
+@pytest.mark.parametrize(('integrated', 'graph'), [(False, True), (False, False), (True, True)])
+def test_pixels_are_read_where_they_lie(opened, integrated, graph, encoding):
+    pipeline = opened(integrated=integrated, graph=graph)
+    memory = pipeline.allocate(20_000)
+    for seed, offset in enumerate([*range(0, 68, 4), 252, 256, 1000, 1, 7]):
+        frame = lying(memory, pipeline.front + offset, noise(seed, encoding, padding=seed % 9))
+        behind = memory.array[pipeline.front :].copy()
+        np.testing.assert_array_equal(run(pipeline, frame), tensor_of(pipeline, frame))
+        np.testing.assert_array_equal(memory.array[pipeline.front :], behind)
+    memory.close()
+
+
+@pytest.mark.parametrize('integrated', [False, True])
+def test_frames_from_elsewhere_are_copied(opened, integrated):
+    pipeline = opened(integrated=integrated)
+    memory = pipeline.allocate(20_000)
+    shifted = lying(memory, pipeline.front - 4, noise(3))  # no room for the header
+    content = memory.array.copy()
+    for frame in (noise(0), noise(1, size=(64, 64)), noise(2, 'nv12'), shifted):
+        np.testing.assert_array_equal(run(pipeline, frame), tensor_of(pipeline, frame))
+    np.testing.assert_array_equal(memory.array, content)
+    memory.close()
+
+
+@pytest.mark.parametrize('integrated', [False, True])
+@pytest.mark.parametrize('in_place', [False, True])
+def test_a_larger_frame_makes_room(opened, integrated, in_place):
+    pipeline = opened(integrated=integrated)
+    frames = [
+        noise(seed, size=size)
+        for seed, size in enumerate([(64, 48), (1920, 1080), (2100, 1400), (64, 48), (3840, 2160)])
+    ]
+    with put_in_place(pipeline, frames) as placed:
+        for index, frame in enumerate(placed if in_place else frames):
+            found = run(pipeline, frame, index % 2)
+            np.testing.assert_array_equal(found, tensor_of(pipeline, frame))
+
+
+@pytest.mark.parametrize('integrated', [False, True])
+def test_memory_in_a_slot_is_lent_to_nobody_else(opened, integrated):
+    """Uploads of large frames are under way while others take and fill what is free."""
+    depth = 4
+    pipeline = opened(integrated=integrated, depth=depth)
+    buffers = MessageBuffers(pipeline.allocate, pipeline.front)
+    rng = np.random.default_rng(3)
+    shape = {'width': 1920, 'height': 1080, 'step': 5760, 'encoding': 'bgr8'}
+    images = [rng.integers(0, 256, 1080 * 5760, np.uint8) for _ in range(7)]
+    expected = [tensor_of(pipeline, Frame.view(image, **shape)) for image in images]
+
+    def taken(image):
+        lease = buffers.lend(44 + image.size)
+        data = lease.array()[pipeline.front + 44 :][: image.size]
+        data[:] = image
+        return Frame.view(data, **shape, memory=lease.memory)
+
+    numbers = iter(range(10**6))
+    for _ in range(10):
+        flying = []
+        for slot in range(depth):
+            number = next(numbers) % 7
+            pipeline.enqueue(slot, [taken(images[number])], [Thresholds()])
+            flying.append(number)
+            taken(np.full(1080 * 5760, 255 - number, np.uint8))  # and nobody reads it
+        for slot, number in enumerate(flying):
+            pipeline.collect(slot)
+            np.testing.assert_array_equal(input_of(pipeline, slot), expected[number])
+    assert buffers.count <= depth + 2
+    gc.collect()
+    buffers.close()
+    assert buffers.count == 0
+
+
+def test_page_locked_memory_is_freed_in_any_thread_after_the_pipeline_was_closed(opened):
+    pipeline = opened()
+    buffers = MessageBuffers(pipeline.allocate, pipeline.front)
+    frames = [noise(1, size=(640, 480))]
+    lease = buffers.lend(frames[0].data.size)
+    data = lease.array()[pipeline.front :][: frames[0].data.size]
+    data[:] = frames[0].data
+    kept = [Frame.view(data, width=640, height=480, step=frames[0].step, encoding='bgr8')]
+    memory = lease.memory
+    del lease, data
+    buffers.close()
+    pipeline.close()
+    np.testing.assert_array_equal(kept[0].data, frames[0].data)
+    assert memory.pointer
+    last = threading.Thread(target=kept.clear)
+    last.start()
+    last.join()
+    assert memory.pointer == 0
+    assert buffers.count == 0
+
+
+def test_boxes_are_the_same_from_anywhere(opened):
+    pipeline = opened()
+    frames = [noise(seed, size=(64 + 3 * seed, 48 + seed)) for seed in range(8)]
+    with put_in_place(pipeline, frames) as placed:
+        for copied, there in zip(frames, placed, strict=True):
+            for slot, frame in enumerate((copied, there)):
+                pipeline.enqueue(slot, [frame], [Thresholds(0.2)])
+            found = [pipeline.collect(slot)[0].detections for slot in (0, 1)]
+            assert len(found[0])
+            assert set(found[0].class_ids) <= set(range(len(CLASS_NAMES)))
+            np.testing.assert_array_equal(found[0].xyxy, found[1].xyxy)
+            np.testing.assert_array_equal(found[0].scores, found[1].scores)

@@ -1,0 +1,188 @@
+"""What is read once for all images of a camera is what would be read of each."""
+
+import gc
+import random
+
+import numpy as np
+import pytest
+from sensor_msgs.msg import CompressedImage
+from sensor_msgs.msg import Image
+from std_msgs.msg import Header
+
+from support.fuzz.raw_messages import written
+from support.oracles.reference_images import ENCODINGS
+from trt_perception.errors import ImageError
+from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.ros.camera.messages import CompressedReader
+from trt_perception.ros.camera.messages import FrameReader
+from trt_perception.ros.camera.messages import frame_from_compressed
+from trt_perception.ros.camera.messages import frame_from_image
+from trt_perception.ros.intake.buffers import MessageBuffers
+from trt_perception.ros.intake.intake import Arrived
+
+STAMP = slice(4, 12)
+
+
+def arrived(content, buffers=None):
+    lease = (buffers or MessageBuffers()).lend(len(content))
+    data = lease.array()[: len(content)]
+    data[:] = np.frombuffer(content, np.uint8)
+    return Arrived(data, len(content), lease)
+
+
+def image(rng, encoding, frame_id='camera'):
+    """Return an image of 4 x 4 pixels with padded rows, in any byte order, as bytes."""
+    step = 4 * PIXEL_FORMATS[encoding].bytes_per_pixel + 3
+    message = Image(header=Header(frame_id=frame_id), width=4, height=4, encoding=encoding)
+    message.header.stamp.sec = rng.randrange(-(2**31), 2**31)
+    message.header.stamp.nanosec = rng.randrange(2**32)
+    message.step, message.is_bigendian = step, rng.randrange(2)
+    message.data = rng.randbytes(step * PIXEL_FORMATS[encoding].rows(4))
+    return written(message, rng.choice('<>'))[0]
+
+
+def outcome(read, content):
+    """Return all that is read of a message, or why it is refused."""
+    message = arrived(content)
+    try:
+        frame = read(message)
+    except ImageError as error:
+        return str(error)
+    assert frame.memory is message.lease.memory
+    described = frame.width, frame.height, frame.step, frame.format, frame.big_endian
+    return message.header, described, frame.data.tobytes()
+
+
+@pytest.mark.parametrize('encoding', sorted(ENCODINGS))
+def test_images_that_differ_in_stamp_and_pixels(encoding):
+    rng = random.Random(1)
+    reader = FrameReader()
+    for _ in range(3):
+        content = bytearray(image(rng, encoding))
+        for _ in range(5):
+            content[STAMP] = rng.randbytes(8)
+            content[-16:] = rng.randbytes(16)
+            assert outcome(reader, content) == outcome(frame_from_image, content)
+
+
+def test_whatever_else_differs_is_read_anew():
+    rng = random.Random(2)
+    reader = FrameReader()
+    content = image(rng, 'bgr8')
+    good = outcome(reader, content)
+    others = 0
+    for place in range(len(content)):
+        for value in (0, 1, 255, content[place] ^ 1):
+            changed = bytearray(content)
+            changed[place] = value
+            expected = outcome(frame_from_image, changed)
+            assert outcome(reader, changed) == expected, place
+            others += expected != good
+        assert outcome(reader, content) == good
+    assert others > len(content)
+    for size in range(len(content)):
+        with pytest.raises(ImageError, match='message'):
+            reader(arrived(content[:size]))
+        assert outcome(reader, content) == good
+    for behind in (b'\0', bytes(4)):
+        assert outcome(reader, content + behind) == good
+
+
+def test_cameras_that_take_turns():
+    rng = random.Random(3)
+    reader = FrameReader()
+    for _ in range(20):
+        content = image(rng, rng.choice(sorted(ENCODINGS)), rng.choice(['', 'left', 'right']))
+        assert outcome(reader, content) == outcome(frame_from_image, content)
+
+
+def test_no_memory_is_kept():
+    buffers = MessageBuffers()
+    reader = FrameReader()
+    content = image(random.Random(4), 'bgr8')
+    for _ in range(3):
+        reader(arrived(content, buffers))
+        gc.collect()
+    assert buffers.count == 1
+
+
+def test_other_messages():
+    reader = FrameReader()
+    message = Image(width=1, height=1, step=3, encoding='bgr8', data=b'abc')
+    assert reader(message).data.tobytes() == b'abc'
+    with pytest.raises(ImageError) as caught:
+        reader(Arrived(np.empty(0, np.uint8), 2**30, None))
+    assert caught.value.reason == 'too_large'
+
+
+def compressed(rng, frame_id='camera', kind='jpeg'):
+    """Return a compressed image in any byte order, as bytes; its file is of some bytes."""
+    message = CompressedImage(header=Header(frame_id=frame_id), format=kind)
+    message.header.stamp.sec = rng.randrange(-(2**31), 2**31)
+    message.header.stamp.nanosec = rng.randrange(2**32)
+    message.data = rng.randbytes(rng.randrange(20))
+    return written(message, rng.choice('<>'))[0]
+
+
+def file_outcome(read, content):
+    """Return all that is read of a message, or why it is refused; files with a 7 are bad."""
+    message, files = arrived(content), []
+
+    def frame_of(file):
+        files.append(file.tobytes())
+        if 7 in file:
+            raise ImageError('not_decodable', 'JPEG', 'a seven')
+        return files[-1]
+
+    try:
+        frame = read(message, frame_of)
+    except ImageError as error:
+        return error.reason, str(error)
+    return message.header, frame, files
+
+
+def test_compressed_images_are_read_as_one_by_one():
+    """Other files, of other sizes, and then everything else changed, too."""
+    rng = random.Random(5)
+    of_frame = []
+    reader = CompressedReader(lambda file: of_frame[-1](file))
+
+    def read(message, frame_of):
+        of_frame.append(frame_of)
+        return reader(message)
+
+    reasons = set()
+    for _ in range(150):
+        frame_id, kind = rng.choice(['', 'left', 'right']), rng.choice(['jpeg', 'bgr8; jpeg'])
+        content = compressed(rng, frame_id, kind)
+        for _ in range(4):
+            assert file_outcome(read, content) == file_outcome(frame_from_compressed, content)
+            content = compressed(rng, frame_id, kind)
+        for place in range(len(content)):
+            changed = bytearray(content)
+            changed[place] = rng.choice([0, 1, 7, 255, content[place] ^ 1])
+            expected = file_outcome(frame_from_compressed, changed)
+            assert file_outcome(read, changed) == expected, place
+            reasons.add(expected[0] if isinstance(expected[0], str) else 'read')
+        for size in range(len(content)):
+            cut = content[:size]
+            assert file_outcome(read, cut) == file_outcome(frame_from_compressed, cut)
+    assert reasons == {'read', 'not_decodable', 'bad_message', 'bad_frame_id'}
+
+
+def test_no_memory_of_a_compressed_image_is_kept():
+    buffers = MessageBuffers()
+    reader = CompressedReader(lambda file: None)
+    content = compressed(random.Random(4))
+    for _ in range(3):
+        reader(arrived(content, buffers))
+        gc.collect()
+    assert buffers.count == 1
+
+
+def test_other_compressed_messages():
+    reader = CompressedReader(bytes)
+    assert reader(CompressedImage(format='jpeg', data=b'abc')) == b'abc'
+    with pytest.raises(ImageError) as caught:
+        reader(Arrived(np.empty(0, np.uint8), 2**30, None))
+    assert caught.value.reason == 'too_large'

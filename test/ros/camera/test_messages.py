@@ -1,0 +1,352 @@
+"""Between ROS messages and the core: no graph, no node."""
+
+import array
+import importlib.util
+import sys
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+from rclpy.serialization import deserialize_message
+from rclpy.serialization import serialize_message
+from sensor_msgs.msg import CompressedImage
+from sensor_msgs.msg import Image
+from sensor_msgs.msg import PointCloud2
+from sensor_msgs.msg import PointField
+from std_msgs.msg import Header
+from vision_msgs.msg import Detection2D
+from vision_msgs.msg import Detection2DArray
+from vision_msgs.msg import LabelInfo
+from vision_msgs.msg import ObjectHypothesisWithPose
+from vision_msgs.msg import VisionClass
+
+from trt_perception.errors import ImageError
+from trt_perception.images.detections import Detections
+from trt_perception.images.encode import encode_bgr
+from trt_perception.images.jpeg import PlainJpegs
+from trt_perception.ros.camera import messages
+from trt_perception.ros.wire.serialize import DetectionsSerializer
+from trt_perception.ros.wire.serialize import KeypointsSerializer
+from trt_perception.ros.wire.serialize import LabelInfoSerializer
+from trt_perception.stages.host_preprocess import bgr_image
+
+CLASS_NAMES = ('a', 'bb', 'ccc', 'dddd', 'größer als', '自転車', 'x' * 99)
+
+
+def header_of(frame_id='camera', sec=1, nanosec=2):
+    header = Header(frame_id=frame_id)
+    header.stamp.sec, header.stamp.nanosec = sec, nanosec
+    return header
+
+
+def detections_of(rows):
+    """Return Detections from rows of left, top, right, bottom, score, class id."""
+    table = np.array([row[:5] for row in rows], np.float32).reshape(-1, 5)
+    ids = np.array([row[5] for row in rows], np.int32)
+    return Detections(table[:, :4].copy(), table[:, 4].copy(), ids)
+
+
+def expected_message(header, rows):
+    """Build the message by hand, one field after the other."""
+    message = Detection2DArray()
+    message.header = header
+    for left, top, right, bottom, score, class_id in rows:
+        detection = Detection2D()
+        detection.header = header
+        result = ObjectHypothesisWithPose()
+        result.hypothesis.class_id = CLASS_NAMES[class_id]
+        result.hypothesis.score = float(np.float32(score))
+        detection.results.append(result)
+        left, top, right, bottom = (float(np.float32(side)) for side in (left, top, right, bottom))
+        detection.bbox.center.position.x = (left + right) / 2
+        detection.bbox.center.position.y = (top + bottom) / 2
+        detection.bbox.size_x = right - left
+        detection.bbox.size_y = bottom - top
+        message.detections.append(detection)
+    return message
+
+
+def assert_same_message(content, expected):
+    assert deserialize_message(bytes(content), Detection2DArray) == expected
+    # What rclpy writes has as many bytes, those between the fields included.
+    assert len(content) == len(serialize_message(expected))
+
+
+def test_no_detections():
+    content = DetectionsSerializer(CLASS_NAMES)(header_of(), Detections.empty())
+    assert_same_message(content, expected_message(header_of(), []))
+
+
+def test_one_detection():
+    rows = [(10.5, 20.25, 30.0, 60.75, 0.875, 1)]
+    content = DetectionsSerializer(CLASS_NAMES)(header_of(), detections_of(rows))
+    [detection] = deserialize_message(content, Detection2DArray).detections
+    assert detection.header == header_of()
+    assert detection.id == ''
+    [result] = detection.results
+    assert result.hypothesis.class_id == 'bb'
+    assert result.hypothesis.score == 0.875
+    assert (detection.bbox.center.position.x, detection.bbox.center.position.y) == (20.25, 40.5)
+    assert (detection.bbox.size_x, detection.bbox.size_y) == (19.5, 40.5)
+    assert detection.bbox.center.theta == 0.0
+    assert_same_message(content, expected_message(header_of(), rows))
+
+
+SIDES = st.floats(0, 32767, width=32)
+ROWS = st.lists(
+    st.tuples(
+        SIDES, SIDES, SIDES, SIDES, st.floats(0, 1, width=32), st.integers(0, len(CLASS_NAMES) - 1)
+    ),
+    max_size=12,
+)
+# Text that fits into a ROS string: no NUL, no half of a surrogate pair.
+TEXT = st.text(st.characters(exclude_characters='\0', exclude_categories=['Cs']), max_size=20)
+STAMPS = st.tuples(st.integers(-(2**31), 2**31 - 1), st.integers(0, 2**32 - 1))
+
+
+#: Whether NumPy writes the numbers of one detection, too, or only those of many.
+EITHER_WAY = pytest.mark.parametrize('many', [1, 128])
+
+
+@EITHER_WAY
+@settings(deadline=None)
+@given(frames=st.lists(st.tuples(TEXT, STAMPS, ROWS), min_size=1, max_size=4))
+def test_bytes_are_those_of_any_message(frames, many):
+    # One serializer for all of them, as in a node: templates must not remember an older header.
+    serialize = DetectionsSerializer(CLASS_NAMES, many)
+    for frame_id, stamp, rows in frames:
+        header = header_of(frame_id, *stamp)
+        content = serialize(header, detections_of(rows))
+        assert_same_message(content, expected_message(header, rows))
+
+
+@pytest.mark.parametrize('count', [63, 64, 128, 300])
+def test_bytes_of_many_detections(count):
+    row = np.random.default_rng(count).random(4) * 100
+    rows = [(*(row + i), (i + 1) / (count + 1), i % len(CLASS_NAMES)) for i in range(count)]
+    serialize = DetectionsSerializer(CLASS_NAMES)
+    for header in (header_of(), header_of('x', -5, 4_000_000_000), header_of('camera')):
+        content = serialize(header, detections_of(rows))
+        assert_same_message(content, expected_message(header, rows))
+
+
+@settings(deadline=None)
+@given(st.lists(TEXT, max_size=12), STAMPS, st.floats(0, 1, width=32))
+def test_label_info_has_the_bytes_of_any_message(names, stamp, threshold):
+    header = header_of('', *stamp)
+    content = LabelInfoSerializer(names)(header.stamp, threshold)
+    expected = LabelInfo(header=header, threshold=threshold)
+    expected.class_map = [VisionClass(class_id=i, class_name=name) for i, name in enumerate(names)]
+    assert deserialize_message(content, LabelInfo) == expected
+    assert len(content) == len(serialize_message(expected))
+
+
+@EITHER_WAY
+@settings(deadline=None)
+@given(
+    oriented=st.lists(
+        st.tuples(SIDES, SIDES, SIDES, SIDES, st.floats(-2, 2, width=32)), max_size=5
+    ),
+    stamp=STAMPS,
+)
+def test_oriented_boxes_have_the_bytes_of_any_message(oriented, stamp, many):
+    header = header_of('camera', *stamp)
+    rows = [(0, 0, 1, 1, 0.5, index) for index in range(len(oriented))]
+    turned = np.array(oriented, np.float32).reshape(-1, 5)
+    content = DetectionsSerializer(CLASS_NAMES, many)(
+        header, replace(detections_of(rows), oriented=turned)
+    )
+    expected = expected_message(header, rows)
+    for detection, (x, y, width, height, angle) in zip(expected.detections, oriented, strict=True):
+        detection.bbox.center.position.x, detection.bbox.center.position.y = x, y
+        detection.bbox.center.theta = angle
+        detection.bbox.size_x, detection.bbox.size_y = width, height
+    assert_same_message(content, expected)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(TEXT, STAMPS, st.integers(0, 5)), min_size=1), st.integers(1, 17))
+def test_keypoints_have_the_bytes_of_any_message(frames, count):
+    rng = np.random.default_rng(count)
+    serialize = KeypointsSerializer(count)
+    for frame_id, stamp, found in frames:
+        header = header_of(frame_id, *stamp)
+        points = rng.random((found, count, 3), np.float32)
+        detections = replace(detections_of([(0, 0, 1, 1, 0.5, 0)] * found), keypoints=points)
+        content = serialize(header, detections)
+        expected = PointCloud2(header=header, height=found, width=count, is_dense=True)
+        expected.fields = [
+            PointField(name=name, offset=offset, datatype=PointField.FLOAT32, count=1)
+            for name, offset in (('x', 0), ('y', 4), ('score', 8))
+        ]
+        expected.point_step, expected.row_step = 12, 12 * count
+        expected.data = array.array('B', points.tobytes())
+        assert deserialize_message(content, PointCloud2) == expected
+        assert len(content) == len(serialize_message(expected))
+
+
+def image_of(encoding, data, width, height, step, **fields):
+    message = Image(encoding=encoding, width=width, height=height, step=step, **fields)
+    message.data = array.array('B', data)
+    return message
+
+
+def test_image_is_viewed_not_copied():
+    message = image_of('bgr8', bytes(range(2 * 14)), 4, 2, 14)
+    frame = messages.frame_from_image(message)
+    assert (frame.width, frame.height, frame.step, frame.format.name) == (4, 2, 14, 'bgr8')
+    message.data[0] = 99
+    assert frame.data[0] == 99
+    assert (bgr_image(frame)[1, 0] == (14, 15, 16)).all()
+
+
+def test_byte_order():
+    for big_endian, value in ((0, 2), (1, 1)):
+        message = image_of('mono16', [1, 2], 1, 1, 2, is_bigendian=big_endian)
+        assert (bgr_image(messages.frame_from_image(message)) == value).all()
+
+
+def assert_refused(read, message, reason, *words):
+    with pytest.raises(ImageError) as refusal:
+        read(message)
+    assert refusal.value.reason == reason
+    for word in words:
+        assert word in str(refusal.value)
+
+
+def test_malformed_image():
+    message = image_of('bgr8', bytes(27), 4, 2, 14)
+    assert_refused(messages.frame_from_image, message, 'bad_length', '28', '27')
+
+
+def test_unknown_encoding_without_cv_bridge_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'cv_bridge', None)
+    message = image_of('bgra16', bytes(16), 2, 1, 16)
+    words = 'bgra16', 'cv_bridge', 'apt install', 'yuyv'
+    assert_refused(messages.frame_from_image, message, 'unknown_encoding', *words)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec('cv_bridge') is None,
+    reason='cv_bridge is not installed (it is not on PyPI): sudo apt install ros-jazzy-cv-bridge',
+)
+class TestWithCvBridge:
+    def test_its_encodings_are_read(self):
+        values = np.array([[[1, 2, 3, 255], [100, 150, 200, 255]]], np.uint16) * 257
+        message = image_of('bgra16', values.tobytes(), 2, 1, 16)
+        frame = messages.frame_from_image(message)
+        assert frame.format.name == 'bgr8'
+        difference = bgr_image(frame).astype(int) - [[[1, 2, 3], [100, 150, 200]]]
+        assert np.abs(difference).max() <= 1
+
+    def test_what_it_cannot_read_is_refused(self):
+        message = image_of('no_such_encoding', bytes(6), 2, 1, 6)
+        words = 'no_such_encoding', 'cv_bridge'
+        assert_refused(messages.frame_from_image, message, 'unknown_encoding', *words)
+
+    def test_too_few_bytes_are_refused(self):
+        message = image_of('bgra16', bytes(8), 2, 1, 16)
+        assert_refused(messages.frame_from_image, message, 'unknown_encoding', 'bgra16')
+
+
+@pytest.fixture
+def picture():
+    rows, columns = np.mgrid[0:12, 0:16]
+    return np.dstack([4 * columns, 5 * rows, 255 - 4 * columns]).astype(np.uint8)
+
+
+def compressed(content, name):
+    message = CompressedImage(format=name)
+    message.data = array.array('B', content)
+    return message
+
+
+@pytest.mark.parametrize(('name', 'tolerance'), [('png', 0), ('jpeg', 12)])
+def test_compressed(picture, name, tolerance):
+    suffix = {'png': '.png', 'jpeg': '.jpg'}[name]
+    content = cv2.imencode(suffix, picture)[1].tobytes()
+    frame = messages.frame_from_compressed(compressed(content, name))
+    assert (frame.width, frame.height, frame.format.name) == (16, 12, 'bgr8')
+    assert np.abs(bgr_image(frame).astype(int) - picture).max() <= tolerance
+
+
+@pytest.mark.parametrize('depth', [np.uint8, np.uint16])
+def test_compressed_grey(depth):
+    grey = np.full((4, 6), 128 if depth == np.uint8 else 128 * 257, depth)
+    content = cv2.imencode('.png', grey)[1].tobytes()
+    frame = messages.frame_from_compressed(compressed(content, 'png'))
+    assert (bgr_image(frame) == 128).all()
+
+
+BAYER = ['bayer_rggb8', 'bayer_bggr8', 'bayer_gbrg8', 'bayer_grbg8']
+
+
+@pytest.mark.parametrize('encoding', BAYER)
+@pytest.mark.parametrize('kind', ['png', 'jpeg'])
+def test_a_compressed_mosaic_is_one(picture, encoding, kind):
+    """image_transport makes PNG of it, and some make JPEG, as if it were grey."""
+    mosaic = encode_bgr(picture, encoding)
+    content = cv2.imencode({'png': '.png', 'jpeg': '.jpg'}[kind], mosaic)[1]
+    stored = cv2.imdecode(content, cv2.IMREAD_UNCHANGED)
+    assert kind == 'jpeg' or (stored == mosaic).all()
+    raw = messages.frame_from_image(image_of(encoding, stored.tobytes(), 16, 12, 16))
+    message = compressed(content.tobytes(), f'{encoding}; {kind} compressed ')
+    for read in (messages.frame_from_compressed, messages.CompressedReader(PlainJpegs())):
+        frame = read(message)
+        assert frame.format == raw.format
+        np.testing.assert_array_equal(bgr_image(frame), bgr_image(raw))
+
+
+@pytest.mark.parametrize(
+    ('name', 'grey'),
+    [
+        ('bayer_rggb8; jpeg compressed mono8', True),  # image_transport's JPEG of it
+        ('bayer_rggb8; jpeg compressed bgr8', False),
+        ('bayer_rggb8; png compressed ', False),
+        ('mono8; png compressed ', True),
+    ],
+)
+def test_what_is_no_mosaic_any_more_is_taken_as_it_is(picture, name, grey):
+    pixels = picture[..., :1].repeat(3, axis=2) if grey else picture
+    content = cv2.imencode('.png', pixels)[1].tobytes()
+    frame = messages.frame_from_compressed(compressed(content, name))
+    np.testing.assert_array_equal(bgr_image(frame), pixels)
+
+
+def test_a_mosaic_of_another_kind_is_refused():
+    content = cv2.imencode('.png', np.full((4, 6), 2**12, np.uint16))[1].tobytes()
+    message = compressed(content, 'bayer_rggb16; png compressed ')
+    words = 'bayer_rggb16', '8 bits', 'image_proc'
+    assert_refused(messages.frame_from_compressed, message, 'unknown_encoding', *words)
+
+
+def test_orientation_in_a_jpeg_is_left_alone(picture):
+    # EXIF says: turn it by a quarter. Boxes belong to the pixels as they are stored.
+    jpeg = cv2.imencode('.jpg', picture)[1].tobytes()
+    tiff = b'II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0'
+    exif = b'Exif\0\0' + tiff
+    turned = jpeg[:2] + b'\xff\xe1' + (len(exif) + 2).to_bytes(2, 'big') + exif + jpeg[2:]
+    assert cv2.imdecode(np.frombuffer(turned, np.uint8), cv2.IMREAD_COLOR).shape[:2] == (16, 12)
+    frame = messages.frame_from_compressed(compressed(turned, 'jpeg'))
+    assert (frame.width, frame.height) == (16, 12)
+
+
+@pytest.mark.parametrize('suffix', ['.jpg', '.png'])
+@pytest.mark.parametrize('part', [0.0, 0.05, 0.5, 0.95])
+def test_truncated(picture, suffix, part):
+    large = cv2.resize(picture, (320, 240), interpolation=cv2.INTER_LINEAR)
+    content = cv2.imencode(suffix, large)[1].tobytes()
+    cut = content[: int(part * len(content))]
+    words = repr('some format'), f'{len(cut)} bytes'
+    message = compressed(cut, 'some format')
+    assert_refused(messages.frame_from_compressed, message, 'not_decodable', *words)
+
+
+@pytest.mark.parametrize('content', [b'\0', b'no picture at all', b'\xff\xd8\xff', bytes(5000)])
+def test_no_picture(content):
+    message = compressed(content, 'jpeg')
+    assert_refused(messages.frame_from_compressed, message, 'not_decodable')

@@ -1,0 +1,198 @@
+"""Detections, few and many; label_info where the middleware does not take it at once."""
+
+import numpy as np
+import pytest
+from rclpy.impl.implementation_singleton import rclpy_implementation
+from rclpy.qos import QoSDurabilityPolicy
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import Image
+from std_msgs.msg import Header
+from vision_msgs.msg import Detection2DArray
+from vision_msgs.msg import LabelInfo
+
+from trt_perception.errors import ImageError
+from trt_perception.images.detections import Detections
+from trt_perception.images.detections import MaskGeometry
+from trt_perception.images.detections import Masks
+from trt_perception.images.frame import Frame
+from trt_perception.model.task import TaskSpec
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.ros.camera import outputs as outputs_module
+from trt_perception.ros.camera.outputs import DetectorOutputs
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+
+LATCHED = QoSProfile(depth=1, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL)
+BUSY = rclpy_implementation.RCLError('Failed to publish: cannot publish data')
+
+
+class Refusing:
+    """The publisher of a middleware that refuses the next messages."""
+
+    def __init__(self, publisher, errors):
+        self._publisher = publisher
+        self.errors = errors
+
+    def publish(self, message):
+        if self.errors:
+            raise self.errors.pop()
+        self._publisher.publish(message)
+
+    def __getattr__(self, name):
+        return getattr(self._publisher, name)
+
+
+@pytest.fixture
+def outputs(node):
+    outputs = DetectorOutputs(node, ('red', 'green'), DetectorConfig(confidence_threshold=0.25))
+    yield outputs
+    outputs.close()
+
+
+@pytest.fixture
+def labels(client):
+    messages, subscription = client.subscribe(LabelInfo, 'label_info', LATCHED)
+    yield messages
+    client.node.destroy_subscription(subscription)
+
+
+@pytest.mark.parametrize('count', [0, 3, 300])
+def test_detections_arrive_whole(client, outputs, count):
+    messages, subscription = client.subscribe(Detection2DArray, 'detections')
+    frame = Frame.view(bytes(12), width=4, height=1, step=12, encoding='bgr8')
+    boxes = np.arange(count)[:, None] + np.array([0.0, 0.0, 10.0, 20.0])
+    scores = np.linspace(1, 0.5, count)
+    found = Detections(boxes.astype('f4'), scores.astype('f4'), np.arange(count, dtype='i4') % 2)
+    client.spin_until(outputs._detections.get_subscription_count, 'the subscription')
+    outputs.publish(Header(frame_id='front'), frame, found)
+    client.spin_until(lambda: messages, 'the detections')
+    [message] = messages
+    centres = [detection.bbox.center.position.y for detection in message.detections]
+    assert centres == [index + 10.0 for index in range(count)]
+    names = [detection.results[0].hypothesis.class_id for detection in message.detections]
+    assert names == [('red', 'green')[index % 2] for index in range(count)]
+    client.node.destroy_subscription(subscription)
+
+
+@pytest.mark.parametrize('count', [3, 300])
+def test_detections_that_are_refused_are_those_of_one_image(client, outputs, monkeypatch, count):
+    messages, subscription = client.subscribe(Detection2DArray, 'detections')
+    frame = Frame.view(bytes(12), width=4, height=1, step=12, encoding='bgr8')
+    boxes = np.tile(np.array([0, 0, 10, 20], 'f4'), (count, 1))
+    found = Detections(boxes, np.ones(count, 'f4'), np.zeros(count, 'i4'))
+    client.spin_until(outputs._detections.get_subscription_count, 'the subscription')
+    refusing = Refusing(outputs._detections, [BUSY])
+    if count == 300:  # published without the interpreter's lock
+        unlocked = outputs_module.publish_unlocked
+        monkeypatch.setattr(
+            outputs_module,
+            'publish_unlocked',
+            lambda publisher, message: (
+                unlocked(publisher, message) if not refusing.errors else refusing.publish(message)
+            ),
+        )
+    else:
+        outputs._detections = refusing
+    with pytest.raises(ImageError, match='cannot publish data') as caught:
+        outputs.publish(Header(frame_id='first'), frame, found)
+    assert caught.value.reason == 'not_published'
+    outputs.publish(Header(frame_id='second'), frame, found)
+    client.spin_until(lambda: messages, 'the second detections')
+    assert [message.header.frame_id for message in messages] == ['second']
+    client.node.destroy_subscription(subscription)
+
+
+@pytest.mark.parametrize('error', [RuntimeError('too large'), MemoryError()])
+def test_masks_that_are_refused_cost_no_detections(client, node, monkeypatch, capfd, error):
+    outputs = DetectorOutputs(node, ('red',), DetectorConfig(), TaskSpec('segment'))
+    found, of_found = client.subscribe(Detection2DArray, 'detections')
+    images, of_images = client.subscribe(Image, 'masks')
+    client.spin_until(outputs._detections.get_subscription_count, 'a subscription')
+    client.spin_until(outputs._masks.get_subscription_count, 'a subscription')
+    frame = Frame.view(bytes(48), width=4, height=4, step=12, encoding='bgr8')
+    box = np.array([[1, 0, 3, 4]], 'f4')
+    geometry = MaskGeometry((4, 4), (1, 1), (0, 0))
+    masks = Masks(box, np.ones((1, 1), 'f4'), np.ones((1, 4, 4), 'f4'), geometry)
+    seen = Detections(box, np.ones(1, 'f4'), np.zeros(1, 'i4'), masks=masks)
+    publish = outputs_module.publish_unlocked
+    errors = [error]
+
+    def refusing(publisher, message):
+        if publisher is outputs._masks and errors:
+            raise errors.pop()
+        publish(publisher, message)
+
+    monkeypatch.setattr(outputs_module, 'publish_unlocked', refusing)
+    for frame_id in ('first', 'second'):
+        outputs.publish(Header(frame_id=frame_id), frame, seen)
+    client.spin_until(lambda: len(found) == 2 and images, 'all of both images')
+    assert [message.header.frame_id for message in images] == ['second']
+    assert np.frombuffer(bytes(images[0].data), '<u2').reshape(4, 4).tolist() == [[0, 1, 1, 0]] * 4
+    assert f'no masks: {type(error).__name__}' in capfd.readouterr().err
+    outputs.close()
+    for subscription in (of_found, of_images):
+        client.node.destroy_subscription(subscription)
+
+
+def test_masks_that_were_not_made_are_not_published(client, node):
+    """A GPU makes them of frames that came while somebody looked."""
+    outputs = DetectorOutputs(node, ('red',), DetectorConfig(), TaskSpec('segment'))
+    assert not outputs.masks_wanted()
+    found, of_found = client.subscribe(Detection2DArray, 'detections')
+    images, of_images = client.subscribe(Image, 'masks')
+    client.spin_until(outputs._detections.get_subscription_count, 'a subscription')
+    client.spin_until(outputs.masks_wanted, 'a subscription')
+    frame = Frame.view(bytes(48), width=4, height=4, step=12, encoding='bgr8')
+
+    class Drawn:
+        def number(self, out):
+            out[:] = [[0, 1, 1, 0]] * 4
+
+    boxes = np.array([[1, 0, 3, 4]], 'f4'), np.ones(1, 'f4'), np.zeros(1, 'i4')
+    outputs.publish(Header(frame_id='before'), frame, Detections(*boxes))
+    outputs.publish(Header(frame_id='after'), frame, Detections(*boxes, numbered=Drawn()))
+    client.spin_until(lambda: len(found) == 2 and images, 'all of both images')
+    assert [message.header.frame_id for message in images] == ['after']
+    assert np.frombuffer(bytes(images[0].data), '<u2').reshape(4, 4).tolist() == [[0, 1, 1, 0]] * 4
+    outputs.close()
+    for subscription in (of_found, of_images):
+        client.node.destroy_subscription(subscription)
+
+
+def refuse(outputs, *errors):
+    """Refuse the next publications of label_info."""
+    publisher = outputs._label_info
+    outputs._label_info = Refusing(getattr(publisher, '_publisher', publisher), list(errors))
+    return outputs._label_info
+
+
+def test_what_is_refused_is_published_later(client, outputs, labels):
+    client.spin_until(lambda: labels, 'the first label_info')
+    refusing = refuse(outputs, BUSY, BUSY, BUSY)
+    outputs.publish_label_info(0.75)
+    assert refusing.errors == [BUSY, BUSY], 'the caller does not wait'
+    client.spin_until(lambda: labels[-1].threshold == 0.75, 'label_info with the new threshold')
+    assert not refusing.errors
+    assert outputs._again is None
+
+
+def test_the_newest_threshold_wins(client, outputs, labels):
+    refuse(outputs, BUSY)
+    outputs.publish_label_info(0.5)
+    outputs.publish_label_info(0.75)
+    assert outputs._again is None, 'nothing publishes the one before later'
+    client.spin_until(lambda: labels and labels[-1].threshold == 0.75, 'the newest threshold')
+
+
+def test_closed_meanwhile(node, outputs):
+    refuse(outputs, BUSY)
+    outputs.publish_label_info(0.5)
+    outputs.close()
+    assert not list(node.timers)
+
+
+def test_other_errors_are_not_kept(outputs):
+    refuse(outputs, ValueError('not bytes'))
+    with pytest.raises(ValueError, match='not bytes'):
+        outputs.publish_label_info(0.5)
+    assert outputs._again is None

@@ -1,0 +1,74 @@
+"""Which transport `auto` chooses for each of several cameras, in one wait."""
+
+from types import SimpleNamespace
+
+import pytest
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import CompressedImage
+from sensor_msgs.msg import Image
+
+from trt_perception.errors import InterruptionError
+from trt_perception.ros.camera import transport_choice
+from trt_perception.ros.camera.transport_choice import TransportChoice
+from trt_perception.ros.camera.transport_choice import choose_transports
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+
+
+@pytest.fixture
+def offered(client, node):
+    """JPEGs of the camera front, another type in the place of those of rear; nothing of left."""
+    made = [
+        client.node.create_publisher(kind, f'/{camera}/image/compressed', QoSProfile(depth=1))
+        for camera, kind in (('front', CompressedImage), ('rear', Image))
+    ]
+    client.spin_until(
+        lambda: all(node.count_publishers(each.topic_name) for each in made), 'the publishers'
+    )
+    yield
+    for publisher in made:
+        client.node.destroy_publisher(publisher)
+
+
+ASKED = {'front': 'auto', 'rear': 'auto', 'left': 'compressed', 'right': 'raw'}
+
+
+def test_each_camera_by_itself(node, offered):
+    chosen = choose_transports(node, ASKED, decodes_jpeg=True)
+    assert list(chosen) == list(ASKED)
+    assert chosen['front'].transport == 'compressed'
+    assert '/front/image/compressed is published' in chosen['front'].reason
+    assert chosen['rear'].transport == 'raw'
+    assert chosen['rear'].reason == 'nobody publishes /rear/image/compressed'
+    assert chosen['rear'].retry
+    assert chosen['left'] == TransportChoice('compressed')
+    assert chosen['right'] == TransportChoice('raw')
+
+
+def test_nothing_is_asked_where_jpeg_is_not_decoded_on_a_gpu(node, offered):
+    chosen = choose_transports(node, ASKED, decodes_jpeg=False)
+    assert [choice.transport for choice in chosen.values()] == ['raw', 'raw', 'compressed', 'raw']
+    assert chosen['front'].reason == 'JPEG is not decoded on a GPU here'
+    assert not chosen['front'].retry
+
+
+def test_many_cameras_wait_no_longer_than_one(node, monkeypatch):
+    now = [100.0]
+
+    def sleep(seconds):
+        now[0] += seconds
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    monkeypatch.setattr(transport_choice, 'time', clock)
+    chosen = choose_transports(node, {f'c{n}': 'auto' for n in range(20)}, decodes_jpeg=True)
+    assert {choice.transport for choice in chosen.values()} == {'raw'}
+    assert 1.0 <= now[0] - 100.0 < 1.1
+
+
+def test_the_end_of_the_process_ends_the_wait(node, monkeypatch):
+    def end():
+        raise InterruptionError('activate', 'interrupted')
+
+    monkeypatch.setattr(transport_choice, 'check_interruption', end)
+    with pytest.raises(InterruptionError):
+        choose_transports(node, {'front': 'auto'}, decodes_jpeg=True)

@@ -1,0 +1,397 @@
+"""The doctor command: a real camera in another process, no ROS, no GPU, broken settings."""
+
+import argparse
+import json
+import os
+import pty
+import subprocess
+
+import numpy as np
+import pytest
+import rclpy
+from ament_index_python.packages import get_package_prefix
+from diagnostic_msgs.msg import DiagnosticArray
+from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from rclpy.qos import QoSReliabilityPolicy
+from sensor_msgs.msg import CompressedImage
+from sensor_msgs.msg import Image
+
+from support.models.tiny_model import write_tiny_model
+from support.programs import executable
+from trt_perception.errors import ConfigError
+from trt_perception.ros.doctor import doctor
+from trt_perception.ros.doctor.ros_graph import _TopicListener
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+
+
+def run(*arguments, environment=None, command=None):
+    changed = {**os.environ, **(environment or {})}
+    ended = subprocess.run(
+        [*(command or [executable('doctor')]), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={name: value for name, value in changed.items() if value is not None},
+    )
+    assert 'Traceback' not in ended.stderr
+    return ended
+
+
+def findings(*arguments, **options):
+    ended = run(*arguments, '--json', **options)
+    report = json.loads(ended.stdout)
+    assert ended.returncode == int(report['red'] > 0), ended.stdout
+    return {(entry['area'], entry['name']): entry for entry in report['findings']}
+
+
+def test_a_model_and_this_machine(tmp_path):
+    model = write_tiny_model(tmp_path / 'tiny.onnx')
+    found = findings(model, '--seconds', '0')
+    assert found['model', 'trial run']['found'] == 'works: detect, dense, input 64x48, 3 classes'
+    for name in ('numpy', 'cv2', 'rclpy', 'vision_msgs', 'ONNX Runtime'):
+        assert found['Python and packages', name]['level'] == 'green'
+    assert not [area for area, _ in found if area == 'cameras']
+
+
+@pytest.mark.any_ros
+def test_a_model_that_is_broken(tmp_path):
+    model = write_tiny_model(tmp_path / 'tiny.onnx')
+    model.write_bytes(model.read_bytes()[:-1])
+    found = findings(model, '--seconds', '0')
+    assert found['model', 'file']['level'] == 'red'
+
+
+@pytest.mark.any_ros
+def test_plain_text_and_its_exit_code():
+    ended = run('missing.onnx', '--seconds', '0')
+    assert ended.returncode == 1
+    assert '  red    file: missing.onnx: cannot be opened' in ended.stdout
+    assert '  fix: name an ONNX file, or an engine that build_engine made' in ended.stdout
+    red = [line for line in ended.stdout.splitlines() if line.startswith('  red ')]
+    assert f', {len(red)} red' in ended.stdout.splitlines()[-1]
+    # Other tests, at the same time on this machine, kill processes in the middle of it.
+    assert len([line for line in red if 'shared memory of a killed process' not in line]) == 1
+    assert '\033' not in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ('words', 'meant'),
+    [
+        (['engine_path:=model.onnx'], '-p engine_path:=model.onnx'),
+        (['model.onnx', 'seconds:=3'], '--seconds 3'),
+        (['--seconds', '0', '--engine_path', 'x'], '-p engine_path:=VALUE'),
+    ],
+    ids=' '.join,
+)
+def test_parameters_and_options_as_launch_takes_them(words, meant):
+    ended = run(*words)
+    assert ended.returncode == 2
+    assert 'unrecognized arguments: ' in ended.stderr
+    assert f'{meant}?' in ended.stderr
+
+
+def test_what_is_given_rightly_is_not_among_what_was_meant():
+    ended = run('-p', 'engine_path:=x', '--secnds', '3')
+    assert ended.returncode == 2
+    said, meant, _ = ended.stderr.splitlines()
+    assert said == 'doctor: error: unrecognized arguments: --secnds'
+    assert meant == '--secnds is no option; did you mean --seconds?'
+
+
+@pytest.mark.any_ros
+@pytest.mark.parametrize('no_color', [None, '1'])
+def test_colours_on_a_terminal_only(no_color):
+    main, other = pty.openpty()
+    environment = {**os.environ, **({'NO_COLOR': no_color} if no_color else {})}
+    with subprocess.Popen(
+        [executable('doctor'), '--seconds', '0'], stdout=other, env=environment
+    ) as process:
+        os.close(other)
+        output = b''
+        while True:
+            try:
+                part = os.read(main, 65536)
+            except OSError:  # how a terminal says that nobody writes any more
+                break
+            if not part:
+                break
+            output += part
+        process.wait(60)
+    os.close(main)
+    assert (b'\033[32m' in output) == (no_color is None)
+
+
+@pytest.mark.any_ros
+def test_without_ros(tmp_path):
+    """No rclpy on the module path: only what needs it is red."""
+    (tmp_path / 'rclpy.py').write_text("raise ImportError('no ROS here')\n")
+    path = f'{tmp_path}{os.pathsep}{os.environ["PYTHONPATH"]}'
+    found = findings('--seconds', '1', environment={'ROS_DISTRO': None, 'PYTHONPATH': path})
+    assert found['ROS 2 in this shell', 'distribution']['level'] == 'red'
+    assert 'no ROS here' in found['Python and packages', 'rclpy']['found']
+    assert 'no ROS here' in found['cameras', 'graph']['found']
+    assert found['Python and packages', 'numpy']['level'] == 'green'
+    assert ('machine', 'caches') in found
+
+
+def test_a_middleware_that_is_not_there():
+    found = findings('--seconds', '1', environment={'RMW_IMPLEMENTATION': 'rmw_missing_cpp'})
+    assert found['ROS 2 in this shell', 'middleware']['level'] == 'red'
+    assert found['cameras', 'graph']['level'] == 'red'
+
+
+@pytest.mark.any_ros  # nothing of ROS is started
+@pytest.mark.parametrize(
+    ('arguments', 'words'),
+    [
+        (['a.onnx', 'b.onnx'], 'b.onnx'),
+        (['--seconds', '-1'], 'from 0 to 600'),
+        (['--seconds', 'nan'], 'from 0 to 600'),
+        (['--device', 'x'], '--device'),
+        (['--image-topic', 'front image'], 'expected a topic as /front/image_raw'),
+        (['--image-topic', '/front/'], "(got '/front/')"),
+        (['--image-topic', '/2nd/image'], 'none beginning with a digit'),
+        (['--image-topic', ''], "(got '')"),
+        (['--image-topic', '/{camera}s/{name}'], "(got '/{camera}s/{name}')"),
+        (['--image-topic', '/front/image_raw', '--seconds', '0'], '--seconds above 0'),
+        (['--what'], '--what'),
+    ],
+)
+def test_wrong_usage(arguments, words):
+    ended = run(*arguments)
+    assert ended.returncode == 2
+    assert words in ended.stderr
+
+
+def test_help():
+    ended = run('--help')
+    assert ended.returncode == 0
+    assert 'exit codes: 0 nothing is red, 1 something is red, 2 wrong usage' in ended.stdout
+
+
+def test_cameras_over_dds(client):
+    """Cameras of another process: good, silent, in an unknown encoding, two of bad messages."""
+    best_effort = QoSProfile(depth=5, reliability=QoSReliabilityPolicy.BEST_EFFORT)
+    space = f'/doctor_{os.getpid()}'
+    names = ('good', 'silent', 'strange', 'short', 'rubbish')
+    publishers = {
+        name: client.node.create_publisher(
+            Image, f'{space}/{name}', best_effort if name == 'good' else QoSProfile(depth=5)
+        )
+        for name in names
+    }
+    drawn = [
+        client.node.create_publisher(Image, f'{space}/{name}', 1)
+        for name in ('masks', 'debug_image')
+    ]
+    asked_for = []
+    pixels = np.zeros(48 * 64 * 3, np.uint8).tobytes()
+    image = Image(width=64, height=48, step=192, encoding='bgr8', data=pixels)
+    strange = Image(width=64, height=48, step=192, encoding='32FC9', data=pixels)
+    short = Image(width=64, height=48, step=192, encoding='bgr8', data=pixels[:-1])
+
+    def send():
+        publishers['good'].publish(image)
+        publishers['strange'].publish(strange)
+        publishers['short'].publish(short)
+        publishers['rubbish'].publish(b'\0\1\0\0' + b'\xee' * 60)
+        asked_for.extend(one for one in drawn if one.get_subscription_count())
+
+    timer = client.node.create_timer(0.05, send)
+    command = [executable('doctor'), '--json', '--image-topic', f'{space}/silent']
+
+    def judged():
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            client.spin_until(lambda: process.poll() is not None, 'the end of doctor')
+            report = json.loads(process.stdout.read())
+        assert process.returncode == 1
+        found = {
+            entry['name'].rpartition('/')[2]: entry
+            for entry in report['findings']
+            if entry['name'].startswith(space)
+        }
+        # On a busy machine its images may come too unevenly for a rate.
+        return found if ' Hz' in found['good']['found'] else None
+
+    try:
+        found = client.spin_until(judged, 'a rate of the good camera')
+    finally:
+        client.node.destroy_timer(timer)
+        for publisher in (*publishers.values(), *drawn):
+            client.node.destroy_publisher(publisher)
+    assert not asked_for  # a detector would have drawn them
+    assert set(found) == set(names)
+    assert found['good']['level'] == 'green', found
+    assert '64x48 bgr8' in found['good']['found']
+    assert 'best_effort' in found['good']['found']
+    assert 5 < float(found['good']['found'].split(' Hz')[0]) < 25
+    assert found['silent']['level'] == 'red'
+    assert 'silent for' in found['silent']['found']
+    assert found['strange']['level'] == 'yellow'
+    assert 'reliable' in found['strange']['found']
+    for name, said in (
+        ('short', 'expected 9216 bytes (got 9215)'),
+        ('rubbish', '64 bytes that are no message'),
+    ):
+        assert found[name]['level'] == 'yellow'
+        assert 'its last image cannot be read' in found[name]['found']
+        assert said in found[name]['found']
+
+
+@pytest.fixture
+def stranger():
+    """Yield a node of another participant: within one a topic has one type."""
+    context = rclpy.Context()
+    rclpy.init(args=[], context=context)
+    node = Node('stranger', context=context)
+    yield node
+    node.destroy_node()
+    rclpy.shutdown(context=context)
+
+
+def test_cameras_of_a_node_over_dds(client, stranger):
+    """Cameras that a parameter names: a good one, no images on its topic, nothing there."""
+    space = f'/doctor_{os.getpid()}'
+    publisher = client.node.create_publisher(Image, f'{space}/front/raw', QoSProfile(depth=5))
+    no_images = client.node.create_publisher(
+        DiagnosticArray, f'{space}/rear/raw', QoSProfile(depth=5)
+    )
+    stranger.create_publisher(CompressedImage, f'{space}/front/raw', 1)
+    # As a detector that runs.
+    stranger.create_subscription(Image, f'{space}/rear/raw', lambda _: None, 1)
+    image = Image(width=64, height=48, step=192, encoding='bgr8', data=bytes(48 * 192))
+    statuses = [
+        DiagnosticStatus(name=name, message='stalled', level=DiagnosticStatus.WARN)
+        for name in ('/a/detector: front', '/a/detector: detector', '/b/driver: front')
+    ]
+    spoken = client.node.create_publisher(DiagnosticArray, '/diagnostics', QoSProfile(depth=5))
+
+    def send():
+        publisher.publish(image)
+        spoken.publish(DiagnosticArray(status=statuses))
+
+    timer = client.node.create_timer(0.05, send)
+    command = [executable('doctor'), '--json', '-p', 'cameras:=[front, rear, top]']
+    command += ['--seconds', '1', '--node', f'{space}/detector', '--image-topic', '{camera}/raw']
+    try:
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            client.spin_until(lambda: process.poll() is not None, 'the end of doctor')
+            report = json.loads(process.stdout.read())
+    finally:
+        client.node.destroy_timer(timer)
+        for each in (publisher, no_images, spoken):
+            client.node.destroy_publisher(each)
+    told = {
+        entry['name']: entry
+        for entry in report['findings']
+        if entry['area'] in ('cameras', 'detectors')
+    }
+    # Of each camera and GPU, and of nobody else's.
+    assert told['/a/detector: front']['found'] == 'stalled'
+    assert told['/a/detector: detector']['level'] == 'yellow'
+    assert '/b/driver: front' not in told
+    assert told[f'front: {space}/front/raw']['level'] == 'green', told
+    for name, said in (('rear', '/test_client publishes diagnostic_msgs'), ('top', 'nobody')):
+        missing = told[f'{name}: {space}/{name}/raw']
+        assert missing['level'] == 'red'
+        assert missing['found'].startswith(said)
+        # What the other camera reads is no cure.
+        assert 'front' not in missing['fix']
+
+
+def test_who_publishes_is_known_later_than_the_topic(client, stranger):
+    topic = f'/doctor_{os.getpid()}/late'
+    node = client.node
+    executor = SingleThreadedExecutor(context=stranger.context)
+    executor.add_node(stranger)
+    listener = _TopicListener(stranger, topic)
+    assert listener.camera().reliability == ()
+    best_effort = QoSProfile(depth=5, reliability=QoSReliabilityPolicy.BEST_EFFORT)
+    jpeg = CompressedImage(format='jpeg', data=b'no JPEG')
+    for kind, message, qos in ((Image, Image(), best_effort), (CompressedImage, jpeg, 5)):
+        publisher = node.create_publisher(kind, topic, qos)
+
+        def heard(publisher=publisher, message=message):
+            listener.follow()
+            publisher.publish(message)
+            executor.spin_once(timeout_sec=0.05)
+            return listener.camera().received > 3
+
+        client.spin_until(heard, f'images of {kind.__name__}')
+        report = listener.camera()
+        assert report.compressed == (kind is CompressedImage)
+        assert report.reliability == ('best_effort' if qos is best_effort else 'reliable',)
+        node.destroy_publisher(publisher)
+        client.spin_until(lambda: listener.follow() or not listener.publishers, 'nobody')
+        assert listener.camera().received > 3  # what was heard is kept
+
+
+def topics(image_topic, cameras, node='/detector'):
+    options = argparse.Namespace(image_topic=image_topic, node=node)
+    return doctor._image_topics(options, cameras)
+
+
+def test_the_topics_of_a_node():
+    assert topics(None, []) == {}
+    assert topics('/image_raw', []) == {'': '/image_raw'}
+    own = {'front': '/robot/front/image', 'rear': '/robot/rear/image'}
+    assert topics(None, ['front', 'rear'], '/robot/detector') == own
+    assert topics('/{camera}/raw', ['front', 'rear'], '/robot/detector') == {
+        'front': '/front/raw',
+        'rear': '/rear/raw',
+    }
+    for topic, cameras in (('/raw', ['front', 'rear']), ('/{camera}/raw', [])):
+        with pytest.raises(ConfigError):
+            topics(topic, cameras)
+
+
+def test_a_topic_that_does_not_fit_is_a_finding(monkeypatch):
+    asked = []
+    monkeypatch.setattr(doctor, '_answer_of', lambda *request: asked.append(request) or [])
+    options = argparse.Namespace(image_topic='/raw', node='/detector', seconds=0.5)
+    [finding] = doctor._graph(options, {'cameras': ['front', 'rear']}, 10)
+    assert (finding.level, finding.name) == ('red', 'image topic')
+    assert 'a topic for each of front, rear' in finding.found
+    [(_, [request], _)] = asked  # the rest is looked at all the same
+    assert json.loads(request)['image_topics'] == {}
+    options.image_topic = '/{camera}/raw'
+    [finding] = doctor._graph(options, {}, 10)
+    assert finding.level == 'red'
+    assert "-p 'cameras:=[front, rear]'" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ('topic', 'named', 'wanted'),
+    [('/{camera}/raw', ['image topic'], {}), ('/raw', [], {'': '/raw'}), (None, [], {})],
+)
+def test_topics_where_the_parameters_cannot_be_read(monkeypatch, topic, named, wanted):
+    asked = []
+    monkeypatch.setattr(doctor, '_answer_of', lambda *request: asked.append(request) or [])
+    options = argparse.Namespace(image_topic=topic, node='/detector', seconds=0.5)
+    found = list(doctor._graph(options, None, 10))
+    assert [finding.name for finding in found] == named
+    assert all(finding.level == 'yellow' for finding in found)
+    [(_, [request], _)] = asked
+    assert json.loads(request)['image_topics'] == wanted
+
+
+def test_what_a_detector_says(active):
+    # The fixture's camera sends nothing any more.
+    active.wait_for_status(lambda status, _: 'has stalled' in status.message, 'a stall')
+    places = ('detectors', f'{active.name}: detector'), ('cameras', f'{active.namespace}/image')
+
+    def both():
+        found = findings('--seconds', '1')
+        return found if all(place in found for place in places) else None
+
+    found = active.client.spin_until(both, 'camera and detector')
+    assert found[places[0]]['level'] == 'red'
+    assert found['cameras', 'image intake']['level'] == 'green'
+
+
+def test_it_is_installed():
+    assert os.access(f'{get_package_prefix("trt_perception")}/lib/trt_perception/doctor', os.X_OK)

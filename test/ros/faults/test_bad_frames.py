@@ -1,0 +1,273 @@
+"""Two thousand bad frames: no crash, each counted by its reason, the next good one published."""
+
+import array
+import time
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+from rclpy.qos import QoSProfile
+from rclpy.serialization import serialize_message
+from sensor_msgs.msg import CompressedImage
+
+from support.fuzz.frame_corpus import Case
+from support.fuzz.frame_corpus import compressed_corpus
+from support.fuzz.frame_corpus import corpus
+from support.fuzz.raw_messages import swapped
+from support.models.tiny_model import expected_detections
+from support.models.tiny_model import write_tiny_model
+from support.nodes.graph import counts_of
+from support.nodes.graph import found_in
+from support.nodes.graph import image_message
+from support.nodes.graph import picture_of
+from support.oracles.reference_images import ENCODINGS
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import Thresholds
+from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.ros.camera.messages import frame_from_compressed
+from trt_perception.ros.camera.messages import frame_from_image
+from trt_perception.scheduling.camera import Camera
+from trt_perception.scheduling.detector import Detector
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+
+COLOR = (200, 120, 80)
+RAW, COMPRESSED = 1800, 350
+
+
+def message_of(case):
+    return image_message(
+        case.data, case.width, case.height, case.encoding, step=case.step,
+        big_endian=case.big_endian,
+    )  # fmt: skip
+
+
+def compressed_message(case):
+    message = CompressedImage(format='jpeg')
+    message.data = array.array('B', case.data)
+    return message
+
+
+class Core:
+    """A detector of this process, given one message at a time."""
+
+    def __init__(self, pipeline, read):
+        self.published = []
+        self.refusals = []
+        self.faults = []
+        camera = Camera(
+            '',
+            read,
+            lambda *result: self.published.append(result),
+            self.refusals.append,
+            Thresholds(),
+        )
+        self._detector = Detector([pipeline], [camera], faulted=self.faults.append)
+        self._detector.start()
+
+    def give(self, message):
+        """Submit a message and return the reason it was refused for, empty where it was read."""
+        before = len(self.published), len(self.refusals)
+        self._detector.submit(0, message)
+        end = time.monotonic() + 60
+        while (len(self.published), len(self.refusals)) == before:
+            assert not self.faults, self.faults
+            assert time.monotonic() < end, 'neither published nor refused'
+            time.sleep(0.0002)
+        return self.refusals[-1].reason if len(self.refusals) > before[1] else ''
+
+    def stop(self):
+        self._detector.stop()
+        return self._detector.statistics()[0]
+
+
+@pytest.fixture(scope='module')
+def pipeline(tmp_path_factory):
+    model = write_tiny_model(tmp_path_factory.mktemp('model') / 'tiny.onnx')
+    pipeline = open_pipeline(DetectorConfig(engine_path=str(model), cpu_threads=1))
+    yield pipeline
+    pipeline.close()
+
+
+def assert_still_right(core, good, number):
+    """The next good frame gives what it gave before."""
+    assert core.give(good) == ''
+    _, frame, detections = core.published[-1]
+    expected = expected_detections(COLOR, (frame.width, frame.height))
+    assert len(detections) == len(expected), number
+    assert detections.scores == pytest.approx([score for _, score, _ in expected], abs=0.02)
+
+
+@pytest.mark.any_ros  # test_raw_frames_over_dds gives them to a node
+@pytest.mark.timeout(280)
+def test_the_corpus_through_the_core(pipeline):
+    core = Core(pipeline, frame_from_image)
+    good = picture_of(COLOR)
+    told = Counter()
+    cases = corpus(RAW)
+    for number, case in enumerate(cases):
+        reason = core.give(message_of(case))
+        assert (reason in case.faults) if case.faults else (reason == ''), (case.name, reason)
+        told[reason] += 1
+        if reason and number % 10 == 0:
+            assert_still_right(core, good, number)
+    assert_still_right(core, good, RAW)
+    counts = core.stop()
+    told.pop('')
+    assert dict(counts.dropped) == told
+    assert counts.received == counts.published + told.total()
+    assert counts.failed == counts.in_flight == 0
+    reasons = {'unknown_encoding', 'bad_size', 'odd_size', 'bad_step', 'bad_length'}
+    assert set(told) == reasons
+    assert min(told.values()) > 20
+    print(f'{RAW} frames: {RAW - told.total()} read, refused: {dict(told)}')
+
+
+@pytest.mark.timeout(280)
+def test_compressed_frames_through_the_core(pipeline):
+    core = Core(pipeline, frame_from_compressed)
+    told = Counter()
+    for case in compressed_corpus(COMPRESSED):
+        reason = core.give(compressed_message(case))
+        assert reason in case.reasons or (not reason and not case.must), (case.name, reason)
+        told[reason] += 1
+    counts = core.stop()
+    told.pop('')
+    assert dict(counts.dropped) == told
+    assert told['too_large'] > 20
+    assert told['not_decodable'] > 100
+    assert counts.received == counts.published + told.total() == COMPRESSED
+    assert counts.failed == counts.in_flight == 0
+    print(f'{COMPRESSED} frames: {counts.published} read, refused: {dict(told)}')
+
+
+@pytest.fixture(scope='module')
+def core(pipeline):
+    core = Core(pipeline, frame_from_image)
+    yield core
+    core.stop()
+
+
+sizes = st.one_of(st.integers(0, 40), st.integers(0, 2**32 - 1))
+
+
+@settings(deadline=None, max_examples=400, derandomize=True, database=None)
+@given(
+    st.binary(max_size=4000),
+    sizes,
+    sizes,
+    st.one_of(st.integers(0, 200), st.integers(0, 2**32 - 1)),
+    st.one_of(st.sampled_from(sorted(ENCODINGS)), st.text(max_size=20)),
+    st.booleans(),
+)
+def test_whatever_a_message_may_hold(core, data, width, height, step, encoding, big):
+    case = Case('', data, width, height, step, encoding.replace('\0', ''), big)
+    reason = core.give(message_of(case))
+    assert (reason in case.faults) if case.faults else (reason == '')
+
+
+def test_the_corpus_is_the_same_each_time():
+    assert corpus(200) == corpus(200)
+    assert corpus(200) != corpus(200, seed=2)
+    assert compressed_corpus(40) == compressed_corpus(40)
+
+
+# Over DDS, a node in a process of its own.
+
+
+def small(cases, count):
+    return [case for case in cases if len(case.data) < 60_000][:count]
+
+
+def send_each(node, camera, messages, good):
+    """Publish each message, all bad, and behind each a good one.
+
+    Returns:
+        How many answers were right, and by which reasons the others are counted.
+    """
+    before = node.settled_counts()
+    begun, right, sent = time.monotonic(), 0, 0
+    for message in messages:
+        camera.publish(message)
+        sent += 1
+        # Newest wins: the good one comes when the worker has refused the bad one.
+        node.wait_for_status(
+            lambda _, values: sum(reasons(before, counts_of(values)).values()) >= sent,  # noqa: B023
+            'the bad frame is counted',
+        )
+        right += bool(found_in(node.ask(good, camera)))
+    after = node.settled_counts()
+    dropped = reasons(before, after)
+    print(f'{sent} bad frames over DDS: {dict(dropped)}')
+    assert dropped.total() == sent
+    assert after['received'] - before['received'] >= 2 * sent
+    assert after['failed'] == 0
+    # However many there are, the log gets a few lines: two kinds, one of them each five seconds.
+    seconds = time.monotonic() - begun
+    lines = node.program.count('image dropped') + node.program.count('images cannot be read')
+    assert 1 <= lines <= 4 + seconds / 5 + seconds / 30, lines
+    return right, set(dropped)
+
+
+def reasons(before, after):
+    """Return how many images were dropped in between, by reason; replaced ones are none."""
+    counts = Counter(after['dropped']) - Counter(before['dropped'])
+    del counts['replaced']
+    return counts
+
+
+@pytest.mark.timeout(200)
+def test_raw_frames_over_dds(client, model, start_detector):
+    node = start_detector({'engine_path': str(model), 'autostart': True})
+    node.connect()
+    cases = [case for case in small(corpus(400, seed=3), 300) if case.faults][:160]
+    right, dropped = send_each(node, node.camera, map(message_of, cases), picture_of(COLOR))
+    assert right == len(cases)
+    assert dropped == {'unknown_encoding', 'bad_size', 'odd_size', 'bad_step', 'bad_length'}
+
+
+def test_rubbish_and_both_byte_orders_over_dds(client, model, start_detector):
+    detector = start_detector({'engine_path': str(model), 'autostart': True})
+    detector.connect()
+    picture = picture_of(COLOR)
+    expected = found_in(detector.ask(picture))
+    before = detector.settled_counts()
+    assert expected
+    whole = serialize_message(picture)
+    rubbish = [b'\0\1\0\0', b'rubbish' * 1000, whole[:-5], b'\0\3' + whole[2:]]
+    for number, content in enumerate(rubbish, 1):
+        detector.camera.publish(content)
+        detector.wait_for_status(
+            lambda _, values: values.get('dropped: bad_message') == str(number),  # noqa: B023
+            'the rubbish counted',
+        )
+        # The next one is answered, in either byte order.
+        for good in (picture, swapped(picture)):
+            assert found_in(detector.ask(good)) == expected
+    after = detector.settled_counts()
+    assert after['dropped']['bad_message'] == len(rubbish)
+    assert after['received'] - before['received'] == 3 * len(rubbish)
+    detector.program.wait_for_output('image dropped (bad_message)')
+
+
+@pytest.mark.timeout(200)
+def test_compressed_frames_over_dds(client, model, start_detector):
+    node = start_detector(
+        {'engine_path': str(model), 'autostart': True, 'image_transport': 'compressed'}
+    )
+    camera = client.node.create_publisher(
+        CompressedImage, node.topic('image/compressed'), QoSProfile(depth=10)
+    )
+    whole = [case for case in compressed_corpus(60) if not case.reasons]
+    good = compressed_message(whole[0])
+    try:
+        node.connect(good, camera)
+        cases = [case for case in compressed_corpus(120, seed=4) if case.must][:50]
+        rubbish = [b'\0\1\0\0', b'rubbish' * 1000, serialize_message(good)[:-5]]
+        bad = [*map(compressed_message, cases), *rubbish]
+        _, dropped = send_each(node, camera, bad, good)
+    finally:
+        client.node.destroy_publisher(camera)
+    assert dropped == {'not_decodable', 'too_large', 'bad_message'}

@@ -1,0 +1,235 @@
+"""Messages and models that would fill memory and log, or forge lines of it, and a node that runs.
+
+Sizes are those of an attack: a frame_id of 4 MB in 300 detections is more than a gigabyte.
+"""
+
+import re
+import struct
+import tracemalloc
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+from onnx import helper
+from onnx import numpy_helper
+from sensor_msgs.msg import CompressedImage
+from std_msgs.msg import Header
+
+from support.fuzz.raw_messages import written
+from support.models.tiny_model import expected_detections
+from support.models.tiny_model import write_tiny_model
+from support.nodes.graph import counts_of
+from support.nodes.graph import found_in
+from support.nodes.graph import image_message
+from support.nodes.graph import picture_of
+from support.programs import Program
+from support.programs import executable
+from trt_perception.errors import ImageError
+from trt_perception.model.files.model_file import read_model_file
+from trt_perception.ros.camera.messages import frame_from_compressed
+from trt_perception.ros.camera.messages import frame_from_image
+from trt_perception.ros.runtime.log import NodeLog
+from trt_perception.ros.wire.cdr import read_image
+from trt_perception.stages.onnx_runtime import OnnxModel
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+
+COLOR = (200, 120, 60)
+GREY = bytes(96 * 128 * 3)
+FORGED = 'x\n[ERROR] [0] [detector]: the GPU is on fire\x1b[2J'
+
+
+def image(frame_id='camera', encoding='bgr8'):
+    return image_message(GREY, 128, 96, encoding, step=384, frame_id=frame_id)
+
+
+def refusal(read, message):
+    with pytest.raises(ImageError) as caught:
+        read(message)
+    assert len(str(caught.value)) < 1000
+    assert str(caught.value).isprintable()
+    return caught.value.reason
+
+
+@pytest.mark.parametrize('frame_id', ['', 'x' * 256, 'é' * 128, 'größer als'])
+def test_a_frame_id_of_256_bytes_is_read(frame_id):
+    assert frame_from_image(image(frame_id)).width == 128
+
+
+@pytest.mark.parametrize(
+    'frame_id',
+    ['x' * 257, 'é' * 129, 'x' * 4_000_000, FORGED, '\x9b', 'a\r'],
+    ids=['bytes', 'é', 'huge', 'forged', 'CSI', 'CR'],
+)
+@pytest.mark.parametrize('kind', ['raw', 'compressed'])
+def test_another_frame_id_is_refused(kind, frame_id):
+    if kind == 'raw':
+        assert refusal(frame_from_image, image(frame_id)) == 'bad_frame_id'
+    else:
+        message = CompressedImage(format='jpeg', header=Header(frame_id=frame_id))
+        assert refusal(frame_from_compressed, message) == 'bad_frame_id'
+
+
+@pytest.mark.parametrize(
+    'encoding', ['x' * 65, 'é' * 33, 'x' * 5_000_000, FORGED], ids=['bytes', 'é', 'huge', 'forged']
+)
+def test_an_encoding_is_said_in_a_few_words(encoding):
+    assert refusal(frame_from_image, image(encoding=encoding)) == 'unknown_encoding'
+
+
+@pytest.mark.parametrize('name', ['x' * 5_000_000, FORGED], ids=['huge', 'forged'])
+def test_so_is_the_format_of_a_compressed_image(name):
+    assert refusal(frame_from_compressed, CompressedImage(format=name)) == 'not_decodable'
+
+
+@pytest.mark.parametrize('text', ['x', '\udcff', 'é'], ids=['ASCII', 'no text', 'é'])
+@pytest.mark.parametrize('place', ['frame_id', 'encoding'])
+def test_little_of_a_text_as_large_as_a_message_is_read(place, text):
+    """All of it would keep the interpreter's lock for seconds, and take a gigabyte."""
+    size = 2**25
+    octets = text.encode(errors='surrogateescape')
+    content = written(image(frame_id='', encoding=''), '<')[0]
+    # Where its length is, and what follows.
+    at, end = {'frame_id': (12, 20), 'encoding': (28, 32)}[place]
+    longer = struct.pack('<I', size) + octets * (size // len(octets))
+    message = np.frombuffer(content[:at] + longer + content[end:], np.uint8)
+    tracemalloc.start()
+    try:
+        view = read_image(message)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 2**20
+    assert set(getattr(view, place, view.header.frame_id)) == {octets.decode(errors='replace')}
+    assert (view.step, view.data.size) == (384, len(GREY))
+
+
+def count_one(detector, message, reason):
+    """Publish a message and wait until it was dropped for this reason."""
+    before = detector.settled_counts()['dropped'].get(reason, 0)
+    detector.camera.publish(message)
+    return detector.wait_for_status(
+        lambda _, values: counts_of(values)['dropped'].get(reason, 0) > before, reason
+    )
+
+
+def assert_log_is_clean(program):
+    """Nothing in the log acts on a terminal, and each line that begins like one is the node's."""
+    assert not re.search('[\x00-\x08\x0b-\x1f\x7f-\x9f]', program.output)
+    assert '\n[ERROR] [0] [detector]' not in program.output
+    assert max(map(len, program.output.splitlines())) < 20_000
+
+
+def test_a_node_drops_them_and_goes_on(start_detector, model):
+    detector = start_detector({'engine_path': str(model), 'autostart': True})
+    detector.connect()
+    detector.program.forget()
+    for message, reason in (
+        (image('x' * 4_000_000), 'bad_frame_id'),
+        (image(FORGED), 'bad_frame_id'),
+        (image(encoding='y' * 5_000_000), 'unknown_encoding'),
+        (image(encoding=FORGED), 'unknown_encoding'),
+    ):
+        status, values = count_one(detector, message, reason)
+        said = [status.message, status.hardware_id, *values.values()]
+        assert sum(map(len, said)) < 10_000
+        answer = detector.ask(picture_of(COLOR))
+        assert len(found_in(answer)) == len(expected_detections(COLOR, (128, 96)))
+    detector.program.wait_for_output('image dropped (bad_frame_id)')
+    assert_log_is_clean(detector.program)
+
+
+def forged_model(folder):
+    """Write a model without manifest whose output has a name that looks like a message."""
+    path = write_tiny_model(folder / 'tiny.onnx', manifest=False)
+    model = onnx.load(path)
+    model.graph.output[0].name = model.graph.node[-1].output[0] = FORGED
+    onnx.save(model, path)
+    return path
+
+
+def test_names_within_a_model_forge_no_line_of_the_log(start_detector, tmp_path):
+    detector = start_detector({'engine_path': str(forged_model(tmp_path))})
+    assert not detector.change_state('configure')
+    detector.program.wait_for_output('with no control characters')
+    status, _ = detector.wait_for_status(lambda status, _: status.message, 'the error')
+    assert 'the GPU is on fire' in status.message
+    assert '\x1b' not in status.message
+    assert_log_is_clean(detector.program)
+
+
+@pytest.mark.parametrize(
+    ('name', 'arguments'),
+    [
+        pytest.param('doctor', ['--seconds', '0'], id='doctor'),
+        # The others know nothing of ROS.
+        *(
+            pytest.param(name, arguments, id=name, marks=pytest.mark.any_ros)
+            for name, arguments in [
+                (
+                    'detect_images',
+                    ['--source', '{folder}', '--output', '{folder}/found', '--engine'],
+                ),
+                ('benchmark_engine', []),
+                ('inspect_engine', ['--no-gpu']),
+                ('build_engine', ['--onnx']),
+            ]
+        ),
+    ],
+)
+def test_nor_of_what_a_command_line_says(name, arguments, tmp_path):
+    model = forged_model(tmp_path)
+    given = [argument.format(folder=tmp_path) for argument in arguments]
+    program = Program([executable(name), *given, model])
+    assert program.wait() in (0, 1, 2)
+    assert 'Traceback' not in program.output
+    assert '\x1b' not in program.output
+    assert '\n[ERROR] [0] [detector]' not in program.output
+
+
+def test_onnx_runtime_prints_no_names_of_a_model(tmp_path, capfd):
+    nodes = [helper.make_node('Reshape', ['images', 'shape'], ['output'], name=FORGED)]
+    graph = helper.make_graph(
+        nodes,
+        'fails',
+        [helper.make_tensor_value_info('images', TensorProto.FLOAT, ('n',))],
+        [helper.make_tensor_value_info('output', TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.array([7]), 'shape')],
+    )
+    path = tmp_path / 'fails.onnx'
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid('', 13)], ir_version=8), path
+    )
+    model = OnnxModel(read_model_file(path), 1)
+    with pytest.raises(Exception, match='the GPU is on fire'):
+        model.run({'images': np.zeros(3, np.float32)})
+    assert capfd.readouterr() == ('', '')
+
+
+class Lines:
+    """A logger that keeps what it is given."""
+
+    def __init__(self):
+        self.lines = []
+        self.debug = self.info = self.warning = self.error = self.lines.append
+
+    def get_effective_level(self):
+        return 20
+
+
+def test_what_a_library_says_begins_no_line():
+    """TensorRT and ONNX Runtime quote names of the model in what they say."""
+    import logging
+
+    logger = Lines()
+    log = NodeLog(logger)
+    try:
+        logging.getLogger('trt_perception.tensorrt').warning('layer %s is slow', FORGED)
+        logging.getLogger('trt_perception.tensorrt').error('x' * 5_000_000)
+    finally:
+        log.close()
+    assert logger.lines[0] == (
+        'layer x\n    [ERROR] [0] [detector]: the GPU is on fire\\x1b[2J is slow'
+    )
+    assert len(logger.lines[1]) < 10_000

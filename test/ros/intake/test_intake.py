@@ -1,0 +1,215 @@
+"""The intake over real DDS: no image is lost by growth, torn or left behind."""
+
+import threading
+import time
+
+import pytest
+
+from support.nodes.graph import image_message
+from support.nodes.graph import order
+from support.nodes.intake_taker import VGA
+from support.nodes.intake_taker import intakes
+from support.nodes.intake_taker import spot
+from trt_perception.errors import CudaError
+from trt_perception.errors import ImageError
+from trt_perception.ros.camera.messages import frame_from_image
+from trt_perception.ros.intake.buffers import MessageBuffers
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+
+
+# What arrives.
+
+
+def test_growth_loses_no_image(make_taker):
+    taker = make_taker(image_qos_depth=10)
+    numbers = []
+    taker.open(lambda arrived: numbers.append(spot(arrived)))
+    taker.camera(VGA, '1920x1080', '3840x2160', '16x12', hz=10, count=8)
+    taker.client.spin_until(lambda: len(numbers) == 8, 'all images')
+    assert numbers == list(range(1, 9))
+    assert taker.input.not_delivered == 0
+
+
+def test_an_image_above_the_limit_is_too_large_and_the_next_one_is_fine(make_taker):
+    taker = make_taker(image_qos_depth=10)
+    taker.buffers = MessageBuffers(limit=2_000_000)
+    taker.open()
+    taker.camera(VGA, '1920x1080', hz=20)
+    taker.wait(12)
+    numbers = [spot(image) for image in taker.images if image.data.size]
+    assert len(numbers) >= 3
+    assert all(number % 2 for number in numbers)
+    too_large = [image for image in taker.images if not image.data.size]
+    assert len(too_large) >= 2
+    for image in too_large:
+        with pytest.raises(ImageError) as caught:
+            frame_from_image(image)
+        assert caught.value.reason == 'too_large'
+        assert image.size > 6_000_000
+    # They were received, and are not counted as lost; Kilted's middleware may lack room for a few
+    # when they are sent.
+    assert taker.input.not_delivered < len(too_large)
+
+
+class Scarce(MessageBuffers):
+    """There is memory for a message of any size, for a small one, or for none."""
+
+    there = 'any'
+
+    def lend(self, message_bytes=0):
+        if self.there == 'none' or (self.there == 'small' and message_bytes):
+            raise MemoryError('no memory is left')
+        return super().lend(message_bytes)
+
+
+def test_without_memory_to_grow_an_image_is_dropped_and_the_next_one_is_fine(make_taker):
+    taker = make_taker()
+    taker.buffers = Scarce()
+    taker.open()
+    camera = taker.publisher()
+    large = image_message(bytes(3840 * 960), 1280, 960, 'bgr8', step=3840)
+    for count, there in enumerate(('small', 'any'), 1):
+        taker.buffers.there = there
+        camera.publish(large)
+        taker.wait(count)
+    assert [image.lease is None for image in taker.images] == [True, False]
+    assert taker.input.not_delivered == 0
+    assert not taker.logged
+    taker.client.node.destroy_publisher(camera)
+
+
+def test_without_any_memory_the_thread_ends_until_there_is_some(make_taker):
+    taker = make_taker()
+    taker.buffers = Scarce()
+    taker.open()
+    camera = taker.publisher()
+    taker.buffers.there = 'none'
+    camera.publish(order(1, 1))
+    taker.client.spin_until(lambda: not intakes(), 'the end of the thread')
+    assert 'no memory is left' in taker.logged[0]
+    taker.buffers.there = 'any'
+    assert taker.input.restore()
+    taker.client.spin_until(camera.get_subscription_count, 'the subscription')
+    camera.publish(order(2, 2))
+    taker.wait(1)
+    taker.client.node.destroy_publisher(camera)
+
+
+def test_a_gpu_that_is_lost_while_memory_is_asked_for_is_a_fault(make_taker):
+    class Lost(MessageBuffers):
+        def lend(self, message_bytes=0):
+            raise CudaError('cudaHostAlloc', 'cudaErrorIllegalAddress', sticky=True)
+
+    taker = make_taker()
+    taker.buffers = Lost()
+    taker.open()
+    camera = taker.publisher()
+    camera.publish(order(1, 1))
+    taker.client.spin_until(lambda: not intakes(), 'the end of the thread')
+    assert [error.sticky for error in taker.faults] == [True]
+    assert not taker.logged  # whoever is told says it
+    taker.client.node.destroy_publisher(camera)
+
+
+def test_rubbish_is_taken_and_refused_when_it_is_read(make_taker):
+    taker = make_taker()
+    taker.open()
+    camera = taker.publisher()
+    rubbish = [b'\0\1\0\0', b'\xff' * 1000, b'rubbish' * 20000, bytes(5)]
+    for number, content in enumerate(rubbish, 1):
+        camera.publish(content)
+        taker.wait(number)
+        with pytest.raises(ImageError) as caught:
+            frame_from_image(taker.images[-1])
+        assert caught.value.reason == 'bad_message'
+    camera.publish(order(7, 3))
+    taker.wait(len(rubbish) + 1)
+    assert frame_from_image(taker.images[-1]).data[0] == 7
+    taker.client.node.destroy_publisher(camera)
+
+
+def test_images_of_this_process_and_another_are_taken_alike(make_taker):
+    taker = make_taker(image_qos_depth=10)
+    taker.open()
+    camera = taker.publisher()
+    camera.publish(order(5, 9))
+    taker.wait(1)
+    assert frame_from_image(taker.images[0]).data[0] == 5
+    taker.camera(VGA, hz=20, count=3)
+    taker.wait(4)
+    assert [spot(image) for image in taker.images[1:]] == [1, 2, 3]
+    taker.client.node.destroy_publisher(camera)
+
+
+# No torn image.
+
+
+def test_no_image_is_torn_by_overload_nor_by_what_its_reader_keeps(make_taker):
+    taker = make_taker(image_qos_depth=1)
+    held, checked = [], 0
+    newest = []
+    taker.open(newest.append)
+    taker.camera('800x600', VGA, hz=0, depth=1)
+    end = time.monotonic() + 60
+    while checked < 400:
+        assert time.monotonic() < end
+        taker.client.spin_for(0.002)
+        held += newest[-2:]
+        newest.clear()
+        if len(held) > 8:
+            checked += len([spot(image) for image in held])
+            del held[:5]
+        if checked and checked % 100 < 9:
+            taker.input.close()  # readers keep theirs all the same
+            taker.open(newest.append)
+    assert len({spot(image) for image in held}) == len(held)
+
+
+# Cameras come, go and change.
+
+
+def test_a_camera_that_starts_again(make_taker):
+    taker = make_taker()
+    taker.open()
+    for _ in range(3):
+        camera = taker.camera(VGA, hz=50)
+        before = len(taker.images)
+        taker.wait(before + 5)
+        camera.close()
+        assert spot(taker.images[-1]) >= 5
+
+
+def test_a_camera_that_offers_less(make_taker):
+    taker = make_taker()
+    taker.open()
+    good = taker.publisher()
+    good.publish(order(1, 1))
+    taker.wait(1)
+    assert taker.input.reliability == 'reliable'
+    for _ in range(3):  # all at once: one change, and nothing to complain about
+        taker.camera(VGA, reliability='best_effort', hz=20)
+    taker.client.spin_until(lambda: taker.input.reliability == 'best_effort', 'the change')
+    taker.wait(20)
+    assert len(taker.logged) == 1
+    assert intakes() == 1
+    taker.client.node.destroy_publisher(good)
+
+
+# What it costs.
+
+
+def test_it_sleeps_while_nothing_comes(make_taker):
+    taker = make_taker(image_qos_reliability='reliable')
+    taker.open()
+    camera = taker.publisher()
+    taker.camera(VGA, reliability='best_effort', hz=100)  # an event, and nothing more
+    camera.publish(order(1, 1))
+    taker.wait(1)
+    taker.client.spin_until(lambda: taker.logged, 'the word of the camera that is kept out')
+    thread = next(t for t in threading.enumerate() if t.name == 'intake')
+    clock = time.pthread_getcpuclockid(thread.ident)
+    before = time.clock_gettime(clock)
+    time.sleep(1.0)
+    assert time.clock_gettime(clock) - before < 0.1
+    taker.client.node.destroy_publisher(camera)

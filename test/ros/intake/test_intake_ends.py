@@ -1,0 +1,126 @@
+"""The intake ends while images come and in any order, and leaves nothing behind; over DDS."""
+
+import gc
+import threading
+import time
+
+import pytest
+import rclpy
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.lifecycle import LifecycleNode
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import Image
+
+from support.nodes.graph import order
+from support.nodes.intake_taker import VGA
+from support.nodes.intake_taker import intakes
+from support.nodes.intake_taker import topics
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.ros.camera.image_input import ImageInput
+from trt_perception.ros.camera.messages import frame_from_image
+from trt_perception.ros.camera.transport_choice import RAW
+from trt_perception.ros.intake.buffers import MessageBuffers
+from trt_perception.ros.intake.shared import SharedIntake
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+
+
+def test_a_hundred_ends_while_images_come(make_taker):
+    taker = make_taker()
+    taker.camera('320x240', hz=0, depth=1)
+    arrived = 0
+    for number in range(100):
+        images = []
+        taker.open(images.append)
+        if number % 10 == 0:
+            taker.client.spin_until(lambda images=images: images, 'an image')
+        time.sleep(0.0007 * (number % 7))
+        taker.input.close()
+        arrived += len(images)
+        after = len(images)
+        assert intakes() == 0
+        time.sleep(0.002)
+        assert len(images) == after
+        del images[:]
+    assert arrived >= 10
+    taker.input = None
+    gc.collect()
+    taker.buffers.close()
+    assert taker.buffers.count == 0
+
+
+@pytest.mark.parametrize('first', ['node', 'context', 'neither'])
+def test_the_end_comes_in_any_order(first):
+    context = rclpy.Context()
+    rclpy.init(context=context)
+    topic = next(topics)
+    remap = ['--ros-args', '-r', f'image:={topic}']
+    node = LifecycleNode('ends', context=context, cli_args=remap)
+    executor = SingleThreadedExecutor(context=context)
+    images = []
+    intake = SharedIntake(node, MessageBuffers(), typed=False, faulted=pytest.fail)
+    taken = ImageInput(node, DetectorConfig(), RAW, intake, images.append)
+    assert intakes() == 1
+    camera = node.create_publisher(Image, topic, QoSProfile(depth=1))
+    end = time.monotonic() + 30
+    while not images:
+        assert time.monotonic() < end
+        camera.publish(order(1, 1))
+        time.sleep(0.01)
+    executor.shutdown()
+    if first == 'node':
+        node.destroy_node()
+    elif first == 'context':
+        rclpy.shutdown(context=context)
+        while intakes():  # without a word from us
+            assert time.monotonic() < end
+            time.sleep(0.001)
+    taken.close()
+    assert intakes() == 0
+    taken.close()
+    assert frame_from_image(images[0]).data[0] == 1  # it is the reader's
+    if first != 'node':
+        node.destroy_node()
+    rclpy.try_shutdown(context=context)
+
+
+def test_a_receiver_that_raises_ends_the_thread_and_the_watch_subscribes_again(make_taker):
+    taker = make_taker()
+    broken = threading.Event()
+    broken.set()
+
+    def receive(arrived):
+        if broken.is_set():
+            raise RuntimeError('the receiver broke')
+        taker.images.append(arrived)
+
+    taker.open(receive)
+    assert not taker.input.restore()
+    taker.camera(VGA, hz=50)
+    taker.client.spin_until(lambda: not intakes(), 'the end of the thread')
+    assert 'the receiver broke' in taker.logged[0]
+    broken.clear()
+    assert taker.input.restore()
+    taker.wait(3)
+    assert not taker.input.restore()
+
+
+def test_what_cannot_be_made_leaves_nothing_behind(make_taker, monkeypatch):
+    taker = make_taker()
+    node = taker.client.node
+
+    def fail(*_):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, 'start', fail)
+        with pytest.raises(RuntimeError, match="can't start"):
+            taker.open()
+    assert intakes() == 0
+    gc.collect()
+    taker.client.spin_until(lambda: not node.count_subscribers(taker.topic), 'no subscription')
+    taker.open()
+    camera = taker.publisher()
+    camera.publish(order(1, 1))
+    taker.wait(1)
+    node.destroy_publisher(camera)

@@ -1,0 +1,239 @@
+"""Intakes that cameras share: what happens to one changes nothing for the others; over DDS."""
+
+import threading
+from collections import deque
+
+import pytest
+from sensor_msgs.msg import Image
+
+from support.nodes.graph import order
+from support.nodes.intake_taker import VGA
+from support.nodes.intake_taker import intakes
+from support.nodes.intake_taker import spot
+from trt_perception.ros.intake.buffers import MessageBuffers
+from trt_perception.ros.intake.intake import Arrived
+from trt_perception.ros.intake.shared import CAMERAS_OF_A_THREAD
+from trt_perception.ros.wire import rcl
+from trt_perception.ros.wire.rcl import RclError
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+
+
+@pytest.fixture
+def several(make_taker):
+    """Make takers that share the intake of the first; open all but the last."""
+
+    def make(count, **settings):
+        takers = [make_taker(image_qos_depth=100, **settings) for _ in range(count)]
+        takers[0].open()
+        for taker in takers[1:-1]:
+            taker.open(intake=takers[0].intake)
+        return takers
+
+    return make
+
+
+def image_thread():
+    [thread] = [thread for thread in threading.enumerate() if thread.name == 'intake']
+    return thread
+
+
+def test_cameras_that_come_and_go_cost_the_others_no_image(several):
+    steady, changing = several(2)
+    steady.camera('320x240', hz=100, depth=100)
+    steady.wait(5)
+    thread = image_thread()
+    changing.camera('64x48', hz=0, depth=1)  # as fast as it can
+    seen = 0
+    for number in range(40):
+        changing.images.clear()
+        changing.open(intake=steady.intake)
+        if number % 10 == 0:
+            changing.wait(1)
+        changing.client.spin_for(0.001 * (number % 5))
+        changing.input.close()
+        seen = len(changing.images)
+        steady.wait(len(steady.images) + 2)
+        assert len(changing.images) == seen, 'what is closed hears no more'
+        assert image_thread() is thread
+    numbers = [spot(image) for image in steady.images]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    assert steady.input.not_delivered == 0
+    assert not steady.logged
+    steady.input.close()
+    assert intakes() == 0, 'it ends with the last'
+
+
+def test_each_camera_gets_its_own_images(several):
+    takers = several(4)
+    takers[-1].open(intake=takers[0].intake)
+    sizes = ['64x48', '320x240', VGA, '16x12']
+    for taker, size in zip(takers, sizes, strict=True):
+        taker.camera(size, hz=100)
+    for taker, size in zip(takers, sizes, strict=True):
+        taker.wait(10)
+        width, height = map(int, size.split('x'))
+        assert {image.size // 100 for image in taker.images} == {taker.images[0].size // 100}, (
+            'of one camera'
+        )
+        assert width * height * 3 < taker.images[0].size < width * height * 3 + 200
+        numbers = [spot(image) for image in taker.images]
+        assert numbers == sorted(set(numbers))
+    assert intakes() == 1
+
+
+@pytest.mark.any_ros  # as the next one
+def test_many_cameras_have_several_threads(several):
+    takers = several(CAMERAS_OF_A_THREAD + 2)
+    takers[-1].open(intake=takers[0].intake)
+    assert intakes() == 2
+    for taker in takers:
+        taker.camera('64x48', hz=50)
+    for taker in takers:
+        taker.wait(5)
+        numbers = [spot(image) for image in taker.images]
+        assert numbers == sorted(set(numbers))
+    # One that subscribes again comes to the thread that has fewest; an empty one ends.
+    for taker in takers[:2]:
+        taker.input.close()
+        taker.images.clear()
+        taker.open(intake=takers[0].intake)
+        taker.wait(3)
+    assert intakes() == 2
+    for taker in takers[2:]:
+        taker.input.close()
+    assert intakes() <= 2
+    for taker in takers[:2]:
+        taker.wait(len(taker.images) + 3)
+        taker.input.close()
+    assert intakes() == 0
+
+
+def test_no_image_is_torn_where_several_threads_lend_memory(several):
+    takers = several(3)
+    takers[0].input.close()
+    takers[0].open()
+    intake = takers[0].intake
+    intake._cameras = 1  # a thread each
+    for taker, size in zip(takers, ('320x240', VGA, '64x48'), strict=True):
+        if taker.input is not None:
+            taker.input.close()
+        taker.images = deque(maxlen=2)
+        taker.open(intake=intake)
+        taker.camera(size, hz=0, depth=1)
+    assert intakes() == 3
+    held, checked = [], 0
+    while checked < 300:
+        for taker in takers:
+            taker.wait(2)
+            held += [taker.images.pop(), taker.images.pop()]
+        if len(held) > 12:
+            checked += len([spot(image) for image in held])
+            del held[:7]
+    assert takers[0].buffers.count < 50
+
+
+def test_a_receiver_that_raises_loses_its_own_subscription_only(several):
+    well, broken = several(2)
+    fault = threading.Event()
+    fault.set()
+
+    def receive(arrived):
+        if fault.is_set():
+            raise RuntimeError('the receiver broke')
+        broken.images.append(arrived)
+
+    broken.open(receive, intake=well.intake)
+    well.camera('320x240', hz=100, depth=100)
+    well.wait(3)
+    thread = image_thread()
+    broken.camera('320x240', hz=100)
+    well.client.spin_until(lambda: broken.logged, 'the fault')
+    assert 'the receiver broke' in broken.logged[0]
+    assert broken.topic in broken.logged[0]
+    well.wait(len(well.images) + 10)
+    assert len(broken.logged) == 1, 'it is called no more'
+    assert not well.logged
+    assert not well.input.restore()
+    fault.clear()
+    assert broken.input.restore()
+    broken.wait(3)
+    assert not broken.input.restore()
+    numbers = [spot(image) for image in well.images]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    assert image_thread() is thread
+
+
+def test_all_are_subscribed_again_where_the_thread_ends(several):
+    class Scarce(MessageBuffers):
+        there = True
+
+        def lend(self, message_bytes=0):
+            if not self.there:
+                raise MemoryError('no memory is left')
+            return super().lend(message_bytes)
+
+    first, second = several(2)
+    first.input.close()
+    first.buffers = Scarce()
+    first.open()
+    second.open(intake=first.intake)
+    for taker in (first, second):
+        taker.camera('64x48', hz=100)
+        taker.wait(2)
+    first.buffers.there = False
+    first.client.spin_until(lambda: not intakes(), 'the end of the thread')
+    assert 'no memory is left' in first.logged[0]
+    first.buffers.there = True
+    for taker in (first, second):
+        assert taker.input.restore()
+        taker.wait(len(taker.images) + 2)
+    assert intakes() == 1
+    assert not first.input.restore()
+
+
+def test_an_intake_that_ends_before_a_camera_is_added_is_made_anew(several, monkeypatch):
+    (taker,) = several(1)
+    taker.input.close()
+    running = taker.intake._running
+
+    def ended():
+        monkeypatch.setattr(taker.intake, '_running', running)
+        intake = running()
+        intake.close()  # as where its last camera is given up just now
+        return intake
+
+    monkeypatch.setattr(taker.intake, '_running', ended)
+    taker.open(intake=taker.intake)
+    camera = taker.publisher()
+    camera.publish(order(1, 1))
+    taker.wait(1)
+    assert isinstance(taker.images[0], Arrived)
+    assert intakes() == 1
+    assert not taker.intake.typed
+    assert not taker.logged
+    taker.client.node.destroy_publisher(camera)
+
+
+def test_rclpy_takes_all_images_where_rcl_is_another(several, monkeypatch):
+    first, second = several(2)
+    second.open(intake=first.intake)
+    monkeypatch.setattr(
+        rcl.Taking, 'take', lambda *_: (_ for _ in ()).throw(RclError('a take', 'went wrong'))
+    )
+    cameras = [taker.publisher() for taker in (first, second)]
+    cameras[1].publish(order(3, 1))
+    first.client.spin_until(lambda: not intakes(), 'the end of the thread')
+    assert len(first.logged) == 1
+    assert first.intake.typed
+    for number, (taker, camera) in enumerate(zip((first, second), cameras, strict=True)):
+        assert taker.input.restore()
+        taker.client.spin_until(camera.get_subscription_count, 'the subscription')
+        camera.publish(order(number + 4, 2))
+        taker.wait(1)
+        assert isinstance(taker.images[-1], Image)
+        assert not isinstance(taker.images[-1], Arrived)
+        taker.client.node.destroy_publisher(camera)
+    assert len(first.logged) == 1
+    assert not second.logged
+    assert intakes() == 0

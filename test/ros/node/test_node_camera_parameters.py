@@ -1,0 +1,316 @@
+"""Parameters of cameras over the services of a node: declared, described, followed, refused."""
+
+import pytest
+import yaml
+from ament_index_python.packages import get_package_share_directory
+from rcl_interfaces.msg import ParameterType
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+
+from support.docs_pages import ROOT
+from support.nodes.graph import Detector
+from support.programs import Program
+from support.programs import executable
+from trt_perception.parameters.camera import CAMERA_PARAMETERS
+from trt_perception.parameters.camera import NodeConfig
+from trt_perception.parameters.camera import camera_rows
+from trt_perception.ros.parameters import NodeParameters
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+
+TWO = {'cameras': ['front', 'rear']}
+
+
+# In this process: what is declared, and what the node hears of it.
+
+
+class Holder:
+    """A node with parameters only, which records what it is told."""
+
+    def __init__(self, context, values):
+        self.told = []
+        self.is_configured = False
+        self.refuse = None
+        self.node = Node(
+            'holder',
+            context=context,
+            enable_rosout=False,
+            start_parameter_services=False,
+            parameter_overrides=[Parameter(name, value=value) for name, value in values.items()],
+        )
+        self.parameters = NodeParameters(
+            self.node,
+            configured=lambda: self.is_configured,
+            check=self._check,
+            apply=lambda *both: self.told.append(both),
+        )
+
+    def _check(self, config):
+        if self.refuse:
+            self.refuse(config)
+
+    def set(self, **values):
+        changes = [
+            Parameter(name.replace('__', '.'), value=value) for name, value in values.items()
+        ]
+        reason = self.parameters.refusal(changes)
+        return reason or self.node.set_parameters_atomically(changes).reason
+
+    def held(self):
+        """Return the values of the cameras' parameters as ROS holds them."""
+        names = self.node.list_parameters([], 0).names
+        return {
+            parameter.name: parameter.value
+            for parameter in self.node.get_parameters(names)
+            if parameter.name.startswith('camera.')
+        }
+
+
+@pytest.fixture
+def hold(client):
+    holders = []
+
+    def make(values):
+        holders.append(Holder(client.context, values))
+        return holders[-1]
+
+    yield make
+    for holder in holders:
+        holder.node.destroy_node()
+
+
+def test_every_parameter_has_a_value_of_its_type(hold):
+    holder = hold({**TWO, 'camera.rear.confidence_threshold': 0.75, 'class_filter': ['a']})
+    held = holder.held()
+    assert len(held) == 2 * len(CAMERA_PARAMETERS)
+    assert held['camera.front.confidence_threshold'] == 0.25
+    assert held['camera.rear.confidence_threshold'] == 0.75
+    assert held['camera.front.class_filter'] == held['camera.rear.class_filter'] == ['a']
+    values = holder.parameters.configs.values()
+    assert {name: values[name] for name in held} == {
+        name: tuple(value) if isinstance(value, list) else value for name, value in held.items()
+    }
+
+
+def test_one_camera_has_no_such_parameters(hold):
+    holder = hold({})
+    assert holder.held() == {}
+    assert holder.parameters.camera_config('') is holder.parameters.config
+
+
+def test_it_follows_until_it_is_set_itself(hold):
+    holder = hold({**TWO, 'camera.rear.max_rate_hz': 5.0})
+    assert holder.set(max_rate_hz=30.0, confidence_threshold=0.5) == ''
+    held = holder.held()
+    assert (held['camera.front.max_rate_hz'], held['camera.rear.max_rate_hz']) == (30.0, 5.0)
+    assert held['camera.rear.confidence_threshold'] == 0.5
+    assert holder.set(camera__front__max_rate_hz=30.0) == ''
+    assert holder.set(max_rate_hz=10.0) == ''
+    assert holder.held()['camera.front.max_rate_hz'] == 30.0
+    assert holder.parameters.camera_config('front').max_rate_hz == 30.0
+    holder.parameters.follow_again()
+    held = holder.held()
+    assert held['camera.front.max_rate_hz'] == 10.0
+    assert held['camera.rear.max_rate_hz'] == 5.0  # as the start said
+    assert holder.parameters.camera_config('front').max_rate_hz == 10.0
+
+
+def test_the_node_is_told_of_each_change_once(hold):
+    holder = hold(TWO)
+    assert holder.told == []
+    holder.set(camera__front__enabled=False)
+    [(before, now)] = holder.told
+    assert before == now == holder.parameters.config
+    assert not holder.parameters.camera_config('front').enabled
+    holder.set(confidence_threshold=0.5)
+    assert holder.told[1][0].confidence_threshold == 0.25
+    assert holder.told[1][1].confidence_threshold == 0.5
+    holder.parameters.follow_again()
+    assert len(holder.told) == 3
+    holder.parameters.follow_again()  # nothing is left to forget
+    assert len(holder.told) == 3
+
+
+def test_cameras_come_and_go(hold):
+    holder = hold({**TWO, 'camera.rear.enabled': False})
+    assert holder.set(cameras=['rear', 'top']) == ''
+    held = holder.held()
+    assert {name.split('.')[1] for name in held} == {'rear', 'top'}
+    assert (held['camera.rear.enabled'], held['camera.top.enabled']) == (False, True)
+    assert 'no camera' in holder.set(camera__front__enabled=True)
+    assert holder.set(camera__top__enabled=False) == ''
+    assert holder.set(cameras=[]) == ''
+    assert holder.held() == {}
+    assert holder.set(cameras=['top', 'rear']) == ''
+    held = holder.held()
+    assert (held['camera.rear.enabled'], held['camera.top.enabled']) == (False, True)
+
+
+def test_what_is_fixed_while_configured(hold):
+    holder = hold(TWO)
+    holder.is_configured = True
+    for name, value in (
+        ('cameras', ['front']),
+        ('camera__front__image_transport', 'compressed'),
+        ('camera__rear__image_qos__depth', 2),
+    ):
+        reason = holder.set(**{name: value})
+        assert f"'{name.replace('__', '.')}': cannot change while the node is configured" in reason
+    live = {
+        'camera__front__enabled': False,
+        'camera__front__max_rate_hz': 5,
+        'camera__rear__confidence_threshold': 0.5,
+        'camera__rear__class_filter': ['a'],
+        'camera__rear__image_qos__depth': 1,  # which it has
+    }
+    for name, value in live.items():
+        assert holder.set(**{name: value}) == ''
+    holder.is_configured = False
+    assert holder.set(camera__front__image_transport='compressed', cameras=['front']) == ''
+    assert holder.parameters.camera_config('front').image_transport == 'compressed'
+
+
+def test_the_model_may_refuse_what_one_camera_is_given(hold):
+    holder = hold(TWO)
+    holder.refuse = lambda config: config.thresholds(('cat', 'dog'))
+    reason = holder.set(camera__rear__class_filter=['cow'])
+    assert reason.startswith("camera 'rear': parameter 'class_filter': expected classes")
+    assert holder.held()['camera.rear.class_filter'] == []
+    assert holder.parameters.camera_config('rear').class_filter == ()
+
+
+def test_an_empty_list_of_any_kind_and_whole_numbers(hold):
+    holder = hold({**TWO, 'camera.front.class_filter': ['a']})
+    empty = Parameter('camera.front.class_filter', Parameter.Type.BOOL_ARRAY, [])
+    assert holder.node.set_parameters_atomically([empty]).successful
+    assert holder.held()['camera.front.class_filter'] == []
+    assert holder.set(camera__front__max_rate_hz=7) == ''
+    assert isinstance(holder.held()['camera.front.max_rate_hz'], float)
+
+
+def test_a_refused_request_changes_nothing(hold):
+    holder = hold(TWO)
+    before = holder.held()
+    reason = holder.set(camera__front__enabled=False, max_rate_hz=-1.0)
+    assert "'max_rate_hz'" in reason
+    assert holder.held() == before
+    assert holder.told == []
+
+
+def test_as_many_cameras_as_there_may_be(hold):
+    names = [f'camera_{number}' for number in range(64)]
+    holder = hold({'cameras': names})
+    assert len(holder.held()) == 64 * len(CAMERA_PARAMETERS)
+    assert holder.set(max_rate_hz=12.0) == ''
+    assert {holder.held()[f'camera.{name}.max_rate_hz'] for name in names} == {12.0}
+
+
+# Between processes.
+
+
+@pytest.fixture(scope='module')
+def detector(client, model):
+    values = {
+        'engine_path': str(model),
+        **TWO,
+        'camera.rear.confidence_threshold': 0.75,
+        'camera.rear.image_transport': 'compressed',
+    }
+    detector = Detector(client, values)
+    yield detector
+    detector.close()
+
+
+def test_get_and_describe(detector):
+    names = [*camera_rows(['front', 'rear'])]
+    assert all(detector.get(name) is not None for name in names)
+    assert detector.get('camera.rear.confidence_threshold') == 0.75
+    assert detector.get('camera.front.image_transport') == 'raw'
+    assert detector.get('camera.rear.image_transport') == 'compressed'
+    rate, transport = detector.describe(
+        ['camera.front.max_rate_hz', 'camera.front.image_transport']
+    )
+    [limits] = rate.floating_point_range
+    assert (limits.from_value, limits.to_value) == (0.0, 1000.0)
+    assert rate.type == ParameterType.PARAMETER_DOUBLE
+    assert 'Unit: Hz' in rate.description
+    assert 'may change while active' in rate.additional_constraints
+    assert "'raw', 'compressed', 'auto'" in transport.additional_constraints
+    assert 'fixed while configured' in transport.additional_constraints
+
+
+def test_set_over_services(detector):
+    assert detector.set({'camera.front.enabled': False}) == [(True, '')]
+    assert detector.get('camera.front.enabled') is False
+    [(successful, reason)] = detector.set({'camera.frnt.enabled': True})
+    assert not successful
+    assert "did you mean 'camera.front.enabled'?" in reason
+    [(successful, reason)] = detector.set({'camera.front.class_filter': 7})
+    assert not successful
+    command = f'ros2 param set {detector.name} camera.front.class_filter \'["7"]\''
+    assert reason.endswith(f'for text: {command}')
+    [(successful, reason)] = detector.set({'camera.rear.enabled': None}, Parameter.Type.NOT_SET)
+    assert not successful
+    assert 'cannot be deleted' in reason
+    assert detector.set({'camera.front.enabled': True}) == [(True, '')]
+    kept = 'cameras keep values of their own: camera.'
+    assert detector.set({'enabled': True, 'max_rate_hz': 0.0, 'confidence_threshold': 0.25}) == [
+        (True, f'{kept}front.enabled'),
+        (True, ''),
+        (True, f'{kept}rear.confidence_threshold'),
+    ]
+
+
+# At the start.
+
+
+def start_with(tmp_path, text):
+    file = tmp_path / 'mine.yaml'
+    file.write_text(text)
+    program = Program([executable('detector_node'), '--ros-args', '--params-file', str(file)])
+    try:
+        return program.wait(), program.output
+    finally:
+        program.close()
+
+
+def test_every_mistake_of_a_file_is_said(tmp_path):
+    code, output = start_with(
+        tmp_path,
+        '/**:\n  ros__parameters:\n    cameras: [front, rear]\n    camera:\n'
+        '      frnt: {enabled: false}\n      top: {max_rate_hz: 5.0}\n'
+        '      rear: {image_transport: smoke, decoder: dense}\n',
+    )
+    assert code == 2
+    assert "there is no camera 'frnt'; did you mean 'camera.front.enabled'?" in output
+    assert "there is no camera 'top'" in output
+    assert output.count('the cameras are front, rear') == 2
+    assert "'camera.rear.image_transport': expected one of 'raw'" in output
+    assert "'camera.rear.decoder'" in output
+
+
+def test_wrong_cameras_are_said_once(tmp_path):
+    code, output = start_with(
+        tmp_path,
+        '/**:\n  ros__parameters:\n    cameras: [front, front]\n    camera:\n'
+        '      front: {enabled: false}\n',
+    )
+    assert code == 2
+    assert "'cameras': expected different names (got 'front' twice)" in output
+    assert 'no camera' not in output
+
+
+# The example.
+
+
+def test_the_example_is_what_a_node_takes(start_detector, model):
+    path = f'{get_package_share_directory("trt_perception")}/config/cameras.yaml'
+    values = yaml.safe_load((ROOT / 'config/cameras.yaml').read_text())['/**']['ros__parameters']
+    detector = start_detector({'engine_path': str(model)}, arguments=('--params-file', path))
+    assert list(detector.get('cameras')) == values['cameras'] == ['front', 'rear', 'gripper']
+    assert detector.get('camera.gripper.enabled') is False
+    assert detector.get('camera.front.max_rate_hz') == 30.0
+    assert detector.get('camera.gripper.max_rate_hz') == 15.0
+    assert detector.get('camera.rear.image_transport') == 'compressed'
+    assert list(detector.get('camera.rear.class_filter')) == ['person']
+    assert NodeConfig.from_values({'cameras': values['cameras']}).camera('front')

@@ -1,0 +1,179 @@
+"""What a camera of several has for itself: thresholds, rate, on or off, debug image; over DDS."""
+
+import numpy as np
+import pytest
+from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.parameter import Parameter
+from rclpy.qos import DurabilityPolicy
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import Image
+from vision_msgs.msg import LabelInfo
+
+from support.models.tiny_model import CLASS_NAMES
+from support.nodes.camera_of_many import COLOR
+from support.nodes.camera_of_many import NAMES
+from support.nodes.camera_of_many import CameraOfMany
+from support.nodes.camera_of_many import assert_unharmed
+from support.nodes.camera_of_many import names_found
+from support.nodes.camera_of_many import steady
+from support.nodes.graph import picture_of
+
+pytest_plugins = ['support.nodes.many_cameras_fixtures']
+
+OK = DiagnosticStatus.OK
+LATCHED = QoSProfile(depth=10, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+
+def test_thresholds_of_one_camera(cameras, detector):
+    front, rear, _ = cameras
+    labels = {
+        camera.name: detector.subscribe(LabelInfo, f'{camera.name}/label_info', LATCHED)
+        for camera in (front, rear)
+    }
+    detector.set_well(**{'camera.rear.confidence_threshold': 0.75})
+    assert names_found(rear) == ['red']
+    assert names_found(front) == ['red', 'red', 'green']
+    detector.set_well(**{'camera.rear.class_filter': ['green']})
+    assert names_found(rear) == []
+    detector.set_well(**{'camera.rear.confidence_threshold': 0.1})
+    assert names_found(rear) == ['green']
+    detector.set_well(confidence_threshold=0.9)  # of all that have none of their own
+    assert names_found(rear) == ['green']
+    assert names_found(front) == []
+    front.client.spin_until(
+        lambda: labels['front'] and labels['front'][-1].threshold == pytest.approx(0.9), 'labels'
+    )
+    assert {label.threshold for label in labels['rear']} <= {
+        np.float32(value) for value in (0.25, 0.75, 0.1)
+    }
+    assert labels['rear'][-1].threshold == pytest.approx(0.1)
+    assert [entry.class_name for entry in labels['rear'][-1].class_map] == list(CLASS_NAMES)
+    detector.set_well(confidence_threshold=0.25)
+    detector.bring_to('unconfigured')  # cleanup: all follow the node's again
+    detector.program.wait_for_output(
+        'cleaned up; forgotten is what was set for cameras: '
+        'camera.rear.confidence_threshold, camera.rear.class_filter'
+    )
+    detector.bring_to('active')
+    for camera in (front, rear):
+        camera.connect()
+    assert names_found(rear) == names_found(front) == ['red', 'red', 'green']
+
+
+def test_a_camera_is_switched_off_and_on(cameras, detector):
+    front, rear, left = cameras
+    detector.set_well(**{'camera.rear.enabled': False})
+    publish = steady([front, left])
+    picture = picture_of(COLOR)
+    _, values = rear.wait_for_status(
+        lambda _, values: int(values.get('dropped: disabled', 0)) > 5,
+        'images that are dropped',
+        publish=lambda: publish() or rear.publisher.publish(picture),
+    )
+    status, _ = rear.wait_for_status(
+        lambda status, _: 'switched off' in status.message, 'that it is off'
+    )
+    assert status.level == OK
+    detector.wait_for_status(
+        lambda status, _: status.message.endswith('of 2 cameras, 1 switched off'), 'how many are'
+    )
+    detector.program.wait_for_output('detector.rear]: switched off: enabled is false')
+    rear.detections.clear()
+    assert names_found(front)
+    assert not rear.answers()
+    assert rear.counts()['published'] == int(values['published'])
+    detector.set_well(**{'camera.rear.enabled': True})
+    assert names_found(rear) == ['red', 'red', 'green']
+    rear.wait_for_status(lambda status, _: 'switched off' not in status.message, 'that it is on')
+    detector.program.wait_for_output('detector.rear]: switched on')
+    # The node's own parameter is for all that have none of their own; this one has.
+    detector.set_well(enabled=False)
+    assert names_found(rear) == ['red', 'red', 'green']
+    front.wait_for_status(
+        lambda _, values: int(values.get('dropped: disabled', 0)) > 2,
+        'images that are dropped',
+        publish=lambda: front.publisher.publish(picture),
+    )
+    detector.bring_to('inactive')
+    detector.bring_to('active')
+    rest = ', '.join(detector.topic(f'{name}/image') for name in NAMES if name != 'rear')
+    detector.program.wait_for_output(f'; switched off, as enabled is false: {rest}')
+    on = detector.topic('rear/image')
+    detector.program.wait_for_output(f'active: waiting for images on {on}, taken by')
+    detector.set_well(**{'camera.rear.enabled': False})
+    detector.wait_for_status(
+        lambda status, _: status.message == 'active, all 3 cameras are switched off', 'all off'
+    )
+    detector.set_well(**{'camera.rear.enabled': True}, enabled=True)
+    for camera in cameras:
+        camera.connect()
+    assert names_found(front) == ['red', 'red', 'green']
+
+
+def test_the_rate_of_one_camera(cameras, detector):
+    front, rear, left = cameras
+    detector.set_well(**{'camera.rear.max_rate_hz': 0.1})
+    publish = steady([front, left])
+    rear.wait_for_status(
+        lambda _, values: int(values.get('dropped: rate_limit', 0)) > 10,
+        'images above the rate',
+        publish=lambda: publish() or rear.publisher.publish(picture_of(COLOR)),
+    )
+    assert_unharmed([front, left], publish)
+    detector.set_well(**{'camera.rear.max_rate_hz': 0.0})
+    for said in ('0.1 Hz', 'no limit'):
+        detector.program.wait_for_output(f'detector.rear]: max_rate_hz is now {said}')
+    before = rear.counts()['dropped']['rate_limit']
+    for _ in range(5):
+        assert names_found(rear) == ['red', 'red', 'green']
+    assert rear.counts()['dropped']['rate_limit'] == before
+
+
+def test_each_camera_has_its_debug_image(cameras, detector):
+    front, rear, _ = cameras
+    images = detector.subscribe(Image, 'rear/debug_image')
+    picture = picture_of(COLOR, (128, 96), frame_id='rear')
+
+    def drawn():
+        front.publisher.publish(picture_of(COLOR, (64, 48), frame_id='front'))
+        rear.publisher.publish(picture)
+        return images
+
+    front.client.spin_until(drawn, 'a debug image')
+    assert {(image.header.frame_id, image.width) for image in images} == {('rear', 128)}
+
+
+def test_another_kind_of_a_cameras_parameter_is_refused(cameras, detector):
+    [(well, reason)] = detector.set({'camera.rear.image_qos.depth': 3})
+    assert not well
+    assert 'cannot change while the node is configured' in reason
+    [(well, reason)] = detector.set({'camera.rear.class_filter': ['cat']})
+    assert not well
+    assert "'cat'" in reason or 'cat' in reason
+    [(well, _)] = detector.set({'camera.rear.class_filter': []}, Parameter.Type.STRING_ARRAY)
+    assert well
+
+
+def test_other_cameras_are_named_while_unconfigured(cameras, detector):
+    for camera in cameras:
+        camera.destroy_publisher()
+    [(well, reason)] = detector.set({'cameras': ['front', 'back']})
+    assert not well
+    assert 'cannot change while the node is configured' in reason
+    detector.bring_to('unconfigured')
+    detector.set_well(cameras=['front', 'back'], **{'image_qos.depth': 2})
+    assert detector.get('camera.back.image_qos.depth') == 2
+    detector.bring_to('active')
+    others = [CameraOfMany(detector, name) for name in ('front', 'back')]
+    for camera in others:
+        camera.connect()
+        assert names_found(camera) == ['red', 'red', 'green']
+    _, values = detector.wait_for_status(lambda *_: True, 'a status')
+    assert values['cameras'] == 'front, back'
+    graph = detector.client.node
+    gone = detector.topic('rear/detections')
+    detector.client.spin_until(lambda: not graph.count_publishers(gone), 'the end of the other')
+    for camera in others:
+        camera.destroy_publisher()
+    detector.bring_to('unconfigured')
+    detector.set_well(cameras=list(NAMES), **{'image_qos.depth': 1})

@@ -1,0 +1,167 @@
+"""Cameras as they are: gone and back, several on one topic, and clocks that are wrong."""
+
+import time
+
+import pytest
+from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.qos import QoSProfile
+from rosgraph_msgs.msg import Clock
+
+from support.nodes.graph import HANDSHAKE
+from support.nodes.graph import counts_of
+from support.nodes.graph import picture_of
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+
+AGE = 'age of output p50 / p99 (ms)'
+PICTURE = picture_of((0, 0, 0), frame_id=HANDSHAKE)
+
+
+def answers(detector, stamp):
+    """Assert that an image with this stamp is answered with it, unchanged."""
+    message = detector.ask(picture_of((0, 0, 200), stamp=stamp))
+    assert (message.header.stamp.sec, message.header.stamp.nanosec) == stamp
+    return message
+
+
+def assert_balanced(detector):
+    counts = detector.settled_counts()
+    dropped = sum(counts['dropped'].values())
+    assert counts['received'] == counts['published'] + dropped + counts['failed']
+    assert counts['failed'] == 0
+
+
+def test_a_camera_that_goes_and_comes_back(active):
+    for _ in range(5):
+        active.destroy_camera()
+        active.camera = active.create_camera(QoSProfile(depth=10))
+        active.connect(PICTURE)
+        answers(active, (7, 7))
+    assert active.state() == 'active'
+    assert_balanced(active)
+
+
+def test_several_cameras_on_one_topic(active):
+    others = [active.create_camera(QoSProfile(depth=10)) for _ in range(3)]
+    for publisher in (active.camera, *others):
+        active.connect(PICTURE, publisher)
+    for stamp, publisher in enumerate((active.camera, *others) * 3, 1):
+        message = active.ask(picture_of((0, 0, 200), stamp=(stamp, 0)), publisher)
+        assert message.header.stamp.sec == stamp
+    for publisher in others:
+        active.client.node.destroy_publisher(publisher)
+    active.connect(PICTURE)
+    assert_balanced(active)
+
+
+@pytest.mark.parametrize(
+    'stamps',
+    [
+        [(0, 0)] * 3,
+        [(1000, 0), (10, 0), (2000, 5), (9, 999_999_999)],  # back and forth
+        [(2**31 - 1, 999_999_999), (0, 1)],
+        [(-5, 0), (-(2**31), 0), (5, 0)],
+        [(3, 4_000_000_000)],  # more nanoseconds than a second has
+    ],
+    ids=['zero', 'jumps', 'latest', 'negative', 'nonsense'],
+)
+def test_stamps_are_passed_on_whatever_they_are(active, stamps):
+    for stamp in stamps:
+        answers(active, stamp)
+    assert active.state() == 'active'
+    active.wait_for_status(
+        lambda status, _: status.level != DiagnosticStatus.ERROR, 'diagnostics without an error'
+    )
+
+
+def test_an_image_without_a_stamp_has_no_age(start_detector, model):
+    detector = start_detector({'engine_path': str(model), 'autostart': True})
+    nameless = picture_of((0, 0, 0), frame_id=HANDSHAKE, stamp=(0, 0))
+    detector.connect(nameless)
+    _, values = detector.wait_for_status(
+        lambda _, values: counts_of(values)['published'] > 0, 'counts'
+    )
+    assert AGE not in values
+    stamped = picture_of((0, 0, 0), frame_id=HANDSHAKE, stamp=divmod(time.time_ns(), 10**9))
+    detector.connect(stamped)
+    _, values = detector.wait_for_status(lambda _, values: AGE in values, 'the age of the other')
+    assert 0 < float(values[AGE].split(' / ')[0]) < 60e3
+
+
+def said_of_the_clock(detector, words, publish):
+    """Wait for the warning while images come; there must be no age then."""
+
+    def find(status, values):
+        publish()
+        return words in status.message
+
+    status, values = detector.wait_for_status(find, words)
+    assert status.level == DiagnosticStatus.WARN
+    assert AGE not in values
+
+
+def test_simulated_time_without_a_clock(start_detector, model):
+    detector = start_detector({'engine_path': str(model), 'autostart': True, 'use_sim_time': True})
+    picture = picture_of((0, 0, 0), stamp=divmod(time.time_ns(), 10**9))
+    detector.connect(picture)
+    said_of_the_clock(
+        detector, 'no clock is published on /clock', lambda: detector.camera.publish(picture)
+    )
+    detector.program.wait_for_line(r'^\[WARN\].*no clock is published on /clock')
+    clock = detector.client.node.create_publisher(Clock, '/clock', 10)
+    simulated, stamped = Clock(), picture_of((0, 0, 0), stamp=(70, 0))
+    simulated.clock.sec = 70
+
+    def publish():
+        clock.publish(simulated)
+        detector.camera.publish(stamped)
+
+    _, values = detector.wait_for_status(
+        lambda status, values: (
+            publish() or (AGE in values and status.level == DiagnosticStatus.OK)
+        ),
+        'an age',
+    )
+    assert float(values[AGE].split(' / ')[0]) == 0
+    # A camera that goes on by its own clock.
+    said_of_the_clock(detector, 'days ahead of the node', lambda: detector.camera.publish(picture))
+    detector.client.node.destroy_publisher(clock)
+
+
+def test_a_recording_without_its_clock(start_detector, model):
+    detector = start_detector({'engine_path': str(model), 'autostart': True})
+    picture = picture_of((0, 0, 0), stamp=(1_600_000_000, 0))
+    detector.connect(picture)
+    said_of_the_clock(detector, 'days behind the node', lambda: detector.camera.publish(picture))
+
+
+def test_simulated_time_that_stands_still_and_jumps(start_detector, model):
+    detector = start_detector({'engine_path': str(model), 'autostart': True, 'use_sim_time': True})
+    # Nobody publishes /clock: it works, and says what it has to say.
+    detector.connect(PICTURE)
+    answers(detector, (1, 0))
+    detector.wait_for_status(lambda *_: True, 'diagnostics without a clock')
+    clock = detector.client.node.create_publisher(Clock, '/clock', 10)
+    try:
+        detector.client.spin_until(
+            lambda: clock.get_subscription_count(), 'the subscription of the clock'
+        )
+        for second in (100, 200, 50, 10_000, 0):
+            message = Clock()
+            message.clock.sec = second
+            clock.publish(message)
+            for _ in range(15):
+                detector.camera.publish(PICTURE)
+                detector.client.spin_for(0.1)
+            answers(detector, (second + 1, 0))
+            detector.wait_for_status(
+                lambda status, _: status.level != DiagnosticStatus.ERROR, 'diagnostics go on'
+            )
+            # The watch goes by its own clock, too.
+            detector.wait_for_status(
+                lambda status, _: 'has stalled' in status.message, 'the stall is noticed'
+            )
+        assert detector.state() == 'active'
+        assert_balanced(detector)
+    finally:
+        detector.client.node.destroy_publisher(clock)

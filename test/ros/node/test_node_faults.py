@@ -1,0 +1,112 @@
+"""Faults at run time: the node ends unconfigured, says why, and works again when asked to."""
+
+import pytest
+from diagnostic_msgs.msg import DiagnosticStatus
+
+from support.nodes import scripted_node
+from support.nodes.graph import HANDSHAKE
+from support.nodes.graph import order
+from support.programs import script
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+
+
+def assert_unconfigured_because_of(detector, cause):
+    detector.client.spin_until(lambda: detector.state() == 'unconfigured', 'state unconfigured')
+    detector.wait_for_status(
+        lambda status, values: (
+            status.level == DiagnosticStatus.ERROR
+            and cause in status.message
+            and values['state'] == 'unconfigured'
+        ),
+        f'an ERROR status that says {cause!r}',
+    )
+    # A fault is no mistake of the user: where it came from belongs in the log.
+    detector.program.wait_for_output('Traceback')
+    assert cause in detector.program.output
+    graph = detector.client.node
+    detector.client.spin_until(
+        lambda: (
+            graph.count_subscribers(detector.topic('image'))
+            + graph.count_publishers(detector.topic('detections'))
+            + graph.count_publishers(detector.topic('label_info'))
+            == 0
+        ),
+        'publishers and subscriber gone',
+    )
+
+
+def assert_works_again(detector):
+    detector.to('configure', 'activate')
+    detector.connect(order(0, frame_id=HANDSHAKE))
+    assert len(detector.ask(order(0)).detections) == 1
+    detector.wait_for_status(
+        lambda status, values: (
+            status.level != DiagnosticStatus.ERROR and values['state'] == 'active'
+        ),
+        'a status without the old error',
+    )
+
+
+@pytest.mark.parametrize(
+    ('number', 'cause'),
+    [
+        (scripted_node.RAISE_IN_COLLECT, 'collect broke'),
+        (scripted_node.RAISE_IN_ENQUEUE, 'enqueue broke'),
+        (scripted_node.RAISE_IN_PUBLISH, 'IndexError'),
+    ],
+)
+def test_fault_of_a_frame(scripted, number, cause):
+    for _ in range(2):
+        scripted.camera.publish(order(number))
+        assert_unconfigured_because_of(scripted, cause)
+        assert_works_again(scripted)
+    assert scripted.program.count('unconfigured after a fault') == 2
+    scripted.program.wait_for_output('pipeline closed', 2)
+    assert scripted.program.count('pipeline closed') == 2
+
+
+def test_fault_with_other_frames_in_flight(scripted):
+    scripted.enqueue(scripted_node.HELD_THEN_RAISE, scripted_node.SLOW, scripted_node.SLOW)
+    assert_unconfigured_because_of(scripted, 'collect broke')
+    assert_works_again(scripted)
+
+
+def test_fault_during_deactivate(scripted):
+    scripted.enqueue(scripted_node.HELD_THEN_RAISE)
+    assert scripted.change_state('deactivate') is False
+    assert_unconfigured_because_of(scripted, 'collect broke')
+    assert_works_again(scripted)
+
+
+def test_fault_after_a_refused_transition(scripted):
+    scripted.enqueue(scripted_node.HELD_THEN_RAISE)
+    assert not scripted.change_state('cleanup'), 'cleanup is for inactive nodes'
+    scripted.enqueue(scripted_node.SLOW, scripted_node.SLOW)
+    assert_unconfigured_because_of(scripted, 'collect broke')
+    scripted.program.wait_for_output('pipeline closed')
+    assert scripted.program.count('pipeline closed') == 1
+
+
+@pytest.mark.parametrize(
+    ('path', 'cause'),
+    [('raise while loading', 'loading broke'), ('raise in warm-up', 'warm-up broke')],
+)
+def test_fault_while_configuring(scripted, path, cause):
+    scripted.bring_to('unconfigured')
+    scripted.set_well(engine_path=path)
+    for _ in range(2):
+        assert scripted.change_state('configure') is False
+        assert_unconfigured_because_of(scripted, cause)
+    scripted.set_well(engine_path='fine')
+    assert_works_again(scripted)
+
+
+def test_fault_during_shutdown(start_detector):
+    detector = start_detector(command=script('nodes/scripted_node.py'))
+    detector.bring_to('active')
+    detector.connect(order(0, frame_id=HANDSHAKE))
+    detector.enqueue(scripted_node.HELD_THEN_RAISE)
+    assert detector.change_state('shutdown from active')
+    assert detector.state() == 'finalized'
+    detector.program.wait_for_output('pipeline closed')

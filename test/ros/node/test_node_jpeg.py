@@ -1,0 +1,180 @@
+"""JPEGs as a pipeline on the GPU takes them, and which of a camera's topics `auto` chooses."""
+
+import io
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image as Picture
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import CompressedImage
+from sensor_msgs.msg import Image
+from vision_msgs.msg import Detection2DArray
+
+from support.models.tiny_model import expected_detections
+from support.nodes.graph import HANDSHAKE
+from support.nodes.graph import found_in
+from support.nodes.graph import picture_of
+from support.programs import script
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+
+COLOR = (200, 120, 80)
+SIZE = (128, 96)
+AUTO = {'autostart': True, 'image_transport': 'auto'}
+BY_CPU = 'compressed images are decoded on the CPU where they are: '
+
+
+def content(kind='JPEG', rgb=COLOR, **options):
+    file = io.BytesIO()
+    Picture.new('RGB', SIZE, rgb).save(file, kind, **options)
+    return file.getvalue()
+
+
+def message(data, frame_id='camera'):
+    image = CompressedImage(format='jpeg', data=data)
+    image.header.frame_id = frame_id
+    return image
+
+
+@pytest.fixture
+def camera(client):
+    """Return a function that makes a publisher; all are destroyed in the end."""
+    made = []
+
+    def make(kind, topic):
+        made.append(client.node.create_publisher(kind, topic, QoSProfile(depth=10)))
+        return made[-1]
+
+    yield make
+    for publisher in made:
+        client.node.destroy_publisher(publisher)
+
+
+@pytest.fixture
+def start(start_detector, model):
+    """Return a function that starts a detector: of JPEGs, unless it is the usual one."""
+
+    def make(parameters, *, usual=False, **options):
+        command = None if usual else script('nodes/jpeg_node.py')
+        settings = {'engine_path': str(model), **parameters}
+        return start_detector(settings, command=command, **options)
+
+    return make
+
+
+def assert_found(answer):
+    expected = expected_detections(COLOR, SIZE)
+    found = found_in(answer)
+    assert [name for name, *_ in found] == [name for name, *_ in expected]
+    for (_, score, box), (_, expected_score, expected_box) in zip(found, expected, strict=True):
+        assert score == pytest.approx(expected_score, abs=3 / 255)
+        assert box == pytest.approx(expected_box, rel=1e-6)
+
+
+def test_auto_takes_jpegs_where_a_camera_offers_them(start, camera):
+    detector = start({'image_transport': 'auto'})
+    raw = camera(Image, detector.topic('image'))
+    jpegs = camera(CompressedImage, detector.topic('image/compressed'))
+    detector.to('configure', 'activate')
+    detector.program.wait_for_output(
+        f'image_transport auto: compressed, as {jpegs.topic_name} is published and the GPU'
+    )
+    detector.connect(message(content(rgb=(0, 0, 0)), HANDSHAKE), jpegs)
+    assert raw.get_subscription_count() == 0
+    taken = detector.settled_counts()['published']
+    detector.program.wait_for_output('jpeg taken', taken)
+    assert_found(detector.ask(message(content()), jpegs))
+    detector.program.wait_for_output('jpeg taken', taken + 1)
+    # What is no plain JPEG is decoded by the worker, and said once for each kind.
+    for _ in range(3):
+        assert_found(detector.ask(message(content(progressive=True)), jpegs))
+        assert_found(detector.ask(message(content('PNG')), jpegs))
+    assert detector.program.count('jpeg taken') == taken + 1
+    assert detector.program.count(f'{BY_CPU}progressive JPEG') == 1
+    assert detector.program.count(f'{BY_CPU}PNG') == 1
+
+
+def test_the_debug_image_of_a_jpeg(start, camera):
+    detector = start({'autostart': True, 'image_transport': 'compressed'})
+    jpegs = camera(CompressedImage, detector.topic('image/compressed'))
+    drawn, subscription = detector.client.subscribe(Image, detector.topic('debug_image'))
+    detector.connect(message(content(rgb=(0, 0, 0)), HANDSHAKE), jpegs)
+
+    def found():
+        jpegs.publish(message(content(), 'drawn'))
+        return [image for image in drawn if image.header.frame_id == 'drawn']
+
+    image = detector.client.spin_until(found, 'a debug image')[0]
+    detector.client.node.destroy_subscription(subscription)
+    assert (image.width, image.height, image.encoding) == (*SIZE, 'bgr8')
+    pixels = np.frombuffer(image.data, np.uint8).reshape(image.height, image.width, 3)
+    expected = cv2.imdecode(np.frombuffer(content(), np.uint8), cv2.IMREAD_COLOR)
+    # Boxes are drawn over the rest.
+    assert (pixels == expected).all(axis=-1).mean() > 0.3
+
+
+def test_auto_takes_raw_images_where_nobody_offers_jpegs_and_decides_again(start, camera):
+    detector = start(AUTO, camera_qos=None)
+    topic = detector.topic('image/compressed')
+    detector.program.wait_for_output(f'image_transport auto: raw, as nobody publishes {topic}')
+    jpegs = camera(CompressedImage, topic)
+    detector.wait_for_status(
+        lambda status, _: (
+            f'images are on {topic}, which were not there when image_transport auto was decided: '
+            f'ros2 lifecycle set {detector.name} deactivate, then activate' in status.message
+        ),
+        'what to do about it',
+    )
+    detector.to('deactivate', 'activate')
+    detector.connect(message(content(rgb=(0, 0, 0)), HANDSHAKE), jpegs)
+    assert_found(detector.ask(message(content()), jpegs))
+    # And back, where the camera is another one.
+    detector.client.node.destroy_publisher(jpegs)
+    detector.camera = detector.create_camera(QoSProfile(depth=10))
+    detector.wait_for_status(
+        lambda status, _: f'images are on {detector.topic("image")}, which' in status.message,
+        'what to do about it',
+    )
+
+
+def test_auto_takes_raw_images_where_no_gpu_decodes(start, camera):
+    detector = start({'image_transport': 'auto'}, usual=True)
+    camera(CompressedImage, detector.topic('image/compressed'))
+    detector.to('configure', 'activate')
+    detector.program.wait_for_output(
+        'image_transport auto: raw, as JPEG is not decoded on a GPU here'
+    )
+    detector.wait_for_status(
+        lambda status, _: 'image_transport:=compressed (detect.launch.py)' in status.message,
+        'the parameter to set',
+    )
+
+
+def test_another_type_on_the_compressed_topic_is_no_offer(start, camera):
+    detector = start({'image_transport': 'auto'})
+    topic = detector.topic('image/compressed')
+    camera(Image, topic)
+    detector.to('configure', 'activate')
+    detector.program.wait_for_output(f'image_transport auto: raw, as nobody publishes {topic}')
+
+
+def test_the_jpegs_of_one_camera_are_decoded_where_the_others_are_raw(start, camera):
+    detector = start({'cameras': ['front', 'rear'], 'camera.rear.image_transport': 'compressed'})
+    raw = camera(Image, detector.topic('front/image'))
+    jpegs = camera(CompressedImage, detector.topic('rear/image/compressed'))
+    rear, _ = detector.client.subscribe(Detection2DArray, detector.topic('rear/detections'))
+    front, _ = detector.client.subscribe(Detection2DArray, detector.topic('front/detections'))
+    detector.to('configure', 'activate')
+    for publisher, image, heard in (
+        (jpegs, message(content()), rear),
+        (raw, picture_of(COLOR, SIZE), front),
+    ):
+
+        def answered(publisher=publisher, image=image, heard=heard):
+            publisher.publish(image)
+            return heard
+
+        assert_found(detector.client.spin_until(answered, 'detections')[0])
+    detector.program.wait_for_line('jpeg taken')
+    assert not detector.program.count(BY_CPU)

@@ -1,0 +1,128 @@
+"""Several cameras on several pipelines, and faults of those, over real DDS; no GPU is needed."""
+
+import signal
+
+import pytest
+from diagnostic_msgs.msg import DiagnosticArray
+from diagnostic_msgs.msg import DiagnosticStatus
+
+from support.nodes import scripted_node
+from support.nodes.camera_of_many import CameraOfMany
+from support.nodes.graph import HANDSHAKE
+from support.nodes.graph import order
+from support.programs import script
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+
+NAMES = ('front', 'rear', 'left')
+HELLO = order(0, frame_id=HANDSHAKE)
+
+
+@pytest.fixture
+def detector(start_detector):
+    """A node of three cameras and two pipelines."""
+    settings = {'cameras': list(NAMES), 'device_ids': [2, 5]}
+    return start_detector(settings, command=script('nodes/scripted_node.py'), camera_qos=None)
+
+
+@pytest.fixture
+def cameras(detector):
+    """Its cameras; it is active."""
+    cameras = [CameraOfMany(detector, name) for name in NAMES]
+    detector.bring_to('active')
+    for camera in cameras:
+        camera.connect(HELLO)
+        camera.ask(order(0))
+        camera.counts()
+    detector.program.forget()
+    yield cameras
+    for camera in cameras:
+        camera.destroy_publisher()
+
+
+def frames_of(detector, gpu):
+    _, values = detector.wait_for_status(lambda *_: True, f'GPU {gpu}', of=f'GPU {gpu}')
+    return int(values['frames'])
+
+
+def test_each_camera_has_a_status_before_the_first_activation(detector):
+    detector.to('configure')
+    for name in ('detector', *NAMES):
+        detector.wait_for_status(lambda _, values: values['state'] == 'inactive', name, of=name)
+    detector.to('cleanup')
+    detector.set_well(cameras=['top'])
+    detector.to('configure')
+    seen = []
+    subscription = detector.client.node.create_subscription(
+        DiagnosticArray,
+        '/diagnostics',
+        lambda message: seen.append([status.name for status in message.status]),
+        10,
+    )
+    new = [f'{detector.name}: {each}' for each in ('detector', 'top')]
+    detector.client.spin_until(lambda: new in seen, 'those of the new camera, and no others')
+    detector.client.node.destroy_subscription(subscription)
+
+
+def test_cameras_are_dealt_out_to_the_gpus(cameras, detector):
+    front, rear, left = cameras
+    sums = {2: front.counts()['published'] + left.counts()['published']}
+    sums[5] = rear.counts()['published']
+    assert {gpu: frames_of(detector, gpu) for gpu in sums} == sums
+    for _ in range(5):
+        rear.ask(order(0))
+    assert (frames_of(detector, 2), frames_of(detector, 5)) == (sums[2], sums[5] + 5)
+    _, values = detector.wait_for_status(lambda *_: True, 'a status')
+    assert int(values['batches']) == sum(sums.values()) + 5  # of one frame each
+    detector.to('deactivate')
+    # What the activation came to is shown until the next one.
+    _, settled = detector.wait_for_status(
+        lambda _, values: values['state'] == 'inactive', 'that it is inactive'
+    )
+    assert settled['batches'] == values['batches']
+    assert (frames_of(detector, 2), frames_of(detector, 5)) == (sums[2], sums[5] + 5)
+    detector.to('cleanup')
+    detector.program.wait_for_output('pipeline closed', 2)
+
+
+def test_a_slow_gpu_keeps_only_its_own_cameras_waiting(cameras, detector):
+    front, rear, _ = cameras
+    rear.detections.clear()
+    rear.publisher.publish(order(scripted_node.NEVER))
+    for stamp in range(1, 31):
+        assert front.ask(order(0, stamp)).header.stamp.sec == stamp
+    assert not rear.answers()
+    rear.wait_for_status(
+        lambda status, values: (
+            status.level == DiagnosticStatus.ERROR and 'nothing has come out' in status.message
+        ),
+        'that it hangs',
+        publish=lambda: front.publisher.publish(order(0)),
+    )
+    detector.program.send(signal.SIGKILL)
+
+
+def test_a_fault_ends_all_and_every_frame_of_each_camera_is_counted(cameras, detector):
+    front, rear, left = cameras
+    for camera in (front, left):
+        camera.publisher.publish(order(scripted_node.SLOW))
+    rear.publisher.publish(order(scripted_node.RAISE_IN_COLLECT))
+    status, _ = detector.wait_for_status(
+        lambda _, values: values['state'] == 'unconfigured', 'the end of the activation'
+    )
+    assert status.level == DiagnosticStatus.ERROR
+    assert 'collect broke' in status.message
+    of_each = [camera.counts() for camera in cameras]
+    assert [counts['in flight'] for counts in of_each] == [0, 0, 0]
+    assert of_each[1]['failed'] == 1
+    together = detector.settled_counts()
+    for key in ('received', 'published', 'failed'):
+        assert together[key] == sum(counts[key] for counts in of_each)
+    status, _ = rear.wait_for_status(lambda *_: True, 'its status')
+    assert 'collect broke' in status.message
+    detector.program.wait_for_output('pipeline closed', 2)
+    detector.to('configure', 'activate')
+    for camera in cameras:
+        camera.connect(HELLO)
+        camera.ask(order(0))
+        assert camera.counts()['failed'] == 0

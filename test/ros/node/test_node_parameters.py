@@ -1,0 +1,274 @@
+"""Parameters of a running node over its services: what changes live, what is refused and why."""
+
+import math
+import shlex
+
+import pytest
+import yaml
+from rcl_interfaces.msg import ParameterType
+from rclpy.parameter import Parameter
+from rclpy.qos import DurabilityPolicy
+from rclpy.qos import QoSProfile
+from vision_msgs.msg import LabelInfo
+
+from support.models.tiny_model import CLASS_NAMES
+from support.models.tiny_model import expected_detections
+from support.nodes.graph import found_in
+from support.nodes.graph import picture_of
+from trt_perception.parameters.config import PARAMETERS
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+
+COLOR = (200, 120, 60)
+LATCHED = QoSProfile(depth=10, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+
+@pytest.fixture
+def detector(active):
+    yield active
+    active.set_well(confidence_threshold=0.25, iou_threshold=0.45)
+    assert active.set({'class_filter': []}, Parameter.Type.STRING_ARRAY)[0][0]
+
+
+def names_found(detector):
+    return [name for name, _, _ in found_in(detector.ask(picture_of(COLOR)))]
+
+
+def test_confidence_threshold(detector):
+    # Scores are 0.784, 0.706, 0.471, 0.235.
+    for threshold, count in ((0.25, 3), (0.75, 1), (0.9, 0), (0.2, 4), (0.0, 4), (1.0, 0)):
+        detector.set_well(confidence_threshold=threshold)
+        assert len(names_found(detector)) == count
+
+
+def test_iou_threshold(detector):
+    # The two red boxes overlap by 1/3.
+    for threshold, count in ((0.45, 2), (0.3, 1), (0.34, 2), (0.0, 1), (1.0, 2)):
+        detector.set_well(iou_threshold=threshold)
+        assert names_found(detector).count('red') == count
+
+
+def test_class_filter(detector):
+    detector.set_well(confidence_threshold=0.1)
+    for names in (['green'], ['blue', 'red'], ['red', 'red']):
+        detector.set_well(class_filter=names)
+        expected = expected_detections(COLOR, (128, 96), 0.1, names)
+        assert names_found(detector) == [name for name, _, _ in expected]
+
+
+@pytest.mark.parametrize(
+    'kind',
+    [
+        Parameter.Type.STRING_ARRAY,
+        Parameter.Type.BOOL_ARRAY,  # what `ros2 param set /detector class_filter []` sends
+        Parameter.Type.BYTE_ARRAY,
+        Parameter.Type.INTEGER_ARRAY,
+    ],
+)
+def test_empty_list_of_any_kind_ends_the_class_filter(detector, kind):
+    detector.set_well(class_filter=['green'])
+    assert names_found(detector) == ['green']
+    assert detector.set({'class_filter': []}, kind) == [(True, '')]
+    assert names_found(detector) == ['red', 'red', 'green']
+    assert list(detector.get('class_filter')) == []
+
+
+def test_integer_is_fine_for_a_double(detector):
+    assert detector.set({'confidence_threshold': 1}, Parameter.Type.INTEGER) == [(True, '')]
+    value = detector.get('confidence_threshold')
+    assert isinstance(value, float)
+    assert value == 1.0
+    assert names_found(detector) == []
+
+
+def test_label_info_follows_the_threshold_and_waits_for_late_listeners(detector):
+    detector.set_well(confidence_threshold=0.5)
+    labels = detector.subscribe(LabelInfo, 'label_info', LATCHED)
+    detector.client.spin_until(lambda: labels, 'the latched label_info')
+    assert [message.threshold for message in labels] == [0.5]
+    classes = [(entry.class_id, entry.class_name) for entry in labels[0].class_map]
+    assert classes == list(enumerate(CLASS_NAMES))
+    detector.set_well(confidence_threshold=0.75)
+    detector.client.spin_until(lambda: len(labels) > 1, 'label_info with the new threshold')
+    assert labels[-1].threshold == 0.75
+    assert labels[-1].class_map == labels[0].class_map
+    # A refused change is not announced.
+    assert not detector.set({'confidence_threshold': 2.0})[0][0]
+    detector.set_well(confidence_threshold=0.125)
+    detector.client.spin_until(lambda: labels[-1].threshold == 0.125, 'label_info')
+    assert [message.threshold for message in labels] == [0.5, 0.75, 0.125]
+
+
+def test_label_info_comes_with_configure(start_detector, model):
+    detector = start_detector({'engine_path': str(model), 'confidence_threshold': 0.375})
+    detector.to('configure')
+    labels = detector.subscribe(LabelInfo, 'label_info', LATCHED)
+    detector.client.spin_until(lambda: labels, 'the latched label_info')
+    assert [message.threshold for message in labels] == [0.375]
+
+
+NOT_SET = Parameter.Type.NOT_SET  # what `ros2 param delete` sends
+# name, value, kind, and what the reason must say: the parameter, the rule and the value.
+REFUSED = [
+    ('confidence_threshold', 1.5, None, ['0', '1', '1.5']),
+    ('confidence_threshold', -0.1, None, ['0', '1', '-0.1']),
+    ('confidence_threshold', math.nan, None, ['0', '1', 'nan']),
+    ('confidence_threshold', 2, None, ['0', '1', '2']),
+    ('confidence_threshold', 'high', None, ['a double', "'high'"]),
+    ('confidence_threshold', True, None, ['a double', 'True']),
+    ('confidence_threshold', None, NOT_SET, ['cannot be deleted', 'confidence_threshold 0.25']),
+    ('class_filter', None, NOT_SET, ['cannot be deleted', "class_filter '[]'"]),
+    ('model.decoder', None, NOT_SET, ['cannot be deleted', 'model.decoder \'""\'']),
+    ('iou_threshold', 1.01, None, ['0', '1', '1.01']),
+    ('class_filter', ['green', 'pink'], None, ['pink', 'red, green, blue']),
+    ('class_filter', 'green', None, ['a list of string', "'green'"]),
+    ('class_filter', [1], None, ['a list of string', '1']),
+    ('max_detections', 0, None, ['1', '1024', 'got 0']),
+    ('max_detections', 10, None, ['cannot change while', 'cleanup']),
+    ('max_detections', 3.5, None, ['an integer', '3.5']),
+    ('engine_path', '/other.onnx', None, ['cannot change while', 'cleanup']),
+    ('image_transport', 'smoke', None, ["'raw', 'compressed', 'auto'", "'smoke'"]),
+    ('image_qos.depth', 5, None, ['cannot change while', 'cleanup']),
+    ('model.input_size', [640], None, ['[width, height]', '[640]']),
+    ('confidence_treshold', 0.5, None, ['not known', "'confidence_threshold'"]),
+    ('use_sim_time', 5, None, ['expected bool', '5']),
+]
+
+
+@pytest.mark.parametrize(('name', 'value', 'kind', 'words'), REFUSED)
+def test_refused(detector, name, value, kind, words):
+    known = name in {parameter.name for parameter in PARAMETERS}
+    before = detector.get(name) if known else None
+    [(successful, reason)] = detector.set({name: value}, kind)
+    assert not successful
+    assert f"'{name}'" in reason
+    for word in words:
+        assert word in reason
+    if known:
+        assert detector.get(name) == before
+    assert names_found(detector) == ['red', 'red', 'green']
+
+
+@pytest.mark.parametrize(
+    ('name', 'value', 'typed'),
+    [
+        ('class_filter', [3, 7], '["3", "7"]'),
+        ('class_filter', 3, '["3"]'),
+        ('class_filter', [True, False], '["true", "false"]'),
+        ('class_filter', [0.5], '["0.5"]'),
+        ('class_filter', 'green', '["green"]'),
+        ('class_filter', '[3, "a b"]', '["3", "a b"]'),
+        ('class_filter', "it's", '["it\'s"]'),
+        ('engine_path', 5, '"5"'),
+        ('engine_path', True, '"true"'),
+    ],
+)
+def test_text_that_lost_its_quotes_in_a_shell(detector, name, value, typed):
+    [(successful, reason)] = detector.set({name: value})
+    assert not successful
+    assert 'array(' not in reason
+    assert ('on, off, yes, no' in reason) == (value is True or value == [True, False])
+    # As a shell and `ros2 param set` read it.
+    words = shlex.split(reason.partition('; for text: ')[2])
+    assert words == ['ros2', 'param', 'set', detector.name, name, typed]
+    text = yaml.safe_load(typed)
+    assert all(isinstance(word, str) for word in (text if name == 'class_filter' else [text]))
+
+
+@pytest.mark.parametrize(
+    ('name', 'value'),
+    [
+        ('model.decoder', 5),  # no text of a number is one of its choices
+        ('model.class_names', ['a', 'a']),
+        ('confidence_threshold', 'high'),
+        ('model.input_size', ['640']),
+        ('class_filter', list(range(1000))),
+        ('engine_path', ['a']),
+        ('class_filter', [b'1', b'2']),
+    ],
+)
+def test_no_quotes_would_help(detector, name, value):
+    [(successful, reason)] = detector.set({name: value})
+    assert not successful
+    assert 'for text' not in reason
+
+
+def test_several_at_once_are_set_together_or_not_at_all(detector):
+    successful, reason = detector.set_at_once(
+        {'confidence_threshold': 0.75, 'iou_threshold': 7, 'class_filter': ['pink']}
+    )
+    assert not successful
+    assert "'iou_threshold'" in reason
+    assert names_found(detector) == ['red', 'red', 'green']
+    values = {'confidence_threshold': 0.2, 'iou_threshold': 0, 'class_filter': ['red', 'blue']}
+    assert detector.set_at_once(values) == (True, '')
+    assert names_found(detector) == ['red', 'blue']
+
+
+def test_same_value_is_no_change(detector):
+    assert detector.set({'max_detections': 300, 'image_transport': 'raw'}) == [(True, '')] * 2
+
+
+def test_fixed_parameters_change_after_cleanup(start_detector, model):
+    detector = start_detector({'engine_path': str(model), 'autostart': True})
+    detector.connect()
+    for transition in ('deactivate', 'cleanup'):
+        [(successful, reason)] = detector.set({'max_detections': 1})
+        assert not successful
+        assert "'max_detections'" in reason
+        detector.to(transition)
+    detector.set_well(max_detections=1, class_filter=['pink'])
+    # Without a model nobody knows its classes; configure does.
+    assert not detector.change_state('configure')
+    detector.program.wait_for_output('red, green, blue')
+    detector.set_well(class_filter=['red'])
+    detector.to('configure', 'activate')
+    detector.connect()
+    assert names_found(detector) == ['red']
+
+
+def test_diagnostics_period_changes_after_cleanup(start_detector, model):
+    detector = start_detector({'engine_path': str(model), 'diagnostics_period_s': 60.0})
+    detector.to('configure', 'cleanup')
+    detector.set_well(diagnostics_period_s=0.1)
+    detector.to('configure')
+    for _ in range(3):
+        detector.wait_for_status(lambda *_: True, 'diagnostics ten times a second')
+
+
+def test_descriptors(detector):
+    descriptors = detector.describe([parameter.name for parameter in PARAMETERS])
+    kinds = {
+        'bool': ParameterType.PARAMETER_BOOL,
+        'integer': ParameterType.PARAMETER_INTEGER,
+        'double': ParameterType.PARAMETER_DOUBLE,
+        'string': ParameterType.PARAMETER_STRING,
+        'integer[]': ParameterType.PARAMETER_INTEGER_ARRAY,
+        'double[]': ParameterType.PARAMETER_DOUBLE_ARRAY,
+        'string[]': ParameterType.PARAMETER_STRING_ARRAY,
+    }
+    for parameter, descriptor in zip(PARAMETERS, descriptors, strict=True):
+        assert descriptor.name == parameter.name
+        assert descriptor.type == kinds[parameter.kind]
+        assert descriptor.description.startswith(parameter.description)
+        assert parameter.unit in descriptor.description
+        assert not descriptor.read_only
+        ranges = [
+            (entry.from_value, entry.to_value)
+            for entry in (*descriptor.integer_range, *descriptor.floating_point_range)
+        ]
+        limits = (parameter.minimum, parameter.maximum)
+        assert ranges == ([] if limits == (None, None) else [limits])
+        for choice in parameter.choices:
+            assert repr(choice) in descriptor.additional_constraints
+
+
+def test_a_range_that_everybody_reads(detector):
+    # Without the table as a mirror: what `ros2 param describe` shows.
+    threshold, depth = detector.describe(['confidence_threshold', 'pipeline_depth'])
+    [limits] = threshold.floating_point_range
+    assert (limits.from_value, limits.to_value) == (0.0, 1.0)
+    assert 'may change while active' in threshold.additional_constraints
+    [limits] = depth.integer_range
+    assert (limits.from_value, limits.to_value) == (1, 8)
+    assert 'fixed while configured' in depth.additional_constraints

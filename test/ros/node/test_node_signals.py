@@ -1,0 +1,169 @@
+"""SIGINT and SIGTERM end the process cleanly in every state."""
+
+import signal
+import sys
+import time
+
+import pytest
+
+from support.nodes import scripted_node
+from support.nodes.graph import HANDSHAKE
+from support.nodes.graph import picture_of
+from support.programs import DEADLINE_S
+from support.programs import Program
+from support.programs import script
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+
+# One of them shows how ROS 2 takes it.
+TERMINATE = pytest.param(signal.SIGTERM, marks=pytest.mark.any_ros)
+SIGNALS = pytest.mark.parametrize('number', [signal.SIGINT, TERMINATE])
+
+
+def assert_clean_end(detector, number):
+    detector.program.send(number)
+    assert detector.program.wait() == 0
+    assert 'Traceback' not in detector.program.output
+    assert 'rror' not in detector.program.output
+
+
+@SIGNALS
+@pytest.mark.parametrize('state', ['unconfigured', 'inactive', 'active', 'finalized'])
+def test_clean_end(start_detector, model, number, state):
+    detector = start_detector({'engine_path': str(model)})
+    transitions = {
+        'unconfigured': [],
+        'inactive': ['configure'],
+        'active': ['configure', 'activate'],
+        'finalized': ['configure', 'shutdown from inactive'],
+    }
+    detector.to(*transitions[state])
+    assert detector.state() == state
+    assert_clean_end(detector, number)
+
+
+@SIGNALS
+def test_clean_end_after_a_failed_activate(start_detector, model, tmp_path, number):
+    flag = tmp_path / 'flag'
+    command = [*script('nodes/fault_node.py'), str(flag), 'stand-in']
+    detector = start_detector({'engine_path': str(model)}, command=command)
+    detector.to('configure')
+    flag.write_text('no thread left')
+    assert not detector.change_state('activate')
+    detector.program.wait_for_output("can't start new thread")
+    detector.program.forget()
+    assert_clean_end(detector, number)
+
+
+@SIGNALS
+def test_clean_end_under_load(start_detector, number):
+    detector = start_detector(command=script('nodes/scripted_node.py'))
+    detector.to('configure', 'activate')
+    slow = picture_of((0, 0, scripted_node.SLOW))
+    detector.connect(picture_of((0, 0, 0), frame_id=HANDSHAKE))
+
+    def replaced():
+        for _ in range(10):
+            detector.camera.publish(slow)
+        return any(int(v.get('dropped: replaced', 0)) for v in detector.take_statuses())
+
+    detector.client.spin_until(replaced, 'more images than the pipeline can do')
+    for _ in range(10):
+        detector.camera.publish(slow)
+    assert_clean_end(detector, number)
+    assert detector.program.count('pipeline closed') == 1
+
+
+@SIGNALS
+def test_configure_is_given_up_between_two_steps(start_detector, number):
+    parameters = {'engine_path': 'wait for a signal in warm-up', 'autostart': True}
+    detector = start_detector(parameters, command=script('nodes/scripted_node.py'))
+    detector.program.wait_for_output('enqueue 114\n')
+    assert_clean_end(detector, number)
+    # Of three slots, one was warmed up: the step in progress was the last.
+    assert detector.program.count('enqueue 114\n') == 1
+    assert detector.program.count('pipeline closed') == 1
+
+
+@SIGNALS
+def test_signals_in_the_end_of_the_interpreter_change_nothing(start_detector, model, number):
+    command = [*script('nodes/late_signal_node.py'), 'detector_node']
+    detector = start_detector({'engine_path': str(model)}, command=command)
+    detector.to('configure', 'activate')
+    assert_clean_end(detector, number)
+
+
+def test_wrong_parameters_and_signals_in_the_end_of_the_interpreter():
+    command = [
+        *script('nodes/late_signal_node.py'),
+        'detector_node',
+        '--ros-args',
+        '-p',
+        'nothing:=1',
+    ]
+    program = Program(command)
+    assert program.wait() == 2
+    assert 'Traceback' not in program.output
+
+
+def test_a_node_that_hangs_while_it_starts_is_ended_by_a_second_signal():
+    program = Program(script('nodes/stuck_node.py'))
+    program.wait_for_output('stuck')
+    try:
+        program.send(signal.SIGINT)
+        end = time.monotonic() + DEADLINE_S
+        while program.alive and time.monotonic() < end:
+            time.sleep(0.1)
+            program.send(signal.SIGTERM)
+        assert not program.alive
+        assert program.wait() == 128 + signal.SIGTERM
+    finally:
+        program.send(signal.SIGKILL)
+
+
+BROKEN_END = """
+import sys
+
+import rclpy
+
+from trt_perception.ros.runtime.process import run_node
+
+def close(node):
+    raise RuntimeError('closing broke')
+
+sys.exit(run_node(lambda: rclpy.create_node('ends_badly'), close, finished=lambda _: True))
+"""
+
+
+def test_an_end_that_breaks_is_told():
+    program = Program([sys.executable, '-c', BROKEN_END])
+    assert program.wait() == 1
+    assert '[ends_badly]: while closing: Traceback' in program.output
+    assert 'closing broke' in program.output
+
+
+def test_second_signal_ends_a_node_that_hangs(start_detector):
+    detector = start_detector(command=script('nodes/scripted_node.py'))
+    detector.to('configure', 'activate')
+    detector.connect(picture_of((0, 0, 0), frame_id=HANDSHAKE))
+    detector.enqueue(scripted_node.NEVER)
+    detector.program.send(signal.SIGINT)
+    # The worker gives its time to the frame that never ends: the node has begun to close.
+    detector.program.wait_for_output(f'collect {scripted_node.NEVER}\n')
+    # One that follows at once does not count: this is one of them, and later ones do.
+    while detector.program.alive:
+        detector.program.send(signal.SIGTERM)
+        time.sleep(0.1)
+    assert detector.program.wait() == 128 + signal.SIGTERM
+
+
+def test_signal_that_comes_twice_at_once_is_one(start_detector):
+    # As launch passes SIGINT on to a node whose whole process group was sent one.
+    detector = start_detector(command=script('nodes/scripted_node.py'))
+    detector.to('configure', 'activate')
+    detector.connect(picture_of((0, 0, 0), frame_id=HANDSHAKE))
+    detector.enqueue(scripted_node.SLOW)
+    detector.program.send(signal.SIGTERM)
+    detector.program.send(signal.SIGINT)
+    assert detector.program.wait() == 0
+    assert detector.program.count('pipeline closed') == 1

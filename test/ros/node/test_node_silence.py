@@ -1,0 +1,230 @@
+"""Silence over real DDS: said in the log and in the diagnostics, and its end too."""
+
+import json
+import re
+import signal
+import subprocess
+
+import pytest
+from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.qos import QoSProfile
+from rclpy.qos import ReliabilityPolicy
+from sensor_msgs.msg import CompressedImage
+from sensor_msgs.msg import Image
+
+from support.nodes import scripted_node
+from support.nodes.graph import HANDSHAKE
+from support.nodes.graph import Detector
+from support.nodes.graph import order
+from support.nodes.graph import picture_of
+from support.programs import DEADLINE_S
+from support.programs import Program
+from support.programs import executable
+from support.programs import script
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+
+OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
+BEST_EFFORT = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
+
+
+def assert_said(detector, level, words, publish=lambda: None):
+    """Wait until diagnostics say it, publishing meanwhile; the log must have it, too."""
+
+    def find(status, values):
+        publish()
+        return status.level == level and words in status.message
+
+    detector.wait_for_status(find, f'a status of level {level} that says {words!r}')
+    name = {OK: 'INFO', WARN: 'WARN', ERROR: 'ERROR'}[level]
+    # A milder line with the same words may come before.
+    detector.program.wait_for_line(rf'^\[{name}\].*{re.escape(words)}')
+
+
+def assert_recovers(detector, picture=None):
+    detector.program.forget()
+    publish = detector.camera.publish
+    picture = picture or picture_of((0, 0, 0), frame_id=HANDSHAKE, stamp=(0, 0))
+    detector.wait_for_status(
+        lambda status, _: publish(picture) or status.level == OK, 'a status without trouble'
+    )
+    detector.program.wait_for_output('recovered after')
+
+
+@pytest.fixture(scope='module')
+def adjustable(client, model):
+    """One detector without a camera; a test that wants one makes it."""
+    detector = Detector(client, {'engine_path': str(model)}, camera_qos=None)
+    yield detector
+    detector.close()
+
+
+@pytest.fixture
+def lonely(adjustable):
+    adjustable.bring_to('unconfigured')
+    adjustable.set_well(**{'image_qos.reliability': 'auto', 'image_transport': 'raw'})
+    adjustable.program.forget()
+    yield adjustable
+    adjustable.destroy_camera()
+
+
+def publishers_gone(detector, topic):
+    graph = detector.client.node
+    detector.client.spin_until(lambda: not graph.count_publishers(topic), f'nobody on {topic}')
+
+
+def test_nobody_publishes_and_images_are_elsewhere(lonely):
+    publishers_gone(lonely, lonely.topic('image'))
+    lonely.bring_to('active')
+    assert_said(lonely, WARN, f'nobody publishes on {lonely.topic("image")}')
+    elsewhere = lonely.topic('front/image_raw')
+    camera = lonely.client.node.create_publisher(Image, elsewhere, 1)
+    lonely.wait_for_status(
+        lambda status, _: f'image_topic:={elsewhere} ' in status.message,
+        'the topic that has images',
+    )
+    lonely.client.node.destroy_publisher(camera)
+    lonely.camera = lonely.create_camera(QoSProfile(depth=10))
+    assert_recovers(lonely)
+
+
+def test_compressed_images_where_raw_ones_are_expected(lonely):
+    lonely.bring_to('active')
+    topic = lonely.topic('image/compressed')
+    camera = lonely.client.node.create_publisher(CompressedImage, topic, 1)
+    lonely.wait_for_status(
+        lambda status, _: 'image_transport:=compressed (detect.launch.py)' in status.message,
+        'the parameter to set',
+    )
+    lonely.client.node.destroy_publisher(camera)
+
+
+def test_raw_images_where_compressed_ones_are_expected(lonely):
+    lonely.set_well(image_transport='compressed')
+    lonely.bring_to('active')
+    lonely.camera = lonely.create_camera(QoSProfile(depth=1))
+    lonely.wait_for_status(
+        lambda status, _: 'image_transport:=raw (detect.launch.py)' in status.message,
+        'the parameter to set',
+    )
+
+
+def test_another_type_on_the_topic(lonely):
+    lonely.bring_to('active')
+    camera = lonely.client.node.create_publisher(CompressedImage, lonely.topic('image'), 1)
+    assert_said(lonely, ERROR, 'publishes sensor_msgs/msg/CompressedImage')
+    lonely.client.node.destroy_publisher(camera)
+
+
+def test_quality_of_service_that_keeps_the_camera_out(lonely):
+    lonely.set_well(**{'image_qos.reliability': 'reliable'})
+    lonely.bring_to('active')
+    camera = lonely.create_camera(BEST_EFFORT)
+    said = 'set image_qos.reliability to auto or best_effort'
+    assert_said(lonely, ERROR, said, lambda: camera.publish(picture_of((9, 9, 9))))
+    lonely.client.node.destroy_publisher(camera)
+    lonely.camera = lonely.create_camera(QoSProfile(depth=10))
+    assert_recovers(lonely)
+
+
+def test_a_camera_that_sends_nothing_stalls_and_leaves(lonely):
+    lonely.bring_to('active')
+    lonely.camera = lonely.create_camera(QoSProfile(depth=10))
+    assert_said(lonely, WARN, 'no image has arrived')
+    assert_recovers(lonely)
+    assert_said(lonely, ERROR, 'the camera has stalled')
+    assert_recovers(lonely)
+    lonely.destroy_camera()
+    assert_said(lonely, ERROR, 'has been gone for')
+    lonely.camera = lonely.create_camera(QoSProfile(depth=10))
+    assert_recovers(lonely)
+
+
+def test_every_image_is_dropped(lonely):
+    lonely.bring_to('active')
+    lonely.camera = lonely.create_camera(QoSProfile(depth=10))
+    lonely.connect()
+    bad = picture_of((1, 2, 3))
+    bad.encoding = 'no_such_encoding'
+    assert_said(lonely, ERROR, 'x unknown_encoding', lambda: lonely.camera.publish(bad))
+    assert_recovers(lonely)
+
+
+def test_an_engine_slower_than_the_camera(scripted):
+    def flood():
+        for _ in range(10):
+            scripted.camera.publish(order(scripted_node.SLOW))
+
+    assert_said(scripted, WARN, 'give way to newer ones', flood)
+    # Silence has trouble of its own; this one is over.
+    assert_recovers(scripted, order(0, frame_id=HANDSHAKE))
+
+
+def test_frames_lost_on_the_way(scripted):
+    """What comes while the node cannot look is written over by what comes next."""
+
+    def miss():
+        scripted.program.stop()
+        for _ in range(20):
+            scripted.camera.publish(order(0))
+        scripted.program.send(signal.SIGCONT)
+
+    assert_said(scripted, WARN, 'were sent and never reached the node', miss)
+
+
+def test_images_but_no_output(start_detector):
+    detector = start_detector(command=script('nodes/scripted_node.py'))
+    detector.to('configure', 'activate')
+    detector.connect(order(0, frame_id=HANDSHAKE))
+
+    def never():  # again and again, because a newer image replaces one that waits
+        detector.camera.publish(order(scripted_node.NEVER))
+
+    assert_said(detector, ERROR, 'nothing has come out', never)
+    detector.program.send(signal.SIGKILL)
+
+
+def test_the_final_counts_are_logged(scripted):
+    for stamp in range(3):
+        scripted.ask(order(0, stamp))
+    counts = scripted.settled_counts()
+    scripted.to('deactivate')
+    scripted.program.wait_for_output(
+        f'counts: {counts["received"]} received = {counts["published"]} published + '
+    )
+    scripted.to('activate')
+    scripted.to('shutdown from active')
+    scripted.program.wait_for_output('counts: ', 2)
+
+
+@pytest.mark.any_ros  # doctor and the graph are shown by test_doctor
+def test_another_node_of_the_same_name(client, adjustable):
+    adjustable.bring_to('unconfigured')
+    adjustable.bring_to('active')
+    name = adjustable.name
+    assert_said(adjustable, WARN, f'nobody publishes on {adjustable.topic("image")}')
+    adjustable.program.forget()
+    twin = Program(
+        [executable('detector_node'), '--ros-args', '-r', f'__ns:={adjustable.namespace}']
+    )
+    try:
+        twin.wait_for_output('node up')
+        # Beside what else holds.
+        assert_said(adjustable, WARN, f'2 nodes are called {name}:')
+        adjustable.program.wait_for_line('2 nodes .*namespace:=.*nobody publishes')
+
+        def of_nodes():
+            command = [executable('doctor'), '--seconds', '2', '--json']
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+            return [f for f in json.loads(ended.stdout)['findings'] if f['area'] == 'nodes']
+
+        [found] = client.spin_until(of_nodes, 'doctor hears of both')
+        assert (found['name'], found['level']) == (name, 'yellow')
+        assert found['found'] == f'2 nodes are called {name}'
+    finally:
+        twin.send(signal.SIGINT)
+        twin.wait()
+        twin.close()
+    adjustable.wait_for_status(
+        lambda status, _: 'are called' not in status.message, 'that the other one is gone'
+    )

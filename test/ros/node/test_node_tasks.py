@@ -1,0 +1,193 @@
+"""Models of poses, oriented boxes and masks, each in a node of its own: what they publish."""
+
+import numpy as np
+import pytest
+from sensor_msgs.msg import Image
+from sensor_msgs.msg import PointCloud2
+
+from support.models.recorded_exports import recorded
+from support.models.recorded_exports import written
+from support.nodes.graph import Detector
+from support.nodes.graph import image_message
+from trt_perception.images.picture_files import frame_of
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.pipeline import detect_one
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+
+TOLD = recorded('ultralytics_pose')
+
+
+@pytest.fixture(scope='module')
+def parameters(tmp_path_factory):
+    values = written(TOLD, tmp_path_factory.mktemp('pose') / 'pose.onnx')
+    return {**values, 'confidence_threshold': 0.02}
+
+
+@pytest.fixture(scope='module')
+def detector(client, parameters):
+    detector = Detector(client, {**parameters, 'autostart': True, 'debug_image.max_rate_hz': 50.0})
+    try:
+        detector.connect()
+        yield detector
+    finally:
+        detector.close()
+
+
+@pytest.fixture
+def listener(client, detector):
+    """Return a function that collects the messages of a topic of the node."""
+    subscriptions = []
+
+    def listen(kind, name):
+        messages, subscription = client.subscribe(kind, detector.topic(name))
+        subscriptions.append(subscription)
+        return messages
+
+    yield listen
+    for subscription in subscriptions:
+        client.node.destroy_subscription(subscription)
+
+
+def message_of(bgr, name):
+    height, width = bgr.shape[:2]
+    return image_message(bgr, width, height, 'bgr8', step=3 * width, frame_id=name)
+
+
+def until_both(detector, clouds, image):
+    """Publish until detections and keypoints of this image came; return both."""
+    name = image.header.frame_id
+
+    def both():
+        detector.camera.publish(image)
+        found = [m for m in detector.detections if m.header.frame_id == name]
+        points = [m for m in clouds if m.header.frame_id == name]
+        return (found[-1], points[-1]) if found and points else None
+
+    return detector.client.spin_until(both, 'detections and keypoints')
+
+
+def array_of(cloud):
+    fields = [(field.name, field.offset, field.datatype, field.count) for field in cloud.fields]
+    assert fields == [(name, offset, 7, 1) for name, offset in (('x', 0), ('y', 4), ('score', 8))]
+    assert not cloud.is_bigendian
+    assert cloud.is_dense
+    shape = cloud.height, cloud.width, 3
+    assert (cloud.point_step, cloud.row_step) == (12, 12 * cloud.width)
+    return np.frombuffer(bytes(cloud.data), '<f4').reshape(shape)
+
+
+def test_keypoints_are_those_of_the_core(detector, listener, parameters):
+    pipeline = open_pipeline(DetectorConfig.from_values(parameters))
+    config = DetectorConfig.from_values(parameters)
+    thresholds = config.thresholds(pipeline.spec.class_names)
+    expected = detect_one(pipeline, frame_of(TOLD['image']), thresholds).detections
+    assert len(expected) > 3
+    clouds = listener(PointCloud2, 'keypoints')
+    image = message_of(TOLD['image'], 'poses')
+    detections, cloud = until_both(detector, clouds, image)
+    assert cloud.header == detections.header == image.header
+    assert len(detections.detections) == len(expected)
+    assert np.array_equal(array_of(cloud), expected.keypoints)
+
+
+def test_an_image_without_objects_has_a_message_too(detector, listener):
+    clouds = listener(PointCloud2, 'keypoints')
+    detector.set_well(confidence_threshold=1.0)
+    try:
+        image = message_of(TOLD['image'], 'nothing')
+        detections, cloud = until_both(detector, clouds, image)
+        assert not detections.detections
+        assert (cloud.height, cloud.width, len(cloud.data)) == (0, 17, 0)
+        assert cloud.header == image.header
+    finally:
+        detector.set_well(confidence_threshold=0.02)
+
+
+def test_the_debug_image_has_the_skeleton(detector, listener):
+    drawn = listener(Image, 'debug_image')
+    black = np.zeros_like(TOLD['image'])
+    image = message_of(black, 'drawn')
+
+    def find():
+        detector.camera.publish(image)
+        return [m for m in drawn if m.header.frame_id == 'drawn']
+
+    message = detector.client.spin_until(find, 'a debug image')[0]
+    pixels = np.frombuffer(bytes(message.data), np.uint8).reshape(black.shape)
+    # Boxes and labels of the first test would leave much of it black.
+    assert pixels.any(axis=2).mean() > 0.2
+
+
+def test_the_log_says_the_task(detector):
+    assert '1 classes, pose (17 keypoints), dense' in detector.program.output
+
+
+def test_the_topic_ends_with_cleanup(detector):
+    graph = detector.client.node
+    detector.bring_to('unconfigured')
+    detector.client.spin_until(
+        lambda: graph.count_publishers(detector.topic('keypoints')) == 0, 'no publisher'
+    )
+    detector.bring_to('active')
+    detector.client.spin_until(
+        lambda: graph.count_publishers(detector.topic('keypoints')) == 1, 'a publisher'
+    )
+
+
+def test_oriented_boxes_are_those_of_the_core(client, tmp_path):
+    told = recorded('ultralytics_obb')
+    values = {**written(told, tmp_path / 'obb.onnx'), 'confidence_threshold': 0.02}
+    config = DetectorConfig.from_values(values)
+    pipeline = open_pipeline(config)
+    expected = detect_one(
+        pipeline, frame_of(told['image']), config.thresholds(pipeline.spec.class_names)
+    ).detections.oriented
+    node = Detector(client, {**values, 'autostart': True})
+    try:
+        node.connect()
+        boxes = [one.bbox for one in node.ask(message_of(told['image'], 'oriented')).detections]
+        assert client.node.count_publishers(node.topic('keypoints')) == 0
+    finally:
+        node.close()
+    found = [
+        (box.center.position.x, box.center.position.y, box.size_x, box.size_y, box.center.theta)
+        for box in boxes
+    ]
+    assert len(found) > 3
+    assert np.array_equal(np.array(found), expected.astype(np.float64))
+    assert len({box.center.theta for box in boxes}) > 3
+
+
+def test_masks_are_those_of_the_core(client, tmp_path):
+    told = recorded('ultralytics_segment_26')
+    values = {**written(told, tmp_path / 'segment.onnx'), 'confidence_threshold': 0.02}
+    config = DetectorConfig.from_values(values)
+    pipeline = open_pipeline(config)
+    masks = detect_one(
+        pipeline, frame_of(told['image']), config.thresholds(pipeline.spec.class_names)
+    ).detections.masks.whole()
+    height, width = masks.shape[1:]
+    expected = np.zeros((height, width), np.uint16)
+    for number in range(len(masks), 0, -1):
+        expected[masks[number - 1]] = number
+    assert len(np.unique(expected)) > 5
+    node = Detector(client, {**values, 'autostart': True})
+    try:
+        node.connect()
+        found, subscription = client.subscribe(Image, node.topic('masks'))
+        image = message_of(told['image'], 'masks')
+        detections, message = until_both(node, found, image)
+        assert len(detections.detections) == len(masks)
+        assert message.header == detections.header == image.header
+        assert (message.encoding, message.is_bigendian) == ('mono16', 0)
+        assert (message.height, message.width, message.step) == (height, width, 2 * width)
+        pixels = np.frombuffer(bytes(message.data), '<u2').reshape(height, width)
+        assert np.array_equal(pixels, expected)
+        node.set_well(confidence_threshold=1.0)
+        _, message = until_both(node, found, message_of(told['image'], 'nothing'))
+        assert not any(message.data)
+        client.node.destroy_subscription(subscription)
+    finally:
+        node.close()

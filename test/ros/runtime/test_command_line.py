@@ -1,0 +1,95 @@
+"""What ROS would take for the new name of a topic: parameters and options are refused, no more."""
+
+import contextlib
+import io
+
+import pytest
+
+from trt_perception.parameters.camera import CAMERA_PARAMETERS
+from trt_perception.parameters.camera import meant_parameter
+from trt_perception.parameters.camera import unknown_parameter
+from trt_perception.parameters.config import PARAMETERS
+from trt_perception.process.option_parser import OptionParser
+from trt_perception.ros import topics
+from trt_perception.ros.runtime.command_line import own_arguments
+
+# rclpy has no public list of them; a node's services stand below its name.
+ROS_TOPICS = ('clock', 'tf', 'rosout', 'diagnostics', 'parameter_events')
+TOPICS = (*topics._OF_A_CAMERA, *ROS_TOPICS)
+
+
+def answer_to(*words):
+    """Return what is said of words, empty where they are taken."""
+    parser = OptionParser('program', None, '', 'program ...', meant_parameter)
+    parser.add_argument('--rate', type=float)
+    parser.add_argument('--class-names')
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
+        own_arguments(parser, ['program', *words])
+    return said.getvalue()
+
+
+@pytest.mark.parametrize(
+    'words',
+    [
+        [],
+        ['--ros-args', '-p', 'engine_path:=x'],
+        ['--ros-args', '-p', 'engine_path:=x', '--', '--rate', '5'],
+        ['--ros-args', '-r', 'engine_path:=x'],
+        ['/engine_path:=/x'],
+        ['~/engine_path:=/x'],
+        ['front/image:=/front/image_raw'],
+        ['detector:image:=/front/image_raw'],
+        ['__ns:=/front'],
+        ['__node:=other'],
+        *([f'{name}:=/other'] for name in TOPICS),
+        *([f'{name}:=/other', '--ros-args'] for name in TOPICS),
+    ],
+    ids=' '.join,
+)
+def test_what_ros_takes_rightly(words):
+    assert answer_to(*words) == ''
+
+
+@pytest.mark.parametrize('name', [row.name for row in PARAMETERS] + ['use_sim_time'])
+def test_every_parameter_is_refused(name):
+    said = answer_to(f'{name}:=x', '--ros-args', '-p', 'autostart:=true')
+    assert f'unrecognized arguments: {name}:=x\n' in said
+    assert f'did you mean the parameter, --ros-args -p {name}:=x?' in said
+
+
+@pytest.mark.parametrize('row', CAMERA_PARAMETERS, ids=lambda row: row.name)
+def test_every_parameter_of_a_camera_is_refused(row):
+    said = answer_to(f'camera.front.{row.name}:=x')
+    assert f'did you mean the parameter, --ros-args -p camera.front.{row.name}:=x?' in said
+
+
+@pytest.mark.parametrize(
+    ('words', 'meant'),
+    [
+        (['engin_path:=x'], '--ros-args -p engine_path:=x'),
+        (['-p', 'engine_path:=x'], '--ros-args -p engine_path:=x'),
+        (['engine_path=x'], '--ros-args -p engine_path:=x'),
+        (['--engine_path', 'x'], '--ros-args -p engine_path:=VALUE'),
+        (['--engine_path:=x'], '--ros-args -p engine_path:=x'),
+        (['engine_path:=a b'], "--ros-args -p 'engine_path:=a b'"),
+        (['--ros-args', '-p', 'autostart:=true', '--', 'engine_path:=x'], '-p engine_path:=x'),
+        (['rate:=30'], '--rate 30'),
+        (['class_names:=a'], '--class-names a'),
+    ],
+    ids=' '.join,
+)
+def test_what_was_meant(words, meant):
+    said = answer_to(*words)
+    assert 'unrecognized arguments: ' in said
+    assert f'{meant}?' in said
+
+
+def test_what_ros_does_not_replace():
+    for option in ('-r', '--remap'):
+        said = answer_to('--ros-args', option, 'image:=/{camera}/image_raw')
+        assert '-r front/image:=/front/image_raw' in said
+
+
+def test_a_topic_is_no_parameter():
+    assert '-r image:=/its/topic' in unknown_parameter('image_topic', ()).fix

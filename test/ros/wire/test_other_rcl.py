@@ -1,0 +1,100 @@
+"""Where rcl is not the one expected, or a parameter says so, rclpy takes the images."""
+
+import ctypes
+
+import numpy as np
+import pytest
+from sensor_msgs.msg import Image
+
+from support.nodes.graph import order
+from support.nodes.intake_taker import intakes
+from trt_perception.ros.camera.messages import frame_from_image
+from trt_perception.ros.intake.intake import Arrived
+from trt_perception.ros.intake.intake import check_intake
+from trt_perception.ros.intake.subscriptions import IntakeSubscription
+from trt_perception.ros.intake.subscriptions import TypedSubscription
+from trt_perception.ros.wire import rcl
+from trt_perception.ros.wire.rcl import RclError
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+
+
+class _Shorter(ctypes.Structure):
+    """A wait set without its last member: what rcl writes lands behind it."""
+
+    _fields_ = rcl._WaitSetStruct._fields_[:-1]
+
+
+class _Longer(ctypes.Structure):
+    """A message info with another member in front, so that all others are shifted."""
+
+    _fields_ = [('new', ctypes.c_uint8 * 32), *rcl.SerializedArray._fields_]
+
+
+@pytest.mark.parametrize('fault', ['wait set', 'array', 'function', 'library'])
+def test_another_rcl_is_noticed_at_once_and_rclpy_takes_the_images(make_taker, monkeypatch, fault):
+    if fault == 'wait set':
+        monkeypatch.setattr(rcl, '_WaitSetStruct', _Shorter)
+    elif fault == 'array':
+        monkeypatch.setattr(rcl, 'SerializedArray', _Longer)
+    elif fault == 'function':
+        monkeypatch.setattr(rcl, '_SLOW', {'rcl_of_tomorrow': ()})
+    else:
+
+        def missing(name):
+            raise OSError(f'{name}: cannot open shared object file')
+
+        monkeypatch.setattr(ctypes, 'CDLL', missing)
+    rcl.load.cache_clear()
+    try:
+        taker = make_taker()
+        taker.open()
+        with pytest.raises(RclError):  # doctor says so, too
+            check_intake(taker.client.context)
+    finally:
+        rcl.load.cache_clear()
+    assert len(taker.logged) == 1
+    assert taker.logged[0].startswith('images are taken through rclpy')
+    assert intakes() == 0
+    assert taker.intake.way == 'through rclpy'
+    camera = taker.publisher()
+    camera.publish(order(3, 1))
+    taker.wait(1)
+    assert isinstance(taker.images[0], Image)
+    assert frame_from_image(taker.images[0]).data[0] == 3
+    assert taker.client.node.count_subscribers(taker.topic) == 1
+    taker.client.node.destroy_publisher(camera)
+
+
+def test_another_rcl_that_is_noticed_late_is_left_for_rclpy(make_taker, monkeypatch):
+    taker = make_taker()
+    taker.open()
+    monkeypatch.setattr(
+        rcl.Taking, 'take', lambda *_: (_ for _ in ()).throw(RclError('a take', 'went wrong'))
+    )
+    camera = taker.publisher()
+    camera.publish(order(3, 1))
+    taker.client.spin_until(lambda: not intakes(), 'the end of the thread')
+    assert taker.input.restore()
+    taker.client.spin_until(camera.get_subscription_count, 'the subscription')
+    camera.publish(order(4, 2))
+    taker.wait(1)
+    assert isinstance(taker.images[-1], Image)
+    assert len(taker.logged) == 1
+    taker.client.node.destroy_publisher(camera)
+
+
+@pytest.mark.parametrize(
+    ('intake', 'kind', 'message'),
+    [('auto', IntakeSubscription, Arrived), ('rclpy', TypedSubscription, Image)],
+)
+def test_the_parameter_says_who_takes(make_taker, intake, kind, message):
+    taker = make_taker(image_intake=intake)
+    taker.open()
+    assert isinstance(taker.input._subscription, kind)
+    camera = taker.publisher()
+    camera.publish(order(1, 1))
+    taker.wait(1)
+    assert isinstance(taker.images[0], message)
+    assert np.array_equal(frame_from_image(taker.images[0]).data[:3], [1, 0, 0])
+    taker.client.node.destroy_publisher(camera)

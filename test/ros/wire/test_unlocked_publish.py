@@ -1,0 +1,83 @@
+"""Publishing past rclpy: what arrives is the same, and other threads run meanwhile."""
+
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import rclpy
+from rclpy.qos import QoSProfile
+from rclpy.serialization import deserialize_message
+from rclpy.serialization import serialize_message
+from sensor_msgs.msg import Image
+from std_msgs.msg import String
+
+from support.programs import DEADLINE_S
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+
+
+def test_what_is_published_is_what_rclpy_would_have_written(client, node):
+    publisher = node.create_publisher(String, 'words', 1)
+    words = []
+    subscription = client.node.create_subscription(
+        String, 'words', words.append, QoSProfile(depth=10), raw=True
+    )
+    client.spin_until(publisher.get_subscription_count, 'a subscriber')
+    data = serialize_message(String(data='größer'))
+    publish_unlocked(publisher, np.frombuffer(data, np.uint8))
+    client.spin_until(lambda: words, 'the message')
+    assert deserialize_message(words[0], String).data == 'größer'
+    node.destroy_publisher(publisher)
+    client.node.destroy_subscription(subscription)
+
+
+def test_other_threads_run_while_a_message_is_published(node):
+    publisher = node.create_publisher(Image, 'large', 1)
+    message = np.frombuffer(serialize_message(Image()) + bytes(2**24), np.uint8)
+    ticks, stop = [0], threading.Event()
+
+    def tick():
+        while not stop.is_set():
+            ticks[0] += 1
+            time.sleep(0)
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    interval, end = sys.getswitchinterval(), time.monotonic() + DEADLINE_S
+    during = 0
+    try:
+        # From here on a thread gives the lock away only where it waits or calls what releases it.
+        sys.setswitchinterval(10 * DEADLINE_S)
+        while not during and time.monotonic() < end:
+            before = ticks[0]
+            publish_unlocked(publisher, message)
+            during = ticks[0] - before
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+        ticker.join()
+        node.destroy_publisher(publisher)
+    assert during
+
+
+def test_a_refusal_of_the_middleware_is_raised(node):
+    publisher = node.create_publisher(String, 'words', 1)
+    node.destroy_publisher(publisher)
+    with pytest.raises(Exception, match='destruction was requested'):
+        publish_unlocked(publisher, np.zeros(8, np.uint8))
+
+
+# Kilted's publishers end with their context.
+@pytest.mark.any_ros
+def test_the_middlewares_reason_is_said():
+    context = rclpy.Context()
+    rclpy.init(context=context)
+    node = rclpy.create_node('too_late', context=context)
+    publisher = node.create_publisher(String, 'words', 1)
+    rclpy.shutdown(context=context)
+    with pytest.raises(RuntimeError, match=r'a message of 8 bytes: .*context .*invalid'):
+        publish_unlocked(publisher, np.zeros(8, np.uint8))
+    node.destroy_node()

@@ -1,0 +1,227 @@
+"""The detector at work: newest wins, in order, overlapping, counted."""
+
+import math
+import threading
+import time
+from queue import SimpleQueue
+
+import pytest
+
+from support.scheduling.fake_pipeline import DEADLINE_S
+from support.scheduling.fake_pipeline import FakePipeline
+from support.scheduling.fake_pipeline import Recorder
+from support.scheduling.fake_pipeline import detector_threads
+from support.scheduling.fake_pipeline import wait_until
+from trt_perception.parameters.config import Thresholds
+from trt_perception.scheduling import worker
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    # A worker that ends with an exception is a failure, not a warning.
+    pytest.mark.filterwarnings('error::pytest.PytestUnhandledThreadExceptionWarning'),
+]
+
+
+@pytest.fixture
+def naps(monkeypatch):
+    """For how many seconds the worker sleeps now unless something comes; 0: it does not sleep."""
+    now = [0.0]
+
+    class Watched(SimpleQueue):
+        def get(self, **limit):
+            if 'timeout' in limit:  # else something is there
+                now[0] = math.inf if limit['timeout'] is None else limit['timeout']
+            try:
+                return super().get(**limit)
+            finally:
+                now[0] = 0.0
+
+    monkeypatch.setattr(worker, 'SimpleQueue', Watched)
+    return now
+
+
+def test_nothing_submitted():
+    with Recorder(FakePipeline()) as run:
+        assert run.counts() == (0, 0, {}, 0, 0)
+    assert run.counts() == (0, 0, {}, 0, 0)
+    assert run.detector.statistics()[0].latency == {}
+    assert not detector_threads()
+
+
+def test_each_message_is_published_when_they_come_one_by_one():
+    with Recorder(FakePipeline()) as run:
+        for number in range(20):
+            run.submit(number)
+            wait_until(lambda number=number: run.published[-1:] == [number])
+        assert run.settled() == (20, 20, {}, 0)
+    assert run.published == list(range(20))
+    assert not run.refused
+    assert not run.faults
+
+
+@pytest.mark.parametrize('depth', [1, 2, 3, 8])
+def test_newest_wins_once_the_slots_are_full(depth):
+    pipeline = FakePipeline(depth, automatic=False)
+    with Recorder(pipeline) as run:
+        for number in range(depth):
+            run.submit(number)
+            wait_until(lambda number=number: number in pipeline.flying())
+        # The worker waits in collect for number 0; of these, the last stays.
+        for number in range(100, 150):
+            run.submit(number)
+        assert run.counts() == (depth + 50, 0, {'replaced': 49}, 0, depth + 1)
+        assert pipeline.flying() == list(range(depth))
+        for number in [*range(depth), 149]:
+            pipeline.finish(number)
+        assert run.settled() == (depth + 50, depth + 1, {'replaced': 49}, 0)
+    assert run.published == [*range(depth), 149]
+
+
+def test_frames_overlap_and_are_published_in_order():
+    pipeline = FakePipeline(3, automatic=False)
+    with Recorder(pipeline) as run:
+        for number in range(3):
+            run.submit(number)
+            # Each enters before any other is collected: done() says no all the while.
+            wait_until(lambda number=number: ('enqueue', number) in pipeline.events)
+        assert pipeline.events == [('enqueue', 0), ('enqueue', 1), ('enqueue', 2)]
+        for number in (2, 1):  # finished out of order
+            pipeline.finish(number)
+        assert run.published == []
+        pipeline.finish(0)
+        run.settled()
+        assert run.published == [0, 1, 2]
+
+
+def test_a_finished_frame_is_collected_without_another_message():
+    pipeline = FakePipeline(3, automatic=False)
+    with Recorder(pipeline) as run:
+        for number in range(5):
+            run.submit(number)
+            wait_until(lambda number=number: number in pipeline.flying())
+            asked = pipeline.asked
+            wait_until(lambda asked=asked: pipeline.asked > asked + 3)  # it keeps asking
+            assert run.published == list(range(number))
+            pipeline.finish(number)
+            wait_until(lambda number=number: run.published == list(range(number + 1)))
+
+
+def test_a_frame_is_not_asked_for_before_it_may_be_done(naps):
+    """Each question costs the interpreter, whose lock others want."""
+    pipeline = FakePipeline(3, automatic=False)
+    pipeline.compute_s = 600.0
+    with Recorder(pipeline) as run:
+        run.submit(0)
+        wait_until(lambda: pipeline.asked > 3)  # nothing is known of it
+        pipeline.finish(0)
+        run.settled()
+        asked = pipeline.asked
+        for number in (1, 2):
+            run.submit(number)
+            wait_until(lambda number=number: number in pipeline.flying())
+        wait_until(lambda: naps[0] > 400.0)
+        assert pipeline.asked <= asked + 2  # once for each that came, at once
+        assert pipeline.asked > asked
+        pipeline.finish(1, 2)
+    assert run.published == [0, 1, 2]  # the stop waits in the pipeline
+
+
+def test_what_passes_while_a_frame_is_handed_over_is_not_waited_for_again(naps):
+    """A file may be decoded meanwhile, which the pipeline's own time includes."""
+    pipeline = FakePipeline(3, automatic=False)
+    pipeline.compute_s = 600.0
+    now = [0.0]
+    with Recorder(pipeline, clock=lambda: now[0]) as run:
+        run.submit(0)
+        pipeline.finish(0)
+        run.settled()
+
+        def take_time(number):
+            now[0] += 590.0
+
+        pipeline.on_enqueue = take_time
+        run.submit(1)
+        wait_until(lambda: 1 in pipeline.flying())
+        asked = pipeline.asked
+        wait_until(lambda: pipeline.asked > asked + 3)
+        assert naps[0] < 1.0
+        pipeline.finish(1)
+        run.settled()
+
+
+def test_the_worker_sleeps_while_there_is_nothing_to_do(naps):
+    pipeline = FakePipeline(2)
+    with Recorder(pipeline) as run:
+        run.submit(1)
+        run.settled()
+        asked = pipeline.asked
+        wait_until(lambda: naps == [math.inf])
+        assert pipeline.asked == asked
+
+
+def test_a_second_slot_is_not_needed_for_a_slow_stream():
+    pipeline = FakePipeline(3)
+    with Recorder(pipeline) as run:
+        for number in range(10):
+            run.submit(number)
+            wait_until(lambda number=number: len(run.published) == number + 1)
+    assert pipeline.events[::2] == [('enqueue', number) for number in range(10)]
+    assert pipeline.events[1::2] == [('collect', number) for number in range(10)]
+
+
+def test_thresholds_change_from_the_next_frame_on():
+    pipeline = FakePipeline(3, automatic=False)
+    first, second = Thresholds(0.1, 0.2), Thresholds(0.3, 0.4, (1,))
+    with Recorder(pipeline, thresholds=first) as run:
+        run.submit(0)
+        wait_until(lambda: 0 in pipeline.flying())
+        run.cameras[0].thresholds = second  # number 0 is on its way already
+        run.submit(1)
+        wait_until(lambda: 1 in pipeline.flying())
+        pipeline.finish(0)
+        pipeline.finish(1)
+        run.settled()
+    assert pipeline.thresholds == {0: first, 1: second}
+
+
+def test_submit_does_not_wait_for_the_pipeline():
+    pipeline = FakePipeline(1)
+    gate, entered = threading.Event(), threading.Event()
+
+    def hold(_number):
+        entered.set()
+        assert gate.wait(DEADLINE_S)
+
+    for place in ('on_enqueue', 'on_collect'):
+        gate.clear()
+        entered.clear()
+        with Recorder(pipeline) as run:
+            setattr(pipeline, place, hold)
+            run.submit(0)
+            assert entered.wait(DEADLINE_S)
+            run.submit(1)  # would hang if it waited
+            run.submit(2)
+            assert run.counts() == (3, 0, {'replaced': 1}, 0, 2)
+            gate.set()
+            run.settled()
+        setattr(pipeline, place, lambda number: None)
+
+
+def test_stage_times_of_published_frames():
+    pause = 0.004
+    pipeline = FakePipeline()
+    run = Recorder(pipeline)
+    run.on_read = pipeline.on_enqueue = run.on_publish = lambda number: time.sleep(pause)
+    began = time.perf_counter()
+    with run:
+        for number in range(3):
+            run.submit(number)
+            run.settled()
+    elapsed_ms = 1e3 * (time.perf_counter() - began)
+    latency = run.detector.statistics()[0].latency
+    assert set(latency) == {'wait', 'copy', 'compute', 'publish', 'total'}
+    assert latency['compute'].p50_ms == pytest.approx(1.0)  # as the pipeline says
+    # Each stage takes at least its pauses, and no longer than all of it took.
+    for stage, pauses in {'wait': 0, 'copy': 2, 'publish': 1, 'total': 3}.items():
+        times = latency[stage]
+        assert 1e3 * pauses * pause <= times.p50_ms <= times.p99_ms <= elapsed_ms

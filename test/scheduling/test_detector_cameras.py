@@ -1,0 +1,229 @@
+"""Several cameras on one pipeline: batches, each camera's own settings, counts and mistakes."""
+
+import threading
+
+import pytest
+
+from support.scheduling.fake_pipeline import CAMERA
+from support.scheduling.fake_pipeline import DEADLINE_S
+from support.scheduling.fake_pipeline import FakePipeline
+from support.scheduling.fake_pipeline import Recorder
+from support.scheduling.fake_pipeline import detector_threads
+from support.scheduling.fake_pipeline import wait_until
+from trt_perception.errors import ImageError
+from trt_perception.parameters.config import Thresholds
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.filterwarnings('error::pytest.PytestUnhandledThreadExceptionWarning'),
+]
+
+
+def number(camera, index=0):
+    return camera * CAMERA + index
+
+
+def busy(pipeline, **options):
+    """Return a recorder of so many cameras whose only slot holds number 0 of the first."""
+    run = Recorder(pipeline, **options)
+    run.detector.start()
+    run.submit(0)
+    wait_until(lambda: pipeline.flying() == [0])
+    return run
+
+
+@pytest.fixture
+def pipeline():
+    return FakePipeline(batch=3, automatic=False)
+
+
+def finish_all(run):
+    """Let everything come out."""
+
+    def settled():
+        for pipeline in run.pipelines:
+            pipeline.finish(*pipeline.flying())
+        return run.counts()[4] == 0
+
+    wait_until(settled)
+
+
+def test_a_batch_takes_one_frame_of_each_of_those_longest_unserved(pipeline):
+    run = busy(pipeline, cameras=5)
+    for camera in (0, 4, 3, 2, 1):
+        run.submit(number(camera, 1))
+        run.submit(number(camera, 2))
+    finish_all(run)
+    run.detector.stop()
+    batches = [[n // CAMERA for n in batch] for batch in pipeline.batches]
+    # The first was served; those that never were come in the order of their messages.
+    assert batches == [[0], [4, 3, 2], [1, 0]]
+    assert sorted(run.published) == sorted([0, *(number(camera, 2) for camera in range(5))])
+    for camera in range(1, 5):
+        assert run.counts(camera) == (2, 1, {'replaced': 1}, 0, 0)
+    (of_pipeline,) = run.detector.pipeline_statistics()
+    assert (of_pipeline.frames, of_pipeline.batches) == (6, 3)
+    assert of_pipeline.compute.p50_ms == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize('where', ['read', 'collect'])
+def test_a_bad_frame_costs_the_others_of_its_batch_nothing(pipeline, where):
+    run = busy(pipeline, cameras=3)
+    errors = run.errors if where == 'read' else pipeline.errors
+    errors[where, number(1)] = ImageError('bad_step', 'image', 'of camera 1')
+    for camera, index in ((0, 1), (1, 0), (2, 0)):
+        run.submit(number(camera, index))
+    finish_all(run)
+    run.detector.stop()
+    assert sorted(run.published) == [0, 1, number(2)]
+    assert [str(error) for error in run.refused] == ['image: of camera 1']
+    assert run.counts(0) == (2, 2, {}, 0, 0)
+    assert run.counts(1) == (1, 0, {'bad_step': 1}, 0, 0)
+    assert run.counts(2) == (1, 1, {}, 0, 0)
+    assert run.faults == []
+
+
+def test_a_batch_of_bad_frames_alone(pipeline):
+    run = busy(pipeline, cameras=3)
+    for camera in range(3):
+        run.errors['read', number(camera, 1)] = ImageError('bad_step', 'image', 'bad')
+        run.submit(number(camera, 1))
+    finish_all(run)
+    run.submit(number(1, 2))
+    finish_all(run)
+    run.detector.stop()
+    assert run.published == [0, number(1, 2)]
+    assert run.counts() == (5, 2, {'bad_step': 3}, 0, 0)
+
+
+def test_each_frame_has_the_thresholds_of_its_camera(pipeline):
+    run = busy(pipeline, cameras=3)
+    for camera in range(3):
+        run.cameras[camera].thresholds = Thresholds(0.1 * (camera + 1), 0.5)
+        run.submit(number(camera, 1))
+    finish_all(run)
+    run.detector.stop()
+    for camera in range(3):
+        assert pipeline.thresholds[number(camera, 1)] is run.cameras[camera].thresholds
+
+
+def test_a_camera_is_switched_off_and_on(pipeline):
+    run = busy(pipeline, cameras=2)
+    run.submit(number(1))
+    run.cameras[0].enabled = run.cameras[1].enabled = False
+    run.submit(number(1, 1))
+    assert run.counts(1) == (2, 0, {'disabled': 1}, 0, 1)
+    finish_all(run)
+    # What was in a slot comes out, what waited is dropped.
+    assert run.published == [0]
+    assert run.counts(0) == (1, 1, {}, 0, 0)
+    assert run.counts(1) == (2, 0, {'disabled': 2}, 0, 0)
+    run.cameras[1].enabled = True
+    run.submit(number(1, 2))
+    finish_all(run)
+    run.detector.stop()
+    assert run.published == [0, number(1, 2)]
+
+
+def test_what_is_above_a_cameras_rate_is_dropped():
+    now = [0.0]
+    with Recorder(FakePipeline(), cameras=2, clock=lambda: now[0]) as run:
+        run.cameras[1].max_rate_hz = 10.0
+        for index in range(40):
+            now[0] = 0.05 * index  # 20 Hz
+            for camera in range(2):
+                run.submit(number(camera, index))
+                run.settled()
+        run.cameras[1].max_rate_hz = 0.0
+        run.submit(number(1, 40))
+        run.settled()
+    assert run.counts(0) == (40, 40, {}, 0, 0)
+    assert run.counts(1) == (41, 21, {'rate_limit': 20}, 0, 0)
+
+
+def test_the_pipeline_works_while_a_result_is_published(pipeline):
+    seen = []
+    run = Recorder(pipeline, cameras=3)
+    # While a result is published the slot holds what waited, and what came with the one before.
+    run.on_publish = lambda _: seen.append(pipeline.flying())
+    with run:
+        run.submit(number(0))
+        wait_until(lambda: pipeline.flying() == [number(0)])
+        run.submit(number(1))
+        pipeline.finish(number(0))
+        wait_until(lambda: run.published == [number(0)])
+        assert seen == [[number(1)]]
+        finish_all(run)
+
+
+def test_between_two_results_a_free_slot_is_filled():
+    pipeline = FakePipeline(depth=2, batch=2, automatic=False)
+    run = Recorder(pipeline, cameras=3, batch_max_delay_s=DEADLINE_S)
+    flying = []
+
+    def publish(number_):
+        flying.append(pipeline.flying())
+        if number_ == number(0):
+            run.submit(number(2))
+            run.submit(number(1, 1))
+
+    run.on_publish = publish
+    with run:
+        run.submit(number(0))
+        run.submit(number(1))
+        wait_until(lambda: pipeline.flying() == [number(0), number(1)])
+        pipeline.finish(number(0), number(1))
+        wait_until(lambda: len(flying) == 2)
+        assert flying == [[], sorted([number(2), number(1, 1)])]
+        finish_all(run)
+
+
+def test_a_batch_waits_to_be_filled_for_so_long_and_no_longer():
+    pipeline = FakePipeline(batch=3)
+    with Recorder(pipeline, cameras=3, batch_max_delay_s=1000.0) as run:
+        for camera in range(3):
+            assert pipeline.batches == []
+            run.submit(number(camera))
+        wait_until(lambda: len(run.published) == 3)
+        run.cameras[2].enabled = False  # a batch of two is full now
+        for camera in range(2):
+            run.submit(number(camera, 1))
+        wait_until(lambda: len(run.published) == 5)
+        run.submit(number(0, 2))
+    # The stop did not wait for it.
+    assert run.counts() == (6, 5, {'inactive': 1}, 0, 0)
+    assert [len(batch) for batch in pipeline.batches] == [3, 2]
+    with Recorder(pipeline, cameras=3, batch_max_delay_s=0.02) as run:
+        run.submit(number(0))
+        wait_until(lambda: run.published == [number(0)])
+
+
+def test_counts_of_a_camera_do_not_count_for_another():
+    with Recorder(FakePipeline(), cameras=3) as run:
+        for index in range(5):
+            run.submit(number(2, index))
+            run.settled()
+    assert [run.counts(camera)[0] for camera in range(3)] == [0, 0, 5]
+    assert run.detector.statistics()[0].latency == {}
+    assert len(run.detector.statistics()[2].times) == 5
+
+
+def test_submit_waits_for_nobody_whatever_its_camera_does():
+    pipeline = FakePipeline(batch=2)
+    gate, entered = threading.Event(), threading.Event()
+
+    def hold(_):
+        entered.set()
+        assert gate.wait(DEADLINE_S)
+
+    run = Recorder(pipeline, cameras=2)
+    run.on_publish = hold
+    with run:
+        run.submit(number(0))
+        assert entered.wait(DEADLINE_S)
+        for index in range(3):
+            run.submit(number(1, index))  # would hang if it waited
+        assert run.counts(1) == (3, 0, {'replaced': 2}, 0, 1)
+        gate.set()
+        run.settled()
+    assert not detector_threads()

@@ -1,0 +1,220 @@
+"""Who holds a message: the detector while it needs it, then at most its last reader."""
+
+import random
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytest
+
+from support.scheduling.fake_pipeline import FakePipeline
+from support.scheduling.fake_pipeline import detections_of
+from support.scheduling.fake_pipeline import wait_until
+from trt_perception.errors import ImageError
+from trt_perception.images.frame import Frame
+from trt_perception.images.memory import PlainMemory
+from trt_perception.parameters.config import Thresholds
+from trt_perception.pipelines.pipeline import Result
+from trt_perception.ros.intake.buffers import MessageBuffers
+from trt_perception.scheduling.camera import Camera
+from trt_perception.scheduling.detector import Detector
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.filterwarnings('error::pytest.PytestUnhandledThreadExceptionWarning'),
+]
+
+SIDE = 64
+
+
+class Message:
+    """An image of one value in lent memory, which comes back with its last reader."""
+
+    def __init__(self, number, data):
+        self.number, self.data = number, data
+
+    def frame(self):
+        return Frame.view(self.data, width=SIDE, height=SIDE, step=SIDE, encoding='mono8')
+
+
+def message(number, lease=None):
+    data = lease.array()[: SIDE * SIDE] if lease else np.empty(SIDE * SIDE, np.uint8)
+    data[:4].view(np.uint32)[0] = number
+    return Message(number, data)
+
+
+def detector_of(pipelines, cameras, **callbacks):
+    faults = []
+    return Detector(
+        pipelines,
+        [
+            Camera(
+                str(index),
+                callbacks.get('read', Message.frame),
+                callbacks.get('publish', lambda *_: None),
+                callbacks.get('refused', lambda _: None),
+                Thresholds(),
+                pipeline=index % len(pipelines),
+            )
+            for index in range(cameras)
+        ],
+        faulted=callbacks.get('faulted', faults.append),
+    ), faults
+
+
+def submitted(detector, camera, number):
+    """Submit a message that nobody else holds; return a weak reference to it."""
+    sent = message(number)
+    detector.submit(camera, sent)
+    return weakref.ref(sent)
+
+
+def test_each_is_let_go_as_soon_as_it_was_published_while_the_worker_sleeps():
+    pipeline = FakePipeline(2, batch=2, automatic=False)
+    held, alive = {}, {}
+
+    def publish(sent, frame, detections):
+        alive[sent.number] = {number for number, reference in held.items() if reference()}
+
+    detector, faults = detector_of([pipeline], 2, publish=publish)
+    detector.start()
+    for camera, number in ((0, 10), (1, 20)):
+        held[number] = submitted(detector, camera, number)
+        wait_until(lambda number=number: number in pipeline.flying())
+    # Both slots are taken.
+    for camera, number in ((0, 11), (1, 21), (1, 22)):
+        held[number] = submitted(detector, camera, number)
+    assert held[21]() is None, 'the one that was replaced'
+    pipeline.finish(10, 20)
+    wait_until(lambda: 20 in alive)
+    pipeline.finish(11, 22)
+    wait_until(lambda: not any(reference() for reference in held.values()))
+    assert detector.alive
+    detector.stop()
+    assert faults == []
+    assert alive[10] == {10, 20, 11, 22}
+    assert alive[20] == {20, 11, 22}
+    assert alive[11] == {11, 22}
+    assert alive[22] == {22}, 'the first of a batch is free before the second is published'
+
+
+def test_one_that_cannot_be_read_or_is_dropped_is_let_go():
+    def read(sent):
+        if sent.number == 1:
+            raise ImageError('bad_step', 'image', 'bad')
+        return sent.frame()
+
+    kept = []
+    pipeline = FakePipeline()
+    pipeline.errors['collect', 2] = ImageError('not_decodable', 'image', 'bad')
+    detector, faults = detector_of([pipeline], 1, read=read, refused=kept.append)
+    detector.start()
+    for number in (1, 2):
+        gone = submitted(detector, 0, number)
+        wait_until(lambda gone=gone: gone() is None)
+    detector.cameras[0].enabled = False
+    assert submitted(detector, 0, 3)() is None
+    detector.stop()
+    assert submitted(detector, 0, 4)() is None
+    assert len(kept) == 2, 'whoever keeps an error keeps no message'
+    assert faults == []
+
+
+@pytest.mark.parametrize('where', ['read', 'enqueue', 'collect', 'publish'])
+def test_whoever_keeps_a_fault_keeps_no_message(where):
+    def fail(*_):
+        raise RuntimeError('broken')
+
+    pipeline = FakePipeline(batch=3)
+    if where in ('enqueue', 'collect'):
+        setattr(pipeline, f'on_{where}', fail)
+    callbacks = {where: fail} if where in ('read', 'publish') else {}
+    detector, faults = detector_of([pipeline], 3, **callbacks)
+    detector.start()
+    gone = [submitted(detector, camera, camera) for camera in range(3)]
+    wait_until(lambda: faults)
+    detector.stop()
+    pipeline.close()
+    assert [reference() for reference in gone] == [None] * 3
+
+
+class Checked:
+    """Looks at the pixels of each frame when it comes and when it goes; wrong: torn ones."""
+
+    spec, front, decodes_jpeg, allocate = None, 0, False, PlainMemory
+
+    def __init__(self, depth, batch):
+        self.depth, self.batch = depth, batch
+        self.wrong = 0
+        self._slots = {}
+        self._clock = random.Random(1)
+
+    def enqueue(self, slot, frames, thresholds):
+        ready = time.monotonic() + self._clock.random() * 2e-3
+        self._slots[slot] = [(frame, values(frame)) for frame in frames], ready
+
+    def done(self, slot):
+        return time.monotonic() >= self._slots[slot][1]
+
+    def collect(self, slot):
+        frames, ready = self._slots.pop(slot)
+        time.sleep(max(0.0, ready - time.monotonic()))
+        self.wrong += sum(len(seen) != 1 or values(frame) != seen for frame, seen in frames)
+        return [Result(detections_of(seen.pop()), 0.001) for _, seen in frames]
+
+
+def values(frame):
+    return {*frame.data[::61].tolist(), *frame.data[-2:].tolist()}
+
+
+def test_no_image_is_torn_with_many_cameras_and_slow_readers():
+    buffers = MessageBuffers(PlainMemory)
+    pipelines = [Checked(3, 4), Checked(2, 8)]
+    watched, wrong = {}, []
+
+    def publish(sent, frame, detections):
+        if values(frame) != {sent.number} or detections.class_ids.tolist() != [sent.number]:
+            wrong.append(sent.number)
+        if sent.number % 5 == 0:  # as a debug image does, which draws it when it has the time
+            watched[sent.number % 16] = frame, sent.number
+
+    cameras = 16
+    detector, faults = detector_of(pipelines, cameras, publish=publish)
+    detector.start()
+    ending = threading.Event()
+
+    def send():
+        rng = random.Random(2)
+        while not ending.is_set():
+            lease = buffers.lend(SIDE * SIDE)
+            data = lease.array()[: SIDE * SIDE]
+            number = rng.randrange(256)
+            data[:] = number
+            camera = rng.randrange(cameras)
+            if rng.random() < 0.01:
+                detector.cameras[camera].enabled ^= True
+            detector.submit(camera, Message(number, data))
+            del lease, data
+            if rng.random() < 0.1:
+                time.sleep(1e-4)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    wait_until(lambda: sum(part.published for part in detector.statistics()) > 1500)
+    ending.set()
+    sender.join()
+    detector.stop()
+    assert faults == []
+    assert wrong == []
+    assert sum(pipeline.wrong for pipeline in pipelines) == 0
+    assert all(values(frame) == {number} for frame, number in list(watched.values()))
+    # One for each that waits, is in a slot, is published or watched, and the one being filled.
+    most = cameras + sum(2 * p.depth * p.batch for p in pipelines) + len(watched) + 2
+    assert buffers.count <= most
+    watched.clear()
+    buffers.close()
+    assert buffers.count == 0, 'somebody still holds one'
+    for part in detector.statistics():
+        dropped = sum(part.dropped.values())
+        assert (part.received, part.in_flight) == (part.published + dropped, 0)

@@ -1,0 +1,165 @@
+"""Several pipelines, as on several GPUs: each has its cameras and its worker, all are counted."""
+
+import threading
+
+import pytest
+
+from support.scheduling.fake_pipeline import CAMERA
+from support.scheduling.fake_pipeline import DEADLINE_S
+from support.scheduling.fake_pipeline import FakePipeline
+from support.scheduling.fake_pipeline import Recorder
+from support.scheduling.fake_pipeline import detector_threads
+from support.scheduling.fake_pipeline import wait_until
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.filterwarnings('error::pytest.PytestUnhandledThreadExceptionWarning'),
+]
+
+
+class BoomError(Exception):
+    pass
+
+
+def two(**options):
+    return [FakePipeline(automatic=False, **options) for _ in range(2)]
+
+
+def submit_to_all(run, index):
+    """Submit a message of each camera."""
+    for camera in range(len(run.cameras)):
+        run.submit(camera * CAMERA + index)
+
+
+def test_each_camera_is_served_by_its_pipeline():
+    pipelines = two(batch=2)
+    with Recorder(*pipelines, cameras=4) as run:
+        assert sorted(t.name for t in detector_threads()) == ['detector_0', 'detector_1']
+        assert run.detector.alive
+        for index in range(10):
+            submit_to_all(run, index)
+            while run.counts()[4]:
+                for pipeline in pipelines:
+                    pipeline.finish(*pipeline.flying())
+    for which, pipeline in enumerate(pipelines):
+        numbers = [number for batch in pipeline.batches for number in batch]
+        assert {number // CAMERA for number in numbers} == {which, which + 2}
+    for camera in range(4):
+        assert run.published_of(camera) == [camera * CAMERA + index for index in range(10)]
+    assert [part.frames for part in run.detector.pipeline_statistics()] == [20, 20]
+    assert not run.detector.alive
+
+
+def test_a_pipeline_that_hangs_holds_no_other():
+    first, second = FakePipeline(automatic=False), FakePipeline()
+    with Recorder(first, second, cameras=2) as run:
+        run.submit(0)
+        wait_until(lambda: first.flying() == [0])
+        for index in range(10):
+            run.submit(CAMERA + index)
+            wait_until(lambda index=index: run.published == [CAMERA + n for n in range(index + 1)])
+        first.finish(0)
+        run.settled()
+
+
+@pytest.mark.parametrize('where', ['read', 'enqueue', 'done', 'collect', 'publish'])
+def test_a_fault_of_one_ends_all_once(where):
+    pipelines = two(depth=2)
+    run = Recorder(*pipelines, cameras=4)
+    error = BoomError('boom')
+    with run:
+        # In flight on the second, and on the first what goes wrong; something waits for both.
+        run.submit(CAMERA)
+        wait_until(lambda: pipelines[1].flying() == [CAMERA])
+        (run.errors if where in ('read', 'publish') else pipelines[0].errors)[where, 0] = error
+        run.submit(0)
+        if where in ('collect', 'publish'):
+            pipelines[0].finish(0)
+        wait_until(lambda: run.faults)
+        assert run.counts(0) == (1, 0, {}, 1, 0)
+        run.submit(2 * CAMERA)
+        run.submit(3 * CAMERA)
+        assert [run.counts(camera)[2] for camera in (2, 3)] == [{'inactive': 1}] * 2
+        # What the other has in flight comes out, and then its worker ends.
+        assert run.counts(1) == (1, 0, {}, 0, 1)
+        pipelines[1].finish(CAMERA)
+        wait_until(lambda: not detector_threads())
+        assert not run.detector.alive
+    assert run.faults == [error]
+    assert run.published == [CAMERA]
+    assert run.counts() == (4, 1, {'inactive': 2}, 1, 0)
+    assert pipelines[1].flying() == []
+
+
+def test_what_waits_for_another_pipeline_is_dropped_by_a_fault():
+    pipelines = two()
+    run = Recorder(*pipelines, cameras=4)
+    pipelines[0].errors['collect', 0] = BoomError()
+    with run:
+        submit_to_all(run, 0)
+        wait_until(lambda: pipelines[0].flying() == [0] and pipelines[1].flying() == [CAMERA])
+        pipelines[0].finish(0)
+        wait_until(lambda: run.faults)
+        assert run.counts(1) == (1, 0, {}, 0, 1)
+        assert run.counts(2) == run.counts(3) == (1, 0, {'inactive': 1}, 0, 0)
+
+
+def test_faults_of_all_pipelines_are_reported_once():
+    pipelines = two()
+    run = Recorder(*pipelines, cameras=2)
+    for camera, pipeline in enumerate(pipelines):
+        pipeline.errors['collect', camera * CAMERA] = BoomError(str(camera))
+    with run:
+        submit_to_all(run, 0)
+        wait_until(lambda: pipelines[0].flying() and pipelines[1].flying())
+        for camera, pipeline in enumerate(pipelines):
+            pipeline.finish(camera * CAMERA)
+        wait_until(lambda: not detector_threads())
+    assert len(run.faults) == 1
+    assert run.counts() == (2, 0, {}, 2, 0)
+
+
+def test_no_worker_runs_where_one_cannot_be_started(monkeypatch):
+    run = Recorder(*two(), cameras=2)
+    start = threading.Thread.start
+    started = []
+
+    def refuse(thread):
+        if len(started) == 1:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, 'start', refuse)
+    with pytest.raises(RuntimeError, match="can't start"):
+        run.detector.start()
+    assert len(started) == 1
+    assert not detector_threads()
+    run.submit(0)
+    assert run.counts() == (1, 0, {'inactive': 1}, 0, 0)
+    monkeypatch.undo()
+    for pipeline in run.pipelines:
+        pipeline.automatic = True
+    with run:
+        submit_to_all(run, 1)
+        assert run.settled() == (3, 2, {'inactive': 1}, 0)
+
+
+def test_stop_finishes_what_is_in_flight_everywhere():
+    pipelines = two(batch=2)
+    with Recorder(*pipelines, cameras=4) as run:
+        for camera in range(2):
+            run.submit(camera * CAMERA)
+            wait_until(lambda camera=camera: pipelines[camera].flying())
+        submit_to_all(run, 1)
+        stopper = threading.Thread(target=run.detector.stop)
+        stopper.start()
+        wait_until(lambda: not run.detector._ledger.running)
+        pipelines[1].finish(CAMERA)
+        wait_until(lambda: run.published == [CAMERA])
+        assert stopper.is_alive()
+        pipelines[0].finish(0)
+        stopper.join(DEADLINE_S)
+        assert not stopper.is_alive()
+        assert run.counts() == (6, 2, {'inactive': 4}, 0, 0)
+    assert not detector_threads()

@@ -1,0 +1,94 @@
+"""The detector under many cameras, on a simulated clock: fairness, age, and random schedules.
+
+test/support/scheduling/simulated_cameras.py says what every run is held to; scripts/schedules runs
+thousands.
+"""
+
+import random
+import statistics
+
+import pytest
+
+from support.scheduling.camera_schedules import Schedule
+from support.scheduling.camera_schedules import even
+from support.scheduling.camera_schedules import random_schedule
+from support.scheduling.simulated_cameras import World
+from support.scheduling.simulated_cameras import share
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_random_schedules():
+    frames = 0
+    for seed in range(40):
+        rng = random.Random(seed)
+        try:
+            world = World(random_schedule(rng, 400)).run()
+        except AssertionError as error:
+            raise AssertionError(f'seed {seed}: {error}') from error
+        frames += sum(map(len, world.published))
+    assert frames > 3000
+
+
+@pytest.mark.parametrize('together', [True, False])
+@pytest.mark.parametrize(
+    ('cameras', 'rate_hz', 'batch', 'batch_s', 'depth'),
+    [
+        (4, 20.0, 1, lambda n: 0.04, 1),
+        (4, 20.0, 1, lambda n: 0.04, 4),
+        (16, 30.0, 8, lambda n: 0.02 + 0.001 * n, 1),
+        (16, 30.0, 8, lambda n: 0.02 + 0.001 * n, 4),
+        (5, 30.0, 4, lambda n: 0.05, 2),
+    ],
+)
+def test_equal_cameras_are_served_alike_and_in_time(
+    cameras, rate_hz, batch, batch_s, depth, together
+):
+    rng = random.Random(7)
+    # What the device can do in seconds of 500 frames each.
+    seconds = 520 * cameras * batch_s(batch) / batch
+    sent = [even(rate_hz, seconds, 0.0 if together else rng.random()) for _ in range(cameras)]
+    # Two slots at least hide what the worker does; with one, reading and publishing add to an age.
+    costs_s = 2e-4 if depth > 1 else 2e-5
+    world = World(
+        Schedule(sent, batch, depth, batch_s, read_s=costs_s / 2, publish_s=costs_s)
+    ).run()
+    served = [len(published) for published in world.published]
+    assert min(served) >= 500
+    assert min(served) < 0.9 * len(sent[0]), 'it was not too much'
+    assert min(served) / max(served) >= 0.95
+    # A batch is read and computed.
+    times = [t for counts in world.counts for t in counts.times]
+    batch_time_s = statistics.median(t.copy + t.compute for t in times)
+    most_s = 1 / rate_hz + depth * batch_time_s
+    assert share([age for camera in world.published for _, age in camera], 0.95) <= most_s
+
+
+@pytest.mark.parametrize('depth', [1, 4])
+@pytest.mark.parametrize('seed', range(5))
+def test_a_slow_camera_beside_a_fast_one_loses_nothing(depth, seed):
+    rng = random.Random(seed)
+    slow = even(5.0, 60, rng.random(), lambda: 0.2 * rng.random())
+    fast = even(60.0, 60, rng.random())
+    world = World(Schedule([slow, fast], depth=depth, batch_s=lambda n: 0.1)).run()
+    assert len(world.published[0]) == len(slow)
+    assert len(world.published[1]) > 250
+
+
+def test_a_dead_camera_holds_nobody():
+    sent = [even(10.0, 10, phase) for phase in (0.0, 0.3, 0.6)]
+    sent[1] = sent[1][:30]
+    world = World(Schedule(sent, batch=3, batch_s=lambda n: 0.02)).run()
+    assert [len(published) for published in world.published] == [100, 30, 100]
+
+
+def test_a_delay_fills_batches():
+    """Eight cameras within 20 ms: one batch with the delay, where there is nothing else to do."""
+    sent = [even(10.0, 5, 0.02 * camera) for camera in range(8)]
+    without = World(Schedule(sent, batch=8, depth=4, batch_s=lambda n: 0.001)).run()
+    delayed = World(Schedule(sent, batch=8, depth=4, batch_s=lambda n: 0.001, delay_s=0.02)).run()
+    assert len(without.times_s) > 300
+    assert len(delayed.times_s) <= 51
+    for world in (without, delayed):
+        assert [len(published) for published in world.published] == [50] * 8
+    assert max(age for camera in delayed.published for _, age in camera) < 0.025

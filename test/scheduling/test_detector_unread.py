@@ -1,0 +1,165 @@
+"""Messages that the pipeline's threads read: in order, counted, let go of, like all others."""
+
+import random
+import threading
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from support.scheduling.fake_pipeline import detections_of
+from support.scheduling.fake_pipeline import frame_of
+from support.scheduling.fake_pipeline import number_of
+from support.scheduling.fake_pipeline import wait_until
+from trt_perception.errors import ImageError
+from trt_perception.images.jpeg import UnreadFrame
+from trt_perception.images.memory import PlainMemory
+from trt_perception.parameters.config import Thresholds
+from trt_perception.pipelines.pipeline import Result
+from trt_perception.scheduling.camera import Camera
+from trt_perception.scheduling.detector import Detector
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.filterwarnings('error::pytest.PytestUnhandledThreadExceptionWarning'),
+]
+CAMERAS = 6
+
+
+class Message:
+    """A number; every seventh cannot be read."""
+
+    def __init__(self, camera, number):
+        self.camera, self.number, self.readers = camera, number, []
+
+    def read(self):
+        self.readers.append(threading.current_thread().name)
+        if self.number % 7 == 3:
+            raise ImageError('not_decodable', 'image', str(self.number))
+        return frame_of(self.number)
+
+
+class Reading:
+    """Reads each frame in one of four threads, whose work takes different times."""
+
+    spec, front, decodes_jpeg, allocate = None, 0, True, PlainMemory
+
+    def __init__(self, depth, batch):
+        self.depth, self.batch = depth, batch
+        self._threads = ThreadPoolExecutor(4, 'reading')
+        self._slots = {}
+        self._random = random.Random(depth)
+
+    def _read(self, frame, seconds):
+        time.sleep(seconds)
+        try:
+            return Result(detections_of(number_of(frame.read())), seconds)
+        except ImageError as error:
+            error.__context__ = None
+            return error.with_traceback(None)
+
+    def enqueue(self, slot, frames, thresholds):
+        assert slot not in self._slots
+        assert all(frame.frame is None for frame in frames)
+        self._slots[slot] = [
+            self._threads.submit(self._read, frame, self._random.random() * 2e-3)
+            for frame in frames
+        ]
+
+    def done(self, slot):
+        return all(each.done() for each in self._slots[slot])
+
+    def collect(self, slot):
+        return [each.result() for each in self._slots.pop(slot)]
+
+    def close(self):
+        self._threads.shutdown()
+
+
+@pytest.mark.parametrize('unread', [False, True])
+def test_reading_a_file_is_time_of_the_pipeline(unread):
+    """It is in what that says of itself; only of pixels is handing over the time to copy them."""
+    now = [0.0]
+
+    class Slow(Reading):
+        def enqueue(self, slot, frames, thresholds):
+            now[0] += 5.0
+            if unread:
+                super().enqueue(slot, frames, thresholds)
+            else:
+                super().enqueue(slot, [UnreadFrame(lambda: frames[0])], thresholds)
+
+    def read(message):
+        return UnreadFrame(message.read) if unread else frame_of(message.number)
+
+    pipeline = Slow(1, 1)
+    camera = Camera('', read, lambda *_: None, lambda *_: None, Thresholds())
+    detector = Detector([pipeline], [camera], faulted=lambda *_: None, clock=lambda: now[0])
+    detector.start()
+    detector.submit(0, Message(0, 0))
+    wait_until(lambda: detector.statistics()[0].published == 1)
+    detector.stop()
+    pipeline.close()
+    latency = detector.statistics()[0].latency
+    assert latency['total'].p50_ms == pytest.approx(5000.0)
+    assert latency['copy'].p50_ms == pytest.approx(0.0 if unread else 5000.0)
+
+
+@pytest.mark.parametrize(('depth', 'batch'), [(1, 1), (3, 1), (2, 4), (3, 8)])
+def test_messages_that_are_read_in_the_pipeline(depth, batch):
+    pipeline = Reading(depth, batch)
+    published = [[] for _ in range(CAMERAS)]
+    refused = [[] for _ in range(CAMERAS)]
+    wrong, faults = [], []
+
+    def publish(message, frame, detections):
+        if not number_of(frame) == int(detections.class_ids[0]) == message.number:
+            wrong.append(message.number)
+        if [name[:7] for name in message.readers] != ['reading']:
+            wrong.append(message.readers)
+        published[message.camera].append(message.number)
+
+    cameras = [
+        Camera(
+            str(camera),
+            lambda message: UnreadFrame(message.read),
+            publish,
+            lambda error, camera=camera: refused[camera].append(int(error.found)),
+            Thresholds(),
+        )
+        for camera in range(CAMERAS)
+    ]
+    detector = Detector([pipeline], cameras, faulted=faults.append)
+    detector.start()
+    rng, alive, sent = np.random.default_rng(batch), [], [0] * CAMERAS
+
+    def submit(camera):
+        message = Message(camera, sent[camera])
+        alive.append(weakref.ref(message))
+        sent[camera] += 1
+        detector.submit(camera, message)
+
+    for _ in range(600):
+        submit(int(rng.integers(CAMERAS)))
+        if rng.random() < 0.4:
+            time.sleep(5e-4)
+        for part in detector.statistics():
+            dropped = sum(part.dropped.values())
+            assert part.received == part.published + dropped + part.failed + part.in_flight
+    wait_until(lambda: not any(part.in_flight for part in detector.statistics()))
+    # While the worker sleeps nobody holds one.
+    wait_until(lambda: not any(reference() for reference in alive))
+    detector.stop()
+    pipeline.close()
+    assert (faults, wrong) == ([], [])
+    for camera, part in enumerate(detector.statistics()):
+        assert published[camera] == sorted(set(published[camera]))
+        assert refused[camera] == sorted(set(refused[camera]))
+        assert not any(number % 7 == 3 for number in published[camera])
+        assert all(number % 7 == 3 for number in refused[camera])
+        assert part.received == sent[camera]
+        assert part.published == len(published[camera]) > 0
+        assert part.dropped.get('not_decodable', 0) == len(refused[camera])
+    assert sum(map(len, refused)) > 0

@@ -1,0 +1,69 @@
+"""scripts/demo.py: the whole way over DDS, and what it says of a model with other classes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from ament_index_python.packages import get_package_share_directory
+
+from support.demo_runs import run_demo
+from support.models.tiny_model import write_tiny_model
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+
+DIGITS = Path(get_package_share_directory('trt_perception')) / 'models' / 'digits.onnx'
+
+
+def demo(folder, *arguments):
+    ended = run_demo(*arguments, folder=folder)
+    assert ended.returncode == 0, ended.stderr
+    assert 'Traceback' not in ended.stderr
+    return ended, json.loads((folder / 'summary.json').read_text())
+
+
+@pytest.mark.any_ros  # test_the_digits_model shows it
+def test_a_model_with_none_of_the_classes_measures_no_accuracy(tmp_path):
+    model = write_tiny_model(tmp_path / 'tiny.onnx')
+    ended, summary = demo(tmp_path / 'out', '--model', model, '--rate', '60')
+    assert summary['precision'] is None
+    assert summary['recall'] is None
+    assert summary['published'] > 0
+    note = 'the scenes show 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, and the model has none of these'
+    # Before the pictures are sent, and below the table.
+    assert note in ended.stderr
+    assert note in ended.stdout
+    assert 'red, green, blue' in ended.stdout
+    assert ended.stdout.count('  not measured\n') == 2
+
+
+@pytest.mark.any_ros  # test_node_many_cameras shows it
+def test_several_cameras_find_what_one_finds(tmp_path):
+    ended, summary = demo(
+        tmp_path / 'out', '--model', DIGITS, '--cameras', 'front,rear', '--rate', '4'
+    )
+    table = ended.stdout.splitlines()
+    for name in ('front', 'rear'):
+        of_camera = summary['cameras'][name]
+        assert of_camera['precision'] > 0.9
+        assert of_camera['sent'] == 60
+        ends = sum(of_camera['dropped'].values()) + of_camera['published'] + of_camera['failed']
+        assert of_camera['received'] == ends
+        assert sum(line.split()[:2] == [name, '60'] for line in table) == 1
+        assert (tmp_path / 'out' / f'overview_{name}.jpg').is_file()
+    found = json.loads((tmp_path / 'out' / 'detections.json').read_text())
+    both = [name for name, one in found['front'].items() if one and found['rear'][name]]
+    assert len(both) > 30
+    assert all(found['front'][name] == found['rear'][name] for name in both)
+
+
+def test_cameras_that_cannot_be(tmp_path):
+    ended = run_demo('--cameras', 'front,front', folder=tmp_path / 'out')
+    assert ended.returncode == 2
+    assert "argument --cameras: parameter 'cameras'" in ended.stderr
+
+
+def test_the_digits_model(tmp_path):
+    ended, summary = demo(tmp_path / 'out', '--model', DIGITS)
+    assert 'has none of these classes' not in ended.stdout
+    assert summary['precision'] > 0.9
+    assert summary['recall'] > 0

@@ -1,0 +1,183 @@
+"""Fixtures for tests that build engines or are refused it, as a plugin: pytest_plugins names it.
+
+What does not change between the builds of a file is done once: its caches are shared, onnxslim
+slims equal models once, and ONNX Runtime runs equal models on equal images once. Where a test is
+not about the engine itself, TensorRT builds equal models with equal options once, too.
+"""
+
+import functools
+import hashlib
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from support.models.detector_models import listing
+from support.models.detector_models import report_of
+from support.models.detector_models import run
+from support.models.digits import DIGITS
+from trt_perception.building.engine import capabilities
+from trt_perception.building.engine.verify import EngineLatency
+from trt_perception.building.engine.verify import Verified
+from trt_perception.building.precision import calibrate
+from trt_perception.building.steps import engine_steps
+from trt_perception.building.steps import validation
+from trt_perception.building.steps.validation import opened
+from trt_perception.model.files.model_file import read_model_file
+from trt_perception.model.manifest import parse_manifest
+from trt_perception.pipelines import host
+from trt_perception.stages.onnx_runtime import OnnxModel
+
+
+class OnnxModelWithMemory(OnnxModel):
+    """Knows what a model answered, by the contents of model and image."""
+
+    def __init__(self, answers, model, *arguments):
+        super().__init__(model, *arguments)
+        self._answers = answers
+        self._content = hashlib.sha256(model.content).digest()
+
+    def run(self, tensors):
+        key = self._content, *((name, digest(tensor)) for name, tensor in tensors.items())
+        if key not in self._answers:
+            self._answers[key] = super().run(tensors)
+        return [answer.copy() for answer in self._answers[key]]
+
+
+def digest(tensor):
+    return tensor.shape, tensor.dtype, hashlib.sha256(np.ascontiguousarray(tensor)).digest()
+
+
+@pytest.fixture(scope='module')
+def once(tmp_path_factory):
+    """Share the caches, and what becomes of equal models, between all tests of a file."""
+    import onnxslim  # takes 0.8 s, and whoever only collects tests needs it not
+
+    real, slimmed = onnxslim.slim, {}
+
+    def slim(model):
+        content = model.SerializeToString(deterministic=True)
+        if content not in slimmed:
+            slimmed[content] = real(model).SerializeToString()
+        return onnx.load_from_string(slimmed[content])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
+        patch.setattr(onnxslim, 'slim', slim)
+        patch.setattr(host, 'OnnxModel', functools.partial(OnnxModelWithMemory, {}))
+        yield
+
+
+#: Options that TensorRT never hears of, unless it calibrates itself.
+NOT_FOR_TENSORRT = {
+    *('onnx', 'output', 'json_file', 'store', 'store_keep_days', 'qdq_onnx', 'compare_fp16'),
+    *('calibration_images', 'calibration_count', 'calibration_seed', 'calibration_cache'),
+    *('calibration_method', 'validate_images', 'annotations'),
+    *('max_accuracy_drop', 'accept_disagreement'),
+}
+
+
+@pytest.fixture(scope='module')
+def plans_once(once):
+    """Have TensorRT build equal models with equal options once."""
+    real, plans = engine_steps.build_plan, {}
+
+    def build_plan(content, options, tensorrt, *, fp32_nodes=(), calibration=None, **named):
+        told = options.model_dump_json(exclude=NOT_FOR_TENSORRT)
+        key = content, told, repr(tensorrt), tuple(fp32_nodes)
+        if calibration is not None or key not in plans:
+            plans[key] = real(
+                *(content, options, tensorrt),
+                fp32_nodes=fp32_nodes,
+                calibration=calibration,
+                **named,
+            )
+        return plans[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_steps, 'build_plan', build_plan)
+        yield
+
+
+@pytest.fixture
+def own_caches(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
+
+
+@pytest.fixture
+def build(tmp_path, once):
+    """Return a function that builds the digits and returns exit code, report and manifest."""
+
+    def built(*words, onnx_file=DIGITS):
+        engine, report = tmp_path / 'digits.engine', tmp_path / 'r.json'
+        code = run('--onnx', onnx_file, '--output', engine, '--json', report, *words)
+        beside = engine.with_name('digits.engine.json')
+        manifest = parse_manifest(beside.read_bytes(), 'm') if beside.exists() else None
+        return SimpleNamespace(code=code, report=report_of(report), manifest=manifest)
+
+    return built
+
+
+@pytest.fixture
+def refused(tmp_path, capsys):
+    """Run build_engine; return its message, after looking that it changed no file."""
+
+    def refuse(*arguments, code=1):
+        before = listing(tmp_path)
+        capsys.readouterr()
+        assert run(*arguments) == code
+        assert listing(tmp_path) == before
+        message = capsys.readouterr().err
+        assert message.startswith('build_engine: ')
+        assert 'Traceback' not in message
+        return message
+
+    return refuse
+
+
+@pytest.fixture
+def spoil(monkeypatch):
+    """Return a function that makes the quantisation cut all data at a share of their range."""
+
+    def spoiled(share):
+        real = calibrate.quantise
+
+        def quantise(*arguments, **named):
+            done = real(*arguments, **named)
+            index = {tensor.name: tensor for tensor in done.model.graph.initializer}
+            scales = {n.input[1] for n in done.model.graph.node if n.op_type == 'QuantizeLinear'}
+            for name in scales:
+                scale = numpy_helper.to_array(index[name]) * np.float32(share)
+                index[name].CopyFrom(numpy_helper.from_array(np.asarray(scale), name))
+            return done
+
+        monkeypatch.setattr(calibrate, 'quantise', quantise)
+
+    return spoiled
+
+
+@pytest.fixture
+def gpu_that_runs(monkeypatch):
+    """Return a function that has engines run as on a GPU, and find what an ONNX file finds."""
+
+    def stand_in_for(model):
+        seen = Verified((), {}, 1024, EngineLatency(1.0, 1.0))
+        monkeypatch.setattr(engine_steps, 'runs_here', lambda *_: '')
+        monkeypatch.setattr(engine_steps, 'verify_engine', lambda *_: seen)
+        monkeypatch.setattr(engine_steps, 'Device', lambda _: None)
+        monkeypatch.setattr(engine_steps, 'measure_latency', lambda *_: EngineLatency(2.0, 2.0))
+        monkeypatch.setattr(capabilities, '_NOT_BY_ONNX_RUNTIME', {})
+        engines = []
+
+        def stand_in(file):
+            if not file.is_onnx:
+                engines.append(file)
+                file = read_model_file(model)
+            return opened(file)
+
+        monkeypatch.setattr(validation, 'opened', stand_in)
+        return engines
+
+    return stand_in_for

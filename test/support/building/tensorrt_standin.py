@@ -1,0 +1,246 @@
+"""A stand-in for TensorRT's Python module, for releases that are not installed.
+
+Made from the table of names that each release's bindings really have. It refuses every other name
+with AttributeError, as the bindings would, numbers its enumerations differently for each release,
+and records what is called and set.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+
+TABLE = json.loads((Path(__file__).parents[2] / 'data' / 'tensorrt_api.json').read_text())
+NAMES = {
+    release: {
+        name for bits, names in TABLE['names'].items() if bits[index] == '1' for name in names
+    }
+    for index, release in enumerate(TABLE['releases'])
+}
+MAGIC = {'tensorrt': b'ftrt', 'tensorrt_rtx': b'vtrt'}
+BASES = ('ILogger', 'IProgressMonitor', 'IProfiler', 'IInt8EntropyCalibrator2')
+BASES += ('IInt8MinMaxCalibrator',)
+
+
+class Member:
+    """One value of an enumeration."""
+
+    def __init__(self, owner, name, number):
+        self.owner, self.name, self.number = owner, name, number
+
+    def __int__(self):
+        return self.number
+
+    def __repr__(self):
+        return f'{self.owner}.{self.name}'
+
+
+class Object:
+    """Something of TensorRT's whose attributes are those of one class of one release."""
+
+    def __init__(self, standin, kind, **values):
+        self.__dict__.update(_standin=standin, _kind=kind, _values=values)
+
+    def _check(self, name):
+        if f'{self._kind}.{name}' not in self._standin.names:
+            raise AttributeError(f'{self._standin.release} has no {self._kind}.{name}')
+
+    def __getattr__(self, name):
+        self._check(name)
+        value = self._values.get(name)
+        if name in self._values and not callable(value):
+            return value
+
+        def call(*arguments):
+            self._standin.calls.append((f'{self._kind}.{name}', arguments))
+            return value(*arguments) if value else None
+
+        return call
+
+    def __setattr__(self, name, value):
+        self._check(name)
+        self._standin.calls.append((f'{self._kind}.{name} =', (value,)))
+        self._values[name] = value
+
+
+class Namespace:
+    """A class of TensorRT's that is only looked into: an enumeration."""
+
+    def __init__(self, kind, members):
+        self._kind = kind
+        self.__dict__.update(members)
+
+    def __getattr__(self, name):
+        raise AttributeError(f'no {self._kind}.{name}')
+
+
+class StandIn:
+    """The module of one release.
+
+    Attributes:
+        calls: (name, arguments) in their order; an assignment's name ends with " =".
+        build: called with the configuration's monitor; returns the plan or None.
+        parse_errors: (node, operator, code, text) that the parser finds.
+        layers: (name, metadata, dtype) of the network's layers.
+        shape: of the image input.
+        other_inputs: shapes of further inputs by name.
+        refuse_profiles: whatever their shapes.
+        dla_cores: of the machine.
+        cache_accepted: whether a timing cache fits.
+    """
+
+    def __init__(self, release, version):
+        self.release = release
+        self.__version__ = version
+        self.flavour = 'tensorrt_rtx' if release.startswith('RTX') else 'tensorrt'
+        self.names = NAMES[release]
+        self.calls = []
+        self.build = lambda monitor, logger: self.plan()
+        self.parse_errors = []
+        self.layers = []
+        self.shape = (1, 3, 8, 8)
+        self.other_inputs = {}
+        self.refuse_profiles = False
+        self.dla_cores = 0
+        self.cache_accepted = True
+        self.logger = None
+        self._namespaces = {}
+
+    def __getattr__(self, name):
+        if name.startswith('_') or name not in self.names:
+            raise AttributeError(f'{self.release} has no {name}')
+        if name in BASES:
+            return type(name, (), {})
+        if name in ('Builder', 'OnnxParser', 'init_libnvinfer_plugins'):
+            return getattr(self, f'make_{name}')
+        if name not in self._namespaces:
+            self._namespaces[name] = self._namespace(name)
+        return self._namespaces[name]
+
+    def _namespace(self, kind):
+        """Number an enumeration's members in an order of this release's own."""
+        names = [
+            name.removeprefix(kind + '.')
+            for name in sorted(self.names)
+            if name.startswith(kind + '.')
+        ]
+        members = [name for name in names if re.fullmatch(r'[A-Z][A-Za-z0-9_]*', name)]
+        order = random.Random(f'{self.release} {kind}').sample(range(len(names)), len(members))
+        values = {n: Member(kind, n, number) for n, number in zip(members, order, strict=True)}
+        methods = {name: None for name in names if name not in members}
+        return Namespace(kind, {**{name: object() for name in methods}, **values})
+
+    # --- what the builder calls ----------------------------------------------------------------
+
+    def make_init_libnvinfer_plugins(self, *arguments):
+        self.calls.append(('init_libnvinfer_plugins', arguments))
+        return True
+
+    def make_Builder(self, logger):  # noqa: N802  TensorRT's name
+        self.logger = logger
+        return Object(
+            self,
+            'Builder',
+            create_network=self._network,
+            create_builder_config=self._config,
+            create_optimization_profile=lambda: Object(self, 'IOptimizationProfile'),
+            get_plugin_registry=lambda: Object(
+                self, 'IPluginRegistry', load_library=lambda path: object()
+            ),
+            build_serialized_network=lambda network, config: self.build(
+                config.progress_monitor, self.logger
+            ),
+            num_DLA_cores=self.dla_cores,
+        )
+
+    def make_OnnxParser(self, network, logger):  # noqa: N802
+        errors = [
+            Object(
+                self,
+                'ParserError',
+                node_name=lambda node=node: node,
+                node_operator=lambda operator=operator: operator,
+                code=lambda code=code: getattr(self.ErrorCode, code),
+                desc=lambda text=text: text,
+            )
+            for node, operator, code, text in self.parse_errors
+        ]
+        return Object(
+            self,
+            'OnnxParser',
+            parse=lambda content: not errors,
+            num_errors=len(errors),
+            get_error=lambda index: errors[index],
+        )
+
+    def _network(self, flags):
+        kind = self.NetworkDefinitionCreationFlag
+        known = {
+            1 << int(member): member.name for member in vars(kind).values() if is_member(member)
+        }
+        assert flags == 0 or flags in known, f'{flags} is no flag of {self.release}'
+        self.calls.append(('created network', (known.get(flags, ''),)))
+        tensor = Object(
+            self, 'ITensor', name='images', shape=self.shape, dtype=self.DataType.FLOAT
+        )
+        inputs = [tensor] + [
+            Object(self, 'ITensor', name=name, shape=shape, dtype=self.DataType.FLOAT)
+            for name, shape in self.other_inputs.items()
+        ]
+        layers = [self._layer(*facts) for facts in self.layers]
+        return Object(
+            self,
+            'INetworkDefinition',
+            num_inputs=len(inputs),
+            num_outputs=1,
+            num_layers=len(layers),
+            get_input=lambda index: inputs[index],
+            get_output=lambda index: tensor,
+            get_layer=lambda index: layers[index],
+        )
+
+    def _layer(self, name, metadata, dtype):
+        tensor = Object(self, 'ITensor', dtype=getattr(self.DataType, dtype))
+        return Object(
+            self,
+            'ILayer',
+            name=name,
+            metadata=metadata,
+            num_outputs=1,
+            type=self.LayerType.CONVOLUTION,
+            get_output=lambda index: tensor,
+        )
+
+    def _config(self):
+        def cache(content):
+            return Object(
+                self, 'ITimingCache', serialize=lambda: b'times of ' + self.release.encode()
+            )
+
+        return Object(
+            self,
+            'IBuilderConfig',
+            add_optimization_profile=lambda profile: -1 if self.refuse_profiles else 0,
+            create_timing_cache=cache,
+            set_timing_cache=lambda *_: self.cache_accepted,
+            get_timing_cache=lambda: cache(b''),
+            set_compute_capability=lambda target, index: True,
+        )
+
+    # --- what tests ask ------------------------------------------------------------------------
+
+    def plan(self):
+        version = [int(part) for part in self.__version__.split('.')][:4]
+        return MAGIC[self.flavour] + bytes(20) + bytes(version) + bytes(100)
+
+    def called(self, name):
+        return [arguments for called, arguments in self.calls if called == name]
+
+    def flags(self):
+        return {str(member) for (member,) in self.called('IBuilderConfig.set_flag')}
+
+
+def is_member(value):
+    return isinstance(value, Member)

@@ -1,0 +1,1 @@
+"""Hostile input: changed files and messages, bad frames, untrusted engines."""

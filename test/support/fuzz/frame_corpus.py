@@ -1,0 +1,304 @@
+"""Bad frames: descriptions of images that do not hold, and some that hold but are strange.
+
+Deterministic: the same seed gives the same corpus, here and under compute-sanitizer. What is wrong
+with a case is told by reference_images and the sizes themselves, not by the code under test; a
+case may have several faults, and any of them is a right reason to refuse it.
+"""
+
+import random
+import struct
+import zlib
+from dataclasses import dataclass
+from dataclasses import replace
+
+import cv2
+import numpy as np
+
+from support.oracles.reference_images import ENCODINGS
+from support.oracles.reference_images import TWO_PLANES
+from support.oracles.reference_images import YUV
+from support.oracles.reference_images import byte_rows
+from support.oracles.reference_images import row_bytes
+from trt_perception.images.encode import encode_bgr
+from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.images.frame import Frame
+
+MAX_SIDE = 32767
+UINT32 = 2**32 - 1
+STRANGE_SIZES = (0, 1, 2, 3, 5, 4095, 32767, 32768, 65536, 2**31 - 1, 2**31, UINT32)
+STRANGE_ENCODINGS = (
+    '',
+    'BGR8',
+    'bgr8 ',
+    '16UC1',
+    '32FC1',
+    '64FC4',
+    'jpeg',
+    'bayer_rggb16',
+    'no_such_encoding',
+    '8UC',
+    'bgr8; rgb8',
+    'é' * 40,
+    'x' * 4000,
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One image message without its header; named after what was done to it."""
+
+    name: str
+    data: bytes
+    width: int
+    height: int
+    step: int
+    encoding: str
+    big_endian: bool = False
+
+    def frame(self):
+        return Frame.view(
+            self.data,
+            width=self.width,
+            height=self.height,
+            step=self.step,
+            encoding=self.encoding,
+            big_endian=self.big_endian,
+        )
+
+    @property
+    def faults(self):
+        """Return every reason for which this may be refused; empty: it must be read."""
+        faults = set()
+        if self.encoding not in ENCODINGS:
+            return {'unknown_encoding'}  # what its size should be nobody knows
+        name = ENCODINGS[self.encoding]
+        low = 3 if name.startswith('bayer') else 1
+        if not (low <= self.width <= MAX_SIDE and low <= self.height <= MAX_SIDE):
+            faults.add('bad_size')
+        if (name in YUV and self.width % 2) or (name in TWO_PLANES and self.height % 2):
+            faults.add('odd_size')
+        if self.step < row_bytes(self.encoding, self.width):
+            faults.add('bad_step')
+        if len(self.data) != self.step * byte_rows(self.encoding, self.height):
+            faults.add('bad_length')
+        return faults
+
+
+def picture(rng, width, height):
+    """Return a picture with structure: a gradient and some noise."""
+    seed = np.random.default_rng(rng.getrandbits(32))
+    across = np.linspace(rng.randrange(256), rng.randrange(256), width)[None, :, None]
+    down = np.linspace(0, rng.randrange(1, 128), height)[:, None, None]
+    noise = seed.normal(0, 12, (height, width, 3))
+    return np.clip(across + down + noise, 0, 255).astype(np.uint8)
+
+
+def real(rng):
+    """Return an image as a camera driver would send it, most of them small."""
+    encoding = rng.choice(sorted(ENCODINGS))
+    width, height = rng.randrange(4, 100), rng.randrange(4, 100)
+    rows = encode_bgr(picture(rng, width, height), encoding)
+    padding = rng.choice((0, 0, 1, 2, 13, 64))
+    rows = np.pad(rows, ((0, 0), (0, padding)), constant_values=rng.randrange(256))
+    return Case(
+        'real',
+        rows.tobytes(),
+        (rows.shape[1] - padding) // (row_bytes(encoding, 2) // 2),
+        PIXEL_FORMATS[encoding].height(rows.shape[0]),
+        rows.shape[1],
+        encoding,
+        rng.random() < 0.2,
+    )
+
+
+# Each takes a random generator and a real case, and returns another.
+
+
+def _empty(rng, case):
+    return replace(case, data=b'')
+
+
+def _shorter(rng, case):
+    return replace(case, data=case.data[: rng.randrange(len(case.data))])
+
+
+def _longer(rng, case):
+    return replace(case, data=case.data + rng.randbytes(rng.choice((1, 2, 3, 4096))))
+
+
+def _one_off(rng, case):
+    field = rng.choice(('width', 'height', 'step'))
+    return replace(case, **{field: max(0, getattr(case, field) + rng.choice((-1, 1)))})
+
+
+def _strange_size(rng, case):
+    fields = rng.sample(('width', 'height', 'step'), rng.randrange(1, 4))
+    return replace(case, **{field: rng.choice(STRANGE_SIZES) for field in fields})
+
+
+def _random_size(rng, case):
+    fields = rng.sample(('width', 'height', 'step'), rng.randrange(1, 4))
+    return replace(case, **{field: rng.getrandbits(rng.randrange(1, 33)) for field in fields})
+
+
+def _small_step(rng, case):
+    return replace(case, step=rng.randrange(row_bytes(case.encoding, case.width)))
+
+
+def _swapped(rng, case):
+    return replace(case, width=case.height, height=case.width)
+
+
+def _other_encoding(rng, case):
+    return replace(case, encoding=rng.choice(sorted(ENCODINGS)))
+
+
+def _strange_encoding(rng, case):
+    return replace(case, encoding=rng.choice(STRANGE_ENCODINGS))
+
+
+def _odd_chroma(rng, case):
+    encoding = rng.choice([name for name, same in ENCODINGS.items() if same in YUV])
+    width, height = rng.randrange(1, 60), rng.randrange(1, 60)
+    step = row_bytes(encoding, width) + rng.randrange(3)
+    data = rng.randbytes(step * byte_rows(encoding, height))
+    return Case('', data, width, height, step, encoding)
+
+
+def _noise(rng, case):
+    return replace(case, data=rng.randbytes(len(case.data)))
+
+
+def _byte_order(rng, case):
+    return replace(case, big_endian=not case.big_endian)
+
+
+def _long_and_thin(rng, case):
+    """Make an image that is one or a few pixels thin, some of them as long as can be."""
+    sides = [rng.choice((1, 2, 3, 4, 6)), rng.choice((1, 2, 7, 640, 4096, MAX_SIDE - 1, MAX_SIDE))]
+    rng.shuffle(sides)
+    width, height = sides
+    encoding = rng.choice(sorted(ENCODINGS))
+    step = row_bytes(encoding, width) + rng.choice((0, 0, 1, 700))
+    return Case('', bytes(step * byte_rows(encoding, height)), width, height, step, encoding)
+
+
+def _far_rows(rng, case):
+    """Make an image whose rows stand far apart."""
+    encoding = rng.choice(sorted(ENCODINGS))
+    width, height = 4 * rng.randrange(1, 5), 4 * rng.randrange(1, 5)
+    step = row_bytes(encoding, width) + rng.randrange(1000, 100_000)
+    return Case('', bytes(step * byte_rows(encoding, height)), width, height, step, encoding)
+
+
+def _several(rng, case):
+    for change in rng.sample((_shorter, _one_off, _strange_encoding, _swapped, _odd_chroma), 2):
+        if case.data:
+            case = change(rng, case)
+    return case
+
+
+CHANGES = (
+    _empty,
+    _shorter,
+    _longer,
+    _one_off,
+    _strange_size,
+    _random_size,
+    _small_step,
+    _swapped,
+    _other_encoding,
+    _strange_encoding,
+    _odd_chroma,
+    _noise,
+    _byte_order,
+    _long_and_thin,
+    _far_rows,
+    _several,
+)
+
+
+def corpus(count, seed=1):
+    """Return cases, every kind of change equally often."""
+    rng = random.Random(seed)
+    cases = []
+    for index in range(count):
+        change = CHANGES[index % len(CHANGES)]
+        case = change(rng, real(rng))
+        cases.append(replace(case, name=f'{index}{change.__name__}'))
+    return cases
+
+
+# Compressed images.
+
+
+@dataclass(frozen=True)
+class CompressedCase:
+    """A CompressedImage without its header.
+
+    ``reasons`` has every right reason to refuse it; ``must`` says whether it may be read all the
+    same.
+    """
+
+    name: str
+    data: bytes
+    reasons: frozenset
+    must: bool
+
+
+def _chunk(kind, content):
+    whole = kind + content
+    return struct.pack('>I', len(content)) + whole + struct.pack('>I', zlib.crc32(whole))
+
+
+def png_bomb(width, height):
+    """Return a one-bit PNG whose header asks for any size, its pixels there up to 400 MP."""
+    rows = bytes((width // 8 + 1) * height) if width * height <= 20_000**2 else b''
+    head = struct.pack('>IIBBBBB', width, height, 1, 0, 0, 0, 0)
+    pixels = _chunk(b'IDAT', zlib.compress(rows, 9))
+    return b'\x89PNG\r\n\x1a\n' + _chunk(b'IHDR', head) + pixels + _chunk(b'IEND', b'')
+
+
+def jpeg_bomb(jpeg, width, height):
+    """Return a JPEG whose header asks for another size."""
+    at = jpeg.index(b'\xff\xc0') + 5
+    return jpeg[:at] + struct.pack('>HH', height, width) + jpeg[at + 4 :]
+
+
+def compressed_corpus(count, seed=2):
+    """Return compressed cases; bombs, truncation, flipped bits, other formats, noise."""
+    rng = random.Random(seed)
+    damaged = frozenset({'not_decodable'})
+    bombs = [png_bomb(20_000, 20_000), png_bomb(2**31 - 1, 2**31 - 1), png_bomb(2**20, 2**10)]
+    cases = []
+    for index in range(count):
+        suffix = rng.choice(('.jpg', '.png'))
+        size = rng.randrange(8, 120), rng.randrange(8, 120)
+        whole = cv2.imencode(suffix, picture(rng, *size))[1].tobytes()
+        kind = ('truncated', 'flipped', 'bomb', 'format', 'noise', 'empty', 'whole')[index % 7]
+        reasons, must = damaged, True
+        if kind == 'truncated':
+            data = whole[: rng.randrange(len(whole) - 12)]
+        elif kind == 'flipped':
+            data = bytearray(whole)
+            for _ in range(rng.randrange(1, 9)):
+                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+            # A flipped bit may make any size of it, or just another pixel.
+            data, must = bytes(data), False
+            reasons = damaged | {'too_large', 'bad_size'}
+        elif kind == 'bomb':
+            jpeg = cv2.imencode('.jpg', picture(rng, 16, 16))[1].tobytes()
+            data = rng.choice([*bombs, jpeg_bomb(jpeg, 65500, 65500), jpeg_bomb(jpeg, 0, 9)])
+            reasons = damaged | {'too_large'}
+        elif kind == 'format':
+            other = rng.choice(('.bmp', '.webp', '.tiff', '.ppm'))
+            data = cv2.imencode(other, picture(rng, *size))[1].tobytes()
+        elif kind == 'noise':
+            start = rng.choice((b'', b'\xff\xd8', b'\xff\xd8\xff', b'\x89PNG\r\n\x1a\n'))
+            data = start + rng.randbytes(rng.randrange(400))
+        elif kind == 'empty':
+            data = b''
+        else:
+            data, reasons, must = whole, frozenset(), False
+        cases.append(CompressedCase(f'{index} {kind} {suffix}', data, reasons, must))
+    return cases

@@ -1,0 +1,227 @@
+"""JPEGs, changed where they stay JPEGs: tables, sizes, samplings, intervals and coded bits.
+
+``picture_fuzz`` changes bytes of files, few of which still pass as pictures. These changes are
+made for a decoder that stands behind a check: most files pass it, and are damaged where it cannot
+see.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import struct
+
+import cv2
+import numpy as np
+
+from support.fuzz import picture_fuzz
+
+SAMPLINGS = {
+    '444': cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
+    '440': cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440,
+    '422': cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422,
+    '420': cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420,
+    '411': cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411,
+}
+SIZES = ((1, 1), (8, 8), (17, 9), (35, 23), (64, 48), (130, 70), (320, 240))
+
+
+@functools.cache
+def scene(width, height, seed=1):
+    """Return a picture with edges and gradients, uint8 (height, width, 3), BGR, for reading."""
+    rng = np.random.default_rng(seed)
+    along_x = np.exp(1j * np.arange(width)[:, None] / rng.uniform(9, 40, 3))
+    along_y = np.exp(1j * np.arange(height)[:, None, None] / rng.uniform(9, 40, 3))
+    bgr = 128 + 100 * (along_x * along_y).imag.astype(np.float32)  # of the sum of both angles
+    noise = rng.normal(0, 6, (min(height, 240), min(width, 320), 3))
+    bgr += np.resize(noise.astype(np.float32), bgr.shape)
+    for _ in range(4):
+        left, top = rng.integers(0, width), rng.integers(0, height)
+        bgr[top : top + height // 4, left : left + width // 4] = rng.integers(0, 256, 3)
+    picture = bgr.clip(0, 255).astype(np.uint8)
+    picture.flags.writeable = False
+    return picture
+
+
+def encoded(bgr, sampling='420', quality=90, interval=0, optimise=False):
+    """Return a JPEG; one plane is written as grey."""
+    options = [
+        *(cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_RST_INTERVAL, interval),
+        *(cv2.IMWRITE_JPEG_SAMPLING_FACTOR, SAMPLINGS[sampling]),
+        *(cv2.IMWRITE_JPEG_OPTIMIZE, int(optimise)),
+    ]
+    return cv2.imencode('.jpg', bgr, options)[1].tobytes()
+
+
+def plain_files():
+    """Return JPEGs of all samplings and some sizes, by their names."""
+    found = {}
+    for index, (width, height) in enumerate(SIZES):
+        bgr = scene(width, height, index)
+        found[f'{width}x{height} grey'] = encoded(np.ascontiguousarray(bgr[..., 1]))
+        for sampling in SAMPLINGS:
+            for interval in (0, 1, 5):
+                name = f'{width}x{height} {sampling} {interval}'
+                found[name] = encoded(bgr, sampling, 60 + 5 * index, interval, interval == 5)
+    return found
+
+
+def segments(content):
+    """Return [marker, body] of each segment, the coded bits as a last one of marker 0."""
+    found, at = [], 2
+    while True:
+        marker, size = content[at + 1], int.from_bytes(content[at + 2 : at + 4], 'big')
+        found.append([marker, bytearray(content[at + 4 : at + 2 + size])])
+        at += 2 + size
+        if marker == 0xDA:
+            return [*found, [0, bytearray(content[at:-2])]]
+
+
+def joined(parts):
+    """Return the file of segments."""
+    written = b'\xff\xd8'
+    for marker, body in parts:
+        if marker:
+            written += struct.pack('>BBH', 0xFF, marker, 2 + len(body))
+        written += body
+    return written + b'\xff\xd9'
+
+
+def changed(rng: random.Random, files):
+    """Return one of the files with one to three changes."""
+    names = list(files)
+    content = files[rng.choice(names)]
+    if rng.random() < 0.15:
+        return picture_fuzz.changed(rng, {'one': content})
+    parts = segments(content)
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        change = rng.choice(
+            (
+                *(_coded_bit, _coded_bit, _coded_run, _cut, _cut, _foreign_bits, _quantisation),
+                *(
+                    _symbols,
+                    _lengths,
+                    _size,
+                    _sampling,
+                    _interval,
+                    _restart,
+                    _tables,
+                    _swap,
+                    _drop,
+                ),
+            )
+        )
+        change(rng, parts, files)
+    return joined(parts)
+
+
+def _body(rng, parts, marker):
+    bodies = [body for kind, body in parts if kind == marker and body]
+    return rng.choice(bodies) if bodies else bytearray(64)
+
+
+def _coded_bit(rng, parts, _):
+    bits = _body(rng, parts, 0)
+    for _ in range(rng.choice((1, 1, 4, 30))):
+        at = rng.randrange(len(bits))
+        value = bits[at] ^ 1 << rng.randrange(8)
+        if value != 0xFF and bits[at] != 0xFF and (at == 0 or bits[at - 1] != 0xFF):
+            bits[at] = value
+
+
+def _coded_run(rng, parts, _):
+    bits = _body(rng, parts, 0)
+    at, size = rng.randrange(len(bits)), rng.choice((2, 9, 100, 3000))
+    bits[at : at + size] = rng.choice((b'\0', b'\xff\0', b'\x7f', b'\xaa', b'\xfe')) * size
+
+
+def _cut(rng, parts, _):
+    bits = _body(rng, parts, 0)
+    at = rng.randrange(len(bits))
+    del bits[at : rng.choice((at + 1, at + 2, at + 40, len(bits)))]
+
+
+def _foreign_bits(rng, parts, files):
+    other = segments(files[rng.choice(list(files))])[-1][1]
+    bits = _body(rng, parts, 0)
+    at = rng.randrange(len(bits))
+    bits[at:] = rng.choice((other, bits[at:] + other, bits * 3))
+
+
+def _quantisation(rng, parts, _):
+    table = _body(rng, parts, 0xDB)
+    for _ in range(rng.choice((1, 8, 64))):
+        table[rng.randrange(1, len(table))] = rng.choice(
+            (0, 1, 2, 128, 255, 255, rng.getrandbits(8))
+        )
+
+
+def _symbols(rng, parts, _):
+    """Change what codes mean, now and then to what no coefficient has."""
+    table = _body(rng, parts, 0xC4)
+    most = 11 if table[0] < 0x10 else 10
+    for _ in range(rng.choice((1, 5, 200))):
+        run = 0 if table[0] < 0x10 else rng.randrange(16)
+        bits = rng.randrange(most + 1) if rng.random() < 0.02 else rng.randrange(1, most + 1)
+        table[rng.randrange(17, len(table))] = 16 * run + bits
+
+
+def _lengths(rng, parts, _):
+    """Change how long codes are; their number stays, so that symbols do, too."""
+    table = _body(rng, parts, 0xC4)
+    for _ in range(rng.choice((1, 1, 6))):
+        one, other = rng.randrange(1, 17), rng.randrange(1, 17)
+        if table[one] and table[other] < 255:
+            table[one] -= 1
+            table[other] += 1
+
+
+def _size(rng, parts, _):
+    frame = _body(rng, parts, 0xC0)
+    for at in rng.choice(((1,), (3,), (1, 3))):
+        side = int.from_bytes(frame[at : at + 2], 'big')
+        near = max(1, side + rng.randrange(-20, 20))
+        side = rng.choice((near, near, 1, 2, 8, 500, 3 * side, 4000, 0, 65_500))
+        frame[at : at + 2] = struct.pack('>H', min(side, 65_535))
+
+
+def _sampling(rng, parts, _):
+    frame = _body(rng, parts, 0xC0)
+    at = rng.choice(range(7, len(frame), 3)) if rng.random() < 0.2 else 7
+    if at < len(frame):
+        frame[at] = rng.choice((0x11, 0x12, 0x21, 0x22, 0x41, 0x14, 0x44, 0x31, 0x42, 0, 0xFF))
+
+
+def _interval(rng, parts, _):
+    interval = struct.pack('>H', rng.choice((0, 1, 2, 3, 5, 7, 100, 65_535)))
+    parts[:] = [part for part in parts if part[0] != 0xDD]
+    parts.insert(rng.randrange(len(parts) - 1), [0xDD, bytearray(interval)])
+
+
+def _restart(rng, parts, _):
+    bits = _body(rng, parts, 0)
+    at = rng.randrange(len(bits))
+    bits[at:at] = bytes((0xFF, 0xD0 + rng.randrange(8)))
+
+
+def _tables(rng, parts, _):
+    """Let components use other tables."""
+    scan, frame = _body(rng, parts, 0xDA), _body(rng, parts, 0xC0)
+    at = rng.choice(range(2, len(scan) - 3, 2))
+    scan[at] = rng.choice((0x00, 0x01, 0x10, 0x11, 0x11, 0x22))
+    if len(frame) > 14:
+        frame[rng.choice((8, 11, 14))] = rng.choice((0, 0, 1, 1, 2))
+
+
+def _swap(rng, parts, _):
+    """Let segments come in another order, or twice."""
+    one, other = rng.randrange(len(parts) - 1), rng.randrange(len(parts) - 1)
+    if rng.random() < 0.5:
+        parts[one], parts[other] = parts[other], parts[one]
+    else:
+        parts.insert(one, [parts[other][0], bytearray(parts[other][1])])
+
+
+def _drop(rng, parts, _):
+    """Leave out a segment that is not the frame or the scan."""
+    parts.remove(rng.choice([part for part in parts if part[0] not in (0xC0, 0xDA, 0)]))

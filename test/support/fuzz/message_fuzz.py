@@ -1,0 +1,232 @@
+"""Serialised images, changed: each is refused or read as rclpy reads it, and counted once.
+
+test_cdr.py sends thousands through, scripts/fuzz_messages 100,000.
+"""
+
+import random
+import struct
+import time
+from collections import Counter
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import cv2
+import numpy as np
+from builtin_interfaces.msg import Time
+from rclpy.serialization import deserialize_message
+from sensor_msgs.msg import CompressedImage
+from sensor_msgs.msg import Image
+from std_msgs.msg import Header
+
+from support.fuzz.raw_messages import written
+from trt_perception.errors import ImageError
+from trt_perception.images.detections import Detections
+from trt_perception.images.memory import PlainMemory
+from trt_perception.parameters.config import Thresholds
+from trt_perception.pipelines.pipeline import Result
+from trt_perception.ros.camera.messages import FrameReader
+from trt_perception.ros.camera.messages import frame_from_compressed
+from trt_perception.ros.camera.messages import frame_from_image
+from trt_perception.ros.intake.intake import Arrived
+from trt_perception.ros.wire.cdr import read_compressed
+from trt_perception.ros.wire.cdr import read_image
+from trt_perception.scheduling.camera import Camera
+from trt_perception.scheduling.detector import Detector
+
+TEXTS = ('', 'a', 'ab', 'abc', 'camera_front', 'größer', 'x' * 40)
+VIEWS = {Image: read_image, CompressedImage: read_compressed}
+FRAMES = {Image: frame_from_image, CompressedImage: frame_from_compressed}
+# As the node has them.
+READERS = {Image: FrameReader, CompressedImage: lambda: frame_from_compressed}
+# For length fields, beside those around the length itself.
+LENGTHS = (0, 1, 2**16, 2**31 - 1, 2**31, 2**32 - 4, 2**32 - 1)
+JPEG = cv2.imencode('.jpg', np.full((4, 6, 3), 90, np.uint8))[1].tobytes()
+RANDOM_PER_MESSAGE = 60
+
+
+@dataclass(frozen=True)
+class Case:
+    """A serialised message.
+
+    Attributes:
+        kind: class of the message.
+        change: ``whole``, ``truncated``, ``length`` or ``random``.
+        content: its bytes.
+    """
+
+    kind: type
+    change: str
+    content: bytes
+
+
+def cases(count, seed=0):
+    """Return so many cases, the same ones for the same seed."""
+    rng = random.Random(seed)
+    made = []
+    while len(made) < count:
+        message = _message(rng)
+        for byte_order in '<>':
+            made += _changed(rng, type(message), *written(message, byte_order), byte_order)
+    return made[:count]
+
+
+def _message(rng):
+    stamp = Time(sec=rng.randrange(-(2**31), 2**31), nanosec=rng.randrange(2**32))
+    header = Header(stamp=stamp, frame_id=rng.choice(TEXTS))
+    if rng.random() < 0.3:
+        data = rng.choice([JPEG, rng.randbytes(rng.randrange(8))])
+        return CompressedImage(header=header, format=rng.choice(TEXTS), data=data)
+    encoding = rng.choice(['bgr8', 'mono8', 'mono16', 'nv12', 'bayer_rggb8', *TEXTS])
+    width, height = rng.choice([(1, 1), (2, 2), (4, 4), (3, 5)])
+    step = width * {'bgr8': 3, 'mono16': 2}.get(encoding, 1)
+    size = step * (height + height // 2 * (encoding == 'nv12'))
+    return Image(
+        header=header,
+        height=height,
+        width=width,
+        encoding=encoding,
+        is_bigendian=rng.randrange(2),
+        step=step,
+        data=rng.randbytes(size + rng.choice([0, 0, 0, -1, 1])),
+    )
+
+
+def _changed(rng, kind, content, places, byte_order):
+    yield Case(kind, 'whole', content)
+    for size in range(len(content)):
+        yield Case(kind, 'truncated', content[:size])
+    for place in places:
+        (length,) = struct.unpack_from(byte_order + 'I', content, place)
+        for value in (*LENGTHS, length - 1, length + 1, len(content)):
+            put = struct.pack(byte_order + 'I', value % 2**32)
+            yield Case(kind, 'length', content[:place] + put + content[place + 4 :])
+    for _ in range(RANDOM_PER_MESSAGE):
+        yield Case(kind, 'random', _shaken(rng, bytearray(content)))
+
+
+def _shaken(rng, content):
+    for _ in range(rng.randrange(1, 4)):
+        place = rng.randrange(len(content))
+        if rng.random() < 0.7:
+            content[place] = rng.choice([0, 1, 2, 4, 127, 128, 255])
+        elif rng.random() < 0.5:
+            del content[place : place + rng.randrange(1, 5)]
+        else:
+            content[place:place] = rng.randbytes(rng.randrange(1, 5))
+        content = content or bytearray(1)
+    return bytes(content)
+
+
+def said(message):
+    """Return what a message says, by the names that rclpy's classes and ours share."""
+    names = ('height', 'width', 'encoding', 'is_bigendian', 'step', 'format')
+    fields = {name: getattr(message, name) for name in names if hasattr(message, name)}
+    stamp = message.header.stamp
+    return fields | {
+        'header': (stamp.sec, stamp.nanosec, message.header.frame_id),
+        'data': bytes(message.data),
+    }
+
+
+class _NoWork:
+    """A pipeline that takes every frame."""
+
+    depth = 1
+    batch = 1
+
+    def enqueue(self, slot, frames, thresholds):
+        (frame,) = frames
+        frame.data.sum()  # every byte is there
+
+    def done(self, slot):
+        return True
+
+    def collect(self, slot):
+        return [Result(Detections.empty(), 0.0)]
+
+
+class Fuzz:
+    """Sends cases through reader and detector.
+
+    Attributes:
+        read: by change, how many were read.
+        refused: by change, how many were refused as ``bad_message``.
+        agreed: how many rclpy read, too, and alike.
+        wrong: what should not have been, in words.
+        counts: by kind, the detector's statistics.
+    """
+
+    def __init__(self):
+        self.read, self.refused = Counter(), Counter()
+        self.agreed = 0
+        self.wrong = []
+        self.counts = {}
+
+    def run(self, cases):
+        for kind in FRAMES:
+            mine = [case for case in cases if case.kind is kind]
+            for case in mine:
+                self._hold_against_rclpy(case)
+            self._count(kind, mine)
+        return self
+
+    def _hold_against_rclpy(self, case):
+        """An image that we read must be the one that rclpy reads, where it reads one at all."""
+        try:
+            view = VIEWS[case.kind](_array(case))
+        except ImageError as error:
+            self.refused[case.change] += 1
+            if error.reason != 'bad_message' or case.change == 'whole':
+                self.wrong.append(f'{case}: {error}')
+            return
+        self.read[case.change] += 1
+        if case.change == 'truncated':
+            self.wrong.append(f'{case}: read as {view}')
+        try:
+            theirs = said(deserialize_message(case.content, case.kind))
+        except Exception:
+            return
+        if said(view) == theirs:
+            self.agreed += 1
+        else:
+            self.wrong.append(f'{case}: {said(view)}, by rclpy {theirs}')
+
+    def _count(self, kind, cases):
+        """Each is published or dropped by its reason, and the worker lives."""
+        reasons, answers, faults = Counter(), [], []
+        camera = Camera(
+            '',
+            READERS[kind](),
+            lambda *_: answers.append(''),
+            lambda error: answers.append(error.reason),
+            Thresholds(),
+        )
+        detector = Detector([_NoWork()], [camera], faulted=faults.append)
+        detector.start()
+        for number, case in enumerate(cases, 1):
+            try:
+                FRAMES[kind](_arrived(case))
+                reasons[''] += 1
+            except ImageError as error:
+                reasons[error.reason] += 1
+            detector.submit(0, _arrived(case))
+            while len(answers) < number and not faults:
+                time.sleep(0)
+            if faults:
+                self.wrong.append(f'{case}: {faults[0]!r}')
+                break
+        detector.stop()
+        counts = self.counts[kind] = detector.statistics()[0]
+        if Counter(answers) != reasons or counts.received != len(cases):
+            self.wrong.append(f'{kind.__name__}: {Counter(answers)}, expected {reasons}')
+        if counts.dropped | {'': counts.published} != reasons | {'': reasons['']}:
+            self.wrong.append(f'{kind.__name__}: counted {counts}, expected {reasons}')
+
+
+def _array(case):
+    return np.frombuffer(bytearray(case.content), np.uint8)
+
+
+def _arrived(case):
+    data = _array(case)
+    return Arrived(data, data.size, SimpleNamespace(memory=PlainMemory(1)))

@@ -1,0 +1,57 @@
+"""An engine and its manifest, to be spoilt, and opening it as the node does."""
+
+import json
+import random
+import shutil
+
+import pytest
+
+from support.models.support_models import identity
+from support.models.support_models import manifest
+from trt_perception.errors import TrtPerceptionError
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.pipelines.open_pipeline import open_pipeline
+
+
+def plan(seed, size=600):
+    """Return bytes with the header of a TensorRT plan."""
+    head = b'ftrt' + bytes(20) + bytes([10, 13, 3, 9])
+    return head + random.Random(seed).randbytes(size - len(head))
+
+
+PLAN, OTHER = plan(1), plan(2)
+
+
+def described(content, name='tiny.engine', **changes):
+    return manifest(**{'onnx': None, 'engine': identity(name, content), **changes})
+
+
+class Place:
+    """A folder with an engine and its manifest."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.engine = folder / 'tiny.engine'
+        self.manifest = folder / 'tiny.engine.json'
+
+    def reset(self):
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir()
+        self.engine.write_bytes(PLAN)
+        self.manifest.write_text(json.dumps(described(PLAN)))
+
+
+def attempt(path):
+    """Open an engine as the node does; return the error, which is the package's own."""
+    with pytest.raises(TrtPerceptionError) as caught:
+        open_pipeline(DetectorConfig(engine_path=str(path)))
+    return caught.value
+
+
+def paths(content, at=()):
+    """Yield the path of every value of JSON, as keys and indices."""
+    if at:
+        yield at
+    if isinstance(content, dict | list):
+        for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+            yield from paths(value, (*at, key))

@@ -1,0 +1,38 @@
+"""Fixtures for engines that tests spoil: pytest_plugins = ['support.fuzz.untrusted_fixtures']."""
+
+import sys
+import types
+
+import pytest
+
+from support.fuzz.untrusted_engines import Place
+from trt_perception.errors import EngineError
+from trt_perception.pipelines import cuda_pipeline
+
+
+@pytest.fixture
+def place(tmp_path):
+    place = Place(tmp_path / 'models')
+    place.reset()
+    return place
+
+
+@pytest.fixture
+def given(monkeypatch):
+    """Stand in for TensorRT and the GPU; return the list of plans that the runtime was given."""
+    plans = []
+
+    class Runtime:
+        def __init__(self, logger):
+            self.logger = logger
+
+        def deserialize_cuda_engine(self, content):
+            plans.append(bytes(content))
+            raise EngineError('TensorRT', 'the stand-in was reached')
+
+    fake = types.ModuleType('tensorrt')
+    vars(fake).update(Runtime=Runtime, ILogger=object, __version__='10.13.3.9')
+    device = types.SimpleNamespace(name='none', compute_capability=(8, 6), integrated=False)
+    monkeypatch.setitem(sys.modules, 'tensorrt', fake)
+    monkeypatch.setattr(cuda_pipeline, 'Device', lambda index: device)
+    return plans

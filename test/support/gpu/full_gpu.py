@@ -1,0 +1,66 @@
+"""Opens a pipeline while the GPU has little memory left, a little more each time, until it works.
+
+    python full_gpu.py ENGINE
+
+Prints a JSON object: ``before`` and ``after``, free bytes around it all, with nothing open; and
+``attempts``, each with ``left`` (bytes free when it began), ``lost`` (bytes that it kept),
+``kind`` and ``message`` of its error, both empty for the last.
+"""
+
+import json
+import sys
+
+from trt_perception import gpu
+from trt_perception.errors import CudaError
+from trt_perception.errors import TrtPerceptionError
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.pipelines.open_pipeline import open_pipeline
+
+MIB = 2**20
+
+
+def fill():
+    """Take all memory that is to be had; return the buffers, the small ones last."""
+    taken, size = [], 16 * 1024 * MIB
+    while size >= MIB:
+        try:
+            taken.append(gpu.DeviceBuffer(size))
+        except CudaError:  # noqa: PERF203
+            size //= 2
+    return taken
+
+
+def attempt(device, config):
+    left = device.memory()[0]
+    kind = message = ''
+    try:
+        open_pipeline(config).close()
+    except TrtPerceptionError as error:
+        kind, message = type(error).__name__, str(error)
+    return {
+        'left': left,
+        'lost': left - device.memory()[0],
+        'kind': kind,
+        'message': message,
+    }
+
+
+def main():
+    config = DetectorConfig(engine_path=sys.argv[1])
+    device = gpu.Device(0)
+    for _ in range(3):  # what the driver and TensorRT keep for good
+        open_pipeline(config).close()
+    before = device.memory()[0]
+    taken = fill()
+    attempts = [attempt(device, config)]
+    while attempts[-1]['kind'] and taken:
+        # The smallest first, then ever larger ones.
+        taken.pop().close()
+        attempts.append(attempt(device, config))
+    for buffer in taken:
+        buffer.close()
+    print(json.dumps({'before': before, 'after': device.memory()[0], 'attempts': attempts}))
+
+
+if __name__ == '__main__':
+    main()

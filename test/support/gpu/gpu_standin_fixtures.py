@@ -1,0 +1,41 @@
+"""Stand-ins for CUDA and TensorRT in place of them; a plugin, next to gpu_standins."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from support.gpu import fake_cuda
+from support.gpu.cuda_recorder import Recorder
+from support.gpu.fake_tensorrt import MODEL
+from support.gpu.fake_tensorrt import PLAN
+from support.gpu.fake_tensorrt import FakeTensorRt
+from support.gpu.gpu_standins import DEPTH
+from trt_perception.gpu import bindings
+from trt_perception.parameters.config import DetectorConfig
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """Return a function that puts stand-ins in place: (CUDA's recorder, TensorRT)."""
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+
+    def put(refuses='', tensors=None, **cuda):
+        recorder = Recorder(fake_cuda.bindings(**cuda))
+        tensorrt = FakeTensorRt(refuses, **(tensors or {}))
+        monkeypatch.setattr(bindings, 'load_bindings', lambda: recorder.modules)
+        monkeypatch.setitem(sys.modules, 'tensorrt', tensorrt)
+        return recorder, tensorrt
+
+    return put
+
+
+@pytest.fixture
+def config(tmp_path):
+    (tmp_path / 'tiny.engine').write_bytes(PLAN)
+    return DetectorConfig(
+        engine_path=str(tmp_path / 'tiny.engine'),
+        pipeline_depth=DEPTH,
+        **MODEL,
+    )

@@ -1,0 +1,126 @@
+"""The letterbox kernel compiled for the CPU, so that its arithmetic is tested without a GPU.
+
+The same source that NVRTC gets, with what CUDA brings replaced by a few lines of C++; threads run
+one after the other. What only a GPU shows stays with test_gpu_kernels.py.
+"""
+
+import ctypes
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.parameters.config import Thresholds
+from trt_perception.stages import gpu_kernels
+from trt_perception.stages.frame_header import batch_content
+
+COMPILER = shutil.which('c++')
+_KEPT = Path(__file__).resolve().parents[3] / '.env' / 'kernels'
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason='needs a C++ compiler, c++')
+
+#: What CUDA brings, in C++; needs <cmath> and <cstring>.
+CONVERSIONS = """
+template <typename To, typename From> static inline To bits_of(From value) {
+    To result;
+    std::memcpy(&result, &value, sizeof result);
+    return result;
+}
+static inline float __int_as_float(int value) { return bits_of<float>(value); }
+static inline float __uint_as_float(unsigned value) { return bits_of<float>(value); }
+static inline unsigned __float_as_uint(float value) { return bits_of<unsigned>(value); }
+static inline int __float2int_rn(float value) { return (int)std::nearbyint(value); }
+"""
+_BEFORE = """
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#define __device__
+#define __global__
+#define __forceinline__ inline
+using std::abs;
+using std::max;
+using std::min;
+struct Index { int x, y, z; };
+static Index blockIdx, blockDim, threadIdx;
+"""
+_AFTER = """
+extern "C" void run(const Batch* batch, INPUT_T* tensor, int most) {
+    blockDim = {1, 1, 1};
+    for (blockIdx.z = 0; blockIdx.z < most; ++blockIdx.z)
+        for (blockIdx.y = 0; blockIdx.y < NET_HEIGHT; ++blockIdx.y)
+            for (blockIdx.x = 0; blockIdx.x < NET_WIDTH; ++blockIdx.x) letterbox(batch, tensor);
+}
+"""
+
+
+def compiled_library(text, *flags):
+    """Return the library of a C++ source; it is compiled once for all runs of this checkout."""
+    flags = ('-std=c++17', '-O1', '-ffp-contract=off', '-shared', '-fPIC', *flags)
+    digest = hashlib.sha256('\0'.join((COMPILER, *flags, text)).encode()).hexdigest()
+    library = _KEPT / f'{digest}.so'
+    if not library.exists():
+        _KEPT.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=_KEPT) as folder:
+            source, made = Path(folder, 'kernels.cpp'), Path(folder, 'kernels.so')
+            source.write_text(text)
+            subprocess.run([COMPILER, *flags, source, '-o', made], check=True)
+            made.rename(library)  # whole, or not at all
+    return ctypes.CDLL(str(library))
+
+
+class HostLetterbox:
+    """The kernel of one preprocessing; call it with a frame."""
+
+    def __init__(self, preprocessing):
+        self._preprocessing = preprocessing
+        width, height = preprocessing.input_size
+        self._shape = (1, 3, height, width)
+        spec = ModelSpec(
+            TensorSpec('images', self._shape, 'float32'),
+            (TensorSpec('output0', (1, 300, 6), 'float32'),),
+            preprocessing,
+            DECODERS['end_to_end'],  # decoded by the host, so that there is one kernel only
+            ('thing',),
+            True,
+        )
+        device = SimpleNamespace(compute_capability=(8, 7))
+        with (
+            mock.patch.object(gpu_kernels, 'compile_kernels') as compiled,
+            mock.patch.object(gpu_kernels, 'Kernels'),
+        ):
+            kernels = gpu_kernels.FrameKernels(
+                device, spec, max_detections=300, class_agnostic=False
+            )
+        self._header = kernels.header
+        text = _BEFORE + CONVERSIONS + compiled.call_args.args[0] + _AFTER
+        self._run = compiled_library(text).run
+        self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
+
+    def __call__(self, frame):
+        """Return the input tensor, float32 (1, 3, height, width)."""
+        geometry = Letterbox.fit(
+            (frame.width, frame.height), self._preprocessing.input_size, self._preprocessing.resize
+        )
+        header = np.zeros(self._header.size, np.uint8)
+        pixels = np.ascontiguousarray(frame.data)
+        content = self._header.content(frame, geometry, Thresholds())
+        self._header.write(header, content, pixels.ctypes.data - header.ctypes.data)
+        tensor = np.full(self._shape, np.nan, np.float32)
+        batch = batch_content([header.ctypes.data])
+        self.launch(batch.ctypes.data, tensor.ctypes.data, 1)
+        return tensor
+
+    def launch(self, batch, tensor, most):
+        """Run it as the GPU does, on addresses, for so many frames."""
+        self._run(batch, tensor, most)

@@ -1,0 +1,215 @@
+"""A GPU without a GPU: its memory is the host's, and it works only when somebody waits for it.
+
+CUDA promises no more: a copy from page-locked memory may be done as late as the host waits for
+what comes behind it. So whoever writes or frees memory too early gets wrong pixels here, and
+always. The letterbox kernel is the real one, compiled for the CPU; engine and decoding do nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import defaultdict
+
+import numpy as np
+
+from support.gpu import fake_cuda
+from support.gpu.fake_tensorrt import INPUT
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.parameters.config import Thresholds
+from trt_perception.pipelines.pipeline import detect_one
+from trt_perception.stages.host_preprocess import HostPreprocessor
+
+PREPROCESSING = Preprocessing((64, 48))
+_OK = fake_cuda.cudaError_t.cudaSuccess
+_GONE = 0xDD  # what freed memory holds
+
+
+class LateGpu:
+    """Bindings of CUDA.
+
+    Args:
+        letterbox: the kernel, a HostLetterbox.
+        integrated: as the device says.
+
+    Attributes:
+        modules: (driver, nvrtc, runtime).
+        uploads: (source, size) of each copy from page-locked memory, when it was queued; of one
+            in parts, size is (bytes of a part, bytes from one to the next, how many).
+        captures: how many graphs were captured.
+        host_bytes: page-locked memory that was not freed, by address.
+    """
+
+    def __init__(self, letterbox, *, integrated=False):
+        self._letterbox = letterbox
+        self._queued = defaultdict(list)  # work by stream
+        self._lock = threading.RLock()  # several threads queue work and wait for one stream
+        self._capturing = {}
+        self._graphs = {}
+        self._events = {}
+        self._names = {}
+        self._memory = {}  # kept for good, so that a late access hits nobody else's
+        self.uploads = []
+        self.captures = 0
+        self.host_bytes = {}
+        driver, _, runtime = self.modules = fake_cuda.bindings(integrated=integrated)
+        for module, names in (
+            (driver, ('cuLibraryGetKernel', 'cuKernelGetFunction', 'cuLaunchKernel')),
+            (runtime, ('cudaMalloc', 'cudaFree', 'cudaHostAlloc', 'cudaFreeHost')),
+            (runtime, ('cudaMemcpyAsync', 'cudaMemcpy2DAsync', 'cudaMemsetAsync')),
+            (runtime, ('cudaGraphLaunch',)),
+            (runtime, ('cudaStreamSynchronize', 'cudaStreamWaitEvent')),
+            (runtime, ('cudaEventRecord', 'cudaEventQuery', 'cudaEventSynchronize')),
+            (runtime, ('cudaStreamBeginCapture', 'cudaStreamEndCapture', 'cudaGraphInstantiate')),
+        ):
+            for name in names:
+                setattr(module, name, getattr(self, f'_{name}'))
+
+    def input_of(self, slot, place=0):
+        """Return the input tensor of a frame in a slot, float32 (1, 3, 48, 64)."""
+        shape = INPUT[1]
+        values = (ctypes.c_float * int(np.prod(shape))).from_address(
+            slot.input + place * 4 * int(np.prod(shape))
+        )
+        return np.ctypeslib.as_array(values).reshape(shape)
+
+    def _queue(self, stream, work):
+        with self._lock:
+            self._capturing.get(stream, self._queued[stream]).append(work)
+
+    def _work(self, stream):
+        with self._lock:
+            assert stream not in self._capturing
+            for work in self._queued.pop(stream, ()):
+                work()
+
+    # Memory.
+
+    def _allocate(self, size):
+        buffer = ctypes.create_string_buffer(size)
+        address = ctypes.addressof(buffer)
+        self._memory[address] = buffer
+        return address
+
+    def _free(self, address):
+        buffer = self._memory[address]
+        ctypes.memset(address, _GONE, len(buffer))
+
+    def _cudaMalloc(self, size):  # noqa: N802
+        return _OK, self._allocate(size)
+
+    def _cudaFree(self, address):  # noqa: N802
+        self._free(address)
+        return (_OK,)
+
+    def _cudaHostAlloc(self, size, flags):  # noqa: N802
+        address = self._allocate(size)
+        self.host_bytes[address] = size
+        return _OK, address
+
+    def _cudaFreeHost(self, address):  # noqa: N802
+        del self.host_bytes[address]
+        self._free(address)
+        return (_OK,)
+
+    # Work, queued and done.
+
+    def _cudaMemcpyAsync(self, to, source, size, kind, stream):  # noqa: N802
+        self._note(source, size)
+        self._queue(stream, lambda: ctypes.memmove(to, source, size))
+        return (_OK,)
+
+    def _cudaMemcpy2DAsync(self, to, pitch, source, step, size, count, kind, stream):  # noqa: N802
+        assert size <= min(pitch, step)
+        self._note(source, (size, step, count))
+
+        def copy():
+            for part in range(count):
+                ctypes.memmove(to + part * pitch, source + part * step, size)
+
+        self._queue(stream, copy)
+        return (_OK,)
+
+    def _note(self, source, size):
+        if any(start <= source < start + length for start, length in self.host_bytes.items()):
+            self.uploads.append((source, size))
+
+    def _cudaMemsetAsync(self, to, value, size, stream):  # noqa: N802
+        self._queue(stream, lambda: ctypes.memset(to, value, size))
+        return (_OK,)
+
+    def _cudaStreamWaitEvent(self, stream, event, flags):  # noqa: N802
+        # What was queued up to the record, of which nothing is lost if it is done by then.
+        source = self._events[event]
+        with self._lock:
+            before = list(self._queued.get(source, ()))
+
+        def wait():
+            for work in before:
+                if work in self._queued.get(source, ()):
+                    self._queued[source].remove(work)
+                    work()
+
+        self._queue(stream, wait)
+        return (_OK,)
+
+    def _cuLibraryGetKernel(self, library, name):  # noqa: N802
+        handle = len(self._names) + 1
+        self._names[handle] = name
+        return fake_cuda.CUresult.CUDA_SUCCESS, handle
+
+    def _cuKernelGetFunction(self, kernel):  # noqa: N802
+        return fake_cuda.CUresult.CUDA_SUCCESS, kernel
+
+    def _cuLaunchKernel(self, function, *rest):  # noqa: N802
+        most, stream, (values, _) = rest[2], rest[7], rest[8]
+        if self._names[function] == b'letterbox':
+            self._queue(stream, lambda: self._letterbox.launch(*values, most))
+        return (fake_cuda.CUresult.CUDA_SUCCESS,)
+
+    def _cudaStreamSynchronize(self, stream):  # noqa: N802
+        self._work(stream)
+        return (_OK,)
+
+    def _cudaEventRecord(self, event, stream):  # noqa: N802
+        self._events[event] = stream
+        return (_OK,)
+
+    def _cudaEventQuery(self, event):  # noqa: N802
+        late = self._queued.get(self._events.get(event))
+        return (fake_cuda.cudaError_t.cudaErrorNotReady if late else _OK,)
+
+    def _cudaEventSynchronize(self, event):  # noqa: N802
+        if event in self._events:
+            self._work(self._events[event])
+        return (_OK,)
+
+    # Graphs.
+
+    def _cudaStreamBeginCapture(self, stream, mode):  # noqa: N802
+        self._capturing[stream] = []
+        return (_OK,)
+
+    def _cudaStreamEndCapture(self, stream):  # noqa: N802
+        self.captures += 1
+        self._graphs[self.captures] = self._capturing.pop(stream)
+        return _OK, self.captures
+
+    def _cudaGraphInstantiate(self, graph, flags):  # noqa: N802
+        return _OK, graph
+
+    def _cudaGraphLaunch(self, graph, stream):  # noqa: N802
+        with self._lock:
+            self._queued[stream].extend(self._graphs[graph])
+        return (_OK,)
+
+
+def tensor_of(frame):
+    """Return the input tensor that a frame shall become, by the host's preprocessing."""
+    return HostPreprocessor(PREPROCESSING)(frame)[0].copy()
+
+
+def run(gpu, pipeline, frame, slot=0):
+    """Return the input tensor that a frame becomes."""
+    detect_one(pipeline, frame, Thresholds(), slot)
+    return gpu.input_of(pipeline.slots[slot]).copy()

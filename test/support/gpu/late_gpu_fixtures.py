@@ -1,0 +1,49 @@
+"""A pipeline on the GPU of late_gpu."""
+
+import sys
+
+import pytest
+
+from support.gpu.fake_tensorrt import MODEL
+from support.gpu.fake_tensorrt import PLAN
+from support.gpu.fake_tensorrt import FakeTensorRt
+from support.gpu.host_kernels import HostLetterbox
+from support.gpu.late_gpu import PREPROCESSING
+from support.gpu.late_gpu import LateGpu
+from trt_perception.gpu import bindings
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.pipelines.open_pipeline import open_pipeline
+
+
+@pytest.fixture(scope='module')
+def letterbox():
+    return HostLetterbox(PREPROCESSING)
+
+
+@pytest.fixture
+def late_pipeline(letterbox, monkeypatch, tmp_path):
+    """Return a function that opens a pipeline: (the GPU, the pipeline)."""
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+    path = tmp_path / 'tiny.engine'
+    path.write_bytes(PLAN)
+    opened = []
+
+    def put(*, integrated=False, graph=True, depth=2, tensorrt=None, **parameters):
+        gpu = LateGpu(letterbox, integrated=integrated)
+        monkeypatch.setattr(bindings, 'load_bindings', lambda: gpu.modules)
+        monkeypatch.setitem(sys.modules, 'tensorrt', tensorrt or FakeTensorRt())
+        config = DetectorConfig(
+            engine_path=str(path),
+            pipeline_depth=depth,
+            use_cuda_graph=graph,
+            cameras=tuple(f'camera{index}' for index in range(64)),
+            **{**MODEL, **parameters},
+        )
+        opened.append((gpu, open_pipeline(config)))
+        gpu.uploads.clear()
+        return opened[-1]
+
+    yield put
+    for gpu, pipeline in opened:
+        pipeline.close()
+        assert gpu.host_bytes == {}

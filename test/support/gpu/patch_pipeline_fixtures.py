@@ -1,0 +1,51 @@
+"""A pipeline of a patch model on a real GPU."""
+
+import pytest
+
+from support.gpu.gpu_support import build_plan
+from support.models.patch_model import patch_onnx
+from support.models.patch_model import write_engine
+from trt_perception import gpu
+from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.pipelines.open_pipeline import open_pipeline
+
+_SIZE = (64, 48)
+_DECODER = DecoderSpec('dense')
+
+
+@pytest.fixture(scope='module')
+def engine(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('engine')
+    return write_engine(
+        folder / 'patches.engine', build_plan(patch_onnx(_SIZE, _DECODER)), _SIZE, _DECODER
+    )
+
+
+@pytest.fixture
+def opened(engine, monkeypatch):
+    """Return a function that opens a pipeline; ``integrated``: the GPU says that it is."""
+    pipelines = []
+
+    def make(*, integrated=False, depth=2, graph=True, **parameters):
+        with monkeypatch.context() as patch:
+            if integrated:
+                made = gpu.Device.__init__
+
+                def made_integrated(self, index):
+                    made(self, index)
+                    self.integrated = True
+
+                patch.setattr(gpu.Device, '__init__', made_integrated)
+            config = DetectorConfig(
+                engine_path=str(engine),
+                pipeline_depth=depth,
+                use_cuda_graph=graph,
+                **parameters,
+            )
+            pipelines.append(open_pipeline(config))
+        return pipelines[-1]
+
+    yield make
+    for pipeline in pipelines:
+        pipeline.close()

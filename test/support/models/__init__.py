@@ -1,0 +1,1 @@
+"""Models that tests make, or take from what exporters wrote."""

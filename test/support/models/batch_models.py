@@ -1,0 +1,49 @@
+"""Twins of a model of batch 1 that take several images at once, made by editing the graph."""
+
+import json
+
+import onnx
+from onnx import numpy_helper
+
+from support.models.digits import DIGITS
+from trt_perception.model.files.model_file import read_model_file
+
+
+def with_open_batch(model):
+    """Let the batch vary: inputs, outputs, and reshapes that say 1."""
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = 'n'
+    shapes = {node.input[1] for node in model.graph.node if node.op_type == 'Reshape'}
+    tensors = [(t.name, t) for t in model.graph.initializer]
+    tensors += [
+        (n.output[0], n.attribute[0].t) for n in model.graph.node if n.op_type == 'Constant'
+    ]
+    for name, tensor in tensors:
+        if name in shapes:
+            sides = numpy_helper.to_array(tensor).copy()
+            sides[0] = 0 if sides[0] == 1 else sides[0]
+            tensor.CopyFrom(numpy_helper.from_array(sides, tensor.name))
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def with_batch(model, batch):
+    """Take so many images at once, no fewer and no more."""
+    model = with_open_batch(model)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].Clear()
+        value.type.tensor_type.shape.dim[0].dim_value = batch
+    return model
+
+
+def write_digits_twin(path, batch):
+    """Write the shipped digits for so many images at once, 0 for any number, and its manifest."""
+    model = onnx.load_model(DIGITS)
+    onnx.save_model(with_batch(model, batch) if batch else with_open_batch(model), path)
+    manifest = json.loads(DIGITS.with_name('digits.onnx.json').read_text())
+    file = read_model_file(path)
+    manifest['onnx'] = {'file': path.name, 'sha256': file.sha256, 'size_bytes': len(file.content)}
+    for tensor in (*manifest['inputs'], *manifest['outputs']):
+        tensor['shape'][0] = batch or -1
+    path.with_name(f'{path.name}.json').write_text(json.dumps(manifest))
+    return path

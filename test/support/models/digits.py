@@ -1,0 +1,25 @@
+"""The model of digits that is shipped, and images of digits, for tests of builds."""
+
+import json
+from pathlib import Path
+
+import onnx
+
+from trt_perception.model.files.model_file import read_model_file
+
+ROOT = Path(__file__).parents[3]
+DIGITS = ROOT / 'models' / 'digits.onnx'
+SCENES = ROOT / 'demo' / 'scenes'
+#: Enough to count more than a hundred detections.
+SOME_SCENES = SCENES / 'scene_0[01]?.jpg'
+CALIBRATION = ROOT / 'test' / 'data' / 'calibration'
+INT8 = ('--precision', 'int8', '--calibration-images', CALIBRATION)
+
+
+def save_digits(model, path):
+    """Save a changed model of the digits, with the digits' manifest."""
+    onnx.save(model, path)
+    manifest = json.loads(DIGITS.with_name('digits.onnx.json').read_text())
+    file = read_model_file(path)
+    manifest['onnx'] = {'file': path.name, 'sha256': file.sha256, 'size_bytes': len(file.content)}
+    path.with_name(f'{path.name}.json').write_text(json.dumps(manifest))

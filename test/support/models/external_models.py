@@ -1,0 +1,91 @@
+"""ONNX models with a tensor in another file, wherever a tensor may be."""
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+from onnx import helper
+from onnx import numpy_helper
+
+from support.fuzz.onnx_spellings import number
+
+SIDE = 16
+
+
+def field(tag, content):
+    """Return a field of protobuf whose content has a length."""
+    return bytes([tag << 3 | 2]) + number(len(content)) + content
+
+
+def outside(location, name='w'):
+    tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[SIDE, SIDE])
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key='location', value=location)
+    tensor.external_data.add(key='offset', value='0')
+    return tensor
+
+
+def inside(name='w'):
+    return numpy_helper.from_array(np.ones((SIDE, SIDE), np.float32), name)
+
+
+def model(weights=None, nodes=(), **more):
+    shape = ['n', SIDE]
+    graph = helper.make_graph(
+        [*nodes, helper.make_node('MatMul', ['x', 'w'], ['y'])],
+        'graph',
+        [helper.make_tensor_value_info('x', TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info('y', TensorProto.FLOAT, shape)],
+        [inside() if weights is None else weights],
+    )
+    opsets = [helper.make_opsetid('', 19), helper.make_opsetid('mine', 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9, **more)
+
+
+def node_with(**attributes):
+    return helper.make_node('Thing', [], ['unused'], domain='mine', **attributes)
+
+
+def subgraph(tensor):
+    value = helper.make_tensor_value_info('w', TensorProto.FLOAT, [SIDE, SIDE])
+    return helper.make_graph([node_with(value=tensor)], 'inner', [], [value], [inside()])
+
+
+def sparse(tensor):
+    # The helpers would look at the values.
+    return onnx.SparseTensorProto(values=tensor, dims=[SIDE, SIDE])
+
+
+def with_function(tensor):
+    opsets = [helper.make_opsetid('', 19)]
+    node = helper.make_node('Constant', [], ['out'], value=tensor)
+    return model(functions=[helper.make_function('mine', 'F', [], ['out'], [node], opsets)])
+
+
+def with_training(tensor):
+    whole = model()
+    whole.training_info.add().algorithm.initializer.append(tensor)
+    return whole
+
+
+PLACES = {
+    'initializer': model,
+    'attribute': lambda tensor: model(nodes=[node_with(value=tensor)]),
+    'attributes': lambda tensor: model(nodes=[node_with(values=[inside('v'), tensor])]),
+    'subgraph': lambda tensor: model(nodes=[node_with(body=subgraph(tensor))]),
+    'subgraphs': lambda tensor: model(nodes=[node_with(body=[subgraph(tensor)])]),
+    'function': with_function,
+    'training': with_training,
+}
+
+
+def has_external(parsed):
+    """Ask the onnx package, over everything that protobuf's own reader finds."""
+    pending = [parsed]
+    while pending:
+        message = pending.pop()
+        if isinstance(message, TensorProto) and message.data_location == TensorProto.EXTERNAL:
+            return True
+        for described, value in message.ListFields():
+            if described.message_type is not None:
+                pending += [value] if not hasattr(value, 'append') else list(value)
+    return False

@@ -1,0 +1,105 @@
+"""A detector of one convolution: each patch of 8 x 8 pixels is an anchor, its mean colour the box.
+
+Boxes and scores depend on the image everywhere, for any size of it, in any layout of dense outputs
+and in each floating type that an engine may have.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
+from onnx import helper
+from onnx import numpy_helper
+
+from support.models.written_manifest import write_manifest
+
+CLASS_NAMES = ('red', 'green', 'blue', 'dark')
+PATCH = 8
+TYPES = {
+    'float32': TensorProto.FLOAT,
+    'float16': TensorProto.FLOAT16,
+    'bfloat16': TensorProto.BFLOAT16,
+}
+
+
+def _constant(name, array, dtype):
+    """Return an initialiser; NumPy has no bfloat16, so its bytes are the upper halves."""
+    array = np.asarray(array, np.float32)
+    if dtype != 'bfloat16':
+        return numpy_helper.from_array(array.astype(dtype), name)
+    bits = array.view(np.uint32)
+    rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+    return helper.make_tensor(name, TensorProto.BFLOAT16, array.shape, rounded.tobytes(), raw=True)
+
+
+def patch_onnx(size_wh, decoder, dtype='float32', output_dtype=None, batch=1):
+    """Return the bytes of an ONNX model.
+
+    Args:
+        size_wh: of its input; (-1, -1) leaves it open.
+        decoder: objectness and transposed are heeded.
+        dtype: of the input and of all that is computed.
+        output_dtype: of the output, like ``dtype`` where not given.
+        batch: images at once; -1 leaves it open.
+    """
+    rng = np.random.default_rng(5)
+    scores = len(CLASS_NAMES) + decoder.objectness
+    rows = 4 + scores
+    # Of the mean colour: centres within 64 x 48 pixels, sides of 6 to 26, logits from -6 to 6.
+    colour = np.concatenate([rng.uniform(0, 20, (4, 3)), rng.uniform(-9, 9, (scores, 3))])
+    bias = np.concatenate([[2, 2, 6, 6], rng.uniform(-1, 1, scores)])
+    weights = np.repeat(colour[:, :, None] / PATCH**2, PATCH**2, axis=2)
+    nodes = [
+        helper.make_node(
+            'Conv', ['images', 'weights', 'bias'], ['map'], strides=[PATCH] * 2, pads=[0] * 4
+        ),
+        helper.make_node('Reshape', ['map', 'flat'], ['rows']),
+        helper.make_node('Split', ['rows', 'parts'], ['boxes', 'logits'], axis=1),
+        helper.make_node('Sigmoid', ['logits'], ['scores']),
+        helper.make_node('Concat', ['boxes', 'scores'], ['all'], axis=1),
+    ]
+    last = 'all'
+    if decoder.transposed:
+        nodes.append(helper.make_node('Transpose', [last], ['turned'], perm=[0, 2, 1]))
+        last = 'turned'
+    output_dtype = output_dtype or dtype
+    nodes.append(helper.make_node('Cast', [last], ['output'], to=TYPES[output_dtype]))
+    width, height = size_wh
+    anchors = -1 if width < 0 else (width // PATCH) * (height // PATCH)
+    shape = [batch, anchors, rows] if decoder.transposed else [batch, rows, anchors]
+    # Of a batch, a zero stands for the side that is there.
+    flat = [1, rows, -1] if batch == 1 else [0, rows, anchors]
+    graph = helper.make_graph(
+        nodes,
+        'patches',
+        [_tensor('images', dtype, [batch, 3, height, width])],
+        [_tensor('output', output_dtype, shape)],
+        [
+            _constant('weights', weights.reshape(rows, 3, PATCH, PATCH), dtype),
+            _constant('bias', bias, dtype),
+            numpy_helper.from_array(np.array(flat, np.int64), 'flat'),
+            numpy_helper.from_array(np.array([4, scores], np.int64), 'parts'),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 19)], ir_version=9)
+    return model.SerializeToString()
+
+
+def _tensor(name, dtype, shape):
+    sides = [f'{name}_{index}' if side < 0 else side for index, side in enumerate(shape)]
+    return helper.make_tensor_value_info(name, TYPES[dtype], sides)
+
+
+def write_engine(
+    path, plan, size_wh, decoder, dtype='float32', output_dtype=None, opened=False, batch=1
+):
+    """Write a plan of a patch model with its manifest; ``opened``: its shapes are open."""
+    width, height = size_wh
+    rows = 4 + len(CLASS_NAMES) + decoder.objectness
+    anchors = -1 if opened else (width // PATCH) * (height // PATCH)
+    path.write_bytes(plan)
+    image = 'images', (batch, 3, *((-1, -1) if opened else (height, width))), dtype
+    shape = (batch, anchors, rows) if decoder.transposed else (batch, rows, anchors)
+    output = 'output', shape, output_dtype or dtype
+    write_manifest(path, size_wh, image, output, decoder, CLASS_NAMES)
+    return path

@@ -1,0 +1,59 @@
+"""Models whose weights or data need small or large scales."""
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from support.building import tensorrt_rtx_build
+from support.models import small_detectors
+from trt_perception.building.precision.convert import convert_precision
+from trt_perception.model.preprocessing import Preprocessing
+
+SMALL = Preprocessing(input_size=(64, 64))
+TARGETS = ('int8', 'fp8')
+Q, DQ = 'QuantizeLinear', 'DequantizeLinear'
+
+
+def scales(model):
+    """Return all scales of a model, as they are stored."""
+    stored = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    return [stored[n.input[1]] for n in model.graph.node if n.op_type in (Q, DQ)]
+
+
+def built(model, target):
+    """Convert for a strongly typed engine, and let TensorRT-RTX build it."""
+    done = convert_precision(model, target, strongly_typed=True).model
+    onnx.checker.check_model(done, full_check=True)
+    for scale in scales(done):
+        assert np.isfinite(scale).all()
+        assert (scale > 0).all()
+    assert tensorrt_rtx_build.build(done.SerializeToString(), ['89']) > 0
+    return done
+
+
+def with_branch(*operations):
+    """Return a model with a branch behind nodes of the input, and the tensor it convolves."""
+    net = small_detectors.Net()
+    x = net.backbone()
+    side = 'images'
+    for kind, value in operations:
+        side = net.node(kind, [side, net.constant(value)] if value is not None else [side])
+    branch = net.conv(net.conv(side, 3, 32, stride=2), 32, 32, stride=2)
+    x = net.node('Add', [x, branch])
+    return net.model([net.conv(net.conv(x, 32, 32), 32, 8, silu=False)]), side
+
+
+def readers(model, tensor):
+    return [node.name for node in model.graph.node if tensor in node.input]
+
+
+def with_channels(values, *, layer=3):
+    """Return a model of which a convolution has channels of small or large weights."""
+    model, *_ = small_detectors.anchor_free()
+    node = [node for node in model.graph.node if node.op_type == 'Conv'][layer]
+    (tensor,) = (t for t in model.graph.initializer if t.name == node.input[1])
+    weights = numpy_helper.to_array(tensor).copy()
+    for channel, value in enumerate(values):
+        weights[channel] = np.sign(weights[channel]) * np.float32(value)
+    tensor.CopyFrom(numpy_helper.from_array(weights, tensor.name))
+    return model, node

@@ -1,0 +1,1 @@
+"""Nodes in processes of their own, their clients, cameras and faults."""

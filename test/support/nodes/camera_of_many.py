@@ -1,0 +1,147 @@
+"""Several cameras of a detector in a process of its own: topics and status of each."""
+
+import contextlib
+import re
+import time
+
+import pytest
+from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import Image
+from vision_msgs.msg import Detection2DArray
+
+from support.nodes.graph import HANDSHAKE
+from support.nodes.graph import found_in
+from support.nodes.graph import picture_of
+from support.programs import DEADLINE_S
+
+NAMES = ('front', 'rear', 'left')
+COLOR, BLUE = (200, 120, 60), (0, 0, 200)
+# Without a stamp, as old ones are said to be of another clock.
+HELLO = picture_of((0, 0, 0), frame_id=HANDSHAKE, stamp=(0, 0))
+
+
+class CameraOfMany:
+    """A camera of a graph.Detector, by its name.
+
+    Args:
+        detector: has it among its cameras.
+        name: of the camera.
+        publish: whether to have a publisher of images in this process.
+    """
+
+    def __init__(self, detector, name, *, publish=True):
+        self.detector, self.client, self.name = detector, detector.client, name
+        self.topic = detector.topic(f'{name}/image')
+        self.detections = detector.subscribe(Detection2DArray, f'{name}/detections')
+        self.publisher = None
+        if publish:
+            self.create_publisher()
+
+    def create_publisher(self, qos=None):
+        self.destroy_publisher()
+        qos = qos or QoSProfile(depth=10)
+        self.publisher = self.client.node.create_publisher(Image, self.topic, qos)
+        return self.publisher
+
+    def destroy_publisher(self):
+        if self.publisher is not None:
+            self.client.node.destroy_publisher(self.publisher)
+            self.publisher = None
+
+    def connect(self, picture=None):
+        """Publish images until one is answered: now everybody has found everybody."""
+        picture = picture or HELLO
+        end = time.monotonic() + DEADLINE_S
+        self.detections.clear()
+        while not self.detections and time.monotonic() < end:
+            self.publisher.publish(picture)
+            with contextlib.suppress(pytest.fail.Exception):
+                self.client.spin_until(lambda: self.detections, 'an answer', seconds=0.5)
+        assert self.detections, f'nothing arrives of {self.name}'
+
+    def answers(self):
+        """Return the detections that are not of a handshake."""
+        return [m for m in self.detections if m.header.frame_id != HANDSHAKE]
+
+    def ask(self, image):
+        """Publish one image and return the message that answers it."""
+        self.detections.clear()
+        self.publisher.publish(image)
+        return self.client.spin_until(self.answers, f'detections of {self.name}')[0]
+
+    def wait_for_status(self, accepts, what, *, publish=lambda: None):
+        """Return the first status of this camera that is accepted, and its values."""
+
+        def find(status, values):
+            publish()
+            return accepts(status, values)
+
+        what = f'{self.name}: {what}'
+        return self.detector.wait_for_status(find, what, of=self.name)
+
+    def wait_until_said(self, level, words, *, publish=lambda: None):
+        """Wait until this camera's status says it; the log must have it under its name."""
+        self.wait_for_status(
+            lambda status, _: status.level == level and words in status.message,
+            f'level {level}, {words!r}',
+            publish=publish,
+        )
+        said = rf'detector\.{self.name}\]: .*{re.escape(words)}'
+        self.detector.program.wait_for_line(said)
+
+    def counts(self):
+        """Return the counts of this camera, once nothing is in flight; they add up."""
+        counts = self.detector.settled_counts(of=self.name)
+        dropped = sum(counts['dropped'].values())
+        assert counts['received'] == counts['published'] + dropped + counts['failed'], counts
+        return counts
+
+
+def steady(cameras):
+    """Return a function that publishes an image of each, with numbers that count up."""
+    numbers = {camera.name: 0 for camera in cameras}
+
+    def publish():
+        for camera in cameras:
+            # A camera waits until its last one is answered, so that each image must come out.
+            if len(camera.answers()) == numbers[camera.name]:
+                numbers[camera.name] += 1
+                number = f'{numbers[camera.name]}'
+                camera.publisher.publish(picture_of(BLUE, frame_id=number, stamp=(0, 0)))
+
+    for camera in cameras:
+        camera.detections.clear()
+    return publish
+
+
+def assert_unharmed(cameras, publish):
+    """Every image of these is answered, in order, and nothing is said of them.
+
+    Args:
+        cameras: those of ``steady``.
+        publish: what it returned.
+    """
+    goals = [len(camera.answers()) + 4 for camera in cameras]
+
+    def answered():
+        publish()
+        counts = [len(camera.answers()) for camera in cameras]
+        return all(count >= goal for count, goal in zip(counts, goals, strict=True))
+
+    cameras[0].client.spin_until(answered, 'images of the others, all answered')
+    for camera in cameras:
+        camera.wait_for_status(
+            lambda status, _: status.level == DiagnosticStatus.OK,
+            'nothing wrong',
+            publish=publish,
+        )
+        numbers = [int(message.header.frame_id) for message in camera.answers()]
+        assert numbers == list(range(1, len(numbers) + 1))
+        counts = camera.counts()
+        assert not counts['dropped']
+        assert not counts['failed']
+
+
+def names_found(camera):
+    return [name for name, _, _ in found_in(camera.ask(picture_of(COLOR)))]

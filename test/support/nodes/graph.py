@@ -1,0 +1,418 @@
+"""The detector in a process of its own, and a client of it in this one, over real DDS.
+
+Nothing here measures time: everything waits for a condition, with a deadline that only a failure
+reaches. graph_fixtures has the fixtures.
+"""
+
+import array
+import contextlib
+import itertools
+import json
+import os
+import time
+
+import numpy as np
+import pytest
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
+from lifecycle_msgs.srv import GetState
+from rcl_interfaces.srv import DescribeParameters
+from rcl_interfaces.srv import GetParameters
+from rcl_interfaces.srv import SetParameters
+from rcl_interfaces.srv import SetParametersAtomically
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.parameter import Parameter
+from rclpy.parameter import parameter_value_to_python
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import Image
+from std_msgs.msg import Header
+from vision_msgs.msg import Detection2DArray
+
+from support.programs import DEADLINE_S
+from support.programs import Program
+from support.programs import executable
+
+HANDSHAKE = 'handshake'
+CAMERA_QOS = QoSProfile(depth=10)
+TRANSITIONS = {
+    'configure': Transition.TRANSITION_CONFIGURE,
+    'activate': Transition.TRANSITION_ACTIVATE,
+    'deactivate': Transition.TRANSITION_DEACTIVATE,
+    'cleanup': Transition.TRANSITION_CLEANUP,
+    'shutdown from unconfigured': Transition.TRANSITION_UNCONFIGURED_SHUTDOWN,
+    'shutdown from inactive': Transition.TRANSITION_INACTIVE_SHUTDOWN,
+    'shutdown from active': Transition.TRANSITION_ACTIVE_SHUTDOWN,
+}
+SERVICES = {
+    'change_state': ChangeState,
+    'set_parameters': SetParameters,
+    'set_parameters_atomically': SetParametersAtomically,
+    'get_parameters': GetParameters,
+    'describe_parameters': DescribeParameters,
+    'get_state': GetState,
+}
+_numbers = itertools.count()
+
+
+class Client:
+    """This process's node. It spins only inside `spin_until`, so tests see one order of things."""
+
+    def __init__(self):
+        self.detectors = set()  # that speak by it
+        self._open()
+
+    def _open(self):
+        self.outdated = False
+        self._context = rclpy.Context()
+        rclpy.init(context=self._context)
+        self.node = rclpy.create_node('test_client', context=self._context)
+        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self.node)
+
+    def renew(self):
+        """Take part in the graph anew, if it is outdated and nobody uses it.
+
+        A process that ends without closing its ports leaves them in shared memory. Fast DDS puts
+        new ones in their place once another process gets their number, and who knew the old ones
+        may send there for good: nobody hears it, and the two never learn of each other's services.
+        """
+        if self.outdated and not self.detectors and len(self._executor.get_nodes()) == 1:
+            self.close()
+            self._open()
+
+    @property
+    def context(self):
+        return self._context
+
+    def spin_until(self, condition, what, seconds=DEADLINE_S):
+        end = time.monotonic() + seconds
+        while not (answer := condition()):
+            if time.monotonic() > end:
+                pytest.fail(f'expected within {seconds} s: {what}')
+            self._executor.spin_once(timeout_sec=0.05)
+        return answer
+
+    def spin_for(self, seconds):
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._executor.spin_once(timeout_sec=left)
+
+    def add(self, node):
+        """Spin a node of this process, too."""
+        self._executor.add_node(node)
+
+    def remove(self, node):
+        self._executor.remove_node(node)
+
+    def subscribe(self, kind, topic, qos=None, *, raw=False):
+        """Return a list that fills with the topic's messages, and the subscription."""
+        messages = []
+        qos = qos or QoSProfile(depth=100)
+        return messages, self.node.create_subscription(kind, topic, messages.append, qos, raw=raw)
+
+    def close(self):
+        self._executor.shutdown()
+        self.node.destroy_node()
+        rclpy.shutdown(context=self._context)
+
+
+class Detector:
+    """A detector_node in a namespace of its own, and everything one can ask of it.
+
+    Args:
+        client: speaks to it.
+        parameters: its overrides.
+        command: the program, detector_node where none is given.
+        arguments: ROS arguments beside the parameters.
+        start: starts another program in the namespace it is given, instead of all the above.
+        camera_qos: of the publisher of images; None leaves it to the test. One that is destroyed
+            at once may stay known for good to a node that is being discovered meanwhile.
+    """
+
+    def __init__(
+        self,
+        client,
+        parameters=None,
+        *,
+        command=None,
+        arguments=(),
+        start=None,
+        camera_qos=CAMERA_QOS,
+    ):
+        self.client = client
+        client.detectors.add(self)
+        self.namespace = f'/test_{os.getpid()}_{next(_numbers)}'
+        self.name = f'{self.namespace}/detector'
+        if start is None:
+            settings = {'diagnostics_period_s': 0.1, **(parameters or {})}
+            ros_arguments = ['--ros-args', '-r', f'__ns:={self.namespace}', *arguments]
+            for name, value in settings.items():
+                ros_arguments += ['-p', f'{name}:={json.dumps(value)}']
+            self.program = Program([*(command or [executable('detector_node')]), *ros_arguments])
+        else:
+            self.program = start(self.namespace)
+        self._subscriptions = []
+        self.detections = self.subscribe(Detection2DArray, 'detections')
+        self._statuses = []  # each with its time of sending, by the clock of this machine
+        self._subscriptions.append(
+            client.node.create_subscription(
+                DiagnosticArray, '/diagnostics', self._keep_status, QoSProfile(depth=100)
+            )
+        )
+        self.camera = camera_qos and self.create_camera(camera_qos)
+        # get_state comes last: see _get_ready.
+        self._services = {
+            service: client.node.create_client(kind, f'{self.name}/{service}')
+            for service, kind in SERVICES.items()
+        }
+        self._known = False
+
+    def topic(self, name):
+        return name if name.startswith('/') else f'{self.namespace}/{name}'
+
+    def create_camera(self, qos):
+        return self.client.node.create_publisher(Image, self.topic('image'), qos)
+
+    def destroy_camera(self):
+        if self.camera is not None:
+            self.client.node.destroy_publisher(self.camera)
+            self.camera = None
+
+    def subscribe(self, kind, topic, qos=None):
+        messages, subscription = self.client.subscribe(kind, self.topic(topic), qos)
+        self._subscriptions.append(subscription)
+        return messages
+
+    def close(self):
+        self.client.detectors.discard(self)
+        self.program.close()
+        for subscription in self._subscriptions:
+            self.client.node.destroy_subscription(subscription)
+        for service in self._services.values():
+            self.client.node.destroy_client(service)
+        self.destroy_camera()
+
+    # Services.
+
+    def call(self, service, **fields):
+        """Call a service of the node and return the answer."""
+        self._get_ready()
+        future = self._send(service, **fields)
+        self.client.spin_until(future.done, f'an answer from {self.name}/{service}')
+        return future.result()
+
+    def _send(self, service, **fields):
+        return self._services[service].call_async(SERVICES[service].Request(**fields))
+
+    def _get_ready(self):
+        """Ask for the state until an answer comes, once.
+
+        A service that does not know its client yet answers nobody (rmw_fastrtps gives up after
+        100 ms). A participant learns of the others' endpoints in the order in which they were
+        made, so whoever answers get_state knows all that this detector's client made before.
+        """
+        if self._known:
+            return
+        end = time.monotonic() + DEADLINE_S
+        while not self._known:
+            assert time.monotonic() < end, f'{self.name} does not answer'
+            self.client.spin_until(
+                lambda: all(s.service_is_ready() for s in self._services.values()),
+                f'services of {self.name}',
+            )
+            future = self._send('get_state')
+            with contextlib.suppress(pytest.fail.Exception):
+                self._known = self.client.spin_until(future.done, 'an answer', seconds=1.0)
+
+    def state(self):
+        return self.call('get_state').current_state.label
+
+    def change_state(self, name):
+        request = Transition(id=TRANSITIONS[name])
+        return self.call('change_state', transition=request).success
+
+    def to(self, *names):
+        """Make transitions that must succeed."""
+        for name in names:
+            assert self.change_state(name), f'{name} failed'
+
+    def bring_to(self, state):
+        """Reach unconfigured, inactive or active from whichever of them it is in."""
+        order = ['unconfigured', 'inactive', 'active']
+        at, goal = order.index(self.state()), order.index(state)
+        self.to(*['configure', 'activate'][at:goal])
+        self.to(*['cleanup', 'deactivate'][goal:at][::-1])
+
+    def set(self, values, kind=None):
+        """Set parameters one by one and return (successful, reason) of each."""
+        answer = self.call('set_parameters', parameters=parameter_messages(values, kind))
+        return [(result.successful, result.reason) for result in answer.results]
+
+    def set_at_once(self, values):
+        """Set all or none; return (successful, reason)."""
+        answer = self.call('set_parameters_atomically', parameters=parameter_messages(values))
+        return answer.result.successful, answer.result.reason
+
+    def set_well(self, **values):
+        results = self.set(values)
+        assert all(successful for successful, _ in results), results
+
+    def get(self, name):
+        values = self.call('get_parameters', names=[name]).values
+        return parameter_value_to_python(values[0])
+
+    def describe(self, names):
+        return self.call('describe_parameters', names=names).descriptors
+
+    # Diagnostics.
+
+    def _keep_status(self, message, info):
+        self._statuses.append((info['source_timestamp'], message))
+
+    def take_statuses(self, seen=None, since_ns=0, of='detector'):
+        """Return the values of all statuses that came since the last time, if sent since then.
+
+        Those of the node, or of a camera or GPU by its name.
+        """
+        name = f'{self.name}: {of}'
+        messages = [message for sent_ns, message in self._statuses if sent_ns >= since_ns]
+        statuses = [s for message in messages for s in message.status if s.name == name]
+        self._statuses.clear()
+        if seen is not None:
+            seen += statuses
+        return [{pair.key: pair.value for pair in status.values} for status in statuses]
+
+    def wait_for_status(self, accepts, what, *, from_now=True, of='detector'):
+        """Return the first status that is accepted, and its values as a dict.
+
+        Those that were sent before are passed over, unless they are wanted too: one may still lie
+        in the middleware and come only now.
+        """
+        since_ns = time.time_ns() if from_now else 0
+        last = []
+
+        def find():
+            statuses = []
+            for values in self.take_statuses(statuses, since_ns, of):
+                status = statuses.pop(0)
+                last[:] = [status]
+                if accepts(status, values):
+                    return status, values
+            return None
+
+        try:
+            return self.client.spin_until(find, what)
+        except pytest.fail.Exception:
+            print('last status:', last or 'none came')
+            raise
+
+    def settled_counts(self, of='detector'):
+        """Return the counts of diagnostics, as numbers, once nothing is in flight."""
+        _, values = self.wait_for_status(
+            lambda _, values: values['in flight'] == '0', 'a status with nothing in flight', of=of
+        )
+        return counts_of(values)
+
+    # Images.
+
+    def ask(self, image, publisher=None):
+        """Publish one image and return the message that answers it."""
+        self.detections.clear()
+        (publisher or self.camera).publish(image)
+
+        def answer():
+            others = [m for m in self.detections if m.header.frame_id != HANDSHAKE]
+            return others[0] if others else None
+
+        return self.client.spin_until(answer, 'detections of the image')
+
+    def enqueue(self, *numbers, stamp=0):
+        """Publish orders to scripted_node, each once its pipeline has the one before."""
+        for number in numbers:
+            line = f'enqueue {number}\n'
+            before = self.program.count(line)
+            self.camera.publish(order(number, stamp))
+            self.program.wait_for_output(line, before + 1)
+
+    def connect(self, picture=None, publisher=None):
+        """Publish images until one is answered: now everybody has found everybody."""
+        picture = picture or picture_of((0, 0, 0), frame_id=HANDSHAKE)
+        end = time.monotonic() + DEADLINE_S
+        self.detections.clear()
+        while not self.detections and time.monotonic() < end:
+            (publisher or self.camera).publish(picture)
+            with contextlib.suppress(pytest.fail.Exception):
+                self.client.spin_until(lambda: self.detections, 'an answer', seconds=0.5)
+        if not self.detections:
+            graph = self.client.node
+            print('state:', self.state(), 'last status:', self.take_statuses()[-1:])
+            print('matched with the camera:', (publisher or self.camera).get_subscription_count())
+            print('publishers of detections:', graph.count_publishers(self.topic('detections')))
+            pytest.fail('images or detections do not arrive')
+
+
+def parameter_messages(values, kind=None):
+    return [
+        Parameter(
+            name, kind or Parameter.Type.from_parameter_value(value), value
+        ).to_parameter_msg()
+        for name, value in values.items()
+    ]
+
+
+def counts_of(values):
+    """Return the counts of a status: received, published, failed, in flight and dropped."""
+    names = ('received', 'published', 'failed', 'in flight')
+    counts = {name: int(values[name]) for name in names}
+    counts['dropped'] = {
+        key.removeprefix('dropped: '): int(value)
+        for key, value in values.items()
+        if key.startswith('dropped: ')
+    }
+    return counts
+
+
+def image_message(
+    data, width, height, encoding, *, step, frame_id='camera', stamp=(1, 2), big_endian=False
+):
+    """Make an Image from bytes."""
+    message = Image(encoding=encoding, width=width, height=height, step=step)
+    message.is_bigendian = int(big_endian)
+    message.header = Header(frame_id=frame_id)
+    message.header.stamp.sec, message.header.stamp.nanosec = stamp
+    message.data = array.array('B', bytes(data))
+    return message
+
+
+def picture_of(rgb, image_wh=(128, 96), frame_id='camera', stamp=(1, 2)):
+    """Make a bgr8 Image of one colour."""
+    width, height = image_wh
+    bgr = np.empty((height, width, 3), np.uint8)
+    bgr[...] = rgb[::-1]
+    return image_message(
+        bgr.tobytes(), width, height, 'bgr8', step=3 * width, frame_id=frame_id, stamp=stamp
+    )
+
+
+def order(number, stamp=0, frame_id='camera'):
+    """Make a picture whose first byte is an order to scripted_node."""
+    return picture_of((0, 0, number), stamp=(stamp, 0), frame_id=frame_id)
+
+
+def found_in(message):
+    """Return what a Detection2DArray says in the form of tiny_model.expected_detections."""
+    return [
+        (
+            detection.results[0].hypothesis.class_id,
+            detection.results[0].hypothesis.score,
+            (
+                detection.bbox.center.position.x,
+                detection.bbox.center.position.y,
+                detection.bbox.size_x,
+                detection.bbox.size_y,
+            ),
+        )
+        for detection in message.detections
+    ]

@@ -1,0 +1,166 @@
+"""Fixtures for tests over DDS; a plugin: pytest_plugins = ['support.nodes.graph_fixtures']."""
+
+import contextlib
+import os
+import sys
+
+import pytest
+from rclpy.lifecycle import LifecycleNode
+
+from support import programs
+from support.models.tiny_model import write_tiny_model
+from support.nodes.graph import HANDSHAKE
+from support.nodes.graph import Client
+from support.nodes.graph import Detector
+from support.nodes.graph import order
+from support.nodes.intake_taker import Taker
+from support.nodes.intake_taker import intakes
+from support.programs import script
+from trt_perception.transport.shared_memory import unfinished_ports
+
+_clients = []
+
+
+@pytest.fixture(scope='session')
+def client():
+    client = Client()
+    _clients.append(client)
+    yield client
+    _clients.remove(client)
+    client.close()
+
+
+@pytest.fixture(scope='session')
+def model(tmp_path_factory):
+    return write_tiny_model(tmp_path_factory.mktemp('model') / 'tiny.onnx')
+
+
+@pytest.fixture
+def start_detector(client):
+    """Start detectors that end with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(parameters=None, **options):
+            detector = Detector(client, parameters, **options)
+            stack.callback(detector.close)
+            return detector
+
+        yield start
+
+
+@pytest.fixture(scope='module')
+def active(client, model):
+    """One active detector for all tests of a module; they leave it as they found it."""
+    detector = Detector(client, {'engine_path': str(model), 'autostart': True})
+    try:
+        detector.connect()
+        yield detector
+    finally:
+        detector.close()
+
+
+@pytest.fixture(scope='module')
+def _scripted(client):
+    detector = Detector(client, command=script('nodes/scripted_node.py'))
+    yield detector
+    detector.close()
+
+
+@pytest.fixture
+def scripted(_scripted):
+    """An active scripted_node, the same one for all tests of a module."""
+    _scripted.bring_to('unconfigured')
+    _scripted.bring_to('active')
+    _scripted.connect(order(0, frame_id=HANDSHAKE))
+    # Once this one is answered no handshake is on its way any more.
+    _scripted.ask(order(0))
+    _scripted.settled_counts()
+    _scripted.detections.clear()
+    _scripted.program.forget()
+    return _scripted
+
+
+@pytest.fixture(autouse=True)
+def _show_output():
+    yield
+    for program in programs.programs:
+        program.show()
+    for client in _clients:
+        client.outdated |= any(program.code for program in programs.programs)
+        client.renew()
+    programs.programs[:] = [program for program in programs.programs if program.alive]
+
+
+# Two processes that miss each other's first word try again after 3 s, which would be half of the
+# time that these tests take. All else stays at Fast DDS's defaults.
+_DISCOVERY = """<?xml version="1.0" encoding="UTF-8" ?>
+<profiles xmlns="http://www.eprosima.com/XMLSchemas/fastRTPS_Profiles">
+  <participant profile_name="tests" is_default_profile="true">
+    <rtps>
+      <builtin>
+        <discovery_config>
+          <leaseAnnouncement>
+            <sec>0</sec>
+            <nanosec>200000000</nanosec>
+          </leaseAnnouncement>
+        </discovery_config>
+      </builtin>
+    </rtps>
+  </participant>
+</profiles>
+"""
+
+
+def share_environment(folder):
+    """Set what all processes of a run share, before the first of them starts."""
+    mend_shared_memory()
+    os.environ['ROS_LOG_DIR'] = str(folder / 'ros_logs')
+    os.environ['RCUTILS_COLORIZED_OUTPUT'] = '0'
+    profile = folder / 'discovery.xml'
+    profile.write_text(_DISCOVERY)
+    # Jazzy's Fast DDS reads the first name only, Kilted's only the second.
+    os.environ.setdefault('FASTRTPS_DEFAULT_PROFILES_FILE', str(profile))
+    os.environ.setdefault('FASTDDS_DEFAULT_PROFILES_FILE', str(profile))
+
+
+def mend_shared_memory():
+    """Remove what processes of earlier runs left half made when they were killed: all would hang.
+
+    Cut to a byte first, which frees those that wait for it already.
+    """
+    for port in unfinished_ports():
+        print(f'removed {port}, which nobody makes any more', file=sys.__stderr__, flush=True)
+        with contextlib.suppress(OSError):  # another process of this run was faster
+            os.truncate(port, 1)
+            port.unlink()
+
+
+@pytest.fixture(autouse=True, scope='session')
+def _environment(tmp_path_factory):
+    share_environment(tmp_path_factory.mktemp('environment'))
+
+
+@pytest.fixture
+def node(client):
+    """A lifecycle node of this process."""
+    node = LifecycleNode('node_of_test', context=client.context)
+    client.add(node)
+    yield node
+    client.remove(node)
+    node.destroy_node()
+
+
+@pytest.fixture
+def make_taker(client):
+    """Make nodes of this process that take images, and end with the test."""
+    takers = []
+
+    def make(**settings):
+        takers.append(Taker(client, **settings))
+        return takers[-1]
+
+    before = intakes()
+    yield make
+    for taker in takers:
+        taker.close()
+    assert intakes() == before

@@ -1,0 +1,105 @@
+"""A node of the test's own process with an ImageInput."""
+
+import itertools
+import threading
+
+import pytest
+from rclpy.lifecycle import LifecycleNode
+from rclpy.qos import QoSProfile
+from rclpy.qos import ReliabilityPolicy
+from sensor_msgs.msg import Image
+
+from support.nodes.numbered_camera import VALUES
+from support.programs import Program
+from support.programs import script
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.ros.camera.image_input import ImageInput
+from trt_perception.ros.camera.messages import frame_from_image
+from trt_perception.ros.camera.transport_choice import RAW
+from trt_perception.ros.intake.buffers import MessageBuffers
+from trt_perception.ros.intake.shared import SharedIntake
+
+VGA = '640x480'
+topics = (f'/intake_{number}/image' for number in itertools.count())
+
+
+def intakes():
+    return sum(thread.name == 'intake' for thread in threading.enumerate())
+
+
+def spot(arrived):
+    """Return an image's number, once every pixel that is looked at bears it."""
+    frame = frame_from_image(arrived)
+    number = arrived.header.stamp.sec
+    seen = {*frame.data[::4099].tolist(), *frame.data[-2:].tolist()}
+    assert seen == {number % VALUES}, f'image {number} (step {frame.step}): {seen}'
+    return number
+
+
+class Taker:
+    """A node of this process with an ImageInput on a topic of its own."""
+
+    def __init__(self, client, **settings):
+        self.client = client
+        self.topic = next(topics)
+        self.config = DetectorConfig(**settings)
+        self.node = LifecycleNode(
+            'taker',
+            context=client.context,
+            cli_args=['--ros-args', '-r', f'image:={self.topic}'],
+        )
+        client.add(self.node)
+        self.images = []
+        self.logged = []
+        self.node.get_logger = lambda: self  # LifecycleNode's own asks rcl each time
+        self.intake = self.input = None
+        self.buffers = MessageBuffers()
+        self.faults = []
+        self.programs = []
+
+    def info(self, text, **_):
+        self.logged.append(text)
+
+    warning = error = info
+
+    def open(self, receive=None, intake=None):
+        """Subscribe; by an intake of its own, or another taker's."""
+        self.intake = intake or SharedIntake(
+            self.node,
+            self.buffers,
+            typed=self.config.image_intake == 'rclpy',
+            faulted=self.faults.append,
+        )
+        receive = receive or self.images.append
+        self.input = ImageInput(self.node, self.config, RAW, self.intake, receive)
+        return self.input
+
+    def camera(self, *sizes, reliability='reliable', depth=10, hz=100.0, count=0):
+        command = [*script('nodes/numbered_camera.py'), self.topic, reliability, depth, hz, count]
+        program = Program([*command, *sizes])
+        self.programs.append(program)
+        return program
+
+    def publisher(self, reliability=ReliabilityPolicy.RELIABLE):
+        """Return a publisher of this process, which knows the intake."""
+        qos = QoSProfile(depth=10, reliability=reliability)
+        publisher = self.client.node.create_publisher(Image, self.topic, qos)
+        self.client.spin_until(publisher.get_subscription_count, 'the subscription')
+        return publisher
+
+    def wait(self, count):
+        try:
+            self.client.spin_until(lambda: len(self.images) >= count, f'{count} images')
+        except pytest.fail.Exception:
+            print(f'{len(self.images)} came, {self.input.not_delivered} did not;', self.logged)
+            raise
+
+    def close(self):
+        if self.input is not None:
+            self.input.close()
+            self.input.close()
+        self.buffers.close()
+        for program in self.programs:
+            program.close()
+        self.client.remove(self.node)
+        self.node.destroy_node()

@@ -1,0 +1,43 @@
+"""A detector_node whose pipeline takes JPEGs as one on the GPU does, and lets the CPU decode."""
+
+import sys
+
+from trt_perception.errors import ImageError
+from trt_perception.images.jpeg import JpegFrame
+from trt_perception.images.jpeg import UnreadFrame
+from trt_perception.model.files.model_file import read_model_file
+from trt_perception.pipelines.host import HostPipeline
+from trt_perception.ros.detector_node import DetectorNode
+from trt_perception.ros.runtime.process import run_node
+
+
+class JpegPipeline(HostPipeline):
+    """Reads and decodes when it collects, as late as it may be known that a file is damaged."""
+
+    def __init__(self, config):
+        super().__init__(read_model_file(config.engine_path), config)
+        self.decodes_jpeg = config.image_transport != 'raw'
+        self.batch = 1
+        self._kept = None
+
+    def enqueue(self, slot, frames, thresholds):
+        self._kept = frames, thresholds
+
+    def collect(self, slot):
+        ((frame,), thresholds), self._kept = self._kept, None
+        try:
+            if isinstance(frame, UnreadFrame):
+                frame = frame.read()
+            if isinstance(frame, JpegFrame):
+                print('jpeg taken', flush=True)
+                frame = frame.decode()
+        except ImageError as error:
+            return [error]
+        super().enqueue(slot, [frame], thresholds)
+        return super().collect(slot)
+
+
+if __name__ == '__main__':
+    sys.exit(
+        run_node(lambda: DetectorNode(open_pipeline=JpegPipeline), DetectorNode.close, sys.argv)
+    )

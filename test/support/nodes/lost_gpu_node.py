@@ -1,0 +1,97 @@
+"""The detector node with a pipeline whose GPU context dies after some frames.
+
+    python lost_gpu_node.py pretend | ENGINE
+
+``pretend`` raises what a dead context raises; an engine makes a kernel write where nothing is.
+"""
+
+import ctypes
+import sys
+import time
+
+from trt_perception import gpu
+from trt_perception.errors import CudaError
+from trt_perception.images.detections import Detections
+from trt_perception.images.memory import PlainMemory
+from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.pipelines.cuda_pipeline import CudaPipeline
+from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.pipeline import Result
+from trt_perception.ros.detector_program import main
+
+FRAMES = 45  # 4.5 s: discovery may take one period of 3 s
+
+
+class Pretended:
+    """Finds nothing, and fails as a lost context does."""
+
+    depth = 1
+    batch = 1
+    front = 0
+    decodes_jpeg = False
+    allocate = PlainMemory
+    spec = ModelSpec(
+        TensorSpec('images', (1, 3, 64, 64), 'float32'),
+        (TensorSpec('output0', (1, 5, 9), 'float32'),),
+        Preprocessing((64, 64)),
+        DecoderSpec('dense'),
+        ('thing',),
+        True,
+    )
+
+    def __init__(self):
+        self._seen = 0
+
+    def enqueue(self, slot, frames, thresholds):
+        self._seen += 1
+
+    def done(self, slot):
+        return True
+
+    def collect(self, slot):
+        if self._seen > FRAMES:
+            print(f'dead at {time.time()}', flush=True)
+            raise CudaError('cudaEventSynchronize', 'cudaErrorIllegalAddress', sticky=True)
+        return [Result(Detections.empty(), 0.0)]
+
+    def close(self):
+        raise CudaError('cudaFree', 'cudaErrorIllegalAddress', sticky=True)
+
+
+class Poisoned(CudaPipeline):
+    """The real pipeline, with a kernel that writes where nothing is."""
+
+    _seen = 0
+
+    def enqueue(self, slot, frames, thresholds):
+        self._seen += 1
+        if self._seen == FRAMES + 4:  # the warm-up fills every slot once
+            source = 'extern "C" __global__ void bad(int* p) { *p = 1; }'
+            kernels = gpu.Kernels(gpu.compile_kernels(source, gpu.Device(0).compute_capability))
+            print(f'dead at {time.time()}', flush=True)
+            kernels.launch(
+                'bad', (1, 1, 1), (1, 1, 1), [(8, ctypes.c_void_p)], self.slots[slot].stream
+            )
+        super().enqueue(slot, frames, thresholds)
+
+
+def make(config: DetectorConfig):
+    if sys.argv[1] == 'pretend':
+        return Pretended()
+    pipeline = open_pipeline(config)
+    pipeline.__class__ = Poisoned
+    return pipeline
+
+
+if __name__ == '__main__':
+    engine = [] if sys.argv[1] == 'pretend' else ['-p', f'engine_path:={sys.argv[1]}']
+    sys.exit(
+        main(
+            ['lost', '--ros-args', '-p', 'autostart:=true', *engine],
+            open_pipeline=make,
+        )
+    )

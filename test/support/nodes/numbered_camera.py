@@ -1,0 +1,76 @@
+"""A camera whose images are filled with their own number, which is the stamp's seconds, too.
+
+python numbered_camera.py TOPIC RELIABILITY DEPTH HZ COUNT WIDTHxHEIGHT...
+
+The frame_id is the topic's last namespace, which names one of several cameras. The sizes follow
+each other in turn; HZ 0 is as fast as it goes, COUNT 0 for ever. It begins when somebody
+subscribes, says 'up' once its first image is out and 'done' when all that were to be sent have
+arrived, and waits for its end.
+"""
+
+import contextlib
+import itertools
+import signal
+import struct
+import sys
+import time
+
+import numpy as np
+import rclpy
+from rclpy.duration import Duration
+from rclpy.qos import QoSProfile
+from rclpy.qos import ReliabilityPolicy
+from rclpy.serialization import serialize_message
+from rclpy.signals import SignalHandlerOptions
+from sensor_msgs.msg import Image
+
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked
+
+#: A prime, so that images of neighbouring numbers and of neighbouring buffers differ.
+VALUES = 251
+_STAMP_AT = 4
+
+
+def empty_of(size, frame_id):
+    """Return a serialised bgr8 image, and a view of its pixels."""
+    width, height = map(int, size.split('x'))
+    empty = Image(width=width, height=height, encoding='bgr8', step=3 * width)
+    empty.header.frame_id = frame_id
+    pixels = 3 * width * height
+    start = serialize_message(empty)[:-4] + struct.pack('=I', pixels)
+    message = np.empty(len(start) + pixels, np.uint8)
+    message[: len(start)] = np.frombuffer(start, np.uint8)
+    return message, message[len(start) :]
+
+
+def main(topic, reliability, depth, hz, count, *sizes):
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    node = rclpy.create_node('numbered_camera')
+    qos = QoSProfile(depth=int(depth), reliability=ReliabilityPolicy[reliability.upper()])
+    publisher = node.create_publisher(Image, topic, qos)
+    while not publisher.get_subscription_count():
+        time.sleep(0.01)
+    frame_id = topic.rpartition('/')[0].rpartition('/')[2]
+    images = itertools.cycle([empty_of(size, frame_id) for size in sizes])
+    # Where there is no count, an image that the middleware has no room for in time is lost.
+    refused = () if int(count) else (RuntimeError,)
+    period_s = 1 / float(hz) if float(hz) else 0.0
+    for number in itertools.count(1):
+        message, pixels = next(images)
+        message[_STAMP_AT : _STAMP_AT + 4] = np.frombuffer(struct.pack('=i', number), np.uint8)
+        pixels[:] = number % VALUES
+        with contextlib.suppress(*refused):
+            publish_unlocked(publisher, message)
+        if number == 1:
+            print('up', flush=True)
+        if number == int(count):
+            break
+        time.sleep(period_s)
+    publisher.wait_for_all_acked(Duration(seconds=30))
+    print('done', flush=True)
+    signal.pause()
+
+
+if __name__ == '__main__':
+    main(*sys.argv[1:])

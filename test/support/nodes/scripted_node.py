@@ -1,0 +1,116 @@
+"""A detector_node whose pipeline does what the pictures say: the first byte is an order.
+
+Started by tests in a process of its own; engine_path says how loading goes.
+"""
+
+import sys
+import threading
+import time
+
+import numpy as np
+
+from trt_perception.images.detections import Detections
+from trt_perception.images.memory import PlainMemory
+from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.pipelines.pipeline import Result
+from trt_perception.process.interruption import interrupted
+from trt_perception.ros.detector_node import DetectorNode
+from trt_perception.ros.runtime.process import run_node
+from trt_perception.scheduling.scheduler import Scheduler
+
+SLOW = 1
+RAISE_IN_COLLECT = 2
+RAISE_IN_ENQUEUE = 3
+RAISE_IN_PUBLISH = 4
+HELD_THEN_RAISE = 5  # until the pipeline is full or stops, however long that takes
+NEVER = 6
+HELD_FOR_ANOTHER_THEN_RAISE = 7  # the same, and one more image waits then
+HELD = HELD_THEN_RAISE, HELD_FOR_ANOTHER_THEN_RAISE
+LASTS_S = {SLOW: 0.05, NEVER: 3600.0}
+#: An image was stored since the pipeline took the last one.
+STORED = threading.Event()
+
+SPEC = ModelSpec(
+    TensorSpec('images', (1, 3, 48, 64), 'float32'),
+    (TensorSpec('output', (1, 5, 1), 'float32'),),
+    Preprocessing((64, 48)),
+    DECODERS['dense'],
+    ('thing',),
+    has_manifest=True,
+)
+
+
+class ScriptedPipeline:
+    """Overlaps frames as a GPU would; each is done some time after it came."""
+
+    depth = 3
+    batch = 1
+    spec = SPEC
+    front = 0
+    decodes_jpeg = False
+    allocate = PlainMemory
+
+    def __init__(self, config):
+        if config.engine_path == 'raise while loading':
+            raise RuntimeError('loading broke')
+        self._orders = {}
+        self._broken_warm_up = config.engine_path == 'raise in warm-up'
+        self._endless_warm_up = config.engine_path == 'wait for a signal in warm-up'
+
+    def enqueue(self, slot, frames, thresholds):
+        (frame,) = frames
+        order = int(frame.data[0])
+        STORED.clear()
+        print(f'enqueue {order}', flush=True)
+        if order == RAISE_IN_ENQUEUE:
+            raise RuntimeError('enqueue broke')
+        self._orders[slot] = order, time.monotonic() + LASTS_S.get(order, 0.0)
+
+    def done(self, slot):
+        order, ready = self._orders[slot]
+        return order not in HELD and time.monotonic() >= ready
+
+    def collect(self, slot):
+        order, ready = self._orders.pop(slot)
+        if self._broken_warm_up:
+            raise RuntimeError('warm-up broke')
+        while self._endless_warm_up and not interrupted():
+            time.sleep(0.01)
+        if order == NEVER:
+            print(f'collect {order}', flush=True)
+        if order == HELD_FOR_ANOTHER_THEN_RAISE:
+            assert STORED.wait(60)
+        while time.monotonic() < ready:
+            time.sleep(0.005)
+        if order == RAISE_IN_COLLECT or order in HELD:
+            raise RuntimeError('collect broke')
+        class_ids = [7 if order == RAISE_IN_PUBLISH else 0]  # there is no class 7
+        box = np.array([[1, 2, 3, 4]], np.float32)
+        found = Detections(box, np.array([0.5], np.float32), np.array(class_ids, np.int32))
+        return [Result(found, LASTS_S.get(order, 0.001))]
+
+    def close(self):
+        print('pipeline closed', flush=True)
+
+
+def tell_when_stored():
+    offer = Scheduler.offer
+
+    def offer_and_tell(*given):
+        replaced = offer(*given)
+        STORED.set()
+        return replaced
+
+    Scheduler.offer = offer_and_tell
+
+
+if __name__ == '__main__':
+    tell_when_stored()
+    sys.exit(
+        run_node(
+            lambda: DetectorNode(open_pipeline=ScriptedPipeline), DetectorNode.close, sys.argv
+        )
+    )

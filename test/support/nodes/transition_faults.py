@@ -1,0 +1,225 @@
+"""A program in which every step of every transition fails once.
+
+What cannot be destroyed stays, threads and publishers, so that it is a process of its own.
+
+    transition_faults.py RuntimeError one|several
+"""
+
+import functools
+import sys
+import threading
+from pathlib import Path
+
+import rclpy
+import rclpy.node
+from rclpy.lifecycle import TransitionCallbackReturn
+from rclpy.parameter import Parameter
+
+import trt_perception
+
+# Started by its path, so that Python does not know the folder of the tests' helpers.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+from support.nodes import scripted_node
+from support.nodes.graph import order
+from support.scheduling.fake_pipeline import wait_until
+from trt_perception.errors import ConfigError
+from trt_perception.ros.detector_node import DetectorNode
+
+PACKAGE = str(Path(trt_perception.__file__).parent)
+SUCCESS = TransitionCallbackReturn.SUCCESS
+ERRORS = {error.__name__: error for error in (RuntimeError, MemoryError, ConfigError)}
+#: transition, the way to where it begins, the state after it, and after a fault in it.
+TRANSITIONS = {
+    'configure': ((), 'inactive', 'unconfigured'),
+    'activate': (('configure',), 'active', 'inactive'),
+    'deactivate': (('configure', 'activate'), 'inactive', 'unconfigured'),
+    'cleanup': (('configure',), 'unconfigured', 'unconfigured'),
+    'shutdown': (('configure', 'activate'), 'finalized', 'finalized'),
+}
+
+
+class Pipeline(scripted_node.ScriptedPipeline):
+    """Counts those that are open."""
+
+    open = 0
+
+    def __init__(self, config):
+        super().__init__(config)
+        Pipeline.open += 1
+
+    def close(self):
+        Pipeline.open -= 1
+
+
+class Fault:
+    """Raises at one of the calls inside a with block.
+
+    Args:
+        number: of the call, from 0.
+        error: the class of what it raises.
+    """
+
+    def __init__(self, number, error):
+        self._left = number
+        self._error = error
+        self.place = ''
+
+    def __enter__(self):
+        self._before = sys.gettrace()  # coverage's
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(self._before)
+
+    def _trace(self, frame, event, _):
+        code = frame.f_code
+        ours = code.co_filename.startswith(PACKAGE) and not self._exempt(code)
+        of_node = code.co_filename == rclpy.node.__file__ and code.co_name.startswith(
+            ('create_', 'destroy_')
+        )
+        of_thread = code is threading.Thread.start.__code__
+        if event == 'call' and (ours or of_node or of_thread):
+            if not self._left:
+                self.place = code.co_qualname if hasattr(code, 'co_qualname') else code.co_name
+                sys.settrace(None)
+                raise self._error('injected')
+            self._left -= 1
+
+    @staticmethod
+    def _exempt(code):
+        """Return whether a fault is not injected there: the report of faults has none itself."""
+        return code.co_name in (
+            *('run', 'report', '_failed', '_attempt', 'log_text', 'plain'),
+            '<genexpr>',  # called again when it is thrown away
+        )
+
+
+ONE = {'engine_path': 'none'}
+#: What destroys something is called so.
+CLOSING = ('destroy_', '_close', 'close', '_unsubscribe', 'remove', '_wait_until_served', '_end')
+#: Two cameras on two GPUs.
+SEVERAL = {**ONE, 'cameras': ['front', 'rear'], 'device_ids': [0, 1]}
+
+
+def new_node(context, settings):
+    return DetectorNode(
+        open_pipeline=Pipeline,
+        context=context,
+        parameter_overrides=[Parameter(name, value=value) for name, value in settings.items()],
+    )
+
+
+def trigger(node, transition):
+    return getattr(node, f'trigger_{transition}')()
+
+
+def threads():
+    ours = ('detector', 'debug_image', 'intake')
+    return [thread for thread in threading.enumerate() if thread.name.startswith(ours)]
+
+
+def held(node, others=()):
+    """Return what the node holds, as numbers and names; threads but those of others."""
+    return {
+        'publishers': sorted(publisher.topic_name for publisher in node.publishers),
+        'subscriptions': sorted(entry.topic_name for entry in node.subscriptions),
+        'timers': len(list(node.timers)),
+        'threads': sorted(thread.name for thread in threads() if thread not in others),
+        'pipelines': Pipeline.open,
+    }
+
+
+@functools.cache
+def of_good_lives(context, several):
+    """Return what a node holds in each state, once it was configured."""
+    node = new_node(context, SEVERAL if several else ONE)
+    for transition in ('configure', 'cleanup'):
+        trigger(node, transition)
+    there = {'unconfigured': held(node)}
+    for transition in ('configure', 'activate'):
+        assert trigger(node, transition) == SUCCESS
+        there[node.state_label] = held(node)
+    trigger(node, 'shutdown')
+    assert node.state_label == 'finalized'
+    assert node.close() == 0
+    return {**there, 'closed': held(node)}
+
+
+def assert_good_life(node):
+    """Bring the node to active, have a frame published, and clean up."""
+    if node.state_label == 'unconfigured':
+        assert trigger(node, 'configure') == SUCCESS
+    assert trigger(node, 'activate') == SUCCESS
+    assert node._health.error == ''
+    cameras = range(len(node._lines))
+    for camera in cameras:
+        node._detector.submit(camera, order(0))
+        wait_until(lambda c=camera: node._detector.statistics()[c].published == 1)
+    node._health._check()  # the watch is on
+    for health, counts in zip(node._health._cameras, node._detector.statistics(), strict=True):
+        assert health.facts(counts).finding is not None
+    assert trigger(node, 'deactivate') == SUCCESS
+    assert trigger(node, 'cleanup') == SUCCESS
+    assert node._health.error == ''
+
+
+def fault_at_every_step(context, transition, error, several):
+    """Have each step of a transition fail; return which there were."""
+    way, well, after = TRANSITIONS[transition]
+    good = of_good_lives(context, several)
+    places = []
+    node, others = None, threads()
+    try:
+        for number in range(1000):
+            if node is None:
+                node = new_node(context, SEVERAL if several else ONE)
+                assert trigger(node, 'configure') == trigger(node, 'cleanup') == SUCCESS
+            for step in way:
+                assert trigger(node, step) == SUCCESS
+            with Fault(number, error) as fault:
+                answer = trigger(node, transition)
+            if not fault.place:
+                assert (answer, node.state_label) == (SUCCESS, well)
+                break
+            places.append(fault.place)
+            print(number, fault.place, node.state_label)
+            if answer == SUCCESS:  # a part that may fail
+                assert node.state_label == well
+            else:
+                assert node.state_label == after
+                assert node._health.error
+            over = node.state_label == 'finalized'
+            if over:  # the end of the process frees what is left
+                assert node.close() == 0
+            left = held(node, others) != good['closed' if over else node.state_label]
+            # What cannot be destroyed stays: then the node is given up.
+            kept = fault.place.split('.')[-1].startswith(CLOSING)
+            assert not left or kept, (fault.place, held(node, others))
+            if not over:
+                if node.state_label == 'active':
+                    assert trigger(node, 'deactivate') == SUCCESS
+                assert_good_life(node)
+            if left and not over:
+                assert node.close() == 0
+            if left or over:
+                Pipeline.open = 0
+                node, others = None, threads()
+    finally:
+        if node is not None:
+            node.close()
+            Pipeline.open = 0
+    return places
+
+
+def main(error, several):
+    context = rclpy.Context()
+    rclpy.init(args=['--ros-args', '--log-level', 'fatal'], context=context)
+    for transition in TRANSITIONS:
+        places = fault_at_every_step(context, transition, ERRORS[error], several == 'several')
+        print(f'{transition}: {len(places)} faults')
+    rclpy.shutdown(context=context)
+
+
+if __name__ == '__main__':
+    main(*sys.argv[1:])

@@ -1,0 +1,1 @@
+"""Expected results, worked out in another way than the package does."""

@@ -1,0 +1,167 @@
+"""Dense outputs of every task, and their decoding by kernels, on a GPU or emulated."""
+
+import numpy as np
+
+from trt_perception.images.frame import Frame
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.task import KeypointSpec
+from trt_perception.model.task import TaskSpec
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.pipelines.cuda_results import KernelDecoded
+from trt_perception.stages.decoders.decode import decode
+from trt_perception.stages.frame_header import batch_content
+
+#: Of masks.
+COEFFICIENTS, STRIDE = 32, 4
+TASKS = {
+    'detect': TaskSpec(),
+    'pose of 17': TaskSpec('pose', KeypointSpec(tuple(map(str, range(17))), 3)),
+    'pose of 1': TaskSpec('pose', KeypointSpec(('tip',), 2)),
+    'obb': TaskSpec('obb'),
+    'segment': TaskSpec('segment', mask_coefficients=COEFFICIENTS),
+}
+
+
+def spec_of(task, network_wh, classes, anchors, batch=1, dtype='float32', transposed=False):
+    """Return a model of a task."""
+    width, height = network_wh
+    rows = 4 + classes + task.row_values
+    shape = (batch, anchors, rows) if transposed else (batch, rows, anchors)
+    outputs = [TensorSpec('output0', shape, dtype)]
+    if task.has_masks:
+        shape = batch, COEFFICIENTS, height // STRIDE, width // STRIDE
+        outputs.append(TensorSpec('output1', shape, dtype))
+    return ModelSpec(
+        TensorSpec('images', (batch, 3, height, width), 'float32'),
+        tuple(outputs),
+        Preprocessing(network_wh),
+        DecoderSpec('dense', transposed=transposed),
+        tuple(map(str, range(classes))),
+        True,
+        task=task,
+    )
+
+
+def random_outputs(rng, spec, passing, special=True):
+    """Return outputs in which so many anchors pass, and some that are no boxes."""
+    task, classes = spec.task, len(spec.class_names)
+    transposed = spec.decoder.transposed
+    batch, one, other = spec.outputs[0].shape
+    anchors = one if transposed else other
+    width, height = spec.preprocessing.input_size
+    rows = np.empty((batch, 4 + classes + task.row_values, anchors), np.float32)
+    for image in rows:
+        image[0] = rng.uniform(-20, width + 20, anchors)
+        image[1] = rng.uniform(-20, height + 20, anchors)
+        image[2:4] = rng.uniform(2, width / 3, (2, anchors))
+        image[4 : 4 + classes] = rng.uniform(0, 0.2, (classes, anchors))
+        chosen = rng.choice(anchors, min(passing, anchors), replace=False)
+        image[4 + rng.integers(0, classes, len(chosen)), chosen] = rng.uniform(
+            0.26, 1, len(chosen)
+        )
+        if task.is_oriented:
+            image[-1] = rng.uniform(-4, 4, anchors)
+        elif task.row_values:
+            image[4 + classes :] = rng.normal(0, 1, (task.row_values, anchors))
+            if task.keypoints is not None:
+                image[4 + classes :] *= width
+        if special and len(chosen) > 100:
+            image[4, chosen[:20]] = 0.9  # ties
+            image[2, chosen[20:25]] = 0
+            image[3, chosen[25:30]] = -5
+            image[0, chosen[30:35]] = np.nan
+            image[1, chosen[35:40]] = np.inf
+            if task.row_values:
+                image[-1, chosen[40:45]] = np.nan
+                image[4 + classes, chosen[45:50]] = -np.inf
+    if transposed:
+        rows = np.ascontiguousarray(rows.transpose(0, 2, 1))
+    outputs = [rows]
+    if task.has_masks:
+        outputs.append(rng.normal(0, 1, spec.outputs[1].shape).astype(np.float32))
+    return [
+        output.astype(tensor.dtype) for output, tensor in zip(outputs, spec.outputs, strict=True)
+    ]
+
+
+def headers_of(kernels, spec, sizes, thresholds):
+    """Return the geometry of frames of such sizes, and their headers, uint8."""
+    boxes, headers = [], []
+    for size, own in zip(sizes, thresholds, strict=True):
+        geometry = Letterbox.fit(size, spec.preprocessing.input_size, spec.preprocessing.resize)
+        pixels = np.zeros(size[0] * size[1], np.uint8)
+        frame = Frame.view(pixels, width=size[0], height=size[1], step=size[0], encoding='mono8')
+        head = np.zeros(kernels.header.size, np.uint8)
+        kernels.header.write(head, kernels.header.content(frame, geometry, own), 0)
+        boxes.append(geometry)
+        headers.append(head)
+    return boxes, headers
+
+
+def batch_of(addresses, most):
+    """Return what the kernels are told of a batch with room for more frames."""
+    content = batch_content([*addresses, *[0] * (most - len(addresses))])
+    content[:8] = batch_content(addresses)[:8]
+    return content
+
+
+def by_the_host(outputs, spec, geometries, thresholds, config=None):
+    """Return the detections of the first frames of a batch, decoded on the host."""
+    config = config or DetectorConfig()
+    return decode(
+        outputs,
+        spec,
+        geometries,
+        thresholds,
+        max_detections=config.max_detections,
+        class_agnostic=config.class_agnostic_nms,
+    )
+
+
+def assert_same(found, expected, within=1e-3):
+    """Hold detections of the kernels to those of the host; masks apart."""
+    assert len(found) == len(expected)
+    np.testing.assert_array_equal(found.class_ids, expected.class_ids)
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-6, rtol=0)
+    for name in ('xyxy', 'keypoints', 'oriented'):
+        one, other = getattr(found, name), getattr(expected, name)
+        assert (one is None) == (other is None)
+        if one is not None:
+            np.testing.assert_allclose(one, other, atol=within, rtol=0)
+
+
+def by_kernels(kernels, machine, spec, outputs, sizes, thresholds, images=None, times=2):
+    """Return the detections of frames of such sizes, decoded by kernels; the last of some turns.
+
+    Args:
+        kernels: FrameKernels of the spec.
+        machine: a context manager with ``put``, which copies an array to where kernels read it and
+            returns the address, ``stream`` and ``synchronize``.
+        spec: the model's.
+        outputs: of the network, for the whole batch.
+        sizes: of the frames, which may be fewer than the batch.
+        thresholds: of each.
+        images: a MaskImages; then the masks of each frame are numbered.
+        times: what is left in the scratch memory must not matter.
+    """
+    geometries, headers = headers_of(kernels, spec, sizes, thresholds)
+    with machine as at:
+        table = at.put(batch_of([at.put(head) for head in headers], spec.batch))
+        addresses = {
+            tensor.name: at.put(output)
+            for tensor, output in zip(spec.outputs, outputs, strict=True)
+        }
+        result = KernelDecoded(kernels, spec, at.stream, images)
+        for _ in range(times):
+            result.queue(table, addresses, spec, at.stream)
+            if images is not None:
+                for place, geometry in enumerate(geometries):
+                    result.number_masks(addresses, place, geometry)
+            at.synchronize()
+            found = result.collect(spec, geometries, thresholds)
+        result.close()
+    return found, geometries

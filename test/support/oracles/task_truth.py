@@ -1,0 +1,60 @@
+"""Annotations and detections with masks, keypoints and oriented boxes."""
+
+from dataclasses import replace
+
+import cv2
+import numpy as np
+
+from support.oracles.evaluation_support import SIZE_WH
+from support.oracles.evaluation_support import written
+from trt_perception.evaluation.coco.annotations import read_annotations
+from trt_perception.evaluation.metrics.measure import measure_of
+from trt_perception.evaluation.true_shapes import read_shapes
+from trt_perception.images.detections import MaskGeometry
+from trt_perception.images.detections import Masks
+from trt_perception.model.task import KeypointSpec
+from trt_perception.model.task import TaskSpec
+
+WIDTH, HEIGHT = SIZE_WH
+BOX = (100, 100, 100, 60)
+SEGMENT = TaskSpec('segment', mask_coefficients=1)
+OBB = TaskSpec('obb')
+FOUR = TaskSpec('pose', KeypointSpec(('a', 'b', 'c', 'd'), 3))
+SQUARE = [[100, 100, 200, 100, 200, 160, 100, 160]]
+
+
+def with_masks(detections, wholes):
+    """Return detections whose masks are the given ones, cut to their boxes."""
+    prototypes = np.where(np.array(wholes).reshape(-1, HEIGHT, WIDTH), 1, -1).astype(np.float32)
+    own = np.eye(len(detections), dtype=np.float32)
+    masks = Masks(detections.xyxy, own, prototypes, MaskGeometry(SIZE_WH, (1.0, 1.0), (0.0, 0.0)))
+    return replace(detections, masks=masks)
+
+
+def encoded(whole):
+    from pycocotools import mask
+
+    runs = mask.encode(np.asfortranarray(whole.astype(np.uint8)))
+    return {'size': [HEIGHT, WIDTH], 'counts': runs['counts'].decode()}
+
+
+def ellipse(xywh, share=1.0):
+    left, top, width, height = xywh
+    canvas = np.zeros((HEIGHT, WIDTH), np.uint8)
+    center = (int(left + width / 2), int(top + height / 2))
+    axes = (max(1, int(share * width / 2)), max(1, int(share * height / 2)))
+    cv2.ellipse(canvas, center, axes, 0, 0, 360, 1, -1)
+    return canvas > 0
+
+
+def read(folder, content, task, sigmas=()):
+    annotations = read_annotations(written(folder, content))
+    return read_shapes(annotations, measure_of(task, sigmas), (7, 17))
+
+
+def only(annotations):
+    ((box,),) = annotations.boxes.values()
+    return box
+
+
+# What is read.

@@ -1,0 +1,1 @@
+"""Cameras and pipelines on a simulated clock, and runs of the detector."""

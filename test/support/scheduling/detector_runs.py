@@ -1,0 +1,109 @@
+"""Frames through a detector as fast as it takes them."""
+
+import itertools
+import time
+
+from trt_perception.errors import ImageError
+from trt_perception.parameters.config import Thresholds
+from trt_perception.scheduling.camera import Camera
+from trt_perception.scheduling.detector import Detector
+
+
+def published_in_order(pipeline, frames, count):
+    """Return (index, detections) of so many frames, which are taken in turn; none may fail."""
+    taken, published, faults = [-1], [], []
+
+    def read(index):
+        taken.append(index)
+        return frames[index % len(frames)]
+
+    camera = Camera(
+        '',
+        read,
+        lambda index, frame, detections: published.append((index, detections)),
+        faults.append,
+        Thresholds(),
+    )
+    detector = Detector([pipeline], [camera], faulted=faults.append)
+    detector.start()
+    deadline = time.monotonic() + 30
+    for index in range(count):
+        detector.submit(0, index)
+        while taken[-1] != index and time.monotonic() < deadline:
+            time.sleep(1e-4)
+    detector.stop()
+    assert faults == []
+    assert detector.statistics()[0].published == count
+    assert [index for index, _ in published] == list(range(count))
+    return published
+
+
+def found_by_cameras(pipelines, sources, thresholds, count, bad=(), place=lambda frame: frame):
+    """Send frames of cameras to a detector as fast as it takes them, all of them at once.
+
+    Args:
+        pipelines: the cameras are dealt out to these in turn.
+        sources: the frames of each camera, which it sends in turn.
+        thresholds: of each camera.
+        count: how many results each camera gets at least.
+        bad: the cameras of which every third message that is taken cannot be read.
+        place: returns a frame in the memory where it shall lie.
+
+    Returns:
+        The detections of each camera, as (index of the frame, Detections), and the statistics of
+        the cameras and of the pipelines. Counts and order were checked.
+    """
+    found, faults = [[] for _ in sources], []
+
+    def camera(index):
+        taken = itertools.count()
+
+        def read(number):
+            if next(taken) % 3 == 1 and index in bad:
+                raise ImageError('bad_step', 'image', 'bad')
+            return place(sources[index][number % len(sources[index])])
+
+        def publish(number, frame, detections):
+            found[index].append((number, detections))
+
+        return Camera(
+            str(index),
+            read,
+            publish,
+            lambda _: None,
+            thresholds[index],
+            pipeline=index % len(pipelines),
+        )
+
+    detector = Detector(
+        pipelines, [camera(index) for index in range(len(sources))], faulted=faults.append
+    )
+    detector.start()
+    deadline = time.monotonic() + 60
+    number = 0
+    while min(map(len, found)) < count and not faults and time.monotonic() < deadline:
+        for index in range(len(sources)):
+            detector.submit(index, number)
+        number += 1
+        time.sleep(2e-4)
+    detector.stop()
+    assert faults == []
+    for index, part in enumerate(detector.statistics()):
+        numbers = [number for number, _ in found[index]]
+        assert len(numbers) >= count
+        assert part.received == number
+        check_counts(part, numbers, bad=index in bad)
+    results = [
+        [(number % len(frames), detections) for number, detections in each]
+        for frames, each in zip(sources, found, strict=True)
+    ]
+    return results, detector.statistics(), detector.pipeline_statistics()
+
+
+def check_counts(part, numbers, *, bad):
+    """Hold the counts of a camera to the numbers of what was published for it, which ascend."""
+    assert numbers == sorted(set(numbers))
+    assert (part.published, part.in_flight, part.failed) == (len(numbers), 0, 0)
+    assert part.received == part.published + sum(part.dropped.values())
+    assert ('bad_step' in part.dropped) == bad
+    assert set(part.dropped) <= {'replaced', 'inactive', 'bad_step'}

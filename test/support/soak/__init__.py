@@ -1,0 +1,1 @@
+"""Soaks: promises that need time to be seen."""

@@ -1,0 +1,92 @@
+"""A detector_node that looks whether each frame's pixels are those of its header.
+
+    python soak_frames_node.py --ros-args ...
+
+For images filled with their number, which is the stamp's seconds, too (nodes/numbered_camera.py).
+Each is looked at when it enters the pipeline, when it leaves it and when its detections are
+published.
+The JSON object in its last line: ``frames`` that were published, ``wrong`` ones, their ``sizes``.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+# Started by its path, so that Python does not know the folder of the tests' helpers.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+from support.nodes import scripted_node
+from support.nodes.numbered_camera import VALUES
+from trt_perception.pipelines.pipeline import Result
+from trt_perception.ros.camera.outputs import DetectorOutputs
+from trt_perception.ros.detector_node import DetectorNode
+from trt_perception.ros.runtime.process import run_node
+
+FRAME_S = 0.005
+#: Said of each frame of more than 2,000 columns.
+LARGE = 'a large one'
+
+
+def look(frame):
+    """Return the values of the pixels that are looked at, the last ones among them."""
+    return {*frame.data[::4099].tolist(), *frame.data[-2:].tolist()}
+
+
+class Pipeline(scripted_node.ScriptedPipeline):
+    """Holds three frames for some milliseconds each, as a GPU that works on them.
+
+    Where engine_path says ``2 of 40 ms``, batches of two, one after the other, for 40 ms each.
+    """
+
+    torn = 0
+
+    def __init__(self, config):
+        self._held = {}
+        self._free_at = 0.0
+        self._batch_s = FRAME_S
+        if config.engine_path:
+            batch, _, milliseconds, _ = config.engine_path.split()
+            self.batch, self._batch_s = int(batch), float(milliseconds) / 1e3
+
+    def enqueue(self, slot, frames, thresholds):
+        ready = max(self._free_at, time.monotonic()) + self._batch_s
+        self._free_at = ready if self.batch > 1 else 0.0
+        self._held[slot] = frames, [look(frame) for frame in frames], ready
+
+    def done(self, slot):
+        return time.monotonic() >= self._held[slot][2]
+
+    def collect(self, slot):
+        frames, seen, ready = self._held.pop(slot)
+        time.sleep(max(0.0, ready - time.monotonic()))
+        for frame, before in zip(frames, seen, strict=True):
+            Pipeline.torn += len(before) != 1 or look(frame) != before
+        return [Result(scripted_node.Detections.empty(), self._batch_s) for _ in frames]
+
+    def close(self):
+        pass
+
+
+def main():
+    frames = wrong = 0
+    sizes = set()
+    publish = DetectorOutputs.publish
+
+    def check(self, header, frame, detections):
+        nonlocal frames, wrong
+        frames += 1
+        wrong += look(frame) != {header.stamp.sec % VALUES}
+        if frame.width > 2000:
+            print(LARGE, flush=True)
+        sizes.add((frame.width, frame.height))
+        publish(self, header, frame, detections)
+
+    DetectorOutputs.publish = check
+    code = run_node(lambda: DetectorNode(open_pipeline=Pipeline), DetectorNode.close, sys.argv)
+    result = {'frames': frames, 'wrong': wrong + Pipeline.torn, 'sizes': sorted(sizes)}
+    print(json.dumps(result), flush=True)
+    return code
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""A detector_node whose pipeline takes 20 ms a frame; prints what became of its frames at its end.
+
+    python soak_overload_node.py --ros-args ...
+
+The JSON object in its last line: ``published``, ``seconds`` between the first and the last of
+them, and ``age_s``, 50th, 95th and 99th percentile of the time from the callback's entry until
+published; ``depth`` of the pipeline.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+# Started by its path, so that Python does not know the folder of the tests' helpers.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+from support.nodes import scripted_node
+from trt_perception.monitoring.frame_statistics import FrameStatistics
+from trt_perception.pipelines.pipeline import Result
+from trt_perception.ros.detector_node import DetectorNode
+from trt_perception.ros.runtime.process import run_node
+
+FRAME_S = 0.02
+# How often each age came: a list of them would be the memory that grows.
+BIN_S = 1e-4
+START_UP = 50  # frames, until everybody has found everybody
+
+
+class Pipeline(scripted_node.ScriptedPipeline):
+    """Overlaps frames without doing any work, as a GPU that somebody else pays for."""
+
+    def __init__(self, config):
+        self._ready = {}
+        self._last = 0.0
+
+    def enqueue(self, slot, frames, thresholds):
+        # One frame after the other, as on a GPU: depth hides waiting, and adds no throughput.
+        self._last = max(self._last, time.monotonic()) + FRAME_S
+        self._ready[slot] = self._last
+
+    def done(self, slot):
+        return time.monotonic() >= self._ready[slot]
+
+    def collect(self, slot):
+        time.sleep(max(0.0, self._ready.pop(slot) - time.monotonic()))
+        return [Result(scripted_node.Detections.empty(), FRAME_S)]
+
+    def close(self):
+        pass
+
+
+def main():
+    ages = np.zeros(100_000, np.int64)
+    published, first, last = 0, 0.0, 0.0
+    publish = FrameStatistics.publish
+
+    def record(self, times, time_s):
+        nonlocal published, first, last
+        published, last = published + 1, time.monotonic()
+        first = first or last
+        if published > START_UP:
+            ages[min(int(times.total / BIN_S), len(ages) - 1)] += 1
+        publish(self, times, time_s)
+
+    FrameStatistics.publish = record
+    code = run_node(lambda: DetectorNode(open_pipeline=Pipeline), DetectorNode.close, sys.argv)
+    shares = ages.cumsum() / max(1, ages.sum())
+    print(
+        json.dumps(
+            {
+                'published': published,
+                'depth': Pipeline.depth,
+                'seconds': last - first,
+                'age_s': [BIN_S * (1 + int((shares < p).sum())) for p in (0.5, 0.95, 0.99)],
+            }
+        ),
+        flush=True,
+    )
+    return code
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""The soak of silence: no camera, a stalled one, nothing that comes out; and the node says so."""
+
+import signal
+import time
+
+from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.qos import QoSProfile
+from rclpy.qos import ReliabilityPolicy
+
+from support.nodes.graph import HANDSHAKE
+from support.nodes.graph import Detector
+from support.nodes.graph import order
+from support.nodes.graph import picture_of
+from support.nodes.scripted_node import NEVER
+from support.nodes.scripted_node import SLOW
+from support.programs import script
+from support.soak.soaks import Figure
+
+TROUBLE = (DiagnosticStatus.WARN, DiagnosticStatus.ERROR)
+
+
+def silence(client, model, *, intake='auto'):
+    """Take the camera away, or be silent in other ways, until log and diagnostics say so."""
+    figures = []
+
+    def until(detector, kind, words, publish=lambda: None, limit_s=2.0):
+        begun = time.monotonic()
+        detector.wait_for_status(
+            lambda status, _: publish() or (status.level in TROUBLE and words in status.message),
+            words,
+        )
+        detector.program.wait_for_output(words)
+        figures.append(Figure(f'said: {kind}', limit_s, time.monotonic() - begun, 's'))
+
+    silence_of_cameras(client, model, until, intake)
+    silence_of_pipelines(client, until, intake)
+    return figures
+
+
+def silence_of_cameras(client, model, until, intake):
+    best_effort = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
+    parameters = {'image_qos.reliability': 'reliable', 'image_intake': intake}
+    detector = Detector(client, {'engine_path': str(model), **parameters}, camera_qos=None)
+    try:
+        detector.to('configure')
+        detector.to('activate')
+        until(detector, 'no publisher', 'nobody publishes', limit_s=11.0)
+        detector.to('deactivate', 'activate')
+        kept_out = detector.create_camera(best_effort)
+        until(detector, 'QoS mismatch', 'set image_qos.reliability')
+        client.node.destroy_publisher(kept_out)
+        detector.camera = detector.create_camera(QoSProfile(depth=10))
+        detector.connect()
+        until(detector, 'stalled camera', 'has stalled')
+        detector.connect()
+        bad = picture_of((1, 2, 3))
+        bad.encoding = 'no_such_encoding'
+        until(detector, 'every image dropped', 'every image', lambda: detector.camera.publish(bad))
+        detector.connect()
+        detector.destroy_camera()
+        until(detector, 'camera gone', 'has been gone for')
+    finally:
+        detector.close()
+
+
+def silence_of_pipelines(client, until, intake):
+    command = script('nodes/scripted_node.py')
+    detector = Detector(client, {'image_intake': intake}, command=command)
+    quick = order(0, frame_id=HANDSHAKE)
+
+    def send(picture, count):
+        for _ in range(count):
+            detector.camera.publish(picture)
+
+    try:
+        detector.to('configure', 'activate')
+        detector.connect(quick)
+        until(detector, 'engine slower', 'give way to newer ones', lambda: send(order(SLOW), 10))
+        detector.to('deactivate', 'activate')
+        detector.connect(quick)
+
+        def burst():
+            # What comes while the node cannot look is written over by what comes next.
+            detector.program.stop()
+            send(quick, 20)
+            detector.program.send(signal.SIGCONT)
+
+        until(detector, 'lost in transport', 'were sent and never reached the node', burst)
+        detector.to('deactivate', 'activate')
+        detector.connect(quick)
+        # Again and again, because a single one may be overwritten by the next before it arrives.
+        until(detector, 'no output', 'nothing has come out', lambda: send(order(NEVER), 1))
+        detector.program.send(signal.SIGKILL)
+    finally:
+        detector.close()

@@ -1,0 +1,118 @@
+"""Environments for large images; what to do about images that are lost, or published elsewhere."""
+
+import pytest
+
+from trt_perception.transport.advice import images_elsewhere
+from trt_perception.transport.advice import loss_cure
+from trt_perception.transport.advice import transport_environment
+
+EXPORT = 'FASTRTPS_DEFAULT_PROFILES_FILE={0} FASTDDS_DEFAULT_PROFILES_FILE={0}'
+PROFILES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
+ALLOCATOR = ('MALLOC_MMAP_THRESHOLD_', 'MALLOC_TRIM_THRESHOLD_', 'MALLOC_TOP_PAD_')
+
+
+@pytest.mark.parametrize(
+    ('environment', 'words'),
+    [
+        ({}, ['export ' + EXPORT.format('/p.xml'), 'detect.launch.py']),
+        ({'RMW_IMPLEMENTATION': 'rmw_fastrtps_cpp'}, ['=/p.xml']),
+        (
+            {'FASTDDS_DEFAULT_PROFILES_FILE': '/x y.xml'},
+            ['give the camera', 'export ' + EXPORT.format("'/x y.xml'"), 'rmem_max'],
+        ),
+        ({'RMW_IMPLEMENTATION': 'rmw_cyclonedds_cpp'}, ['rmw_cyclonedds_cpp', 'rmem_max']),
+    ],
+)
+def test_the_cure_follows_the_environment(environment, words):
+    cure = loss_cure('/p.xml', 'reliable', environment)
+    for word in words:
+        assert word in cure
+    assert 'offers reliable' not in cure
+    assert 'offers reliable' in loss_cure('/p.xml', 'best_effort', environment)
+
+
+RAW, COMPRESSED = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'
+
+
+@pytest.mark.parametrize(
+    ('topics', 'image', 'transport', 'expected'),
+    [
+        ({}, '/image', 'raw', ''),
+        ({'/a': 'std_msgs/msg/String', '/debug_image': RAW}, '/image', 'raw', ''),
+        ({'/debug_image/compressed': COMPRESSED}, '/image', 'raw', ''),
+        ({'/masks': RAW, '/front/masks/compressed': COMPRESSED}, '/image', 'raw', ''),
+        ({'/a/compressedDepth': COMPRESSED}, '/image', 'raw', ''),
+        ({'/b': RAW, '/a': RAW}, '/image', 'raw', 'image_topic:=/a'),
+        (
+            {'/image/compressed': COMPRESSED, '/a': RAW},
+            '/image',
+            'raw',
+            'image_transport:=compressed',
+        ),
+        (
+            {'/image': RAW, '/a/compressed': COMPRESSED},
+            '/image',
+            'compressed',
+            'image_transport:=raw',
+        ),
+        (
+            {'/a/compressed': COMPRESSED},
+            *('/image', 'raw', 'image_topic:=/a image_transport:=compressed'),
+        ),
+        ({'/a/compressed': COMPRESSED, '/b': RAW}, '/image', 'raw', 'image_topic:=/b'),
+        ({'/a/compressed': COMPRESSED, '/b': RAW}, '/image', 'compressed', 'image_topic:=/a'),
+        # Both the suffix and the transport were given.
+        (
+            {'/a': RAW, '/b/compressed': COMPRESSED},
+            '/b/compressed',
+            'compressed',
+            'image_topic:=/b',
+        ),
+    ],
+)
+def test_what_to_type_for_images_elsewhere(topics, image, transport, expected):
+    sentence = images_elsewhere(topics, image, transport)
+    assert bool(sentence) == bool(expected)
+    assert sentence.partition(': start with ')[2].partition(' (detect.launch.py)')[0] == expected
+    if 'image_topic:=' in expected:
+        topic = expected.split()[0].removeprefix('image_topic:=')
+        assert f'-r image:={topic} ' in sentence
+
+
+def test_images_that_are_called_like_the_camera_come_first():
+    kind = 'sensor_msgs/msg/Image'
+    topics = dict.fromkeys(('/a/image', '/cam_rear/raw', '/front/raw'), kind)
+    for camera, topic in (('rear', '/cam_rear/raw'), ('front', '/front/raw'), ('up', '/a/image')):
+        said = images_elsewhere(topics, f'/{camera}/image', 'raw', camera)
+        assert f'start with --ros-args -r {camera}/image:={topic} (' in said
+    topics = dict.fromkeys(('/front_rear/raw', '/rear/raw'), kind)
+    for camera in ('rear', 'front_rear'):
+        said = images_elsewhere(topics, f'/{camera}/image', 'raw', camera)
+        assert f'-r {camera}/image:=/{camera}/raw (' in said
+    topics = dict.fromkeys(('/a/rear/image', '/b/rear_camera/image', '/c/rear/image'), kind)
+    said = images_elsewhere(topics, '/b/rear/image', 'raw', 'rear')
+    assert '-r rear/image:=/b/rear_camera/image (' in said
+
+
+def test_everything_is_set_in_an_empty_environment():
+    added = transport_environment('/large.xml', {})
+    assert set(added) == {*PROFILES, *ALLOCATOR}
+    assert [added[name] for name in PROFILES] == ['/large.xml'] * 2
+    assert all(int(added[name]) >= 64 * 1024 * 1024 for name in ALLOCATOR)
+
+
+@pytest.mark.parametrize('name', [*PROFILES, *ALLOCATOR])
+@pytest.mark.parametrize('value', ['/mine.xml', ''])
+def test_a_value_of_the_user_is_left_alone(name, value):
+    added = transport_environment('/large.xml', {name: value, 'OTHER': 'x'})
+    assert set(added) == {*PROFILES, *ALLOCATOR} - {name}
+
+
+def test_no_profile():
+    assert set(transport_environment('', {})) == set(ALLOCATOR)
+
+
+def test_the_process_environment_is_the_default(monkeypatch):
+    for name in (*PROFILES, *ALLOCATOR):
+        monkeypatch.setenv(name, 'mine')
+    assert transport_environment('/large.xml') == {}

@@ -1,0 +1,1 @@
+"""Calibration: its images, the ranges of activations on them, and their cache."""

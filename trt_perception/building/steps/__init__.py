@@ -1,0 +1,1 @@
+"""The steps of a build, and their order."""

@@ -1,0 +1,137 @@
+"""Is what was built as good as the original in FP32? Measured on detections, never on tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from trt_perception.building.build_state import BuildState
+from trt_perception.building.steps.agreement_gate import Compared
+from trt_perception.errors import ConfigError
+from trt_perception.errors import EngineError
+from trt_perception.evaluation.compare import AccuracyReport
+from trt_perception.evaluation.compare import compare_models
+from trt_perception.evaluation.dataset import Dataset
+from trt_perception.evaluation.metrics.agreement import Agreement
+from trt_perception.evaluation.metrics.measure import measure_of
+from trt_perception.model.build_record import AccuracyRecord
+from trt_perception.model.task import DETECT
+from trt_perception.model.task import TaskSpec
+from trt_perception.pipelines.pipeline import Pipeline
+
+__all__ = ['check_labels', 'measure_accuracy']
+
+_BUILT = 'built'
+
+
+def check_labels(
+    images: Sequence[Path],
+    annotations: Path | None,
+    class_names: Sequence[str],
+    task: TaskSpec = DETECT,
+) -> None:
+    """Look whether images, labels, classes and task belong together, before anything takes long.
+
+    Raises:
+        ConfigError: they do not, or there are none.
+    """
+    if not images:
+        return
+    dataset = Dataset.of(images, annotations, allow_missing=True)
+    try:
+        classes = dataset.class_map(class_names)
+    except ConfigError as error:
+        raise ConfigError(
+            error.subject,
+            error.found,
+            expected=error.expected,
+            fix='build_engine takes no mapping of classes: give --class-names as the annotations '
+            'have them, or build without --annotations and measure with evaluate_engine',
+        ) from error
+    if classes is not None:
+        dataset.with_shapes(measure_of(task), classes.categories)
+
+
+def measure_accuracy(
+    state: BuildState, reference: Pipeline, built: Pipeline
+) -> tuple[AccuracyRecord | None, Compared]:
+    """Run the original and what was built over the images of --validate.
+
+    The report receives the figures.
+
+    Args:
+        state: of the build.
+        reference: the original.
+        built: the engine, or the converted ONNX model where no GPU is.
+
+    Returns:
+        what the manifest says, None without labels and detections; both models' detections.
+
+    Raises:
+        ConfigError: images and labels do not belong together, or there are none.
+        EngineError: it lost more than --max-accuracy-drop, or that cannot be said.
+        ImageError: an image cannot be read.
+    """
+    original = state.original
+    report = compare_models(
+        {original: reference, _BUILT: built},
+        state.validation,
+        state.options.annotations,
+        progress=lambda name, done, total: state.progress(f'running {name}', done, total),
+    )
+    agreement = report.agreements[_BUILT]
+    assert agreement is not None  # both have one model's class names
+    images = report.images
+    compared = Compared(agreement, images, images, (), 'validation', state.runtime, original)
+    record = _record(report, agreement, state.runtime)
+    if record is not None:
+        _check_drop(state, record, report)
+    elif state.options.max_accuracy_drop is not None:
+        raise EngineError(
+            '--max-accuracy-drop',
+            f'neither {original} nor what was built finds anything on these '
+            f'{images} images, so there is nothing to compare',
+            fix='use images with objects of these classes',
+        )
+    return record, compared
+
+
+def _check_drop(state: BuildState, record: AccuracyRecord, report: AccuracyReport) -> None:
+    """Put the figures into the report of the build, and refuse too large a loss."""
+    figures = f'{record.measure} {record.built:.4f}, {state.original} {record.reference:.4f}'
+    if record.measure == 'agreement':
+        figures = f'{record.built:.1%} of the detections agree with {state.original}'
+    summary = f'{figures}, on {record.images} images, through {record.runtime}'
+    drop, most = report.drop(_BUILT), state.options.max_accuracy_drop
+    state.report.accuracy = {
+        **vars(record),
+        'drop': drop,
+        'summary': summary,
+        'details': report.as_dict(classes=False),
+    }
+    if most is not None and drop > most:
+        raise EngineError(
+            'accuracy',
+            f'falls by {drop:.4f}, more than --max-accuracy-drop {most}: {summary}',
+            fix='keep sensitive layers in a wider type (--keep-fp32, --keep-float), calibrate '
+            'with more images, or use fp16',
+        )
+
+
+def _record(report: AccuracyReport, agreement: Agreement, runtime: str) -> AccuracyRecord | None:
+    first, second = (model.metrics for model in report.models)
+    if first is None or second is None:
+        share = agreement.overall.f1
+        if share is None:
+            return None
+        return AccuracyRecord(report.images, 'agreement', 1.0, share, runtime)
+    before, after = first.figures['mAP50'], second.figures['mAP50']
+    if before is None or after is None:
+        raise EngineError(
+            'the annotations',
+            'hold no object on these images, so there is no mAP',
+            fix='use annotations of these images',
+        )
+    kind = report.measure.kind
+    measure = 'mAP50' if kind == 'boxes' else f'mAP50 of {kind}'
+    return AccuracyRecord(report.images, measure, before, after, runtime)

@@ -1,1 +1,0 @@
-"""Engines built before: found again by what they were made of."""

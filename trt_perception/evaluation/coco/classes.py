@@ -1,0 +1,184 @@
+"""Which class of a model is which category of the annotations: by name, never by number.
+
+Numbers mean nothing across files: COCO's categories go from 1 to 90 with gaps, a network's classes
+from 0 to 79.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from trt_perception.errors import ConfigError
+from trt_perception.evaluation.coco.annotations import Annotations
+from trt_perception.evaluation.coco.annotations import read_json
+from trt_perception.files.plain_text import nearest
+from trt_perception.files.plain_text import shown
+
+__all__ = ['ClassMap', 'match_classes', 'read_class_map']
+
+_MAP_MAX_BYTES: Final = 4 * 1024**2
+_SHOWN: Final = 10
+
+
+@dataclass(frozen=True)
+class ClassMap:
+    """What each class of a model is called in the annotations.
+
+    Attributes:
+        category_ids: for each class of the model; None where its detections do not count.
+        categories: id and name of what is measured.
+        ignored_classes: classes whose detections do not count, by name.
+        ignored_categories: annotated categories that are not measured, by name.
+    """
+
+    category_ids: tuple[int | None, ...]
+    categories: Mapping[int, str]
+    ignored_classes: tuple[str, ...] = ()
+    ignored_categories: tuple[str, ...] = ()
+
+
+def read_class_map(path: Path) -> dict[str, str | None]:
+    """Read a JSON object: class of the model → category of the annotations, null for none.
+
+    Raises:
+        ConfigError: it cannot be read or says something else.
+    """
+    content = read_json(path, _MAP_MAX_BYTES)
+    if not isinstance(content, dict) or not all(
+        value is None or isinstance(value, str) for value in content.values()
+    ):
+        raise ConfigError(
+            str(path),
+            'another kind of JSON',
+            expected='a JSON object of class name to category name or null, as in '
+            '{"motorbike": "motorcycle", "tree": null}',
+        )
+    return content
+
+
+def match_classes(
+    class_names: Sequence[str],
+    annotations: Annotations,
+    *,
+    class_map: Mapping[str, str | None] | None = None,
+    allow_subset: bool = False,
+    model: str = 'the model',
+) -> ClassMap:
+    """Find each class's category by its name.
+
+    Args:
+        class_names: of the model.
+        annotations: whose categories are looked at. One that nothing is annotated with may be
+            unknown to the model: it measures nothing.
+        class_map: categories of classes that have another name there, None for none; several
+            classes may share one. A class that is not in it goes by its own name.
+        allow_subset: measure the categories that have a class and leave all else out.
+        model: what messages call it.
+
+    Raises:
+        ConfigError: names have no partner, which ones, and what they may have meant.
+    """
+    class_map = class_map or {}
+    _check_map(class_map, class_names, annotations, model)
+    by_name = _unique_names(annotations)
+    wanted = [class_map.get(name, name) for name in class_names]
+    ids = tuple(None if name is None else by_name.get(name) for name in wanted)
+    used = {box.category_id for boxes in annotations.boxes.values() for box in boxes}
+    without_category = [
+        name
+        for name, want, category in zip(class_names, wanted, ids, strict=True)
+        if category is None and want is not None
+    ]
+    without_class = [annotations.categories[id_] for id_ in sorted(used - set(ids))]
+    if not set(ids) & used or ((without_category or without_class) and not allow_subset):
+        raise ConfigError(
+            f'the class names of {model} and the categories of {annotations.path}',
+            _mismatch(class_names, annotations, without_category, without_class, set(ids) & used),
+            fix='give evaluate_engine a class map (--class-map FILE), a JSON file of '
+            '{"class name": "category name", "another": null}'
+            + (', or --allow-subset, to measure only what both have' if set(ids) & used else ''),
+        )
+    return ClassMap(
+        ids,
+        {id_: annotations.categories[id_] for id_ in sorted({i for i in ids if i is not None})},
+        tuple(name for name, id_ in zip(class_names, ids, strict=True) if id_ is None),
+        tuple(without_class),
+    )
+
+
+def _check_map(
+    class_map: Mapping[str, str | None],
+    class_names: Sequence[str],
+    annotations: Annotations,
+    model: str,
+) -> None:
+    targets = [name for name in class_map.values() if name is not None]
+    for what, names, known in (
+        (f'class of {model}', class_map, class_names),
+        ('category of the annotations', targets, list(annotations.categories.values())),
+    ):
+        there = set(known)
+        unknown = [name for name in names if name not in there]
+        if unknown:
+            raise ConfigError(
+                'the class map',
+                f'it names what is not a {what}: {_listed(unknown, known)}',
+                fix=f'use one of: {_listed(known)}',
+            )
+
+
+def _unique_names(annotations: Annotations) -> dict[str, int]:
+    by_name: dict[str, int] = {}
+    for id_, name in annotations.categories.items():
+        if name in by_name:
+            raise ConfigError(
+                str(annotations.path),
+                f'category {shown(name)} is listed twice (ids {by_name[name]} and {id_}), so '
+                'its name does '
+                'not identify it',
+                fix='rename one',
+            )
+        by_name[name] = id_
+    return by_name
+
+
+def _mismatch(
+    class_names: Sequence[str],
+    annotations: Annotations,
+    without_category: Sequence[str],
+    without_class: Sequence[str],
+    matched: set[int | None],
+) -> str:
+    categories = list(annotations.categories.values())
+    lines = [f'they do not match{"" if matched else " at all"}:']
+    if without_category:
+        lines.append(
+            f'  classes without a category ({len(without_category)} of {len(class_names)}): '
+            f'{_listed(without_category, categories)}'
+        )
+    if without_class:
+        lines.append(
+            f'  annotated categories without a class ({len(without_class)} of '
+            f'{len(categories)}): {_listed(without_class, class_names)}'
+        )
+    if not without_category and not without_class:
+        lines.append('  no class has a category that anything is annotated with')
+    return '\n'.join(lines)
+
+
+def _listed(names: Iterable[str], others: Sequence[str] = ()) -> str:
+    """Return the first names, each with the one among the others that it resembles most."""
+    names = list(names)
+    folded = {other.casefold().replace('_', ' ').replace('-', ' '): other for other in others}
+    listed = []
+    for name in names[:_SHOWN]:
+        key = name.casefold().replace('_', ' ').replace('-', ' ')
+        near = nearest(key, folded)
+        listed.append(f'{shown(name)} (nearest: {folded[near[0]]!r})' if near else shown(name))
+    more = len(names) - len(listed)
+    return ', '.join(listed) + (f' and {more} more' if more else '')

@@ -1,0 +1,134 @@
+"""Masks as COCO's compressed run lengths: written, read, and laid over each other.
+
+Pixels are counted column by column, in turns outside and inside the mask, outside first
+(https://github.com/cocodataset/cocoapi, maskApi.c). A run length is small whatever the image's
+size, so those of many images can be kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.images.detections import Detections
+from trt_perception.images.detections import Masks
+
+__all__ = [
+    *('MaskedDetections', 'RunLengths', 'counts_of', 'pixels_of', 'run_lengths', 'shared_pixels'),
+    *('text_of', 'with_run_lengths'),
+]
+
+#: ``size``, height and width, and ``counts``, text.
+RunLengths = dict[str, Any]
+# Five bits each: seven hold more than any image has pixels.
+_MOST_GROUPS: Final = 7
+
+
+@dataclass(frozen=True)
+class MaskedDetections(Detections):
+    """Detections with their masks as run lengths; ``masks`` is None.
+
+    Attributes:
+        runs: of each detection.
+    """
+
+    runs: tuple[RunLengths, ...] = ()
+
+    def take(self, which: npt.NDArray[Any]) -> MaskedDetections:
+        """Return some of them with all that they carry; see ``Detections.take``."""
+        kept = super().take(which)
+        runs = tuple(self.runs[place] for place in np.arange(len(self))[which])
+        own = kept.xyxy, kept.scores, kept.class_ids, kept.keypoints, kept.oriented
+        return MaskedDetections(*own, runs=runs)
+
+
+def with_run_lengths(found: Detections) -> Detections:
+    """Return detections with masks as run lengths, a mask after the other; others unchanged."""
+    if found.masks is None:
+        return found
+    runs = tuple(run_lengths(found.masks, index) for index in range(len(found)))
+    own = found.xyxy, found.scores, found.class_ids, found.keypoints, found.oriented
+    return MaskedDetections(*own, runs=runs)
+
+
+def run_lengths(masks: Masks, index: int) -> RunLengths:
+    """Return one mask as COCO's compressed run lengths, at the size of the image."""
+    width, height = masks.size_wh
+    left, top, part = masks.one(index)
+    columns = np.zeros((part.shape[1], height), np.bool_)
+    columns[:, top : top + part.shape[0]] = part.T
+    flat = np.concatenate([[False], columns.ravel(), [False]])
+    borders = np.flatnonzero(flat[1:] != flat[:-1]) + left * height
+    ends = np.concatenate([[0], borders, [width * height]])
+    runs = np.diff(ends)
+    if len(runs) > 1 and runs[-1] == 0:
+        runs = runs[:-1]
+    return {'size': [height, width], 'counts': text_of(runs)}
+
+
+def text_of(counts: npt.NDArray[np.int64]) -> str:
+    """Return run lengths as text (maskApi.c, rleToString).
+
+    Each is written as the difference to the one before the last, from the fourth on, in groups of
+    five bits, the lowest first, as characters from 48 on.
+    """
+    runs = counts.tolist()
+    text = []
+    for place, run in enumerate(runs):
+        value = run - runs[place - 2] if place > 2 else run
+        more = True
+        while more:
+            group, value = value & 0x1F, value >> 5
+            more = value != (-1 if group & 0x10 else 0)
+            text.append(chr(group + 48 + (0x20 if more else 0)))
+    return ''.join(text)
+
+
+def counts_of(text: str) -> npt.NDArray[np.int64]:
+    """Return the run lengths that a text says: int64 (n,).
+
+    Raises:
+        ValueError: no text of run lengths.
+    """
+    codes = np.array([ord(letter) for letter in text], np.int64) - 48
+    if not codes.size or codes.min() < 0 or codes.max() > 63 or codes[-1] & 0x20:
+        raise ValueError('no run lengths')
+    ends = np.flatnonzero(codes & 0x20 == 0)
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    lengths = ends - starts + 1
+    if lengths.max() > _MOST_GROUPS:
+        raise ValueError('a run longer than any image')
+    place = np.arange(len(codes)) - np.repeat(starts, lengths)
+    values = np.add.reduceat((codes & 0x1F) << (5 * place), starts)
+    values -= np.where(codes[ends] & 0x10, 1 << (5 * lengths), 0)
+    counts: npt.NDArray[np.int64] = values.copy()
+    counts[1::2] = np.cumsum(values[1::2])
+    counts[2::2] = np.cumsum(values[2::2])
+    return counts
+
+
+def pixels_of(runs: RunLengths) -> npt.NDArray[np.bool_]:
+    """Return the mask's pixels: bool (height, width)."""
+    height, width = runs['size']
+    counts = counts_of(runs['counts'])
+    inside = np.repeat(np.arange(len(counts)) % 2 == 1, counts)
+    return inside.reshape(width, height).T
+
+
+def shared_pixels(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> int:
+    """Return how many pixels are in both of two masks of one size.
+
+    Args:
+        one: run lengths, as ``counts_of`` returns them.
+        other: those of the other mask.
+    """
+    ends = np.cumsum(one)
+    inside = np.cumsum(np.where(np.arange(len(one)) % 2, one, 0))
+    # Pixels of the first mask up to each border of the second: they grow in straight lines.
+    borders = np.cumsum(other)
+    up_to = np.interp(borders, np.concatenate([[0], ends]), np.concatenate([[0], inside]))
+    return round(float(np.diff(up_to)[::2].sum()))

@@ -1,0 +1,1 @@
+"""Measures of accuracy: overlap, average precision, mistakes, agreement."""

@@ -1,0 +1,146 @@
+"""How far two models find the same objects, where no objects are annotated."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.evaluation.metrics.measure import BOXES
+from trt_perception.evaluation.metrics.measure import Measure
+from trt_perception.evaluation.metrics.overlap import Shapes
+from trt_perception.evaluation.metrics.overlap import overlaps
+from trt_perception.images.detections import Detections
+
+__all__ = ['Agreement', 'ClassAgreement', 'above', 'compare_runs', 'match_by_iou']
+
+_Overlap = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ClassAgreement:
+    """Detections of one class in two models.
+
+    Attributes:
+        reference: how many the first has.
+        candidate: how many the other has.
+        matched: pairs at IoU 0.5 or more; each detection is in one at most.
+        mean_iou: of those pairs, None without any.
+    """
+
+    reference: int
+    candidate: int
+    matched: int
+    mean_iou: float | None
+
+    @property
+    def f1(self) -> float | None:
+        """Share of all detections that are in a pair, 1 where all are; None without any."""
+        total = self.reference + self.candidate
+        return 2 * self.matched / total if total else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the figures as JSON has them."""
+        return {
+            'F1': self.f1,
+            'mean_IoU': self.mean_iou,
+            'reference': self.reference,
+            'candidate': self.candidate,
+            'matched': self.matched,
+        }
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Detections of two models over the same images.
+
+    Attributes:
+        overall: all classes together; a pair is always of one class.
+        classes: by class name, those that one of the two found.
+        max_score_difference: within a pair, 0 without any.
+    """
+
+    overall: ClassAgreement
+    classes: dict[str, ClassAgreement]
+    max_score_difference: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the figures as JSON has them."""
+        return {
+            **self.overall.as_dict(),
+            'max_score_difference': self.max_score_difference,
+            'classes': {name: one.as_dict() for name, one in self.classes.items()},
+        }
+
+
+def compare_runs(
+    reference: Sequence[Detections],
+    candidate: Sequence[Detections],
+    class_names: Sequence[str],
+    measure: Measure = BOXES,
+) -> Agreement:
+    """Pair the detections of one class in each image, largest IoU first, from 0.5 on.
+
+    Args:
+        reference: one entry for each image.
+        candidate: of the same images.
+        class_names: of both models; empty: all classes together only.
+        measure: what of the objects is compared; of keypoints OKS takes the place of IoU.
+    """
+    ious: dict[int, list[float]] = defaultdict(list)
+    differences = [0.0]
+    for one, other in zip(reference, candidate, strict=True):
+        overlap = overlaps(measure, Shapes.found(one), Shapes.found(other))
+        overlap[one.class_ids[:, None] != other.class_ids] = 0
+        for i, j in match_by_iou(overlap):
+            ious[int(one.class_ids[i])].append(float(overlap[i, j]))
+            differences.append(abs(float(one.scores[i]) - float(other.scores[j])))
+    counts = [_counts(run, len(class_names)) for run in (reference, candidate)]
+    classes = {
+        name: _agreement(int(counts[0][id_]), int(counts[1][id_]), ious[id_])
+        for id_, name in enumerate(class_names)
+        if counts[0][id_] or counts[1][id_]
+    }
+    everything = [iou for found in ious.values() for iou in found]
+    overall = _agreement(int(counts[0].sum()), int(counts[1].sum()), everything)
+    return Agreement(overall, classes, max(differences))
+
+
+def above(run: Iterable[Detections], confidence: float) -> list[Detections]:
+    """Return the detections with a score above the threshold.
+
+    What NMS keeps at a low threshold and lies above a higher one is what it keeps at the higher
+    one, because weaker boxes suppress nothing stronger.
+    """
+    return [found.take(found.scores > np.float32(confidence)) for found in run]
+
+
+def match_by_iou(overlap: _Overlap, lowest: float = 0.5) -> list[tuple[int, int]]:
+    """Return pairs of row and column, largest overlap first, each row and column once at most."""
+    rows, columns = np.nonzero(overlap >= lowest)
+    pairs, used_rows, used_columns = [], set(), set()
+    for index in np.argsort(-overlap[rows, columns], kind='stable'):
+        row, column = int(rows[index]), int(columns[index])
+        if row not in used_rows and column not in used_columns:
+            used_rows.add(row)
+            used_columns.add(column)
+            pairs.append((row, column))
+    return pairs
+
+
+def _counts(run: Sequence[Detections], classes: int) -> npt.NDArray[np.int64]:
+    ids = [found.class_ids for found in run]
+    counts: npt.NDArray[np.int64] = np.bincount(
+        np.concatenate(ids) if ids else np.empty(0, np.int64), minlength=classes
+    ).astype(np.int64)
+    return counts
+
+
+def _agreement(reference: int, candidate: int, ious: Sequence[float]) -> ClassAgreement:
+    mean = float(np.mean(ious)) if ious else None
+    return ClassAgreement(reference, candidate, len(ious), mean)

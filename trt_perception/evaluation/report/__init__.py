@@ -1,0 +1,1 @@
+"""Accuracy shown to people: plots, and the images with most mistakes."""

@@ -1,0 +1,80 @@
+"""Accuracy as a plot: precision over recall, and each category, of models side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from typing import Final
+
+import numpy as np
+
+from trt_perception.evaluation.metrics.average_precision import Metrics
+from trt_perception.evaluation.report.plot_files import new_figure
+from trt_perception.evaluation.report.plot_files import write_figure
+
+__all__ = ['plot_accuracy']
+
+# More bars than that nobody reads; those with the worst figures are shown.
+_MOST_CLASSES: Final = 20
+
+
+def plot_accuracy(path: Path, models: Mapping[str, Metrics]) -> None:
+    """Draw precision over recall at IoU or OKS 0.50, and AP50 of each category.
+
+    Args:
+        path: image to write, as ``check_plot`` wants it; whole or not at all.
+        models: figures by name, at least one.
+
+    Raises:
+        WriteError: it cannot be written.
+    """
+    figure = new_figure(13, 5.5)
+    left, right = figure.subplots(1, 2)
+    _plot_curves(left, models)
+    _plot_classes(right, models)
+    write_figure(figure, path)
+
+
+def _plot_curves(axes: Any, models: Mapping[str, Metrics]) -> None:
+    """One line for each model, the mean of its categories; of a single model these too."""
+    if len(models) == 1:
+        (metrics,) = models.values()
+        for curve in metrics.precisions50.values():
+            axes.plot(metrics.recalls, curve, color='0.75', linewidth=0.8)
+    for name, metrics in models.items():
+        if metrics.precisions50:
+            mean = np.mean(list(metrics.precisions50.values()), axis=0)
+            axes.plot(metrics.recalls, mean, label=f'{name}: mAP50 {metrics.figures["mAP50"]:.3f}')
+    axes.set(xlabel='recall', ylabel='precision', xlim=(0, 1), ylim=(0, 1.02))
+    of = next(iter(models.values())).measure.kind
+    overlap = 'OKS' if of == 'keypoints' else 'IoU'
+    axes.set_title(
+        f'{of}, {overlap} 0.50, mean of categories' + ('; grey: each' if len(models) == 1 else '')
+    )
+    axes.grid(alpha=0.3)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc='lower left')
+
+
+def _plot_classes(axes: Any, models: Mapping[str, Metrics]) -> None:
+    first = next(iter(models.values()))
+    figures = {name: one.ap50 for name, one in first.classes.items() if one.ap50 is not None}
+    worst = sorted(figures, key=lambda name: figures[name])[:_MOST_CLASSES]
+    shown = [name for name in figures if name in worst]
+    height = 0.8 / len(models)
+    for index, (name, metrics) in enumerate(models.items()):
+        # A model that leaves a category out has no bar there.
+        values = [
+            metrics.classes[c].ap50 or 0 if c in metrics.classes else float('nan') for c in shown
+        ]
+        places = np.arange(len(shown)) + (index - (len(models) - 1) / 2) * height
+        bars = axes.barh(places, values, height, label=name)
+        if len(models) * len(shown) <= 30:
+            axes.bar_label(bars, fmt='%.3f', padding=2, fontsize=8)
+    axes.set_yticks(np.arange(len(shown)), shown)
+    axes.invert_yaxis()
+    axes.set(xlabel='AP50', xlim=(0, 1.1))
+    cut = len(figures) - len(shown)
+    axes.set_title(f'the {len(shown)} worst of {len(figures)} categories' if cut else 'categories')
+    axes.grid(axis='x', alpha=0.3)

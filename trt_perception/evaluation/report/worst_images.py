@@ -1,0 +1,208 @@
+"""The images with most mistakes, drawn: what was missed, is false or has the wrong class."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.errors import ConfigError
+from trt_perception.evaluation.coco.annotations import TrueBox
+from trt_perception.evaluation.coco.annotations import read_json
+from trt_perception.evaluation.coco.images import read_image
+from trt_perception.evaluation.metrics.mistakes import ImageErrors
+from trt_perception.evaluation.report.outlines import draw_outline
+from trt_perception.evaluation.report.outlines import found_outline
+from trt_perception.evaluation.report.outlines import true_outline
+from trt_perception.files.atomic_files import make_folder
+from trt_perception.files.atomic_files import write_json
+from trt_perception.files.atomic_files import write_together
+from trt_perception.images.detections import Detections
+
+__all__ = ['COLORS', 'draw_mistakes', 'write_worst']
+
+_Image = npt.NDArray[np.uint8]
+
+#: BGR; distinct for colour-blind people too (Okabe and Ito, 2008).
+COLORS: Final[Mapping[str, tuple[int, int, int]]] = {
+    'right': (115, 158, 0),
+    'wrong class': (233, 180, 86),
+    'false': (60, 94, 230),
+    'missed': (66, 228, 240),
+}
+_LONGEST_SIDE: Final = 1280
+_SHORTEST_SIDE: Final = 480
+_CELL: Final = (480, 400)
+#: Which files are ours to remove in the next run.
+_LIST: Final = 'pictures.json'
+_LIST_MAX_BYTES: Final = 4 * 1024**2
+_OWN_NAME: Final = re.compile(r'montage\.jpg|\d{2,}_[^/]*\.jpg')
+_FONT: Final = cv2.FONT_HERSHEY_SIMPLEX
+
+
+def draw_mistakes(
+    bgr: _Image,
+    mistakes: ImageErrors,
+    found: Detections,
+    truth: Sequence[TrueBox],
+    class_names: Sequence[str],
+    categories: Mapping[int, str],
+) -> _Image:
+    """Return the image with what is right and what is not, and a legend below.
+
+    Args:
+        bgr: uint8 (height, width, 3), BGR; not changed.
+        mistakes: what is right and what is not.
+        found: in the image's pixels.
+        truth: the image's objects.
+        class_names: of the model.
+        categories: names by id.
+    """
+    scale = _scale(bgr)
+    canvas = _resized(bgr, scale)
+
+    def detection(index: int, kind: str, more: str = '') -> None:
+        name = class_names[found.class_ids[index]]
+        label = f'{name} {found.scores[index]:.2f}{more}'
+        draw_outline(canvas, found_outline(found, index), scale, label, COLORS[kind], 2)
+
+    for index, _ in mistakes.right:  # no label: what is wrong must be seen
+        draw_outline(canvas, found_outline(found, index), scale, '', COLORS['right'])
+    for missed in mistakes.missed:
+        name = categories[truth[missed].category_id]
+        draw_outline(canvas, true_outline(truth[missed]), scale, name, COLORS['missed'], 2)
+    for index in mistakes.false:
+        detection(index, 'false')
+    for index, partner in mistakes.wrong_class:
+        detection(index, 'wrong class', f', is {categories[truth[partner].category_id]}')
+    counts = {
+        'right': len(mistakes.right),
+        'wrong class': len(mistakes.wrong_class),
+        'false': len(mistakes.false),
+        'missed': len(mistakes.missed),
+    }
+    return np.concatenate([canvas, _legend(canvas.shape[1], counts)])
+
+
+def write_worst(
+    folder: Path,
+    images: Sequence[tuple[Path, ImageErrors, Detections, Sequence[TrueBox]]],
+    class_names: Sequence[str],
+    categories: Mapping[int, str],
+    count: int,
+) -> list[Path]:
+    """Draw the images with most mistakes, and all of them in one.
+
+    Args:
+        folder: made where it is missing; what an earlier call wrote there is removed, as its
+            ``pictures.json`` says.
+        images: file, mistakes, detections, objects.
+        class_names: of the model.
+        categories: names by id.
+        count: how many at most; images without a mistake are left out.
+
+    Returns:
+        What was written: ``montage.jpg`` first, then from the worst on; empty without mistakes.
+
+    Raises:
+        ConfigError: the folder cannot be made, or what is there not be removed.
+        WriteError: an image cannot be written.
+        ImageError: an image cannot be read again.
+    """
+    _remove_earlier(folder)
+    worst = sorted((p for p in images if len(p[1])), key=lambda p: (-len(p[1]), p[0].name))
+    worst = worst[:count]
+    if not worst:
+        return []
+    targets = [folder / f'{number:02d}_{row[0].stem}.jpg' for number, row in enumerate(worst, 1)]
+    montage = folder / 'montage.jpg'
+    _list_files(folder, [montage, *targets])
+    cells = []
+    for target, (path, mistakes, found, truth) in zip(targets, worst, strict=True):
+        drawn = draw_mistakes(read_image(path), mistakes, found, truth, class_names, categories)
+        _write(target, drawn)
+        cells.append(_cell(drawn, path.name))
+    _write(montage, _grid(cells))
+    return [montage, *targets]
+
+
+def _list_files(folder: Path, files: Sequence[Path]) -> None:
+    """Write the list before the files, so that it has them even if something fails halfway."""
+    make_folder(folder)
+    write_json(folder / _LIST, {'files': [path.name for path in files]}, indent=2)
+
+
+def _remove_earlier(folder: Path) -> None:
+    """Remove the images that are listed, so that those of two runs do not mix."""
+    listed = folder / _LIST
+    content = read_json(listed, _LIST_MAX_BYTES) if listed.exists() else {}
+    names = content.get('files') if isinstance(content, dict) else None
+    try:
+        for name in names if isinstance(names, list) else ():
+            if isinstance(name, str) and _OWN_NAME.fullmatch(name):
+                (folder / name).unlink(missing_ok=True)
+        listed.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(str(folder), f'cannot be written: {error.strerror}') from error
+
+
+def _legend(width: int, counts: Mapping[str, int]) -> _Image:
+    """Return one line that says what the colours mean: uint8 (h, width, 3)."""
+    size = 0.5 if width >= 480 else 0.4
+    strip = np.full((28, width, 3), 32, np.uint8)
+    x = 8
+    for kind, color in COLORS.items():
+        text = f'{counts[kind]} {kind}'
+        cv2.rectangle(strip, (x, 8), (x + 12, 20), color, cv2.FILLED)
+        cv2.putText(strip, text, (x + 18, 19), _FONT, size, (235, 235, 235), 1, cv2.LINE_AA)
+        x += 18 + cv2.getTextSize(text, _FONT, size, 1)[0][0] + 16
+    return strip
+
+
+def _scale(bgr: _Image) -> float:
+    """Return a factor that makes labels legible and files small."""
+    height, width = bgr.shape[:2]
+    enlarged = max(1.0, _SHORTEST_SIDE / min(width, height))
+    return min(enlarged, _LONGEST_SIDE / max(width, height))
+
+
+def _resized(bgr: _Image, scale: float) -> _Image:
+    if scale == 1:
+        return bgr.copy()
+    size = max(1, round(bgr.shape[1] * scale)), max(1, round(bgr.shape[0] * scale))
+    method = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
+    return cv2.resize(bgr, size, interpolation=method).astype(np.uint8, copy=False)
+
+
+def _cell(bgr: _Image, name: str) -> _Image:
+    """Return the image on a dark field of one size, its name above."""
+    width, height = _CELL
+    cell = np.full((height, width, 3), 16, np.uint8)
+    small = _resized(bgr, min((width - 8) / bgr.shape[1], (height - 28) / bgr.shape[0]))
+    left = (width - small.shape[1]) // 2
+    cell[24 : 24 + small.shape[0], left : left + small.shape[1]] = small
+    cv2.putText(cell, name, (6, 17), _FONT, 0.45, (235, 235, 235), 1, cv2.LINE_AA)
+    return cell
+
+
+def _grid(cells: Sequence[_Image]) -> _Image:
+    columns = min(len(cells), max(1, math.ceil(math.sqrt(len(cells)))))
+    rows = math.ceil(len(cells) / columns)
+    empty = np.full_like(cells[0], 16)
+    filled = [*cells, *[empty] * (rows * columns - len(cells))]
+    lines = [
+        np.concatenate(filled[row * columns : (row + 1) * columns], axis=1) for row in range(rows)
+    ]
+    return np.concatenate(lines)
+
+
+def _write(path: Path, bgr: _Image) -> None:
+    content = cv2.imencode('.jpg', bgr, [cv2.IMWRITE_JPEG_QUALITY, 92])[1].tobytes()
+    write_together({path: content})

@@ -1,0 +1,1 @@
+"""Every parameter: table, checks, values for one camera, YAML sections, launch arguments."""

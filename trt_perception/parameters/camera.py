@@ -1,0 +1,249 @@
+"""Parameters that each camera may have for itself: ``camera.<name>.<parameter>``.
+
+A camera's parameter always has a value: its own where one was set, else the node's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Any
+from typing import Final
+
+from trt_perception.errors import ConfigError
+from trt_perception.files.plain_text import listed
+from trt_perception.files.plain_text import nearest
+from trt_perception.files.plain_text import shown
+from trt_perception.parameters.config import MAX_CAMERAS
+from trt_perception.parameters.config import PARAMETERS
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import of_manifest
+from trt_perception.parameters.row import Parameter
+from trt_perception.parameters.row import check_value
+from trt_perception.parameters.row import parameter_value
+
+__all__ = [
+    *('CAMERA_PARAMETERS', 'NodeConfig', 'camera_rows', 'is_of_camera', 'meant_parameter'),
+    'unknown_parameter',
+]
+
+#: The rows of which each camera may have a value of its own.
+CAMERA_PARAMETERS: Final = tuple(row for row in PARAMETERS if row.per_camera)
+_ROWS: Final = {row.name: row for row in PARAMETERS}
+_PREFIX: Final = 'camera.'
+# What detect.launch.py takes and a node has otherwise.
+_OF_LAUNCH: Final = {
+    'image_topic': 'a topic is remapped: -r image:=/its/topic, of several cameras '
+    '-r front/image:=/its/topic; or image_topic:=/its/topic of detect.launch.py',
+}
+
+
+def camera_rows(cameras: Sequence[str]) -> dict[str, Parameter]:
+    """Return the rows of the cameras' own parameters, by their full names.
+
+    Args:
+        cameras: names of the cameras.
+    """
+    return {row.name: row for camera in cameras for row in _rows_of(camera)}
+
+
+def is_of_camera(name: str) -> bool:
+    """Tell whether a parameter's name begins as those of cameras do."""
+    return name.startswith(_PREFIX)
+
+
+def meant_parameter(word: str) -> str:
+    """Return the parameter of the node that a word names, or nearly names; empty for others.
+
+    The node has no topic or service that nearly has a parameter's name.
+    """
+    names = [*_ROWS, 'use_sim_time']
+    if word in names or is_of_camera(word):
+        return word
+    return next(iter(nearest(word, names, cutoff=0.85)), '')
+
+
+def unknown_parameter(name: str, cameras: Sequence[str]) -> ConfigError:
+    """Return what to say of a parameter that does not exist.
+
+    Args:
+        name: as it was given.
+        cameras: names of the cameras that there are.
+    """
+    subject = f'parameter {shown(name)}'
+    if not is_of_camera(name):
+        of_cameras = camera_rows(cameras)
+        meant = _PREFIX + name.removeprefix('cameras.')
+        close = [meant] if meant in of_cameras else nearest(name, [*_ROWS, *of_cameras])
+        near = f"did you mean '{close[0]}'?" if close else 'see the list in docs/parameters.md'
+        fix = of_manifest(name) or _OF_LAUNCH.get(name) or near
+        return ConfigError(subject, 'not known', fix=fix)
+    camera, _, end = name.removeprefix(_PREFIX).partition('.')
+    own = [row.name for row in CAMERA_PARAMETERS]
+    ends = [end] if end in own else nearest(end, own)
+    if camera in cameras:
+        found, fix = 'not known', f'a camera may have {", ".join(own)}'
+        close = [camera]
+        if end in _ROWS:
+            ends = []
+            fix = f"'{end}' is the same for all cameras; {fix} for itself"
+    else:
+        found = f'there is no camera {shown(camera)}'
+        fix = f'the cameras are {listed(cameras, MAX_CAMERAS)} (parameter cameras)'
+        fix = fix if cameras else 'name it in the parameter cameras'
+        close = nearest(camera, cameras)
+    if close and ends:
+        fix = f"did you mean '{_PREFIX}{close[0]}.{ends[0]}'? {fix}"
+    return ConfigError(subject, found, fix=fix)
+
+
+@dataclass(frozen=True)
+class NodeConfig:
+    """The configuration of a node, and that of each camera made from it.
+
+    Attributes:
+        node: of the node itself.
+        own: values that cameras have for themselves, by full name, each in its own type.
+
+    Raises:
+        ConfigError: a value of a camera is of another type, out of range, or of no camera.
+    """
+
+    node: DetectorConfig = field(default_factory=DetectorConfig)
+    own: Mapping[str, Any] = field(default_factory=dict)
+    _cameras: dict[str, DetectorConfig] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        fields: dict[str, dict[str, Any]] = {name: {} for name in self.node.cameras}
+        rows = camera_rows(self.node.cameras) if self.own else {}
+        for name, value in self.own.items():
+            if name not in rows:
+                raise unknown_parameter(name, self.node.cameras)
+            check_value(rows[name], value)
+            fields[name.split('.')[1]][rows[name].field] = value
+        cameras = {
+            name: dataclasses.replace(self.node, **own) if own else self.node
+            for name, own in fields.items()
+        }
+        object.__setattr__(self, '_cameras', {'': self.node, **cameras})
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> NodeConfig:
+        """Build from values by ROS name; a parameter that is not named keeps its default.
+
+        Raises:
+            ConfigError: a name is unknown, a value has the wrong type or is outside its range.
+        """
+        mine, theirs = _parted(values)
+        node = DetectorConfig.from_values(mine)
+        rows = camera_rows(node.cameras)
+        own = {}
+        for name, value in theirs.items():
+            if name not in rows:
+                raise unknown_parameter(name, node.cameras)
+            own[name] = parameter_value(rows[name], value)
+        return cls(node, own)
+
+    def camera(self, name: str) -> DetectorConfig:
+        """Return the values in force for a camera; for '', the only one of a node, the node's.
+
+        Raises:
+            KeyError: there is no such camera.
+        """
+        return self._cameras[name]
+
+    def own_values_of(self, name: str) -> list[str]:
+        """Return the parameters of cameras that do not follow a parameter of the node."""
+        names = [f'{_PREFIX}{camera}.{name}' for camera in self.node.cameras]
+        return [each for each in names if each in self.own]
+
+    def of_pipelines(self) -> DetectorConfig:
+        """Return the configuration to open pipelines by: the node's, made for all its cameras.
+
+        Its ``image_transport`` is raw only where it is so for each camera: one that is not needs
+        a decoder of JPEG.
+        """
+        asked = [self._cameras[name].image_transport for name in self.node.cameras or ('',)]
+        transport = next((each for each in asked if each != 'raw'), 'raw')
+        return dataclasses.replace(self.node, image_transport=transport)
+
+    def check(self, check: Callable[[DetectorConfig], object]) -> None:
+        """Hold the node's configuration, and that of each camera that differs, to a rule.
+
+        Args:
+            check: raises ConfigError to refuse one.
+
+        Raises:
+            ConfigError: one was refused; the message says whose.
+        """
+        for name, config in self._cameras.items():
+            if name and config is self.node:
+                continue
+            try:
+                check(config)
+            except ConfigError as error:
+                if not name:
+                    raise
+                subject = f"camera '{name}': {error.subject}"
+                raise ConfigError(
+                    subject, error.found, expected=error.expected, fix=error.fix
+                ) from error
+
+    def rows(self) -> dict[str, Parameter]:
+        """Return the rows of all parameters that the node has now, by name."""
+        return {**_ROWS, **camera_rows(self.node.cameras)}
+
+    def values(self) -> dict[str, Any]:
+        """Return the values in force of all parameters, by name."""
+        values = {name: getattr(self.node, row.field) for name, row in _ROWS.items()}
+        for camera in self.node.cameras:
+            config = self._cameras[camera]
+            values.update({row.name: getattr(config, row.field) for row in _rows_of(camera)})
+        return values
+
+    def changed(self, values: Mapping[str, Any], given: Mapping[str, Any]) -> NodeConfig:
+        """Return what becomes of it when values are set.
+
+        A camera that goes loses its own values; one that comes has those that were given to it.
+
+        Args:
+            values: by name, in their own types.
+            given: values of cameras, by full name, also of those that are not there.
+
+        Raises:
+            ConfigError: a value is out of range, or of no parameter.
+        """
+        mine, theirs = _parted(values)
+        node = self.node
+        if mine:
+            fields = {name: getattr(node, row.field) for name, row in _ROWS.items()}
+            node = DetectorConfig.from_values({**fields, **mine})
+        come = camera_rows([name for name in node.cameras if name not in self.node.cameras])
+        rows = camera_rows(node.cameras)
+        own = {name: value for name, value in self.own.items() if name in rows}
+        own.update({name: value for name, value in given.items() if name in come})
+        return NodeConfig(node, {**own, **theirs})
+
+
+def _parted(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Part values into those of the node and those of cameras."""
+    mine = {name: value for name, value in values.items() if not is_of_camera(name)}
+    return mine, {name: value for name, value in values.items() if is_of_camera(name)}
+
+
+@functools.lru_cache(maxsize=MAX_CAMERAS)
+def _rows_of(camera: str) -> tuple[Parameter, ...]:
+    """Return the rows of one camera, in the order of CAMERA_PARAMETERS."""
+    return tuple(
+        dataclasses.replace(
+            row,
+            name=f'{_PREFIX}{camera}.{row.name}',
+            description=f'{row.description} For camera {camera}; until it is set: {row.name}.',
+        )
+        for row in CAMERA_PARAMETERS
+    )

@@ -1,0 +1,412 @@
+"""All parameters of the detector node, in one typed table.
+
+Each field of DetectorConfig is one ROS parameter: its type, default, range and description stand
+here and nowhere else. ROS descriptors, config/detect.yaml and docs/parameters.md are made from it,
+and tests hold them to it.
+Guarantee: a DetectorConfig that exists is valid in itself; what depends on the model is checked
+    against the model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import re
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from typing import Final
+
+from trt_perception.errors import ConfigError
+from trt_perception.files.plain_text import Fault
+from trt_perception.files.plain_text import names_fault
+from trt_perception.files.plain_text import nearest
+from trt_perception.files.plain_text import shown
+from trt_perception.model.class_filter import filtered_ids
+from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.preprocessing import COLOR_ORDERS
+from trt_perception.model.preprocessing import RESIZE_MODES
+from trt_perception.model.preprocessing import number_fault
+from trt_perception.model.preprocessing import size_fault
+from trt_perception.model.recognition.recognise import ModelOverrides
+from trt_perception.parameters.row import Parameter
+from trt_perception.parameters.row import check_value
+from trt_perception.parameters.row import parameter_value
+
+__all__ = [
+    *('MAX_CAMERAS', 'OF_NODE', 'PARAMETERS', 'DetectorConfig', 'Thresholds', 'of_manifest'),
+]
+
+#: Of one node.
+MAX_CAMERAS: Final = 64
+#: Parameters that mean nothing where images come from files or a program.
+OF_NODE: Final = frozenset(
+    {
+        *('autostart', 'batch_max_delay_ms', 'cameras', 'debug_image.max_rate_hz'),
+        *('diagnostics_period_s', 'enabled', 'image_intake', 'image_qos.depth'),
+        *('image_qos.reliability', 'image_transport', 'max_rate_hz'),
+    }
+)
+# What a manifest says and no parameter.
+_OF_MANIFEST: Final = ('task', 'keypoints', 'mask_coefficients')
+# A timer's period, in whole nanoseconds, has 64 bits.
+_LOWEST_RATE_HZ: Final = 0.01
+_HIGHEST_RATE_HZ: Final = 1000.0
+_HIGHEST_DEVICE: Final = 63
+# Of a status on /diagnostics; that of a camera has its name.
+_STATUS_OF_NODE: Final = 'detector'
+# The first part of the names of its topics.
+_CAMERA_NAME: Final = re.compile(r'[A-Za-z][A-Za-z0-9_]{0,63}')
+
+
+def _rate_fault(value: float) -> Fault | None:
+    if value == 0 or value >= _LOWEST_RATE_HZ:
+        return None
+    expected = f'0 or a number from {_LOWEST_RATE_HZ:g} to {_HIGHEST_RATE_HZ:g}'
+    return Fault(found=repr(value), expected=expected)
+
+
+def _cameras_fault(names: Sequence[str]) -> Fault | None:
+    if len(names) > MAX_CAMERAS:
+        return Fault(found=str(len(names)), expected=f'at most {MAX_CAMERAS} names')
+    for name in names:
+        if not _CAMERA_NAME.fullmatch(name):
+            expected = 'names of 1 to 64 letters, digits and underscores, a letter first'
+            return Fault(found=shown(name), expected=expected)
+        if name == _STATUS_OF_NODE:
+            expected = 'another name: the status of that is of the node itself'
+            return Fault(found=shown(name), expected=expected)
+    return names_fault(names)
+
+
+def _devices_fault(indices: Sequence[int]) -> Fault | None:
+    fits = len(set(indices)) == len(indices) and all(0 <= i <= _HIGHEST_DEVICE for i in indices)
+    if indices and fits:
+        return None
+    expected = f'one or more different numbers from 0 to {_HIGHEST_DEVICE}'
+    return Fault(found=shown(list(indices)), expected=expected)
+
+
+# Any change of a parameter makes the whole configuration anew, and a service must answer within
+# 0.1 s, even if there are 65536 names.
+_names_fault: Final = functools.lru_cache(maxsize=4)(names_fault)
+
+
+def _triple_fault(key: str, values: Sequence[float]) -> Fault | None:
+    if len(values) not in (0, 3):
+        return Fault(found=str(len(values)), expected='no value or 3 values')
+    return number_fault(key, values)
+
+
+def of_manifest(name: str) -> str:
+    """Return what to do where somebody sets as a parameter what only a manifest says, else ''."""
+    if name.removeprefix('model.').replace('model_', '') not in _OF_MANIFEST:
+        return ''
+    return 'no parameter but a manifest says the task and what belongs to it (docs/manifest.md)'
+
+
+def _parameter(default: Any, description: str, **facts: Any) -> Any:
+    return dataclasses.field(default=default, metadata={'description': description, **facts})
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What may change from one frame to the next.
+
+    Attributes:
+        confidence: a detection's score must be above this.
+        iou: of two boxes of one class that overlap by more than this, the weaker is dropped.
+        class_ids: classes to keep, as indices; empty keeps all.
+        numbered: somebody looks at masks: a pipeline that makes them itself shall make them.
+    """
+
+    confidence: float = 0.25
+    iou: float = 0.45
+    class_ids: tuple[int, ...] = ()
+    numbered: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectorConfig:
+    """The values of all parameters.
+
+    Raises:
+        ConfigError: a value is outside its range or not one of its choices.
+    """
+
+    engine_path: str = _parameter(
+        '', 'TensorRT engine (.engine, .plan, .trt) or ONNX model (.onnx) to run.'
+    )
+    cameras: tuple[str, ...] = _parameter(
+        (),
+        'Names of the cameras to serve, at most 64: camera front has the topics front/image, '
+        'front/detections and so on; empty: one camera, with the topics image, detections and '
+        'so on.',
+        fault=_cameras_fault,
+    )
+    device_ids: tuple[int, ...] = _parameter(
+        (0,),
+        'CUDA devices that run the engine, each 0 to 63: one copy of it on each, and the cameras '
+        'dealt out in turn; an ONNX model runs once, on the CPU.',
+        fault=_devices_fault,
+    )
+    pipeline_depth: int = _parameter(
+        3, 'Frames in flight on the GPU; the CPU pipeline always has one.', minimum=1, maximum=8
+    )
+    use_cuda_graph: bool = _parameter(
+        True, 'Replay one captured CUDA graph for each frame; false queues each call by itself.'
+    )
+    batch_max_delay_ms: float = _parameter(
+        0.0,
+        'Longest wait for images of other cameras before a batch that has room is run; 0: none.',
+        unit='ms',
+        minimum=0.0,
+        maximum=1000.0,
+    )
+    cpu_threads: int = _parameter(
+        0,
+        'Threads of ONNX Runtime; 0 takes half of the cores this process may use.',
+        minimum=0,
+        maximum=1024,
+    )
+    enabled: bool = _parameter(
+        True,
+        'Process images; false drops those that come, counted as disabled.',
+        live=True,
+        per_camera=True,
+    )
+    max_rate_hz: float = _parameter(
+        0.0,
+        'Most images a second to process, at least 0.01; more are dropped, counted as '
+        'rate_limit; 0: no limit.',
+        unit='Hz',
+        minimum=0.0,
+        maximum=_HIGHEST_RATE_HZ,
+        fault=_rate_fault,
+        live=True,
+        per_camera=True,
+    )
+    confidence_threshold: float = _parameter(
+        0.25,
+        "A detection's score must be above this.",
+        minimum=0.0,
+        maximum=1.0,
+        live=True,
+        per_camera=True,
+    )
+    iou_threshold: float = _parameter(
+        0.45,
+        'Of two boxes of one class whose intersection over union is above this, the weaker is '
+        'dropped.',
+        minimum=0.0,
+        maximum=1.0,
+        live=True,
+    )
+    max_detections: int = _parameter(
+        300, 'Most detections in one image, best scores first.', minimum=1, maximum=1024
+    )
+    class_filter: tuple[str, ...] = _parameter(
+        (),
+        'Names of the classes to report; empty reports all.',
+        fault=functools.partial(_names_fault, distinct=False),
+        live=True,
+        per_camera=True,
+    )
+    class_agnostic_nms: bool = _parameter(
+        False, 'Boxes of different classes suppress each other too.'
+    )
+    image_transport: str = _parameter(
+        'raw',
+        'raw subscribes to sensor_msgs/Image; compressed subscribes to '
+        'sensor_msgs/CompressedImage on <image>/compressed; auto takes the latter where, at '
+        'activate, the GPU decodes JPEG and somebody publishes it, else the former.',
+        choices=('raw', 'compressed', 'auto'),
+        per_camera=True,
+    )
+    image_intake: str = _parameter(
+        'auto',
+        'auto takes images in a thread of its own, without the lock of the Python interpreter; '
+        'rclpy takes them in the executor, as other Python nodes do, for twice the CPU.',
+        choices=('auto', 'rclpy'),
+    )
+    image_qos_reliability: str = _parameter(
+        'auto',
+        'auto starts reliable and turns best effort when it meets a best-effort camera.',
+        name='image_qos.reliability',
+        choices=('auto', 'reliable', 'best_effort'),
+        per_camera=True,
+    )
+    image_qos_depth: int = _parameter(
+        1,
+        'Images that the middleware keeps; more than 1 adds latency.',
+        name='image_qos.depth',
+        minimum=1,
+        maximum=100,
+        per_camera=True,
+    )
+    debug_image_max_rate_hz: float = _parameter(
+        10.0,
+        'Most debug images a second, at least 0.01; 0 offers none.',
+        name='debug_image.max_rate_hz',
+        unit='Hz',
+        minimum=0.0,
+        maximum=_HIGHEST_RATE_HZ,
+        fault=_rate_fault,
+    )
+    diagnostics_period_s: float = _parameter(
+        1.0, 'Time between two messages on /diagnostics.', unit='s', minimum=0.1, maximum=60.0
+    )
+    autostart: bool = _parameter(False, 'Configure and activate by itself when the node starts.')
+    model_input_size: tuple[int, ...] = _parameter(
+        (),
+        "Width and height of the network's input; empty: from manifest or tensor.",
+        name='model.input_size',
+        unit='px',
+        fault=lambda size: size_fault(size) if size else None,
+    )
+    model_resize: str = _parameter(
+        '',
+        'How an image is fitted into the input; empty: from the manifest, else from what the '
+        'model shows.',
+        name='model.resize',
+        choices=('', *RESIZE_MODES),
+    )
+    model_antialias: int = _parameter(
+        -1,
+        'Whether an image that shrinks is filtered, as PIL and Hugging Face do it: 1 yes, 0 no; '
+        '-1: from the manifest, else from what the model shows.',
+        name='model.antialias',
+        minimum=-1,
+        maximum=1,
+    )
+    model_pad_value: int = _parameter(
+        -1,
+        'Pixel value of the padding; -1: from the manifest, 114 without one.',
+        name='model.pad_value',
+        minimum=-1,
+        maximum=255,
+    )
+    model_color_order: str = _parameter(
+        '',
+        'Order of the input channels; empty: from the manifest, else from what the model shows.',
+        name='model.color_order',
+        choices=('', *COLOR_ORDERS),
+    )
+    model_scale: float = _parameter(
+        0.0,
+        'Factor on the pixel values, at least 1e-6, often 1/255 = 0.00392156862745098; 0: from '
+        'the manifest, else from what the model shows.',
+        name='model.scale',
+        minimum=0.0,
+        maximum=1000.0,
+        fault=lambda scale: number_fault('scale', (scale,)) if scale else None,
+    )
+    model_mean: tuple[float, ...] = _parameter(
+        (),
+        'Mean per channel, subtracted after scaling, -1e6 to 1e6; empty: from the manifest, 0 '
+        'without one.',
+        name='model.mean',
+        fault=functools.partial(_triple_fault, 'mean'),
+    )
+    model_std: tuple[float, ...] = _parameter(
+        (),
+        'Standard deviation per channel, divided by after the mean, 1e-6 to 1e6; empty: from the '
+        'manifest, 1 without one.',
+        name='model.std',
+        fault=functools.partial(_triple_fault, 'std'),
+    )
+    model_decoder: str = _parameter(
+        '',
+        'How the outputs are read (docs/decoders.md); empty: from the manifest, else from what '
+        'the model shows.',
+        name='model.decoder',
+        choices=('', *DECODERS),
+    )
+    model_class_names: tuple[str, ...] = _parameter(
+        (),
+        "Names of the classes in the network's order; empty: from the manifest, else from the "
+        "model's metadata.",
+        name='model.class_names',
+        fault=_names_fault,
+    )
+
+    def __post_init__(self) -> None:
+        for parameter in PARAMETERS:
+            check_value(parameter, getattr(self, parameter.field))
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> DetectorConfig:
+        """Build from values by ROS name; a parameter that is not named keeps its default.
+
+        Raises:
+            ConfigError: a name is unknown, a value has the wrong type or is outside its range.
+        """
+        rows = {parameter.name: parameter for parameter in PARAMETERS}
+        fields = {}
+        for name, value in values.items():
+            if name not in rows:
+                close = nearest(name, rows)
+                meant = f"did you mean '{close[0]}'? " if close else ''
+                fix = of_manifest(name) or f'{meant}known: {", ".join(rows)}'
+                raise ConfigError(f'parameter {shown(name)}', 'unknown', fix=fix)
+            fields[rows[name].field] = parameter_value(rows[name], value)
+        return cls(**fields)
+
+    @property
+    def device_id(self) -> int:
+        """The first CUDA device, the only one where there is one pipeline."""
+        return self.device_ids[0]
+
+    def on_device(self, index: int) -> DetectorConfig:
+        """Return the same configuration for one CUDA device alone."""
+        return dataclasses.replace(self, device_ids=(index,))
+
+    def model_overrides(self) -> ModelOverrides:
+        """Take the ``model.*`` parameters, without those left at their default."""
+        names = ('input_size', 'resize', 'color_order', 'scale', 'mean', 'std')
+        said = {name: getattr(self, f'model_{name}') for name in names}
+        values: dict[str, Any] = {name: value for name, value in said.items() if value}
+        if self.model_pad_value >= 0:
+            values['pad_value'] = self.model_pad_value
+        if self.model_antialias >= 0:
+            values['antialias'] = bool(self.model_antialias)
+        return ModelOverrides(values, self.model_decoder, self.model_class_names)
+
+    def resolved_cpu_threads(self) -> int:
+        """Return the number of threads for ONNX Runtime, at least 1."""
+        return self.cpu_threads or max(1, len(os.sched_getaffinity(0)) // 2)
+
+    def thresholds(self, class_names: tuple[str, ...]) -> Thresholds:
+        """Return the live values, the class filter turned into indices.
+
+        Raises:
+            ConfigError: the class filter names a class that the model does not have.
+        """
+        ids = filtered_ids(self.class_filter, class_names)
+        return Thresholds(self.confidence_threshold, self.iou_threshold, ids)
+
+
+_KINDS: Final = {
+    'str': 'string',
+    'int': 'integer',
+    'float': 'double',
+    'bool': 'bool',
+    'tuple[str, ...]': 'string[]',
+    'tuple[int, ...]': 'integer[]',
+    'tuple[float, ...]': 'double[]',
+}
+
+
+def _rows() -> tuple[Parameter, ...]:
+    rows = []
+    for field in dataclasses.fields(DetectorConfig):
+        facts = dict(field.metadata)
+        name = facts.pop('name', field.name)
+        rows.append(Parameter(name, field.name, _KINDS[str(field.type)], field.default, **facts))
+    return tuple(rows)
+
+
+#: The table, in the order of DetectorConfig.
+PARAMETERS: Final = _rows()

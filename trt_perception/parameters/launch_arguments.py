@@ -1,0 +1,287 @@
+"""The arguments of the launch files: the parameters of the node, by their own names.
+
+Nothing of launch is needed here. A value that was given wins over the parameter file, whatever
+node name its sections have; what was not given is not passed on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from typing import Final
+
+import yaml
+
+from trt_perception.errors import ConfigError
+from trt_perception.errors import ValuesError
+from trt_perception.files.plain_text import nearest
+from trt_perception.files.plain_text import shown
+from trt_perception.parameters.camera import CAMERA_PARAMETERS
+from trt_perception.parameters.camera import is_of_camera
+from trt_perception.parameters.config import MAX_CAMERAS
+from trt_perception.parameters.config import PARAMETERS
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import of_manifest
+from trt_perception.parameters.row import Parameter
+from trt_perception.parameters.row import check_value
+from trt_perception.parameters.row import parameter_value
+
+__all__ = [
+    *('demo_cameras', 'image_remappings', 'launch_arguments', 'parameter_file_text'),
+    *('parameter_values', 'unknown_arguments'),
+]
+
+_LOG_LEVELS: Final = ('debug', 'info', 'warn', 'error', 'fatal')
+# Every node of rclpy has it.
+_SIM_TIME: Final = Parameter(
+    'use_sim_time', '', 'bool', False, 'Take the time from /clock: a simulator or a bag sends it.'
+)
+# Lists whose values are short and hold no comma.
+_SHORT_LISTS: Final = ('cameras', 'device_ids')
+_ARGUMENTS: Final = {
+    parameter.name: parameter
+    for parameter in (*PARAMETERS, _SIM_TIME)
+    if not parameter.kind.endswith('[]') or parameter.name in _SHORT_LISTS
+}
+_LISTS: Final = {
+    parameter.name: parameter for parameter in PARAMETERS if parameter.name not in _ARGUMENTS
+}
+# What launch and launch_ros read by themselves.
+_OF_LAUNCH: Final = (
+    *('launch-prefix', 'launch-prefix-filter', 'sigterm_timeout', 'sigkill_timeout'),
+    *('emulate_tty', 'ros_namespace', 'ros_remaps', 'global_params'),
+)
+_READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
+    'bool': (lambda text: {'true': True, 'false': False}[text.lower()], 'true or false'),
+    'integer': (int, 'a whole number'),
+    'double': (float, 'a number'),
+    'string': (str, 'text'),
+    'string[]': (lambda text: _words(text), 'names with commas between them'),
+    'integer[]': (
+        lambda text: [int(word) for word in _words(text)],
+        'numbers with commas between them',
+    ),
+}
+# What image_topic may hold for the name of a camera.
+_CAMERA: Final = '{camera}'
+
+# What other packages call it.
+_SYNONYMS: Final = {'model': 'engine_path', 'model_path': 'engine_path', 'weights': 'engine_path'}
+_EXAMPLES: Final = {'integer[]': '[640, 640]', 'double[]': '[0.5, 0.5, 0.5]'}
+
+
+def launch_arguments(share: Path) -> dict[str, tuple[str, str]]:
+    """Return default and description of each argument of detect.launch.py, by name.
+
+    Args:
+        share: share folder of the installed package.
+    """
+    levels = ', '.join(_LOG_LEVELS)
+    profile = share / 'config' / 'fastdds_large_images.xml'
+    arguments = {
+        'engine_path': ('', ''),  # first: everybody needs it
+        'image_topic': (
+            '',
+            f'Topic of the camera; of several, with {_CAMERA} for the name of each: '
+            f'/{_CAMERA}/image_raw. Not given: image, of several {_CAMERA}/image.',
+        ),
+        'params_file': (str(share / 'config' / 'detect.yaml'), 'Parameter file.'),
+        'namespace': ('', 'Namespace of the node and its topics.'),
+        'log_level': ('info', f'One of {levels}.'),
+        'transport_profile': (
+            str(profile),
+            'Fast DDS profile for large images, unless the environment names one; none leaves '
+            'the default.',
+        ),
+    }
+    for name, parameter in _ARGUMENTS.items():
+        allowed = f' {parameter.allowed}' if parameter.allowed else ''
+        arguments[name] = (
+            '',
+            f'{parameter.description}{allowed} Not given: what params_file says, else '
+            f'{_text(parameter.default)}.',
+        )
+    # A node that was launched shall run.
+    arguments['autostart'] = (
+        'true',
+        'Configure and activate at once; false waits for ros2 lifecycle set.',
+    )
+    return arguments
+
+
+def parameter_values(values: Mapping[str, str]) -> dict[str, Any]:
+    """Return the parameters that were given, in their own types.
+
+    Args:
+        values: of the launch arguments, as text; empty where nothing was given.
+
+    Raises:
+        ValuesError: values are of the wrong type or out of range, one line for each.
+    """
+    given: dict[str, Any] = {}
+    mistakes = []
+    level = values.get('log_level', 'info')
+    if level.lower() not in _LOG_LEVELS:
+        mistakes.append(f'log_level must be one of {", ".join(_LOG_LEVELS)} (got {shown(level)})')
+    for name, text in values.items():
+        if name not in _ARGUMENTS or not text:
+            continue
+        try:
+            given[name] = _value(_ARGUMENTS[name], text)
+        except ConfigError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise ValuesError(mistakes)
+    return given
+
+
+def image_remappings(topic: str, cameras: Sequence[str]) -> list[tuple[str, str]]:
+    """Return what brings the images of each camera to the node.
+
+    Args:
+        topic: the launch argument ``image_topic``; empty where it was not given.
+        cameras: names of the node's cameras; empty where it has one, without a name.
+
+    Raises:
+        ConfigError: the topic fits one camera where there are several, or the other way round.
+    """
+    braces = [part for part in re.findall(r'\{[^{}]*\}|[{}]', topic) if part != _CAMERA]
+    if braces:
+        expected = f'no other braces than those of {_CAMERA}'
+        raise ConfigError('image_topic', shown(topic), expected=expected)
+    several = len(cameras) > 1
+    if several and topic and _CAMERA not in topic:
+        expected = f'a topic for each of {", ".join(cameras)}, as in /{_CAMERA}/image_raw'
+        raise ConfigError('image_topic', shown(topic), expected=expected)
+    if not cameras and _CAMERA in topic:
+        fix = 'say which cameras there are: cameras:=front,rear, or by cameras in params_file'
+        raise ConfigError('image_topic', f'{shown(topic)}, and no cameras', fix=fix)
+    if not topic:
+        return []
+    if not cameras:
+        return [('image', topic)]
+    return [(f'{name}/image', topic.replace(_CAMERA, name)) for name in cameras]
+
+
+def demo_cameras(text: str) -> tuple[str, ...]:
+    """Return the names of the demo's cameras.
+
+    Args:
+        text: the names with commas between them, or how many cameras there are.
+
+    Raises:
+        ConfigError: a name is none, or there are too many.
+    """
+    names = [word for word in _words(text) if word]
+    if len(names) == 1 and names[0].isdecimal():
+        # A longer number is as wrong as 65.
+        count = int(names[0][:4])
+        if not 0 < count <= MAX_CAMERAS:
+            expected = f'a number from 1 to {MAX_CAMERAS}, or names'
+            raise ConfigError('cameras', shown(names[0]), expected=expected)
+        names = [f'camera_{number}' for number in range(1, count + 1)]
+    return DetectorConfig(cameras=tuple(names)).cameras
+
+
+def parameter_file_text(values: Mapping[str, Any]) -> str:
+    """Return a parameter file that wins over any other given before it.
+
+    Sections of one name are merged, and a section whose name came first loses to those that came
+    later. No file of a user has this name, so it comes last.
+    """
+    return yaml.dump({'/**/**': {'ros__parameters': dict(values)}}, Dumper=_Dumper)
+
+
+def unknown_arguments(
+    typed: Iterable[str], declared: Collection[str]
+) -> tuple[list[str], list[str]]:
+    """Judge what was typed and is no argument.
+
+    Args:
+        typed: ``name:=value``, as launch has it in ``context.argv``, or names alone.
+        declared: names of the arguments that there are.
+
+    Returns:
+        Sentences about what is near one of those, surely a mistake; and about the rest.
+    """
+    near, far = [], []
+    for name in dict.fromkeys(word.partition(':=')[0] for word in typed):
+        if name in declared or name in _OF_LAUNCH:
+            continue
+        if is_of_camera(name):
+            names = ', '.join(row.name for row in CAMERA_PARAMETERS)
+            near.append(
+                f"'{name}' is of one camera, which may have {names}: write it into a copy of "
+                'config/cameras.yaml, and give that as params_file:=/path/to/my.yaml'
+            )
+            continue
+        if name in _LISTS:
+            near.append(
+                f"'{name}' is a list, and a launch argument holds a single value: write it into "
+                f'a copy of config/detect.yaml, as {_example(_LISTS[name])}, and give that file '
+                'as params_file:=/path/to/my.yaml'
+            )
+            continue
+        close = _close(name, declared)
+        if fix := of_manifest(name):
+            near.append(f"there is no argument '{name}': {fix}")
+        elif close:
+            meant = ' or '.join(close)
+            near.append(f"there is no argument '{name}': did you mean {meant}?")
+        else:
+            far.append(f"there is no argument '{name}': it changes nothing; see --show-args")
+    return near, far
+
+
+def _close(name: str, declared: Collection[str]) -> list[str]:
+    """Return the names that somebody may have meant, the best first."""
+    ends = [known for known in declared if known.rpartition('.')[2] == name.lower()]
+    names = [*declared, *(word for word, known in _SYNONYMS.items() if known in declared)]
+    close = nearest(name.lower(), names, cutoff=0.85) or nearest(name.lower(), names, count=2)
+    return ends or list(dict.fromkeys(_SYNONYMS.get(match, match) for match in close))
+
+
+def _value(parameter: Parameter, text: str) -> Any:
+    reader, expected = _READERS[parameter.kind]
+    try:
+        value = reader(text)
+    except (KeyError, ValueError) as error:
+        raise ConfigError(parameter.name, shown(text), expected=expected) from error
+    check_value(parameter, parameter_value(parameter, value))
+    return value
+
+
+def _words(text: str) -> list[str]:
+    """Return the values of a list, which may stand in brackets as in YAML."""
+    inside = text.strip().removeprefix('[').removesuffix(']')
+    return [word.strip(' \'"') for word in inside.split(',')] if inside.strip() else []
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ','.join(map(str, value)) or 'empty'
+    return 'empty' if value == '' else str(value)
+
+
+def _example(parameter: Parameter) -> str:
+    value = _EXAMPLES.get(parameter.kind, '[person, car]')
+    return f'{parameter.name.rpartition(".")[2]}: {value}'
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes all text: rcl reads 1e5 as a number, PyYAML does not."""
+
+
+def _quoted(_: yaml.SafeDumper, text: str) -> yaml.Node:
+    return yaml.ScalarNode('tag:yaml.org,2002:str', text, style='"')
+
+
+_Dumper.add_representer(str, _quoted)

@@ -1,0 +1,1 @@
+"""What every program needs: its command line, signals and standard output."""

@@ -1,0 +1,102 @@
+"""Command lines that say in a few lines what is wrong, instead of listing all their options."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+from typing import Final
+from typing import NoReturn
+
+from trt_perception.files.plain_text import nearest
+from trt_perception.files.plain_text import plain
+
+__all__ = ['OptionParser']
+
+# As options, launch arguments and ROS parameters are typed; no topic with a namespace.
+_NAMED: Final = re.compile(r'(?s)(-*)([A-Za-z_][\w.-]*)(?:(:=|=)(.*))?')
+
+
+class OptionParser(argparse.ArgumentParser):
+    """A parser whose help ends with examples, and whose refusals name the option that was meant.
+
+    Args:
+        program: its name.
+        description: the first line of the help.
+        examples: the last ones, printed as they are written.
+        usage: how it is called, where that is more than its options.
+        parameter: returns the ROS parameter that a word names, or nearly names; empty for others.
+        before: what stands in front of a parameter.
+    """
+
+    def __init__(
+        self,
+        program: str,
+        description: str | None,
+        examples: str,
+        usage: str | None = None,
+        parameter: Callable[[str], str] = lambda _: '',
+        before: str = '--ros-args -p',
+    ) -> None:
+        super().__init__(
+            prog=program,
+            usage=usage,
+            description=description,
+            epilog=examples,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        self._given: Sequence[str] = ()
+        self._parameter = parameter
+        self._before = before
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does, and remember what was given."""
+        self._given = sys.argv[1:] if args is None else args
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Print what is wrong, what was meant and what is needed; end with exit code 2."""
+        needed = self._get_formatter()
+        needed.add_usage(self.usage, [action for action in self._actions if action.required], [])
+        usage = ' '.join(needed.format_help().split()) + ' [OPTION ...]' * (not self.usage)
+        meant = [
+            sentence
+            for before, word in itertools.pairwise(('', *self._given))
+            if before not in self._option_string_actions and (sentence := self.meant(word))
+        ]
+        said = [f'{self.prog}: error: {message}', *meant, f'{usage}; --help says more']
+        self.exit(2, plain('\n'.join(said)) + '\n')
+
+    def refuse(self, words: Sequence[str]) -> NoReturn:
+        """End as argparse does for words that it does not know."""
+        self._given = words
+        self.error(f'unrecognized arguments: {" ".join(words)}')
+
+    def meant(self, word: str) -> str:
+        """Return a sentence for a word that is no option: what it was meant for; else empty."""
+        named = _NAMED.fullmatch(word)
+        if named is None:
+            return ''
+        dashes, name, colon, value = named.groups()
+        options = [name for action in self._actions for name in action.option_strings]
+        if (
+            dashes == '--'
+            and colon != ':='
+            and any(option.startswith(f'--{name}') for option in options)
+        ):
+            return ''
+        if (dashes or colon) and (parameter := self._parameter(name)):
+            given = shlex.quote(f'{parameter}:={value or "VALUE"}')
+            return f'{word} is no option; did you mean the parameter, {self._before} {given}?'
+        if dashes == '--':
+            close = nearest(f'--{name}', options)
+            return f'--{name} is no option; did you mean {close[0]}?' if close else ''
+        option = f'--{name.replace("_", "-")}'
+        if colon and not dashes and option in options:
+            return f'{word} is no option; did you mean {option} {shlex.quote(value)}?'
+        return ''

@@ -1,0 +1,165 @@
+"""Everything of one camera: its topics, what reads and publishes its images, its health."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from rclpy.lifecycle import LifecycleNode
+
+from trt_perception.images.detections import Detections
+from trt_perception.images.jpeg import AnyFrame
+from trt_perception.images.jpeg import GivenFrame
+from trt_perception.images.jpeg import PlainJpegs
+from trt_perception.images.jpeg import UnreadFrame
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.ros.camera.camera_health import OFF
+from trt_perception.ros.camera.camera_health import CameraHealth
+from trt_perception.ros.camera.image_input import ImageInput
+from trt_perception.ros.camera.messages import CompressedReader
+from trt_perception.ros.camera.messages import FrameReader
+from trt_perception.ros.camera.messages import frame_from_compressed
+from trt_perception.ros.camera.outputs import DetectorOutputs
+from trt_perception.ros.camera.transport_choice import TransportChoice
+from trt_perception.ros.intake.shared import SharedIntake
+from trt_perception.ros.runtime.log import camera_logger
+from trt_perception.scheduling.camera import Camera
+
+__all__ = ['CameraLine']
+
+
+class CameraLine:
+    """One camera of a configured node, from its images to its detections.
+
+    Args:
+        node: publishes and subscribes.
+        name: of the camera, empty where there is only one.
+        config: the camera's parameters.
+        pipeline: serves it.
+        index: of the pipeline.
+
+    Attributes:
+        name: as given.
+        config: the camera's parameters now.
+        health: of the camera; outlives this object.
+    """
+
+    def __init__(
+        self,
+        node: LifecycleNode,
+        name: str,
+        config: DetectorConfig,
+        pipeline: Pipeline,
+        index: int = 0,
+    ) -> None:
+        self.name = name
+        self.config = config
+        self.health = CameraHealth(node, name)
+        self._node = node
+        self._pipeline = pipeline
+        self._index = index
+        self._log = camera_logger(node, name)
+        spec = pipeline.spec
+        # Made here, freed by close_outputs.
+        self._outputs: DetectorOutputs | None = DetectorOutputs(
+            node, spec.class_names, config, spec.task, name
+        )
+        # Made by begin and subscribe, freed by close_input.
+        self._camera: Camera[Any] | None = None
+        self._choice: TransportChoice | None = None
+        self._input: ImageInput | None = None
+
+    def begin(self, choice: TransportChoice) -> Camera[Any]:
+        """Return what a detector has to know of the camera in a new activation.
+
+        Args:
+            choice: of its transport.
+        """
+        if choice.reason:
+            self._log.info(f'image_transport auto: {choice.transport}, as {choice.reason}')
+        self._choice = choice
+        self._camera = Camera(
+            self.name,
+            read=self._reader(choice),
+            publish=self._publish,
+            refused=self.health.refused,
+            thresholds=self.config.thresholds(self._pipeline.spec.class_names),
+            pipeline=self._index,
+            masks_wanted=self._masks_wanted,
+        )
+        self._apply()
+        return self._camera
+
+    def subscribe(
+        self, intake: SharedIntake, submit: Callable[[Any], None], frame_s: float, turns: int
+    ) -> str:
+        """Subscribe and watch what comes; return the topic.
+
+        Args:
+            intake: takes the images.
+            submit: takes each of them.
+            frame_s: seconds that a frame takes.
+            turns: one of so many batches is the camera's, where all send more than is taken.
+        """
+        assert self._choice is not None
+        self.close_input()  # where it could not be closed before
+        self._input = ImageInput(self._node, self.config, self._choice, intake, submit, self.name)
+        self.health.watch(self._input, frame_s, turns)
+        return self._input.topic
+
+    def apply(self, config: DetectorConfig) -> None:
+        """Take the camera's parameters as they are now."""
+        before, self.config = self.config, config
+        self._apply()
+        if config.enabled != before.enabled:
+            self._log.info(f'switched {"on" if config.enabled else f"off: {OFF}"}')
+        if config.max_rate_hz != before.max_rate_hz:
+            limit = f'{config.max_rate_hz:g} Hz' if config.max_rate_hz else 'no limit'
+            self._log.info(f'max_rate_hz is now {limit}')
+        changed = config.confidence_threshold != before.confidence_threshold
+        if changed and self._outputs is not None:
+            self._outputs.publish_label_info(config.confidence_threshold)
+
+    def _apply(self) -> None:
+        config, camera = self.config, self._camera
+        self.health.enabled = config.enabled
+        if self._input is not None:
+            self._input.wanted = config.enabled
+        if camera is not None:
+            camera.thresholds = config.thresholds(self._pipeline.spec.class_names)
+            camera.enabled = config.enabled
+            camera.max_rate_hz = config.max_rate_hz
+
+    def close_input(self) -> None:
+        """Unsubscribe; no image arrives afterwards. May be called again."""
+        image_input, self._input = self._input, None
+        if image_input is not None:
+            image_input.close()
+
+    def close_outputs(self) -> None:
+        """Destroy the publishers. May be called again."""
+        outputs, self._outputs = self._outputs, None
+        if outputs is not None:
+            outputs.close()
+
+    # The way of a frame: ImageInput → Detector.submit → worker → _publish.
+
+    def _reader(self, choice: TransportChoice) -> Callable[[Any], GivenFrame]:
+        """Return what makes frames of messages, in the worker."""
+        if choice.transport == 'raw':
+            return FrameReader()
+        if self._pipeline.decodes_jpeg:
+            files = PlainJpegs()
+            read = CompressedReader(files)
+            return lambda message: UnreadFrame(functools.partial(read, message), quick=files.quick)
+        return frame_from_compressed
+
+    def _masks_wanted(self) -> bool:
+        return self._outputs is not None and self._outputs.masks_wanted()
+
+    def _publish(self, message: Any, frame: AnyFrame, detections: Detections) -> None:
+        assert self._outputs is not None
+        self._outputs.publish(message.header, frame, detections)
+        self.health.published(message.header.stamp)

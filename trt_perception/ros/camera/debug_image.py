@@ -1,0 +1,168 @@
+"""The debug image: detections drawn into the image, while somebody subscribes."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from builtin_interfaces.msg import Time
+from rclpy.event_handler import PublisherEventCallbacks
+from rclpy.lifecycle import LifecycleNode
+from rclpy.publisher import Publisher
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import Image
+from std_msgs.msg import Header
+
+from trt_perception.images.detections import Detections
+from trt_perception.images.drawing import draw_detections
+from trt_perception.images.jpeg import AnyFrame
+from trt_perception.images.jpeg import JpegFrame
+from trt_perception.ros.runtime.log import camera_logger
+from trt_perception.ros.runtime.log import log_text
+from trt_perception.ros.topics import topic_name
+from trt_perception.ros.wire.cdr import HeaderView
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked
+from trt_perception.ros.wire.unlocked_publish import serialize_with_room
+from trt_perception.stages.host_preprocess import bgr_image
+
+__all__ = ['NO_EVENTS', 'DebugImage']
+
+# rclpy's executor walks through every event handler each time it waits, which is twice an image
+# where rclpy takes the images. No subscriber can ask for more than is offered: no event can come.
+NO_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
+
+# Python refuses to wait for centuries, which a very low rate would ask for.
+_LONGEST_WAIT_S: Final = 3600.0
+
+
+class DebugImage:
+    """Publishes ``debug_image`` at most ``max_rate_hz`` times a second.
+
+    The worker only leaves its newest frame here. A thread draws and publishes it, so that a large
+    image or a slow viewer delays neither detections nor services. The thread sleeps while nobody
+    subscribes. What goes wrong in it is logged and ends nothing.
+
+    Args:
+        node: publishes on it.
+        class_names: by class id.
+        max_rate_hz: 0 offers no debug image.
+        skeleton: pairs of keypoints to join.
+        camera: its name, empty where there is only one.
+    """
+
+    def __init__(
+        self,
+        node: LifecycleNode,
+        class_names: tuple[str, ...],
+        max_rate_hz: float,
+        skeleton: tuple[tuple[int, int], ...] = (),
+        camera: str = '',
+    ) -> None:
+        self._node = node
+        self._log = camera_logger(node, camera)
+        self._skeleton = skeleton
+        self._class_names = class_names
+        # One lock for these; whoever changes them notifies.
+        self._changed = threading.Condition()
+        self._newest: tuple[Header | HeaderView, AnyFrame, Detections] | None = None
+        self._closed = False
+        # Of the thread alone: the serialised message, used again while its size stays.
+        self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._publisher: Publisher | None = None
+        self._thread: threading.Thread | None = None
+        if max_rate_hz > 0:
+            self._publisher = node.create_publisher(
+                Image,
+                topic_name(camera, 'debug_image'),
+                QoSProfile(depth=1),
+                event_callbacks=NO_EVENTS,
+            )
+            args = self._publisher, 1 / max_rate_hz
+            thread = threading.Thread(target=self._run, args=args, name='debug_image', daemon=True)
+            try:
+                thread.start()
+            except BaseException:
+                self.close()
+                raise
+            self._thread = thread
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody subscribes."""
+        return self._publisher is not None and self._publisher.get_subscription_count() > 0
+
+    def offer(self, header: Header | HeaderView, frame: AnyFrame, detections: Detections) -> None:
+        """Leave the newest result; from any thread. Keeps the frame only while somebody looks."""
+        if not self.watched:
+            return
+        with self._changed:
+            self._newest = header, frame, detections
+            self._changed.notify()
+
+    def close(self) -> None:
+        """End the thread, once it has sent what it draws, and destroy the publisher.
+
+        May be called again; nothing may be offered meanwhile.
+        """
+        with self._changed:
+            self._closed = True
+            self._newest = None
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._publisher is not None:
+            self._node.destroy_publisher(self._publisher)
+            self._publisher = None
+
+    def _run(self, publisher: Publisher, period_s: float) -> None:
+        due_s = 0.0
+        while (newest := self._take(due_s)) is not None:
+            due_s = time.monotonic() + period_s
+            try:
+                if publisher.get_subscription_count():  # they may have left meanwhile
+                    self._draw(*newest)
+                    publish_unlocked(publisher, self._message)
+            except Exception as error:
+                self._report(error)
+            del newest  # the wait for the next one may be long
+
+    def _take(self, due_s: float) -> tuple[Header | HeaderView, AnyFrame, Detections] | None:
+        """Wait for the newest result, until it may be drawn; None: closed."""
+        with self._changed:
+            while not self._closed:
+                wait_s = due_s - time.monotonic()
+                if self._newest is None:
+                    self._changed.wait()
+                elif wait_s > 0:
+                    self._changed.wait(min(wait_s, _LONGEST_WAIT_S))
+                else:
+                    newest, self._newest = self._newest, None
+                    return newest
+        return None
+
+    def _draw(self, header: Header | HeaderView, frame: AnyFrame, detections: Detections) -> None:
+        """Draw into the serialised message, where the pixels stand last."""
+        stamp = Time(sec=header.stamp.sec, nanosec=header.stamp.nanosec)
+        written = Header(stamp=stamp, frame_id=header.frame_id)
+        empty = Image(header=written, height=frame.height, width=frame.width, encoding='bgr8')
+        empty.step = 3 * frame.width
+        self._message, pixels = serialize_with_room(
+            empty, empty.step * frame.height, self._message
+        )
+        bgr = pixels.reshape(frame.height, frame.width, 3)
+        pixels_of = frame.decode() if isinstance(frame, JpegFrame) else frame
+        image = bgr_image(pixels_of, out=bgr)
+        draw_detections(image, detections, self._class_names, self._skeleton)
+
+    def _report(self, error: Exception) -> None:
+        with contextlib.suppress(Exception):  # where memory is short this fails, too
+            reason = f'{type(error).__name__}: {error}'.rstrip(': ')
+            self._log.error(
+                f'no debug image: {log_text(reason)}; detections go on',
+                throttle_duration_sec=5.0,
+            )

@@ -1,0 +1,229 @@
+"""Between ROS messages and the core's types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from typing import Final
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.errors import ImageError
+from trt_perception.files.plain_text import Fault
+from trt_perception.files.plain_text import name_fault
+from trt_perception.files.plain_text import shown
+from trt_perception.images.compressed import check_picture
+from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.images.frame import Frame
+from trt_perception.images.frame import PixelFormat
+from trt_perception.images.jpeg import AnyFrame
+from trt_perception.images.jpeg import decoded_frame
+from trt_perception.images.picture_files import frame_of
+from trt_perception.ros.intake.buffers import MAX_MESSAGE_BYTES
+from trt_perception.ros.intake.intake import Arrived
+from trt_perception.ros.wire.cdr import CompressedLikeBefore
+from trt_perception.ros.wire.cdr import LikeBefore
+from trt_perception.ros.wire.cdr import read_compressed
+from trt_perception.ros.wire.cdr import read_image
+
+__all__ = ['CompressedReader', 'FrameReader', 'frame_from_compressed', 'frame_from_image']
+
+_FrameOfFile: TypeAlias = Callable[[npt.NDArray[np.uint8]], AnyFrame]
+
+# Each detection carries the frame_id, so a long one would grow a thousandfold.
+_MAX_FRAME_ID_BYTES: Final = 256
+_MAX_ENCODING_BYTES: Final = 64
+
+
+def frame_from_image(message: Any) -> Frame:
+    """View an Image's bytes as a Frame; what neither host nor GPU reads goes through cv_bridge.
+
+    Args:
+        message: an Image, or a serialised one, whose ``header`` is set.
+
+    Raises:
+        ImageError: it is not a message, or frame_id, size, step, length or encoding are wrong.
+    """
+    lease = message.lease if isinstance(message, Arrived) else None
+    message = _read(message, read_image)
+    _check_frame_id(message.header)
+    if message.encoding not in PIXEL_FORMATS:
+        return _frame_by_cv_bridge(message)
+    return Frame.view(
+        message.data,
+        width=message.width,
+        height=message.height,
+        step=message.step,
+        encoding=message.encoding,
+        big_endian=bool(message.is_bigendian),
+        memory=None if lease is None else lease.memory,
+    )
+
+
+class FrameReader:
+    """``frame_from_image`` for the images of one subscription; for one thread at a time.
+
+    What is the same in all images of a camera is read and checked once: each time it costs more
+    than all else that Python does to hand an image on.
+    """
+
+    def __init__(self) -> None:
+        self._before: tuple[LikeBefore, tuple[int, int, int, PixelFormat, bool]] | None = None
+
+    def __call__(self, message: Any) -> Frame:
+        """Return the message's frame; as ``frame_from_image``."""
+        if not isinstance(message, Arrived) or message.lease is None:
+            return frame_from_image(message)
+        if self._before is not None:
+            like, described = self._before
+            header = like.header(message.data)
+            if header is not None:
+                message.header = header
+                return Frame(message.data[like.pixels], *described, message.lease.memory)
+        frame = frame_from_image(message)
+        if frame.memory is not None:  # else the pixels are cv_bridge's
+            # Not the frame itself: that would keep the memory.
+            described = frame.width, frame.height, frame.step, frame.format, frame.big_endian
+            self._before = LikeBefore(message.data, message.header, frame.data), described
+        return frame
+
+
+def _read(message: Any, read: Callable[[npt.NDArray[np.uint8]], Any]) -> Any:
+    """Return the message of a serialised one, any other as it is."""
+    if not isinstance(message, Arrived):
+        return message
+    if message.lease is None:
+        raise ImageError(
+            'too_large',
+            "the camera's message",
+            f'{message.size} bytes',
+            expected=f'at most {MAX_MESSAGE_BYTES}, and memory for them',
+        )
+    view = read(message.data)
+    message.header = view.header
+    return view
+
+
+def _check_frame_id(header: Any) -> None:
+    if fault := _text_fault(header.frame_id, _MAX_FRAME_ID_BYTES):
+        raise ImageError(
+            'bad_frame_id',
+            "the image's header.frame_id",
+            **fault,
+            fix='correct it in the camera driver',
+        )
+
+
+def _text_fault(text: str, most_bytes: int) -> Fault | None:
+    """Return what is wrong with a short text; None where it is fine or empty."""
+    if len(text.encode(errors='replace')) > most_bytes:
+        return Fault(found=f'more: {shown(text)}', expected=f'at most {most_bytes} bytes')
+    return name_fault(text) if text else None
+
+
+def _frame_by_cv_bridge(message: Any) -> Frame:
+    if fault := _text_fault(message.encoding, _MAX_ENCODING_BYTES):
+        raise ImageError('unknown_encoding', 'the image encoding', **fault)
+    try:
+        import cv_bridge  # optional
+    except ImportError as error:
+        raise ImageError(
+            'unknown_encoding',
+            f'image encoding {message.encoding!r}',
+            'needs cv_bridge, which is not installed',
+            fix='run sudo apt install ros-$ROS_DISTRO-cv-bridge, or let the camera send one of '
+            f'{", ".join(PIXEL_FORMATS)}',
+        ) from error
+    try:
+        bgr = cv_bridge.CvBridge().imgmsg_to_cv2(message, 'bgr8')
+    except Exception as error:  # cv_bridge passes OpenCV's, NumPy's and its own errors on
+        raise ImageError(
+            'unknown_encoding',
+            f'image encoding {message.encoding!r}',
+            f'cv_bridge cannot convert it to bgr8: {error}',
+        ) from error
+    return frame_of(bgr)
+
+
+def _decoded(file: npt.NDArray[np.uint8]) -> Frame:
+    return decoded_frame(check_picture(file))
+
+
+def frame_from_compressed(message: Any, frame_of_file: _FrameOfFile = _decoded) -> AnyFrame:
+    """Make a frame of a JPEG or PNG.
+
+    Args:
+        message: a CompressedImage, or a serialised one, whose ``header`` is set.
+        frame_of_file: makes the frame, and checks the file.
+
+    Raises:
+        ImageError: with the reason ``bad_message``, ``bad_frame_id``, ``not_decodable`` or
+            ``too_large``; of a Bayer mosaic also ``unknown_encoding`` or ``bad_size``.
+    """
+    view = _read(message, read_compressed)
+    _check_frame_id(view.header)
+    return _frame_of_file(view, frame_of_file)
+
+
+class CompressedReader:
+    """``frame_from_compressed`` for one subscription, as FrameReader is ``frame_from_image``.
+
+    Any thread may use it, several at once, if they may use ``frame_of_file`` so.
+    """
+
+    def __init__(self, frame_of_file: _FrameOfFile) -> None:
+        self._frame_of_file = frame_of_file
+        self._before: CompressedLikeBefore | None = None
+
+    def __call__(self, message: Any) -> AnyFrame:
+        """Return the message's frame; as ``frame_from_compressed``."""
+        before = self._before
+        if not isinstance(message, Arrived) or message.lease is None:
+            return frame_from_compressed(message, self._frame_of_file)
+        if before is not None and (view := before.read(message.data)) is not None:
+            message.header = view.header
+            return _frame_of_file(view, self._frame_of_file)
+        view = _read(message, read_compressed)
+        _check_frame_id(view.header)
+        if view.data.size:  # else it has no place in the message
+            self._before = CompressedLikeBefore(message.data, view)
+        return _frame_of_file(view, self._frame_of_file)
+
+
+def _mosaic(encoding: str, file: npt.NDArray[np.uint8]) -> Frame:
+    """Return the frame of a Bayer mosaic, compressed as if it were grey."""
+    if encoding not in PIXEL_FORMATS:
+        raise ImageError(
+            'unknown_encoding',
+            'encoding of the compressed image',
+            shown(encoding),
+            expected='8 bits',
+            fix='let the camera send raw images, or image_proc make colours of them',
+        )
+    bgr = check_picture(file).decode()
+    if (bgr != bgr[..., :1]).any():
+        return frame_of(bgr)  # it has colours, so it is none
+    height, width = bgr.shape[:2]
+    pixels = np.ascontiguousarray(bgr[..., 0]).reshape(-1)
+    return Frame.view(pixels, width=width, height=height, step=width, encoding=encoding)
+
+
+def _frame_of_file(message: Any, frame_of_file: _FrameOfFile) -> AnyFrame:
+    # As image_transport writes it: `rgb8; jpeg compressed bgr8`; where the camera's own encoding
+    # was compressed nothing stands behind it, as with PNG of a Bayer camera. Or `jpeg` alone.
+    encoding, _, compressed = message.format.partition(';')
+    if encoding.startswith('bayer_') and compressed.rstrip().endswith('compressed'):
+        frame_of_file = partial(_mosaic, encoding)
+    data = np.frombuffer(message.data, np.uint8) if len(message.data) else np.empty(0, np.uint8)
+    try:
+        return frame_of_file(data)
+    except ImageError as error:
+        raise ImageError(
+            error.reason,
+            f'compressed image (format {shown(message.format)}, {data.size} bytes)',
+            error.statement,
+            fix=error.fix,
+        ) from error

@@ -1,0 +1,1 @@
+"""The command doctor, and its looks at the ROS graph and at parameters."""

@@ -1,0 +1,321 @@
+"""doctor's look at the ROS graph: camera topics as they arrive, and what detectors say.
+
+A program of its own, which prints its findings as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+from typing import Final
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.expand_topic_name import expand_topic_name
+from rclpy.impl.implementation_singleton import rclpy_implementation
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from rclpy.qos import ReliabilityPolicy
+from rclpy.serialization import deserialize_message
+from rclpy.subscription import Subscription
+from sensor_msgs.msg import CompressedImage
+from sensor_msgs.msg import Image
+
+from trt_perception.checks.cameras import CameraReport
+from trt_perception.checks.cameras import check_cameras
+from trt_perception.checks.finding import Finding
+from trt_perception.checks.finding import Level
+from trt_perception.checks.shell import export_profile
+from trt_perception.errors import ImageError
+from trt_perception.files.plain_text import plain
+from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.monitoring.delivery import DeliveryCounter
+from trt_perception.monitoring.rates import EvenRate
+from trt_perception.ros.camera.messages import frame_from_compressed
+from trt_perception.ros.camera.messages import frame_from_image
+from trt_perception.ros.intake.intake import check_intake
+from trt_perception.ros.same_name import node_of
+from trt_perception.ros.same_name import nodes_of_one_name
+from trt_perception.ros.wire.rcl import RclError
+from trt_perception.transport.advice import may_be_camera
+
+__all__ = ['check_graph', 'main']
+
+_IMAGE: Final = 'sensor_msgs/msg/Image'
+_COMPRESSED: Final = 'sensor_msgs/msg/CompressedImage'
+_TYPES: Final = {_IMAGE: Image, _COMPRESSED: CompressedImage}
+# Those that run already are heard of at once as a rule; what got lost Fast DDS repeats after 3 s.
+_DISCOVERY_S: Final = (1.0, 4.0)
+# Of each topic it takes up to a millisecond to ask who publishes.
+_LOOK_S: Final = 0.25
+# By DiagnosticStatus's OK, WARN, ERROR, STALE.
+_LEVELS: Final[tuple[Level, ...]] = ('green', 'yellow', 'red', 'yellow')
+
+
+def check_graph(
+    image_topics: Mapping[str, str],
+    seconds: float,
+    segment_bytes: int,
+    *,
+    node_name: str,
+    topics_given: bool,
+    transports: Mapping[str, str],
+    reliable: Sequence[str],
+    off: Sequence[str],
+) -> list[Finding]:
+    """Listen to all camera topics and detectors for some seconds, and judge them.
+
+    Args:
+        image_topics: those that the detector is to read, by the names of its cameras, '' where it
+            has one; empty where any will do.
+        seconds: how long.
+        segment_bytes: of this shell's shared memory.
+        node_name: full name of the detector, to which the topics' names are relative.
+        topics_given: the topics were given; else they are those of a node without remappings.
+        transports: the parameter ``image_transport`` of each camera, by its name.
+        reliable: the cameras whose ``image_qos.reliability`` is ``reliable``.
+        off: the cameras whose parameter ``enabled`` is false.
+    """
+    context = rclpy.Context()
+    rclpy.init(args=[], context=context)
+    try:
+        node = Node('doctor', context=context, enable_rosout=False, start_parameter_services=False)
+        executor = SingleThreadedExecutor(context=context)
+        executor.add_node(node)
+        statuses: dict[str, Any] = {}
+
+        def take(message: DiagnosticArray) -> None:
+            statuses.update({status.name: status for status in message.status})
+
+        node.create_subscription(DiagnosticArray, '/diagnostics', take, QoSProfile(depth=10))
+        namespace, _, own = node_name.rpartition('/')
+        wanted = {
+            name: expand_topic_name(topic, own, namespace or '/')
+            for name, topic in image_topics.items()
+        }
+        listeners = _listen(node, executor, list(wanted.values()), seconds)
+        other_types = _other_types(node, wanted.values())
+        cameras = [
+            listener.camera() for topic, listener in listeners.items() if topic not in other_types
+        ]
+        same_names = nodes_of_one_name(node, {*_TYPES, 'vision_msgs/msg/Detection2DArray'})
+        intake = _intake(context)
+        node.destroy_node()
+    finally:
+        rclpy.shutdown(context=context)
+    findings = check_cameras(
+        cameras,
+        wanted=wanted,
+        topics_given=topics_given,
+        transports=transports,
+        reliable=reliable,
+        off=off,
+        other_types=other_types,
+        segment_bytes=segment_bytes,
+        profile_fix=f'in the shells of camera and detector: {export_profile(os.environ)}',
+        encodings=list(PIXEL_FORMATS),
+    )
+    return [intake, *findings, *_same_names(same_names), *_detectors(statuses.values())]
+
+
+def _intake(context: rclpy.Context) -> Finding:
+    """Return who takes the images of a detector here: `image_intake`, where it is `auto`."""
+    try:
+        check_intake(context)
+    except RclError as error:
+        found = f'rclpy takes the images, for twice the CPU: {error}'
+        fix = 'nothing, if the CPU suffices; else report it, with the versions of ROS 2'
+        return Finding('cameras', 'image intake', 'yellow', found, fix)
+    found = 'a thread of its own takes the images, through the C interface of ROS 2'
+    return Finding('cameras', 'image intake', 'green', found)
+
+
+def _listen(
+    node: Node, executor: SingleThreadedExecutor, wanted: Sequence[str], seconds: float
+) -> dict[str, _TopicListener]:
+    """Find camera topics, then listen to them for some seconds; also to those found late."""
+    listeners: dict[str, _TopicListener] = {}
+    started = look_s = time.monotonic()
+    end = started + _DISCOVERY_S[0] + seconds
+    while (now := time.monotonic()) < end:
+        executor.spin_once(timeout_sec=min(0.1, end - now))
+        if now < look_s:
+            continue  # one message was taken, and of many cameras the next is there
+        look_s = now + _LOOK_S
+        for topic, kinds in node.get_topic_names_and_types():
+            # A detector draws only for those who look: listening would cost it time.
+            image = topic.removesuffix('/compressed') in wanted or may_be_camera(topic)
+            if image and not _TYPES.keys().isdisjoint(kinds) and topic not in listeners:
+                listeners[topic] = _TopicListener(node, topic)
+        for listener in listeners.values():
+            listener.follow()
+        heard = {topic for topic, listener in listeners.items() if listener.publishers}
+        missing = not heard or any(not {topic, f'{topic}/compressed'} & heard for topic in wanted)
+        if missing and now - started < _DISCOVERY_S[1]:
+            end = now + seconds
+    return listeners
+
+
+def _other_types(node: Node, topics: Iterable[str]) -> dict[str, str]:
+    """Return what is published on topics that have no images, and by which node, by topic."""
+    found = {}
+    for topic in topics:
+        publishers = node.get_publishers_info_by_topic(topic)
+        if publishers and all(each.topic_type not in _TYPES for each in publishers):
+            found[topic] = f'{node_of(publishers[0])} publishes {publishers[0].topic_type}'
+    return found
+
+
+class _TopicListener:
+    """Listens to one topic without reading its messages, but for the last.
+
+    Who publishes is often known later than that there is such a topic: a detector reads it.
+
+    Attributes:
+        publishers: reliability of each, of the type that is listened to.
+    """
+
+    def __init__(self, node: Node, topic: str) -> None:
+        self._node = node
+        self._topic = topic
+        # Type and QoS that are asked for.
+        self._asked: tuple[str, ReliabilityPolicy] | None = None
+        self._subscription: Subscription | None = None
+        self.publishers: tuple[str, ...] = ()
+        self.follow()
+
+    def follow(self) -> None:
+        """Look who publishes; where another type or QoS is needed for that, begin anew."""
+        compressed = self._topic.endswith('/compressed')
+        infos = self._node.get_publishers_info_by_topic(self._topic)
+        published = {info.topic_type for info in infos} & _TYPES.keys()
+        if not published and self._asked is not None:
+            self.publishers = ()
+            return
+        meant = _COMPRESSED if compressed else _IMAGE
+        kind = meant if meant in published or not published else published.pop()
+        self.publishers = tuple(
+            info.qos_profile.reliability.name.lower() for info in infos if info.topic_type == kind
+        )
+        best_effort = 'best_effort' in self.publishers
+        policy = ReliabilityPolicy.BEST_EFFORT if best_effort else ReliabilityPolicy.RELIABLE
+        if (kind, policy) == self._asked:
+            return
+        self._asked = kind, policy
+        if self._subscription is not None:
+            self._node.destroy_subscription(self._subscription)
+            self._subscription = None
+        self._kind = _TYPES[kind]
+        self._started = time.monotonic()
+        self._delivery = DeliveryCounter()
+        self._received = 0
+        self._rate = EvenRate()
+        self._last = b''
+        qos = QoSProfile(depth=10, reliability=policy)
+        heard: Any = self._on_message  # Jazzy's types know of no callback with info
+        try:
+            self._subscription = self._node.create_subscription(
+                self._kind, self._topic, heard, qos, raw=True
+            )
+        except rclpy_implementation.RCLError:
+            # One of another type is let go of in the executor's next round: again then.
+            self._asked = None
+
+    def camera(self) -> CameraReport:
+        """Return what has arrived."""
+        description = encoding = fault = ''
+        compressed = self._kind is CompressedImage
+        message = None
+        if self._last:
+            try:
+                message = deserialize_message(self._last, self._kind)
+            except rclpy_implementation.RMWError:
+                fault = f'{len(self._last)} bytes that are no message of its type'
+        if message is not None:
+            encoding = plain(message.format if compressed else message.encoding, 64)
+            size = '' if compressed else f'{message.width}x{message.height} '
+            description = f'{size}{encoding}'.strip()
+            fault = _fault(message)
+        return CameraReport(
+            self._topic,
+            compressed,
+            self.publishers,
+            self._received,
+            self._delivery.not_delivered if len(self.publishers) == 1 else None,
+            time.monotonic() - self._started,
+            self._rate.hz(),
+            len(self._last),
+            description,
+            encoding,
+            fault,
+        )
+
+    def _on_message(self, message: bytes, info: dict[str, int]) -> None:
+        self._received += 1
+        self._rate.look(self._received, time.monotonic())
+        self._last = message
+        self._delivery.received(info['publication_sequence_number'])
+
+
+def _fault(message: Any) -> str:
+    """Return why a detector would drop an image, empty where it would not."""
+    read = frame_from_compressed if isinstance(message, CompressedImage) else frame_from_image
+    try:
+        read(message)
+    except ImageError as error:
+        # Of encodings check_cameras knows more.
+        return '' if error.reason == 'unknown_encoding' else str(error)
+    return ''
+
+
+def _same_names(counts: Mapping[str, int]) -> list[Finding]:
+    """Return what is wrong with nodes of one name."""
+    fix = (
+        'end all but one, or start each with a namespace or a name of its own (--ros-args '
+        '-r __ns:=/front or -r __node:=other); one that was killed is forgotten within 20 s'
+    )
+    return [
+        Finding('nodes', name, 'yellow', f'{count} nodes are called {name}', fix)
+        for name, count in counts.items()
+    ]
+
+
+def _detectors(statuses: Iterable[Any]) -> list[Finding]:
+    """Return what running detectors say of themselves, and of each of their cameras and GPUs."""
+    said = list(statuses)
+    # A node whose status ends so is one of ours, and so are all others that begin with its name.
+    ours = [
+        status.name.removesuffix('detector')
+        for status in said
+        if status.name.endswith(': detector')
+    ]
+    findings = []
+    for status in said:
+        if status.name.startswith(tuple(ours)):
+            level = _LEVELS[min(ord(status.level), 3)]
+            fix = 'see its log and the troubleshooting table in docs/operation.md'
+            fix = '' if level == 'green' else fix
+            findings.append(Finding('detectors', status.name, level, status.message, fix))
+    return findings
+
+
+def main(request: str) -> None:
+    """Print the findings.
+
+    Args:
+        request: the arguments of check_graph, as JSON.
+    """
+    findings = check_graph(**json.loads(request))
+    print(json.dumps([asdict(finding) for finding in findings]))
+
+
+if __name__ == '__main__':
+    main(*sys.argv[1:])

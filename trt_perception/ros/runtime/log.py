@@ -1,0 +1,81 @@
+"""What the core and TensorRT log, in the node's log; and what other people's text does there."""
+
+from __future__ import annotations
+
+import logging
+
+from rclpy.impl.rcutils_logger import RcutilsLogger
+from rclpy.logging import LoggingSeverity
+from rclpy.node import Node
+
+from trt_perception.files.plain_text import plain
+
+__all__ = ['NodeLog', 'camera_logger', 'log_text', 'say']
+
+
+def log_text(text: object) -> str:
+    """Return a message as the log may have it: no line of it looks like another message."""
+    return plain(text).replace('\n', '\n    ')
+
+
+def camera_logger(node: Node, camera: str) -> RcutilsLogger:
+    """Return the log of one camera: its name stands behind the node's in each line.
+
+    Args:
+        node: whose camera it is.
+        camera: its name; empty, where there is only one: the node's own log.
+    """
+    log: RcutilsLogger = node.get_logger()
+    return log.get_child(camera) if camera else log
+
+
+def say(logger: RcutilsLogger, severity: int, message: str) -> None:
+    """Log at a severity of Python's logging; rclpy ties each line of code to one."""
+    text = log_text(message)
+    if severity >= logging.ERROR:
+        logger.error(text)
+    elif severity >= logging.WARNING:
+        logger.warning(text)
+    elif severity >= logging.INFO:
+        logger.info(text)
+    else:
+        logger.debug(text)
+
+
+class NodeLog(logging.Handler):
+    """Passes on what the package logs by Python's logging, TensorRT's messages among it.
+
+    Args:
+        logger: the node's.
+
+    Attributes:
+        shown: warnings logged with ``extra={'show': True}`` since ``forget``, which the node shows
+            on /diagnostics, too: each message once.
+    """
+
+    def __init__(self, logger: RcutilsLogger) -> None:
+        super().__init__()
+        self._logger = logger
+        self.shown: tuple[str, ...] = ()
+        self._package = logging.getLogger('trt_perception')
+        self._package.addHandler(self)
+        self._level = self._package.level
+        debug = logger.get_effective_level() <= LoggingSeverity.DEBUG
+        self._package.setLevel(logging.DEBUG if debug else logging.INFO)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log one record."""
+        text = log_text(record.getMessage())
+        if getattr(record, 'show', False) and text not in self.shown:
+            self.shown = (*self.shown[-3:], text)
+        say(self._logger, record.levelno, record.getMessage())
+
+    def forget(self) -> None:
+        """Show no more what was logged until now."""
+        self.shown = ()
+
+    def close(self) -> None:
+        """Stop passing on."""
+        self._package.removeHandler(self)
+        self._package.setLevel(self._level)
+        super().close()

@@ -1,0 +1,158 @@
+"""The process around a node: start, signals, end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import TypeVar
+
+import rclpy
+from rclpy.exceptions import ParameterException
+from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+
+from trt_perception.errors import ConfigError
+from trt_perception.process.interruption import ENDING_SIGNALS
+from trt_perception.process.interruption import SAME_SIGNAL_S
+from trt_perception.process.interruption import ignore_signals
+from trt_perception.process.interruption import interrupt
+from trt_perception.ros.runtime.bounded import bounded
+from trt_perception.ros.runtime.command_line import wrong_usage
+from trt_perception.ros.runtime.executor import GuardedExecutor
+from trt_perception.ros.runtime.log import log_text
+from trt_perception.transport.shared_memory import how_to_mend
+from trt_perception.transport.shared_memory import unfinished_ports
+
+__all__ = ['run_node']
+
+NodeType = TypeVar('NodeType', bound=Node)
+_PIPE_BYTES = 65536
+# What takes longer hangs, mostly in the middleware: a node is made without its model, and its end
+# waits for the frame or native call in progress.
+START_S = 60.0
+END_S = 30.0
+
+
+def run_node(
+    make_node: Callable[[], NodeType],
+    close_node: Callable[[NodeType], int],
+    args: list[str] | None = None,
+    *,
+    finished: Callable[[NodeType], bool] = lambda _: False,
+) -> int:
+    """Run one node until a signal comes or it has finished, and close it in order.
+
+    rclpy's own handlers tear the context down under a working node; here a signal only ends the
+    loop, so that everything can still be published, counted and freed.
+
+    Args:
+        make_node: called after rclpy.init.
+        close_node: frees what the node holds, destroys it and returns the exit code.
+        args: command line for rclpy, None for the process's own.
+        finished: asked after each round of the executor.
+
+    Returns:
+        The exit code: 0 done or interrupted, 2 wrong parameters or arguments, each said in one
+        sentence. Where the node is not made within START_S, or not closed within END_S, the
+        process ends with 1.
+    """
+    with _Signals() as signals:
+        _say_what_hangs()
+        try:
+            rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
+        except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
+            return wrong_usage(error, args or ())
+        try:
+            with bounded('the start of the node', START_S):
+                node = make_node()
+        except (ConfigError, ParameterException) as error:  # rclpy has parameters of its own
+            rclpy.shutdown()
+            return wrong_usage(error)
+        executor = GuardedExecutor(node)
+        signals.wake = node.create_guard_condition(lambda: None).trigger
+        executor.logger.info('node up')
+        while not signals.asked.is_set() and not finished(node) and node.context.ok():
+            executor.spin_once()
+        executor.logger.info('ending')
+        with bounded('the end of the node', END_S):
+            return _end(executor, node, close_node)
+
+
+def _end(executor: GuardedExecutor, node: NodeType, close_node: Callable[[NodeType], int]) -> int:
+    """Close a node in order; return the exit code."""
+    executor.remove_node(node)
+    try:
+        exit_code = close_node(node)
+    except Exception:
+        executor.logger.error(log_text(f'while closing: {traceback.format_exc()}'))
+        exit_code = 1
+    executor.shutdown()
+    rclpy.try_shutdown()
+    return exit_code
+
+
+def _say_what_hangs() -> None:
+    """Warn of what the middleware may wait for without end, before it can."""
+    if ports := unfinished_ports():
+        print(
+            f'warning: a process was killed while it made {", ".join(map(str, ports))}, and '
+            f'programs wait for that without end, maybe this one: {how_to_mend(ports)}',
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+class _Signals:
+    """The signals that end the process; after ``with`` they do nothing any more.
+
+    The first asks for the end. One that follows within a second is the same once more; a later one
+    ends a process that hangs at once, as people expect who press Ctrl-C again.
+
+    Python runs handlers in the main thread only, which sits in the middleware's wait. So a byte is
+    written to a pipe by whichever thread the signal hits; blocking signals and sigwait would miss
+    threads that NumPy started at import.
+
+    Attributes:
+        asked: set by the first.
+        wake: called by the first, from a thread.
+    """
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.wake: Callable[[], None] = lambda: None
+        self._over = False
+        self._caught, sender = os.pipe()
+        os.set_blocking(sender, False)
+        for number in ENDING_SIGNALS:
+            signal.signal(number, lambda *_: None)
+        signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
+        threading.Thread(target=self._wait, name='signals', daemon=True).start()
+
+    def __enter__(self) -> _Signals:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over = True
+        ignore_signals()
+
+    def _wait(self) -> None:
+        os.read(self._caught, 1)
+        interrupt()
+        self.asked.set()
+        with contextlib.suppress(Exception):  # the node may be gone by now
+            self.wake()
+        # What came within a second waits here, however late this thread gets its turn.
+        time.sleep(SAME_SIGNAL_S)
+        os.set_blocking(self._caught, False)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._caught, _PIPE_BYTES)
+        os.set_blocking(self._caught, True)
+        number = os.read(self._caught, 1)[0]
+        if not self._over:
+            os._exit(128 + number)

@@ -1,0 +1,101 @@
+"""Every service of a node answers, also where its handler raises."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+from typing import Final
+
+from rcl_interfaces.msg import SetParametersResult
+from rcl_interfaces.srv import SetParameters
+from rcl_interfaces.srv import SetParametersAtomically
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+from rclpy.service import Service
+
+from trt_perception.files.plain_text import plain
+from trt_perception.files.plain_text import shown
+
+__all__ = ['answer_always']
+
+_TYPES: Final = [kind.value for kind in Parameter.Type]
+_LONGEST_REASON: Final = 1000
+# As many as a node of one camera has, several times over, or all of one of many cameras; and the
+# fields of requests that name them.
+_MOST_NAMED: Final = 200
+_LISTS: Final = ('parameters', 'names', 'prefixes')
+_SETTERS: Final = (SetParameters, SetParametersAtomically)
+
+_Handler = Callable[[Any, Any], Any]
+
+
+def answer_always(node: Node, report: Callable[[Service, Exception], None]) -> None:
+    """Let the services that the node has now answer a refusal where their handler raises.
+
+    Args:
+        node: all its services were created.
+        report: called with what a handler raised.
+    """
+    for service in node.services:
+        service.callback = _answering(node, service, service.callback, report)
+
+
+def _answering(
+    node: Node,
+    service: Service,
+    handle: _Handler,
+    report: Callable[[Service, Exception], None],
+) -> _Handler:
+    kind: Any = service.srv_type
+
+    def answer(request: Any, response: Any) -> Any:
+        # One parameter named again and again: nothing else would go on meanwhile.
+        count = max(len(getattr(request, name, ())) for name in _LISTS)
+        if count > _MOST_NAMED and count > (most := _most_named(node)):
+            reason = f'at most {most} in one request (got {count})'
+            return _refusal(service, request, reason)
+        if twice := _named_twice(request):
+            return _refusal(service, request, f'each once in one request (got {twice} twice)')
+        if kind is SetParameters and count != 1:  # none fails with another
+            for parameter in request.parameters:
+                single = SetParameters.Request(parameters=[parameter])
+                response.results.extend(answer(single, SetParameters.Response()).results)
+            return response
+        for parameter in request.parameters if kind in _SETTERS else ():
+            if parameter.value.type not in _TYPES:  # on which rclpy raises
+                reason = (
+                    f'parameter {shown(parameter.name)} must be of a type that ROS 2 has, '
+                    f'{min(_TYPES)} to {max(_TYPES)} (got type {parameter.value.type})'
+                )
+                return _refusal(service, request, reason)
+        try:
+            return handle(request, response)
+        except Exception as error:
+            report(service, error)
+            return _refusal(service, request, f'{type(error).__name__}: {error}')
+
+    return answer
+
+
+def _most_named(node: Node) -> int:
+    return max(_MOST_NAMED, len(node.list_parameters([], 0).names))
+
+
+def _named_twice(request: Any) -> str:
+    """Return a parameter that a request names more than once, empty where there is none."""
+    named = [each.name for each in getattr(request, 'parameters', ())]
+    named += getattr(request, 'names', ())
+    return next((shown(name) for name, count in Counter(named).items() if count > 1), '')
+
+
+def _refusal(service: Service, request: Any, reason: str) -> Any:
+    """Return an answer that says no: what stands in an empty one, and a reason where one fits."""
+    kind: Any = service.srv_type  # rclpy's type of it does not name the classes within
+    response = kind.Response()
+    refused = SetParametersResult(successful=False, reason=plain(reason, _LONGEST_REASON))
+    if kind is SetParameters:
+        response.results = [refused] * len(request.parameters)
+    elif kind is SetParametersAtomically:
+        response.result = refused
+    return response

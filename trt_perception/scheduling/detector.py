@@ -1,0 +1,169 @@
+"""Takes messages of cameras as they come, keeps the pipelines busy, counts everything.
+
+Guarantees:
+    * ``submit`` returns at once. One message of each camera waits at most; a newer one replaces it
+      (newest wins). Who is served next: ``scheduler``.
+    * Results of a camera are published in the order in which its messages came, by one worker
+      thread: that of its pipeline.
+    * For each camera, at any instant, received == published + dropped (by reason) + failed + in
+      flight; after ``stop`` nothing is in flight.
+    * A frame that cannot be read costs no other frame anything. A fault of a pipeline ends all.
+    * A message is held until it was published or dropped, not longer.
+Knows neither CUDA nor ROS: a message is whatever its camera's ``read`` turns into a frame.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Generic
+from typing import TypeVar
+
+from trt_perception.monitoring.frame_statistics import FrameStatistics
+from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
+from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.scheduling.camera import Camera
+from trt_perception.scheduling.scheduler import RateLimit
+from trt_perception.scheduling.worker import Job
+from trt_perception.scheduling.worker import Ledger
+from trt_perception.scheduling.worker import Worker
+
+__all__ = ['Detector']
+
+Message = TypeVar('Message')
+
+
+class Detector(Generic[Message]):
+    """Runs pipelines on the newest messages of cameras.
+
+    Args:
+        pipelines: do the work, each in a worker thread of its own; the detector does not close
+            them.
+        cameras: each is served by one of the pipelines.
+        faulted: called once with the exception that ended a worker, in that; must return at once.
+            Whatever other workers have in flight still comes out.
+        batch_max_delay_s: how long a message may wait, while a slot is free, for others to fill
+            the batch.
+        clock: returns seconds; only goes forward.
+
+    Attributes:
+        cameras: as given.
+    """
+
+    def __init__(
+        self,
+        pipelines: Sequence[Pipeline],
+        cameras: Sequence[Camera[Message]],
+        *,
+        faulted: Callable[[BaseException], None],
+        batch_max_delay_s: float = 0.0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.cameras = tuple(cameras)
+        self._faulted = faulted
+        self._clock = clock
+        self._fault_reported = False
+        self._ledger = Ledger([FrameStatistics() for _ in cameras])
+        self._limits = [RateLimit() for _ in cameras]
+        self._workers = [
+            Worker(
+                'detector' if len(pipelines) == 1 else f'detector_{index}',
+                pipeline,
+                self.cameras,
+                self._ledger,
+                ended=self._ended,
+                max_delay_s=batch_max_delay_s,
+                clock=clock,
+            )
+            for index, pipeline in enumerate(pipelines)
+        ]
+        self._worker_of = [self._workers[camera.pipeline] for camera in cameras]
+        for camera, worker in zip(cameras, self._worker_of, strict=True):
+            worker.serve(camera)
+
+    def start(self) -> None:
+        """Start the workers; again after a ``stop``, not after a fault that left frames behind.
+
+        Raises:
+            RuntimeError: there is no thread left; none of the workers runs.
+        """
+        self._fault_reported = False
+        self._ledger.running = True
+        try:
+            for worker in self._workers:
+                worker.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Let the frames in flight finish, drop those that wait, and join the workers.
+
+        May be called again.
+        """
+        with self._ledger.lock:
+            self._halt()
+        for worker in self._workers:
+            worker.join()
+        with self._ledger.lock:
+            for worker in self._workers:
+                worker.abandon()  # one that died without a word
+
+    @property
+    def alive(self) -> bool:
+        """Whether all workers are there; without one, some cameras are never answered."""
+        return all(worker.alive for worker in self._workers)
+
+    def submit(self, camera: int, message: Message) -> None:
+        """Hand over a message of the camera of that index; from any thread, without waiting."""
+        job = Job(camera, message, self._clock())
+        source = self.cameras[camera]
+        replaced = None
+        with self._ledger.lock:
+            counts = self._ledger.cameras[camera]
+            counts.receive(job.received)
+            if not self._ledger.running:
+                counts.drop('inactive')
+            elif not source.enabled:
+                counts.drop('disabled')
+            elif (rate_hz := source.max_rate_hz) and not self._limits[camera].lets_through(
+                job.received, rate_hz
+            ):
+                counts.drop('rate_limit')
+            else:
+                replaced = self._worker_of[camera].offer(job)
+                if replaced is not None:
+                    counts.drop('replaced')
+        # Only now is it freed: whatever that does, it does without the lock.
+        del replaced
+
+    def statistics(self) -> tuple[FrameStatistics, ...]:
+        """Return counts and stage times of each camera, all of one instant."""
+        with self._ledger.lock:
+            return tuple(counts.snapshot() for counts in self._ledger.cameras)
+
+    def pipeline_statistics(self) -> tuple[PipelineStatistics, ...]:
+        """Return what each pipeline did, all of one instant."""
+        with self._ledger.lock:
+            return tuple(worker.statistics.snapshot() for worker in self._workers)
+
+    def _halt(self) -> None:
+        """Take no messages any more, and let the workers come to an end; with the lock held."""
+        self._ledger.running = False
+        for worker in self._workers:
+            worker.drop_waiting('inactive')
+            worker.wake()
+
+    def _ended(self, ended: Worker[Message], error: BaseException) -> None:
+        """Take what ended a worker, in its thread: all others end, too."""
+        with self._ledger.lock:
+            self._halt()
+            ended.abandon()
+            first = not self._fault_reported
+            self._fault_reported = True
+        # Whoever keeps the error shall not keep the messages that its traceback holds.
+        traceback.clear_frames(error.__traceback__)
+        if first:
+            self._faulted(error)
