@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from setuptools import find_packages
-from setuptools import setup
+from setuptools import find_packages, setup
 
 PACKAGE = 'trt_perception'
 

@@ -10,10 +10,12 @@ from pathlib import Path
 
 from ament_index_python.packages import get_package_share_directory
 from launch import LaunchDescription
-from launch.actions import DeclareLaunchArgument
-from launch.actions import EmitEvent
-from launch.actions import IncludeLaunchDescription
-from launch.actions import OpaqueFunction
+from launch.actions import (
+    DeclareLaunchArgument,
+    EmitEvent,
+    IncludeLaunchDescription,
+    OpaqueFunction,
+)
 from launch.events import IncludeLaunchDescription as StartEvent
 from launch.events import matches_action
 from launch.events.process import ShutdownProcess
@@ -22,11 +24,13 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from trt_perception.errors import ConfigError
-from trt_perception.parameters.launch_arguments import image_remappings
-from trt_perception.parameters.launch_arguments import launch_arguments
-from trt_perception.parameters.launch_arguments import parameter_file_text
-from trt_perception.parameters.launch_arguments import parameter_values
-from trt_perception.parameters.launch_arguments import unknown_arguments
+from trt_perception.parameters.launch_arguments import (
+    image_remappings,
+    launch_arguments,
+    parameter_file_text,
+    parameter_values,
+    unknown_arguments,
+)
 from trt_perception.parameters.sections import cameras_of_file
 from trt_perception.transport.advice import transport_environment
 

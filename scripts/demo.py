@@ -15,11 +15,9 @@ from pathlib import Path
 import cv2
 import numpy as np
 import rclpy
-from ament_index_python.packages import get_package_prefix
-from ament_index_python.packages import get_package_share_directory
+from ament_index_python.packages import get_package_prefix, get_package_share_directory
 from demo_recorder import Recorder
-from demo_results import other_classes
-from demo_results import report
+from demo_results import other_classes, report
 from demo_tasks import TASKS
 from rclpy.signals import SignalHandlerOptions
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import time
 
 from demo_tasks import TOPICS
-from diagnostic_msgs.msg import DiagnosticArray
-from diagnostic_msgs.msg import DiagnosticStatus
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.node import Node
-from rclpy.qos import QoSDurabilityPolicy
-from rclpy.qos import QoSProfile
-from vision_msgs.msg import Detection2DArray
-from vision_msgs.msg import LabelInfo
+from rclpy.qos import QoSDurabilityPolicy, QoSProfile
+from vision_msgs.msg import Detection2DArray, LabelInfo
 
 NODE = 'detector'
 

@@ -8,20 +8,14 @@ import sys
 
 import cv2
 import numpy as np
-from demo_tasks import TOPICS
-from demo_tasks import keypoints_of
-from demo_tasks import measure_of
-from demo_tasks import more_of
-from demo_tasks import with_carried
+from demo_tasks import TOPICS, keypoints_of, measure_of, more_of, with_carried
 
 from trt_perception.evaluation.coco.annotations import read_annotations
 from trt_perception.evaluation.coco.classes import match_classes
 from trt_perception.evaluation.coco.run_lengths import with_run_lengths
-from trt_perception.evaluation.metrics.mistakes import match_detections
-from trt_perception.evaluation.metrics.mistakes import sum_up
+from trt_perception.evaluation.metrics.mistakes import match_detections, sum_up
 from trt_perception.evaluation.true_shapes import read_shapes
-from trt_perception.files.plain_text import listed
-from trt_perception.files.plain_text import plain
+from trt_perception.files.plain_text import listed, plain
 from trt_perception.images.detections import Detections
 from trt_perception.images.drawing import draw_detections
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 
 import numpy as np
-from sensor_msgs.msg import Image
-from sensor_msgs.msg import PointCloud2
+from sensor_msgs.msg import Image, PointCloud2
 
-from trt_perception.evaluation.metrics.measure import BOXES
-from trt_perception.evaluation.metrics.measure import OKS_SIGMA
-from trt_perception.evaluation.metrics.measure import Measure
-from trt_perception.images.detections import Detections
-from trt_perception.images.detections import oriented_corners
+from trt_perception.evaluation.metrics.measure import BOXES, OKS_SIGMA, Measure
+from trt_perception.images.detections import Detections, oriented_corners
 
 #: The topic of each task that has one of its own.
 TOPICS = {'segment': ('masks', Image), 'pose': ('keypoints', PointCloud2)}

@@ -27,13 +27,17 @@ sys.path[:0] = [str(ROOT), str(ROOT / 'test')]
 
 from support.fuzz import jpeg_fuzz  # noqa: E402
 from trt_perception import gpu  # noqa: E402
-from trt_perception.errors import CudaError  # noqa: E402
-from trt_perception.errors import ImageError  # noqa: E402
+from trt_perception.errors import (  # noqa: E402
+    CudaError,
+    ImageError,
+)
 from trt_perception.gpu.bindings import call  # noqa: E402
 from trt_perception.gpu.nvjpeg import NvJpeg  # noqa: E402
 from trt_perception.images.compressed import check_picture  # noqa: E402
-from trt_perception.images.jpeg import JpegFrame  # noqa: E402
-from trt_perception.images.jpeg import plain_jpeg  # noqa: E402
+from trt_perception.images.jpeg import (  # noqa: E402
+    JpegFrame,
+    plain_jpeg,
+)
 from trt_perception.process.option_parser import OptionParser  # noqa: E402
 
 EXAMPLES = """\

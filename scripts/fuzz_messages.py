@@ -43,8 +43,7 @@ def parse():
 
 
 def work(count, seed, results):
-    from support.fuzz.message_fuzz import Fuzz
-    from support.fuzz.message_fuzz import cases
+    from support.fuzz.message_fuzz import Fuzz, cases
 
     found = Fuzz().run(cases(count, seed))
     counted = [

@@ -2,10 +2,7 @@
 
 import pytest
 
-from trt_perception.errors import CudaError
-from trt_perception.errors import EngineError
-from trt_perception.errors import ImageError
-from trt_perception.errors import ValuesError
+from trt_perception.errors import CudaError, EngineError, ImageError, ValuesError
 
 
 @pytest.mark.parametrize(

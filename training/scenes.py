@@ -14,8 +14,7 @@ import numpy as np
 import occlusion
 import pens
 import sources
-from shapes import Shape
-from shapes import shape_of
+from shapes import Shape, shape_of
 
 
 @dataclasses.dataclass(frozen=True)

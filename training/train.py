@@ -13,8 +13,7 @@ import pathlib
 import queue
 import threading
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import cv2
 import letterbox
@@ -23,9 +22,7 @@ import model as net
 import numpy as np
 import scenes
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import IterableDataset
-from torch.utils.data import get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 MAX_DIGITS = scenes.TRAIN.digits[1]
 SEED = 20

@@ -6,12 +6,10 @@ Without ROS, ``load`` opens a model and the Model is called on images: docs/pyth
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trt_perception.api import Model
-    from trt_perception.api import load
+    from trt_perception.api import Model, load
     from trt_perception.errors import TrtPerceptionError
     from trt_perception.images.detections import Detections
 

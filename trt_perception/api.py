@@ -12,9 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-from typing import Final
-from typing import overload
+from typing import Any, Final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -25,13 +23,9 @@ from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
 from trt_perception.images.picture_files import frame_of
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.parameters.config import OF_NODE
-from trt_perception.parameters.config import PARAMETERS
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.config import OF_NODE, PARAMETERS, DetectorConfig, Thresholds
 from trt_perception.pipelines.open_pipeline import open_offline
-from trt_perception.pipelines.pipeline import Result
-from trt_perception.pipelines.pipeline import collect_all
+from trt_perception.pipelines.pipeline import Result, collect_all
 
 __all__ = ['Model', 'load']
 

@@ -12,11 +12,8 @@ import os
 import signal
 import sys
 
-from trt_perception.process.interruption import ENDING_SIGNALS
-from trt_perception.process.interruption import Interruption
-from trt_perception.process.interruption import ignore_signals
-from trt_perception.process.standard_streams import guarded_streams
-from trt_perception.process.standard_streams import lost
+from trt_perception.process.interruption import ENDING_SIGNALS, Interruption, ignore_signals
+from trt_perception.process.standard_streams import guarded_streams, lost
 
 __all__ = [
     *('benchmark_engine', 'build_engine', 'detect_images', 'detector_node', 'doctor'),

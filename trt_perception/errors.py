@@ -21,8 +21,7 @@ is always attached as the cause.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 __all__ = [
     *('ConfigError', 'CudaError', 'EngineError', 'GpuMemoryError', 'ImageError'),

@@ -22,24 +22,17 @@ from pathlib import Path
 import cv2
 import numpy as np
 import rclpy
-from common import HEIGHT
-from common import WIDTH
-from common import Child
-from common import launch_environment
-from common import quality
-from common import save
+from common import HEIGHT, WIDTH, Child, launch_environment, quality, save
 from frame_path import EmptyPipeline
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy
 from rclpy.node import Node
 from rclpy.parameter import Parameter
-from sensor_msgs.msg import CompressedImage
-from sensor_msgs.msg import Image
+from sensor_msgs.msg import CompressedImage, Image
 
 from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.wire import rcl
-from trt_perception.ros.wire.unlocked_publish import publish_unlocked
-from trt_perception.ros.wire.unlocked_publish import serialize_with_room
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
 
 WARM_UP = 30
 JPEG_BYTES = 380_000

@@ -26,15 +26,8 @@ from pathlib import Path
 
 import numpy as np
 import rclpy
-from common import SHARE
-from common import Child
-from common import launch_environment
-from common import quality
-from common import save
-from detector import NODE
-from detector import STAMP_AT
-from detector import cpu_seconds
-from detector import serialized_picture
+from common import SHARE, Child, launch_environment, quality, save
+from detector import NODE, STAMP_AT, cpu_seconds, serialized_picture
 from diagnostic_msgs.msg import DiagnosticArray
 from gpu_memory import used_mib
 from rclpy.executors import SingleThreadedExecutor
@@ -42,8 +35,7 @@ from rclpy.node import Node
 from vision_msgs.msg import Detection2DArray
 
 from trt_perception.process.option_parser import OptionParser
-from trt_perception.ros.runtime.arguments import matching
-from trt_perception.ros.runtime.arguments import number_between
+from trt_perception.ros.runtime.arguments import matching, number_between
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 from trt_perception.tools.arguments import add_file
 

@@ -25,19 +25,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 import rclpy
-from common import SHARE
-from common import Child
-from common import launch_environment
-from common import quality
-from common import save
+from common import SHARE, Child, launch_environment, quality, save
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from sensor_msgs.msg import CompressedImage
-from sensor_msgs.msg import Image
+from sensor_msgs.msg import CompressedImage, Image
 from vision_msgs.msg import Detection2DArray
 
-from trt_perception.ros.wire.unlocked_publish import publish_unlocked
-from trt_perception.ros.wire.unlocked_publish import serialize_with_room
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
 
 WARM_UP = 60
 # A serialised message: four bytes of encapsulation, then the stamp's seconds and nanoseconds.

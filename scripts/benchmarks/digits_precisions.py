@@ -19,10 +19,7 @@ from trt_perception.building.calibration.images import select_images
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.building.precision.quantise import quantise
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.model.manifest import FileIdentity
-from trt_perception.model.manifest import Manifest
-from trt_perception.model.manifest import manifest_path
-from trt_perception.model.manifest import manifest_text
+from trt_perception.model.manifest import FileIdentity, Manifest, manifest_path, manifest_text
 
 DIGITS = Path(__file__).resolve().parents[2] / 'models' / 'digits.onnx'
 METHODS = ('entropy', 'percentile', 'minmax')

@@ -22,14 +22,7 @@ import time
 import gate
 import numpy as np
 import rclpy
-from common import HEIGHT
-from common import WIDTH
-from common import Child
-from common import launch_environment
-from common import number_of
-from common import quality
-from common import run_camera
-from common import save
+from common import HEIGHT, WIDTH, Child, launch_environment, number_of, quality, run_camera, save
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter

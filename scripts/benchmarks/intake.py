@@ -29,28 +29,18 @@ from pathlib import Path
 
 import numpy as np
 import rclpy
-from common import HEIGHT
-from common import WIDTH
-from common import Child
-from common import launch_environment
-from common import quality
-from common import save
+from common import HEIGHT, WIDTH, Child, launch_environment, quality, save
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from sensor_msgs.msg import CompressedImage
-from sensor_msgs.msg import Image
+from sensor_msgs.msg import CompressedImage, Image
 from thread_clocks import ThreadClocks
 
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros.intake.buffers import MessageBuffers
-from trt_perception.ros.intake.shared import CAMERAS_OF_A_THREAD
-from trt_perception.ros.intake.shared import SharedIntake
-from trt_perception.ros.intake.subscriptions import EVENTS
-from trt_perception.ros.intake.subscriptions import Images
-from trt_perception.ros.wire.cdr import read_compressed
-from trt_perception.ros.wire.cdr import read_image
-from trt_perception.ros.wire.unlocked_publish import publish_unlocked
-from trt_perception.ros.wire.unlocked_publish import serialize_with_room
+from trt_perception.ros.intake.shared import CAMERAS_OF_A_THREAD, SharedIntake
+from trt_perception.ros.intake.subscriptions import EVENTS, Images
+from trt_perception.ros.wire.cdr import read_compressed, read_image
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
 
 EXAMPLES = """\
 examples:

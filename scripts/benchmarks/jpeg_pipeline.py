@@ -23,11 +23,15 @@ sys.path[:0] = [str(ROOT), str(ROOT / 'test')]
 
 from support.fuzz import jpeg_fuzz  # noqa: E402
 from trt_perception.images.compressed import check_picture  # noqa: E402
-from trt_perception.images.jpeg import PlainJpegs  # noqa: E402
-from trt_perception.images.jpeg import UnreadFrame  # noqa: E402
-from trt_perception.images.jpeg import decoded_frame  # noqa: E402
-from trt_perception.parameters.config import DetectorConfig  # noqa: E402
-from trt_perception.parameters.config import Thresholds  # noqa: E402
+from trt_perception.images.jpeg import (  # noqa: E402
+    PlainJpegs,
+    UnreadFrame,
+    decoded_frame,
+)
+from trt_perception.parameters.config import (  # noqa: E402
+    DetectorConfig,
+    Thresholds,
+)
 from trt_perception.pipelines.open_pipeline import open_pipeline  # noqa: E402
 from trt_perception.pipelines.pipeline import detect_one  # noqa: E402
 

@@ -12,9 +12,7 @@ import json
 import sys
 import time
 from contextlib import closing
-from dataclasses import asdict
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import cv2
@@ -22,8 +20,7 @@ import numpy as np
 
 from trt_perception.benchmarking.frames import load_frames
 from trt_perception.benchmarking.measure import Spread
-from trt_perception.benchmarking.model import BenchmarkOptions
-from trt_perception.benchmarking.model import measure_model
+from trt_perception.benchmarking.model import BenchmarkOptions, measure_model
 from trt_perception.benchmarking.pace import Pace
 from trt_perception.evaluation.metrics.agreement import compare_runs
 from trt_perception.gpu import copy_async
@@ -32,11 +29,9 @@ from trt_perception.model.files.model_file import read_model_file
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.stages.decoders.decode import decode
-from trt_perception.stages.host_preprocess import channel_image
-from trt_perception.stages.host_preprocess import resize
+from trt_perception.stages.host_preprocess import channel_image, resize
 from trt_perception.tools.arguments import at_least
-from trt_perception.tools.model_arguments import add_model_arguments
-from trt_perception.tools.model_arguments import detector_config
+from trt_perception.tools.model_arguments import add_model_arguments, detector_config
 
 EXAMPLES = """\
 examples:

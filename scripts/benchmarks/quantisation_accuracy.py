@@ -24,8 +24,7 @@ from trt_perception.building.precision.quantise import quantise
 from trt_perception.evaluation.compare import compare_models
 from trt_perception.evaluation.run import open_for_evaluation
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.model.manifest import manifest_path
-from trt_perception.model.manifest import parse_manifest
+from trt_perception.model.manifest import manifest_path, parse_manifest
 from trt_perception.parameters.config import DetectorConfig
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -22,24 +22,18 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import helper
-from reference_network import CLASSES
-from reference_network import GAIN
-from reference_network import build_network
+from reference_network import CLASSES, GAIN, build_network
 
 from trt_perception.benchmarking.frames import synthetic_image
 from trt_perception.images.picture_files import frame_of
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.model.manifest import FileIdentity
-from trt_perception.model.manifest import Manifest
-from trt_perception.model.manifest import manifest_path
-from trt_perception.model.manifest import manifest_text
+from trt_perception.model.manifest import FileIdentity, Manifest, manifest_path, manifest_text
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.config import Thresholds
 from trt_perception.stages.decoders.dense import dense_candidates
-from trt_perception.stages.decoders.selection import Limits
-from trt_perception.stages.decoders.selection import select
+from trt_perception.stages.decoders.selection import Limits, select
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
 MAX_DETECTIONS = 300

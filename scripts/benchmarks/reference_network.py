@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import TensorProto
-from onnx import helper
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 SEED = 11
 CLASSES = 80

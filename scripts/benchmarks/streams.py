@@ -11,27 +11,17 @@ import functools
 import json
 import sys
 import time
-from contextlib import ExitStack
-from contextlib import closing
-from dataclasses import asdict
-from dataclasses import replace
+from contextlib import ExitStack, closing
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from trt_perception.benchmarking.frames import load_frames
-from trt_perception.benchmarking.measure import detect_all
-from trt_perception.benchmarking.measure import measure_pipeline
+from trt_perception.benchmarking.measure import detect_all, measure_pipeline
 from trt_perception.benchmarking.pace import Pace
-from trt_perception.gpu import Device
-from trt_perception.gpu import DeviceBuffer
-from trt_perception.gpu import Event
-from trt_perception.gpu import Graph
-from trt_perception.gpu import PinnedBuffer
-from trt_perception.gpu import Stream
-from trt_perception.gpu import copy_async
+from trt_perception.gpu import Device, DeviceBuffer, Event, Graph, PinnedBuffer, Stream, copy_async
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.input_layout import constant_inputs
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.ready import put_in_place
 from trt_perception.process.option_parser import OptionParser

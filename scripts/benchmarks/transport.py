@@ -16,13 +16,7 @@ import time
 import gate
 import numpy as np
 import rclpy
-from common import HEIGHT
-from common import WIDTH
-from common import Child
-from common import launch_environment
-from common import quality
-from common import run_camera
-from common import save
+from common import HEIGHT, WIDTH, Child, launch_environment, quality, run_camera, save
 from rclpy.node import Node
 from sensor_msgs.msg import Image
 

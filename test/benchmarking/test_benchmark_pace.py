@@ -12,21 +12,14 @@ import numpy as np
 import pytest
 from test_benchmark_parts import RecordingPipeline
 
-from support.models.fixed_model import OUTPUTS
-from support.models.fixed_model import small_onnx
+from support.models.fixed_model import OUTPUTS, small_onnx
 from support.models.support_models import write_model
-from support.programs import UNMEASURED
-from support.programs import Program
-from support.programs import executable
+from support.programs import UNMEASURED, Program, executable
 from trt_perception.benchmarking import frames as benchmark_frames
 from trt_perception.benchmarking import pace
-from trt_perception.benchmarking.frames import load_frames
-from trt_perception.benchmarking.frames import shipped_scenes
-from trt_perception.benchmarking.measure import detect_all
-from trt_perception.benchmarking.measure import measure_pipeline
-from trt_perception.benchmarking.pace import BenchmarkProgress
-from trt_perception.benchmarking.pace import Pace
-from trt_perception.benchmarking.pace import stopped_by_interrupt
+from trt_perception.benchmarking.frames import load_frames, shipped_scenes
+from trt_perception.benchmarking.measure import detect_all, measure_pipeline
+from trt_perception.benchmarking.pace import BenchmarkProgress, Pace, stopped_by_interrupt
 from trt_perception.parameters.config import Thresholds
 from trt_perception.tools import benchmark_engine
 

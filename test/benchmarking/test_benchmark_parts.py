@@ -6,11 +6,8 @@ import cv2
 import numpy as np
 import pytest
 
-from trt_perception.benchmarking.frames import load_frames
-from trt_perception.benchmarking.frames import synthetic_image
-from trt_perception.benchmarking.measure import Spread
-from trt_perception.benchmarking.measure import detect_all
-from trt_perception.benchmarking.measure import measure_pipeline
+from trt_perception.benchmarking.frames import load_frames, synthetic_image
+from trt_perception.benchmarking.measure import Spread, detect_all, measure_pipeline
 from trt_perception.benchmarking.pace import Pace
 from trt_perception.errors import ConfigError
 from trt_perception.images.detections import Detections

@@ -12,16 +12,12 @@ import time
 import pytest
 
 from trt_perception.building import engine_store as store_module
-from trt_perception.building.engine.release import BuildGpu
-from trt_perception.building.engine.release import TensorRt
+from trt_perception.building.engine.release import BuildGpu, TensorRt
 from trt_perception.building.engine_manifest import recorded_options
-from trt_perception.building.engine_store import EngineStore
-from trt_perception.building.engine_store import StoredEngine
-from trt_perception.building.engine_store import store_key
+from trt_perception.building.engine_store import EngineStore, StoredEngine, store_key
 from trt_perception.building.options.rows import OPTIONS
 from trt_perception.building.options.sources import load_options
-from trt_perception.errors import ConfigError
-from trt_perception.errors import WriteError
+from trt_perception.errors import ConfigError, WriteError
 
 ORIN = BuildGpu('Orin', '8.7', {'driver': '12.6', 'runtime': '12.6'})
 TENSORRT = TensorRt(None, 'tensorrt', '10.3.0.26', ORIN)

@@ -4,13 +4,8 @@ import json
 
 import pytest
 
-from trt_perception.checks.cameras import CameraReport
-from trt_perception.checks.cameras import check_cameras
-from trt_perception.checks.finding import LEVELS
-from trt_perception.checks.finding import Finding
-from trt_perception.checks.finding import as_json
-from trt_perception.checks.finding import guarded
-from trt_perception.checks.finding import texts
+from trt_perception.checks.cameras import CameraReport, check_cameras
+from trt_perception.checks.finding import LEVELS, Finding, as_json, guarded, texts
 
 
 def by_name(findings):

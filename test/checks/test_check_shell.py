@@ -7,9 +7,7 @@ import types
 import pytest
 
 from trt_perception.checks.machine import check_machine
-from trt_perception.checks.shell import check_shell
-from trt_perception.checks.shell import export_profile
-from trt_perception.checks.shell import read_profile
+from trt_perception.checks.shell import check_shell, export_profile, read_profile
 
 PROFILE = (
     '<dds xmlns="http://www.eprosima.com"><segment_size>{size}</segment_size>'

@@ -8,20 +8,13 @@ from unittest import mock
 import pytest
 
 from support.gpu import fake_cuda
-from support.gpu.fake_nvjpeg import BAD_JPEG
-from support.gpu.fake_nvjpeg import FakeNvJpeg
+from support.gpu.fake_nvjpeg import BAD_JPEG, FakeNvJpeg
 from support.models.support_models import write_model
-from trt_perception.checks import software
-from trt_perception.checks import trial
+from trt_perception.checks import software, trial
 from trt_perception.checks.model import check_model
-from trt_perception.checks.software import InstalledGpu
-from trt_perception.checks.software import Module
-from trt_perception.errors import ConfigError
-from trt_perception.errors import CudaError
-from trt_perception.errors import EngineError
-from trt_perception.errors import MissingModelInfoError
-from trt_perception.gpu import bindings
-from trt_perception.gpu import nvjpeg
+from trt_perception.checks.software import InstalledGpu, Module
+from trt_perception.errors import ConfigError, CudaError, EngineError, MissingModelInfoError
+from trt_perception.gpu import bindings, nvjpeg
 
 
 def by_name(findings):

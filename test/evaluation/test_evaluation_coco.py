@@ -7,18 +7,11 @@ import cv2
 import numpy as np
 import pytest
 
-from support.oracles.evaluation_support import CLASSES
-from support.oracles.evaluation_support import truth
-from support.oracles.evaluation_support import written
-from trt_perception.errors import ConfigError
-from trt_perception.errors import ImageError
-from trt_perception.errors import WriteError
-from trt_perception.evaluation.coco.annotations import MAX_BYTES
-from trt_perception.evaluation.coco.annotations import read_annotations
-from trt_perception.evaluation.coco.classes import match_classes
-from trt_perception.evaluation.coco.classes import read_class_map
-from trt_perception.evaluation.coco.images import match_images
-from trt_perception.evaluation.coco.images import read_image
+from support.oracles.evaluation_support import CLASSES, truth, written
+from trt_perception.errors import ConfigError, ImageError, WriteError
+from trt_perception.evaluation.coco.annotations import MAX_BYTES, read_annotations
+from trt_perception.evaluation.coco.classes import match_classes, read_class_map
+from trt_perception.evaluation.coco.images import match_images, read_image
 from trt_perception.files.atomic_files import write_json
 
 BOX = (10, 20, 30, 40)

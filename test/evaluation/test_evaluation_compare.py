@@ -7,26 +7,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.oracles.evaluation_support import CLASSES
-from support.oracles.evaluation_support import WrittenModel
-from support.oracles.evaluation_support import by_hand
-from support.oracles.evaluation_support import found
-from support.oracles.evaluation_support import pictures
-from support.oracles.evaluation_support import truth
-from support.oracles.evaluation_support import written
-from trt_perception.errors import ConfigError
-from trt_perception.errors import ImageError
-from trt_perception.evaluation.compare import accuracy_report
-from trt_perception.evaluation.compare import compare_models
-from trt_perception.evaluation.compare import evaluate_model
+from support.oracles.evaluation_support import (
+    CLASSES,
+    WrittenModel,
+    by_hand,
+    found,
+    pictures,
+    truth,
+    written,
+)
+from trt_perception.errors import ConfigError, ImageError
+from trt_perception.evaluation.compare import accuracy_report, compare_models, evaluate_model
 from trt_perception.evaluation.dataset import Dataset
 from trt_perception.evaluation.metrics.agreement import compare_runs
 from trt_perception.evaluation.metrics.overlap import box_iou
 from trt_perception.evaluation.run import open_for_evaluation
 from trt_perception.images.detections import Detections
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.config import DetectorConfig, Thresholds
 
 ROOT = Path(__file__).resolve().parents[2]
 BOX = (100, 100, 100, 100)

@@ -5,13 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from support.oracles.evaluation_support import CLASSES
-from support.oracles.evaluation_support import by_hand
-from support.oracles.evaluation_support import found
-from support.oracles.evaluation_support import truth
-from support.oracles.evaluation_support import written
-from trt_perception.evaluation.coco.annotations import coco_rows
-from trt_perception.evaluation.coco.annotations import read_annotations
+from support.oracles.evaluation_support import CLASSES, by_hand, found, truth, written
+from trt_perception.evaluation.coco.annotations import coco_rows, read_annotations
 from trt_perception.evaluation.coco.classes import match_classes
 from trt_perception.evaluation.metrics.average_precision import measure
 

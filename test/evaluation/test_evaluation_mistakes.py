@@ -4,22 +4,14 @@ import cv2
 import numpy as np
 import pytest
 
-from support.oracles.evaluation_support import CLASSES
-from support.oracles.evaluation_support import SIZE_WH
-from support.oracles.evaluation_support import found
-from support.oracles.evaluation_support import pictures
-from trt_perception.errors import ConfigError
-from trt_perception.errors import WriteError
+from support.oracles.evaluation_support import CLASSES, SIZE_WH, found, pictures
+from trt_perception.errors import ConfigError, WriteError
 from trt_perception.evaluation.coco.annotations import TrueBox
 from trt_perception.evaluation.coco.classes import ClassMap
-from trt_perception.evaluation.metrics.average_precision import ClassMetrics
-from trt_perception.evaluation.metrics.average_precision import Metrics
-from trt_perception.evaluation.metrics.mistakes import match_detections
-from trt_perception.evaluation.metrics.mistakes import sum_up
+from trt_perception.evaluation.metrics.average_precision import ClassMetrics, Metrics
+from trt_perception.evaluation.metrics.mistakes import match_detections, sum_up
 from trt_perception.evaluation.report.plots import plot_accuracy
-from trt_perception.evaluation.report.worst_images import COLORS
-from trt_perception.evaluation.report.worst_images import draw_mistakes
-from trt_perception.evaluation.report.worst_images import write_worst
+from trt_perception.evaluation.report.worst_images import COLORS, draw_mistakes, write_worst
 
 CAT, DOG = 0, 17  # a category may be number 0
 MAP = ClassMap((CAT, DOG), {CAT: 'cat', DOG: 'dog'})

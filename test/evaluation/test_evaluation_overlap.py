@@ -6,26 +6,24 @@ import pytest
 
 from support.oracles.evaluation_support import found
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.coco.run_lengths import MaskedDetections
-from trt_perception.evaluation.coco.run_lengths import counts_of
-from trt_perception.evaluation.coco.run_lengths import pixels_of
-from trt_perception.evaluation.coco.run_lengths import shared_pixels
-from trt_perception.evaluation.coco.run_lengths import text_of
-from trt_perception.evaluation.metrics.measure import BOXES
-from trt_perception.evaluation.metrics.measure import Measure
-from trt_perception.evaluation.metrics.measure import common_measure
-from trt_perception.evaluation.metrics.measure import measure_of
+from trt_perception.evaluation.coco.run_lengths import (
+    MaskedDetections,
+    counts_of,
+    pixels_of,
+    shared_pixels,
+    text_of,
+)
+from trt_perception.evaluation.metrics.measure import BOXES, Measure, common_measure, measure_of
 from trt_perception.evaluation.metrics.mistakes import angle_between
-from trt_perception.evaluation.metrics.overlap import Shapes
-from trt_perception.evaluation.metrics.overlap import box_iou
-from trt_perception.evaluation.metrics.overlap import oriented_overlaps
-from trt_perception.evaluation.metrics.overlap import overlaps
-from trt_perception.evaluation.metrics.overlap import share_inside
+from trt_perception.evaluation.metrics.overlap import (
+    Shapes,
+    box_iou,
+    oriented_overlaps,
+    overlaps,
+    share_inside,
+)
 from trt_perception.images.detections import oriented_corners
-from trt_perception.model.task import COCO_KEYPOINTS
-from trt_perception.model.task import DETECT
-from trt_perception.model.task import KeypointSpec
-from trt_perception.model.task import TaskSpec
+from trt_perception.model.task import COCO_KEYPOINTS, DETECT, KeypointSpec, TaskSpec
 
 MASKS, ORIENTED = Measure('masks'), Measure('oriented boxes')
 RNG_MASKS = (0, 1, 0.5, 0.03, 0.97)

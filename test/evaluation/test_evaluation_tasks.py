@@ -6,29 +6,26 @@ import cv2
 import numpy as np
 import pytest
 
-from support.oracles.evaluation_support import truth
-from support.oracles.evaluation_support import written
-from support.oracles.task_truth import BOX
-from support.oracles.task_truth import FOUR
-from support.oracles.task_truth import HEIGHT
-from support.oracles.task_truth import OBB
-from support.oracles.task_truth import SEGMENT
-from support.oracles.task_truth import SQUARE
-from support.oracles.task_truth import WIDTH
-from support.oracles.task_truth import encoded
-from support.oracles.task_truth import only
-from support.oracles.task_truth import read
+from support.oracles.evaluation_support import truth, written
+from support.oracles.task_truth import (
+    BOX,
+    FOUR,
+    HEIGHT,
+    OBB,
+    SEGMENT,
+    SQUARE,
+    WIDTH,
+    encoded,
+    only,
+    read,
+)
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco.annotations import read_annotations
-from trt_perception.evaluation.coco.run_lengths import pixels_of
-from trt_perception.evaluation.coco.run_lengths import text_of
-from trt_perception.evaluation.metrics.measure import BOXES
-from trt_perception.evaluation.metrics.measure import measure_of
-from trt_perception.evaluation.metrics.overlap import Shapes
-from trt_perception.evaluation.metrics.overlap import oriented_overlaps
+from trt_perception.evaluation.coco.run_lengths import pixels_of, text_of
+from trt_perception.evaluation.metrics.measure import BOXES, measure_of
+from trt_perception.evaluation.metrics.overlap import Shapes, oriented_overlaps
 from trt_perception.evaluation.true_shapes import read_shapes
-from trt_perception.model.task import KeypointSpec
-from trt_perception.model.task import TaskSpec
+from trt_perception.model.task import KeypointSpec, TaskSpec
 
 coco_masks = pytest.importorskip('pycocotools.mask')
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,23 +8,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from support.oracles.evaluation_support import CLASSES
-from support.oracles.evaluation_support import SIZE_WH
-from support.oracles.evaluation_support import WrittenModel
-from support.oracles.evaluation_support import found
-from support.oracles.evaluation_support import pictures
-from support.oracles.evaluation_support import truth
-from support.oracles.evaluation_support import written
-from support.oracles.task_truth import BOX
-from support.oracles.task_truth import FOUR
-from support.oracles.task_truth import HEIGHT
-from support.oracles.task_truth import OBB
-from support.oracles.task_truth import SEGMENT
-from support.oracles.task_truth import WIDTH
-from support.oracles.task_truth import ellipse
-from support.oracles.task_truth import encoded
-from support.oracles.task_truth import read
-from support.oracles.task_truth import with_masks
+from support.oracles.evaluation_support import (
+    CLASSES,
+    SIZE_WH,
+    WrittenModel,
+    found,
+    pictures,
+    truth,
+    written,
+)
+from support.oracles.task_truth import (
+    BOX,
+    FOUR,
+    HEIGHT,
+    OBB,
+    SEGMENT,
+    WIDTH,
+    ellipse,
+    encoded,
+    read,
+    with_masks,
+)
 from trt_perception.building.steps.accuracy_gate import check_labels
 from trt_perception.building.steps.agreement_gate import compare_until_sure
 from trt_perception.errors import ConfigError
@@ -36,8 +40,7 @@ from trt_perception.evaluation.dataset import Dataset
 from trt_perception.evaluation.metrics.average_precision import measure
 from trt_perception.evaluation.metrics.measure import measure_of
 from trt_perception.evaluation.metrics.mistakes import match_detections
-from trt_perception.evaluation.report.worst_images import COLORS
-from trt_perception.evaluation.report.worst_images import draw_mistakes
+from trt_perception.evaluation.report.worst_images import COLORS, draw_mistakes
 from trt_perception.model.task import TaskSpec
 
 pytest.importorskip('pycocotools')

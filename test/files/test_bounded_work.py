@@ -13,32 +13,25 @@ import numpy as np
 import onnx
 import pytest
 import rclpy
-from onnx import TensorProto
-from onnx import helper
-from onnx import numpy_helper
-from rcl_interfaces.srv import DescribeParameters
-from rcl_interfaces.srv import GetParameters
-from rcl_interfaces.srv import GetParameterTypes
-from rcl_interfaces.srv import ListParameters
-from rcl_interfaces.srv import SetParameters
-from rcl_interfaces.srv import SetParametersAtomically
+from onnx import TensorProto, helper, numpy_helper
+from rcl_interfaces.srv import (
+    DescribeParameters,
+    GetParameters,
+    GetParameterTypes,
+    ListParameters,
+    SetParameters,
+    SetParametersAtomically,
+)
 from rclpy.parameter import Parameter
 
 from trt_perception.building.options.sources import load_options
-from trt_perception.errors import ConfigError
-from trt_perception.errors import EngineError
-from trt_perception.errors import MissingModelInfoError
-from trt_perception.evaluation.coco.annotations import Annotations
-from trt_perception.evaluation.coco.annotations import CocoImage
-from trt_perception.evaluation.coco.annotations import read_annotations
+from trt_perception.errors import ConfigError, EngineError, MissingModelInfoError
+from trt_perception.evaluation.coco.annotations import Annotations, CocoImage, read_annotations
 from trt_perception.evaluation.coco.classes import match_classes
 from trt_perception.evaluation.coco.images import match_images
-from trt_perception.model.recognition.recognise import ModelOverrides
-from trt_perception.model.recognition.recognise import recognise
-from trt_perception.model.tensors import LoadedModel
-from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.config import PARAMETERS
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.model.recognition.recognise import ModelOverrides, recognise
+from trt_perception.model.tensors import LoadedModel, TensorSpec
+from trt_perception.parameters.config import PARAMETERS, DetectorConfig
 from trt_perception.ros.detector_node import DetectorNode
 
 MOST = 65536

@@ -8,9 +8,7 @@ import stat
 
 import pytest
 
-from trt_perception.files.cache import cache_folder
-from trt_perception.files.cache import read_cached
-from trt_perception.files.cache import write_cached
+from trt_perception.files.cache import cache_folder, read_cached, write_cached
 
 CONTENT = bytes(range(256)) * 5
 

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from support.programs import Program
-from support.programs import executable
+from support.programs import Program, executable
 from trt_perception.building.calibration.cache import read_ranges
 from trt_perception.building.calibration.images import find_files
 from trt_perception.building.engine_store import EngineStore
-from trt_perception.building.options.sources import load_options
-from trt_perception.building.options.sources import read_class_names
+from trt_perception.building.options.sources import load_options, read_class_names
 from trt_perception.checks.shell import check_shell
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.evaluation.coco.annotations import read_annotations

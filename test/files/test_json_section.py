@@ -5,9 +5,7 @@ import re
 import pytest
 
 from trt_perception.errors import ManifestError
-from trt_perception.files.json_section import JsonSection
-from trt_perception.files.json_section import found
-from trt_perception.files.json_section import read_json
+from trt_perception.files.json_section import JsonSection, found, read_json
 
 
 def one(value):

@@ -9,12 +9,10 @@ import time
 import warnings
 
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trt_perception.files.literals import MAX_LENGTH
-from trt_perception.files.literals import read_literal
+from trt_perception.files.literals import MAX_LENGTH, read_literal
 
 PLAIN = st.one_of(
     st.text(max_size=8),

@@ -4,17 +4,18 @@ import array
 import unicodedata
 
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trt_perception.files.plain_text import MAX_CLASSES
-from trt_perception.files.plain_text import name_fault
-from trt_perception.files.plain_text import names_fault
-from trt_perception.files.plain_text import nearest
-from trt_perception.files.plain_text import one_line
-from trt_perception.files.plain_text import plain
-from trt_perception.files.plain_text import shown
+from trt_perception.files.plain_text import (
+    MAX_CLASSES,
+    name_fault,
+    names_fault,
+    nearest,
+    one_line,
+    plain,
+    shown,
+)
 
 #: What Unicode calls control, line end, paragraph end and half of a pair; and what turns text.
 ACTING = [

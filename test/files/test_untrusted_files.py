@@ -16,13 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from support.fuzz.untrusted_engines import OTHER
-from support.fuzz.untrusted_engines import PLAN
-from support.fuzz.untrusted_engines import Place
-from support.fuzz.untrusted_engines import attempt
-from support.fuzz.untrusted_engines import described
-from support.fuzz.untrusted_engines import paths
-from support.fuzz.untrusted_engines import plan
+from support.fuzz.untrusted_engines import OTHER, PLAN, Place, attempt, described, paths, plan
 from trt_perception.errors import EngineError
 
 pytest_plugins = ['support.fuzz.untrusted_fixtures']

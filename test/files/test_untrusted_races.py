@@ -9,13 +9,8 @@ from collections import Counter
 
 import pytest
 
-from support.fuzz.untrusted_engines import OTHER
-from support.fuzz.untrusted_engines import PLAN
-from support.fuzz.untrusted_engines import attempt
-from support.fuzz.untrusted_engines import described
-from support.fuzz.untrusted_engines import plan
-from trt_perception.errors import EngineError
-from trt_perception.errors import ManifestError
+from support.fuzz.untrusted_engines import OTHER, PLAN, attempt, described, plan
+from trt_perception.errors import EngineError, ManifestError
 from trt_perception.model.files.model_file import read_model_file
 
 pytest_plugins = ['support.fuzz.untrusted_fixtures']

@@ -17,33 +17,24 @@ import numpy as np
 import onnx
 import pytest
 from test_gpu_devices import needs_two_gpus
-from test_gpu_profiles import apart
-from test_gpu_profiles import needs_open_shapes
+from test_gpu_profiles import apart, needs_open_shapes
 
-from support.gpu.gpu_support import build_plan
-from support.gpu.gpu_support import from_device
-from support.gpu.gpu_support import needs_nvjpeg
-from support.gpu.gpu_support import needs_tensorrt
+from support.gpu.gpu_support import build_plan, from_device, needs_nvjpeg, needs_tensorrt
 from support.gpu.patch_pipeline import noise
-from support.models.batch_models import with_batch
-from support.models.batch_models import with_open_batch
-from support.models.digits import DIGITS
-from support.models.digits import SCENES
-from support.models.patch_model import patch_onnx
-from support.models.patch_model import write_engine
+from support.models.batch_models import with_batch, with_open_batch
+from support.models.digits import DIGITS, SCENES
+from support.models.patch_model import patch_onnx, write_engine
 from trt_perception.building.graph.half_precision import narrowed
 from trt_perception.errors import ImageError
 from trt_perception.evaluation.metrics.agreement import match_by_iou
 from trt_perception.evaluation.metrics.overlap import box_iou
 from trt_perception.images.compressed import check_picture
 from trt_perception.images.frame import Frame
-from trt_perception.images.jpeg import JpegFrame
-from trt_perception.images.jpeg import plain_jpeg
+from trt_perception.images.jpeg import JpegFrame, plain_jpeg
 from trt_perception.images.picture_files import frame_of
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.pipelines.ready import put_in_place

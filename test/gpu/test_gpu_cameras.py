@@ -8,9 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_gpu_batches import assert_same
-from test_gpu_batches import engines
-from test_gpu_batches import opened
+from test_gpu_batches import assert_same, engines, opened
 from test_gpu_devices import needs_two_gpus
 from test_gpu_profiles import apart
 

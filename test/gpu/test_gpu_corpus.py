@@ -7,8 +7,7 @@ import functools
 
 import numpy as np
 import pytest
-from test_gpu_kernels import run_letterbox
-from test_gpu_kernels import spec_for
+from test_gpu_kernels import run_letterbox, spec_for
 
 from support.fuzz.frame_corpus import corpus
 from support.gpu.gpu_support import needs_gpu

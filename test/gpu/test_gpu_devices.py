@@ -17,22 +17,16 @@ import pytest
 
 from support.gpu import fake_cuda
 from support.gpu.cuda_recorder import RELEASED_BY
-from support.gpu.fake_nvjpeg import BAD_JPEG
-from support.gpu.fake_nvjpeg import SUCCESS
-from support.gpu.fake_nvjpeg import FakeNvJpeg
-from support.gpu.fake_tensorrt import MODEL
-from support.gpu.fake_tensorrt import PLAN
-from support.gpu.fake_tensorrt import FakeTensorRt
+from support.gpu.fake_nvjpeg import BAD_JPEG, SUCCESS, FakeNvJpeg
+from support.gpu.fake_tensorrt import MODEL, PLAN, FakeTensorRt
 from support.gpu.gpu_support import why_no_gpu
 from trt_perception import gpu
 from trt_perception.errors import CudaError
-from trt_perception.gpu import bindings
-from trt_perception.gpu import nvjpeg
+from trt_perception.gpu import bindings, nvjpeg
 from trt_perception.images.compressed import check_picture
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import plain_jpeg
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.ready import put_in_place
 

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto
-from onnx import helper
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
-from support.gpu.engine_checks import TOLERANCES
-from support.gpu.engine_checks import check_engine
-from support.gpu.gpu_support import build_plan
-from support.gpu.gpu_support import needs_tensorrt
-from support.models.patch_model import patch_onnx
-from support.models.patch_model import write_engine
+from support.gpu.engine_checks import TOLERANCES, check_engine
+from support.gpu.gpu_support import build_plan, needs_tensorrt
+from support.models.patch_model import patch_onnx, write_engine
 from trt_perception.errors import EngineError
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DecoderSpec

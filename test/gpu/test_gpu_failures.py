@@ -17,19 +17,14 @@ import numpy as np
 import pytest
 
 from support.gpu.cuda_recorder import Recorder
-from support.gpu.gpu_support import build_plan
-from support.gpu.gpu_support import needs_tensorrt
-from support.gpu.gpu_support import tensorrt
-from support.models.patch_model import patch_onnx
-from support.models.patch_model import write_engine
+from support.gpu.gpu_support import build_plan, needs_tensorrt, tensorrt
+from support.models.patch_model import patch_onnx, write_engine
 from trt_perception import gpu
-from trt_perception.errors import CudaError
-from trt_perception.errors import EngineError
+from trt_perception.errors import CudaError, EngineError
 from trt_perception.gpu import bindings
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoder_spec import DecoderSpec
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines import cuda_slot
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one

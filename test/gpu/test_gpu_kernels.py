@@ -7,14 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from support.gpu.gpu_support import from_device
-from support.gpu.gpu_support import needs_gpu
-from support.gpu.gpu_support import to_device
+from support.gpu.gpu_support import from_device, needs_gpu, to_device
 from support.oracles.dense_decoding import decode_dense
 from trt_perception import gpu
 from trt_perception.images.encode import encode_bgr
-from trt_perception.images.frame import PIXEL_FORMATS
-from trt_perception.images.frame import Frame
+from trt_perception.images.frame import PIXEL_FORMATS, Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.model_spec import ModelSpec
@@ -23,9 +20,7 @@ from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.config import Thresholds
 from trt_perception.stages.decoders.decode import decode
 from trt_perception.stages.frame_header import batch_content
-from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES
-from trt_perception.stages.gpu_kernels import RESULT_ROW
-from trt_perception.stages.gpu_kernels import FrameKernels
+from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES, RESULT_ROW, FrameKernels
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
 pytestmark = needs_gpu

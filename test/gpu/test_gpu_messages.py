@@ -6,9 +6,7 @@ from rclpy.serialization import serialize_message
 from sensor_msgs.msg import Image
 
 from support.gpu.gpu_support import needs_tensorrt
-from support.gpu.patch_pipeline import noise
-from support.gpu.patch_pipeline import run
-from support.gpu.patch_pipeline import tensor_of
+from support.gpu.patch_pipeline import noise, run, tensor_of
 from support.oracles.reference_images import ENCODINGS
 from trt_perception.ros.camera.messages import frame_from_image
 from trt_perception.ros.intake.buffers import MessageBuffers

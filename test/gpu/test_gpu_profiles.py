@@ -12,18 +12,10 @@ from multiprocessing import get_context
 import onnx
 import pytest
 
-from support.gpu.engine_checks import check_engine
-from support.gpu.engine_checks import check_frame
-from support.gpu.engine_checks import colours
-from support.gpu.gpu_support import build_plan
-from support.gpu.gpu_support import needs_tensorrt
-from support.gpu.gpu_support import why_no_open_shapes
-from support.gpu.gpu_support import why_no_tensorrt
-from support.models.patch_model import CLASS_NAMES
-from support.models.patch_model import patch_onnx
-from support.models.patch_model import write_engine
-from trt_perception.errors import EngineError
-from trt_perception.errors import TrtPerceptionError
+from support.gpu.engine_checks import check_engine, check_frame, colours
+from support.gpu.gpu_support import build_plan, needs_tensorrt, why_no_open_shapes, why_no_tensorrt
+from support.models.patch_model import CLASS_NAMES, patch_onnx, write_engine
+from trt_perception.errors import EngineError, TrtPerceptionError
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_pipeline

@@ -16,16 +16,9 @@ import pytest
 
 from support.gpu.cuda_recorder import RELEASED_BY
 from support.gpu.fake_nvjpeg import FakeNvJpeg
-from support.gpu.fake_tensorrt import INPUT
-from support.gpu.fake_tensorrt import OUTPUT
-from support.gpu.fake_tensorrt import REASON
-from support.gpu.fake_tensorrt import REFUSALS
-from support.gpu.gpu_standins import DEPTH
-from support.gpu.gpu_standins import assert_nothing_is_left
-from support.gpu.gpu_standins import grey
-from trt_perception.errors import CudaError
-from trt_perception.errors import EngineError
-from trt_perception.errors import InterruptionError
+from support.gpu.fake_tensorrt import INPUT, OUTPUT, REASON, REFUSALS
+from support.gpu.gpu_standins import DEPTH, assert_nothing_is_left, grey
+from trt_perception.errors import CudaError, EngineError, InterruptionError
 from trt_perception.gpu import nvjpeg
 from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline

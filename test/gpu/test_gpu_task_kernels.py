@@ -8,17 +8,17 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from support.gpu.gpu_support import needs_gpu
-from support.gpu.gpu_support import to_device
-from support.oracles.task_outputs import TASKS
-from support.oracles.task_outputs import assert_same
-from support.oracles.task_outputs import by_kernels
-from support.oracles.task_outputs import by_the_host
-from support.oracles.task_outputs import random_outputs
-from support.oracles.task_outputs import spec_of
+from support.gpu.gpu_support import needs_gpu, to_device
+from support.oracles.task_outputs import (
+    TASKS,
+    assert_same,
+    by_kernels,
+    by_the_host,
+    random_outputs,
+    spec_of,
+)
 from trt_perception import gpu
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines.mask_images import MaskImages
 from trt_perception.stages.gpu_kernels import FrameKernels
 

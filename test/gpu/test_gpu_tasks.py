@@ -11,17 +11,13 @@ import pytest
 
 from support.gpu import fake_cuda
 from support.gpu.cuda_recorder import Recorder
-from support.gpu.fake_tensorrt import PLAN
-from support.gpu.fake_tensorrt import FakeTensorRt
-from support.gpu.gpu_support import build_plan
-from support.gpu.gpu_support import needs_tensorrt
-from support.models.recorded_exports import recorded
-from support.models.recorded_exports import written
+from support.gpu.fake_tensorrt import PLAN, FakeTensorRt
+from support.gpu.gpu_support import build_plan, needs_tensorrt
+from support.models.recorded_exports import recorded, written
 from support.oracles.family_outputs import network
 from trt_perception.gpu import bindings
 from trt_perception.images.picture_files import frame_of
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines.cuda_results import HostDecoded
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one

@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 import rclpy
 from ament_index_python.packages import get_package_prefix
-from diagnostic_msgs.msg import DiagnosticArray
-from diagnostic_msgs.msg import DiagnosticStatus
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 
-from support.gpu.gpu_support import build_plan
-from support.gpu.gpu_support import why_no_tensorrt
+from support.gpu.gpu_support import build_plan, why_no_tensorrt
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMISE_S = 2.0

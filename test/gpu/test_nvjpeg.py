@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from support.fuzz import jpeg_fuzz
-from support.gpu.gpu_support import from_device
-from support.gpu.gpu_support import needs_nvjpeg
+from support.gpu.gpu_support import from_device, needs_nvjpeg
 from trt_perception import gpu
 from trt_perception.gpu.nvjpeg import NvJpeg
 from trt_perception.images.compressed import check_picture
-from trt_perception.images.jpeg import JpegFrame
-from trt_perception.images.jpeg import plain_jpeg
+from trt_perception.images.jpeg import JpegFrame, plain_jpeg
 
 GUARD = 4096
 

@@ -8,13 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from support.fuzz import jpeg_fuzz
-from support.gpu.fake_nvjpeg import BAD_JPEG
-from support.gpu.fake_nvjpeg import EXECUTION_FAILED
-from support.gpu.fake_nvjpeg import FakeNvJpeg
+from support.gpu.fake_nvjpeg import BAD_JPEG, EXECUTION_FAILED, FakeNvJpeg
 from trt_perception.errors import CudaError
 from trt_perception.gpu import nvjpeg
-from trt_perception.gpu.nvjpeg import NvJpeg
-from trt_perception.gpu.nvjpeg import load_nvjpeg
+from trt_perception.gpu.nvjpeg import NvJpeg, load_nvjpeg
 
 FILE = jpeg_fuzz.plain_files()['35x23 420 0']
 STREAM = SimpleNamespace(handle=77)

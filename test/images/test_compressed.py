@@ -12,8 +12,7 @@ from PIL import Image
 
 from trt_perception.errors import ImageError
 from trt_perception.images import compressed
-from trt_perception.images.compressed import MAX_PIXELS
-from trt_perception.images.compressed import decode_picture
+from trt_perception.images.compressed import MAX_PIXELS, decode_picture
 
 
 def array(content):

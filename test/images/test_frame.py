@@ -4,21 +4,12 @@ import array
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.oracles.reference_images import BYTES_PER_PIXEL
-from support.oracles.reference_images import ENCODINGS
-from support.oracles.reference_images import byte_rows
-from support.oracles.reference_images import fits
-from support.oracles.reference_images import row_bytes
-from trt_perception.errors import ImageError
-from trt_perception.errors import TrtPerceptionError
-from trt_perception.images.frame import MAX_BYTES
-from trt_perception.images.frame import MAX_SIDE
-from trt_perception.images.frame import PIXEL_FORMATS
-from trt_perception.images.frame import Frame
+from support.oracles.reference_images import BYTES_PER_PIXEL, ENCODINGS, byte_rows, fits, row_bytes
+from trt_perception.errors import ImageError, TrtPerceptionError
+from trt_perception.images.frame import MAX_BYTES, MAX_SIDE, PIXEL_FORMATS, Frame
 
 
 def view(data=bytes(12), width=2, height=2, step=6, encoding='bgr8', **more):

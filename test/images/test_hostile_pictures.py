@@ -12,14 +12,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from PIL import Image
-from PIL import PngImagePlugin
+from PIL import Image, PngImagePlugin
 
 from trt_perception import commands
-from trt_perception.errors import ConfigError
-from trt_perception.errors import ImageError
-from trt_perception.images.compressed import MAX_PIXELS
-from trt_perception.images.compressed import decode_picture
+from trt_perception.errors import ConfigError, ImageError
+from trt_perception.images.compressed import MAX_PIXELS, decode_picture
 from trt_perception.images.image_source import ImageSource
 from trt_perception.images.picture_files import read_picture
 

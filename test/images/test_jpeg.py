@@ -14,9 +14,7 @@ from support.fuzz import jpeg_fuzz
 from trt_perception.errors import ImageError
 from trt_perception.images import compressed
 from trt_perception.images.compressed import check_picture
-from trt_perception.images.jpeg import JpegFrame
-from trt_perception.images.jpeg import PlainJpegs
-from trt_perception.images.jpeg import plain_jpeg
+from trt_perception.images.jpeg import JpegFrame, PlainJpegs, plain_jpeg
 
 PLAIN = jpeg_fuzz.plain_files()
 FILE = PLAIN['35x23 420 0']

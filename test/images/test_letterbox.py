@@ -5,8 +5,7 @@ from fractions import Fraction
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.oracles.reference_images import placed

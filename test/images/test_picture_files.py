@@ -8,19 +8,16 @@ import time
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from trt_perception.errors import ImageError
 from trt_perception.images import picture_files
 from trt_perception.images.compressed import MAX_PIXELS
-from trt_perception.images.frame import MAX_SIDE
-from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.images.frame import MAX_SIDE, PIXEL_FORMATS
 from trt_perception.images.image_source import IMAGE_SUFFIXES
-from trt_perception.images.picture_files import frame_of
-from trt_perception.images.picture_files import read_picture
+from trt_perception.images.picture_files import frame_of, read_picture
 from trt_perception.images.picture_headers import declared_size
 
 HUGE = 65_000  # squared 32 times what is allowed

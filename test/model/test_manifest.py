@@ -4,22 +4,17 @@ import copy
 
 import pytest
 
-from support.models.support_models import DIGEST
-from support.models.support_models import MANIFEST
-from support.models.support_models import changed
-from support.models.support_models import manifest
-from support.models.written_manifest import parse
-from support.models.written_manifest import refusal
-from trt_perception.errors import EngineError
-from trt_perception.errors import ManifestError
-from trt_perception.model.decoder_spec import DECODERS
-from trt_perception.model.decoder_spec import FAMILIES
-from trt_perception.model.decoder_spec import DecoderSpec
-from trt_perception.model.manifest import FileIdentity
-from trt_perception.model.manifest import Manifest
-from trt_perception.model.manifest import manifest_path
-from trt_perception.model.manifest import manifest_text
-from trt_perception.model.manifest import parse_manifest
+from support.models.support_models import DIGEST, MANIFEST, changed, manifest
+from support.models.written_manifest import parse, refusal
+from trt_perception.errors import EngineError, ManifestError
+from trt_perception.model.decoder_spec import DECODERS, FAMILIES, DecoderSpec
+from trt_perception.model.manifest import (
+    FileIdentity,
+    Manifest,
+    manifest_path,
+    manifest_text,
+    parse_manifest,
+)
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 

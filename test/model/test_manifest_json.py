@@ -4,19 +4,13 @@ import json
 import sys
 
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.models.support_models import MANIFEST
-from support.models.support_models import changed
-from support.models.support_models import manifest
-from support.models.support_models import manifest_bytes
-from support.models.written_manifest import parse
-from support.models.written_manifest import refusal
+from support.models.support_models import MANIFEST, changed, manifest, manifest_bytes
+from support.models.written_manifest import parse, refusal
 from trt_perception.errors import ManifestError
-from trt_perception.model.manifest import MAX_BYTES
-from trt_perception.model.manifest import Manifest
+from trt_perception.model.manifest import MAX_BYTES, Manifest
 
 
 @pytest.mark.parametrize(

@@ -7,28 +7,26 @@ import shlex
 import string
 
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.models.support_models import manifest
-from support.models.support_models import write_model
+from support.models.support_models import manifest, write_model
 from trt_perception.errors import ManifestError
-from trt_perception.model.build_record import IMAGE_ORIGINS
-from trt_perception.model.build_record import PRECISIONS
-from trt_perception.model.build_record import AccuracyRecord
-from trt_perception.model.build_record import AgreementRecord
-from trt_perception.model.build_record import BuildRecord
-from trt_perception.model.build_record import CalibrationRecord
-from trt_perception.model.build_record import CudaRecord
-from trt_perception.model.build_record import GpuRecord
-from trt_perception.model.build_record import PrecisionRecord
-from trt_perception.model.build_record import ProfileRange
-from trt_perception.model.build_record import TensorRtRecord
+from trt_perception.model.build_record import (
+    IMAGE_ORIGINS,
+    PRECISIONS,
+    AccuracyRecord,
+    AgreementRecord,
+    BuildRecord,
+    CalibrationRecord,
+    CudaRecord,
+    GpuRecord,
+    PrecisionRecord,
+    ProfileRange,
+    TensorRtRecord,
+)
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.model.manifest import manifest_text
-from trt_perception.model.manifest import parse_manifest
-from trt_perception.model.manifest import rebuild_command
+from trt_perception.model.manifest import manifest_text, parse_manifest, rebuild_command
 
 BUILD = {
     'tensorrt': {'flavour': 'tensorrt_rtx', 'version': '1.7.1.12'},

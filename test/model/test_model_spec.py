@@ -6,18 +6,14 @@ from dataclasses import replace
 import pytest
 from test_manifest_text import BUILD
 
-from support.models.support_models import changed
-from support.models.support_models import manifest
-from trt_perception.errors import EngineError
-from trt_perception.errors import ManifestError
-from trt_perception.errors import MissingModelInfoError
+from support.models.support_models import changed, manifest
+from trt_perception.errors import EngineError, ManifestError, MissingModelInfoError
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.tensors import LoadedModel
-from trt_perception.model.tensors import TensorSpec
+from trt_perception.model.tensors import LoadedModel, TensorSpec
 from trt_perception.parameters.config import DetectorConfig
 
 IMAGES = TensorSpec('images', (1, 3, 48, 64), 'float32')

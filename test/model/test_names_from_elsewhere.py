@@ -7,17 +7,13 @@ import json
 
 import pytest
 
-from support.models.support_models import changed
-from support.models.support_models import manifest_bytes
-from trt_perception.building.options.sources import load_options
-from trt_perception.building.options.sources import read_class_names
+from support.models.support_models import changed, manifest_bytes
+from trt_perception.building.options.sources import load_options, read_class_names
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.evaluation.coco.annotations import read_annotations
 from trt_perception.model.manifest import parse_manifest
-from trt_perception.model.recognition.recognise import ModelOverrides
-from trt_perception.model.recognition.recognise import recognise
-from trt_perception.model.tensors import LoadedModel
-from trt_perception.model.tensors import TensorSpec
+from trt_perception.model.recognition.recognise import ModelOverrides, recognise
+from trt_perception.model.tensors import LoadedModel, TensorSpec
 from trt_perception.parameters.config import DetectorConfig
 
 # Each would look like a message of the node, or hide one.

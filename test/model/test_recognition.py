@@ -2,12 +2,14 @@
 
 import pytest
 
-from support.oracles.recognition_support import COCO
-from support.oracles.recognition_support import IMAGES
-from support.oracles.recognition_support import ULTRALYTICS
-from support.oracles.recognition_support import recognised
-from support.oracles.recognition_support import refusal
-from support.oracles.recognition_support import tensors
+from support.oracles.recognition_support import (
+    COCO,
+    IMAGES,
+    ULTRALYTICS,
+    recognised,
+    refusal,
+    tensors,
+)
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.recognition.facts import literal

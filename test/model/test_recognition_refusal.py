@@ -2,12 +2,9 @@
 
 import pytest
 
-from trt_perception.errors import EngineError
-from trt_perception.errors import MissingModelInfoError
-from trt_perception.model.recognition.recognise import ModelOverrides
-from trt_perception.model.recognition.recognise import recognise
-from trt_perception.model.tensors import LoadedModel
-from trt_perception.model.tensors import TensorSpec
+from trt_perception.errors import EngineError, MissingModelInfoError
+from trt_perception.model.recognition.recognise import ModelOverrides, recognise
+from trt_perception.model.tensors import LoadedModel, TensorSpec
 
 IMAGE = (TensorSpec('images', (1, 3, 640, 640), 'float32'),)
 COCO = tuple(f'class {number}' for number in range(80))

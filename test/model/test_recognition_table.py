@@ -6,17 +6,12 @@ import re
 
 import pytest
 
-from support.docs_pages import DECODERS_PAGE
-from support.docs_pages import rows
-from support.docs_pages import section
+from support.docs_pages import DECODERS_PAGE, rows, section
 from trt_perception.errors import EngineError
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.recognition.recognise import PREPROCESSING
-from trt_perception.model.recognition.recognise import ModelOverrides
-from trt_perception.model.recognition.recognise import recognise
-from trt_perception.model.tensors import LoadedModel
-from trt_perception.model.tensors import TensorSpec
+from trt_perception.model.recognition.recognise import PREPROCESSING, ModelOverrides, recognise
+from trt_perception.model.tensors import LoadedModel, TensorSpec
 
 NAMES = tuple(f'class {number}' for number in range(80))
 IMAGE = TensorSpec('images', (1, 3, 640, 640), 'float32')

@@ -2,15 +2,10 @@
 
 import pytest
 
-from support.oracles.recognition_support import COCO
-from support.oracles.recognition_support import ULTRALYTICS
-from support.oracles.recognition_support import recognised
-from support.oracles.recognition_support import refusal
-from support.oracles.recognition_support import tensors
+from support.oracles.recognition_support import COCO, ULTRALYTICS, recognised, refusal, tensors
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.recognition.recognise import recognise
-from trt_perception.model.tensors import LoadedModel
-from trt_perception.model.tensors import TensorSpec
+from trt_perception.model.tensors import LoadedModel, TensorSpec
 from trt_perception.parameters.config import DetectorConfig
 
 PAIR = {'names': "{0: 'cat', 1: 'dog'}"}

@@ -5,28 +5,17 @@ import json
 
 import pytest
 
-from support.models.support_models import MANIFEST
-from support.models.support_models import manifest
-from support.oracles.recognition_support import ULTRALYTICS
-from support.oracles.recognition_support import recognised
-from support.oracles.recognition_support import refusal
-from support.oracles.recognition_support import tensors
-from trt_perception.errors import EngineError
-from trt_perception.errors import ManifestError
+from support.models.support_models import MANIFEST, manifest
+from support.oracles.recognition_support import ULTRALYTICS, recognised, refusal, tensors
+from trt_perception.errors import EngineError, ManifestError
 from trt_perception.files.json_records import json_content
-from trt_perception.model.decoder_spec import DECODERS
-from trt_perception.model.decoder_spec import DecoderSpec
-from trt_perception.model.manifest import manifest_text
-from trt_perception.model.manifest import parse_manifest
+from trt_perception.model.decoder_spec import DECODERS, DecoderSpec
+from trt_perception.model.manifest import manifest_text, parse_manifest
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.recognition.recognise import ModelOverrides
-from trt_perception.model.task import COCO_KEYPOINTS
-from trt_perception.model.task import DETECT
-from trt_perception.model.task import KeypointSpec
-from trt_perception.model.task import TaskSpec
-from trt_perception.model.tensors import LoadedModel
-from trt_perception.model.tensors import TensorSpec
+from trt_perception.model.task import COCO_KEYPOINTS, DETECT, KeypointSpec, TaskSpec
+from trt_perception.model.tensors import LoadedModel, TensorSpec
 
 KEYPOINTS = {'names': ['head', 'tail', 'paw'], 'values': 3, 'skeleton': [[0, 1], [1, 2]]}
 POSE = {'schema': 2, 'task': 'pose', 'keypoints': KEYPOINTS}

@@ -1,8 +1,7 @@
 """Which problems are logged, and when."""
 
 from trt_perception.monitoring.announcer import Announcer
-from trt_perception.monitoring.problem import Level
-from trt_perception.monitoring.problem import Problem
+from trt_perception.monitoring.problem import Level, Problem
 
 OK = Problem(Level.OK, '', 'active, 30.0 Hz')
 STALLED = Problem(Level.ERROR, 'stalled', 'no image')

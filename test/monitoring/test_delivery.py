@@ -1,8 +1,7 @@
 """Images that never arrived: gaps and reported losses, none counted twice."""
 
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trt_perception.monitoring.delivery import DeliveryCounter

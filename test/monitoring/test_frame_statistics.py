@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from trt_perception.images.detections import Detections
-from trt_perception.monitoring.frame_statistics import FrameStatistics
-from trt_perception.monitoring.frame_statistics import FrameTimes
+from trt_perception.monitoring.frame_statistics import FrameStatistics, FrameTimes
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 
 

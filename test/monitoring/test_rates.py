@@ -1,8 +1,7 @@
 """Rates: right, or not told."""
 
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trt_perception.monitoring.rates import EvenRate

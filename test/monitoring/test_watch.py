@@ -5,20 +5,12 @@ import re
 
 import pytest
 
-from support.docs_pages import ROOT
-from support.docs_pages import codes
-from support.docs_pages import rows
-from support.docs_pages import section
-from support.watched_life import CURE
-from support.watched_life import Life
-from support.watched_life import healthy
+from support.docs_pages import ROOT, codes, rows, section
+from support.watched_life import CURE, Life, healthy
 from trt_perception.monitoring import watch
-from trt_perception.monitoring.frame_statistics import FrameStatistics
-from trt_perception.monitoring.frame_statistics import FrameTimes
-from trt_perception.monitoring.problem import Level
-from trt_perception.monitoring.problem import Problem
-from trt_perception.monitoring.watch import PERIOD_S
-from trt_perception.monitoring.watch import CameraState
+from trt_perception.monitoring.frame_statistics import FrameStatistics, FrameTimes
+from trt_perception.monitoring.problem import Level, Problem
+from trt_perception.monitoring.watch import PERIOD_S, CameraState
 
 PROMISE_S = 2.0
 

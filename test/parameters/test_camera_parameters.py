@@ -4,16 +4,17 @@ import itertools
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trt_perception.errors import ConfigError
-from trt_perception.parameters.camera import CAMERA_PARAMETERS
-from trt_perception.parameters.camera import NodeConfig
-from trt_perception.parameters.camera import camera_rows
-from trt_perception.parameters.camera import is_of_camera
-from trt_perception.parameters.camera import unknown_parameter
+from trt_perception.parameters.camera import (
+    CAMERA_PARAMETERS,
+    NodeConfig,
+    camera_rows,
+    is_of_camera,
+    unknown_parameter,
+)
 from trt_perception.parameters.config import DetectorConfig
 
 TWO = {'cameras': ['front', 'rear']}

@@ -5,15 +5,12 @@ import dataclasses
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trt_perception.errors import ConfigError
 from trt_perception.model.decoder_spec import DECODERS
-from trt_perception.parameters.config import PARAMETERS
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.config import PARAMETERS, DetectorConfig, Thresholds
 from trt_perception.parameters.row import parameter_value
 
 ROWS = {row.name: row for row in PARAMETERS}

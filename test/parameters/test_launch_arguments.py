@@ -11,15 +11,16 @@ import pytest
 import yaml
 from ament_index_python.packages import get_package_share_directory
 
-from support.rcl_overrides import nodes_of_arguments
-from support.rcl_overrides import overrides
+from support.rcl_overrides import nodes_of_arguments, overrides
 from trt_perception.errors import ConfigError
-from trt_perception.parameters.launch_arguments import demo_cameras
-from trt_perception.parameters.launch_arguments import image_remappings
-from trt_perception.parameters.launch_arguments import launch_arguments
-from trt_perception.parameters.launch_arguments import parameter_file_text
-from trt_perception.parameters.launch_arguments import parameter_values
-from trt_perception.parameters.launch_arguments import unknown_arguments
+from trt_perception.parameters.launch_arguments import (
+    demo_cameras,
+    image_remappings,
+    launch_arguments,
+    parameter_file_text,
+    parameter_values,
+    unknown_arguments,
+)
 
 SHARE = Path(get_package_share_directory('trt_perception'))
 ARGUMENTS = launch_arguments(SHARE)

@@ -5,11 +5,8 @@ import random
 
 import pytest
 
-from support.rcl_overrides import nodes_of_arguments
-from support.rcl_overrides import overrides
-from trt_perception.parameters.sections import cameras_of_file
-from trt_perception.parameters.sections import foreign_sections
-from trt_perception.parameters.sections import unused_parameters
+from support.rcl_overrides import nodes_of_arguments, overrides
+from trt_perception.parameters.sections import cameras_of_file, foreign_sections, unused_parameters
 
 
 def write(path, *keys):

@@ -12,15 +12,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from support.gpu.fake_tensorrt import MODEL
-from support.gpu.fake_tensorrt import FakeTensorRt
+from support.gpu.fake_tensorrt import MODEL, FakeTensorRt
 from support.gpu.host_kernels import needs_compiler
 from support.gpu.late_gpu import tensor_of
 from support.oracles.reference_images import random_frame
 from trt_perception.errors import ImageError
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.cuda_results import HostDecoded
 from trt_perception.pipelines.ready import put_in_place

@@ -9,26 +9,17 @@ import numpy as np
 import pytest
 
 from support.gpu.fake_tensorrt import PLAN
-from support.gpu.gpu_support import build_plan
-from support.gpu.gpu_support import needs_tensorrt
+from support.gpu.gpu_support import build_plan, needs_tensorrt
 from support.models.tiny_model import write_tiny_model
-from support.oracles.family_outputs import BESIDE
-from support.oracles.family_outputs import NAMES
-from support.oracles.family_outputs import NETWORK
-from support.oracles.family_outputs import OUTPUTS
-from support.oracles.family_outputs import batched
-from support.oracles.family_outputs import known
-from support.oracles.family_outputs import network
+from support.oracles.family_outputs import BESIDE, NAMES, NETWORK, OUTPUTS, batched, known, network
 from trt_perception.errors import EngineError
 from trt_perception.evaluation.run import detect
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
-from trt_perception.pipelines.open_pipeline import open_offline
-from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.pipelines.open_pipeline import open_offline, open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 
 pytest_plugins = ['support.gpu.gpu_standin_fixtures']

@@ -14,19 +14,13 @@ import numpy as np
 import pytest
 
 from support.fuzz import jpeg_fuzz
-from support.gpu.fake_nvjpeg import ALLOCATOR_FAILURE
-from support.gpu.fake_nvjpeg import BAD_JPEG
-from support.gpu.fake_nvjpeg import EXECUTION_FAILED
-from support.gpu.fake_nvjpeg import FakeNvJpeg
+from support.gpu.fake_nvjpeg import ALLOCATOR_FAILURE, BAD_JPEG, EXECUTION_FAILED, FakeNvJpeg
 from support.gpu.host_kernels import needs_compiler
-from support.gpu.late_gpu import run
-from support.gpu.late_gpu import tensor_of
-from trt_perception.errors import CudaError
-from trt_perception.errors import ImageError
+from support.gpu.late_gpu import run, tensor_of
+from trt_perception.errors import CudaError, ImageError
 from trt_perception.gpu import nvjpeg
 from trt_perception.images.compressed import check_picture
-from trt_perception.images.jpeg import JpegFrame
-from trt_perception.images.jpeg import plain_jpeg
+from trt_perception.images.jpeg import JpegFrame, plain_jpeg
 from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines import cuda_slot
 

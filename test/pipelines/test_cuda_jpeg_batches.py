@@ -4,19 +4,18 @@ import threading
 
 import numpy as np
 import pytest
-from test_cuda_batches import fixed
-from test_cuda_batches import noise
-from test_cuda_batches import profiles
-from test_cuda_jpeg import jpeg
-from test_cuda_jpeg import jpeg_pipeline  # noqa: F401
-from test_cuda_jpeg import library  # noqa: F401
-from test_cuda_jpeg import wait_until
+from test_cuda_batches import fixed, noise, profiles
+from test_cuda_jpeg import (
+    jpeg,
+    jpeg_pipeline,  # noqa: F401
+    library,  # noqa: F401
+    wait_until,
+)
 
 from support.gpu.fake_nvjpeg import BAD_JPEG
 from support.gpu.host_kernels import needs_compiler
 from support.gpu.late_gpu import tensor_of
-from trt_perception.errors import CudaError
-from trt_perception.errors import ImageError
+from trt_perception.errors import CudaError, ImageError
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import JpegFrame
 from trt_perception.parameters.config import Thresholds

@@ -17,24 +17,17 @@ import pytest
 from test_cuda_pipeline import engine as digits_engine  # noqa: F401  a fixture
 
 from support.fuzz import jpeg_fuzz
-from support.gpu.gpu_support import needs_nvjpeg
-from support.gpu.gpu_support import needs_tensorrt
-from support.gpu.patch_pipeline import input_of
-from support.gpu.patch_pipeline import run
-from support.gpu.patch_pipeline import tensor_of
+from support.gpu.gpu_support import needs_nvjpeg, needs_tensorrt
+from support.gpu.patch_pipeline import input_of, run, tensor_of
 from support.scheduling.detector_runs import published_in_order
 from trt_perception import gpu
 from trt_perception.errors import ImageError
 from trt_perception.evaluation.metrics.agreement import compare_runs
 from trt_perception.images.compressed import check_picture
 from trt_perception.images.detections import Detections
-from trt_perception.images.jpeg import JpegFrame
-from trt_perception.images.jpeg import PlainJpegs
-from trt_perception.images.jpeg import UnreadFrame
-from trt_perception.images.jpeg import plain_jpeg
+from trt_perception.images.jpeg import JpegFrame, PlainJpegs, UnreadFrame, plain_jpeg
 from trt_perception.images.picture_files import frame_of
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 

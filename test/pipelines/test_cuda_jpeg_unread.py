@@ -12,12 +12,12 @@ from typing import ClassVar
 import cv2
 import numpy as np
 import pytest
-from test_cuda_batches import fixed
-from test_cuda_batches import noise
-from test_cuda_batches import profiles
-from test_cuda_jpeg import jpeg_pipeline  # noqa: F401
-from test_cuda_jpeg import library  # noqa: F401
-from test_cuda_jpeg import wait_until
+from test_cuda_batches import fixed, noise, profiles
+from test_cuda_jpeg import (
+    jpeg_pipeline,  # noqa: F401
+    library,  # noqa: F401
+    wait_until,
+)
 
 from support.fuzz import jpeg_fuzz
 from support.gpu.host_kernels import needs_compiler
@@ -25,10 +25,7 @@ from support.gpu.late_gpu import tensor_of
 from trt_perception.errors import ImageError
 from trt_perception.images.compressed import check_picture
 from trt_perception.images.frame import Frame
-from trt_perception.images.jpeg import JpegFrame
-from trt_perception.images.jpeg import PlainJpegs
-from trt_perception.images.jpeg import UnreadFrame
-from trt_perception.images.jpeg import decoded_frame
+from trt_perception.images.jpeg import JpegFrame, PlainJpegs, UnreadFrame, decoded_frame
 from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.ready import put_in_place
 

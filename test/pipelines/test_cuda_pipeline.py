@@ -11,23 +11,18 @@ import cv2
 import numpy as np
 import pytest
 
-from support.gpu.gpu_support import build_plan
-from support.gpu.gpu_support import needs_tensorrt
-from support.gpu.gpu_support import tensorrt
+from support.gpu.gpu_support import build_plan, needs_tensorrt, tensorrt
 from support.scheduling.detector_runs import published_in_order
 from trt_perception import gpu
 from trt_perception.benchmarking.measure import detect_all
 from trt_perception.benchmarking.pace import Pace
 from trt_perception.errors import EngineError
-from trt_perception.evaluation.metrics.agreement import above
-from trt_perception.evaluation.metrics.agreement import compare_runs
+from trt_perception.evaluation.metrics.agreement import above, compare_runs
 from trt_perception.images.encode import encode_bgr
-from trt_perception.images.frame import PIXEL_FORMATS
-from trt_perception.images.frame import Frame
+from trt_perception.images.frame import PIXEL_FORMATS, Frame
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import parse_manifest
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline

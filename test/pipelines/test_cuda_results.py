@@ -6,14 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from support.oracles.task_outputs import TASKS
-from support.oracles.task_outputs import spec_of
+from support.oracles.task_outputs import TASKS, spec_of
 from trt_perception.errors import EngineError
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines import cuda_results
-from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES
-from trt_perception.stages.gpu_kernels import RESULT_ROW
+from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES, RESULT_ROW
 
 SAME = Letterbox.fit((640, 640), (640, 640), 'stretch')
 

@@ -14,10 +14,7 @@ import numpy as np
 import pytest
 
 from support.gpu.gpu_support import needs_tensorrt
-from support.gpu.patch_pipeline import input_of
-from support.gpu.patch_pipeline import noise
-from support.gpu.patch_pipeline import run
-from support.gpu.patch_pipeline import tensor_of
+from support.gpu.patch_pipeline import input_of, noise, run, tensor_of
 from support.models.patch_model import CLASS_NAMES
 from support.oracles.reference_images import ENCODINGS
 from trt_perception.images.frame import Frame

@@ -9,14 +9,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from support.models.recorded_exports import recorded
-from support.models.recorded_exports import written
+from support.models.recorded_exports import recorded, written
 from trt_perception.errors import EngineError
 from trt_perception.images.detections import oriented_corners
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoder_spec import DECODERS
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 

@@ -12,25 +12,19 @@ import pytest
 
 import trt_perception as tp
 from support.models.batch_models import write_digits_twin
-from support.models.detector_models import CLASSES
-from support.models.detector_models import detector_model
-from support.models.digits import DIGITS
-from support.models.digits import SCENES
+from support.models.detector_models import CLASSES, detector_model
+from support.models.digits import DIGITS, SCENES
 from support.models.support_models import tiny_onnx
 from support.oracles.dense_decoding import decode_dense
 from support.scheduling.detector_runs import found_by_cameras
-from trt_perception.evaluation.run import detect
-from trt_perception.evaluation.run import detect_images
+from trt_perception.evaluation.run import detect, detect_images
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines.host import HostPipeline
-from trt_perception.pipelines.open_pipeline import open_offline
-from trt_perception.pipelines.open_pipeline import open_pipeline
-from trt_perception.pipelines.pipeline import collect_all
-from trt_perception.pipelines.pipeline import detect_one
+from trt_perception.pipelines.open_pipeline import open_offline, open_pipeline
+from trt_perception.pipelines.pipeline import collect_all, detect_one
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
 OPEN, FIXED = 'open', 4

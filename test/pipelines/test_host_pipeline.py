@@ -9,21 +9,12 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from support.models.support_models import ANCHORS
-from support.models.support_models import HEIGHT
-from support.models.support_models import WIDTH
-from support.models.support_models import identity
-from support.models.support_models import manifest
-from support.models.support_models import tiny_onnx
-from trt_perception.errors import ConfigError
-from trt_perception.errors import EngineError
-from trt_perception.errors import ManifestError
-from trt_perception.errors import TrtPerceptionError
+from support.models.support_models import ANCHORS, HEIGHT, WIDTH, identity, manifest, tiny_onnx
+from trt_perception.errors import ConfigError, EngineError, ManifestError, TrtPerceptionError
 from trt_perception.gpu import bindings
 from trt_perception.images.frame import Frame
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.ready import warm_up

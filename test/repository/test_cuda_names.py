@@ -10,13 +10,8 @@ from enum import EnumMeta
 from pathlib import Path
 
 import trt_perception
-from support.gpu import cuda_recorder
-from support.gpu import fake_cuda
-from support.library_words import attributes
-from support.library_words import beginnings
-from support.library_words import pairs
-from support.library_words import parse_package
-from support.library_words import texts
+from support.gpu import cuda_recorder, fake_cuda
+from support.library_words import attributes, beginnings, pairs, parse_package, texts
 
 TABLE = json.loads((Path(__file__).parents[1] / 'data' / 'cuda_api.json').read_text())
 EVERYWHERE = set(TABLE['names']['1' * len(TABLE['releases'])])

@@ -13,43 +13,38 @@ import pytest
 import test_imports
 import yaml
 
-from support.docs_pages import ARCHITECTURE
-from support.docs_pages import DECODERS_PAGE
-from support.docs_pages import MANIFEST
-from support.docs_pages import OPERATION
-from support.docs_pages import PACKAGE
-from support.docs_pages import PAGES
-from support.docs_pages import README
-from support.docs_pages import ROOT
-from support.docs_pages import TRANSPORT
-from support.docs_pages import blocks
-from support.docs_pages import calls
-from support.docs_pages import codes
-from support.docs_pages import executables
-from support.docs_pages import launch_arguments
-from support.docs_pages import page_id
-from support.docs_pages import prose
-from support.docs_pages import rows
-from support.docs_pages import section
-from support.docs_pages import sources
+from support.docs_pages import (
+    ARCHITECTURE,
+    DECODERS_PAGE,
+    MANIFEST,
+    OPERATION,
+    PACKAGE,
+    PAGES,
+    README,
+    ROOT,
+    TRANSPORT,
+    blocks,
+    calls,
+    codes,
+    executables,
+    launch_arguments,
+    page_id,
+    prose,
+    rows,
+    section,
+    sources,
+)
 from trt_perception.files.json_records import json_content
 from trt_perception.images.frame import PIXEL_FORMATS
-from trt_perception.model.build_record import BuildRecord
-from trt_perception.model.build_record import PrecisionRecord
-from trt_perception.model.decoder_spec import DECODERS
-from trt_perception.model.decoder_spec import FAMILIES
-from trt_perception.model.decoder_spec import DecoderSpec
-from trt_perception.model.manifest import FileIdentity
-from trt_perception.model.manifest import Manifest
-from trt_perception.model.manifest import parse_manifest
+from trt_perception.model.build_record import BuildRecord, PrecisionRecord
+from trt_perception.model.decoder_spec import DECODERS, FAMILIES, DecoderSpec
+from trt_perception.model.manifest import FileIdentity, Manifest, parse_manifest
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.recognition.recognise import recognise
 from trt_perception.model.task import KeypointSpec
-from trt_perception.model.tensors import LoadedModel
-from trt_perception.model.tensors import TensorSpec
+from trt_perception.model.tensors import LoadedModel, TensorSpec
 from trt_perception.parameters.camera import camera_rows
-from trt_perception.parameters.config import PARAMETERS
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import PARAMETERS, DetectorConfig
 
 # Links, places, blocks.
 

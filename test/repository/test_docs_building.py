@@ -7,18 +7,10 @@ import shlex
 import pytest
 import yaml
 
-from support.docs_pages import ROOT
-from support.docs_pages import blocks
-from support.docs_pages import codes
-from support.docs_pages import literals
-from support.docs_pages import quoted
-from support.docs_pages import rows
-from support.docs_pages import section
-from support.docs_pages import sources
+from support.docs_pages import ROOT, blocks, codes, literals, quoted, rows, section, sources
 from trt_perception.building.engine.hints import HINTS
 from trt_perception.building.options.rows import OPTIONS
-from trt_perception.building.options.sources import given_options
-from trt_perception.building.options.sources import load_options
+from trt_perception.building.options.sources import given_options, load_options
 from trt_perception.building.report import BuildReport
 from trt_perception.model.build_record import PRECISIONS
 from trt_perception.tools import build_engine

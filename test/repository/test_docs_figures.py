@@ -7,12 +7,7 @@ import statistics
 
 import pytest
 
-from support.docs_pages import BENCHMARKS
-from support.docs_pages import ROOT
-from support.docs_pages import TRANSPORT
-from support.docs_pages import codes
-from support.docs_pages import rows
-from support.docs_pages import section
+from support.docs_pages import BENCHMARKS, ROOT, TRANSPORT, codes, rows, section
 
 
 def test_benchmark_figures_are_the_recorded_ones():

@@ -2,11 +2,7 @@
 
 import pytest
 
-from support.docs_pages import OPERATION
-from support.docs_pages import codes
-from support.docs_pages import quoted
-from support.docs_pages import rows
-from support.docs_pages import section
+from support.docs_pages import OPERATION, codes, quoted, rows, section
 
 #: Not ours, or names of counts.
 OTHERS = ('numpy.', 'dropped: ', 'Timeout (')

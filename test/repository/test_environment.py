@@ -10,11 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import QUICK
-from conftest import SLOWEST
-from conftest import UNMEASURED
-from conftest import difference
-from conftest import touches_ros
+from conftest import QUICK, SLOWEST, UNMEASURED, difference, touches_ros
 
 from support.programs import unmeasured
 
@@ -95,10 +91,8 @@ def test_a_test_that_hangs_ends_with_its_process_and_says_where_it_stood(tmp_pat
 @pytest.mark.timeout(60)
 def test_message_crosses_from_process_to_process():
     rclpy = pytest.importorskip('rclpy')
-    from rclpy.qos import DurabilityPolicy
-    from rclpy.qos import QoSProfile
-    from vision_msgs.msg import Detection2D
-    from vision_msgs.msg import Detection2DArray
+    from rclpy.qos import DurabilityPolicy, QoSProfile
+    from vision_msgs.msg import Detection2D, Detection2DArray
 
     context = rclpy.Context()
     rclpy.init(context=context)

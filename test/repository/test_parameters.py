@@ -6,10 +6,8 @@ import pytest
 import yaml
 from ament_index_python.packages import get_package_share_directory
 
-from support.docs_pages import ROOT
-from support.docs_pages import load_script
-from trt_perception.parameters.config import PARAMETERS
-from trt_perception.parameters.config import DetectorConfig
+from support.docs_pages import ROOT, load_script
+from trt_perception.parameters.config import PARAMETERS, DetectorConfig
 
 parameter_files = load_script('tables/parameter_files.py')
 MADE = {

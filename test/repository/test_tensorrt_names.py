@@ -15,14 +15,16 @@ from pathlib import Path
 
 import trt_perception
 from support.gpu import fake_tensorrt
-from support.library_words import attributes
-from support.library_words import beginnings
-from support.library_words import imported_words
-from support.library_words import looked_up
-from support.library_words import own_words
-from support.library_words import pairs
-from support.library_words import parse_package
-from support.library_words import texts
+from support.library_words import (
+    attributes,
+    beginnings,
+    imported_words,
+    looked_up,
+    own_words,
+    pairs,
+    parse_package,
+    texts,
+)
 
 TABLE = json.loads((Path(__file__).parents[1] / 'data' / 'tensorrt_api.json').read_text())
 SUPPORTED = [release for release in TABLE['releases'] if release != '8.6']

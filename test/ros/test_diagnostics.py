@@ -6,14 +6,10 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.time import Time
 
-from trt_perception.monitoring.frame_statistics import FrameStatistics
-from trt_perception.monitoring.frame_statistics import FrameTimes
+from trt_perception.monitoring.frame_statistics import FrameStatistics, FrameTimes
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
-from trt_perception.monitoring.problem import Level
-from trt_perception.monitoring.problem import Problem
-from trt_perception.ros.diagnostics import CameraFacts
-from trt_perception.ros.diagnostics import Health
-from trt_perception.ros.diagnostics import diagnostics_message
+from trt_perception.monitoring.problem import Level, Problem
+from trt_perception.ros.diagnostics import CameraFacts, Health, diagnostics_message
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
 

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from ament_index_python.packages import get_package_share_directory
 
-from support.nodes.graph import Detector
-from support.nodes.graph import found_in
-from support.nodes.graph import image_message
+from support.nodes.graph import Detector, found_in, image_message
 from trt_perception.images.frame import Frame
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_pipeline

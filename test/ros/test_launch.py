@@ -11,18 +11,17 @@ from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
 from support.models.tiny_model import expected_detections
-from support.nodes.graph import HANDSHAKE
-from support.nodes.graph import Detector
-from support.nodes.graph import picture_of
-from support.nodes.launching import ALLOCATOR
-from support.nodes.launching import SHARE
-from support.nodes.launching import assert_clean_end
-from support.nodes.launching import environment_of
-from support.nodes.launching import launch
-from support.nodes.launching import needs_launch
-from support.nodes.launching import process_ids
-from support.programs import DEADLINE_S
-from support.programs import Program
+from support.nodes.graph import HANDSHAKE, Detector, picture_of
+from support.nodes.launching import (
+    ALLOCATOR,
+    SHARE,
+    assert_clean_end,
+    environment_of,
+    launch,
+    needs_launch,
+    process_ids,
+)
+from support.programs import DEADLINE_S, Program
 from trt_perception.transport.advice import PROFILE_VARIABLES
 
 pytest_plugins = ['support.nodes.graph_fixtures', 'support.nodes.launch_fixtures']

@@ -5,11 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support.nodes.launching import SHARE
-from support.nodes.launching import assert_clean_end
-from support.nodes.launching import launch
-from support.nodes.launching import needs_launch
-from support.nodes.launching import process_ids
+from support.nodes.launching import SHARE, assert_clean_end, launch, needs_launch, process_ids
 from support.programs import Program
 
 pytest_plugins = ['support.nodes.graph_fixtures', 'support.nodes.launch_fixtures']

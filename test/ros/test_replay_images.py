@@ -12,20 +12,13 @@ import cv2
 import numpy as np
 import pytest
 import rclpy
-from rclpy.qos import DurabilityPolicy
-from rclpy.qos import QoSProfile
-from rclpy.qos import ReliabilityPolicy
-from sensor_msgs.msg import CompressedImage
-from sensor_msgs.msg import Image
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import CompressedImage, Image
 
-from support.programs import DEADLINE_S
-from support.programs import Program
-from support.programs import executable
-from support.programs import script
+from support.programs import DEADLINE_S, Program, executable, script
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.ros import replay_images
-from trt_perception.ros.camera.messages import frame_from_compressed
-from trt_perception.ros.camera.messages import frame_from_image
+from trt_perception.ros.camera.messages import frame_from_compressed, frame_from_image
 from trt_perception.stages.host_preprocess import bgr_image
 
 pytest_plugins = ['support.nodes.graph_fixtures']

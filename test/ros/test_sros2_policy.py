@@ -12,14 +12,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from rclpy.action.graph import get_action_client_names_and_types_by_node
-from rclpy.action.graph import get_action_server_names_and_types_by_node
+from rclpy.action.graph import (
+    get_action_client_names_and_types_by_node,
+    get_action_server_names_and_types_by_node,
+)
 
-from support.models.recorded_exports import recorded
-from support.models.recorded_exports import written
-from support.programs import DEADLINE_S
-from support.programs import Program
-from support.programs import executable
+from support.models.recorded_exports import recorded, written
+from support.programs import DEADLINE_S, Program, executable
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 

@@ -4,10 +4,12 @@ import pytest
 from rclpy.node import Node
 
 from trt_perception.errors import ConfigError
-from trt_perception.ros.topics import check_topics
-from trt_perception.ros.topics import compressed_topic
-from trt_perception.ros.topics import image_topic
-from trt_perception.ros.topics import unused_remappings
+from trt_perception.ros.topics import (
+    check_topics,
+    compressed_topic,
+    image_topic,
+    unused_remappings,
+)
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 

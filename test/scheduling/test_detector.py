@@ -7,11 +7,13 @@ from queue import SimpleQueue
 
 import pytest
 
-from support.scheduling.fake_pipeline import DEADLINE_S
-from support.scheduling.fake_pipeline import FakePipeline
-from support.scheduling.fake_pipeline import Recorder
-from support.scheduling.fake_pipeline import detector_threads
-from support.scheduling.fake_pipeline import wait_until
+from support.scheduling.fake_pipeline import (
+    DEADLINE_S,
+    FakePipeline,
+    Recorder,
+    detector_threads,
+    wait_until,
+)
 from trt_perception.parameters.config import Thresholds
 from trt_perception.scheduling import worker
 

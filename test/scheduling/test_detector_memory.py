@@ -8,9 +8,7 @@ import weakref
 import numpy as np
 import pytest
 
-from support.scheduling.fake_pipeline import FakePipeline
-from support.scheduling.fake_pipeline import detections_of
-from support.scheduling.fake_pipeline import wait_until
+from support.scheduling.fake_pipeline import FakePipeline, detections_of, wait_until
 from trt_perception.errors import ImageError
 from trt_perception.images.frame import Frame
 from trt_perception.images.memory import PlainMemory

@@ -1,19 +1,16 @@
 """Cameras through one detector and a real model: each gets what is in its own images."""
 
-from contextlib import ExitStack
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import cv2
 import numpy as np
 import pytest
 
 from support.models.batch_models import write_digits_twin
-from support.models.digits import DIGITS
-from support.models.digits import SCENES
+from support.models.digits import DIGITS, SCENES
 from support.scheduling.detector_runs import found_by_cameras
 from trt_perception.images.frame import Frame
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 

@@ -4,12 +4,14 @@ import threading
 
 import pytest
 
-from support.scheduling.fake_pipeline import CAMERA
-from support.scheduling.fake_pipeline import DEADLINE_S
-from support.scheduling.fake_pipeline import FakePipeline
-from support.scheduling.fake_pipeline import Recorder
-from support.scheduling.fake_pipeline import detector_threads
-from support.scheduling.fake_pipeline import wait_until
+from support.scheduling.fake_pipeline import (
+    CAMERA,
+    DEADLINE_S,
+    FakePipeline,
+    Recorder,
+    detector_threads,
+    wait_until,
+)
 
 pytestmark = [
     pytest.mark.timeout(120),

@@ -6,20 +6,17 @@ import threading
 import time
 
 import pytest
-from hypothesis import HealthCheck
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine
-from hypothesis.stateful import initialize
-from hypothesis.stateful import invariant
-from hypothesis.stateful import precondition
-from hypothesis.stateful import rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from support.scheduling.fake_pipeline import CAMERA
-from support.scheduling.fake_pipeline import FakePipeline
-from support.scheduling.fake_pipeline import Recorder
-from support.scheduling.fake_pipeline import detector_threads
-from support.scheduling.fake_pipeline import wait_until
+from support.scheduling.fake_pipeline import (
+    CAMERA,
+    FakePipeline,
+    Recorder,
+    detector_threads,
+    wait_until,
+)
 from trt_perception.errors import ImageError
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 

@@ -9,11 +9,8 @@ import statistics
 
 import pytest
 
-from support.scheduling.camera_schedules import Schedule
-from support.scheduling.camera_schedules import even
-from support.scheduling.camera_schedules import random_schedule
-from support.scheduling.simulated_cameras import World
-from support.scheduling.simulated_cameras import share
+from support.scheduling.camera_schedules import Schedule, even, random_schedule
+from support.scheduling.simulated_cameras import World, share
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -9,10 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from support.scheduling.fake_pipeline import detections_of
-from support.scheduling.fake_pipeline import frame_of
-from support.scheduling.fake_pipeline import number_of
-from support.scheduling.fake_pipeline import wait_until
+from support.scheduling.fake_pipeline import detections_of, frame_of, number_of, wait_until
 from trt_perception.errors import ImageError
 from trt_perception.images.jpeg import UnreadFrame
 from trt_perception.images.memory import PlainMemory

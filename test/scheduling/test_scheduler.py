@@ -3,12 +3,10 @@
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trt_perception.scheduling.scheduler import RateLimit
-from trt_perception.scheduling.scheduler import Scheduler
+from trt_perception.scheduling.scheduler import RateLimit, Scheduler
 
 
 def taken(scheduler, *offers):

@@ -11,8 +11,7 @@ from ament_index_python.packages import get_package_share_directory
 from pycocotools import mask as coco_masks
 from sensor_msgs.msg import Image
 
-from support.demo_runs import ROOT
-from support.demo_runs import run_demo
+from support.demo_runs import ROOT, run_demo
 from support.models.task_models import write_task_model
 
 # test_demo shows what of the demo depends on ROS.

@@ -8,10 +8,8 @@ import pytest
 from support.docs_pages import load_script
 from support.gpu.fake_tensorrt import PLAN
 from support.gpu.gpu_standins import SMALL
-from support.gpu.gpu_support import build_plan
-from support.gpu.gpu_support import needs_tensorrt
-from support.models.fixed_model import OUTPUTS
-from support.models.fixed_model import small_onnx
+from support.gpu.gpu_support import build_plan, needs_tensorrt
+from support.models.fixed_model import OUTPUTS, small_onnx
 from support.models.support_models import write_model
 from trt_perception.benchmarking import gpu_steps
 from trt_perception.benchmarking.frames import load_frames

@@ -7,12 +7,9 @@ import pytest
 from support.docs_pages import load_script
 from support.gpu.fake_tensorrt import PLAN
 from support.gpu.gpu_standins import SMALL
-from support.gpu.gpu_support import build_plan
-from support.gpu.gpu_support import needs_tensorrt
-from support.models.detector_models import CLASSES
-from support.models.detector_models import detector_model
-from support.models.fixed_model import OUTPUTS
-from support.models.fixed_model import small_onnx
+from support.gpu.gpu_support import build_plan, needs_tensorrt
+from support.models.detector_models import CLASSES, detector_model
+from support.models.fixed_model import OUTPUTS, small_onnx
 from support.models.support_models import write_model
 from support.models.written_manifest import write_manifest
 from trt_perception.model.decoder_spec import DecoderSpec

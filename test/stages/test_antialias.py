@@ -12,20 +12,20 @@ from PIL import Image
 from PIL import __version__ as pillow_version
 
 from support.fuzz.frame_corpus import corpus
-from support.gpu.host_kernels import HostLetterbox
-from support.gpu.host_kernels import needs_compiler
-from support.oracles.reference_images import ENCODINGS
-from support.oracles.reference_images import SIZES
-from support.oracles.reference_images import YUV
-from support.oracles.reference_images import fits
-from support.oracles.reference_images import frame_of
-from support.oracles.reference_images import noise_frame
-from support.oracles.reference_images import placed
-from support.oracles.reference_images import random_frame
+from support.gpu.host_kernels import HostLetterbox, needs_compiler
+from support.oracles.reference_images import (
+    ENCODINGS,
+    SIZES,
+    YUV,
+    fits,
+    frame_of,
+    noise_frame,
+    placed,
+    random_frame,
+)
 from trt_perception.errors import EngineError
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.stages.host_preprocess import HostPreprocessor
-from trt_perception.stages.host_preprocess import bgr_image
+from trt_perception.stages.host_preprocess import HostPreprocessor, bgr_image
 
 PILLOW = int(pillow_version.split('.')[0])
 NETWORK = (160, 128)

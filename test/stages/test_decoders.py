@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from support.oracles.family_outputs import NAMES
-from support.oracles.family_outputs import NETWORK
-from support.oracles.family_outputs import OUTPUTS
-from support.oracles.family_outputs import SOURCES
-from support.oracles.family_outputs import assert_found
-from support.oracles.family_outputs import batched
-from support.oracles.family_outputs import known
-from support.oracles.family_outputs import to_source
+from support.oracles.family_outputs import (
+    NAMES,
+    NETWORK,
+    OUTPUTS,
+    SOURCES,
+    assert_found,
+    batched,
+    known,
+    to_source,
+)
 from trt_perception.errors import EngineError
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
@@ -20,8 +22,7 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.config import Thresholds
-from trt_perception.stages.decoders.decode import bfloat16_to_float32
-from trt_perception.stages.decoders.decode import decode
+from trt_perception.stages.decoders.decode import bfloat16_to_float32, decode
 
 # Whatever a network says, stderr stays quiet; other tests' files may be collected meanwhile.
 pytestmark = pytest.mark.filterwarnings('error', 'ignore::ResourceWarning')

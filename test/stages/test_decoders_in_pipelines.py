@@ -6,21 +6,22 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from support.oracles.family_outputs import NAMES
-from support.oracles.family_outputs import NETWORK
-from support.oracles.family_outputs import OUTPUTS
-from support.oracles.family_outputs import SOURCES
-from support.oracles.family_outputs import assert_found
-from support.oracles.family_outputs import batched
-from support.oracles.family_outputs import known
-from support.oracles.family_outputs import network
-from support.oracles.family_outputs import to_source
+from support.oracles.family_outputs import (
+    NAMES,
+    NETWORK,
+    OUTPUTS,
+    SOURCES,
+    assert_found,
+    batched,
+    known,
+    network,
+    to_source,
+)
 from trt_perception.evaluation.run import detect
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 

@@ -14,16 +14,18 @@ import itertools
 import numpy as np
 import pytest
 
-from support.oracles.reference_images import ENCODINGS
-from support.oracles.reference_images import SIZES
-from support.oracles.reference_images import TWO_PLANES
-from support.oracles.reference_images import YUV
-from support.oracles.reference_images import byte_rows
-from support.oracles.reference_images import fits
-from support.oracles.reference_images import frame_of
-from support.oracles.reference_images import noise
-from support.oracles.reference_images import noise_frame
-from support.oracles.reference_images import rgb_levels
+from support.oracles.reference_images import (
+    ENCODINGS,
+    SIZES,
+    TWO_PLANES,
+    YUV,
+    byte_rows,
+    fits,
+    frame_of,
+    noise,
+    noise_frame,
+    rgb_levels,
+)
 from trt_perception.stages.host_preprocess import bgr_image
 
 CONVERSION = 0.70  # levels; YUV only

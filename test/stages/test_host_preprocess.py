@@ -9,19 +9,20 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto
-from onnx import helper
+from onnx import TensorProto, helper
 
-from support.oracles.reference_images import ENCODINGS
-from support.oracles.reference_images import SIZES
-from support.oracles.reference_images import YUV
-from support.oracles.reference_images import fits
-from support.oracles.reference_images import frame_of
-from support.oracles.reference_images import network_levels
-from support.oracles.reference_images import noise_frame
-from support.oracles.reference_images import random_frame
-from support.oracles.reference_images import resized
-from support.oracles.reference_images import tensor_from_levels
+from support.oracles.reference_images import (
+    ENCODINGS,
+    SIZES,
+    YUV,
+    fits,
+    frame_of,
+    network_levels,
+    noise_frame,
+    random_frame,
+    resized,
+    tensor_from_levels,
+)
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.stages.host_preprocess import HostPreprocessor

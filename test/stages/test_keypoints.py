@@ -10,12 +10,10 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.task import KeypointSpec
-from trt_perception.model.task import TaskSpec
+from trt_perception.model.task import KeypointSpec, TaskSpec
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.config import Thresholds
-from trt_perception.stages.decoders.decode import count_candidates
-from trt_perception.stages.decoders.decode import decode
+from trt_perception.stages.decoders.decode import count_candidates, decode
 
 NETWORK = (64, 48)
 SOURCE = (128, 64)  # half as large in the network, 8 pixels of padding above and below

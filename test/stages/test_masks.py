@@ -6,8 +6,7 @@ import pytest
 
 from trt_perception.errors import EngineError
 from trt_perception.evaluation.coco.run_lengths import run_lengths
-from trt_perception.images.detections import MaskGeometry
-from trt_perception.images.detections import Masks
+from trt_perception.images.detections import MaskGeometry, Masks
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_spec import ModelSpec

@@ -6,14 +6,11 @@ import cv2
 import numpy as np
 import onnxruntime
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto
-from onnx import helper
+from onnx import TensorProto, helper
 
-from trt_perception.stages.nms import best_candidates
-from trt_perception.stages.nms import non_maximum_suppression
+from trt_perception.stages.nms import best_candidates, non_maximum_suppression
 
 CASES = 1000
 # Where an IoU lies closer than this to the threshold, rounding decides and oracles may differ.

@@ -6,8 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from trt_perception.images.detections import Detections
-from trt_perception.images.detections import oriented_corners
+from trt_perception.images.detections import Detections, oriented_corners
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_spec import ModelSpec
@@ -16,8 +15,7 @@ from trt_perception.model.task import TaskSpec
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.config import Thresholds
 from trt_perception.stages.decoders.decode import decode
-from trt_perception.stages.nms import oriented_non_maximum_suppression
-from trt_perception.stages.nms import prob_iou
+from trt_perception.stages.nms import oriented_non_maximum_suppression, prob_iou
 
 NETWORK = (64, 48)
 SOURCE = (128, 64)  # half as large in the network, 8 pixels of padding above and below

@@ -7,16 +7,16 @@ import pytest
 
 from support.gpu.emulated_kernels import emulated
 from support.gpu.host_kernels import needs_compiler
-from support.oracles.task_outputs import TASKS
-from support.oracles.task_outputs import assert_same
-from support.oracles.task_outputs import by_kernels
-from support.oracles.task_outputs import by_the_host
-from support.oracles.task_outputs import random_outputs
-from support.oracles.task_outputs import spec_of
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
-from trt_perception.pipelines import cuda_results
-from trt_perception.pipelines import mask_images
+from support.oracles.task_outputs import (
+    TASKS,
+    assert_same,
+    by_kernels,
+    by_the_host,
+    random_outputs,
+    spec_of,
+)
+from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.pipelines import cuda_results, mask_images
 from trt_perception.pipelines.mask_images import MaskImages
 from trt_perception.stages.decoders.decode import decode
 

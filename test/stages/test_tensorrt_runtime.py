@@ -14,13 +14,15 @@ import pytest
 
 from support.gpu import fake_cuda
 from support.gpu.cuda_recorder import Recorder
-from support.gpu.fake_tensorrt import MODEL
-from support.gpu.fake_tensorrt import PLAN
-from support.gpu.fake_tensorrt import REASON
-from support.gpu.fake_tensorrt import FakeTensorRt
-from support.gpu.fake_tensorrt import FakeTensorRtRtx
-from support.gpu.fake_tensorrt import Specialization
-from support.gpu.fake_tensorrt import TensorFormat
+from support.gpu.fake_tensorrt import (
+    MODEL,
+    PLAN,
+    REASON,
+    FakeTensorRt,
+    FakeTensorRtRtx,
+    Specialization,
+    TensorFormat,
+)
 from trt_perception.errors import EngineError
 from trt_perception.files.cache import cache_folder
 from trt_perception.gpu import bindings

@@ -4,9 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from support.detect_runs import COLORS
-from support.detect_runs import SIZE
-from support.detect_runs import picture
+from support.detect_runs import COLORS, SIZE, picture
 from support.models.tiny_model import write_tiny_model
 
 

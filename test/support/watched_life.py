@@ -1,11 +1,8 @@
 """An activation that a test moves on, watched as the node watches it, by the test's own clock."""
 
 from trt_perception.monitoring.frame_statistics import FrameStatistics
-from trt_perception.monitoring.problem import Level
-from trt_perception.monitoring.problem import Problem
-from trt_perception.monitoring.watch import PERIOD_S
-from trt_perception.monitoring.watch import CameraState
-from trt_perception.monitoring.watch import SilenceWatch
+from trt_perception.monitoring.problem import Level, Problem
+from trt_perception.monitoring.watch import PERIOD_S, CameraState, SilenceWatch
 
 CURE = 'the cure'
 

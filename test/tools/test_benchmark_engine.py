@@ -10,20 +10,12 @@ import onnx
 import pytest
 
 from support.gpu.fake_tensorrt import PLAN
-from support.gpu.gpu_support import build_plan
-from support.gpu.gpu_support import needs_tensorrt
-from support.models.detector_models import CLASSES
-from support.models.detector_models import detector_model
-from support.models.fixed_model import OUTPUTS
-from support.models.fixed_model import small_onnx
+from support.gpu.gpu_support import build_plan, needs_tensorrt
+from support.models.detector_models import CLASSES, detector_model
+from support.models.fixed_model import OUTPUTS, small_onnx
 from support.models.support_models import write_model
-from support.oracles.family_outputs import BESIDE
-from support.oracles.family_outputs import NAMES
-from support.oracles.family_outputs import NETWORK
+from support.oracles.family_outputs import BESIDE, NAMES, NETWORK, batched, known, network
 from support.oracles.family_outputs import OUTPUTS as FAMILY_OUTPUTS
-from support.oracles.family_outputs import batched
-from support.oracles.family_outputs import known
-from support.oracles.family_outputs import network
 from trt_perception.benchmarking import gpu_steps
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.tools import benchmark_engine

@@ -7,18 +7,10 @@ import cv2
 import numpy as np
 import pytest
 
-from support.detect_runs import COLORS
-from support.detect_runs import FILES
-from support.detect_runs import as_expected
-from support.detect_runs import detections
-from support.detect_runs import drawn
-from support.detect_runs import picture
-from support.detect_runs import run
-from support.gpu.gpu_support import build_plan
-from support.gpu.gpu_support import needs_tensorrt
+from support.detect_runs import COLORS, FILES, as_expected, detections, drawn, picture, run
+from support.gpu.gpu_support import build_plan, needs_tensorrt
 from support.models.support_models import identity
-from support.models.tiny_model import CLASS_NAMES
-from support.models.tiny_model import write_tiny_model
+from support.models.tiny_model import CLASS_NAMES, write_tiny_model
 from trt_perception.evaluation.coco.annotations import read_annotations
 from trt_perception.tools import evaluate_engine
 

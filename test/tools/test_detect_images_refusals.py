@@ -8,10 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from support.detect_runs import COLORS
-from support.detect_runs import as_expected
-from support.detect_runs import detections
-from support.detect_runs import run
+from support.detect_runs import COLORS, as_expected, detections, run
 from trt_perception.tools import detect_images
 
 pytest_plugins = ['support.detect_fixtures']

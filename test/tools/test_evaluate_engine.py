@@ -7,15 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from support.gpu.gpu_support import build_plan
-from support.gpu.gpu_support import needs_tensorrt
+from support.gpu.gpu_support import build_plan, needs_tensorrt
 from support.models.support_models import identity
-from support.models.tiny_model import CLASS_NAMES
-from support.models.tiny_model import expected_detections
-from support.models.tiny_model import write_tiny_model
-from support.oracles.evaluation_support import by_hand
-from support.oracles.evaluation_support import truth
-from support.oracles.evaluation_support import written
+from support.models.tiny_model import CLASS_NAMES, expected_detections, write_tiny_model
+from support.oracles.evaluation_support import by_hand, truth, written
 from trt_perception.tools import evaluate_engine
 from trt_perception.tools.model_arguments import detector_config
 

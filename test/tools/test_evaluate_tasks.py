@@ -7,8 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from support.models.recorded_exports import recorded
-from support.models.recorded_exports import written
+from support.models.recorded_exports import recorded, written
 from trt_perception.tools.detect_images import main as detect_images
 from trt_perception.tools.evaluate_engine import main as evaluate_engine
 

@@ -2,10 +2,8 @@
 
 import pytest
 
-from trt_perception.evaluation.compare import AccuracyReport
-from trt_perception.evaluation.compare import ModelAccuracy
-from trt_perception.evaluation.metrics.average_precision import ClassMetrics
-from trt_perception.evaluation.metrics.average_precision import Metrics
+from trt_perception.evaluation.compare import AccuracyReport, ModelAccuracy
+from trt_perception.evaluation.metrics.average_precision import ClassMetrics, Metrics
 from trt_perception.evaluation.metrics.mistakes import Mistakes
 from trt_perception.evaluation.run import Latency
 from trt_perception.parameters.config import Thresholds

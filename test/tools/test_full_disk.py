@@ -15,18 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from support.models.fixed_model import OUTPUTS
-from support.models.fixed_model import small_onnx
+from support.models.fixed_model import OUTPUTS, small_onnx
 from support.models.support_models import write_model
-from support.models.tiny_model import CLASS_NAMES
-from support.models.tiny_model import expected_detections
-from support.models.tiny_model import write_tiny_model
+from support.models.tiny_model import CLASS_NAMES, expected_detections, write_tiny_model
 from support.nodes.faults import PLAN
-from support.oracles.evaluation_support import truth
-from support.oracles.evaluation_support import written
-from support.programs import UNMEASURED
-from support.programs import executable
-from support.programs import small_disk
+from support.oracles.evaluation_support import truth, written
+from support.programs import UNMEASURED, executable, small_disk
 from trt_perception.errors import WriteError
 from trt_perception.files.atomic_files import write_together
 from trt_perception.process import standard_streams

@@ -12,36 +12,36 @@ from pathlib import Path
 import onnx
 import pytest
 
-from support.gpu.gpu_support import needs_tensorrt
-from support.gpu.gpu_support import why_no_gpu
+from support.gpu.gpu_support import needs_tensorrt, why_no_gpu
 from trt_perception.building.engine.build import build_plan
-from trt_perception.building.engine.inspection_report import EngineReport
-from trt_perception.building.engine.inspection_report import plan_targets
-from trt_perception.building.engine.inspection_report import read_report
-from trt_perception.building.engine.inspection_report import report_text
-from trt_perception.building.engine.inspector import EngineFacts
-from trt_perception.building.engine.inspector import LayerTime
-from trt_perception.building.engine.inspector import inspect_engine
-from trt_perception.building.engine.inspector import time_layers
-from trt_perception.building.engine.layers import LayerInfo
-from trt_perception.building.engine.layers import check_precision
-from trt_perception.building.engine.layers import layer_precisions
+from trt_perception.building.engine.inspection_report import (
+    EngineReport,
+    plan_targets,
+    read_report,
+    report_text,
+)
+from trt_perception.building.engine.inspector import (
+    EngineFacts,
+    LayerTime,
+    inspect_engine,
+    time_layers,
+)
+from trt_perception.building.engine.layers import LayerInfo, check_precision, layer_precisions
 from trt_perception.building.engine.release import find_tensorrt
 from trt_perception.building.options.sources import load_options
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.errors import EngineError
-from trt_perception.model.build_record import AccuracyRecord
-from trt_perception.model.build_record import BuildRecord
-from trt_perception.model.build_record import CalibrationRecord
-from trt_perception.model.build_record import PrecisionRecord
-from trt_perception.model.build_record import TensorRtRecord
+from trt_perception.model.build_record import (
+    AccuracyRecord,
+    BuildRecord,
+    CalibrationRecord,
+    PrecisionRecord,
+    TensorRtRecord,
+)
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.model.manifest import FileIdentity
-from trt_perception.model.manifest import manifest_text
-from trt_perception.model.manifest import parse_manifest
+from trt_perception.model.manifest import FileIdentity, manifest_text, parse_manifest
 from trt_perception.stages.tensorrt_runtime import read_plan_header
-from trt_perception.tools.inspect_engine import main
-from trt_perception.tools.inspect_engine import update_manifest
+from trt_perception.tools.inspect_engine import main, update_manifest
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / 'models' / 'digits.onnx'

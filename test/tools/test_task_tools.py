@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import trt_perception as tp
-from support.models.recorded_exports import recorded
-from support.models.recorded_exports import written
+from support.models.recorded_exports import recorded, written
 from trt_perception.images.detections import oriented_corners
 from trt_perception.images.drawing import draw_detections
 from trt_perception.model.task import COCO_KEYPOINTS

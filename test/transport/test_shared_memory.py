@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from trt_perception.transport.shared_memory import how_to_mend
-from trt_perception.transport.shared_memory import unfinished_ports
+from trt_perception.transport.shared_memory import how_to_mend, unfinished_ports
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 import pytest
 
-from trt_perception.transport.advice import images_elsewhere
-from trt_perception.transport.advice import loss_cure
-from trt_perception.transport.advice import transport_environment
+from trt_perception.transport.advice import images_elsewhere, loss_cure, transport_environment
 
 EXPORT = 'FASTRTPS_DEFAULT_PROFILES_FILE={0} FASTDDS_DEFAULT_PROFILES_FILE={0}'
 PROFILES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')

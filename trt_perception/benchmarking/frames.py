@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from trt_perception.errors import ConfigError
 from trt_perception.images.encode import encode_bgr
-from trt_perception.images.frame import PIXEL_FORMATS
-from trt_perception.images.frame import Frame
+from trt_perception.images.frame import PIXEL_FORMATS, Frame
 from trt_perception.images.image_source import ImageSource
 
 __all__ = ['DEFAULT_SIZE', 'load_frames', 'shipped_scenes', 'synthetic_image']

@@ -8,18 +8,13 @@ Python takes longer than they do.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from trt_perception.benchmarking.measure import EncodingTime
-from trt_perception.benchmarking.measure import Spread
-from trt_perception.benchmarking.measure import StageTime
+from trt_perception.benchmarking.measure import EncodingTime, Spread, StageTime
 from trt_perception.benchmarking.pace import Pace
-from trt_perception.gpu import Event
-from trt_perception.gpu import Graph
-from trt_perception.gpu import Stream
+from trt_perception.gpu import Event, Graph, Stream
 from trt_perception.images.frame import Frame
 from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.cuda_results import KernelDecoded

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trt_perception.benchmarking.measure import Spread
-from trt_perception.benchmarking.measure import StageTime
+from trt_perception.benchmarking.measure import Spread, StageTime
 from trt_perception.benchmarking.pace import Pace
 from trt_perception.images.frame import Frame
 from trt_perception.parameters.config import Thresholds

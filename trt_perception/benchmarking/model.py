@@ -6,20 +6,18 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from trt_perception.benchmarking.gpu_steps import measure_encodings
-from trt_perception.benchmarking.gpu_steps import measure_steps
-from trt_perception.benchmarking.gpu_steps import run_frame
+from trt_perception.benchmarking.gpu_steps import measure_encodings, measure_steps, run_frame
 from trt_perception.benchmarking.host import measure_host_steps
-from trt_perception.benchmarking.measure import EncodingTime
-from trt_perception.benchmarking.measure import PipelineReport
-from trt_perception.benchmarking.measure import StageTime
-from trt_perception.benchmarking.measure import cell_name
-from trt_perception.benchmarking.measure import detect_all
-from trt_perception.benchmarking.measure import measure_pipeline
+from trt_perception.benchmarking.measure import (
+    EncodingTime,
+    PipelineReport,
+    StageTime,
+    cell_name,
+    detect_all,
+    measure_pipeline,
+)
 from trt_perception.benchmarking.pace import Pace
 from trt_perception.gpu import Device
 from trt_perception.images.detections import Detections
@@ -27,12 +25,10 @@ from trt_perception.images.frame import Frame
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host import HostPipeline
-from trt_perception.pipelines.pipeline import Pipeline
-from trt_perception.pipelines.pipeline import collect_all
+from trt_perception.pipelines.pipeline import Pipeline, collect_all
 from trt_perception.pipelines.ready import put_in_place
 from trt_perception.stages.onnx_runtime import CPU
 

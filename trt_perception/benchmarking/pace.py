@@ -12,8 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 from tqdm import tqdm
 

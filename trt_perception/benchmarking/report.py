@@ -7,20 +7,16 @@ import platform
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 import cv2
 import numpy as np
 
-from trt_perception.benchmarking.measure import Spread
-from trt_perception.benchmarking.measure import cell_name
-from trt_perception.benchmarking.model import Best
-from trt_perception.benchmarking.model import ModelReport
+from trt_perception.benchmarking.measure import Spread, cell_name
+from trt_perception.benchmarking.model import Best, ModelReport
 from trt_perception.evaluation.metrics.agreement import Agreement
 from trt_perception.files.plain_text import table
-from trt_perception.gpu import Device
-from trt_perception.gpu import versions
+from trt_perception.gpu import Device, versions
 
 __all__ = ['agreement_text', 'machine_facts', 'model_text']
 

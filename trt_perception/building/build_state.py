@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
@@ -21,10 +19,7 @@ from trt_perception.building.graph.query_decoder import QueryDecoder
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.precision.prepare_precision import ConvertedModel
 from trt_perception.building.precision.quantise_check import is_quantised
-from trt_perception.building.report import BuildReport
-from trt_perception.building.report import Step
-from trt_perception.building.report import StepProgress
-from trt_perception.building.report import reason
+from trt_perception.building.report import BuildReport, Step, StepProgress, reason
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.recognition.recognise import Recognised
 

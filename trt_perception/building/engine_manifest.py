@@ -10,18 +10,19 @@ from typing import Any
 from trt_perception.building.build_state import BuildState
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.options.rows import OPTIONS
-from trt_perception.model.build_record import AccuracyRecord
-from trt_perception.model.build_record import AgreementRecord
-from trt_perception.model.build_record import BuildRecord
-from trt_perception.model.build_record import CudaRecord
-from trt_perception.model.build_record import GpuRecord
-from trt_perception.model.build_record import OptionValue
-from trt_perception.model.build_record import PrecisionRecord
-from trt_perception.model.build_record import ProfileRange
-from trt_perception.model.build_record import TensorRtRecord
+from trt_perception.model.build_record import (
+    AccuracyRecord,
+    AgreementRecord,
+    BuildRecord,
+    CudaRecord,
+    GpuRecord,
+    OptionValue,
+    PrecisionRecord,
+    ProfileRange,
+    TensorRtRecord,
+)
 from trt_perception.model.files.model_file import ModelFile
-from trt_perception.model.manifest import FileIdentity
-from trt_perception.model.manifest import Manifest
+from trt_perception.model.manifest import FileIdentity, Manifest
 from trt_perception.model.recognition.recognise import Recognised
 from trt_perception.model.tensors import TensorSpec
 

@@ -10,15 +10,12 @@ from pathlib import Path
 
 from trt_perception.building.build_state import BuildState
 from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.errors import ConfigError
-from trt_perception.errors import TrtPerceptionError
+from trt_perception.errors import ConfigError, TrtPerceptionError
 from trt_perception.files.atomic_files import write_together
 from trt_perception.files.checked_files import read_checked
 from trt_perception.files.json_section import read_json
 from trt_perception.files.regular_files import open_regular
-from trt_perception.model.manifest import MAX_BYTES
-from trt_perception.model.manifest import manifest_path
-from trt_perception.model.manifest import manifest_text
+from trt_perception.model.manifest import MAX_BYTES, manifest_path, manifest_text
 
 __all__ = ['check_outputs', 'check_report', 'write']
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from collections.abc import Mapping
-from dataclasses import asdict
-from dataclasses import dataclass
-from dataclasses import field
-from typing import Any
-from typing import Literal
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from trt_perception.errors import TrtPerceptionError
 

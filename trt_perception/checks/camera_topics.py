@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from trt_perception.transport.advice import how_to_start
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from trt_perception.checks.camera_topics import another_topic
-from trt_perception.checks.camera_topics import elsewhere
-from trt_perception.checks.camera_topics import offers
-from trt_perception.checks.camera_topics import twin
-from trt_perception.checks.camera_topics import ways
-from trt_perception.checks.camera_topics import with_transport
-from trt_perception.checks.finding import Finding
-from trt_perception.checks.finding import Level
-from trt_perception.transport.advice import LARGE_BYTES
-from trt_perception.transport.advice import how_to_start
+from trt_perception.checks.camera_topics import (
+    another_topic,
+    elsewhere,
+    offers,
+    twin,
+    ways,
+    with_transport,
+)
+from trt_perception.checks.finding import Finding, Level
+from trt_perception.transport.advice import LARGE_BYTES, how_to_start
 
 __all__ = ['CameraReport', 'check_cameras']
 

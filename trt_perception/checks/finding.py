@@ -6,14 +6,9 @@ Guarantee: whatever is not green says how to repair it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from dataclasses import asdict
-from dataclasses import dataclass
-from typing import Final
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final, Literal
 
 from trt_perception.files.plain_text import plain
 

@@ -10,9 +10,7 @@ from typing import Final
 
 from trt_perception.checks.finding import Finding
 from trt_perception.files.cache import cache_folder
-from trt_perception.transport.shared_memory import SHARED_MEMORY
-from trt_perception.transport.shared_memory import how_to_mend
-from trt_perception.transport.shared_memory import unfinished_ports
+from trt_perception.transport.shared_memory import SHARED_MEMORY, how_to_mend, unfinished_ports
 
 __all__ = ['check_machine']
 

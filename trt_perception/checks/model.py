@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from trt_perception.checks.finding import Finding
-from trt_perception.checks.software import InstalledGpu
-from trt_perception.checks.software import Module
-from trt_perception.errors import ConfigError
-from trt_perception.errors import EngineError
-from trt_perception.errors import MissingModelInfoError
-from trt_perception.errors import TrtPerceptionError
+from trt_perception.checks.software import InstalledGpu, Module
+from trt_perception.errors import (
+    ConfigError,
+    EngineError,
+    MissingModelInfoError,
+    TrtPerceptionError,
+)
 
 __all__ = ['check_model', 'is_onnx']
 

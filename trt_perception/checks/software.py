@@ -10,16 +10,13 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
 from trt_perception.checks import trial
-from trt_perception.checks.finding import Finding
-from trt_perception.checks.finding import Level
+from trt_perception.checks.finding import Finding, Level
 from trt_perception.errors import CudaError
 
 __all__ = ['MODULES', 'InstalledGpu', 'Module', 'check_gpu', 'check_packages', 'import_modules']

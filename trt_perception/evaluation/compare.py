@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +13,17 @@ from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco.annotations import coco_rows
 from trt_perception.evaluation.coco.classes import ClassMap
 from trt_perception.evaluation.dataset import Dataset
-from trt_perception.evaluation.metrics.agreement import Agreement
-from trt_perception.evaluation.metrics.agreement import above
-from trt_perception.evaluation.metrics.agreement import compare_runs
+from trt_perception.evaluation.metrics.agreement import Agreement, above, compare_runs
 from trt_perception.evaluation.metrics.average_precision import Metrics
 from trt_perception.evaluation.metrics.average_precision import measure as measure_rows
-from trt_perception.evaluation.metrics.measure import BOXES
-from trt_perception.evaluation.metrics.measure import Measure
-from trt_perception.evaluation.metrics.measure import common_measure
-from trt_perception.evaluation.metrics.mistakes import ImageErrors
-from trt_perception.evaluation.metrics.mistakes import Mistakes
-from trt_perception.evaluation.metrics.mistakes import match_detections
-from trt_perception.evaluation.metrics.mistakes import sum_up
-from trt_perception.evaluation.run import CONFIDENCE
-from trt_perception.evaluation.run import Latency
-from trt_perception.evaluation.run import detect_images
+from trt_perception.evaluation.metrics.measure import BOXES, Measure, common_measure
+from trt_perception.evaluation.metrics.mistakes import (
+    ImageErrors,
+    Mistakes,
+    match_detections,
+    sum_up,
+)
+from trt_perception.evaluation.run import CONFIDENCE, Latency, detect_images
 from trt_perception.images.detections import Detections
 from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.pipeline import Pipeline

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.coco.annotations import Annotations
-from trt_perception.evaluation.coco.annotations import TrueBox
-from trt_perception.evaluation.coco.annotations import read_annotations
-from trt_perception.evaluation.coco.classes import ClassMap
-from trt_perception.evaluation.coco.classes import match_classes
+from trt_perception.evaluation.coco.annotations import Annotations, TrueBox, read_annotations
+from trt_perception.evaluation.coco.classes import ClassMap, match_classes
 from trt_perception.evaluation.coco.images import match_images
 from trt_perception.evaluation.metrics.average_precision import check_pycocotools
 from trt_perception.evaluation.metrics.measure import Measure

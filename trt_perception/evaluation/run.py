@@ -5,17 +5,11 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from concurrent.futures import Future
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,17 +17,14 @@ import numpy.typing as npt
 from trt_perception.errors import ImageError
 from trt_perception.evaluation.coco.images import read_image
 from trt_perception.evaluation.coco.run_lengths import with_run_lengths
-from trt_perception.evaluation.metrics.measure import BOXES
-from trt_perception.evaluation.metrics.measure import Measure
+from trt_perception.evaluation.metrics.measure import BOXES, Measure
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
 from trt_perception.images.picture_files import frame_of
 from trt_perception.model.files.model_file import ModelFile
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines.open_pipeline import open_offline
-from trt_perception.pipelines.pipeline import Pipeline
-from trt_perception.pipelines.pipeline import collect_all
+from trt_perception.pipelines.pipeline import Pipeline, collect_all
 
 __all__ = [
     'CONFIDENCE',

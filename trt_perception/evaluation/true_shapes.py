@@ -13,29 +13,25 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Collection
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 import cv2
 import numpy as np
 
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.coco.annotations import Annotations
-from trt_perception.evaluation.coco.annotations import TrueBox
-from trt_perception.evaluation.coco.annotations import entries_of
-from trt_perception.evaluation.coco.annotations import is_finite
-from trt_perception.evaluation.coco.annotations import read_json
-from trt_perception.evaluation.coco.run_lengths import RunLengths
-from trt_perception.evaluation.coco.run_lengths import counts_of
-from trt_perception.evaluation.coco.run_lengths import text_of
+from trt_perception.evaluation.coco.annotations import (
+    Annotations,
+    TrueBox,
+    entries_of,
+    is_finite,
+    read_json,
+)
+from trt_perception.evaluation.coco.run_lengths import RunLengths, counts_of, text_of
 from trt_perception.evaluation.metrics.average_precision import check_pycocotools
 from trt_perception.evaluation.metrics.measure import Measure
-from trt_perception.files.plain_text import listed
-from trt_perception.files.plain_text import shown
+from trt_perception.files.plain_text import listed, shown
 from trt_perception.images.compressed import MAX_PIXELS
 from trt_perception.images.frame import MAX_SIDE
 

@@ -16,8 +16,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from trt_perception.errors import ConfigError
-from trt_perception.errors import WriteError
+from trt_perception.errors import ConfigError, WriteError
 
 __all__ = ['make_folder', 'write_json', 'write_together']
 

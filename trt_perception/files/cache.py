@@ -14,8 +14,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from trt_perception.errors import EngineError
-from trt_perception.errors import WriteError
+from trt_perception.errors import EngineError, WriteError
 from trt_perception.files.atomic_files import write_together
 from trt_perception.files.checked_files import read_checked
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
-from typing import Final
+from typing import BinaryIO, Final
 
-from trt_perception.errors import EngineError
-from trt_perception.errors import MissingFileError
+from trt_perception.errors import EngineError, MissingFileError
 from trt_perception.files.regular_files import open_regular
 
 __all__ = ['MODEL_MAX_BYTES', 'open_checked', 'read_checked', 'read_opened']

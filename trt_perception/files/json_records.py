@@ -9,15 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from collections.abc import Mapping
-from typing import Annotated
-from typing import Any
-from typing import Final
-from typing import TypeVar
-from typing import get_args
-from typing import get_origin
-from typing import get_type_hints
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from trt_perception.files.json_section import JsonSection
 

@@ -8,15 +8,11 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from typing import Any
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from trt_perception.errors import ManifestError
-from trt_perception.files.plain_text import Fault
-from trt_perception.files.plain_text import listed
+from trt_perception.files.plain_text import Fault, listed
 
 __all__ = ['JsonSection', 'found', 'nests_deeper', 'parse_json', 'read_json']
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 __all__ = ['MAX_LENGTH', 'read_literal']
 

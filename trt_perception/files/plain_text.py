@@ -13,12 +13,8 @@ import difflib
 import itertools
 import re
 from collections import Counter
-from collections.abc import Collection
-from collections.abc import Iterable
-from collections.abc import Sequence
-from typing import Any
-from typing import Final
-from typing import TypedDict
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final, TypedDict
 
 __all__ = [
     *('MAX_CLASSES', 'MAX_NAME_LENGTH', 'MAX_PATH_LENGTH'),

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import MAX_CLASSES
-from trt_perception.files.plain_text import name_fault
-from trt_perception.files.plain_text import shown
+from trt_perception.files.plain_text import MAX_CLASSES, name_fault, shown
 
 __all__ = ['MAX_BYTES', 'read_yaml']
 

@@ -7,18 +7,17 @@ integers, as TensorRT wants them. Nothing is imported before the first call.
 
 from trt_perception.gpu.bindings import versions
 from trt_perception.gpu.device import Device
-from trt_perception.gpu.kernels import Kernels
-from trt_perception.gpu.kernels import compile_kernels
-from trt_perception.gpu.memory import DeviceBuffer
-from trt_perception.gpu.memory import PinnedBuffer
-from trt_perception.gpu.memory import clear_async
-from trt_perception.gpu.memory import copy_async
-from trt_perception.gpu.memory import copy_parts_async
-from trt_perception.gpu.memory import fill_async
-from trt_perception.gpu.memory import upload_once
-from trt_perception.gpu.streams import Event
-from trt_perception.gpu.streams import Graph
-from trt_perception.gpu.streams import Stream
+from trt_perception.gpu.kernels import Kernels, compile_kernels
+from trt_perception.gpu.memory import (
+    DeviceBuffer,
+    PinnedBuffer,
+    clear_async,
+    copy_async,
+    copy_parts_async,
+    fill_async,
+    upload_once,
+)
+from trt_perception.gpu.streams import Event, Graph, Stream
 
 __all__ = [
     'Device',

@@ -7,8 +7,7 @@ The only module that imports cuda.bindings, at the first call. Written for cuda-
 from __future__ import annotations
 
 import functools
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 from trt_perception.errors import CudaError
 
@@ -58,9 +57,7 @@ _INSTALL_DRIVER: Final = (
 def load_bindings() -> Any:
     """Return the modules (driver, nvrtc, runtime) of cuda.bindings."""
     try:
-        from cuda.bindings import driver
-        from cuda.bindings import nvrtc
-        from cuda.bindings import runtime
+        from cuda.bindings import driver, nvrtc, runtime
     except ImportError as error:
         raise CudaError(
             'cuda-bindings',

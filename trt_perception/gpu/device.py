@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trt_perception.errors import CudaError
-from trt_perception.gpu.bindings import call
-from trt_perception.gpu.bindings import runtime
+from trt_perception.gpu.bindings import call, runtime
 
 __all__ = ['Device']
 

@@ -7,13 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from trt_perception.errors import CudaError
-from trt_perception.files.cache import read_cached
-from trt_perception.files.cache import write_cached
-from trt_perception.gpu.bindings import Owner
-from trt_perception.gpu.bindings import driver
-from trt_perception.gpu.bindings import driver_call
-from trt_perception.gpu.bindings import nvrtc
-from trt_perception.gpu.bindings import nvrtc_call
+from trt_perception.files.cache import read_cached, write_cached
+from trt_perception.gpu.bindings import Owner, driver, driver_call, nvrtc, nvrtc_call
 from trt_perception.gpu.streams import Stream
 
 __all__ = ['Kernels', 'compile_kernels']

@@ -8,11 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.errors import CudaError
-from trt_perception.errors import GpuMemoryError
-from trt_perception.gpu.bindings import Owner
-from trt_perception.gpu.bindings import call
-from trt_perception.gpu.bindings import runtime
+from trt_perception.errors import CudaError, GpuMemoryError
+from trt_perception.gpu.bindings import Owner, call, runtime
 from trt_perception.gpu.device import Device
 from trt_perception.gpu.streams import Stream
 

@@ -6,10 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trt_perception.errors import CudaError
-from trt_perception.gpu.bindings import Owner
-from trt_perception.gpu.bindings import call
-from trt_perception.gpu.bindings import cuda_error
-from trt_perception.gpu.bindings import runtime
+from trt_perception.gpu.bindings import Owner, call, cuda_error, runtime
 
 __all__ = ['Event', 'Graph', 'Stream']
 

@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import cv2

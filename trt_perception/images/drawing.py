@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.images.detections import Detections
-from trt_perception.images.detections import NumberedMasks
-from trt_perception.images.detections import oriented_corners
+from trt_perception.images.detections import Detections, NumberedMasks, oriented_corners
 
 __all__ = ['draw_box', 'draw_detections']
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import glob
 import itertools
 import os
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,8 +14,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.errors import ConfigError
-from trt_perception.errors import ImageError
+from trt_perception.errors import ConfigError, ImageError
 from trt_perception.images.compressed import check_size
 from trt_perception.images.picture_files import read_picture
 

@@ -13,24 +13,16 @@ from __future__ import annotations
 import logging
 import struct
 import threading
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.images.compressed import JPEG_START
-from trt_perception.images.compressed import CheckedPicture
-from trt_perception.images.compressed import check_picture
-from trt_perception.images.compressed import scan_end
-from trt_perception.images.frame import PIXEL_FORMATS
-from trt_perception.images.frame import Frame
-from trt_perception.images.frame import PixelFormat
-from trt_perception.images.jpeg_tables import STANDARD_HUFFMAN
-from trt_perception.images.jpeg_tables import huffman_tables
+from trt_perception.images.compressed import JPEG_START, CheckedPicture, check_picture, scan_end
+from trt_perception.images.frame import PIXEL_FORMATS, Frame, PixelFormat
+from trt_perception.images.jpeg_tables import STANDARD_HUFFMAN, huffman_tables
 from trt_perception.images.picture_files import frame_of
 
 __all__ = [

@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from trt_perception.errors import ImageError
 from trt_perception.files.regular_files import read_regular
-from trt_perception.images.compressed import decode_checked
-from trt_perception.images.compressed import decode_picture
+from trt_perception.images.compressed import decode_checked, decode_picture
 from trt_perception.images.frame import Frame
 from trt_perception.images.picture_headers import declared_size
 

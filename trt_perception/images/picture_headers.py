@@ -14,12 +14,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.images.compressed import MAX_PIXELS
-from trt_perception.images.compressed import check_size
-from trt_perception.images.compressed import damaged
-from trt_perception.images.compressed import too_large
-from trt_perception.images.compressed import truncated
-from trt_perception.images.compressed import unsupported
+from trt_perception.images.compressed import (
+    MAX_PIXELS,
+    check_size,
+    damaged,
+    too_large,
+    truncated,
+    unsupported,
+)
 
 __all__ = ['declared_size']
 

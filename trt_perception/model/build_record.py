@@ -8,21 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
-from typing import Any
-from typing import Final
-from typing import Literal
-from typing import get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 from trt_perception.errors import ManifestError
-from trt_perception.files.json_records import by_name
-from trt_perception.files.json_records import choice
-from trt_perception.files.json_records import items
-from trt_perception.files.json_records import json_content
-from trt_perception.files.json_records import read_record
-from trt_perception.files.json_records import whole
-from trt_perception.files.json_section import JsonSection
-from trt_perception.files.json_section import found
+from trt_perception.files.json_records import (
+    by_name,
+    choice,
+    items,
+    json_content,
+    read_record,
+    whole,
+)
+from trt_perception.files.json_section import JsonSection, found
 
 __all__ = [
     *('FLAVOURS', 'IMAGE_ORIGINS', 'PRECISIONS', 'QUANTISED', 'UNVERIFIED', 'AccuracyRecord'),

@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
-from trt_perception.files.json_records import Reader
-from trt_perception.files.json_records import choice
-from trt_perception.files.json_records import json_content
+from trt_perception.files.json_records import Reader, choice, json_content
 from trt_perception.files.json_section import JsonSection
 
 __all__ = [

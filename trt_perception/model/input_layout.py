@@ -11,16 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import EngineError
-from trt_perception.model.tensors import INDEX_DTYPES
-from trt_perception.model.tensors import TensorSpec
-from trt_perception.model.tensors import tensors_text
+from trt_perception.model.tensors import INDEX_DTYPES, TensorSpec, tensors_text
 
 __all__ = [
     *(

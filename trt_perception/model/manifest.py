@@ -15,35 +15,26 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-from typing import Final
+from typing import Annotated, Final
 
 from trt_perception.errors import ManifestError
-from trt_perception.files.json_records import by_name
-from trt_perception.files.json_records import choice
-from trt_perception.files.json_records import json_content
-from trt_perception.files.json_records import optional
-from trt_perception.files.json_records import read_record
-from trt_perception.files.json_records import whole
-from trt_perception.files.json_section import JsonSection
-from trt_perception.files.json_section import read_json
-from trt_perception.files.plain_text import MAX_PATH_LENGTH
-from trt_perception.files.plain_text import Fault
-from trt_perception.files.plain_text import name_fault
-from trt_perception.files.plain_text import names_fault
+from trt_perception.files.json_records import (
+    by_name,
+    choice,
+    json_content,
+    optional,
+    read_record,
+    whole,
+)
+from trt_perception.files.json_section import JsonSection, read_json
+from trt_perception.files.plain_text import MAX_PATH_LENGTH, Fault, name_fault, names_fault
 from trt_perception.model.build_record import BuildRecord
-from trt_perception.model.decoder_spec import MASK_FAMILIES
-from trt_perception.model.decoder_spec import DecoderSpec
-from trt_perception.model.decoder_spec import families_of
-from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.preprocessing import pixels_fault
-from trt_perception.model.task import TASKS
-from trt_perception.model.task import KeypointSpec
-from trt_perception.model.task import TaskSpec
+from trt_perception.model.decoder_spec import MASK_FAMILIES, DecoderSpec, families_of
+from trt_perception.model.preprocessing import Preprocessing, pixels_fault
+from trt_perception.model.task import TASKS, KeypointSpec, TaskSpec
 from trt_perception.model.tensors import TensorSpec
 
 __all__ = [

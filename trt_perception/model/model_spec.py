@@ -9,36 +9,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from trt_perception.errors import EngineError
-from trt_perception.errors import ManifestError
-from trt_perception.model.decoder_spec import DecoderSpec
-from trt_perception.model.decoder_spec import families_of
-from trt_perception.model.input_layout import batch_size
-from trt_perception.model.input_layout import constant_inputs
-from trt_perception.model.input_layout import has_size_input
-from trt_perception.model.input_layout import split_inputs
-from trt_perception.model.manifest import Manifest
-from trt_perception.model.manifest import rebuild_command
-from trt_perception.model.output_layout import assign_outputs
-from trt_perception.model.output_layout import layout
-from trt_perception.model.output_layout import layout_text
-from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.preprocessing import pixels_fault
-from trt_perception.model.recognition.recognise import ModelOverrides
-from trt_perception.model.recognition.recognise import RunOnce
-from trt_perception.model.recognition.recognise import overridden
-from trt_perception.model.recognition.recognise import recognise
-from trt_perception.model.task import DETECT
-from trt_perception.model.task import TaskSpec
-from trt_perception.model.tensors import INPUT_DTYPES
-from trt_perception.model.tensors import LoadedModel
-from trt_perception.model.tensors import TensorSpec
-from trt_perception.model.tensors import tensors_text
+from trt_perception.errors import EngineError, ManifestError
+from trt_perception.model.decoder_spec import DecoderSpec, families_of
+from trt_perception.model.input_layout import (
+    batch_size,
+    constant_inputs,
+    has_size_input,
+    split_inputs,
+)
+from trt_perception.model.manifest import Manifest, rebuild_command
+from trt_perception.model.output_layout import assign_outputs, layout, layout_text
+from trt_perception.model.preprocessing import Preprocessing, pixels_fault
+from trt_perception.model.recognition.recognise import (
+    ModelOverrides,
+    RunOnce,
+    overridden,
+    recognise,
+)
+from trt_perception.model.task import DETECT, TaskSpec
+from trt_perception.model.tensors import INPUT_DTYPES, LoadedModel, TensorSpec, tensors_text
 
 __all__ = ['ModelSpec', 'resolve_model_spec']
 

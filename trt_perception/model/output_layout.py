@@ -7,18 +7,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from trt_perception.model.decoder_spec import DecoderSpec
-from trt_perception.model.task import DETECT
-from trt_perception.model.task import TaskSpec
-from trt_perception.model.tensors import FLOAT_DTYPES
-from trt_perception.model.tensors import INDEX_DTYPES
-from trt_perception.model.tensors import TensorSpec
+from trt_perception.model.task import DETECT, TaskSpec
+from trt_perception.model.tensors import FLOAT_DTYPES, INDEX_DTYPES, TensorSpec
 
 __all__ = ['Role', 'assign_outputs', 'layout', 'layout_text']
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
-from typing import Final
+from typing import Annotated, Final
 
-from trt_perception.files.json_records import choice
-from trt_perception.files.json_records import whole
+from trt_perception.files.json_records import choice, whole
 from trt_perception.files.json_section import JsonSection
-from trt_perception.files.plain_text import Fault
-from trt_perception.files.plain_text import shown
+from trt_perception.files.plain_text import Fault, shown
 from trt_perception.images.frame import MAX_SIDE
 from trt_perception.images.letterbox import ResizeMode
 from trt_perception.model.tensors import INPUT_DTYPES

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
-from typing import Any
-from typing import Final
+from typing import Annotated, Any, Final
 
 from trt_perception.files.json_records import whole
 from trt_perception.files.json_section import JsonSection
-from trt_perception.files.plain_text import Fault
-from trt_perception.files.plain_text import names_fault
+from trt_perception.files.plain_text import Fault, names_fault
 
 __all__ = [
     *('COCO_KEYPOINTS', 'DETECT', 'MAX_KEYPOINTS', 'TASKS', 'KeypointSpec', 'TaskSpec'),

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from typing import Annotated
-from typing import Any
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
 
 from trt_perception.errors import EngineError
-from trt_perception.files.json_records import choice
-from trt_perception.files.json_records import items
+from trt_perception.files.json_records import choice, items
 from trt_perception.files.json_section import JsonSection
-from trt_perception.files.plain_text import MAX_PATH_LENGTH
-from trt_perception.files.plain_text import Fault
-from trt_perception.files.plain_text import name_fault
+from trt_perception.files.plain_text import MAX_PATH_LENGTH, Fault, name_fault
 
 __all__ = [
     *(

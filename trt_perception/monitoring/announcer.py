@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trt_perception.monitoring.problem import Level
-from trt_perception.monitoring.problem import Problem
+from trt_perception.monitoring.problem import Level, Problem
 
 __all__ = ['Announcer']
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from trt_perception.monitoring.percentiles import Percentiles
-from trt_perception.monitoring.percentiles import percentiles
+from trt_perception.monitoring.percentiles import Percentiles, percentiles
 
 __all__ = ['FrameStatistics', 'FrameTimes']
 

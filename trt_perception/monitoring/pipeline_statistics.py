@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from trt_perception.monitoring.percentiles import Percentiles
-from trt_perception.monitoring.percentiles import percentiles
+from trt_perception.monitoring.percentiles import Percentiles, percentiles
 
 __all__ = ['PipelineStatistics']
 

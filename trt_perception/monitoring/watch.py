@@ -25,20 +25,15 @@ are often started together, and to find each other takes time, too.
 from __future__ import annotations
 
 import statistics
-from collections import Counter
-from collections import deque
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from trt_perception.monitoring.frame_statistics import FrameStatistics
-from trt_perception.monitoring.problem import Level
-from trt_perception.monitoring.problem import Problem
+from trt_perception.monitoring.problem import Level, Problem
 from trt_perception.monitoring.rates import EvenRate
-from trt_perception.transport.advice import LARGE_BYTES
-from trt_perception.transport.advice import how_to_start
+from trt_perception.transport.advice import LARGE_BYTES, how_to_start
 
 __all__ = ['PERIOD_S', 'CameraState', 'SilenceWatch']
 

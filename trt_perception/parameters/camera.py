@@ -7,25 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from typing import Any
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import listed
-from trt_perception.files.plain_text import nearest
-from trt_perception.files.plain_text import shown
-from trt_perception.parameters.config import MAX_CAMERAS
-from trt_perception.parameters.config import PARAMETERS
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import of_manifest
-from trt_perception.parameters.row import Parameter
-from trt_perception.parameters.row import check_value
-from trt_perception.parameters.row import parameter_value
+from trt_perception.files.plain_text import listed, nearest, shown
+from trt_perception.parameters.config import MAX_CAMERAS, PARAMETERS, DetectorConfig, of_manifest
+from trt_perception.parameters.row import Parameter, check_value, parameter_value
 
 __all__ = [
     *('CAMERA_PARAMETERS', 'NodeConfig', 'camera_rows', 'is_of_camera', 'meant_parameter'),

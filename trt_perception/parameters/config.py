@@ -13,27 +13,17 @@ import dataclasses
 import functools
 import os
 import re
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import Fault
-from trt_perception.files.plain_text import names_fault
-from trt_perception.files.plain_text import nearest
-from trt_perception.files.plain_text import shown
+from trt_perception.files.plain_text import Fault, names_fault, nearest, shown
 from trt_perception.model.class_filter import filtered_ids
 from trt_perception.model.decoder_spec import DECODERS
-from trt_perception.model.preprocessing import COLOR_ORDERS
-from trt_perception.model.preprocessing import RESIZE_MODES
-from trt_perception.model.preprocessing import number_fault
-from trt_perception.model.preprocessing import size_fault
+from trt_perception.model.preprocessing import COLOR_ORDERS, RESIZE_MODES, number_fault, size_fault
 from trt_perception.model.recognition.recognise import ModelOverrides
-from trt_perception.parameters.row import Parameter
-from trt_perception.parameters.row import check_value
-from trt_perception.parameters.row import parameter_value
+from trt_perception.parameters.row import Parameter, check_value, parameter_value
 
 __all__ = [
     *('MAX_CAMERAS', 'OF_NODE', 'PARAMETERS', 'DetectorConfig', 'Thresholds', 'of_manifest'),

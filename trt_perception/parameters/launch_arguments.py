@@ -7,30 +7,17 @@ node name its sections have; what was not given is not passed on.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
-from trt_perception.errors import ConfigError
-from trt_perception.errors import ValuesError
-from trt_perception.files.plain_text import nearest
-from trt_perception.files.plain_text import shown
-from trt_perception.parameters.camera import CAMERA_PARAMETERS
-from trt_perception.parameters.camera import is_of_camera
-from trt_perception.parameters.config import MAX_CAMERAS
-from trt_perception.parameters.config import PARAMETERS
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import of_manifest
-from trt_perception.parameters.row import Parameter
-from trt_perception.parameters.row import check_value
-from trt_perception.parameters.row import parameter_value
+from trt_perception.errors import ConfigError, ValuesError
+from trt_perception.files.plain_text import nearest, shown
+from trt_perception.parameters.camera import CAMERA_PARAMETERS, is_of_camera
+from trt_perception.parameters.config import MAX_CAMERAS, PARAMETERS, DetectorConfig, of_manifest
+from trt_perception.parameters.row import Parameter, check_value, parameter_value
 
 __all__ = [
     *('demo_cameras', 'image_remappings', 'launch_arguments', 'parameter_file_text'),

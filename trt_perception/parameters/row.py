@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import MAX_CLASSES
-from trt_perception.files.plain_text import MAX_PATH_LENGTH
-from trt_perception.files.plain_text import Fault
-from trt_perception.files.plain_text import shown
+from trt_perception.files.plain_text import MAX_CLASSES, MAX_PATH_LENGTH, Fault, shown
 
 __all__ = ['Parameter', 'check_value', 'parameter_value']
 

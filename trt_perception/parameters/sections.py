@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
-from trt_perception.files.plain_text import listed
-from trt_perception.files.plain_text import one_line
-from trt_perception.files.plain_text import shown
+from trt_perception.files.plain_text import listed, one_line, shown
 from trt_perception.files.regular_files import read_regular
 
 __all__ = ['cameras_of_file', 'file_fault', 'foreign_sections', 'unused_parameters']

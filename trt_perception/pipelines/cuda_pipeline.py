@@ -36,45 +36,32 @@ the pipelines of all GPUs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 import numpy.typing as npt
 
-from trt_perception.errors import CudaError
-from trt_perception.errors import EngineError
-from trt_perception.errors import ImageError
-from trt_perception.gpu import Device
-from trt_perception.gpu import PinnedBuffer
-from trt_perception.gpu import Stream
+from trt_perception.errors import CudaError, EngineError, ImageError
+from trt_perception.gpu import Device, PinnedBuffer, Stream
 from trt_perception.images.jpeg import GivenFrame
 from trt_perception.images.memory import Memory
 from trt_perception.model.files.model_file import ModelFile
-from trt_perception.model.input_layout import batch_size
-from trt_perception.model.input_layout import split_inputs
-from trt_perception.model.model_spec import ModelSpec
-from trt_perception.model.model_spec import resolve_model_spec
+from trt_perception.model.input_layout import batch_size, split_inputs
+from trt_perception.model.model_spec import ModelSpec, resolve_model_spec
 from trt_perception.model.tensors import LoadedModel
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
-from trt_perception.pipelines.cuda_slot import CudaSlot
-from trt_perception.pipelines.cuda_slot import SizedContext
+from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.pipelines.cuda_slot import CudaSlot, SizedContext
 from trt_perception.pipelines.headers import Headers
 from trt_perception.pipelines.jpeg_threads import JpegThreads
 from trt_perception.pipelines.mask_images import MaskImages
 from trt_perception.pipelines.pipeline import Result
-from trt_perception.pipelines.ready import grey_frame
-from trt_perception.pipelines.ready import put_in_place
+from trt_perception.pipelines.ready import grey_frame, put_in_place
 from trt_perception.process.interruption import check_interruption
 from trt_perception.stages.batch_sizes import MAX_BATCH
-from trt_perception.stages.gpu_kernels import MAX_CANDIDATES
-from trt_perception.stages.gpu_kernels import FrameKernels
-from trt_perception.stages.tensorrt_runtime import TensorRtContext
-from trt_perception.stages.tensorrt_runtime import TensorRtEngine
+from trt_perception.stages.gpu_kernels import MAX_CANDIDATES, FrameKernels
+from trt_perception.stages.tensorrt_runtime import TensorRtContext, TensorRtEngine
 
 __all__ = ['CudaPipeline']
 

@@ -5,40 +5,31 @@ A slot has one of the two; the queued part of either is captured into the slot's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.gpu import DeviceBuffer
-from trt_perception.gpu import PinnedBuffer
-from trt_perception.gpu import Stream
-from trt_perception.gpu import clear_async
-from trt_perception.gpu import copy_async
+from trt_perception.gpu import DeviceBuffer, PinnedBuffer, Stream, clear_async, copy_async
 from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
-from trt_perception.pipelines.mask_images import MaskImage
-from trt_perception.pipelines.mask_images import MaskImages
-from trt_perception.stages.decoders.decode import bfloat16_to_float32
-from trt_perception.stages.decoders.decode import count_candidates
-from trt_perception.stages.decoders.decode import decode
-from trt_perception.stages.decoders.selection import centred
-from trt_perception.stages.decoders.selection import check_scores
-from trt_perception.stages.decoders.selection import keypoints_in_source
-from trt_perception.stages.decoders.selection import mask_geometry
-from trt_perception.stages.decoders.selection import masks_of
-from trt_perception.stages.decoders.selection import oriented_in_source
-from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES
-from trt_perception.stages.gpu_kernels import FrameKernels
+from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.pipelines.mask_images import MaskImage, MaskImages
+from trt_perception.stages.decoders.decode import bfloat16_to_float32, count_candidates, decode
+from trt_perception.stages.decoders.selection import (
+    centred,
+    check_scores,
+    keypoints_in_source,
+    mask_geometry,
+    masks_of,
+    oriented_in_source,
+)
+from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES, FrameKernels
 
 __all__ = ['HostDecoded', 'KernelDecoded', 'SlotResult', 'array_of']
 

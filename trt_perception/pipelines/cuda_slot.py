@@ -7,40 +7,32 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Final
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from trt_perception.errors import CudaError
-from trt_perception.errors import ImageError
-from trt_perception.errors import TrtPerceptionError
-from trt_perception.gpu import Device
-from trt_perception.gpu import DeviceBuffer
-from trt_perception.gpu import Event
-from trt_perception.gpu import Graph
-from trt_perception.gpu import Stream
-from trt_perception.gpu import clear_async
-from trt_perception.gpu import fill_async
-from trt_perception.gpu import upload_once
+from trt_perception.errors import CudaError, ImageError, TrtPerceptionError
+from trt_perception.gpu import (
+    Device,
+    DeviceBuffer,
+    Event,
+    Graph,
+    Stream,
+    clear_async,
+    fill_async,
+    upload_once,
+)
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
-from trt_perception.images.jpeg import GivenFrame
-from trt_perception.images.jpeg import JpegFrame
-from trt_perception.images.jpeg import UnreadFrame
+from trt_perception.images.jpeg import GivenFrame, JpegFrame, UnreadFrame
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
-from trt_perception.pipelines.cuda_results import HostDecoded
-from trt_perception.pipelines.cuda_results import KernelDecoded
-from trt_perception.pipelines.cuda_results import SlotResult
+from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.pipelines.cuda_results import HostDecoded, KernelDecoded, SlotResult
 from trt_perception.pipelines.frame_place import FramePlace
 from trt_perception.pipelines.headers import Headers
 from trt_perception.pipelines.mask_images import MaskImages
 from trt_perception.pipelines.pipeline import Result
-from trt_perception.stages.frame_header import BATCH_COUNT_BYTES
-from trt_perception.stages.frame_header import batch_content
-from trt_perception.stages.gpu_kernels import MAX_CANDIDATES
-from trt_perception.stages.gpu_kernels import FrameKernels
+from trt_perception.stages.frame_header import BATCH_COUNT_BYTES, batch_content
+from trt_perception.stages.gpu_kernels import MAX_CANDIDATES, FrameKernels
 from trt_perception.stages.tensorrt_runtime import TensorRtContext
 
 __all__ = ['CudaSlot', 'SizedContext', 'UnfilledPlace']

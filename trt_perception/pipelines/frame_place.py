@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Final
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.errors import GpuMemoryError
-from trt_perception.errors import ImageError
-from trt_perception.gpu import Device
-from trt_perception.gpu import DeviceBuffer
-from trt_perception.gpu import PinnedBuffer
-from trt_perception.gpu import Stream
-from trt_perception.gpu import copy_async
-from trt_perception.gpu import copy_parts_async
+from trt_perception.errors import GpuMemoryError, ImageError
+from trt_perception.gpu import (
+    Device,
+    DeviceBuffer,
+    PinnedBuffer,
+    Stream,
+    copy_async,
+    copy_parts_async,
+)
 from trt_perception.images.frame import Frame
-from trt_perception.images.jpeg import AnyFrame
-from trt_perception.images.jpeg import JpegFrame
-from trt_perception.images.letterbox import Letterbox
-from trt_perception.images.letterbox import RowGroups
+from trt_perception.images.jpeg import AnyFrame, JpegFrame
+from trt_perception.images.letterbox import Letterbox, RowGroups
 from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.headers import Headers
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from trt_perception.images.jpeg import AnyFrame
-from trt_perception.images.letterbox import Letterbox
-from trt_perception.images.letterbox import RowGroups
+from trt_perception.images.letterbox import Letterbox, RowGroups
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.parameters.config import Thresholds
 from trt_perception.stages.frame_header import FrameHeader

@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy.typing as npt
 
-from trt_perception.errors import EngineError
-from trt_perception.errors import ImageError
+from trt_perception.errors import EngineError, ImageError
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import GivenFrame
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.images.memory import Memory
-from trt_perception.images.memory import PlainMemory
+from trt_perception.images.memory import Memory, PlainMemory
 from trt_perception.model.files.model_file import ModelFile
-from trt_perception.model.input_layout import constant_inputs
-from trt_perception.model.input_layout import split_inputs
+from trt_perception.model.input_layout import constant_inputs, split_inputs
 from trt_perception.model.model_spec import resolve_model_spec
-from trt_perception.model.tensors import LoadedModel
-from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
+from trt_perception.model.tensors import LoadedModel, TensorSpec
+from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.stages.decoders.decode import decode
 from trt_perception.stages.host_preprocess import HostPreprocessor
-from trt_perception.stages.onnx_runtime import CPU
-from trt_perception.stages.onnx_runtime import OnnxModel
+from trt_perception.stages.onnx_runtime import CPU, OnnxModel
 
 __all__ = ['HostPipeline']
 

@@ -17,21 +17,15 @@ import logging
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
-from queue import Empty
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from trt_perception.errors import ImageError
-from trt_perception.gpu import Device
-from trt_perception.gpu import Event
-from trt_perception.gpu import Stream
+from trt_perception.gpu import Device, Event, Stream
 from trt_perception.gpu.bindings import Owner
-from trt_perception.gpu.nvjpeg import JpegDecoder
-from trt_perception.gpu.nvjpeg import NvJpeg
-from trt_perception.images.jpeg import JpegFrame
-from trt_perception.images.jpeg import UnreadFrame
-from trt_perception.pipelines.cuda_slot import CudaSlot
-from trt_perception.pipelines.cuda_slot import UnfilledPlace
+from trt_perception.gpu.nvjpeg import JpegDecoder, NvJpeg
+from trt_perception.images.jpeg import JpegFrame, UnreadFrame
+from trt_perception.pipelines.cuda_slot import CudaSlot, UnfilledPlace
 from trt_perception.pipelines.frame_place import FramePlace
 from trt_perception.stages.jpeg import open_nvjpeg
 

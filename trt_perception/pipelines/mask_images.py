@@ -12,10 +12,7 @@ from contextlib import ExitStack
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.gpu import Device
-from trt_perception.gpu import Event
-from trt_perception.gpu import PinnedBuffer
-from trt_perception.gpu import Stream
+from trt_perception.gpu import Device, Event, PinnedBuffer, Stream
 from trt_perception.gpu.bindings import Owner
 
 __all__ = ['MaskImage', 'MaskImages']

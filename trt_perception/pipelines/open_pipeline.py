@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from trt_perception.errors import ConfigError
-from trt_perception.model.files.model_file import ModelFile
-from trt_perception.model.files.model_file import read_model_file
+from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host import HostPipeline

@@ -8,8 +8,7 @@ from typing import Protocol
 
 from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections
-from trt_perception.images.jpeg import AnyFrame
-from trt_perception.images.jpeg import GivenFrame
+from trt_perception.images.jpeg import AnyFrame, GivenFrame
 from trt_perception.images.memory import Memory
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.parameters.config import Thresholds

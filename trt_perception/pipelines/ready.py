@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from contextlib import ExitStack
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -17,10 +14,8 @@ import numpy as np
 from trt_perception.images.frame import Frame
 from trt_perception.images.picture_files import frame_of
 from trt_perception.model.files.model_file import is_onnx
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
-from trt_perception.pipelines.pipeline import Pipeline
-from trt_perception.pipelines.pipeline import detect_one
+from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.pipelines.pipeline import Pipeline, detect_one
 from trt_perception.process.interruption import check_interruption
 
 __all__ = ['grey_frame', 'put_in_place', 'ready_pipeline', 'ready_pipelines', 'warm_up']

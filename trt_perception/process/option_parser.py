@@ -7,14 +7,10 @@ import itertools
 import re
 import shlex
 import sys
-from collections.abc import Callable
-from collections.abc import Sequence
-from typing import Any
-from typing import Final
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NoReturn
 
-from trt_perception.files.plain_text import nearest
-from trt_perception.files.plain_text import plain
+from trt_perception.files.plain_text import nearest, plain
 
 __all__ = ['OptionParser']
 

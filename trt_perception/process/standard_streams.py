@@ -11,8 +11,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
-from typing import TextIO
+from typing import Any, TextIO
 
 __all__ = ['GuardedStream', 'guarded_streams', 'lost']
 

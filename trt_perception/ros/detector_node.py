@@ -10,20 +10,14 @@ import functools
 import math
 import traceback
 from collections.abc import Callable
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 from rcl_interfaces.msg import SetParametersResult
-from rclpy.lifecycle import LifecycleNode
-from rclpy.lifecycle import LifecycleState
-from rclpy.lifecycle import TransitionCallbackReturn
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.parameter import Parameter
 
-from trt_perception.errors import CudaError
-from trt_perception.errors import InterruptionError
-from trt_perception.errors import TrtPerceptionError
-from trt_perception.files.plain_text import listed
-from trt_perception.files.plain_text import plain
+from trt_perception.errors import CudaError, InterruptionError, TrtPerceptionError
+from trt_perception.files.plain_text import listed, plain
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.monitoring.file_watch import FileWatch
 from trt_perception.parameters.config import DetectorConfig
@@ -38,8 +32,7 @@ from trt_perception.ros.health import NodeHealth
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.shared import SharedIntake
 from trt_perception.ros.parameters import NodeParameters
-from trt_perception.ros.runtime.log import NodeLog
-from trt_perception.ros.runtime.log import log_text
+from trt_perception.ros.runtime.log import NodeLog, log_text
 from trt_perception.ros.runtime.timers import steady_timer
 from trt_perception.ros.topics import check_topics
 from trt_perception.scheduling.detector import Detector

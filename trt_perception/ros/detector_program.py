@@ -13,8 +13,7 @@ from trt_perception.parameters.sections import unused_parameters
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.process.option_parser import OptionParser
-from trt_perception.ros.detector_node import EXIT_GPU_LOST
-from trt_perception.ros.detector_node import DetectorNode
+from trt_perception.ros.detector_node import EXIT_GPU_LOST, DetectorNode
 from trt_perception.ros.runtime.command_line import own_arguments
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.ros.runtime.process import run_node

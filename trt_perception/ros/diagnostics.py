@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-from diagnostic_msgs.msg import DiagnosticArray
-from diagnostic_msgs.msg import DiagnosticStatus
-from diagnostic_msgs.msg import KeyValue
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.time import Time
 
 from trt_perception.files.plain_text import plain
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.percentiles import percentiles
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
-from trt_perception.monitoring.problem import Level
-from trt_perception.monitoring.problem import Problem
+from trt_perception.monitoring.problem import Level, Problem
 
 __all__ = ['CameraFacts', 'Health', 'all_not_delivered', 'diagnostics_message', 'worst_of_all']
 

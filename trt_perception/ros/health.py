@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray
@@ -17,17 +16,16 @@ from rclpy.timer import Timer
 from trt_perception.monitoring.file_watch import FileWatch
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
-from trt_perception.monitoring.problem import Level
-from trt_perception.monitoring.problem import Problem
+from trt_perception.monitoring.problem import Level, Problem
 from trt_perception.monitoring.watch import PERIOD_S
-from trt_perception.ros.camera.camera_health import CameraHealth
-from trt_perception.ros.camera.camera_health import Told
-from trt_perception.ros.camera.camera_health import counts_text
+from trt_perception.ros.camera.camera_health import CameraHealth, Told, counts_text
 from trt_perception.ros.camera.debug_image import NO_EVENTS
-from trt_perception.ros.diagnostics import CameraFacts
-from trt_perception.ros.diagnostics import Health
-from trt_perception.ros.diagnostics import all_not_delivered
-from trt_perception.ros.diagnostics import diagnostics_message
+from trt_perception.ros.diagnostics import (
+    CameraFacts,
+    Health,
+    all_not_delivered,
+    diagnostics_message,
+)
 from trt_perception.ros.runtime.log import NodeLog
 from trt_perception.ros.runtime.timers import steady_timer
 from trt_perception.ros.same_name import same_name

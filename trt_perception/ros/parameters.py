@@ -5,29 +5,28 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from rcl_interfaces.msg import FloatingPointRange
-from rcl_interfaces.msg import IntegerRange
-from rcl_interfaces.msg import ParameterDescriptor
-from rcl_interfaces.msg import SetParametersResult
+from rcl_interfaces.msg import (
+    FloatingPointRange,
+    IntegerRange,
+    ParameterDescriptor,
+    SetParametersResult,
+)
 from rclpy.node import Node
 from rclpy.parameter import Parameter as RosParameter
 
-from trt_perception.errors import ConfigError
-from trt_perception.errors import ValuesError
-from trt_perception.files.plain_text import listed
-from trt_perception.files.plain_text import shown
-from trt_perception.parameters.camera import NodeConfig
-from trt_perception.parameters.camera import camera_rows
-from trt_perception.parameters.camera import is_of_camera
-from trt_perception.parameters.camera import unknown_parameter
+from trt_perception.errors import ConfigError, ValuesError
+from trt_perception.files.plain_text import listed, shown
+from trt_perception.parameters.camera import (
+    NodeConfig,
+    camera_rows,
+    is_of_camera,
+    unknown_parameter,
+)
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.row import Parameter
-from trt_perception.parameters.row import check_value
-from trt_perception.parameters.row import parameter_value
+from trt_perception.parameters.row import Parameter, check_value, parameter_value
 
 __all__ = ['NodeParameters']
 

@@ -8,18 +8,15 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
-from typing import TextIO
+from typing import Any, TextIO
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 from rclpy.duration import Duration
 from rclpy.node import Node
-from rclpy.qos import QoSProfile
-from rclpy.qos import ReliabilityPolicy
-from sensor_msgs.msg import CompressedImage
-from sensor_msgs.msg import Image
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import CompressedImage, Image
 
 from trt_perception.errors import ConfigError
 from trt_perception.images.encode import encode_bgr
@@ -31,8 +28,7 @@ from trt_perception.ros.runtime.command_line import own_arguments
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.ros.runtime.process import run_node
 from trt_perception.ros.topics import source_name
-from trt_perception.ros.wire.unlocked_publish import publish_unlocked
-from trt_perception.ros.wire.unlocked_publish import serialize_with_room
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
 
 __all__ = ['main']
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Set
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 from rclpy.node import Node
 

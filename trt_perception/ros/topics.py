@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rclpy.node import Node
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import listed
-from trt_perception.files.plain_text import nearest
+from trt_perception.files.plain_text import listed, nearest
 from trt_perception.ros.runtime.command_line import with_side
 
 __all__ = [

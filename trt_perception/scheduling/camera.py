@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from dataclasses import replace
-from typing import Generic
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections
-from trt_perception.images.jpeg import AnyFrame
-from trt_perception.images.jpeg import GivenFrame
+from trt_perception.images.jpeg import AnyFrame, GivenFrame
 from trt_perception.parameters.config import Thresholds
 
 __all__ = ['Camera']

@@ -16,19 +16,15 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable
-from collections.abc import Sequence
-from typing import Generic
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.scheduler import RateLimit
-from trt_perception.scheduling.worker import Job
-from trt_perception.scheduling.worker import Ledger
-from trt_perception.scheduling.worker import Worker
+from trt_perception.scheduling.worker import Job, Ledger, Worker
 
 __all__ = ['Detector']
 

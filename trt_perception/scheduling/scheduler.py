@@ -13,10 +13,7 @@ Guarantees:
 from __future__ import annotations
 
 from collections.abc import KeysView
-from typing import Final
-from typing import Generic
-from typing import NamedTuple
-from typing import TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 __all__ = ['RateLimit', 'Scheduler']
 

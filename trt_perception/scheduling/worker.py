@@ -9,24 +9,16 @@ import contextlib
 import functools
 import threading
 from collections import deque
-from collections.abc import Callable
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from queue import Empty
-from queue import SimpleQueue
-from typing import Final
-from typing import Generic
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Final, Generic, TypeVar
 
 from trt_perception.errors import ImageError
-from trt_perception.images.jpeg import GivenFrame
-from trt_perception.images.jpeg import UnreadFrame
-from trt_perception.monitoring.frame_statistics import FrameStatistics
-from trt_perception.monitoring.frame_statistics import FrameTimes
+from trt_perception.images.jpeg import GivenFrame, UnreadFrame
+from trt_perception.monitoring.frame_statistics import FrameStatistics, FrameTimes
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
-from trt_perception.pipelines.pipeline import Pipeline
-from trt_perception.pipelines.pipeline import Result
+from trt_perception.pipelines.pipeline import Pipeline, Result
 from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.scheduler import Scheduler
 

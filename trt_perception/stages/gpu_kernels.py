@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence
-from ctypes import c_double
-from ctypes import c_int
-from ctypes import c_void_p
+from collections.abc import Mapping, Sequence
+from ctypes import c_double, c_int, c_void_p
 from importlib.resources import files
 from typing import Final
 
 import numpy as np
 
-from trt_perception.gpu import Device
-from trt_perception.gpu import Kernels
-from trt_perception.gpu import Stream
-from trt_perception.gpu import compile_kernels
+from trt_perception.gpu import Device, Kernels, Stream, compile_kernels
 from trt_perception.images.detections import MaskGeometry
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.task import TaskSpec
 from trt_perception.stages.batch_sizes import MAX_BATCH
 from trt_perception.stages.decoders.yolox_raw import check_cells
-from trt_perception.stages.frame_header import FORMAT_NUMBERS
-from trt_perception.stages.frame_header import FrameHeader
+from trt_perception.stages.frame_header import FORMAT_NUMBERS, FrameHeader
 
 __all__ = ['MAX_CANDIDATES', 'RESULT_HEAD_BYTES', 'RESULT_ROW', 'FrameKernels']
 

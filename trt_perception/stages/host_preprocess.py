@@ -5,8 +5,7 @@ The reference for the GPU's letterbox kernel.
 
 from __future__ import annotations
 
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 import cv2
 import numpy as np

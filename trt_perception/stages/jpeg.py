@@ -8,12 +8,10 @@ import cv2
 import numpy as np
 
 from trt_perception.errors import CudaError
-from trt_perception.gpu import DeviceBuffer
-from trt_perception.gpu import Stream
+from trt_perception.gpu import DeviceBuffer, Stream
 from trt_perception.gpu.nvjpeg import NvJpeg
 from trt_perception.images.compressed import check_picture
-from trt_perception.images.jpeg import JpegFrame
-from trt_perception.images.jpeg import plain_jpeg
+from trt_perception.images.jpeg import JpegFrame, plain_jpeg
 
 __all__ = ['open_nvjpeg']
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 import numpy.typing as npt
 
 from trt_perception.errors import EngineError
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.files.onnx_external import external_weights
-from trt_perception.model.tensors import TENSOR_DTYPES
-from trt_perception.model.tensors import TensorSpec
+from trt_perception.model.tensors import TENSOR_DTYPES, TensorSpec
 
 __all__ = ['CPU', 'OnnxModel']
 

@@ -12,8 +12,7 @@ import logging
 import threading
 import weakref
 from collections import deque
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 from trt_perception.files.plain_text import plain
 

@@ -9,26 +9,18 @@ from __future__ import annotations
 import hashlib
 import importlib
 import logging
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 from trt_perception.errors import EngineError
-from trt_perception.files.cache import read_cached
-from trt_perception.files.cache import write_cached
-from trt_perception.gpu import Device
-from trt_perception.gpu import DeviceBuffer
-from trt_perception.gpu import Stream
+from trt_perception.files.cache import read_cached, write_cached
+from trt_perception.gpu import Device, DeviceBuffer, Stream
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.files.plan_header import read_plan_header
 from trt_perception.model.manifest import rebuild_command
-from trt_perception.model.tensors import TensorSpec
-from trt_perception.model.tensors import tensorrt_dtype
-from trt_perception.model.tensors import tensors_text
-from trt_perception.stages.batch_sizes import MAX_BATCH
-from trt_perception.stages.batch_sizes import batch_sizes
+from trt_perception.model.tensors import TensorSpec, tensorrt_dtype, tensors_text
+from trt_perception.stages.batch_sizes import MAX_BATCH, batch_sizes
 from trt_perception.stages.tensorrt_log import TensorRtLog
 
 __all__ = ['TensorRtContext', 'TensorRtEngine']

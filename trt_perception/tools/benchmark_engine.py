@@ -6,45 +6,27 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
-from dataclasses import dataclass
-from datetime import datetime
-from datetime import timezone
-from typing import Any
-from typing import Final
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from typing import Any, Final
 
 from trt_perception.benchmarking.frames import load_frames
-from trt_perception.benchmarking.model import BenchmarkOptions
-from trt_perception.benchmarking.model import ModelReport
-from trt_perception.benchmarking.model import measure_model
-from trt_perception.benchmarking.pace import BenchmarkProgress
-from trt_perception.benchmarking.pace import Pace
-from trt_perception.benchmarking.pace import stopped_by_interrupt
+from trt_perception.benchmarking.model import BenchmarkOptions, ModelReport, measure_model
+from trt_perception.benchmarking.pace import BenchmarkProgress, Pace, stopped_by_interrupt
 from trt_perception.benchmarking.plot import plot_reports
-from trt_perception.benchmarking.report import agreement_text
-from trt_perception.benchmarking.report import machine_facts
-from trt_perception.benchmarking.report import model_text
+from trt_perception.benchmarking.report import agreement_text, machine_facts, model_text
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.metrics.agreement import Agreement
-from trt_perception.evaluation.metrics.agreement import compare_runs
+from trt_perception.evaluation.metrics.agreement import Agreement, compare_runs
 from trt_perception.evaluation.report.plot_files import check_plot
 from trt_perception.files.atomic_files import write_json
 from trt_perception.files.plain_text import plain
-from trt_perception.images.frame import MAX_SIDE
-from trt_perception.images.frame import PIXEL_FORMATS
-from trt_perception.images.frame import Frame
-from trt_perception.model.files.model_file import ModelFile
-from trt_perception.model.files.model_file import read_model_file
+from trt_perception.images.frame import MAX_SIDE, PIXEL_FORMATS, Frame
+from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.stages.onnx_runtime import CPU
-from trt_perception.tools.arguments import add_file
-from trt_perception.tools.arguments import at_least
-from trt_perception.tools.arguments import check_output_file
-from trt_perception.tools.model_arguments import add_model_arguments
-from trt_perception.tools.model_arguments import detector_config
-from trt_perception.tools.running import Saver
-from trt_perception.tools.running import run_tool
-from trt_perception.tools.running import say
+from trt_perception.tools.arguments import add_file, at_least, check_output_file
+from trt_perception.tools.model_arguments import add_model_arguments, detector_config
+from trt_perception.tools.running import Saver, run_tool, say
 
 __all__ = ['BenchmarkReport', 'main']
 

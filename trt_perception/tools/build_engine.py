@@ -11,22 +11,16 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 from tqdm import tqdm
 
-from trt_perception.errors import ConfigError
-from trt_perception.errors import EngineError
-from trt_perception.errors import MissingFileError
-from trt_perception.errors import TrtPerceptionError
+from trt_perception.errors import ConfigError, EngineError, MissingFileError, TrtPerceptionError
 from trt_perception.files.atomic_files import write_together
 from trt_perception.files.plain_text import plain
-from trt_perception.process.interruption import ENDING_SIGNALS
-from trt_perception.process.interruption import Interruption
+from trt_perception.process.interruption import ENDING_SIGNALS, Interruption
 from trt_perception.process.option_parser import OptionParser
-from trt_perception.tools.running import Saver
-from trt_perception.tools.running import say
+from trt_perception.tools.running import Saver, say
 
 __all__ = ['main']
 
@@ -99,8 +93,7 @@ def _check_packages() -> None:
 
 def _run(given: Sequence[str]) -> int:
     _check_packages()
-    from trt_perception.building.options.sources import given_options
-    from trt_perception.building.options.sources import load_options
+    from trt_perception.building.options.sources import given_options, load_options
     from trt_perception.building.output_files import check_report
     from trt_perception.building.report import BuildReport
 

@@ -6,57 +6,38 @@ import argparse
 import contextlib
 import sys
 import time
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from dataclasses import asdict
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
-from typing import Any
-from typing import Final
-from typing import NoReturn
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from trt_perception.evaluation.run import Latency
-from trt_perception.evaluation.run import batches
-from trt_perception.evaluation.run import detect
-from trt_perception.evaluation.run import read_ahead
-from trt_perception.files.atomic_files import make_folder
-from trt_perception.files.atomic_files import write_json
-from trt_perception.files.plain_text import listed
-from trt_perception.files.plain_text import plain
+from trt_perception.evaluation.run import Latency, batches, detect, read_ahead
+from trt_perception.files.atomic_files import make_folder, write_json
+from trt_perception.files.plain_text import listed, plain
 from trt_perception.images.detections import Detections
-from trt_perception.images.image_source import ImageSource
-from trt_perception.images.image_source import folders_left_out
+from trt_perception.images.image_source import ImageSource, folders_left_out
 from trt_perception.images.picture_files import frame_of
-from trt_perception.model.files.model_file import ModelFile
-from trt_perception.model.files.model_file import read_model_file
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
+from trt_perception.model.files.model_file import ModelFile, read_model_file
+from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.ready import warm_up
 from trt_perception.process.option_parser import OptionParser
-from trt_perception.tools.arguments import check_output_folder
-from trt_perception.tools.arguments import user_path
-from trt_perception.tools.detection_output import Results
-from trt_perception.tools.detection_output import VideoOutput
-from trt_perception.tools.detection_output import write_image
-from trt_perception.tools.detection_sources import DETECTIONS
-from trt_perception.tools.detection_sources import RESULTS
-from trt_perception.tools.detection_sources import SUMMARY
-from trt_perception.tools.detection_sources import Plan
-from trt_perception.tools.detection_sources import Video
-from trt_perception.tools.detection_sources import make_plan
-from trt_perception.tools.model_arguments import add_model_arguments
-from trt_perception.tools.model_arguments import detector_config
-from trt_perception.tools.running import Saver
-from trt_perception.tools.running import run_tool
-from trt_perception.tools.running import say
+from trt_perception.tools.arguments import check_output_folder, user_path
+from trt_perception.tools.detection_output import Results, VideoOutput, write_image
+from trt_perception.tools.detection_sources import (
+    DETECTIONS,
+    RESULTS,
+    SUMMARY,
+    Plan,
+    Video,
+    make_plan,
+)
+from trt_perception.tools.model_arguments import add_model_arguments, detector_config
+from trt_perception.tools.running import Saver, run_tool, say
 
 __all__ = ['main']
 

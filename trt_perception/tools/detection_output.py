@@ -8,8 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 import cv2
 import numpy as np
@@ -17,14 +16,11 @@ import numpy.typing as npt
 
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco.annotations import coco_rows
-from trt_perception.evaluation.coco.run_lengths import counts_of
-from trt_perception.evaluation.coco.run_lengths import with_run_lengths
-from trt_perception.files.atomic_files import make_folder
-from trt_perception.files.atomic_files import write_together
+from trt_perception.evaluation.coco.run_lengths import counts_of, with_run_lengths
+from trt_perception.files.atomic_files import make_folder, write_together
 from trt_perception.images.detections import Detections
 from trt_perception.images.drawing import draw_detections
-from trt_perception.model.task import DETECT
-from trt_perception.model.task import TaskSpec
+from trt_perception.model.task import DETECT, TaskSpec
 
 __all__ = ['Results', 'VideoOutput', 'write_image']
 

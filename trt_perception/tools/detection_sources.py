@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,8 +12,7 @@ from typing import Final
 import cv2
 
 from trt_perception.errors import ConfigError
-from trt_perception.images.image_source import VIDEO_SUFFIXES
-from trt_perception.images.image_source import find_images
+from trt_perception.images.image_source import VIDEO_SUFFIXES, find_images
 
 __all__ = ['DETECTIONS', 'RESULTS', 'SUMMARY', 'Plan', 'Video', 'make_plan']
 

@@ -5,56 +5,47 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import replace
-from datetime import datetime
-from datetime import timezone
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 from tqdm import tqdm
 
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.coco.classes import ClassMap
-from trt_perception.evaluation.coco.classes import read_class_map
-from trt_perception.evaluation.compare import AccuracyReport
-from trt_perception.evaluation.compare import ModelAccuracy
-from trt_perception.evaluation.compare import accuracy_report
-from trt_perception.evaluation.compare import evaluate_model
+from trt_perception.evaluation.coco.classes import ClassMap, read_class_map
+from trt_perception.evaluation.compare import (
+    AccuracyReport,
+    ModelAccuracy,
+    accuracy_report,
+    evaluate_model,
+)
 from trt_perception.evaluation.dataset import Dataset
-from trt_perception.evaluation.metrics.measure import OKS_SIGMA
-from trt_perception.evaluation.metrics.measure import Measure
-from trt_perception.evaluation.metrics.measure import common_measure
+from trt_perception.evaluation.metrics.measure import OKS_SIGMA, Measure, common_measure
 from trt_perception.evaluation.report.plot_files import check_plot
 from trt_perception.evaluation.report.plots import plot_accuracy
 from trt_perception.evaluation.report.worst_images import write_worst
 from trt_perception.evaluation.run import open_for_evaluation
-from trt_perception.files.atomic_files import make_folder
-from trt_perception.files.atomic_files import write_json
-from trt_perception.files.plain_text import listed
-from trt_perception.files.plain_text import plain
+from trt_perception.files.atomic_files import make_folder, write_json
+from trt_perception.files.plain_text import listed, plain
 from trt_perception.images.image_source import find_images
-from trt_perception.model.files.model_file import ModelFile
-from trt_perception.model.files.model_file import read_model_file
+from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.model.task import DETECT
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.process.option_parser import OptionParser
-from trt_perception.tools.arguments import add_file
-from trt_perception.tools.arguments import at_least
-from trt_perception.tools.arguments import check_output_file
-from trt_perception.tools.arguments import check_output_folder
-from trt_perception.tools.arguments import user_path
+from trt_perception.tools.arguments import (
+    add_file,
+    at_least,
+    check_output_file,
+    check_output_folder,
+    user_path,
+)
 from trt_perception.tools.evaluation_text import report_text
-from trt_perception.tools.model_arguments import add_model_arguments
-from trt_perception.tools.model_arguments import detector_config
-from trt_perception.tools.running import Saver
-from trt_perception.tools.running import run_tool
-from trt_perception.tools.running import say
+from trt_perception.tools.model_arguments import add_model_arguments, detector_config
+from trt_perception.tools.running import Saver, run_tool, say
 
 __all__ = ['main']
 

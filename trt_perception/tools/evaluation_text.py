@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from trt_perception.evaluation.compare import AccuracyReport
-from trt_perception.evaluation.compare import ModelAccuracy
+from trt_perception.evaluation.compare import AccuracyReport, ModelAccuracy
 from trt_perception.files.plain_text import table
 
 __all__ = ['report_text']

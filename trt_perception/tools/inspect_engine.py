@@ -12,33 +12,18 @@ from typing import Final
 
 from tqdm import tqdm
 
-from trt_perception.building.engine.inspection_report import EngineReport
-from trt_perception.building.engine.inspection_report import read_report
-from trt_perception.building.engine.inspection_report import report_text
-from trt_perception.building.engine.inspector import inspect_engine
-from trt_perception.building.engine.inspector import time_layers
-from trt_perception.building.engine.layers import check_precision
-from trt_perception.building.engine.layers import layer_precisions
-from trt_perception.building.engine.layers import raise_if_lost
-from trt_perception.errors import ConfigError
-from trt_perception.errors import CudaError
-from trt_perception.errors import EngineError
-from trt_perception.errors import TrtPerceptionError
-from trt_perception.files.atomic_files import write_json
-from trt_perception.files.atomic_files import write_together
+from trt_perception.building.engine.inspection_report import EngineReport, read_report, report_text
+from trt_perception.building.engine.inspector import inspect_engine, time_layers
+from trt_perception.building.engine.layers import check_precision, layer_precisions, raise_if_lost
+from trt_perception.errors import ConfigError, CudaError, EngineError, TrtPerceptionError
+from trt_perception.files.atomic_files import write_json, write_together
 from trt_perception.files.plain_text import plain
 from trt_perception.gpu import Device
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.model.manifest import manifest_path
-from trt_perception.model.manifest import manifest_text
+from trt_perception.model.manifest import manifest_path, manifest_text
 from trt_perception.process.option_parser import OptionParser
-from trt_perception.tools.arguments import add_file
-from trt_perception.tools.arguments import at_least
-from trt_perception.tools.arguments import check_output_file
-from trt_perception.tools.arguments import user_path
-from trt_perception.tools.running import Saver
-from trt_perception.tools.running import run_tool
-from trt_perception.tools.running import say
+from trt_perception.tools.arguments import add_file, at_least, check_output_file, user_path
+from trt_perception.tools.running import Saver, run_tool, say
 
 __all__ = ['main', 'update_manifest']
 

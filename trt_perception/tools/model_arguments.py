@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import shown
 from trt_perception.files.yaml_text import read_yaml
-from trt_perception.parameters.config import OF_NODE
-from trt_perception.parameters.config import PARAMETERS
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import OF_NODE, PARAMETERS, DetectorConfig
 from trt_perception.tools.arguments import at_least
 
 __all__ = ['add_model_arguments', 'detector_config']

@@ -12,10 +12,12 @@ from support.models.digits import CALIBRATION
 from support.models.scaled_models import SMALL
 from trt_perception.building.calibration import cache as calibration_cache
 from trt_perception.building.calibration import images as calibration_images
-from trt_perception.building.calibration.cache import cache_file
-from trt_perception.building.calibration.cache import calibration_identity
-from trt_perception.building.calibration.cache import read_ranges
-from trt_perception.building.calibration.cache import write_ranges
+from trt_perception.building.calibration.cache import (
+    cache_file,
+    calibration_identity,
+    read_ranges,
+    write_ranges,
+)
 from trt_perception.building.calibration.images import select_images
 from trt_perception.building.precision.quantise import quantise
 

@@ -6,9 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from trt_perception.building.calibration.images import CheckedImages
-from trt_perception.building.calibration.images import read_image
-from trt_perception.building.calibration.images import select_images
+from trt_perception.building.calibration.images import CheckedImages, read_image, select_images
 from trt_perception.errors import ConfigError
 from trt_perception.images.picture_files import frame_of
 from trt_perception.model.preprocessing import Preprocessing

@@ -2,13 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from trt_perception.building.calibration.ranges import PERCENTILE
-from trt_perception.building.calibration.ranges import Magnitudes
+from trt_perception.building.calibration.ranges import PERCENTILE, Magnitudes
 
 FLOATS = arrays.arrays(np.float32, st.integers(0, 40), elements=st.floats(-1e6, 1e6, width=32))
 

@@ -11,8 +11,7 @@ import pytest
 
 from support.gpu import fake_cuda
 from support.gpu.cuda_recorder import Recorder
-from support.gpu.fake_tensorrt import PLAN
-from support.gpu.fake_tensorrt import FakeTensorRtRtx
+from support.gpu.fake_tensorrt import PLAN, FakeTensorRtRtx
 from trt_perception import gpu
 from trt_perception.building.engine.inspector import time_layers
 from trt_perception.building.engine.verify import verify_engine

@@ -10,8 +10,7 @@ import pytest
 from support.building.tensorrt_standin import StandIn
 from trt_perception.building.engine import release as tensorrt_release
 from trt_perception.building.engine.release import find_tensorrt
-from trt_perception.errors import CudaError
-from trt_perception.errors import EngineError
+from trt_perception.errors import CudaError, EngineError
 
 
 def without(monkeypatch, *names):

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from trt_perception.building.engine.layers import LayerInfo
-from trt_perception.building.engine.layers import check_precision
-from trt_perception.building.engine.layers import layer_precisions
-from trt_perception.building.engine.layers import parse_layers
-from trt_perception.building.engine.layers import raise_if_lost
+from trt_perception.building.engine.layers import (
+    LayerInfo,
+    check_precision,
+    layer_precisions,
+    parse_layers,
+    raise_if_lost,
+)
 from trt_perception.errors import EngineError
 
 RTX = json.loads((Path(__file__).parents[2] / 'data' / 'inspector_rtx.json').read_text())

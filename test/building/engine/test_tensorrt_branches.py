@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from support.building.standin_builds import ALL
-from support.building.standin_builds import ORIN
-from support.building.standin_builds import RTX
-from support.building.standin_builds import STRONG
-from support.building.standin_builds import WEAK
-from support.building.standin_builds import build
-from support.building.standin_builds import refusal
-from support.building.standin_builds import stand_in
+from support.building.standin_builds import ALL, ORIN, RTX, STRONG, WEAK, build, refusal, stand_in
 from support.building.tensorrt_standin import StandIn
-from trt_perception.building.engine.release import BuildGpu
-from trt_perception.building.engine.release import TensorRt
+from trt_perception.building.engine.release import BuildGpu, TensorRt
 from trt_perception.errors import UnavailableError
 
 

@@ -11,18 +11,13 @@ import threading
 import numpy as np
 import pytest
 
-from support.building.standin_builds import ORIN
-from support.building.standin_builds import build
-from support.building.standin_builds import stand_in
+from support.building.standin_builds import ORIN, build, stand_in
 from trt_perception.building.engine import calibrator
 from trt_perception.building.engine.build import build_plan
 from trt_perception.building.engine.calibrator import CalibrationData
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.sources import load_options
-from trt_perception.errors import ConfigError
-from trt_perception.errors import CudaError
-from trt_perception.errors import EngineError
-from trt_perception.errors import WriteError
+from trt_perception.errors import ConfigError, CudaError, EngineError, WriteError
 
 
 @pytest.fixture(autouse=True)

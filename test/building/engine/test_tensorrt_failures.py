@@ -8,10 +8,7 @@ import threading
 
 import pytest
 
-from support.building.standin_builds import ALL
-from support.building.standin_builds import build
-from support.building.standin_builds import refusal
-from support.building.standin_builds import stand_in
+from support.building.standin_builds import ALL, build, refusal, stand_in
 
 
 @pytest.fixture(autouse=True)

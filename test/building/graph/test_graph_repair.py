@@ -10,16 +10,16 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto
-from onnx import helper
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
-from support.models.detector_models import CLASSES
-from support.models.detector_models import KNOWN
-from support.models.detector_models import detector_model
-from support.models.detector_models import parsed_models
-from support.models.detector_models import run
-from support.models.detector_models import write_images
+from support.models.detector_models import (
+    CLASSES,
+    KNOWN,
+    detector_model,
+    parsed_models,
+    run,
+    write_images,
+)
 from trt_perception.errors import EngineError
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.tensors import TensorSpec
@@ -252,8 +252,7 @@ def test_a_model_that_is_told_the_size_of_its_boxes_is_calibrated(
 def test_calibration_shows_the_model_what_the_pipeline_does(tmp_path):
     """Ranges of boxes are those of the network's own size, not of 0 or of one pixel."""
     from trt_perception.building.calibration.activations import collect_magnitudes
-    from trt_perception.building.calibration.images import CheckedImages
-    from trt_perception.building.calibration.images import select_images
+    from trt_perception.building.calibration.images import CheckedImages, select_images
     from trt_perception.model.preprocessing import Preprocessing
 
     images = select_images(write_images(tmp_path / 'images'), 8)

@@ -3,14 +3,10 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto
-from onnx import helper
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from support.models import small_detectors
-from trt_perception.building.graph.graph_index import GraphIndex
-from trt_perception.building.graph.graph_index import match_nodes
-from trt_perception.building.graph.graph_index import name_nodes
+from trt_perception.building.graph.graph_index import GraphIndex, match_nodes, name_nodes
 from trt_perception.building.graph.heads import find_head
 from trt_perception.building.graph.mac_count import layer_work
 from trt_perception.errors import ConfigError

@@ -7,16 +7,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto
-from onnx import helper
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from trt_perception.building.graph import onnx_slim
-from trt_perception.building.graph.onnx_model import check_model
-from trt_perception.building.graph.onnx_model import load_onnx
-from trt_perception.building.graph.onnx_model import unknown_operators
-from trt_perception.building.graph.onnx_slim import random_inputs
-from trt_perception.building.graph.onnx_slim import slim
+from trt_perception.building.graph.onnx_model import check_model, load_onnx, unknown_operators
+from trt_perception.building.graph.onnx_slim import random_inputs, slim
 from trt_perception.errors import EngineError
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.files.onnx_external import external_weights

@@ -7,8 +7,7 @@ import onnx
 import pytest
 
 from support.models.small_detectors import Net
-from trt_perception.building.graph.graph_index import match_nodes
-from trt_perception.building.graph.graph_index import name_nodes
+from trt_perception.building.graph.graph_index import match_nodes, name_nodes
 from trt_perception.building.graph.query_decoder import find_query_decoder
 
 EXPORTS = Path(__file__).parents[3] / 'test' / 'data' / 'exports'

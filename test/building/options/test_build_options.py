@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from support.building.given_options import options
-from support.building.given_options import refusal
+from support.building.given_options import options, refusal
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.options.rows import OPTIONS
-from trt_perception.building.options.sources import add_arguments
-from trt_perception.building.options.sources import given_options
-from trt_perception.building.options.sources import load_options
-from trt_perception.building.options.sources import read_class_names
+from trt_perception.building.options.sources import (
+    add_arguments,
+    given_options,
+    load_options,
+    read_class_names,
+)
 from trt_perception.building.options.values import ShapeProfile
-from trt_perception.errors import ConfigError
-from trt_perception.errors import ValuesError
+from trt_perception.errors import ConfigError, ValuesError
 
 
 def test_only_the_model_is_required():

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.building.given_options import options
-from support.building.given_options import refusal
+from support.building.given_options import options, refusal
 from trt_perception.building.options.rows import OPTIONS
 from trt_perception.building.options.sources import load_options
 

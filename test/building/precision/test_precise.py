@@ -14,8 +14,7 @@ from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.sources import load_options
 from trt_perception.building.precision.prepare_precision import make_precise
 from trt_perception.errors import ConfigError
-from trt_perception.images.picture_files import frame_of
-from trt_perception.images.picture_files import read_picture
+from trt_perception.images.picture_files import frame_of, read_picture
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
 

@@ -5,17 +5,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto
-from onnx import helper
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from support.building import tensorrt_rtx_build
 from support.models import small_detectors
 from trt_perception.building.graph.graph_index import opset
 from trt_perception.building.graph.rounded import rounded
 from trt_perception.building.precision.convert import convert_precision
-from trt_perception.errors import ConfigError
-from trt_perception.errors import EngineError
+from trt_perception.errors import ConfigError, EngineError
 
 FAMILIES = {
     'anchor_free': small_detectors.anchor_free,

@@ -8,9 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto
-from onnx import helper
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from support.building import tensorrt_rtx_build
 from support.models import small_detectors
@@ -22,8 +20,7 @@ from trt_perception.building.graph.rounded import rounded
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.building.precision.quantise import quantise
 from trt_perception.building.precision.quantise_check import check_quantised
-from trt_perception.errors import ConfigError
-from trt_perception.errors import EngineError
+from trt_perception.errors import ConfigError, EngineError
 from trt_perception.evaluation.compare import compare_models
 from trt_perception.evaluation.run import open_for_evaluation
 from trt_perception.model.files.model_file import read_model_file

@@ -13,8 +13,7 @@ from trt_perception.building.calibration.images import select_images
 from trt_perception.building.precision import quantise_modelopt
 from trt_perception.building.precision.quantise import quantise
 from trt_perception.building.precision.quantise_modelopt import quantise_with_modelopt
-from trt_perception.errors import ConfigError
-from trt_perception.errors import EngineError
+from trt_perception.errors import ConfigError, EngineError
 
 
 def test_modelopt_is_asked_for_by_name():

@@ -6,19 +6,12 @@ import cv2
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto
-from onnx import helper
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from test_quantise import session
 
 from support.models import small_detectors
 from support.models.digits import CALIBRATION
-from support.models.scaled_models import SMALL
-from support.models.scaled_models import TARGETS
-from support.models.scaled_models import built
-from support.models.scaled_models import readers
-from support.models.scaled_models import scales
-from support.models.scaled_models import with_branch
+from support.models.scaled_models import SMALL, TARGETS, built, readers, scales, with_branch
 from trt_perception.building.calibration.images import select_images
 from trt_perception.building.precision.quantise import quantise
 from trt_perception.errors import EngineError

@@ -3,20 +3,13 @@
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-from support.models.detector_models import KNOWN
-from support.models.detector_models import report_of
-from support.models.detector_models import run
-from support.models.detector_models import write_images
+from support.models.detector_models import KNOWN, report_of, run, write_images
 from support.models.digits import CALIBRATION
-from support.models.scaled_models import SMALL
-from support.models.scaled_models import TARGETS
-from support.models.scaled_models import built
-from support.models.scaled_models import with_channels
+from support.models.scaled_models import SMALL, TARGETS, built, with_channels
 from trt_perception.building.calibration.images import select_images
 from trt_perception.building.precision.quantise import quantise
 from trt_perception.errors import EngineError

@@ -6,20 +6,20 @@ import types
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto
-from onnx import helper
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from test_quantise import session
 
 from support.models.digits import CALIBRATION
-from support.models.scaled_models import DQ
-from support.models.scaled_models import SMALL
-from support.models.scaled_models import Q
-from support.models.scaled_models import built
-from support.models.scaled_models import readers
-from support.models.scaled_models import scales
-from support.models.scaled_models import with_branch
-from support.models.scaled_models import with_channels
+from support.models.scaled_models import (
+    DQ,
+    SMALL,
+    Q,
+    built,
+    readers,
+    scales,
+    with_branch,
+    with_channels,
+)
 from trt_perception.building.calibration.images import select_images
 from trt_perception.building.precision import quantise_modelopt
 from trt_perception.building.precision.convert import convert_precision

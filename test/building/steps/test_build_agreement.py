@@ -9,22 +9,12 @@ import cv2
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from support.gpu.gpu_support import BUILT_ON_CPU
-from support.models.detector_models import listing
-from support.models.detector_models import report_of
-from support.models.digits import CALIBRATION
-from support.models.digits import DIGITS
-from support.models.digits import INT8
-from support.models.digits import ROOT
-from support.models.digits import SCENES
-from support.models.digits import SOME_SCENES
-from support.models.digits import save_digits
-from support.programs import UNMEASURED
-from support.programs import Program
-from support.programs import executable
+from support.models.detector_models import listing, report_of
+from support.models.digits import CALIBRATION, DIGITS, INT8, ROOT, SCENES, SOME_SCENES, save_digits
+from support.programs import UNMEASURED, Program, executable
 from trt_perception.building.steps import validation
 from trt_perception.building.steps.validation import opened
 from trt_perception.checks.model import check_model

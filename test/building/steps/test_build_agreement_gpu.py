@@ -6,10 +6,7 @@ import pytest
 from onnx import numpy_helper
 
 from support.gpu.gpu_support import BUILT_ON_CPU
-from support.models.digits import DIGITS
-from support.models.digits import INT8
-from support.models.digits import SOME_SCENES
-from support.models.digits import save_digits
+from support.models.digits import DIGITS, INT8, SOME_SCENES, save_digits
 from trt_perception.building.steps import validation
 from trt_perception.errors import EngineError
 

@@ -5,11 +5,7 @@ from pathlib import Path
 import pytest
 
 from support.models.batch_models import write_digits_twin
-from support.models.detector_models import KNOWN
-from support.models.detector_models import manifest_beside
-from support.models.detector_models import report_of
-from support.models.detector_models import run
-from support.models.detector_models import write_detector
+from support.models.detector_models import KNOWN, manifest_beside, report_of, run, write_detector
 from support.models.digits import DIGITS
 from trt_perception.model.manifest import rebuild_command
 from trt_perception.tools import inspect_engine

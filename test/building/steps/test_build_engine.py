@@ -10,20 +10,20 @@ import onnxruntime
 import pytest
 
 from support.gpu.gpu_support import why_no_gpu
-from support.models.detector_models import CLASSES
-from support.models.detector_models import KNOWN
-from support.models.detector_models import check_report
-from support.models.detector_models import listing
-from support.models.detector_models import manifest_beside
-from support.models.detector_models import parsed_models
-from support.models.detector_models import report_of
-from support.models.detector_models import run
-from support.models.detector_models import write_detector
-from support.models.detector_models import write_images
-from support.models.detector_models import yolo_sized
-from support.programs import UNMEASURED
-from support.programs import Program
-from support.programs import executable
+from support.models.detector_models import (
+    CLASSES,
+    KNOWN,
+    check_report,
+    listing,
+    manifest_beside,
+    parsed_models,
+    report_of,
+    run,
+    write_detector,
+    write_images,
+    yolo_sized,
+)
+from support.programs import UNMEASURED, Program, executable
 from trt_perception.building import engine_store
 from trt_perception.building.options.sources import load_options
 from trt_perception.building.precision.calibrate import unused_options
@@ -265,10 +265,8 @@ def test_ctrl_c_stops_and_leaves_nothing(tmp_path_factory, tmp_path, number, aft
 def verified(monkeypatch, int8_ms, fp16_ms):
     """Stand in for a GPU that loads and times engines."""
     from trt_perception.building.engine.layers import LayerInfo
-    from trt_perception.building.engine.verify import EngineLatency
-    from trt_perception.building.engine.verify import Verified
-    from trt_perception.building.steps import engine_steps
-    from trt_perception.building.steps import validation
+    from trt_perception.building.engine.verify import EngineLatency, Verified
+    from trt_perception.building.steps import engine_steps, validation
 
     kinds = ['int8'] * 5 + ['fp16'] * 2
     layers = tuple(LayerInfo(f'l{i}', inputs=(kind,)) for i, kind in enumerate(kinds))

@@ -8,20 +8,14 @@ import numpy as np
 import onnx
 import pytest
 
-from support.models.detector_models import KNOWN
-from support.models.detector_models import run
-from support.models.detector_models import write_detector
-from support.oracles.family_outputs import batched
-from support.oracles.family_outputs import known
-from support.oracles.family_outputs import network
-from support.oracles.family_outputs import rtdetr_end_to_end
+from support.models.detector_models import KNOWN, run, write_detector
+from support.oracles.family_outputs import batched, known, network, rtdetr_end_to_end
 from trt_perception.building.steps import engine_steps
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.recognition.recognise import ModelOverrides
-from trt_perception.model.tensors import LoadedModel
-from trt_perception.model.tensors import TensorSpec
+from trt_perception.model.tensors import LoadedModel, TensorSpec
 
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
 pytestmark = pytest.mark.engine_build

@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.models.detector_models import KNOWN
-from support.models.detector_models import run
-from support.models.detector_models import write_detector
-from support.models.detector_models import write_images
+from support.models.detector_models import KNOWN, run, write_detector, write_images
 from trt_perception.building import engine_manifest
 from trt_perception.building.calibration.images import find_files
 

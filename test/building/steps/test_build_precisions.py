@@ -8,10 +8,7 @@ import pytest
 from onnx import TensorProto
 
 from support.models.batch_models import with_open_batch
-from support.models.detector_models import parsed_models
-from support.models.detector_models import report_of
-from support.models.detector_models import run
-from support.models.detector_models import yolo_sized
+from support.models.detector_models import parsed_models, report_of, run, yolo_sized
 from trt_perception.model.files.model_file import read_model_file
 
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')

@@ -7,11 +7,9 @@ import pytest
 
 from support.gpu.gpu_support import BUILT_ON_CPU
 from support.models.detector_models import parsed_models
-from support.models.digits import ROOT
-from support.models.digits import SCENES
+from support.models.digits import ROOT, SCENES
 from trt_perception.building.steps import agreement_gate
-from trt_perception.model.decoder_spec import FAMILIES
-from trt_perception.model.decoder_spec import QUERY_FAMILIES
+from trt_perception.model.decoder_spec import FAMILIES, QUERY_FAMILIES
 
 EXPORTS = ROOT / 'test' / 'data' / 'exports'
 

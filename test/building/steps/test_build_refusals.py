@@ -12,12 +12,14 @@ import onnx
 import pytest
 from onnx import helper
 
-from support.models.detector_models import KNOWN
-from support.models.detector_models import detector_model
-from support.models.detector_models import parsed_models
-from support.models.detector_models import report_of
-from support.models.detector_models import run
-from support.models.detector_models import write_detector
+from support.models.detector_models import (
+    KNOWN,
+    detector_model,
+    parsed_models,
+    report_of,
+    run,
+    write_detector,
+)
 from trt_perception.building.engine import release as tensorrt_release
 from trt_perception.building.engine.capabilities import check_operators
 from trt_perception.errors import EngineError

@@ -8,12 +8,14 @@ import pytest
 from onnx import helper
 
 from support.gpu.gpu_support import why_no_gpu
-from support.models.detector_models import KNOWN
-from support.models.detector_models import detector_model
-from support.models.detector_models import parsed_models
-from support.models.detector_models import run
-from support.models.detector_models import write_detector
-from support.models.detector_models import write_images
+from support.models.detector_models import (
+    KNOWN,
+    detector_model,
+    parsed_models,
+    run,
+    write_detector,
+    write_images,
+)
 
 RTX = 'needs TensorRT-RTX 1.7 or newer: older ones build no quantised convolutions'
 pytest.importorskip('tensorrt_rtx', minversion='1.7', reason=RTX)

@@ -5,13 +5,8 @@ import subprocess
 
 import pytest
 
-from support.models.detector_models import KNOWN
-from support.models.detector_models import listing
-from support.models.detector_models import run
-from support.models.detector_models import write_detector
-from support.models.detector_models import write_images
-from support.programs import executable
-from support.programs import small_disk
+from support.models.detector_models import KNOWN, listing, run, write_detector, write_images
+from support.programs import executable, small_disk
 from trt_perception.building.options.sources import load_options
 from trt_perception.building.output_files import check_outputs
 from trt_perception.errors import ConfigError

@@ -9,16 +9,18 @@ import time
 
 import pytest
 
-from support.models.detector_models import CLASSES
-from support.models.detector_models import KNOWN
-from support.models.detector_models import check_report
-from support.models.detector_models import listing
-from support.models.detector_models import manifest_beside
-from support.models.detector_models import parsed_models
-from support.models.detector_models import report_of
-from support.models.detector_models import run
-from support.models.detector_models import write_detector
-from support.models.detector_models import write_images
+from support.models.detector_models import (
+    CLASSES,
+    KNOWN,
+    check_report,
+    listing,
+    manifest_beside,
+    parsed_models,
+    report_of,
+    run,
+    write_detector,
+    write_images,
+)
 from support.models.digits import DIGITS
 from support.programs import executable
 from trt_perception.model.files.model_file import read_model_file

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from support.gpu.gpu_support import BUILT_ON_CPU
-from support.models.recorded_exports import recorded
-from support.models.recorded_exports import written
+from support.models.recorded_exports import recorded, written
 from trt_perception.tools.detect_images import main as detect_images
 
 pytest_plugins = ['support.building.build_fixtures']

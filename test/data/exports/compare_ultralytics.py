@@ -27,8 +27,7 @@ import yaml
 from trt_perception.images.detections import oriented_corners
 from trt_perception.images.frame import Frame
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import detect_one
 

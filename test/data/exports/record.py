@@ -24,15 +24,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from record_torchvision import TORCHVISION
-from record_torchvision import record_torchvision
-from tiny_exports import HEIGHT
-from tiny_exports import NAMES
-from tiny_exports import WIDTH
-from tiny_exports import export
-from tiny_exports import picture
-from tiny_exports import save
-from tiny_exports import spread
+from record_torchvision import TORCHVISION, record_torchvision
+from tiny_exports import HEIGHT, NAMES, WIDTH, export, picture, save, spread
 
 TRANSFORMERS = ('rt_detr', 'detr', 'yolos', 'deformable_detr')
 # Width and height of pictures: smaller on both axes by various factors, larger, and one of each.
@@ -227,8 +220,7 @@ def noise(width, height):
 
 def record_resampling(folder):
     """Write resampling.npz: uint8 (HEIGHT, WIDTH, 3), RGB, by width x height and backend."""
-    from transformers import RTDetrImageProcessor
-    from transformers import RTDetrImageProcessorPil
+    from transformers import RTDetrImageProcessor, RTDetrImageProcessorPil
 
     found = {}
     for backend in (RTDetrImageProcessorPil, RTDetrImageProcessor):

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from tiny_exports import HEIGHT
-from tiny_exports import NAMES
-from tiny_exports import WIDTH
-from tiny_exports import export
-from tiny_exports import picture
-from tiny_exports import save
-from tiny_exports import spread
+from tiny_exports import HEIGHT, NAMES, WIDTH, export, picture, save, spread
 
 TORCHVISION = ('ssd', 'retinanet', 'faster_rcnn', 'mask_rcnn', 'keypoint_rcnn')
 
@@ -53,8 +47,7 @@ def rcnn(family):
 def torchvision_model(family):
     """Return a tiny detector with random weights."""
     from torchvision.models import detection
-    from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
-    from torchvision.models.detection.faster_rcnn import TwoMLPHead
+    from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
     from torchvision.ops import MultiScaleRoIAlign
 
     if family == 'ssd':

@@ -9,11 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support.models.support_models import identity
-from support.models.support_models import manifest
-from support.models.support_models import write_model
-from trt_perception.errors import EngineError
-from trt_perception.errors import ManifestError
+from support.models.support_models import identity, manifest, write_model
+from trt_perception.errors import EngineError, ManifestError
 from trt_perception.files.checked_files import read_checked
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import MAX_BYTES

@@ -6,20 +6,20 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto
-from onnx import helper
+from onnx import TensorProto, helper
 
 from support.docs_pages import ROOT
-from support.models.external_models import PLACES
-from support.models.external_models import SIDE
-from support.models.external_models import field
-from support.models.external_models import inside
-from support.models.external_models import model
-from support.models.external_models import node_with
-from support.models.external_models import outside
-from support.models.external_models import sparse
-from trt_perception.errors import EngineError
-from trt_perception.errors import InterruptionError
+from support.models.external_models import (
+    PLACES,
+    SIDE,
+    field,
+    inside,
+    model,
+    node_with,
+    outside,
+    sparse,
+)
+from trt_perception.errors import EngineError, InterruptionError
 from trt_perception.model.files import onnx_external
 from trt_perception.model.files.onnx_external import external_weights
 from trt_perception.parameters.config import DetectorConfig

@@ -13,12 +13,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 
-from support.models.external_models import PLACES
-from support.models.external_models import SIDE
-from support.models.external_models import field
-from support.models.external_models import has_external
-from support.models.external_models import model
-from support.models.external_models import outside
+from support.models.external_models import PLACES, SIDE, field, has_external, model, outside
 from trt_perception.building.graph.onnx_model import load_onnx
 from trt_perception.errors import EngineError
 from trt_perception.model.files.model_file import read_model_file

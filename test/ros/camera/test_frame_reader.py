@@ -5,18 +5,19 @@ import random
 
 import numpy as np
 import pytest
-from sensor_msgs.msg import CompressedImage
-from sensor_msgs.msg import Image
+from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 
 from support.fuzz.raw_messages import written
 from support.oracles.reference_images import ENCODINGS
 from trt_perception.errors import ImageError
 from trt_perception.images.frame import PIXEL_FORMATS
-from trt_perception.ros.camera.messages import CompressedReader
-from trt_perception.ros.camera.messages import FrameReader
-from trt_perception.ros.camera.messages import frame_from_compressed
-from trt_perception.ros.camera.messages import frame_from_image
+from trt_perception.ros.camera.messages import (
+    CompressedReader,
+    FrameReader,
+    frame_from_compressed,
+    frame_from_image,
+)
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.intake import Arrived
 

@@ -8,30 +8,29 @@ from dataclasses import replace
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from rclpy.serialization import deserialize_message
-from rclpy.serialization import serialize_message
-from sensor_msgs.msg import CompressedImage
-from sensor_msgs.msg import Image
-from sensor_msgs.msg import PointCloud2
-from sensor_msgs.msg import PointField
+from rclpy.serialization import deserialize_message, serialize_message
+from sensor_msgs.msg import CompressedImage, Image, PointCloud2, PointField
 from std_msgs.msg import Header
-from vision_msgs.msg import Detection2D
-from vision_msgs.msg import Detection2DArray
-from vision_msgs.msg import LabelInfo
-from vision_msgs.msg import ObjectHypothesisWithPose
-from vision_msgs.msg import VisionClass
+from vision_msgs.msg import (
+    Detection2D,
+    Detection2DArray,
+    LabelInfo,
+    ObjectHypothesisWithPose,
+    VisionClass,
+)
 
 from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections
 from trt_perception.images.encode import encode_bgr
 from trt_perception.images.jpeg import PlainJpegs
 from trt_perception.ros.camera import messages
-from trt_perception.ros.wire.serialize import DetectionsSerializer
-from trt_perception.ros.wire.serialize import KeypointsSerializer
-from trt_perception.ros.wire.serialize import LabelInfoSerializer
+from trt_perception.ros.wire.serialize import (
+    DetectionsSerializer,
+    KeypointsSerializer,
+    LabelInfoSerializer,
+)
 from trt_perception.stages.host_preprocess import bgr_image
 
 CLASS_NAMES = ('a', 'bb', 'ccc', 'dddd', 'größer als', '自転車', 'x' * 99)

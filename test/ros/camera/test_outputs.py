@@ -3,17 +3,13 @@
 import numpy as np
 import pytest
 from rclpy.impl.implementation_singleton import rclpy_implementation
-from rclpy.qos import QoSDurabilityPolicy
-from rclpy.qos import QoSProfile
+from rclpy.qos import QoSDurabilityPolicy, QoSProfile
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
-from vision_msgs.msg import Detection2DArray
-from vision_msgs.msg import LabelInfo
+from vision_msgs.msg import Detection2DArray, LabelInfo
 
 from trt_perception.errors import ImageError
-from trt_perception.images.detections import Detections
-from trt_perception.images.detections import MaskGeometry
-from trt_perception.images.detections import Masks
+from trt_perception.images.detections import Detections, MaskGeometry, Masks
 from trt_perception.images.frame import Frame
 from trt_perception.model.task import TaskSpec
 from trt_perception.parameters.config import DetectorConfig

@@ -4,13 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 from rclpy.qos import QoSProfile
-from sensor_msgs.msg import CompressedImage
-from sensor_msgs.msg import Image
+from sensor_msgs.msg import CompressedImage, Image
 
 from trt_perception.errors import InterruptionError
 from trt_perception.ros.camera import transport_choice
-from trt_perception.ros.camera.transport_choice import TransportChoice
-from trt_perception.ros.camera.transport_choice import choose_transports
+from trt_perception.ros.camera.transport_choice import TransportChoice, choose_transports
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 

@@ -10,14 +10,11 @@ import numpy as np
 import pytest
 import rclpy
 from ament_index_python.packages import get_package_prefix
-from diagnostic_msgs.msg import DiagnosticArray
-from diagnostic_msgs.msg import DiagnosticStatus
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import QoSProfile
-from rclpy.qos import QoSReliabilityPolicy
-from sensor_msgs.msg import CompressedImage
-from sensor_msgs.msg import Image
+from rclpy.qos import QoSProfile, QoSReliabilityPolicy
+from sensor_msgs.msg import CompressedImage, Image
 
 from support.models.tiny_model import write_tiny_model
 from support.programs import executable

@@ -12,23 +12,13 @@ from unittest import mock
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto
-from onnx import helper
+from onnx import TensorProto, helper
 
 from support.models.support_models import write_model
-from support.models.tiny_model import CLASS_NAMES
-from support.models.tiny_model import write_tiny_model
+from support.models.tiny_model import CLASS_NAMES, write_tiny_model
 from support.nodes import faults
-from support.oracles.family_outputs import NAMES
-from support.oracles.family_outputs import NETWORK
-from support.oracles.family_outputs import OUTPUTS
-from support.oracles.family_outputs import batched
-from support.oracles.family_outputs import known
-from support.oracles.family_outputs import network
-from support.programs import UNMEASURED
-from support.programs import Program
-from support.programs import executable
-from support.programs import unmeasured
+from support.oracles.family_outputs import NAMES, NETWORK, OUTPUTS, batched, known, network
+from support.programs import UNMEASURED, Program, executable, unmeasured
 from trt_perception.checks.model import check_model
 from trt_perception.checks.software import import_modules
 from trt_perception.checks.trial import run_once

@@ -5,29 +5,20 @@ import time
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rclpy.qos import QoSProfile
 from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage
 
-from support.fuzz.frame_corpus import Case
-from support.fuzz.frame_corpus import compressed_corpus
-from support.fuzz.frame_corpus import corpus
+from support.fuzz.frame_corpus import Case, compressed_corpus, corpus
 from support.fuzz.raw_messages import swapped
-from support.models.tiny_model import expected_detections
-from support.models.tiny_model import write_tiny_model
-from support.nodes.graph import counts_of
-from support.nodes.graph import found_in
-from support.nodes.graph import image_message
-from support.nodes.graph import picture_of
+from support.models.tiny_model import expected_detections, write_tiny_model
+from support.nodes.graph import counts_of, found_in, image_message, picture_of
 from support.oracles.reference_images import ENCODINGS
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
-from trt_perception.ros.camera.messages import frame_from_compressed
-from trt_perception.ros.camera.messages import frame_from_image
+from trt_perception.ros.camera.messages import frame_from_compressed, frame_from_image
 from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.detector import Detector
 

@@ -12,22 +12,11 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.qos import QoSProfile
 
-from support.docs_pages import ROOT
-from support.docs_pages import codes
-from support.docs_pages import rows
-from support.docs_pages import section
-from support.gpu.gpu_support import build_plan
-from support.gpu.gpu_support import why_no_tensorrt
-from support.nodes.faults import FAULTS
-from support.nodes.faults import GPU_PARAMETERS
-from support.nodes.faults import engine
-from support.nodes.faults import tiny
-from support.nodes.graph import HANDSHAKE
-from support.nodes.graph import Detector
-from support.nodes.graph import picture_of
-from support.programs import Program
-from support.programs import executable
-from support.programs import script
+from support.docs_pages import ROOT, codes, rows, section
+from support.gpu.gpu_support import build_plan, why_no_tensorrt
+from support.nodes.faults import FAULTS, GPU_PARAMETERS, engine, tiny
+from support.nodes.graph import HANDSHAKE, Detector, picture_of
+from support.programs import Program, executable, script
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 

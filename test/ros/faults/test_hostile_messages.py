@@ -10,25 +10,17 @@ import tracemalloc
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto
-from onnx import helper
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import Header
 
 from support.fuzz.raw_messages import written
-from support.models.tiny_model import expected_detections
-from support.models.tiny_model import write_tiny_model
-from support.nodes.graph import counts_of
-from support.nodes.graph import found_in
-from support.nodes.graph import image_message
-from support.nodes.graph import picture_of
-from support.programs import Program
-from support.programs import executable
+from support.models.tiny_model import expected_detections, write_tiny_model
+from support.nodes.graph import counts_of, found_in, image_message, picture_of
+from support.programs import Program, executable
 from trt_perception.errors import ImageError
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.ros.camera.messages import frame_from_compressed
-from trt_perception.ros.camera.messages import frame_from_image
+from trt_perception.ros.camera.messages import frame_from_compressed, frame_from_image
 from trt_perception.ros.runtime.log import NodeLog
 from trt_perception.ros.wire.cdr import read_image
 from trt_perception.stages.onnx_runtime import OnnxModel

@@ -5,20 +5,14 @@ import itertools
 import random
 
 import pytest
-from lifecycle_msgs.msg import State
-from lifecycle_msgs.msg import Transition
-from lifecycle_msgs.srv import GetAvailableStates
-from lifecycle_msgs.srv import GetAvailableTransitions
-from rcl_interfaces.msg import Parameter
-from rcl_interfaces.msg import ParameterValue
-from rcl_interfaces.srv import GetParameterTypes
-from rcl_interfaces.srv import ListParameters
+from lifecycle_msgs.msg import State, Transition
+from lifecycle_msgs.srv import GetAvailableStates, GetAvailableTransitions
+from rcl_interfaces.msg import Parameter, ParameterValue
+from rcl_interfaces.srv import GetParameterTypes, ListParameters
 from rosgraph_msgs.msg import Clock
 from type_description_interfaces.srv import GetTypeDescription
 
-from support.nodes.graph import SERVICES
-from support.nodes.graph import Detector
-from support.nodes.graph import picture_of
+from support.nodes.graph import SERVICES, Detector, picture_of
 from trt_perception.parameters.config import PARAMETERS
 
 pytest_plugins = ['support.nodes.graph_fixtures']

@@ -5,13 +5,9 @@ import time
 
 import pytest
 
-from support.nodes.graph import image_message
-from support.nodes.graph import order
-from support.nodes.intake_taker import VGA
-from support.nodes.intake_taker import intakes
-from support.nodes.intake_taker import spot
-from trt_perception.errors import CudaError
-from trt_perception.errors import ImageError
+from support.nodes.graph import image_message, order
+from support.nodes.intake_taker import VGA, intakes, spot
+from trt_perception.errors import CudaError, ImageError
 from trt_perception.ros.camera.messages import frame_from_image
 from trt_perception.ros.intake.buffers import MessageBuffers
 

@@ -12,9 +12,7 @@ from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 
 from support.nodes.graph import order
-from support.nodes.intake_taker import VGA
-from support.nodes.intake_taker import intakes
-from support.nodes.intake_taker import topics
+from support.nodes.intake_taker import VGA, intakes, topics
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.camera.messages import frame_from_image

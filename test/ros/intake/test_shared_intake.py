@@ -7,9 +7,7 @@ import pytest
 from sensor_msgs.msg import Image
 
 from support.nodes.graph import order
-from support.nodes.intake_taker import VGA
-from support.nodes.intake_taker import intakes
-from support.nodes.intake_taker import spot
+from support.nodes.intake_taker import VGA, intakes, spot
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.intake import Arrived
 from trt_perception.ros.intake.shared import CAMERAS_OF_A_THREAD

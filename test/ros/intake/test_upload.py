@@ -14,10 +14,8 @@ from sensor_msgs.msg import Image
 
 from support.gpu import fake_cuda
 from support.gpu.host_kernels import needs_compiler
-from support.gpu.late_gpu import run
-from support.gpu.late_gpu import tensor_of
-from support.oracles.reference_images import ENCODINGS
-from support.oracles.reference_images import random_frame
+from support.gpu.late_gpu import run, tensor_of
+from support.oracles.reference_images import ENCODINGS, random_frame
 from trt_perception.errors import CudaError
 from trt_perception.parameters.config import Thresholds
 from trt_perception.ros.camera.messages import frame_from_image

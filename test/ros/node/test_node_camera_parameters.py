@@ -9,11 +9,8 @@ from rclpy.parameter import Parameter
 
 from support.docs_pages import ROOT
 from support.nodes.graph import Detector
-from support.programs import Program
-from support.programs import executable
-from trt_perception.parameters.camera import CAMERA_PARAMETERS
-from trt_perception.parameters.camera import NodeConfig
-from trt_perception.parameters.camera import camera_rows
+from support.programs import Program, executable
+from trt_perception.parameters.camera import CAMERA_PARAMETERS, NodeConfig, camera_rows
 from trt_perception.ros.parameters import NodeParameters
 
 pytest_plugins = ['support.nodes.graph_fixtures']

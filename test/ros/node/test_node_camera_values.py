@@ -4,18 +4,19 @@ import numpy as np
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.parameter import Parameter
-from rclpy.qos import DurabilityPolicy
-from rclpy.qos import QoSProfile
+from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import Image
 from vision_msgs.msg import LabelInfo
 
 from support.models.tiny_model import CLASS_NAMES
-from support.nodes.camera_of_many import COLOR
-from support.nodes.camera_of_many import NAMES
-from support.nodes.camera_of_many import CameraOfMany
-from support.nodes.camera_of_many import assert_unharmed
-from support.nodes.camera_of_many import names_found
-from support.nodes.camera_of_many import steady
+from support.nodes.camera_of_many import (
+    COLOR,
+    NAMES,
+    CameraOfMany,
+    assert_unharmed,
+    names_found,
+    steady,
+)
 from support.nodes.graph import picture_of
 
 pytest_plugins = ['support.nodes.many_cameras_fixtures']

@@ -7,9 +7,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.qos import QoSProfile
 from rosgraph_msgs.msg import Clock
 
-from support.nodes.graph import HANDSHAKE
-from support.nodes.graph import counts_of
-from support.nodes.graph import picture_of
+from support.nodes.graph import HANDSHAKE, counts_of, picture_of
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 

@@ -5,15 +5,11 @@ import signal
 import pytest
 from rclpy.duration import Duration
 from rclpy.lifecycle import LifecycleNode
-from rclpy.qos import QoSProfile
-from rclpy.qos import ReliabilityPolicy
+from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import Image
 
 from support.nodes import scripted_node
-from support.nodes.graph import HANDSHAKE
-from support.nodes.graph import Detector
-from support.nodes.graph import counts_of
-from support.nodes.graph import order
+from support.nodes.graph import HANDSHAKE, Detector, counts_of, order
 from support.programs import script
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera.image_input import ImageInput

@@ -13,9 +13,7 @@ from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 
 from support.models.tiny_model import CLASS_NAMES
-from support.nodes.graph import Detector
-from support.nodes.graph import counts_of
-from support.nodes.graph import picture_of
+from support.nodes.graph import Detector, counts_of, picture_of
 from support.programs import DEADLINE_S
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame

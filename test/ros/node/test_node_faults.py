@@ -4,8 +4,7 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from support.nodes import scripted_node
-from support.nodes.graph import HANDSHAKE
-from support.nodes.graph import order
+from support.nodes.graph import HANDSHAKE, order
 from support.programs import script
 
 pytest_plugins = ['support.nodes.graph_fixtures']

@@ -4,16 +4,10 @@ import cv2
 import numpy as np
 import pytest
 from rclpy.qos import QoSProfile
-from sensor_msgs.msg import CompressedImage
-from sensor_msgs.msg import Image
+from sensor_msgs.msg import CompressedImage, Image
 
 from support.models.tiny_model import expected_detections
-from support.nodes.graph import HANDSHAKE
-from support.nodes.graph import Detector
-from support.nodes.graph import counts_of
-from support.nodes.graph import found_in
-from support.nodes.graph import image_message
-from support.nodes.graph import picture_of
+from support.nodes.graph import HANDSHAKE, Detector, counts_of, found_in, image_message, picture_of
 from trt_perception.images.encode import encode_bgr
 
 pytest_plugins = ['support.nodes.graph_fixtures']

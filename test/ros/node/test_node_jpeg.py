@@ -7,14 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image as Picture
 from rclpy.qos import QoSProfile
-from sensor_msgs.msg import CompressedImage
-from sensor_msgs.msg import Image
+from sensor_msgs.msg import CompressedImage, Image
 from vision_msgs.msg import Detection2DArray
 
 from support.models.tiny_model import expected_detections
-from support.nodes.graph import HANDSHAKE
-from support.nodes.graph import found_in
-from support.nodes.graph import picture_of
+from support.nodes.graph import HANDSHAKE, found_in, picture_of
 from support.programs import script
 
 pytest_plugins = ['support.nodes.graph_fixtures']

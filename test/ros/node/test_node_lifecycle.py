@@ -8,10 +8,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from lifecycle_msgs.msg import Transition
 
 from support.models.tiny_model import expected_detections
-from support.nodes.graph import TRANSITIONS
-from support.nodes.graph import Detector
-from support.nodes.graph import found_in
-from support.nodes.graph import picture_of
+from support.nodes.graph import TRANSITIONS, Detector, found_in, picture_of
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 

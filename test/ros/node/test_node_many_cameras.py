@@ -5,22 +5,13 @@ import signal
 import numpy as np
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
-from rclpy.qos import QoSProfile
-from rclpy.qos import ReliabilityPolicy
+from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import Image
 
-from support.models.tiny_model import expected_detections
-from support.models.tiny_model import write_tiny_model
-from support.nodes.camera_of_many import COLOR
-from support.nodes.camera_of_many import HELLO
-from support.nodes.camera_of_many import NAMES
-from support.nodes.camera_of_many import CameraOfMany
-from support.nodes.camera_of_many import assert_unharmed
-from support.nodes.camera_of_many import steady
-from support.nodes.graph import found_in
-from support.nodes.graph import picture_of
-from support.programs import Program
-from support.programs import script
+from support.models.tiny_model import expected_detections, write_tiny_model
+from support.nodes.camera_of_many import COLOR, HELLO, NAMES, CameraOfMany, assert_unharmed, steady
+from support.nodes.graph import found_in, picture_of
+from support.programs import Program, script
 
 pytest_plugins = ['support.nodes.many_cameras_fixtures']
 

@@ -3,13 +3,11 @@
 import signal
 
 import pytest
-from diagnostic_msgs.msg import DiagnosticArray
-from diagnostic_msgs.msg import DiagnosticStatus
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 
 from support.nodes import scripted_node
 from support.nodes.camera_of_many import CameraOfMany
-from support.nodes.graph import HANDSHAKE
-from support.nodes.graph import order
+from support.nodes.graph import HANDSHAKE, order
 from support.programs import script
 
 pytest_plugins = ['support.nodes.graph_fixtures']

@@ -7,14 +7,11 @@ import pytest
 import yaml
 from rcl_interfaces.msg import ParameterType
 from rclpy.parameter import Parameter
-from rclpy.qos import DurabilityPolicy
-from rclpy.qos import QoSProfile
+from rclpy.qos import DurabilityPolicy, QoSProfile
 from vision_msgs.msg import LabelInfo
 
-from support.models.tiny_model import CLASS_NAMES
-from support.models.tiny_model import expected_detections
-from support.nodes.graph import found_in
-from support.nodes.graph import picture_of
+from support.models.tiny_model import CLASS_NAMES, expected_detections
+from support.nodes.graph import found_in, picture_of
 from trt_perception.parameters.config import PARAMETERS
 
 pytest_plugins = ['support.nodes.graph_fixtures']

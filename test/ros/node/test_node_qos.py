@@ -3,14 +3,10 @@
 import time
 
 import pytest
-from rclpy.qos import DurabilityPolicy
-from rclpy.qos import LivelinessPolicy
-from rclpy.qos import QoSProfile
-from rclpy.qos import ReliabilityPolicy
+from rclpy.qos import DurabilityPolicy, LivelinessPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import Image
 
-from support.nodes.graph import Detector
-from support.nodes.graph import picture_of
+from support.nodes.graph import Detector, picture_of
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 

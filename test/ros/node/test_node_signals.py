@@ -7,11 +7,8 @@ import time
 import pytest
 
 from support.nodes import scripted_node
-from support.nodes.graph import HANDSHAKE
-from support.nodes.graph import picture_of
-from support.programs import DEADLINE_S
-from support.programs import Program
-from support.programs import script
+from support.nodes.graph import HANDSHAKE, picture_of
+from support.programs import DEADLINE_S, Program, script
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 

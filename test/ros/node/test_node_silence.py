@@ -7,20 +7,12 @@ import subprocess
 
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
-from rclpy.qos import QoSProfile
-from rclpy.qos import ReliabilityPolicy
-from sensor_msgs.msg import CompressedImage
-from sensor_msgs.msg import Image
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import CompressedImage, Image
 
 from support.nodes import scripted_node
-from support.nodes.graph import HANDSHAKE
-from support.nodes.graph import Detector
-from support.nodes.graph import order
-from support.nodes.graph import picture_of
-from support.programs import DEADLINE_S
-from support.programs import Program
-from support.programs import executable
-from support.programs import script
+from support.nodes.graph import HANDSHAKE, Detector, order, picture_of
+from support.programs import DEADLINE_S, Program, executable, script
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 

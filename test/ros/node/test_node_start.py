@@ -8,8 +8,7 @@ import pytest
 import yaml
 from ament_index_python.packages import get_package_share_directory
 
-from support.programs import DEADLINE_S
-from support.programs import executable
+from support.programs import DEADLINE_S, executable
 from trt_perception.ros.doctor.parameters import read_parameters
 
 pytest_plugins = ['support.nodes.graph_fixtures']

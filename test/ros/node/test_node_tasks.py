@@ -2,13 +2,10 @@
 
 import numpy as np
 import pytest
-from sensor_msgs.msg import Image
-from sensor_msgs.msg import PointCloud2
+from sensor_msgs.msg import Image, PointCloud2
 
-from support.models.recorded_exports import recorded
-from support.models.recorded_exports import written
-from support.nodes.graph import Detector
-from support.nodes.graph import image_message
+from support.models.recorded_exports import recorded, written
+from support.nodes.graph import Detector, image_message
 from trt_perception.images.picture_files import frame_of
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_pipeline

@@ -4,9 +4,7 @@ import re
 
 import numpy as np
 import onnx
-from onnx import TensorProto
-from onnx import helper
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 

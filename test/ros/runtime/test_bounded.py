@@ -9,9 +9,7 @@ import time
 import pytest
 from rclpy.utilities import get_rmw_implementation_identifier
 
-from support.programs import DEADLINE_S
-from support.programs import Program
-from support.programs import script
+from support.programs import DEADLINE_S, Program, script
 from trt_perception.ros.runtime.bounded import bounded
 from trt_perception.transport.shared_memory import SHARED_MEMORY
 

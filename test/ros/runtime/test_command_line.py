@@ -5,9 +5,7 @@ import io
 
 import pytest
 
-from trt_perception.parameters.camera import CAMERA_PARAMETERS
-from trt_perception.parameters.camera import meant_parameter
-from trt_perception.parameters.camera import unknown_parameter
+from trt_perception.parameters.camera import CAMERA_PARAMETERS, meant_parameter, unknown_parameter
 from trt_perception.parameters.config import PARAMETERS
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros import topics

@@ -5,19 +5,13 @@ import random
 import numpy as np
 import pytest
 from builtin_interfaces.msg import Time
-from rclpy.serialization import deserialize_message
-from rclpy.serialization import serialize_message
-from sensor_msgs.msg import CompressedImage
-from sensor_msgs.msg import Image
+from rclpy.serialization import deserialize_message, serialize_message
+from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 
-from support.fuzz.message_fuzz import Fuzz
-from support.fuzz.message_fuzz import cases
-from support.fuzz.message_fuzz import said
-from support.fuzz.raw_messages import swapped
-from support.fuzz.raw_messages import written
-from trt_perception.ros.wire.cdr import read_compressed
-from trt_perception.ros.wire.cdr import read_image
+from support.fuzz.message_fuzz import Fuzz, cases, said
+from support.fuzz.raw_messages import swapped, written
+from trt_perception.ros.wire.cdr import read_compressed, read_image
 
 TEXTS = ('', 'a', 'ab', 'abc', 'camera_front', 'größer', 'x' * 255)
 READERS = {Image: read_image, CompressedImage: read_compressed}

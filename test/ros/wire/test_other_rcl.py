@@ -9,10 +9,8 @@ from sensor_msgs.msg import Image
 from support.nodes.graph import order
 from support.nodes.intake_taker import intakes
 from trt_perception.ros.camera.messages import frame_from_image
-from trt_perception.ros.intake.intake import Arrived
-from trt_perception.ros.intake.intake import check_intake
-from trt_perception.ros.intake.subscriptions import IntakeSubscription
-from trt_perception.ros.intake.subscriptions import TypedSubscription
+from trt_perception.ros.intake.intake import Arrived, check_intake
+from trt_perception.ros.intake.subscriptions import IntakeSubscription, TypedSubscription
 from trt_perception.ros.wire import rcl
 from trt_perception.ros.wire.rcl import RclError
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import rclpy
 from rclpy.qos import QoSProfile
-from rclpy.serialization import deserialize_message
-from rclpy.serialization import serialize_message
+from rclpy.serialization import deserialize_message, serialize_message
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
 

@@ -14,16 +14,12 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from support.models.detector_models import listing
-from support.models.detector_models import report_of
-from support.models.detector_models import run
+from support.models.detector_models import listing, report_of, run
 from support.models.digits import DIGITS
 from trt_perception.building.engine import capabilities
-from trt_perception.building.engine.verify import EngineLatency
-from trt_perception.building.engine.verify import Verified
+from trt_perception.building.engine.verify import EngineLatency, Verified
 from trt_perception.building.precision import calibrate
-from trt_perception.building.steps import engine_steps
-from trt_perception.building.steps import validation
+from trt_perception.building.steps import engine_steps, validation
 from trt_perception.building.steps.validation import opened
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import parse_manifest

@@ -6,8 +6,7 @@ import pytest
 
 from support.building.tensorrt_standin import StandIn
 from trt_perception.building.engine.build import build_plan
-from trt_perception.building.engine.release import BuildGpu
-from trt_perception.building.engine.release import TensorRt
+from trt_perception.building.engine.release import BuildGpu, TensorRt
 from trt_perception.building.options.sources import load_options
 from trt_perception.errors import EngineError
 

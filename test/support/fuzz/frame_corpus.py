@@ -8,20 +8,14 @@ case may have several faults, and any of them is a right reason to refuse it.
 import random
 import struct
 import zlib
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
 
-from support.oracles.reference_images import ENCODINGS
-from support.oracles.reference_images import TWO_PLANES
-from support.oracles.reference_images import YUV
-from support.oracles.reference_images import byte_rows
-from support.oracles.reference_images import row_bytes
+from support.oracles.reference_images import ENCODINGS, TWO_PLANES, YUV, byte_rows, row_bytes
 from trt_perception.images.encode import encode_bgr
-from trt_perception.images.frame import PIXEL_FORMATS
-from trt_perception.images.frame import Frame
+from trt_perception.images.frame import PIXEL_FORMATS, Frame
 
 MAX_SIDE = 32767
 UINT32 = 2**32 - 1

@@ -14,8 +14,7 @@ import cv2
 import numpy as np
 from builtin_interfaces.msg import Time
 from rclpy.serialization import deserialize_message
-from sensor_msgs.msg import CompressedImage
-from sensor_msgs.msg import Image
+from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 
 from support.fuzz.raw_messages import written
@@ -24,12 +23,9 @@ from trt_perception.images.detections import Detections
 from trt_perception.images.memory import PlainMemory
 from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.pipeline import Result
-from trt_perception.ros.camera.messages import FrameReader
-from trt_perception.ros.camera.messages import frame_from_compressed
-from trt_perception.ros.camera.messages import frame_from_image
+from trt_perception.ros.camera.messages import FrameReader, frame_from_compressed, frame_from_image
 from trt_perception.ros.intake.intake import Arrived
-from trt_perception.ros.wire.cdr import read_compressed
-from trt_perception.ros.wire.cdr import read_image
+from trt_perception.ros.wire.cdr import read_compressed, read_image
 from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.detector import Detector
 

@@ -22,9 +22,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto
-from onnx import helper
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from trt_perception.errors import EngineError
 from trt_perception.model.files.onnx_external import external_weights

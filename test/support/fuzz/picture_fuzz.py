@@ -22,12 +22,10 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from PIL import Image
-from PIL import PngImagePlugin
+from PIL import Image, PngImagePlugin
 
 from trt_perception.errors import ImageError
-from trt_perception.images import compressed
-from trt_perception.images import picture_files
+from trt_perception.images import compressed, picture_files
 from trt_perception.images.compressed import decode_picture
 from trt_perception.images.picture_files import read_picture
 

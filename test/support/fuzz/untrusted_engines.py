@@ -6,8 +6,7 @@ import shutil
 
 import pytest
 
-from support.models.support_models import identity
-from support.models.support_models import manifest
+from support.models.support_models import identity, manifest
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_pipeline

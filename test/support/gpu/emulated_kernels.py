@@ -10,8 +10,7 @@ import re
 from types import SimpleNamespace
 from unittest import mock
 
-from support.gpu.host_kernels import CONVERSIONS
-from support.gpu.host_kernels import compiled_library
+from support.gpu.host_kernels import CONVERSIONS, compiled_library
 from trt_perception.stages import gpu_kernels
 
 _BEFORE = """

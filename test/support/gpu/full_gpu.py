@@ -11,8 +11,7 @@ import json
 import sys
 
 from trt_perception import gpu
-from trt_perception.errors import CudaError
-from trt_perception.errors import TrtPerceptionError
+from trt_perception.errors import CudaError, TrtPerceptionError
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_pipeline
 

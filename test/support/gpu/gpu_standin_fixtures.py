@@ -8,9 +8,7 @@ import pytest
 
 from support.gpu import fake_cuda
 from support.gpu.cuda_recorder import Recorder
-from support.gpu.fake_tensorrt import MODEL
-from support.gpu.fake_tensorrt import PLAN
-from support.gpu.fake_tensorrt import FakeTensorRt
+from support.gpu.fake_tensorrt import MODEL, PLAN, FakeTensorRt
 from support.gpu.gpu_standins import DEPTH
 from trt_perception.gpu import bindings
 from trt_perception.parameters.config import DetectorConfig

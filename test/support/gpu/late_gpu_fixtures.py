@@ -4,12 +4,9 @@ import sys
 
 import pytest
 
-from support.gpu.fake_tensorrt import MODEL
-from support.gpu.fake_tensorrt import PLAN
-from support.gpu.fake_tensorrt import FakeTensorRt
+from support.gpu.fake_tensorrt import MODEL, PLAN, FakeTensorRt
 from support.gpu.host_kernels import HostLetterbox
-from support.gpu.late_gpu import PREPROCESSING
-from support.gpu.late_gpu import LateGpu
+from support.gpu.late_gpu import PREPROCESSING, LateGpu
 from trt_perception.gpu import bindings
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_pipeline

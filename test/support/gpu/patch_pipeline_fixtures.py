@@ -3,8 +3,7 @@
 import pytest
 
 from support.gpu.gpu_support import build_plan
-from support.models.patch_model import patch_onnx
-from support.models.patch_model import write_engine
+from support.models.patch_model import patch_onnx, write_engine
 from trt_perception import gpu
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.parameters.config import DetectorConfig

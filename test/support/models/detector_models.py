@@ -7,9 +7,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import onnx
-from onnx import TensorProto
-from onnx import helper
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.tools import build_engine

@@ -2,9 +2,7 @@
 
 import numpy as np
 import onnx
-from onnx import TensorProto
-from onnx import helper
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from support.fuzz.onnx_spellings import number
 

@@ -1,9 +1,7 @@
 """A detector of five anchors whose boxes are the same for all images, to measure."""
 
 import numpy as np
-from onnx import TensorProto
-from onnx import helper
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 # cx, cy, w, h, score of cat, score of dog for each of five anchors: three pass 0.25, two of them
 # are one object.

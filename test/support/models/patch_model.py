@@ -7,9 +7,7 @@ and in each floating type that an engine may have.
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto
-from onnx import helper
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from support.models.written_manifest import write_manifest
 

@@ -6,9 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-from onnx import TensorProto
-from onnx import helper
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 DIGEST = 'a1' * 32
 

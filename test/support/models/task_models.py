@@ -6,8 +6,7 @@ follow from the truth alone.
 
 import numpy as np
 import onnx
-from onnx import helper
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from support.models.digits import DIGITS
 

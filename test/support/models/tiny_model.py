@@ -6,9 +6,7 @@ ones whatever its size.
 """
 
 import numpy as np
-from onnx import TensorProto
-from onnx import helper
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from support.models.written_manifest import write_manifest
 from trt_perception.model.decoder_spec import DecoderSpec

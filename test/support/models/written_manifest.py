@@ -6,11 +6,13 @@ import json
 import pytest
 
 from trt_perception.errors import ManifestError
-from trt_perception.model.manifest import FileIdentity
-from trt_perception.model.manifest import Manifest
-from trt_perception.model.manifest import manifest_path
-from trt_perception.model.manifest import manifest_text
-from trt_perception.model.manifest import parse_manifest
+from trt_perception.model.manifest import (
+    FileIdentity,
+    Manifest,
+    manifest_path,
+    manifest_text,
+    parse_manifest,
+)
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 

@@ -10,9 +10,7 @@ from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
-from support.nodes.graph import HANDSHAKE
-from support.nodes.graph import found_in
-from support.nodes.graph import picture_of
+from support.nodes.graph import HANDSHAKE, found_in, picture_of
 from support.programs import DEADLINE_S
 
 NAMES = ('front', 'rear', 'left')

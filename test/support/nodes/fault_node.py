@@ -20,8 +20,7 @@ from rclpy.publisher import Publisher
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 from support.gpu import fake_cuda
 from support.gpu.fake_tensorrt import FakeTensorRt
-from trt_perception.files import atomic_files
-from trt_perception.files import cache
+from trt_perception.files import atomic_files, cache
 from trt_perception.gpu import bindings
 from trt_perception.pipelines import host
 from trt_perception.ros.camera.outputs import DetectorOutputs

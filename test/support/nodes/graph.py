@@ -16,23 +16,21 @@ import pytest
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from lifecycle_msgs.msg import Transition
-from lifecycle_msgs.srv import ChangeState
-from lifecycle_msgs.srv import GetState
-from rcl_interfaces.srv import DescribeParameters
-from rcl_interfaces.srv import GetParameters
-from rcl_interfaces.srv import SetParameters
-from rcl_interfaces.srv import SetParametersAtomically
+from lifecycle_msgs.srv import ChangeState, GetState
+from rcl_interfaces.srv import (
+    DescribeParameters,
+    GetParameters,
+    SetParameters,
+    SetParametersAtomically,
+)
 from rclpy.executors import SingleThreadedExecutor
-from rclpy.parameter import Parameter
-from rclpy.parameter import parameter_value_to_python
+from rclpy.parameter import Parameter, parameter_value_to_python
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
 
-from support.programs import DEADLINE_S
-from support.programs import Program
-from support.programs import executable
+from support.programs import DEADLINE_S, Program, executable
 
 HANDSHAKE = 'handshake'
 CAMERA_QOS = QoSProfile(depth=10)

@@ -9,12 +9,8 @@ from rclpy.lifecycle import LifecycleNode
 
 from support import programs
 from support.models.tiny_model import write_tiny_model
-from support.nodes.graph import HANDSHAKE
-from support.nodes.graph import Client
-from support.nodes.graph import Detector
-from support.nodes.graph import order
-from support.nodes.intake_taker import Taker
-from support.nodes.intake_taker import intakes
+from support.nodes.graph import HANDSHAKE, Client, Detector, order
+from support.nodes.intake_taker import Taker, intakes
 from support.programs import script
 from trt_perception.transport.shared_memory import unfinished_ports
 

@@ -5,13 +5,11 @@ import threading
 
 import pytest
 from rclpy.lifecycle import LifecycleNode
-from rclpy.qos import QoSProfile
-from rclpy.qos import ReliabilityPolicy
+from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import Image
 
 from support.nodes.numbered_camera import VALUES
-from support.programs import Program
-from support.programs import script
+from support.programs import Program, script
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.camera.messages import frame_from_image

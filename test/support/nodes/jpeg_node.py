@@ -3,8 +3,7 @@
 import sys
 
 from trt_perception.errors import ImageError
-from trt_perception.images.jpeg import JpegFrame
-from trt_perception.images.jpeg import UnreadFrame
+from trt_perception.images.jpeg import JpegFrame, UnreadFrame
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.pipelines.host import HostPipeline
 from trt_perception.ros.detector_node import DetectorNode

@@ -5,8 +5,7 @@ A plugin: pytest_plugins = ['support.nodes.many_cameras_fixtures'].
 
 import pytest
 
-from support.nodes.camera_of_many import NAMES
-from support.nodes.camera_of_many import CameraOfMany
+from support.nodes.camera_of_many import NAMES, CameraOfMany
 from support.nodes.graph import Detector
 
 pytest_plugins = ['support.nodes.graph_fixtures']

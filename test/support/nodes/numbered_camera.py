@@ -18,8 +18,7 @@ import time
 import numpy as np
 import rclpy
 from rclpy.duration import Duration
-from rclpy.qos import QoSProfile
-from rclpy.qos import ReliabilityPolicy
+from rclpy.qos import QoSProfile, ReliabilityPolicy
 from rclpy.serialization import serialize_message
 from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import Image

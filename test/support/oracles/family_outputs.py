@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto
-from onnx import helper
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 CLASSES = 5
 NAMES = tuple(f'class {number}' for number in range(CLASSES))

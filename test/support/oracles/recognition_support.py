@@ -4,8 +4,7 @@ import pytest
 
 from trt_perception.errors import EngineError
 from trt_perception.model.recognition.recognise import recognise
-from trt_perception.model.tensors import LoadedModel
-from trt_perception.model.tensors import TensorSpec
+from trt_perception.model.tensors import LoadedModel, TensorSpec
 from trt_perception.parameters.config import DetectorConfig
 
 COCO = tuple(f'class {number}' for number in range(80))

@@ -7,8 +7,7 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.task import KeypointSpec
-from trt_perception.model.task import TaskSpec
+from trt_perception.model.task import KeypointSpec, TaskSpec
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.cuda_results import KernelDecoded

@@ -5,15 +5,12 @@ from dataclasses import replace
 import cv2
 import numpy as np
 
-from support.oracles.evaluation_support import SIZE_WH
-from support.oracles.evaluation_support import written
+from support.oracles.evaluation_support import SIZE_WH, written
 from trt_perception.evaluation.coco.annotations import read_annotations
 from trt_perception.evaluation.metrics.measure import measure_of
 from trt_perception.evaluation.true_shapes import read_shapes
-from trt_perception.images.detections import MaskGeometry
-from trt_perception.images.detections import Masks
-from trt_perception.model.task import KeypointSpec
-from trt_perception.model.task import TaskSpec
+from trt_perception.images.detections import MaskGeometry, Masks
+from trt_perception.model.task import KeypointSpec, TaskSpec
 
 WIDTH, HEIGHT = SIZE_WH
 BOX = (100, 100, 100, 60)

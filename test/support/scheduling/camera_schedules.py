@@ -1,7 +1,6 @@
 """When simulated cameras send and what befalls them, given or drawn at random."""
 
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 
 
 @dataclass

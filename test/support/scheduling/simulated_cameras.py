@@ -15,8 +15,7 @@ import functools
 import heapq
 import itertools
 import weakref
-from collections import Counter
-from collections import deque
+from collections import Counter, deque
 
 from support.scheduling.fake_pipeline import detections_of
 from trt_perception.errors import ImageError

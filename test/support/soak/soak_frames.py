@@ -10,8 +10,7 @@ from sensor_msgs.msg import Image
 
 from support.nodes.graph import Detector
 from support.nodes.numbered_camera import VALUES
-from support.programs import Program
-from support.programs import script
+from support.programs import Program, script
 from support.soak.soak_frames_node import LARGE
 from support.soak.soaks import Figure
 from trt_perception.ros.wire.cdr import read_image

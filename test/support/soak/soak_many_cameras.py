@@ -20,13 +20,9 @@ from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
-from support.nodes.graph import Detector
-from support.nodes.graph import counts_of
-from support.nodes.graph import picture_of
-from support.programs import Program
-from support.programs import script
-from support.soak.soaks import Figure
-from support.soak.soaks import balanced
+from support.nodes.graph import Detector, counts_of, picture_of
+from support.programs import Program, script
+from support.soak.soaks import Figure, balanced
 from trt_perception.transport.shared_memory import unfinished_ports
 
 #: These two send the same all the time; the others are what their names say.

@@ -4,15 +4,10 @@ import signal
 import time
 
 from diagnostic_msgs.msg import DiagnosticStatus
-from rclpy.qos import QoSProfile
-from rclpy.qos import ReliabilityPolicy
+from rclpy.qos import QoSProfile, ReliabilityPolicy
 
-from support.nodes.graph import HANDSHAKE
-from support.nodes.graph import Detector
-from support.nodes.graph import order
-from support.nodes.graph import picture_of
-from support.nodes.scripted_node import NEVER
-from support.nodes.scripted_node import SLOW
+from support.nodes.graph import HANDSHAKE, Detector, order, picture_of
+from support.nodes.scripted_node import NEVER, SLOW
 from support.programs import script
 from support.soak.soaks import Figure
 

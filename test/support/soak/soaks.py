@@ -21,19 +21,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.nodes.graph import HANDSHAKE
-from support.nodes.graph import TRANSITIONS
-from support.nodes.graph import Detector
-from support.nodes.graph import counts_of
-from support.nodes.graph import image_message
-from support.nodes.graph import order
-from support.nodes.graph import picture_of
+from support.nodes.graph import (
+    HANDSHAKE,
+    TRANSITIONS,
+    Detector,
+    counts_of,
+    image_message,
+    order,
+    picture_of,
+)
 from support.nodes.scripted_node import SLOW
-from support.programs import UNMEASURED
-from support.programs import Program
-from support.programs import executable
-from support.programs import run_tied
-from support.programs import script
+from support.programs import UNMEASURED, Program, executable, run_tied, script
 from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS
 

@@ -19,10 +19,12 @@ from trt_perception.building.calibration.images import CheckedImages
 from trt_perception.building.calibration.ranges import Magnitudes
 from trt_perception.building.graph.onnx_model import input_specs
 from trt_perception.errors import EngineError
-from trt_perception.model.input_layout import closed_image
-from trt_perception.model.input_layout import constant_inputs
-from trt_perception.model.input_layout import image_size
-from trt_perception.model.input_layout import split_inputs
+from trt_perception.model.input_layout import (
+    closed_image,
+    constant_inputs,
+    image_size,
+    split_inputs,
+)
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 

@@ -12,25 +12,19 @@ import os
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import asdict
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
 from trt_perception.building.report import StepProgress
-from trt_perception.errors import ConfigError
-from trt_perception.errors import ImageError
+from trt_perception.errors import ConfigError, ImageError
 from trt_perception.files.regular_files import read_given
 from trt_perception.images.image_source import find_images
-from trt_perception.images.picture_files import MAX_BYTES
-from trt_perception.images.picture_files import frame_of
-from trt_perception.images.picture_files import read_picture
+from trt_perception.images.picture_files import MAX_BYTES, frame_of, read_picture
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.stages.host_preprocess import HostPreprocessor
 

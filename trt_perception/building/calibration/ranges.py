@@ -11,8 +11,7 @@ has one candidate to choose from: the range of what it saw first.
 from __future__ import annotations
 
 import math
-from typing import Final
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt

@@ -9,36 +9,28 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Collection
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.building.engine.calibrator import CalibrationData
-from trt_perception.building.engine.calibrator import attach_calibrator
-from trt_perception.building.engine.capabilities import check_release
-from trt_perception.building.engine.capabilities import remarks
-from trt_perception.building.engine.config import TimingCache
-from trt_perception.building.engine.config import configure
-from trt_perception.building.engine.config import load_plugins
+from trt_perception.building.engine.calibrator import CalibrationData, attach_calibrator
+from trt_perception.building.engine.capabilities import check_release, remarks
+from trt_perception.building.engine.config import TimingCache, configure, load_plugins
 from trt_perception.building.engine.hints import refusal
-from trt_perception.building.engine.network import add_profiles
-from trt_perception.building.engine.network import keep_in_fp32
-from trt_perception.building.engine.network import parse_onnx
-from trt_perception.building.engine.network import tensor_specs
-from trt_perception.building.engine.progress import EngineProgress
-from trt_perception.building.engine.progress import make_monitor
-from trt_perception.building.engine.progress import run_watched
-from trt_perception.building.engine.release import BuildGpu
-from trt_perception.building.engine.release import TensorRt
-from trt_perception.building.engine.release import uses_strong_typing
+from trt_perception.building.engine.network import (
+    add_profiles,
+    keep_in_fp32,
+    parse_onnx,
+    tensor_specs,
+)
+from trt_perception.building.engine.progress import EngineProgress, make_monitor, run_watched
+from trt_perception.building.engine.release import BuildGpu, TensorRt, uses_strong_typing
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.options.values import ShapeProfile
-from trt_perception.errors import ConfigError
-from trt_perception.errors import EngineError
+from trt_perception.errors import ConfigError, EngineError
 from trt_perception.files.plain_text import listed
 from trt_perception.model.files.plan_header import read_plan_header
 from trt_perception.model.tensors import TensorSpec

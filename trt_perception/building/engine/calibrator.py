@@ -10,28 +10,19 @@ import functools
 import math
 import re
 import struct
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.building.calibration.cache import cache_file
-from trt_perception.building.calibration.cache import keep
+from trt_perception.building.calibration.cache import cache_file, keep
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.errors import ConfigError
 from trt_perception.files.regular_files import read_regular
-from trt_perception.gpu import DeviceBuffer
-from trt_perception.gpu import PinnedBuffer
-from trt_perception.gpu import Stream
-from trt_perception.gpu import copy_async
+from trt_perception.gpu import DeviceBuffer, PinnedBuffer, Stream, copy_async
 
 __all__ = ['CLASSES', 'CalibrationData', 'attach_calibrator', 'tensors_without_range']
 

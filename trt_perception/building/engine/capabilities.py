@@ -7,8 +7,7 @@ from typing import Final
 
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.errors import EngineError
-from trt_perception.errors import UnavailableError
+from trt_perception.errors import EngineError, UnavailableError
 
 __all__ = ['check_operators', 'check_release', 'not_by_onnx_runtime', 'remarks', 'target_names']
 

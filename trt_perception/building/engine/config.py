@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 from trt_perception.building.engine.capabilities import target_names
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.errors import ConfigError
-from trt_perception.errors import EngineError
-from trt_perception.errors import WriteError
+from trt_perception.errors import ConfigError, EngineError, WriteError
 from trt_perception.files.atomic_files import write_together
-from trt_perception.files.cache import read_cached
-from trt_perception.files.cache import write_cached
+from trt_perception.files.cache import read_cached, write_cached
 from trt_perception.files.checked_files import read_checked
 from trt_perception.files.regular_files import read_regular
 from trt_perception.stages.tensorrt_log import TensorRtLog

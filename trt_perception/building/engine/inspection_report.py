@@ -5,23 +5,17 @@ File, header and manifest are read without TensorRT and without a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import asdict
-from dataclasses import dataclass
-from typing import Any
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
-from trt_perception.building.engine.inspector import EngineFacts
-from trt_perception.building.engine.inspector import LayerTime
+from trt_perception.building.engine.inspector import EngineFacts, LayerTime
 from trt_perception.building.engine.layers import layer_precisions
 from trt_perception.errors import EngineError
 from trt_perception.files.json_records import json_content
 from trt_perception.model.build_record import BuildRecord
 from trt_perception.model.files.model_file import ModelFile
-from trt_perception.model.files.plan_header import PlanHeader
-from trt_perception.model.files.plan_header import read_plan_header
+from trt_perception.model.files.plan_header import PlanHeader, read_plan_header
 from trt_perception.model.manifest import Manifest
 from trt_perception.model.tensors import TensorSpec
 

@@ -7,24 +7,17 @@ import dataclasses
 import importlib
 import math
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trt_perception.building.engine.layers import LayerInfo
-from trt_perception.building.engine.layers import parse_layers
+from trt_perception.building.engine.layers import LayerInfo, parse_layers
 from trt_perception.errors import EngineError
-from trt_perception.gpu import Device
-from trt_perception.gpu import DeviceBuffer
-from trt_perception.gpu import Stream
-from trt_perception.gpu import clear_async
+from trt_perception.gpu import Device, DeviceBuffer, Stream, clear_async
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.input_layout import split_inputs
-from trt_perception.model.tensors import TENSOR_DTYPES
-from trt_perception.model.tensors import TensorSpec
-from trt_perception.stages.tensorrt_runtime import TensorRtContext
-from trt_perception.stages.tensorrt_runtime import TensorRtEngine
+from trt_perception.model.tensors import TENSOR_DTYPES, TensorSpec
+from trt_perception.stages.tensorrt_runtime import TensorRtContext, TensorRtEngine
 
 __all__ = ['EngineFacts', 'LayerTime', 'inspect_engine', 'on_zeros', 'time_layers']
 

@@ -12,12 +12,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 from trt_perception.errors import EngineError
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 from trt_perception.building.engine.hints import refusal
 from trt_perception.building.engine.release import TensorRt
@@ -14,10 +13,8 @@ from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.options.values import ShapeProfile
 from trt_perception.errors import EngineError
 from trt_perception.files.plain_text import listed
-from trt_perception.model.input_layout import shapes_beside
-from trt_perception.model.input_layout import split_inputs
-from trt_perception.model.tensors import TensorSpec
-from trt_perception.model.tensors import tensorrt_dtype
+from trt_perception.model.input_layout import shapes_beside, split_inputs
+from trt_perception.model.tensors import TensorSpec, tensorrt_dtype
 from trt_perception.stages.tensorrt_log import TensorRtLog
 
 __all__ = ['add_profiles', 'keep_in_fp32', 'parse_onnx', 'resolve_profiles', 'tensor_specs']

@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import Any
-from typing import Final
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 __all__ = ['EngineProgress', 'make_monitor', 'run_watched']
 

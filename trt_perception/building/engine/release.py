@@ -12,13 +12,11 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 from trt_perception import gpu
 from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.errors import CudaError
-from trt_perception.errors import EngineError
+from trt_perception.errors import CudaError, EngineError
 
 __all__ = ['BuildGpu', 'TensorRt', 'find_gpu', 'find_tensorrt', 'uses_strong_typing']
 

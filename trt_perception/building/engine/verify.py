@@ -5,26 +5,23 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Collection
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from trt_perception.building.engine.build import BuiltPlan
-from trt_perception.building.engine.inspector import inspect_engine
-from trt_perception.building.engine.inspector import on_zeros
-from trt_perception.building.engine.layers import LayerInfo
-from trt_perception.building.engine.layers import check_precision
-from trt_perception.building.engine.layers import layer_precisions
-from trt_perception.building.engine.layers import raise_if_lost
+from trt_perception.building.engine.inspector import inspect_engine, on_zeros
+from trt_perception.building.engine.layers import (
+    LayerInfo,
+    check_precision,
+    layer_precisions,
+    raise_if_lost,
+)
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.errors import TrtPerceptionError
-from trt_perception.gpu import Device
-from trt_perception.gpu import Event
-from trt_perception.gpu import Graph
+from trt_perception.gpu import Device, Event, Graph
 from trt_perception.model.files.model_file import ModelFile
 
 __all__ = ['EngineLatency', 'Verified', 'measure_latency', 'runs_here', 'verify_engine']

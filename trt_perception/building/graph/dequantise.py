@@ -14,9 +14,7 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
-from trt_perception.building.graph.graph_index import GraphIndex
-from trt_perception.building.graph.graph_index import channel_axis
-from trt_perception.building.graph.graph_index import per_channel
+from trt_perception.building.graph.graph_index import GraphIndex, channel_axis, per_channel
 
 __all__ = ['dequantised']
 

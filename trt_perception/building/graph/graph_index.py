@@ -7,10 +7,8 @@ subgraphs (If, Loop, Scan) are not indexed; the tensors that they take from outs
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator
-from collections.abc import Sequence
-from typing import Any
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt

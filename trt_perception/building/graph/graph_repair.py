@@ -8,16 +8,13 @@ and a model that no runtime of the host takes cannot be compared or calibrated.
 from __future__ import annotations
 
 import heapq
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import onnx
-from onnx import TensorProto
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 
-from trt_perception.building.graph.graph_index import every
-from trt_perception.building.graph.graph_index import outer_tensors
+from trt_perception.building.graph.graph_index import every, outer_tensors
 
 __all__ = ['in_float32', 'sort_nodes']
 

@@ -9,25 +9,22 @@ type cannot hold are never cut silently: the node that needs them stays float32.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto
-from onnx import helper
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
-from trt_perception.building.graph.graph_index import GraphIndex
-from trt_perception.building.graph.graph_index import opset
-from trt_perception.building.graph.graph_index import outer_tensors
-from trt_perception.building.graph.graph_index import tensor_types
+from trt_perception.building.graph.graph_index import (
+    GraphIndex,
+    opset,
+    outer_tensors,
+    tensor_types,
+)
 from trt_perception.building.graph.mac_count import infer_shapes
 
 __all__ = ['HALF_TYPES', 'HalfPrecisionModel', 'narrowed']

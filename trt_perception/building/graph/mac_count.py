@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import onnx
 from onnx import TensorProto
 
-from trt_perception.building.graph.graph_index import LAYER_TYPES
-from trt_perception.building.graph.graph_index import GraphIndex
-from trt_perception.building.graph.graph_index import tensor_types
+from trt_perception.building.graph.graph_index import LAYER_TYPES, GraphIndex, tensor_types
 from trt_perception.errors import EngineError
 
 __all__ = ['LayerWork', 'infer_shapes', 'layer_work', 'shares']

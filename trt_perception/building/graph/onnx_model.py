@@ -11,23 +11,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from pathlib import PurePosixPath
-from typing import Any
-from typing import Final
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
 
 import onnx
 from onnx import TensorProto
 
-from trt_perception.building.graph.graph_index import every
-from trt_perception.building.graph.graph_index import name_nodes
-from trt_perception.building.graph.graph_index import opset
-from trt_perception.building.graph.graph_repair import in_float32
-from trt_perception.building.graph.graph_repair import sort_nodes
+from trt_perception.building.graph.graph_index import every, name_nodes, opset
+from trt_perception.building.graph.graph_repair import in_float32, sort_nodes
 from trt_perception.errors import EngineError
 from trt_perception.files.checked_files import read_checked
-from trt_perception.files.plain_text import listed
-from trt_perception.files.plain_text import one_line
+from trt_perception.files.plain_text import listed, one_line
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.files.onnx_external import external_weights
 from trt_perception.model.tensors import TensorSpec

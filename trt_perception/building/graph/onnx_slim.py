@@ -6,8 +6,7 @@ import copy
 import logging
 import math
 from collections.abc import Mapping
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt

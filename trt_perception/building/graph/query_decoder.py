@@ -10,20 +10,14 @@ from __future__ import annotations
 
 import glob
 import shlex
-from collections.abc import Collection
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 import onnx
 
-from trt_perception.building.graph.graph_index import GraphIndex
-from trt_perception.building.graph.graph_index import match_nodes
-from trt_perception.building.graph.graph_index import tensor_types
-from trt_perception.building.graph.mac_count import infer_shapes
-from trt_perception.building.graph.mac_count import layer_work
+from trt_perception.building.graph.graph_index import GraphIndex, match_nodes, tensor_types
+from trt_perception.building.graph.mac_count import infer_shapes, layer_work
 
 __all__ = ['QueryDecoder', 'find_query_decoder']
 

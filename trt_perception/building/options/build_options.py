@@ -10,30 +10,30 @@ Needs pydantic, which only the extra ``build`` brings.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-from typing import Literal
+from typing import Any, Literal
 
 import pydantic
 
-from trt_perception.building.options.option_types import Batches
-from trt_perception.building.options.option_types import Capabilities
-from trt_perception.building.options.option_types import DecoderName
-from trt_perception.building.options.option_types import EnginePath
-from trt_perception.building.options.option_types import FilePath
-from trt_perception.building.options.option_types import FilePaths
-from trt_perception.building.options.option_types import Names
-from trt_perception.building.options.option_types import OnnxPath
-from trt_perception.building.options.option_types import PathText
-from trt_perception.building.options.option_types import Profiles
-from trt_perception.building.options.option_types import Scale
-from trt_perception.building.options.option_types import Size
-from trt_perception.building.options.option_types import Texts
-from trt_perception.building.options.option_types import Triple
-from trt_perception.building.options.option_types import option
+from trt_perception.building.options.option_types import (
+    Batches,
+    Capabilities,
+    DecoderName,
+    EnginePath,
+    FilePath,
+    FilePaths,
+    Names,
+    OnnxPath,
+    PathText,
+    Profiles,
+    Scale,
+    Size,
+    Texts,
+    Triple,
+    option,
+)
 from trt_perception.building.options.values import ShapeProfile
 from trt_perception.images.letterbox import ResizeMode
-from trt_perception.model.build_record import QUANTISED
-from trt_perception.model.build_record import Precision
+from trt_perception.model.build_record import QUANTISED, Precision
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.files.model_file import ENGINE_SUFFIXES
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
 
-from trt_perception.building.options.values import ShapeProfile
-from trt_perception.building.options.values import check_path
-from trt_perception.building.options.values import listed
-from trt_perception.building.options.values import parse_batches
-from trt_perception.building.options.values import parse_capabilities
-from trt_perception.building.options.values import parse_path
-from trt_perception.building.options.values import parse_paths
-from trt_perception.building.options.values import parse_profiles
-from trt_perception.building.options.values import parse_size
-from trt_perception.files.plain_text import Fault
-from trt_perception.files.plain_text import names_fault
+from trt_perception.building.options.values import (
+    ShapeProfile,
+    check_path,
+    listed,
+    parse_batches,
+    parse_capabilities,
+    parse_path,
+    parse_paths,
+    parse_profiles,
+    parse_size,
+)
+from trt_perception.files.plain_text import Fault, names_fault
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.files.model_file import ENGINE_SUFFIXES
 from trt_perception.model.preprocessing import number_fault

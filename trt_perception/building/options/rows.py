@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-from typing import Any
-from typing import Final
-from typing import Literal
-from typing import get_args
-from typing import get_origin
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 from trt_perception.building.options.build_options import BuildOptions
 

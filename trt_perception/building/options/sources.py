@@ -9,27 +9,18 @@ relative to the working folder and may lead anywhere.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 import pydantic
 
 from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.building.options.rows import OPTIONS
-from trt_perception.building.options.rows import Option
-from trt_perception.building.options.rows import expected
-from trt_perception.errors import ConfigError
-from trt_perception.errors import ValuesError
-from trt_perception.files.plain_text import MAX_CLASSES
-from trt_perception.files.plain_text import names_fault
-from trt_perception.files.plain_text import nearest
-from trt_perception.files.plain_text import shown
+from trt_perception.building.options.rows import OPTIONS, Option, expected
+from trt_perception.errors import ConfigError, ValuesError
+from trt_perception.files.plain_text import MAX_CLASSES, names_fault, nearest, shown
 from trt_perception.files.regular_files import read_given
-from trt_perception.files.yaml_text import MAX_BYTES
-from trt_perception.files.yaml_text import read_yaml
+from trt_perception.files.yaml_text import MAX_BYTES, read_yaml
 
 __all__ = ['add_arguments', 'given_options', 'help_text', 'load_options', 'read_class_names']
 

@@ -10,8 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 from trt_perception.files.plain_text import shown
 from trt_perception.images.frame import MAX_SIDE

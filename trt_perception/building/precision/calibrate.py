@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,21 +12,17 @@ import numpy.typing as npt
 import onnx
 
 from trt_perception.building.calibration.cache import calibration_identity
-from trt_perception.building.calibration.images import CheckedImages
-from trt_perception.building.calibration.images import ImageSet
-from trt_perception.building.calibration.images import select_images
+from trt_perception.building.calibration.images import CheckedImages, ImageSet, select_images
 from trt_perception.building.engine.calibrator import CalibrationData
 from trt_perception.building.graph.onnx_model import input_specs
 from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.building.precision.quantise import QuantisationReport
-from trt_perception.building.precision.quantise import quantise
+from trt_perception.building.precision.quantise import QuantisationReport, quantise
 from trt_perception.building.precision.quantise_modelopt import quantise_with_modelopt
 from trt_perception.building.report import StepProgress
 from trt_perception.errors import ConfigError
 from trt_perception.files.cache import cache_folder
 from trt_perception.model.build_record import QUANTISED
-from trt_perception.model.input_layout import constant_inputs
-from trt_perception.model.input_layout import split_inputs
+from trt_perception.model.input_layout import constant_inputs, split_inputs
 from trt_perception.model.preprocessing import Preprocessing
 
 __all__ = ['Calibrated', 'calibrate', 'choose_images', 'unused_options']

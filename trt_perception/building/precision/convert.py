@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -18,24 +17,20 @@ from typing import Final
 import onnx
 from onnx import TensorProto
 
-from trt_perception.building.graph.graph_index import GraphIndex
-from trt_perception.building.graph.graph_index import match_nodes
-from trt_perception.building.graph.graph_index import name_nodes
-from trt_perception.building.graph.graph_index import tensor_types
+from trt_perception.building.graph.graph_index import (
+    GraphIndex,
+    match_nodes,
+    name_nodes,
+    tensor_types,
+)
 from trt_perception.building.graph.half_precision import narrowed
 from trt_perception.building.graph.heads import find_head
-from trt_perception.building.graph.mac_count import LayerWork
-from trt_perception.building.graph.mac_count import infer_shapes
-from trt_perception.building.graph.mac_count import layer_work
-from trt_perception.building.graph.mac_count import shares
+from trt_perception.building.graph.mac_count import LayerWork, infer_shapes, layer_work, shares
 from trt_perception.building.graph.opsets import upgraded
-from trt_perception.building.precision.quantise_check import check_quantised
-from trt_perception.building.precision.quantise_check import is_quantised
+from trt_perception.building.precision.quantise_check import check_quantised, is_quantised
 from trt_perception.building.precision.quantise_scales import fit_scales
-from trt_perception.errors import ConfigError
-from trt_perception.errors import EngineError
-from trt_perception.model.build_record import QUANTISED
-from trt_perception.model.build_record import Precision
+from trt_perception.errors import ConfigError, EngineError
+from trt_perception.model.build_record import QUANTISED, Precision
 
 __all__ = ['Converted', 'PrecisionReport', 'convert_precision']
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import asdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import onnx
 
 from trt_perception.building.calibration.images import ImageSet
 from trt_perception.building.engine.calibrator import CalibrationData
-from trt_perception.building.engine.release import TensorRt
-from trt_perception.building.engine.release import uses_strong_typing
+from trt_perception.building.engine.release import TensorRt, uses_strong_typing
 from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.building.precision.calibrate import Calibrated
-from trt_perception.building.precision.calibrate import calibrate
+from trt_perception.building.precision.calibrate import Calibrated, calibrate
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.building.precision.quantise import QuantisationReport
 from trt_perception.building.precision.quantise_check import is_quantised

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,33 +18,28 @@ from typing import Any
 import numpy as np
 import onnx
 
-from trt_perception.building.calibration.activations import collect_magnitudes
-from trt_perception.building.calibration.activations import input_shapes
-from trt_perception.building.calibration.cache import cache_file
-from trt_perception.building.calibration.cache import calibration_identity
-from trt_perception.building.calibration.cache import read_ranges
-from trt_perception.building.calibration.cache import write_ranges
-from trt_perception.building.calibration.images import CheckedImages
-from trt_perception.building.calibration.images import ImageSet
-from trt_perception.building.calibration.ranges import PERCENTILE
-from trt_perception.building.calibration.ranges import VERSION
-from trt_perception.building.calibration.ranges import Method
-from trt_perception.building.graph.graph_index import GraphIndex
-from trt_perception.building.graph.graph_index import match_nodes
-from trt_perception.building.graph.graph_index import name_nodes
+from trt_perception.building.calibration.activations import collect_magnitudes, input_shapes
+from trt_perception.building.calibration.cache import (
+    cache_file,
+    calibration_identity,
+    read_ranges,
+    write_ranges,
+)
+from trt_perception.building.calibration.images import CheckedImages, ImageSet
+from trt_perception.building.calibration.ranges import PERCENTILE, VERSION, Method
+from trt_perception.building.graph.graph_index import GraphIndex, match_nodes, name_nodes
 from trt_perception.building.graph.heads import find_head
-from trt_perception.building.graph.mac_count import infer_shapes
-from trt_perception.building.graph.mac_count import layer_work
-from trt_perception.building.graph.mac_count import shares
+from trt_perception.building.graph.mac_count import infer_shapes, layer_work, shares
 from trt_perception.building.graph.opsets import upgraded
 from trt_perception.building.precision.quantise_check import check_quantised
 from trt_perception.building.precision.quantise_fp8 import to_fp8
-from trt_perception.building.precision.quantise_scales import check_weights
-from trt_perception.building.precision.quantise_scales import fit_scales
-from trt_perception.building.precision.quantise_scales import float_layers
+from trt_perception.building.precision.quantise_scales import (
+    check_weights,
+    fit_scales,
+    float_layers,
+)
 from trt_perception.building.report import StepProgress
-from trt_perception.errors import ConfigError
-from trt_perception.errors import EngineError
+from trt_perception.errors import ConfigError, EngineError
 from trt_perception.files.plain_text import listed
 from trt_perception.model.preprocessing import Preprocessing
 

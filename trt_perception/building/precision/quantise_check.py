@@ -9,8 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from trt_perception.building.graph.graph_index import GraphIndex
-from trt_perception.building.graph.graph_index import opset
+from trt_perception.building.graph.graph_index import GraphIndex, opset
 from trt_perception.building.precision.quantise_scales import is_usable
 from trt_perception.errors import EngineError
 from trt_perception.files.plain_text import listed

@@ -9,26 +9,21 @@ from __future__ import annotations
 import copy
 import importlib
 import tempfile
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
-from trt_perception.building.calibration.activations import calibration_inputs
-from trt_perception.building.calibration.activations import input_shapes
-from trt_perception.building.calibration.images import CheckedImages
-from trt_perception.building.calibration.images import ImageSet
+from trt_perception.building.calibration.activations import calibration_inputs, input_shapes
+from trt_perception.building.calibration.images import CheckedImages, ImageSet
 from trt_perception.building.graph.graph_index import name_nodes
 from trt_perception.building.precision.quantise import kept_layers
 from trt_perception.building.precision.quantise_check import check_quantised
-from trt_perception.building.precision.quantise_scales import fit_scales
-from trt_perception.building.precision.quantise_scales import without_unusable
+from trt_perception.building.precision.quantise_scales import fit_scales, without_unusable
 from trt_perception.building.report import StepProgress
-from trt_perception.errors import ConfigError
-from trt_perception.errors import EngineError
+from trt_perception.errors import ConfigError, EngineError
 from trt_perception.model.preprocessing import Preprocessing
 
 __all__ = ['quantise_with_modelopt']

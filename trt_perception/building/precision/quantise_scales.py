@@ -8,8 +8,7 @@ scale is known, and the layers that read them stay in float.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
@@ -18,9 +17,7 @@ import onnx
 from onnx import numpy_helper
 
 from trt_perception.building.graph.dequantise import dequantised
-from trt_perception.building.graph.graph_index import GraphIndex
-from trt_perception.building.graph.graph_index import channel_axis
-from trt_perception.building.graph.graph_index import per_channel
+from trt_perception.building.graph.graph_index import GraphIndex, channel_axis, per_channel
 from trt_perception.errors import EngineError
 
 __all__ = ['check_weights', 'fit_scales', 'float_layers', 'is_usable', 'without_unusable']

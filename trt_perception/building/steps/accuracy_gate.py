@@ -7,16 +7,13 @@ from pathlib import Path
 
 from trt_perception.building.build_state import BuildState
 from trt_perception.building.steps.agreement_gate import Compared
-from trt_perception.errors import ConfigError
-from trt_perception.errors import EngineError
-from trt_perception.evaluation.compare import AccuracyReport
-from trt_perception.evaluation.compare import compare_models
+from trt_perception.errors import ConfigError, EngineError
+from trt_perception.evaluation.compare import AccuracyReport, compare_models
 from trt_perception.evaluation.dataset import Dataset
 from trt_perception.evaluation.metrics.agreement import Agreement
 from trt_perception.evaluation.metrics.measure import measure_of
 from trt_perception.model.build_record import AccuracyRecord
-from trt_perception.model.task import DETECT
-from trt_perception.model.task import TaskSpec
+from trt_perception.model.task import DETECT, TaskSpec
 from trt_perception.pipelines.pipeline import Pipeline
 
 __all__ = ['check_labels', 'measure_accuracy']

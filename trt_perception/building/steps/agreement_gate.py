@@ -11,21 +11,17 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.report import StepProgress
 from trt_perception.errors import EngineError
-from trt_perception.evaluation.metrics.agreement import Agreement
-from trt_perception.evaluation.metrics.agreement import compare_runs
+from trt_perception.evaluation.metrics.agreement import Agreement, compare_runs
 from trt_perception.evaluation.metrics.measure import measure_of
-from trt_perception.evaluation.run import batches
-from trt_perception.evaluation.run import detect_images
+from trt_perception.evaluation.run import batches, detect_images
 from trt_perception.files.plain_text import plain
 from trt_perception.images.detections import Detections
-from trt_perception.model.build_record import QUANTISED
-from trt_perception.model.build_record import AgreementRecord
+from trt_perception.model.build_record import QUANTISED, AgreementRecord
 from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.pipeline import Pipeline
 

@@ -12,13 +12,9 @@ from collections.abc import Callable
 from trt_perception.building.build_state import BuildState
 from trt_perception.building.engine.config import plugin_files
 from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.building.output_files import check_outputs
-from trt_perception.building.output_files import write
-from trt_perception.building.report import BuildReport
-from trt_perception.building.report import Step
-from trt_perception.building.report import StepProgress
-from trt_perception.building.steps import engine_steps
-from trt_perception.building.steps import model_steps
+from trt_perception.building.output_files import check_outputs, write
+from trt_perception.building.report import BuildReport, Step, StepProgress
+from trt_perception.building.steps import engine_steps, model_steps
 from trt_perception.building.steps.reuse import StorePlace
 from trt_perception.building.steps.validation import validate
 from trt_perception.errors import ConfigError

@@ -5,12 +5,8 @@ from __future__ import annotations
 from trt_perception.building.build_state import BuildState
 from trt_perception.building.engine.build import build_plan
 from trt_perception.building.engine.release import uses_strong_typing
-from trt_perception.building.engine.verify import measure_latency
-from trt_perception.building.engine.verify import runs_here
-from trt_perception.building.engine.verify import verify_engine
-from trt_perception.building.engine_manifest import describe_engine
-from trt_perception.building.engine_manifest import described
-from trt_perception.building.engine_manifest import in_memory
+from trt_perception.building.engine.verify import measure_latency, runs_here, verify_engine
+from trt_perception.building.engine_manifest import describe_engine, described, in_memory
 from trt_perception.building.graph.dequantise import dequantised
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.building.precision.quantise_check import is_quantised

@@ -7,30 +7,22 @@ from dataclasses import replace
 
 from trt_perception.building.build_state import BuildState
 from trt_perception.building.calibration.images import find_files
-from trt_perception.building.engine.capabilities import check_operators
-from trt_perception.building.engine.capabilities import check_release
+from trt_perception.building.engine.capabilities import check_operators, check_release
 from trt_perception.building.engine.network import resolve_profiles
 from trt_perception.building.engine.release import find_tensorrt
 from trt_perception.building.engine_manifest import described
 from trt_perception.building.graph import onnx_slim
-from trt_perception.building.graph.onnx_model import check_model
-from trt_perception.building.graph.onnx_model import load_onnx
-from trt_perception.building.graph.onnx_model import unknown_operators
+from trt_perception.building.graph.onnx_model import check_model, load_onnx, unknown_operators
 from trt_perception.building.graph.onnx_slim import random_inputs
 from trt_perception.building.graph.query_decoder import find_query_decoder
-from trt_perception.building.precision.calibrate import choose_images
-from trt_perception.building.precision.calibrate import unused_options
+from trt_perception.building.precision.calibrate import choose_images, unused_options
 from trt_perception.building.precision.prepare_precision import make_precise
 from trt_perception.building.precision.quantise_check import is_quantised
 from trt_perception.building.steps.accuracy_gate import check_labels
-from trt_perception.building.steps.prepare import check_readable
-from trt_perception.building.steps.prepare import outputs_at
-from trt_perception.building.steps.prepare import recognise_source
+from trt_perception.building.steps.prepare import check_readable, outputs_at, recognise_source
 from trt_perception.model.decoder_spec import QUERY_FAMILIES
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.model.input_layout import batch_size
-from trt_perception.model.input_layout import shapes_beside
-from trt_perception.model.input_layout import split_inputs
+from trt_perception.model.input_layout import batch_size, shapes_beside, split_inputs
 
 __all__ = ['check', 'find_images', 'precision', 'read', 'recognise', 'release', 'slim']
 

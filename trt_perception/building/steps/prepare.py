@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from trt_perception.building.calibration.activations import open_session
 from trt_perception.building.graph.mac_count import infer_shapes
-from trt_perception.building.graph.onnx_model import OnnxSource
-from trt_perception.building.graph.onnx_model import unknown_operators
+from trt_perception.building.graph.onnx_model import OnnxSource, unknown_operators
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.options.sources import read_class_names
 from trt_perception.model.files.model_file import ModelFile
-from trt_perception.model.input_layout import constant_inputs
-from trt_perception.model.input_layout import image_size
+from trt_perception.model.input_layout import constant_inputs, image_size
 from trt_perception.model.model_spec import resolve_model_spec
-from trt_perception.model.recognition.recognise import ModelOverrides
-from trt_perception.model.recognition.recognise import Recognised
-from trt_perception.model.recognition.recognise import overridden
-from trt_perception.model.recognition.recognise import recognise
-from trt_perception.model.tensors import INPUT_DTYPES
-from trt_perception.model.tensors import LoadedModel
-from trt_perception.model.tensors import TensorSpec
+from trt_perception.model.recognition.recognise import (
+    ModelOverrides,
+    Recognised,
+    overridden,
+    recognise,
+)
+from trt_perception.model.tensors import INPUT_DTYPES, LoadedModel, TensorSpec
 
 __all__ = ['check_readable', 'outputs_at', 'recognise_source']
 

@@ -7,18 +7,13 @@ import json
 from dataclasses import replace
 
 from trt_perception.building.build_state import BuildState
-from trt_perception.building.engine_manifest import identity
-from trt_perception.building.engine_manifest import in_memory
-from trt_perception.building.engine_manifest import recorded_options
-from trt_perception.building.engine_store import EngineStore
-from trt_perception.building.engine_store import StoredEngine
-from trt_perception.building.engine_store import store_key
+from trt_perception.building.engine_manifest import identity, in_memory, recorded_options
+from trt_perception.building.engine_store import EngineStore, StoredEngine, store_key
 from trt_perception.building.report import reason
 from trt_perception.errors import ManifestError
 from trt_perception.files.checked_files import MODEL_MAX_BYTES
 from trt_perception.files.regular_files import read_given
-from trt_perception.model.manifest import manifest_text
-from trt_perception.model.manifest import parse_manifest
+from trt_perception.model.manifest import manifest_text, parse_manifest
 
 __all__ = ['StorePlace']
 

@@ -9,21 +9,20 @@ import onnx
 
 from trt_perception.building.build_state import BuildState
 from trt_perception.building.engine.capabilities import not_by_onnx_runtime
-from trt_perception.building.engine_manifest import described
-from trt_perception.building.engine_manifest import in_memory
-from trt_perception.building.engine_manifest import with_results
+from trt_perception.building.engine_manifest import described, in_memory, with_results
 from trt_perception.building.graph.rounded import rounded
 from trt_perception.building.precision.quantise_check import is_quantised
 from trt_perception.building.steps.accuracy_gate import measure_accuracy
-from trt_perception.building.steps.agreement_gate import Compared
-from trt_perception.building.steps.agreement_gate import agreement_record
-from trt_perception.building.steps.agreement_gate import check_agreement
-from trt_perception.building.steps.agreement_gate import compare_until_sure
-from trt_perception.building.steps.agreement_gate import unmeasured
+from trt_perception.building.steps.agreement_gate import (
+    Compared,
+    agreement_record,
+    check_agreement,
+    compare_until_sure,
+    unmeasured,
+)
 from trt_perception.errors import EngineError
 from trt_perception.evaluation.run import open_for_evaluation
-from trt_perception.model.build_record import AccuracyRecord
-from trt_perception.model.build_record import AgreementRecord
+from trt_perception.model.build_record import AccuracyRecord, AgreementRecord
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.pipeline import Pipeline

@@ -9,27 +9,20 @@ Format: https://cocodataset.org/#format-data and #format-results.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.coco.run_lengths import MaskedDetections
-from trt_perception.evaluation.coco.run_lengths import RunLengths
+from trt_perception.evaluation.coco.run_lengths import MaskedDetections, RunLengths
 from trt_perception.files.json_section import parse_json
-from trt_perception.files.plain_text import MAX_CLASSES
-from trt_perception.files.plain_text import MAX_PATH_LENGTH
-from trt_perception.files.plain_text import name_fault
-from trt_perception.files.plain_text import shown
+from trt_perception.files.plain_text import MAX_CLASSES, MAX_PATH_LENGTH, name_fault, shown
 from trt_perception.files.regular_files import read_given
-from trt_perception.images.detections import Detections
-from trt_perception.images.detections import oriented_corners
+from trt_perception.images.detections import Detections, oriented_corners
 
 __all__ = [
     'Annotations',

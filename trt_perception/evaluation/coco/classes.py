@@ -6,18 +6,14 @@ from 0 to 79.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.coco.annotations import Annotations
-from trt_perception.evaluation.coco.annotations import read_json
-from trt_perception.files.plain_text import nearest
-from trt_perception.files.plain_text import shown
+from trt_perception.evaluation.coco.annotations import Annotations, read_json
+from trt_perception.files.plain_text import nearest, shown
 
 __all__ = ['ClassMap', 'match_classes', 'read_class_map']
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.errors import ConfigError
-from trt_perception.errors import ImageError
-from trt_perception.evaluation.coco.annotations import Annotations
-from trt_perception.evaluation.coco.annotations import CocoImage
+from trt_perception.errors import ConfigError, ImageError
+from trt_perception.evaluation.coco.annotations import Annotations, CocoImage
 from trt_perception.files.plain_text import listed
 from trt_perception.images.picture_files import read_picture
 

@@ -8,14 +8,12 @@ size, so those of many images can be kept.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.images.detections import Detections
-from trt_perception.images.detections import Masks
+from trt_perception.images.detections import Detections, Masks
 
 __all__ = [
     *('MaskedDetections', 'RunLengths', 'counts_of', 'pixels_of', 'run_lengths', 'shared_pixels'),

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.evaluation.metrics.measure import BOXES
-from trt_perception.evaluation.metrics.measure import Measure
-from trt_perception.evaluation.metrics.overlap import Shapes
-from trt_perception.evaluation.metrics.overlap import overlaps
+from trt_perception.evaluation.metrics.measure import BOXES, Measure
+from trt_perception.evaluation.metrics.overlap import Shapes, overlaps
 from trt_perception.images.detections import Detections
 
 __all__ = ['Agreement', 'ClassAgreement', 'above', 'compare_runs', 'match_by_iou']

@@ -14,23 +14,17 @@ import functools
 import importlib
 import io
 from collections import Counter
-from collections.abc import Collection
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from typing import Any
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.coco.annotations import Annotations
-from trt_perception.evaluation.coco.annotations import TrueBox
+from trt_perception.evaluation.coco.annotations import Annotations, TrueBox
 from trt_perception.evaluation.coco.run_lengths import counts_of
-from trt_perception.evaluation.metrics.measure import BOXES
-from trt_perception.evaluation.metrics.measure import Measure
+from trt_perception.evaluation.metrics.measure import BOXES, Measure
 from trt_perception.evaluation.metrics.overlap import oriented_overlaps
 
 __all__ = ['ClassMetrics', 'Metrics', 'check_pycocotools', 'measure']

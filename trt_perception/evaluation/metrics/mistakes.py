@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,8 @@ import numpy as np
 from trt_perception.evaluation.coco.annotations import TrueBox
 from trt_perception.evaluation.coco.classes import ClassMap
 from trt_perception.evaluation.metrics.agreement import match_by_iou
-from trt_perception.evaluation.metrics.measure import BOXES
-from trt_perception.evaluation.metrics.measure import Measure
-from trt_perception.evaluation.metrics.overlap import Shapes
-from trt_perception.evaluation.metrics.overlap import overlaps
-from trt_perception.evaluation.metrics.overlap import share_inside
+from trt_perception.evaluation.metrics.measure import BOXES, Measure
+from trt_perception.evaluation.metrics.overlap import Shapes, overlaps, share_inside
 from trt_perception.images.detections import Detections
 
 __all__ = [

@@ -10,12 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.evaluation.coco.annotations import TrueBox
-from trt_perception.evaluation.coco.run_lengths import MaskedDetections
-from trt_perception.evaluation.coco.run_lengths import counts_of
-from trt_perception.evaluation.coco.run_lengths import shared_pixels
+from trt_perception.evaluation.coco.run_lengths import MaskedDetections, counts_of, shared_pixels
 from trt_perception.evaluation.metrics.measure import Measure
-from trt_perception.images.detections import Detections
-from trt_perception.images.detections import oriented_corners
+from trt_perception.images.detections import Detections, oriented_corners
 
 __all__ = ['Shapes', 'box_iou', 'oriented_overlaps', 'overlaps', 'share_inside']
 

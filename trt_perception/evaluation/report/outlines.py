@@ -10,11 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.evaluation.coco.annotations import TrueBox
-from trt_perception.evaluation.coco.run_lengths import MaskedDetections
-from trt_perception.evaluation.coco.run_lengths import RunLengths
-from trt_perception.evaluation.coco.run_lengths import pixels_of
-from trt_perception.images.detections import Detections
-from trt_perception.images.detections import oriented_corners
+from trt_perception.evaluation.coco.run_lengths import MaskedDetections, RunLengths, pixels_of
+from trt_perception.images.detections import Detections, oriented_corners
 from trt_perception.images.drawing import draw_box
 
 __all__ = ['Outline', 'draw_outline', 'found_outline', 'true_outline']

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from trt_perception.evaluation.metrics.average_precision import Metrics
-from trt_perception.evaluation.report.plot_files import new_figure
-from trt_perception.evaluation.report.plot_files import write_figure
+from trt_perception.evaluation.report.plot_files import new_figure, write_figure
 
 __all__ = ['plot_accuracy']
 

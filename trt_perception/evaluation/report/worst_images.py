@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,16 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.coco.annotations import TrueBox
-from trt_perception.evaluation.coco.annotations import read_json
+from trt_perception.evaluation.coco.annotations import TrueBox, read_json
 from trt_perception.evaluation.coco.images import read_image
 from trt_perception.evaluation.metrics.mistakes import ImageErrors
-from trt_perception.evaluation.report.outlines import draw_outline
-from trt_perception.evaluation.report.outlines import found_outline
-from trt_perception.evaluation.report.outlines import true_outline
-from trt_perception.files.atomic_files import make_folder
-from trt_perception.files.atomic_files import write_json
-from trt_perception.files.atomic_files import write_together
+from trt_perception.evaluation.report.outlines import draw_outline, found_outline, true_outline
+from trt_perception.files.atomic_files import make_folder, write_json, write_together
 from trt_perception.images.detections import Detections
 
 __all__ = ['COLORS', 'draw_mistakes', 'write_worst']

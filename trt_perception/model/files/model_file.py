@@ -12,25 +12,20 @@ import hashlib
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
-from trt_perception.errors import EngineError
-from trt_perception.errors import ManifestError
-from trt_perception.files.checked_files import MODEL_MAX_BYTES
-from trt_perception.files.checked_files import open_checked
-from trt_perception.files.checked_files import read_checked
-from trt_perception.files.checked_files import read_opened
-from trt_perception.files.json_section import nests_deeper
-from trt_perception.files.json_section import parse_json
+from trt_perception.errors import EngineError, ManifestError
+from trt_perception.files.checked_files import (
+    MODEL_MAX_BYTES,
+    open_checked,
+    read_checked,
+    read_opened,
+)
+from trt_perception.files.json_section import nests_deeper, parse_json
 from trt_perception.model.manifest import MAX_BYTES as MANIFEST_MAX_BYTES
-from trt_perception.model.manifest import Manifest
-from trt_perception.model.manifest import manifest_path
-from trt_perception.model.manifest import parse_manifest
-from trt_perception.model.manifest import rebuild_command
+from trt_perception.model.manifest import Manifest, manifest_path, parse_manifest, rebuild_command
 
 __all__ = [
     *('ENGINE_SUFFIXES', 'ONNX_SUFFIX'),

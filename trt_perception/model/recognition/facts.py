@@ -9,26 +9,23 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
-from typing import Any
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from trt_perception.errors import EngineError
 from trt_perception.files.json_section import found
 from trt_perception.files.literals import read_literal
-from trt_perception.files.plain_text import name_fault
-from trt_perception.files.plain_text import names_fault
-from trt_perception.files.plain_text import shown
-from trt_perception.model.preprocessing import number_fault
-from trt_perception.model.preprocessing import size_fault
-from trt_perception.model.task import COCO_KEYPOINTS
-from trt_perception.model.task import DETECT
-from trt_perception.model.task import MAX_KEYPOINTS
-from trt_perception.model.task import TASKS
-from trt_perception.model.task import KeypointSpec
-from trt_perception.model.task import TaskSpec
-from trt_perception.model.task import keypoint_names_fault
+from trt_perception.files.plain_text import name_fault, names_fault, shown
+from trt_perception.model.preprocessing import number_fault, size_fault
+from trt_perception.model.task import (
+    COCO_KEYPOINTS,
+    DETECT,
+    MAX_KEYPOINTS,
+    TASKS,
+    KeypointSpec,
+    TaskSpec,
+    keypoint_names_fault,
+)
 
 __all__ = ['Facts', 'facts_of', 'literal']
 

@@ -8,19 +8,11 @@ from typing import Final
 
 from trt_perception.errors import EngineError
 from trt_perception.model.decoder_spec import DECODERS
-from trt_perception.model.input_layout import has_size_input
-from trt_perception.model.input_layout import split_inputs
+from trt_perception.model.input_layout import has_size_input, split_inputs
 from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.recognition.facts import Facts
-from trt_perception.model.task import COCO_KEYPOINTS
-from trt_perception.model.task import DETECT
-from trt_perception.model.task import MAX_KEYPOINTS
-from trt_perception.model.task import KeypointSpec
-from trt_perception.model.task import TaskSpec
-from trt_perception.model.tensors import INDEX_DTYPES
-from trt_perception.model.tensors import LoadedModel
-from trt_perception.model.tensors import TensorSpec
-from trt_perception.model.tensors import tensors_text
+from trt_perception.model.task import COCO_KEYPOINTS, DETECT, MAX_KEYPOINTS, KeypointSpec, TaskSpec
+from trt_perception.model.tensors import INDEX_DTYPES, LoadedModel, TensorSpec, tensors_text
 
 __all__ = [
     'anchors_per_cell',

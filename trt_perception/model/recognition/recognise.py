@@ -9,41 +9,33 @@ Page: docs/decoders.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
-from typing import Any
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.model.decoder_spec import DECODERS
-from trt_perception.model.decoder_spec import DecoderSpec
-from trt_perception.model.input_layout import batch_size
-from trt_perception.model.input_layout import closed_image
-from trt_perception.model.input_layout import constant_inputs
-from trt_perception.model.input_layout import image_shape
-from trt_perception.model.input_layout import image_size
-from trt_perception.model.input_layout import split_inputs
+from trt_perception.model.decoder_spec import DECODERS, DecoderSpec
+from trt_perception.model.input_layout import (
+    batch_size,
+    closed_image,
+    constant_inputs,
+    image_shape,
+    image_size,
+    split_inputs,
+)
 from trt_perception.model.manifest import Manifest
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.recognition.facts import Facts
-from trt_perception.model.recognition.facts import facts_of
-from trt_perception.model.recognition.outputs import candidates
-from trt_perception.model.recognition.outputs import with_mask_coefficients
-from trt_perception.model.recognition.outputs import with_own_outputs
-from trt_perception.model.recognition.refusal import NEEDED
-from trt_perception.model.recognition.refusal import MissingModelInfo
-from trt_perception.model.recognition.refusal import refuse_missing_info
-from trt_perception.model.task import DETECT
-from trt_perception.model.task import TaskSpec
-from trt_perception.model.tensors import INPUT_DTYPES
-from trt_perception.model.tensors import LoadedModel
-from trt_perception.model.tensors import tensors_text
+from trt_perception.model.recognition.facts import Facts, facts_of
+from trt_perception.model.recognition.outputs import (
+    candidates,
+    with_mask_coefficients,
+    with_own_outputs,
+)
+from trt_perception.model.recognition.refusal import NEEDED, MissingModelInfo, refuse_missing_info
+from trt_perception.model.task import DETECT, TaskSpec
+from trt_perception.model.tensors import INPUT_DTYPES, LoadedModel, tensors_text
 
 __all__ = [
     *('PREPROCESSING', 'ModelOverrides', 'Recognised', 'RunOnce', 'overridden', 'recognise'),

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from trt_perception.errors import EngineError
-from trt_perception.errors import MissingModelInfoError
+from trt_perception.errors import EngineError, MissingModelInfoError
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.output_layout import assign_outputs
-from trt_perception.model.preprocessing import COLOR_ORDERS
-from trt_perception.model.preprocessing import RESIZE_MODES
+from trt_perception.model.preprocessing import COLOR_ORDERS, RESIZE_MODES
 from trt_perception.model.recognition.outputs import fitting_decoders
-from trt_perception.model.task import DETECT
-from trt_perception.model.task import TaskSpec
-from trt_perception.model.tensors import LoadedModel
-from trt_perception.model.tensors import TensorSpec
-from trt_perception.model.tensors import tensors_text
+from trt_perception.model.task import DETECT, TaskSpec
+from trt_perception.model.tensors import LoadedModel, TensorSpec, tensors_text
 
 __all__ = ['NEEDED', 'MissingModelInfo', 'refuse_missing_info']
 

@@ -9,18 +9,12 @@ from typing import Any
 from rclpy.lifecycle import LifecycleNode
 
 from trt_perception.images.detections import Detections
-from trt_perception.images.jpeg import AnyFrame
-from trt_perception.images.jpeg import GivenFrame
-from trt_perception.images.jpeg import PlainJpegs
-from trt_perception.images.jpeg import UnreadFrame
+from trt_perception.images.jpeg import AnyFrame, GivenFrame, PlainJpegs, UnreadFrame
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.pipeline import Pipeline
-from trt_perception.ros.camera.camera_health import OFF
-from trt_perception.ros.camera.camera_health import CameraHealth
+from trt_perception.ros.camera.camera_health import OFF, CameraHealth
 from trt_perception.ros.camera.image_input import ImageInput
-from trt_perception.ros.camera.messages import CompressedReader
-from trt_perception.ros.camera.messages import FrameReader
-from trt_perception.ros.camera.messages import frame_from_compressed
+from trt_perception.ros.camera.messages import CompressedReader, FrameReader, frame_from_compressed
 from trt_perception.ros.camera.outputs import DetectorOutputs
 from trt_perception.ros.camera.transport_choice import TransportChoice
 from trt_perception.ros.intake.shared import SharedIntake

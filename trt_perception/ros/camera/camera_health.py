@@ -6,8 +6,7 @@ import logging
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 from ament_index_python.packages import get_package_share_directory
 from builtin_interfaces.msg import Time
@@ -19,14 +18,11 @@ from trt_perception.files.plain_text import plain
 from trt_perception.monitoring.age import AgeOfOutput
 from trt_perception.monitoring.announcer import Announcer
 from trt_perception.monitoring.frame_statistics import FrameStatistics
-from trt_perception.monitoring.problem import Level
-from trt_perception.monitoring.problem import Problem
+from trt_perception.monitoring.problem import Level, Problem
 from trt_perception.monitoring.watch import SilenceWatch
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.diagnostics import CameraFacts
-from trt_perception.ros.runtime.log import camera_logger
-from trt_perception.ros.runtime.log import log_text
-from trt_perception.ros.runtime.log import say
+from trt_perception.ros.runtime.log import camera_logger, log_text, say
 from trt_perception.ros.wire.cdr import StampView
 from trt_perception.transport.advice import loss_cure
 

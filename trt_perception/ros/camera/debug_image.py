@@ -19,14 +19,11 @@ from std_msgs.msg import Header
 
 from trt_perception.images.detections import Detections
 from trt_perception.images.drawing import draw_detections
-from trt_perception.images.jpeg import AnyFrame
-from trt_perception.images.jpeg import JpegFrame
-from trt_perception.ros.runtime.log import camera_logger
-from trt_perception.ros.runtime.log import log_text
+from trt_perception.images.jpeg import AnyFrame, JpegFrame
+from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.topics import topic_name
 from trt_perception.ros.wire.cdr import HeaderView
-from trt_perception.ros.wire.unlocked_publish import publish_unlocked
-from trt_perception.ros.wire.unlocked_publish import serialize_with_room
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
 from trt_perception.stages.host_preprocess import bgr_image
 
 __all__ = ['NO_EVENTS', 'DebugImage']

@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 from rclpy.lifecycle import LifecycleNode
-from rclpy.qos import QoSCompatibility
-from rclpy.qos import QoSPolicyKind
-from rclpy.qos import QoSProfile
-from rclpy.qos import ReliabilityPolicy
-from rclpy.qos import qos_check_compatible
-from sensor_msgs.msg import CompressedImage
-from sensor_msgs.msg import Image
+from rclpy.qos import (
+    QoSCompatibility,
+    QoSPolicyKind,
+    QoSProfile,
+    ReliabilityPolicy,
+    qos_check_compatible,
+)
+from sensor_msgs.msg import CompressedImage, Image
 
 from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.monitoring.watch import CameraState
@@ -23,16 +23,11 @@ from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera.transport_choice import TransportChoice
 from trt_perception.ros.intake.intake import Arrived
 from trt_perception.ros.intake.shared import SharedIntake
-from trt_perception.ros.intake.subscriptions import Images
-from trt_perception.ros.intake.subscriptions import ImageSubscription
-from trt_perception.ros.runtime.log import camera_logger
-from trt_perception.ros.runtime.log import log_text
+from trt_perception.ros.intake.subscriptions import Images, ImageSubscription
+from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.same_name import node_of
-from trt_perception.ros.topics import compressed_topic
-from trt_perception.ros.topics import image_topic
-from trt_perception.ros.topics import source_name
-from trt_perception.transport.advice import how_to_start
-from trt_perception.transport.advice import images_elsewhere
+from trt_perception.ros.topics import compressed_topic, image_topic, source_name
+from trt_perception.transport.advice import how_to_start, images_elsewhere
 
 __all__ = ['ImageInput']
 

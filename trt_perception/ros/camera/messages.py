@@ -4,30 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
-from typing import Final
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ImageError
-from trt_perception.files.plain_text import Fault
-from trt_perception.files.plain_text import name_fault
-from trt_perception.files.plain_text import shown
+from trt_perception.files.plain_text import Fault, name_fault, shown
 from trt_perception.images.compressed import check_picture
-from trt_perception.images.frame import PIXEL_FORMATS
-from trt_perception.images.frame import Frame
-from trt_perception.images.frame import PixelFormat
-from trt_perception.images.jpeg import AnyFrame
-from trt_perception.images.jpeg import decoded_frame
+from trt_perception.images.frame import PIXEL_FORMATS, Frame, PixelFormat
+from trt_perception.images.jpeg import AnyFrame, decoded_frame
 from trt_perception.images.picture_files import frame_of
 from trt_perception.ros.intake.buffers import MAX_MESSAGE_BYTES
 from trt_perception.ros.intake.intake import Arrived
-from trt_perception.ros.wire.cdr import CompressedLikeBefore
-from trt_perception.ros.wire.cdr import LikeBefore
-from trt_perception.ros.wire.cdr import read_compressed
-from trt_perception.ros.wire.cdr import read_image
+from trt_perception.ros.wire.cdr import (
+    CompressedLikeBefore,
+    LikeBefore,
+    read_compressed,
+    read_image,
+)
 
 __all__ = ['CompressedReader', 'FrameReader', 'frame_from_compressed', 'frame_from_image']
 

@@ -3,42 +3,35 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 from builtin_interfaces.msg import Time
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleNode
-from rclpy.qos import QoSDurabilityPolicy
-from rclpy.qos import QoSProfile
+from rclpy.qos import QoSDurabilityPolicy, QoSProfile
 from rclpy.timer import Timer
-from sensor_msgs.msg import Image
-from sensor_msgs.msg import PointCloud2
+from sensor_msgs.msg import Image, PointCloud2
 from std_msgs.msg import Header
-from vision_msgs.msg import Detection2DArray
-from vision_msgs.msg import LabelInfo
+from vision_msgs.msg import Detection2DArray, LabelInfo
 
 from trt_perception.errors import ImageError
-from trt_perception.images.detections import Detections
-from trt_perception.images.detections import NumberedMasks
+from trt_perception.images.detections import Detections, NumberedMasks
 from trt_perception.images.jpeg import AnyFrame
-from trt_perception.model.task import DETECT
-from trt_perception.model.task import TaskSpec
+from trt_perception.model.task import DETECT, TaskSpec
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.ros.camera.debug_image import NO_EVENTS
-from trt_perception.ros.camera.debug_image import DebugImage
-from trt_perception.ros.runtime.log import camera_logger
-from trt_perception.ros.runtime.log import log_text
+from trt_perception.ros.camera.debug_image import NO_EVENTS, DebugImage
+from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.runtime.timers import steady_timer
 from trt_perception.ros.topics import topic_name
 from trt_perception.ros.wire.cdr import HeaderView
-from trt_perception.ros.wire.serialize import DetectionsSerializer
-from trt_perception.ros.wire.serialize import KeypointsSerializer
-from trt_perception.ros.wire.serialize import LabelInfoSerializer
-from trt_perception.ros.wire.unlocked_publish import publish_unlocked
-from trt_perception.ros.wire.unlocked_publish import serialize_with_room
+from trt_perception.ros.wire.serialize import (
+    DetectionsSerializer,
+    KeypointsSerializer,
+    LabelInfoSerializer,
+)
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
 
 __all__ = ['DetectorOutputs']
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Final
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rclpy.node import Node
 
 from trt_perception.process.interruption import check_interruption
-from trt_perception.ros.topics import compressed_topic
-from trt_perception.ros.topics import source_name
+from trt_perception.ros.topics import compressed_topic, source_name
 
 __all__ = ['COMPRESSED_TYPE', 'RAW', 'TransportChoice', 'choose_transports']
 

@@ -11,32 +11,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trt_perception.checks.finding import Finding
-from trt_perception.checks.finding import as_json
-from trt_perception.checks.finding import guarded
-from trt_perception.checks.finding import texts
+from trt_perception.checks.finding import Finding, as_json, guarded, texts
 from trt_perception.checks.machine import check_machine
-from trt_perception.checks.model import check_model
-from trt_perception.checks.model import is_onnx
-from trt_perception.checks.shell import DEFAULT_SEGMENT_BYTES
-from trt_perception.checks.shell import check_shell
-from trt_perception.checks.shell import read_profile
-from trt_perception.checks.software import InstalledGpu
-from trt_perception.checks.software import check_gpu
-from trt_perception.checks.software import check_packages
-from trt_perception.checks.software import import_modules
+from trt_perception.checks.model import check_model, is_onnx
+from trt_perception.checks.shell import DEFAULT_SEGMENT_BYTES, check_shell, read_profile
+from trt_perception.checks.software import InstalledGpu, check_gpu, check_packages, import_modules
 from trt_perception.checks.trial import run_once
 from trt_perception.errors import ConfigError
 from trt_perception.parameters.camera import meant_parameter
 from trt_perception.process.option_parser import OptionParser
-from trt_perception.ros.runtime.arguments import matching
-from trt_perception.ros.runtime.arguments import number_between
+from trt_perception.ros.runtime.arguments import matching, number_between
 
 __all__ = ['main']
 

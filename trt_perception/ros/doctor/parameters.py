@@ -18,8 +18,7 @@ from trt_perception.errors import ValuesError
 from trt_perception.parameters.camera import NodeConfig
 from trt_perception.parameters.sections import unused_parameters
 from trt_perception.ros.parameters import NodeParameters
-from trt_perception.ros.runtime.command_line import check_ros_arguments
-from trt_perception.ros.runtime.command_line import sentences
+from trt_perception.ros.runtime.command_line import check_ros_arguments, sentences
 
 __all__ = ['main', 'read_parameters']
 

@@ -9,12 +9,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
@@ -22,28 +19,22 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.expand_topic_name import expand_topic_name
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
-from rclpy.qos import QoSProfile
-from rclpy.qos import ReliabilityPolicy
+from rclpy.qos import QoSProfile, ReliabilityPolicy
 from rclpy.serialization import deserialize_message
 from rclpy.subscription import Subscription
-from sensor_msgs.msg import CompressedImage
-from sensor_msgs.msg import Image
+from sensor_msgs.msg import CompressedImage, Image
 
-from trt_perception.checks.cameras import CameraReport
-from trt_perception.checks.cameras import check_cameras
-from trt_perception.checks.finding import Finding
-from trt_perception.checks.finding import Level
+from trt_perception.checks.cameras import CameraReport, check_cameras
+from trt_perception.checks.finding import Finding, Level
 from trt_perception.checks.shell import export_profile
 from trt_perception.errors import ImageError
 from trt_perception.files.plain_text import plain
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.monitoring.rates import EvenRate
-from trt_perception.ros.camera.messages import frame_from_compressed
-from trt_perception.ros.camera.messages import frame_from_image
+from trt_perception.ros.camera.messages import frame_from_compressed, frame_from_image
 from trt_perception.ros.intake.intake import check_intake
-from trt_perception.ros.same_name import node_of
-from trt_perception.ros.same_name import nodes_of_one_name
+from trt_perception.ros.same_name import node_of, nodes_of_one_name
 from trt_perception.ros.wire.rcl import RclError
 from trt_perception.transport.advice import may_be_camera
 

@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import CudaError
-from trt_perception.images.memory import Memory
-from trt_perception.images.memory import PlainMemory
+from trt_perception.images.memory import Memory, PlainMemory
 
 __all__ = ['MAX_MESSAGE_BYTES', 'Lease', 'MessageBuffers']
 

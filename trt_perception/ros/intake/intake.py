@@ -11,22 +11,15 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 from rclpy.context import Context
 from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy
 
-from trt_perception.ros.intake.buffers import Lease
-from trt_perception.ros.intake.buffers import MessageBuffers
-from trt_perception.ros.wire.rcl import BAD_ALLOC
-from trt_perception.ros.wire.rcl import TAKE_FAILED
-from trt_perception.ros.wire.rcl import RclError
-from trt_perception.ros.wire.rcl import Taking
-from trt_perception.ros.wire.rcl import WaitSet
-from trt_perception.ros.wire.rcl import load
+from trt_perception.ros.intake.buffers import Lease, MessageBuffers
+from trt_perception.ros.wire.rcl import BAD_ALLOC, TAKE_FAILED, RclError, Taking, WaitSet, load
 
 __all__ = ['Arrived', 'EndedError', 'Intake', 'Source', 'check_intake']
 

@@ -10,12 +10,13 @@ from rclpy.node import Node
 
 from trt_perception.errors import CudaError
 from trt_perception.ros.intake.buffers import MessageBuffers
-from trt_perception.ros.intake.intake import EndedError
-from trt_perception.ros.intake.intake import Intake
-from trt_perception.ros.intake.subscriptions import Images
-from trt_perception.ros.intake.subscriptions import ImageSubscription
-from trt_perception.ros.intake.subscriptions import IntakeSubscription
-from trt_perception.ros.intake.subscriptions import TypedSubscription
+from trt_perception.ros.intake.intake import EndedError, Intake
+from trt_perception.ros.intake.subscriptions import (
+    Images,
+    ImageSubscription,
+    IntakeSubscription,
+    TypedSubscription,
+)
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.ros.wire.rcl import RclError
 

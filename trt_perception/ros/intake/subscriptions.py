@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
-from typing import Final
-from typing import Protocol
+from typing import Any, Final, Protocol
 
-from rclpy.event_handler import QoSSubscriptionEventType
-from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.event_handler import QoSSubscriptionEventType, SubscriptionEventCallbacks
 from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.type_support import check_for_type_support
 
-from trt_perception.ros.intake.intake import Intake
-from trt_perception.ros.intake.intake import Source
+from trt_perception.ros.intake.intake import Intake, Source
 
 __all__ = ['EVENTS', 'ImageSubscription', 'Images', 'IntakeSubscription', 'TypedSubscription']
 

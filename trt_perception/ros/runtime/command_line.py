@@ -11,15 +11,13 @@ import shlex
 import stat
 import sys
 import textwrap
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.utilities import remove_ros_args
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import one_line
-from trt_perception.files.plain_text import plain
+from trt_perception.files.plain_text import one_line, plain
 from trt_perception.parameters.camera import meant_parameter
 from trt_perception.parameters.sections import file_fault
 from trt_perception.process.option_parser import OptionParser

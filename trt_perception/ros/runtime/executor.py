@@ -11,8 +11,7 @@ import contextlib
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 from rclpy.exceptions import InvalidHandle
 from rclpy.executors import SingleThreadedExecutor

@@ -18,16 +18,17 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
 from trt_perception.errors import ConfigError
-from trt_perception.process.interruption import ENDING_SIGNALS
-from trt_perception.process.interruption import SAME_SIGNAL_S
-from trt_perception.process.interruption import ignore_signals
-from trt_perception.process.interruption import interrupt
+from trt_perception.process.interruption import (
+    ENDING_SIGNALS,
+    SAME_SIGNAL_S,
+    ignore_signals,
+    interrupt,
+)
 from trt_perception.ros.runtime.bounded import bounded
 from trt_perception.ros.runtime.command_line import wrong_usage
 from trt_perception.ros.runtime.executor import GuardedExecutor
 from trt_perception.ros.runtime.log import log_text
-from trt_perception.transport.shared_memory import how_to_mend
-from trt_perception.transport.shared_memory import unfinished_ports
+from trt_perception.transport.shared_memory import how_to_mend, unfinished_ports
 
 __all__ = ['run_node']
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
-from typing import Final
+from typing import Any, Final
 
 from rcl_interfaces.msg import SetParametersResult
-from rcl_interfaces.srv import SetParameters
-from rcl_interfaces.srv import SetParametersAtomically
+from rcl_interfaces.srv import SetParameters, SetParametersAtomically
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.service import Service
 
-from trt_perception.files.plain_text import plain
-from trt_perception.files.plain_text import shown
+from trt_perception.files.plain_text import plain, shown
 
 __all__ = ['answer_always']
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rclpy.clock import Clock
-from rclpy.clock import ClockType
+from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 from rclpy.timer import Timer
 

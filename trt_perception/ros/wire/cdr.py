@@ -10,8 +10,7 @@ is refused as ``bad_message``.
 from __future__ import annotations
 
 import struct
-from typing import Final
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt

@@ -9,12 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
-from collections.abc import Sequence
-from typing import Any
-from typing import Final
-from typing import Generic
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, TypeVar
 
 from trt_perception.errors import TrtPerceptionError
 

@@ -13,8 +13,7 @@ final NUL (uint32), then the bytes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np

@@ -16,12 +16,9 @@ import numpy.typing as npt
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.publisher import Publisher
 from rclpy.serialization import serialize_message
-from sensor_msgs.msg import CompressedImage
-from sensor_msgs.msg import Image
+from sensor_msgs.msg import CompressedImage, Image
 
-from trt_perception.ros.wire.rcl import Allocator
-from trt_perception.ros.wire.rcl import ErrorString
-from trt_perception.ros.wire.rcl import SerializedArray
+from trt_perception.ros.wire.rcl import Allocator, ErrorString, SerializedArray
 
 __all__ = ['publish_unlocked', 'serialize_with_room']
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import replace
-from typing import Any
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,25 +13,30 @@ from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.model.output_layout import assign_outputs
-from trt_perception.model.output_layout import layout
+from trt_perception.model.output_layout import assign_outputs, layout
 from trt_perception.model.task import TaskSpec
 from trt_perception.parameters.config import Thresholds
 from trt_perception.stages.decoders.dense import dense_candidates
-from trt_perception.stages.decoders.final_boxes import counted_candidates
-from trt_perception.stages.decoders.final_boxes import final_candidates
-from trt_perception.stages.decoders.final_boxes import tensorflow_candidates
+from trt_perception.stages.decoders.final_boxes import (
+    counted_candidates,
+    final_candidates,
+    tensorflow_candidates,
+)
 from trt_perception.stages.decoders.onnx_nms import onnx_nms_candidates
-from trt_perception.stages.decoders.queries import detr_candidates
-from trt_perception.stages.decoders.queries import rtdetr_end_to_end_candidates
-from trt_perception.stages.decoders.queries import rtdetr_ultralytics_candidates
-from trt_perception.stages.decoders.selection import Candidates
-from trt_perception.stages.decoders.selection import Limits
-from trt_perception.stages.decoders.selection import check_unit
-from trt_perception.stages.decoders.selection import corners
-from trt_perception.stages.decoders.selection import passing
-from trt_perception.stages.decoders.selection import places
-from trt_perception.stages.decoders.selection import select
+from trt_perception.stages.decoders.queries import (
+    detr_candidates,
+    rtdetr_end_to_end_candidates,
+    rtdetr_ultralytics_candidates,
+)
+from trt_perception.stages.decoders.selection import (
+    Candidates,
+    Limits,
+    check_unit,
+    corners,
+    passing,
+    places,
+    select,
+)
 from trt_perception.stages.decoders.yolox_raw import yolox_raw_candidates
 
 __all__ = ['bfloat16_to_float32', 'count_candidates', 'decode']

@@ -18,9 +18,7 @@ import numpy.typing as npt
 
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.parameters.config import Thresholds
-from trt_perception.stages.decoders.selection import Candidates
-from trt_perception.stages.decoders.selection import corners
-from trt_perception.stages.decoders.selection import passing
+from trt_perception.stages.decoders.selection import Candidates, corners, passing
 
 __all__ = ['dense_candidates']
 

@@ -23,10 +23,7 @@ import numpy.typing as npt
 from trt_perception.errors import EngineError
 from trt_perception.parameters.config import Thresholds
 from trt_perception.stages.decoders.final_boxes import final_candidates
-from trt_perception.stages.decoders.selection import Candidates
-from trt_perception.stages.decoders.selection import corners
-from trt_perception.stages.decoders.selection import passing
-from trt_perception.stages.decoders.selection import places
+from trt_perception.stages.decoders.selection import Candidates, corners, passing, places
 
 __all__ = [
     'detr_candidates',

@@ -10,18 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import EngineError
-from trt_perception.images.detections import Detections
-from trt_perception.images.detections import MaskGeometry
-from trt_perception.images.detections import Masks
-from trt_perception.images.detections import oriented_corners
+from trt_perception.images.detections import Detections, MaskGeometry, Masks, oriented_corners
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.task import DETECT
-from trt_perception.model.task import KeypointSpec
-from trt_perception.model.task import TaskSpec
+from trt_perception.model.task import DETECT, KeypointSpec, TaskSpec
 from trt_perception.parameters.config import Thresholds
-from trt_perception.stages.nms import best_candidates
-from trt_perception.stages.nms import non_maximum_suppression
-from trt_perception.stages.nms import oriented_non_maximum_suppression
+from trt_perception.stages.nms import (
+    best_candidates,
+    non_maximum_suppression,
+    oriented_non_maximum_suppression,
+)
 
 __all__ = [
     *('Candidates', 'Limits', 'centred', 'check_scores', 'check_unit', 'corners'),

@@ -20,9 +20,7 @@ import numpy.typing as npt
 
 from trt_perception.errors import EngineError
 from trt_perception.parameters.config import Thresholds
-from trt_perception.stages.decoders.selection import Candidates
-from trt_perception.stages.decoders.selection import corners
-from trt_perception.stages.decoders.selection import passing
+from trt_perception.stages.decoders.selection import Candidates, corners, passing
 
 __all__ = ['check_cells', 'yolox_raw_candidates']
 
