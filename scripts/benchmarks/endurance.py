@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -56,7 +57,13 @@ def main():
         return replace(frame, data=data, memory=lease.memory)
 
     errors = []
-    camera = Camera('', taken, lambda *_: None, errors.append, Thresholds())
+    handler = SimpleNamespace(
+        read_frame=taken,
+        publish_detections=lambda *_: None,
+        on_image_error=errors.append,
+        wants_masks=bool,
+    )
+    camera = Camera('', handler, Thresholds())
     detector = Detector([pipeline], [camera], faulted=errors.append)
     detector.start()
     rng = np.random.default_rng(0)

@@ -12,7 +12,7 @@ from support.oracles.recognition_support import (
 )
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.recognition.facts import literal
+from trt_perception.model.recognition.facts import parse_literal
 from trt_perception.model.recognition.outputs import anchors_per_cell
 from trt_perception.model.task import COCO_KEYPOINTS
 from trt_perception.model.tensors import TensorSpec
@@ -166,8 +166,8 @@ def test_names_that_are_none_are_asked_for(names):
 
 
 def test_literals():
-    assert literal("{'a': [1, 2.5, None, True]}") == {'a': [1, 2.5, None, True]}
-    assert literal('open("x")') is None
+    assert parse_literal("{'a': [1, 2.5, None, True]}") == {'a': [1, 2.5, None, True]}
+    assert parse_literal('open("x")') is None
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_a_config_of_another_network_decides_nothing():
         'preprocessor_config': processor | {'image_std': [0.5] * 3},
     }
     message = refusal(tensors(output0=(1, 84, 8400)), config=config)
-    assert "'vit', not known here -> not used" in message
+    assert "'vit' is unsupported -> file ignored" in message
     found = recognised(tensors(output0=(1, 84, 8400)), config=config, class_names=COCO)
     assert (found.decoder, found.class_names) == (DECODERS['dense'], COCO)
     assert (found.preprocessing.resize, found.preprocessing.mean) == ('letterbox', (0.0,) * 3)
@@ -351,5 +351,5 @@ def test_boxes_and_scores_of_anchors_are_no_queries():
 @pytest.mark.parametrize('names', ["{0: 'cat', 1", "{0: 'cat', 2: 'dog'}"])
 def test_names_that_cannot_be_read_are_told(names):
     message = refusal(tensors(output0=(1, 6, 8400)), {**ULTRALYTICS, 'names': names})
-    assert 'metadata "names" is not read' in message
+    assert 'metadata "names" is ignored' in message
     assert 'model.class_names' in message

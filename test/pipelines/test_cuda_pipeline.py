@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
+from support.camera_callbacks import camera_of
 from support.gpu.gpu_support import build_plan, needs_tensorrt, tensorrt
 from support.scheduling.detector_runs import published_in_order
 from trt_perception import gpu
@@ -27,7 +28,6 @@ from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
-from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.detector import Detector
 from trt_perception.stages.gpu_kernels import MAX_CANDIDATES
 
@@ -241,7 +241,7 @@ def test_a_detector_keeps_order_and_count(engine):
     published = []
     faults = []
     frames = [bgr_frame(cv2.imread(str(path))) for path in SCENES[:8]]
-    camera = Camera(
+    camera = camera_of(
         '',
         lambda index: frames[index % 8],
         lambda index, frame, detections: published.append(index),

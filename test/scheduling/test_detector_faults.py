@@ -1,4 +1,4 @@
-"""The detector when something goes wrong or ends: counted, said once, and at rest afterwards."""
+"""Tests of the detector with invalid images, failing pipelines, and stops at any time."""
 
 import threading
 
@@ -15,191 +15,254 @@ from trt_perception.errors import ImageError
 
 pytestmark = [
     pytest.mark.timeout(120),
-    # A worker that ends with an exception is a failure, not a warning.
+    # An exception that escapes from a worker thread fails the test.
     pytest.mark.filterwarnings('error::pytest.PytestUnhandledThreadExceptionWarning'),
 ]
 
 
-@pytest.mark.parametrize('depth', [1, 3])
-@pytest.mark.parametrize('where', ['read', 'collect', 'publish'])
-def test_an_unreadable_image_is_dropped_by_its_reason_and_its_slot_stays_free(depth, where):
-    pipeline = FakePipeline(depth)
-    run = Recorder(pipeline)
-    bad = {2: 'bad_step', 3: 'bad_length', 5: 'bad_step', 6: 'bad_step', 7: 'odd_size'}
-    errors = pipeline.errors if where == 'collect' else run.errors
-    for number, reason in bad.items():
-        errors[where, number] = ImageError(reason, 'image', f'number {number}')
-    with run:
-        for number in range(12):
-            run.submit(number)
-            run.settled()
-        dropped = {'bad_step': 3, 'bad_length': 1, 'odd_size': 1}
-        assert run.settled() == (12, 7, dropped, 0)
-    assert run.published == [0, 1, 4, 8, 9, 10, 11]
-    assert [str(error) for error in run.refused] == [f'image: number {number}' for number in bad]
-    assert [error.reason for error in run.refused] == list(bad.values())
-    assert not run.faults
-
-
-def test_an_unreadable_image_between_frames_in_flight_disturbs_none():
-    pipeline = FakePipeline(3, automatic=False)
-    run = Recorder(pipeline)
-    run.errors['read', 1] = ImageError('bad_step', 'one', 'bad')
-    with run:
-        for number in range(4):
-            run.submit(number)
-            wait_until(lambda n=number: n in pipeline.flying() or (n == 1 and run.counts()[2]))
-        assert run.counts() == (4, 0, {'bad_step': 1}, 0, 3)
-        for number in (0, 2, 3):
-            pipeline.finish(number)
-        run.settled()
-    assert run.published == [0, 2, 3]
-
-
-def test_an_image_that_shows_only_at_its_end_that_it_is_unreadable_disturbs_none():
-    pipeline = FakePipeline(3, automatic=False)
-    run = Recorder(pipeline)
-    pipeline.errors['collect', 1] = ImageError('not_decodable', 'one', 'bad')
-    with run:
-        for number in range(3):
-            run.submit(number)
-            wait_until(lambda n=number: n in pipeline.flying())
-        run.submit(3)
-        pipeline.finish(1)
-        assert run.counts() == (4, 0, {}, 0, 4)
-        pipeline.finish(0)
-        wait_until(lambda: run.refused)
-        wait_until(lambda: 3 in pipeline.flying())
-        assert run.counts() == (4, 1, {'not_decodable': 1}, 0, 2)
-        for number in (2, 3):
-            pipeline.finish(number)
-        assert run.settled() == (4, 3, {'not_decodable': 1}, 0)
-    assert run.published == [0, 2, 3]
-    assert not run.faults
-
-
 class BoomError(Exception):
-    pass
+    """An error that the detector does not expect."""
 
 
-ERRORS = [BoomError('boom'), SystemExit(3), ImageError('bad_step', 'step', 'is bad')]
-# An ImageError is no fault in read, collect and publish; with one slot nobody asks whether it is
-# done.
-FAULTS = [
-    *(('read', depth, error) for depth in (1, 3) for error in ERRORS[:2]),
-    *(('enqueue', depth, error) for depth in (1, 3) for error in ERRORS),
-    *(('done', 3, error) for error in ERRORS),
-    *(('collect', depth, error) for depth in (1, 3) for error in ERRORS[:2]),
-    *(('publish', depth, error) for depth in (1, 3) for error in ERRORS[:2]),
+def make_stage_fail(recorder, pipeline, stage, number, error):
+    """Raise `error` when the message with this number reaches a stage."""
+    errors = recorder.errors if stage in ('read', 'publish') else pipeline.errors
+    errors[stage, number] = error
+
+
+def submit_into_slots(recorder, pipeline, *numbers):
+    """Submit messages, and wait until each one is in a slot of the pipeline."""
+    for number in numbers:
+        recorder.submit(number)
+        wait_until(lambda number=number: number in pipeline.flying())
+
+
+def assert_counts(recorder, *, received, published=0, dropped=None, failed=0, in_flight=0):
+    assert recorder.counts() == (received, published, dropped or {}, failed, in_flight)
+
+
+# Invalid images
+
+
+@pytest.mark.parametrize('depth', [1, 3])
+@pytest.mark.parametrize('stage', ['read', 'collect', 'publish'])
+def test_invalid_images_are_dropped_with_their_reasons(stage, depth):
+    pipeline = FakePipeline(depth)
+    recorder = Recorder(pipeline)
+    errors = {
+        2: ImageError('bad_step', 'image', 'number 2'),
+        3: ImageError('bad_length', 'image', 'number 3'),
+        5: ImageError('bad_step', 'image', 'number 5'),
+        6: ImageError('odd_size', 'image', 'number 6'),
+    }
+    for number, error in errors.items():
+        make_stage_fail(recorder, pipeline, stage, number, error)
+
+    with recorder:
+        for number in range(9):
+            recorder.submit(number)
+            recorder.settled()
+
+    assert recorder.published == [0, 1, 4, 7, 8]
+    assert recorder.refused == list(errors.values())
+    assert not recorder.faults
+    dropped = {'bad_step': 2, 'bad_length': 1, 'odd_size': 1}
+    assert_counts(recorder, received=9, published=5, dropped=dropped)
+
+
+def test_image_that_cannot_be_read_does_not_affect_frames_in_flight():
+    pipeline = FakePipeline(depth=3, automatic=False)
+    recorder = Recorder(pipeline)
+    recorder.errors['read', 1] = ImageError('bad_step', 'image', 'number 1')
+
+    with recorder:
+        submit_into_slots(recorder, pipeline, 0)
+        recorder.submit(1)
+        wait_until(lambda: recorder.refused)
+        submit_into_slots(recorder, pipeline, 2, 3)
+        assert_counts(recorder, received=4, dropped={'bad_step': 1}, in_flight=3)
+        pipeline.finish(0, 2, 3)
+        recorder.settled()
+
+    assert recorder.published == [0, 2, 3]
+
+
+def test_image_error_from_collect_does_not_affect_other_frames():
+    pipeline = FakePipeline(depth=3, automatic=False)
+    recorder = Recorder(pipeline)
+    pipeline.errors['collect', 1] = ImageError('not_decodable', 'image', 'number 1')
+
+    with recorder:
+        submit_into_slots(recorder, pipeline, 0, 1, 2)
+        recorder.submit(3)  # waits for a slot
+        pipeline.finish(1)
+        assert_counts(recorder, received=4, in_flight=4)  # 1 is done, but 0 comes first
+        pipeline.finish(0)
+        wait_until(lambda: recorder.refused)
+        wait_until(lambda: 3 in pipeline.flying())
+        pipeline.finish(2, 3)
+        recorder.settled()
+
+    assert recorder.published == [0, 2, 3]
+    assert_counts(recorder, received=4, published=3, dropped={'not_decodable': 1})
+    assert not recorder.faults
+
+
+# Faults
+
+# The worker does not call `done` for a pipeline with one slot.
+STAGES_AND_DEPTHS = [
+    *((stage, 1) for stage in ('read', 'enqueue', 'collect', 'publish')),
+    *((stage, 3) for stage in ('read', 'enqueue', 'done', 'collect', 'publish')),
 ]
 
 
-@pytest.mark.parametrize(('where', 'depth', 'error'), FAULTS)
-def test_a_fault_ends_the_worker_once_and_everything_is_counted(where, depth, error):
-    pipeline = FakePipeline(depth, automatic=False)
-    run = Recorder(pipeline)
-    (run.errors if where in ('read', 'publish') else pipeline.errors)[where, 1] = error
-    with run:
-        run.submit(0)
-        wait_until(lambda: 0 in pipeline.flying())
-        pipeline.finish(0)
-        run.settled()
-        run.submit(1)
-        pipeline.finish(1)
-        wait_until(lambda: run.faults)
-        assert run.counts() == (2, 1, {}, 1, 0)
-        # It takes nothing any more, and says so.
-        run.submit(2)
-        run.submit(3)
-        assert run.counts() == (4, 1, {'inactive': 2}, 1, 0)
-        run.detector.stop()
-        run.detector.stop()
-    assert run.faults == [error]
-    assert run.published == [0]
-    assert not run.refused
+@pytest.mark.parametrize('error', [BoomError('boom'), SystemExit(3)], ids=repr)
+@pytest.mark.parametrize(('stage', 'depth'), STAGES_AND_DEPTHS)
+def test_exception_in_any_stage_is_reported_once_and_ends_the_worker(stage, depth, error):
+    pipeline = FakePipeline(depth)
+    recorder = Recorder(pipeline)
+    make_stage_fail(recorder, pipeline, stage, 1, error)
+
+    with recorder:
+        recorder.submit(0)
+        recorder.settled()
+        recorder.submit(1)
+        wait_until(lambda: recorder.faults)
+
+    assert recorder.faults == [error]
+    assert recorder.published == [0]
+    assert_counts(recorder, received=2, published=1, failed=1)
+    assert not recorder.refused
     assert not detector_threads()
 
 
-def test_a_fault_with_everything_in_flight():
-    pipeline = FakePipeline(3, automatic=False)
+@pytest.mark.parametrize('stage', ['enqueue', 'done'])
+def test_image_error_from_enqueue_or_done_is_a_fault(stage):
+    error = ImageError('bad_step', 'image', 'number 0')
+    pipeline = FakePipeline(depth=3)
+    pipeline.errors[stage, 0] = error
+
+    with Recorder(pipeline) as recorder:
+        recorder.submit(0)
+        wait_until(lambda: recorder.faults)
+
+    assert recorder.faults == [error]
+    assert_counts(recorder, received=1, failed=1)
+
+
+def test_messages_after_a_fault_are_dropped_as_inactive():
+    pipeline = FakePipeline()
     pipeline.errors['collect', 0] = BoomError()
-    with Recorder(pipeline) as run:
-        for number in range(3):
-            run.submit(number)
-            wait_until(lambda number=number: number in pipeline.flying())
-        run.submit(3)  # waits
-        assert run.counts() == (4, 0, {}, 0, 4)
+
+    with Recorder(pipeline) as recorder:
+        recorder.submit(0)
+        wait_until(lambda: recorder.faults)
+        recorder.submit(1)
+        recorder.submit(2)
+
+    assert_counts(recorder, received=3, dropped={'inactive': 2}, failed=1)
+
+
+def test_fault_fails_all_frames_in_flight_and_drops_waiting_messages():
+    pipeline = FakePipeline(depth=3, automatic=False)
+    pipeline.errors['collect', 0] = BoomError()
+
+    with Recorder(pipeline) as recorder:
+        submit_into_slots(recorder, pipeline, 0, 1, 2)
+        recorder.submit(3)  # waits for a slot
         pipeline.finish(0)
-        wait_until(lambda: run.faults)
-        assert run.counts() == (4, 0, {'inactive': 1}, 3, 0)
-    assert len(run.faults) == 1
-    # Its slots are lost with the pipeline, so it does not start again as if nothing had been.
+        wait_until(lambda: recorder.faults)
+
+    assert_counts(recorder, received=4, dropped={'inactive': 1}, failed=3)
+
+
+def test_detector_cannot_start_again_while_the_pipeline_holds_frames_of_a_fault():
+    pipeline = FakePipeline()
+    pipeline.errors['collect', 0] = BoomError()
+    with Recorder(pipeline) as recorder:
+        recorder.submit(0)
+        wait_until(lambda: recorder.faults)
+
     with pytest.raises(AssertionError, match='still holds frames'):
-        run.detector.start()
+        recorder.detector.start()
 
 
-def test_an_exception_of_the_refused_callback_is_a_fault_too():
-    run = Recorder(FakePipeline())
-    run.errors['read', 0] = ImageError('bad_step', 'zero', 'bad')
+def test_exception_in_the_image_error_handler_is_a_fault():
+    recorder = Recorder(FakePipeline())
+    recorder.errors['read', 0] = ImageError('bad_step', 'image', 'number 0')
 
-    class Full(list):
-        def append(self, item):
-            raise BoomError
+    def raise_boom(error):
+        raise BoomError
 
-    run.cameras[0].refused = Full().append
-    with run:
-        run.submit(0)
-        wait_until(lambda: run.faults)
-        assert run.counts() == (1, 0, {'bad_step': 1}, 0, 0)
+    recorder.cameras[0].handler.on_image_error = raise_boom
+    with recorder:
+        recorder.submit(0)
+        wait_until(lambda: recorder.faults)
 
-
-def test_submit_while_stopped_is_inactive():
-    run = Recorder(FakePipeline())
-    run.submit(0)
-    assert run.counts() == (1, 0, {'inactive': 1}, 0, 0)
-    run.detector.stop()  # without a start
-    with run:
-        run.submit(1)
-        run.settled()
-    run.submit(2)
-    assert run.counts() == (3, 1, {'inactive': 2}, 0, 0)
-    assert run.published == [1]
+    assert_counts(recorder, received=1, dropped={'bad_step': 1})
 
 
-def test_stop_finishes_what_is_in_flight_and_drops_what_waits():
-    pipeline = FakePipeline(3, automatic=False)
-    with Recorder(pipeline) as run:
-        for number in range(3):
-            run.submit(number)
-            wait_until(lambda number=number: number in pipeline.flying())
-        run.submit(3)
-        stopper = threading.Thread(target=run.detector.stop)
-        stopper.start()
-        wait_until(lambda: not run.detector._ledger.running)
-        run.submit(4)  # too late
-        assert stopper.is_alive()
-        for number in range(3):
-            pipeline.finish(number)
-        stopper.join(DEADLINE_S)
-        assert not stopper.is_alive()
-        assert run.counts() == (5, 3, {'inactive': 2}, 0, 0)
-    assert run.published == [0, 1, 2]
-    assert not run.faults
+# Start and stop
 
 
-def test_a_hundred_starts_and_stops():
-    pipeline = FakePipeline(2)
-    run = Recorder(pipeline)
-    for number in range(100):
-        with run:
-            assert len(detector_threads()) == 1
-            run.submit(number)
-            if number % 3 == 0:  # sometimes wait, sometimes stop at once
-                run.settled()
-        assert run.counts()[4] == 0
+def test_messages_before_start_and_after_stop_are_dropped_as_inactive():
+    recorder = Recorder(FakePipeline())
+
+    recorder.submit(0)
+    with recorder:
+        recorder.submit(1)
+        recorder.settled()
+    recorder.submit(2)
+
+    assert recorder.published == [1]
+    assert_counts(recorder, received=3, published=1, dropped={'inactive': 2})
+
+
+def test_stop_does_nothing_on_a_stopped_detector():
+    recorder = Recorder(FakePipeline())
+
+    recorder.detector.stop()
+    with recorder:
+        recorder.detector.stop()
+        recorder.detector.stop()
+
     assert not detector_threads()
-    received, published, dropped, failed, in_flight = run.counts()
+
+
+def test_stop_publishes_frames_in_flight_and_drops_waiting_messages():
+    pipeline = FakePipeline(depth=3, automatic=False)
+    with Recorder(pipeline) as recorder:
+        submit_into_slots(recorder, pipeline, 0, 1, 2)
+        recorder.submit(3)  # waits for a slot
+
+        stopping = threading.Thread(target=recorder.detector.stop)
+        stopping.start()
+        wait_until(lambda: recorder.counts(0)[2] == {'inactive': 1})
+        recorder.submit(4)  # too late
+        assert stopping.is_alive(), 'stop() waits for the frames in flight'
+        pipeline.finish(0, 1, 2)
+        stopping.join(DEADLINE_S)
+
+        assert not stopping.is_alive()
+        assert recorder.published == [0, 1, 2]
+        assert_counts(recorder, received=5, published=3, dropped={'inactive': 2})
+    assert not recorder.faults
+
+
+def test_detector_can_be_restarted_100_times():
+    recorder = Recorder(FakePipeline(depth=2))
+
+    for number in range(100):
+        with recorder:
+            assert len(detector_threads()) == 1
+            recorder.submit(number)
+            if number % 3 == 0:  # otherwise stop at once
+                recorder.settled()
+
+    assert not detector_threads()
+    received, published, dropped, failed, in_flight = recorder.counts()
     assert (received, failed, in_flight) == (100, 0, 0)
-    assert set(dropped) <= {'inactive'}
-    assert published >= 34
-    assert run.published == sorted(run.published)
+    assert published + dropped.get('inactive', 0) == 100
+    assert published >= 34, 'every third message was waited for'
+    assert recorder.published == sorted(recorder.published)

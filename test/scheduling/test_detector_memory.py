@@ -8,6 +8,7 @@ import weakref
 import numpy as np
 import pytest
 
+from support.camera_callbacks import camera_of
 from support.scheduling.fake_pipeline import FakePipeline, detections_of, wait_until
 from trt_perception.errors import ImageError
 from trt_perception.images.frame import Frame
@@ -15,7 +16,6 @@ from trt_perception.images.memory import PlainMemory
 from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.ros.intake.buffers import MessageBuffers
-from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.detector import Detector
 
 pytestmark = [
@@ -47,7 +47,7 @@ def detector_of(pipelines, cameras, **callbacks):
     return Detector(
         pipelines,
         [
-            Camera(
+            camera_of(
                 str(index),
                 callbacks.get('read', Message.frame),
                 callbacks.get('publish', lambda *_: None),

@@ -156,7 +156,7 @@ def test_stop_finishes_what_is_in_flight_everywhere():
         submit_to_all(run, 1)
         stopper = threading.Thread(target=run.detector.stop)
         stopper.start()
-        wait_until(lambda: not run.detector._ledger.running)
+        wait_until(lambda: not run.detector._state.is_running)
         pipelines[1].finish(CAMERA)
         wait_until(lambda: run.published == [CAMERA])
         assert stopper.is_alive()

@@ -103,7 +103,7 @@ class DetectorRules(RuleBasedStateMachine):
         stopper = threading.Thread(target=self.run.detector.stop)
         stopper.start()
         # Only then: frames that finish sooner would let the waiting one in.
-        wait_until(lambda: not self.run.detector._ledger.running)
+        wait_until(lambda: not self.run.detector._state.is_running)
         for number in self.pipeline.flying():
             self.pipeline.finish(number)
         stopper.join()

@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from support.camera_callbacks import camera_of
 from support.scheduling.fake_pipeline import detections_of, frame_of, number_of, wait_until
 from trt_perception.errors import ImageError
 from trt_perception.images.jpeg import UnreadFrame
 from trt_perception.images.memory import PlainMemory
 from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.pipeline import Result
-from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.detector import Detector
 
 pytestmark = [
@@ -92,7 +92,7 @@ def test_reading_a_file_is_time_of_the_pipeline(unread):
         return UnreadFrame(message.read) if unread else frame_of(message.number)
 
     pipeline = Slow(1, 1)
-    camera = Camera('', read, lambda *_: None, lambda *_: None, Thresholds())
+    camera = camera_of('', read, lambda *_: None, lambda *_: None, Thresholds())
     detector = Detector([pipeline], [camera], faulted=lambda *_: None, clock=lambda: now[0])
     detector.start()
     detector.submit(0, Message(0, 0))
@@ -119,7 +119,7 @@ def test_messages_that_are_read_in_the_pipeline(depth, batch):
         published[message.camera].append(message.number)
 
     cameras = [
-        Camera(
+        camera_of(
             str(camera),
             lambda message: UnreadFrame(message.read),
             publish,

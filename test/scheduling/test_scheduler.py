@@ -12,19 +12,19 @@ from trt_perception.scheduling.scheduler import RateLimit, Scheduler
 def taken(scheduler, *offers):
     """Offer (camera, item), each a second after the other, and return the next batch."""
     for now, (camera, item) in enumerate(offers):
-        scheduler.offer(camera, item, now)
-    return scheduler.take()
+        scheduler.put(camera, item, now)
+    return scheduler.next_batch()
 
 
 def test_newest_wins_in_each_mailbox():
     scheduler = Scheduler(4)
-    assert scheduler.offer(0, 'a', 0.0) is None
-    assert scheduler.offer(1, 'b', 0.1) is None
-    assert scheduler.offer(0, 'c', 0.2) == 'a'
-    assert set(scheduler.waiting) == {0, 1}
-    assert scheduler.take() == ['b', 'c']
-    assert not scheduler.waiting
-    assert scheduler.offer(0, 'd', 0.3) is None
+    assert scheduler.put(0, 'a', 0.0) is None
+    assert scheduler.put(1, 'b', 0.1) is None
+    assert scheduler.put(0, 'c', 0.2) == 'a'
+    assert set(scheduler.waiting_cameras) == {0, 1}
+    assert scheduler.next_batch() == ['b', 'c']
+    assert not scheduler.waiting_cameras
+    assert scheduler.put(0, 'd', 0.3) is None
 
 
 def test_the_camera_longest_unserved_is_first_and_of_equals_the_older_message():
@@ -33,15 +33,15 @@ def test_the_camera_longest_unserved_is_first_and_of_equals_the_older_message():
     # 2 was served; of the others, which never were, 1 has the older message now.
     assert taken(scheduler, (2, 'd'), (0, 'e')) == ['b']
     assert taken(scheduler, (1, 'f')) == ['e']
-    assert scheduler.take() == ['d']
-    assert scheduler.take() == ['f']
+    assert scheduler.next_batch() == ['d']
+    assert scheduler.next_batch() == ['f']
 
 
 def test_a_batch_has_one_message_of_each_camera():
     scheduler = Scheduler(3)
     assert taken(scheduler, (0, 'a'), (0, 'b'), (0, 'c')) == ['c']
     assert taken(scheduler, *((camera, camera) for camera in (4, 3, 0, 2, 1))) == [4, 3, 2]
-    assert scheduler.take() == [1, 0]
+    assert scheduler.next_batch() == [1, 0]
 
 
 def test_one_who_never_waits_in_vain_is_served_first_when_it_comes():
@@ -55,28 +55,28 @@ def test_one_who_never_waits_in_vain_is_served_first_when_it_comes():
 
 def test_what_is_withdrawn_is_not_taken():
     scheduler = Scheduler(2)
-    scheduler.offer(0, 'a', 0.0)
-    scheduler.offer(1, 'b', 0.0)
-    assert scheduler.withdraw(0) == 'a'
-    assert scheduler.withdraw(0) is None
-    assert scheduler.take() == ['b']
+    scheduler.put(0, 'a', 0.0)
+    scheduler.put(1, 'b', 0.0)
+    assert scheduler.remove(0) == 'a'
+    assert scheduler.remove(0) is None
+    assert scheduler.next_batch() == ['b']
 
 
 def test_how_long_a_batch_may_wait_to_be_filled():
     scheduler = Scheduler(3, max_delay_s=1.0)
-    scheduler.offer(0, 'a', 10.0)
-    assert scheduler.wait_s(10.25, 8) == 0.75
+    scheduler.put(0, 'a', 10.0)
+    assert scheduler.next_batch_wait_s(10.25, 8) == 0.75
     # A newer message does not begin the time anew: the camera would wait for ever.
-    scheduler.offer(0, 'b', 10.5)
-    scheduler.offer(1, 'c', 10.5)
-    assert scheduler.wait_s(10.5, 8) == 0.5
-    assert scheduler.wait_s(10.5, 2) <= 0, 'nobody else could come'
-    assert scheduler.wait_s(11.0, 8) <= 0
-    scheduler.offer(2, 'd', 10.5)
-    assert scheduler.wait_s(10.5, 8) <= 0, 'it is full'
-    scheduler.take()
-    scheduler.offer(0, 'e', 11.0)
-    assert scheduler.wait_s(11.0, 8) == 1.0
+    scheduler.put(0, 'b', 10.5)
+    scheduler.put(1, 'c', 10.5)
+    assert scheduler.next_batch_wait_s(10.5, 8) == 0.5
+    assert scheduler.next_batch_wait_s(10.5, 2) <= 0, 'nobody else could come'
+    assert scheduler.next_batch_wait_s(11.0, 8) <= 0
+    scheduler.put(2, 'd', 10.5)
+    assert scheduler.next_batch_wait_s(10.5, 8) <= 0, 'it is full'
+    scheduler.next_batch()
+    scheduler.put(0, 'e', 11.0)
+    assert scheduler.next_batch_wait_s(11.0, 8) == 1.0
 
 
 @settings(max_examples=20, deadline=None)
@@ -87,9 +87,9 @@ def test_nobody_is_passed_over_more_often_than_the_others_need(cameras, batch, r
     passed = dict.fromkeys(range(cameras), 0)
     for step in range(40):
         for camera in rng.choices(range(cameras), k=rng.randint(1, 2 * cameras)):
-            scheduler.offer(camera, camera, step)
-        waiting = set(scheduler.waiting)
-        chosen = scheduler.take()
+            scheduler.put(camera, camera, step)
+        waiting = set(scheduler.waiting_cameras)
+        chosen = scheduler.next_batch()
         assert len(set(chosen)) == len(chosen) == min(batch, len(waiting))
         for camera in waiting:
             passed[camera] = 0 if camera in chosen else passed[camera] + 1

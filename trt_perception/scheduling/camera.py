@@ -1,52 +1,79 @@
-"""The detector's view of one camera; it knows neither ROS nor CUDA."""
+"""One camera as the detector sees it. This module imports neither ROS nor CUDA."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections
 from trt_perception.images.jpeg import AnyFrame, GivenFrame
 from trt_perception.parameters.config import Thresholds
 
-__all__ = ['Camera']
+__all__ = ['Camera', 'CameraHandler']
 
 Message = TypeVar('Message')
+Message_contra = TypeVar('Message_contra', contravariant=True)
+
+
+class CameraHandler(Protocol[Message_contra]):
+    """Reads the messages of one camera and publishes the results.
+
+    The worker of the camera's pipeline calls these methods from its thread, for one message at a
+    time.
+    """
+
+    def read_frame(self, message: Message_contra) -> GivenFrame:
+        """Return the image of a message.
+
+        An UnreadFrame defers reading: the pipeline calls its `read` method later, in one of the
+        pipeline's threads.
+
+        Raises:
+            ImageError: the message contains no valid image.
+        """
+
+    def publish_detections(
+        self, message: Message_contra, frame: AnyFrame, detections: Detections
+    ) -> None:
+        """Publish the detections of a message.
+
+        Raises:
+            ImageError: the detections cannot be published.
+        """
+
+    def on_image_error(self, error: ImageError) -> None:
+        """Handle the error of a message that could not be read or published."""
+
+    def wants_masks(self) -> bool:
+        """Return whether masks are needed for a frame that enters the pipeline now."""
 
 
 @dataclass(eq=False)
 class Camera(Generic[Message]):
-    """How one camera's messages are read and what becomes of their results.
+    """Handler and settings of one camera.
 
-    The functions are called in the worker of the pipeline, for one message at a time. Where
-    ``read`` gives an UnreadFrame, that is read in a thread of the pipeline.
+    Any thread may change the settings `thresholds`, `enabled` and `max_rate_hz` at any time.
 
     Attributes:
-        name: '' where there is only one camera.
-        read: makes a frame of a message; raises ImageError where it cannot.
-        publish: takes a message, its frame, which is read by then, and its detections; raises
-            ImageError where they cannot be published.
-        refused: takes the error of each message that cannot be read, or not be published.
-        thresholds: for each frame that enters the pipeline from now on; may be set at any time.
-        enabled: else messages are dropped as ``disabled``; may be set at any time.
-        max_rate_hz: what comes faster is dropped as ``rate_limit``, 0: no limit; may be set at
-            any time.
-        pipeline: index of the pipeline that serves it, always the same one.
-        masks_wanted: tells whether somebody looks at masks.
+        name: name of the camera; empty if the node has only one camera.
+        handler: reads messages and publishes results.
+        thresholds: used for each frame that enters the pipeline from now on.
+        enabled: if False, messages are dropped with the reason `disabled`.
+        max_rate_hz: messages above this rate are dropped with the reason `rate_limit`; 0 disables
+            the limit.
+        pipeline_index: index of the pipeline that processes all frames of this camera.
     """
 
     name: str
-    read: Callable[[Message], GivenFrame]
-    publish: Callable[[Message, AnyFrame, Detections], None]
-    refused: Callable[[ImageError], None]
+    handler: CameraHandler[Message]
     thresholds: Thresholds
     enabled: bool = True
     max_rate_hz: float = 0.0
-    pipeline: int = 0
-    masks_wanted: Callable[[], bool] = bool
+    pipeline_index: int = 0
 
-    def wanted(self) -> Thresholds:
+    def current_thresholds(self) -> Thresholds:
         """Return the thresholds of a frame that enters the pipeline now."""
-        return replace(self.thresholds, numbered=True) if self.masks_wanted() else self.thresholds
+        if self.handler.wants_masks():
+            return replace(self.thresholds, numbered=True)
+        return self.thresholds

@@ -24,7 +24,7 @@ from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.scheduler import RateLimit
-from trt_perception.scheduling.worker import Job, Ledger, Worker
+from trt_perception.scheduling.worker import DetectorState, PendingFrame, PipelineWorker
 
 __all__ = ['Detector']
 
@@ -61,23 +61,21 @@ class Detector(Generic[Message]):
         self._faulted = faulted
         self._clock = clock
         self._fault_reported = False
-        self._ledger = Ledger([FrameStatistics() for _ in cameras])
+        self._state = DetectorState(self.cameras, [FrameStatistics() for _ in cameras], clock)
         self._limits = [RateLimit() for _ in cameras]
         self._workers = [
-            Worker(
+            PipelineWorker(
                 'detector' if len(pipelines) == 1 else f'detector_{index}',
                 pipeline,
-                self.cameras,
-                self._ledger,
-                ended=self._ended,
+                self._state,
+                owner=self,
                 max_delay_s=batch_max_delay_s,
-                clock=clock,
             )
             for index, pipeline in enumerate(pipelines)
         ]
-        self._worker_of = [self._workers[camera.pipeline] for camera in cameras]
+        self._worker_of = [self._workers[camera.pipeline_index] for camera in cameras]
         for camera, worker in zip(cameras, self._worker_of, strict=True):
-            worker.serve(camera)
+            worker.add_camera(camera)
 
     def start(self) -> None:
         """Start the workers; again after a ``stop``, not after a fault that left frames behind.
@@ -86,7 +84,7 @@ class Detector(Generic[Message]):
             RuntimeError: there is no thread left; none of the workers runs.
         """
         self._fault_reported = False
-        self._ledger.running = True
+        self._state.is_running = True
         try:
             for worker in self._workers:
                 worker.start()
@@ -99,37 +97,37 @@ class Detector(Generic[Message]):
 
         May be called again.
         """
-        with self._ledger.lock:
+        with self._state.lock:
             self._halt()
         for worker in self._workers:
             worker.join()
-        with self._ledger.lock:
+        with self._state.lock:
             for worker in self._workers:
-                worker.abandon()  # one that died without a word
+                worker.abandon_frames()  # one that died without a word
 
     @property
     def alive(self) -> bool:
         """Whether all workers are there; without one, some cameras are never answered."""
-        return all(worker.alive for worker in self._workers)
+        return all(worker.is_alive for worker in self._workers)
 
     def submit(self, camera: int, message: Message) -> None:
         """Hand over a message of the camera of that index; from any thread, without waiting."""
-        job = Job(camera, message, self._clock())
+        pending = PendingFrame(camera, message, self._clock())
         source = self.cameras[camera]
         replaced = None
-        with self._ledger.lock:
-            counts = self._ledger.cameras[camera]
-            counts.receive(job.received)
-            if not self._ledger.running:
+        with self._state.lock:
+            counts = self._state.camera_statistics[camera]
+            counts.receive(pending.received_s)
+            if not self._state.is_running:
                 counts.drop('inactive')
             elif not source.enabled:
                 counts.drop('disabled')
             elif (rate_hz := source.max_rate_hz) and not self._limits[camera].lets_through(
-                job.received, rate_hz
+                pending.received_s, rate_hz
             ):
                 counts.drop('rate_limit')
             else:
-                replaced = self._worker_of[camera].offer(job)
+                replaced = self._worker_of[camera].submit(pending)
                 if replaced is not None:
                     counts.drop('replaced')
         # Only now is it freed: whatever that does, it does without the lock.
@@ -137,26 +135,26 @@ class Detector(Generic[Message]):
 
     def statistics(self) -> tuple[FrameStatistics, ...]:
         """Return counts and stage times of each camera, all of one instant."""
-        with self._ledger.lock:
-            return tuple(counts.snapshot() for counts in self._ledger.cameras)
+        with self._state.lock:
+            return tuple(counts.snapshot() for counts in self._state.camera_statistics)
 
     def pipeline_statistics(self) -> tuple[PipelineStatistics, ...]:
         """Return what each pipeline did, all of one instant."""
-        with self._ledger.lock:
+        with self._state.lock:
             return tuple(worker.statistics.snapshot() for worker in self._workers)
 
     def _halt(self) -> None:
         """Take no messages any more, and let the workers come to an end; with the lock held."""
-        self._ledger.running = False
+        self._state.is_running = False
         for worker in self._workers:
             worker.drop_waiting('inactive')
             worker.wake()
 
-    def _ended(self, ended: Worker[Message], error: BaseException) -> None:
+    def on_worker_failed(self, worker: PipelineWorker[Message], error: BaseException) -> None:
         """Take what ended a worker, in its thread: all others end, too."""
-        with self._ledger.lock:
+        with self._state.lock:
             self._halt()
-            ended.abandon()
+            worker.abandon_frames()
             first = not self._fault_reported
             self._fault_reported = True
         # Whoever keeps the error shall not keep the messages that its traceback holds.

@@ -43,7 +43,7 @@ class Scheduler(Generic[Item]):
         max_delay_s: how long a message may wait for others to fill the batch.
 
     Attributes:
-        waiting: the cameras that have a message waiting; follows.
+        waiting_cameras: the cameras that have a message waiting; follows.
     """
 
     def __init__(self, batch: int, max_delay_s: float = 0.0) -> None:
@@ -51,12 +51,12 @@ class Scheduler(Generic[Item]):
         self._max_delay_s = max_delay_s
         # By camera, in the order in which the messages came.
         self._waiting: dict[int, _Waiting[Item]] = {}
-        self.waiting: KeysView[int] = self._waiting.keys()
+        self.waiting_cameras: KeysView[int] = self._waiting.keys()
         # By camera, how many messages of all had been taken when its last one was.
         self._served: dict[int, int] = {}
         self._taken = 0
 
-    def offer(self, camera: int, item: Item, now_s: float) -> Item | None:
+    def put(self, camera: int, item: Item, now_s: float) -> Item | None:
         """Let a message wait; return the one that it replaces."""
         before = self._waiting.pop(camera, None)
         if before is None:
@@ -65,12 +65,12 @@ class Scheduler(Generic[Item]):
         self._waiting[camera] = _Waiting(item, before.since_s)
         return before.item
 
-    def withdraw(self, camera: int) -> Item | None:
+    def remove(self, camera: int) -> Item | None:
         """Return a camera's message, which waits no more; None: it has none."""
         waiting = self._waiting.pop(camera, None)
         return waiting.item if waiting is not None else None
 
-    def wait_s(self, now_s: float, cameras: int) -> float:
+    def next_batch_wait_s(self, now_s: float, cameras: int) -> float:
         """Return in how many seconds the next batch is to be taken; 0 or less: now.
 
         Args:
@@ -82,7 +82,7 @@ class Scheduler(Generic[Item]):
         first_s = min(waiting.since_s for waiting in self._waiting.values())
         return first_s + self._max_delay_s - now_s
 
-    def take(self) -> list[Item]:
+    def next_batch(self) -> list[Item]:
         """Return the next batch, those first whose camera is longest unserved.
 
         Of two that the same batch served last, this is the one that was the longer unserved before

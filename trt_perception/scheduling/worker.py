@@ -1,18 +1,23 @@
-"""One pipeline's thread: takes what waits, keeps the slots full, publishes in order.
+"""The worker thread of one pipeline, which moves each frame from its mailbox to the publisher.
 
-The detector owns the lock and the counts, which are of all cameras and pipelines together.
+A frame passes through these methods of PipelineWorker, in this order:
+
+* `submit`: any thread puts the message into the mailbox of its camera.
+* `_next_batch`: the worker takes one message from each of several mailboxes.
+* `_enqueue`: the worker reads these messages and starts the batch in a free slot.
+* `_collect`: the worker fetches the results of the oldest batch.
+* `_publish_next`: the worker publishes one result and counts the frame.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from trt_perception.errors import ImageError
 from trt_perception.images.jpeg import GivenFrame, UnreadFrame
@@ -22,307 +27,310 @@ from trt_perception.pipelines.pipeline import Pipeline, Result
 from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.scheduler import Scheduler
 
-__all__ = ['Job', 'Ledger', 'Worker']
+__all__ = ['DetectorState', 'PendingFrame', 'PipelineWorker', 'WorkerOwner']
 
 Message = TypeVar('Message')
 
-# How often an unfinished slot is asked whether it is done, as a share of the last batch's time,
-# within limits: a late answer costs latency, a question costs about 20 µs of the interpreter.
-_POLL_SHARE: Final = 0.03
-_POLL_LIMITS_S: Final = (80e-6, 2e-3)
-# It is asked at once, as some pipelines are done at once, and again not before such a share of the
-# least time has passed that batches of so many frames took lately. What is lately: a longer time
-# moves the least one up by so much.
-_NOT_BEFORE: Final = 0.95
-_SLOWER: Final = 1.25
+# Poll a running batch at intervals of 3 % of the last compute time, from 80 µs to 2 ms. Longer
+# intervals add latency; each poll takes about 20 µs of interpreter time.
+_POLL_INTERVAL_SHARE: Final = 0.03
+_POLL_INTERVAL_LIMITS_S: Final = (80e-6, 2e-3)
+# Poll right after the enqueue, because a host pipeline is always done: it computes in `collect`.
+# Poll next after 95 % of the shortest recent compute time. A slow batch raises it by at most 25 %.
+_SECOND_POLL_SHARE: Final = 0.95
+_MAX_SLOWDOWN: Final = 1.25
 
 
 @dataclass
-class Ledger:
-    """What the detector and all its workers share.
+class DetectorState(Generic[Message]):
+    """State that a detector shares with its workers.
 
     Attributes:
-        lock: for the rest of it and for what waits; one, so that all counts are of one instant.
-        cameras: counts of each.
-        running: messages are taken.
+        cameras: all cameras; `PendingFrame.camera_index` refers to this sequence.
+        camera_statistics: counters of each camera, in the same order.
+        clock: returns the time in seconds.
+        lock: protects counters and mailboxes. Hold it to call methods that "require the lock".
+        is_running: whether the detector accepts messages.
     """
 
-    cameras: list[FrameStatistics]
+    cameras: Sequence[Camera[Message]]
+    camera_statistics: Sequence[FrameStatistics]
+    clock: Callable[[], float]
     lock: threading.Lock = field(default_factory=threading.Lock)
-    running: bool = False
+    is_running: bool = False
 
 
 @dataclass(slots=True, eq=False)
-class Job(Generic[Message]):
-    """One message on its way; times are seconds of the detector's clock."""
+class PendingFrame(Generic[Message]):
+    """A message on its way from `Detector.submit` to the publisher.
 
-    camera: int
+    The worker sets all fields that have a default. Times are seconds of the detector's clock.
+    """
+
+    camera_index: int
     message: Message
-    received: float
-    frame: GivenFrame | None = None
-    taken: float = 0.0
-    copied: float = 0.0
+    received_s: float
+    scheduled_s: float = 0.0
+    image: GivenFrame | None = None
+    copied_s: float = 0.0
+    result: Result | ImageError | None = None
 
 
 @dataclass(slots=True, eq=False)
 class _Batch(Generic[Message]):
-    """The frames of one slot."""
+    """Frames that share one slot of the pipeline."""
 
-    jobs: list[Job[Message]]
+    frames: list[PendingFrame[Message]]
     slot: int = -1
-    begun: float = 0.0
+    started_s: float = 0.0
 
 
-class Worker(Generic[Message]):
-    """The frames of one pipeline: waiting, in its slots, and out of them.
+class WorkerOwner(Protocol):
+    """Reacts to the failure of a worker. The Detector implements this protocol."""
+
+    def on_worker_failed(self, worker: PipelineWorker[Any], error: BaseException) -> None:
+        """Handle the exception that ended a worker. Called in that worker's thread."""
+
+
+class PipelineWorker(Generic[Message]):
+    """Runs one pipeline in a thread.
 
     Args:
-        name: of the thread.
-        pipeline: used from the worker's thread only.
-        cameras: all of the detector's.
-        ledger: of the detector.
-        ended: called with the exception that ended the thread, in it.
-        max_delay_s: how long a message may wait for others to fill a batch.
-        clock: returns seconds.
+        name: name of the thread.
+        pipeline: used only in the worker's thread.
+        state: shared by all workers of the detector.
+        owner: notified when an exception ends the thread.
+        max_delay_s: how long a message may wait for a full batch while a slot is free.
 
     Attributes:
-        statistics: of the pipeline; guarded by the ledger's lock.
+        statistics: counters of the pipeline, protected by the lock.
     """
 
     def __init__(
         self,
         name: str,
         pipeline: Pipeline,
-        cameras: Sequence[Camera[Message]],
-        ledger: Ledger,
+        state: DetectorState[Message],
         *,
-        ended: Callable[[Worker[Message], BaseException], None],
+        owner: WorkerOwner,
         max_delay_s: float,
-        clock: Callable[[], float],
     ) -> None:
         self._name = name
         self._pipeline = pipeline
-        self._cameras = cameras
-        self._ledger = ledger
-        self._ended = ended
-        self._clock = clock
+        self._state = state
+        self._owner = owner
         self._max_delay_s = max_delay_s
         self.statistics = PipelineStatistics()
-        self._scheduler: Scheduler[Job[Message]] = Scheduler(pipeline.batch, max_delay_s)
-        # Which of the cameras are this pipeline's.
-        self._own: list[Camera[Message]] = []
-        # Batches in slots, in the order in which they were taken, and results to be published.
-        self._flying: deque[_Batch[Message]] = deque()
-        self._results: deque[tuple[Job[Message], Result | ImageError]] = deque()
-        self._free = deque(range(pipeline.depth))
-        # Whoever gives the worker something to do wakes it, only if it sleeps: a Condition would
-        # take its lock twice and make another each time.
-        self._sleeping = False
-        self._wake_up: SimpleQueue[None] = SimpleQueue()
+        self._served_cameras: list[Camera[Message]] = []
+        self._scheduler: Scheduler[PendingFrame[Message]] = Scheduler(pipeline.batch, max_delay_s)
+        self._in_flight: deque[_Batch[Message]] = deque()  # oldest batch first
+        self._unpublished: deque[PendingFrame[Message]] = deque()  # frames that have a result
+        self._free_slots = deque(range(pipeline.depth))
+        self._last_compute_s = 0.0
+        self._shortest_compute_s: dict[int, float] = {}  # by number of frames
         self._thread: threading.Thread | None = None
-        self._poll_s = _POLL_LIMITS_S[0]
-        self._least_s: dict[int, float] = {}  # by number of frames
+        # A Condition would acquire its lock twice and allocate another lock for each wait.
+        self._wake_ups: SimpleQueue[None] = SimpleQueue()
+        self._is_sleeping = False
 
-    # From other threads.
+    # The detector calls these methods from other threads.
 
-    def serve(self, camera: Camera[Message]) -> None:
-        """Take note of a camera; before the start."""
-        self._own.append(camera)
+    def add_camera(self, camera: Camera[Message]) -> None:
+        """Serve a camera. Call this method before `start`."""
+        self._served_cameras.append(camera)
 
     def start(self) -> None:
-        """Start the thread; not after a fault that left frames behind."""
+        """Start the thread. Not allowed after a fault that left frames in the pipeline."""
         assert self._thread is None
-        assert len(self._free) == self._pipeline.depth, 'the pipeline still holds frames'
+        assert len(self._free_slots) == self._pipeline.depth, 'the pipeline still holds frames'
         thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         thread.start()
-        self._thread = thread  # only now: one that could not start cannot be joined
+        self._thread = thread  # set last, because a thread that did not start cannot be joined
 
     def join(self) -> None:
-        """Wait for the thread to end; without one return at once."""
+        """Wait until the thread has ended. Does nothing if no thread was started."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     @property
-    def alive(self) -> bool:
-        """Whether the thread is there."""
+    def is_alive(self) -> bool:
+        """Whether the thread is running."""
         return self._thread is not None and self._thread.is_alive()
 
-    def offer(self, job: Job[Message]) -> Job[Message] | None:
-        """Let a message wait; return the one that it replaces. With the lock held."""
-        replaced = self._scheduler.offer(job.camera, job, job.received)
+    def submit(self, frame: PendingFrame[Message]) -> PendingFrame[Message] | None:
+        """Put a frame into its camera's mailbox. Return the replaced frame. Requires the lock."""
+        replaced = self._scheduler.put(frame.camera_index, frame, frame.received_s)
         self.wake()
         return replaced
 
     def wake(self) -> None:
-        """Wake the thread where it sleeps; with the lock held."""
-        if self._sleeping:
-            self._sleeping = False
-            self._wake_up.put(None)
+        """Wake the thread if it sleeps. Requires the lock."""
+        if self._is_sleeping:
+            self._is_sleeping = False
+            self._wake_ups.put(None)
 
-    def abandon(self) -> None:
-        """Count what a fault leaves behind as failed, what waits as dropped; with the lock."""
+    def drop_waiting(self, reason: str, *, only_disabled: bool = False) -> None:
+        """Empty all mailboxes, or only the mailboxes of disabled cameras. Requires the lock."""
+        for index in list(self._scheduler.waiting_cameras):
+            if not (only_disabled and self._state.cameras[index].enabled):
+                self._scheduler.remove(index)
+                self._state.camera_statistics[index].drop(reason)
+
+    def abandon_frames(self) -> None:
+        """Drop waiting frames as `inactive`; count all others as failed. Requires the lock."""
         self.drop_waiting('inactive')
-        for batch in self._flying:
-            for job in batch.jobs:
-                self._ledger.cameras[job.camera].fail(1)
-        for job, _ in self._results:
-            self._ledger.cameras[job.camera].fail(1)
-        self._flying.clear()
-        self._results.clear()
+        in_flight = [frame for batch in self._in_flight for frame in batch.frames]
+        for frame in (*in_flight, *self._unpublished):
+            self._state.camera_statistics[frame.camera_index].fail(1)
+        self._in_flight.clear()
+        self._unpublished.clear()
 
-    def drop_waiting(self, reason: str, *, all_cameras: bool = True) -> None:
-        """Drop what waits, of all cameras or of those switched off; with the lock held."""
-        for camera in list(self._scheduler.waiting):
-            if all_cameras or not self._cameras[camera].enabled:
-                self._scheduler.withdraw(camera)
-                self._ledger.cameras[camera].drop(reason)
-
-    # In the worker's thread. What holds a message ends with the function that does: while the
-    # worker sleeps, it must keep nobody's memory.
+    # The worker's thread calls these methods. While the thread sleeps, no local variable may refer
+    # to a frame, because a frame keeps the memory of its message in use.
 
     def _run(self) -> None:
         try:
             while self.step():
                 pass
         except BaseException as error:
-            self._ended(self, error)
+            self._owner.on_worker_failed(self, error)
 
     def step(self) -> bool:
-        """Do what is most urgent, or sleep until there is something; return False at the end.
-
-        A slot is filled before anything is published: the pipeline works meanwhile.
-        """
-        with self._ledger.lock:
-            batch, wait_s = self._take()
-            idle = batch is None and not self._results
-            if idle and not self._flying and not self._ledger.running:
+        """Do the most urgent task, or sleep until there is one. Return False to end the thread."""
+        with self._state.lock:
+            batch, batch_wait_s = self._next_batch()
+            has_task = batch is not None or bool(self._unpublished)
+            if not (has_task or self._in_flight or self._state.is_running):
                 return False
-            # Nothing else can be done: rather than ask, wait in the pipeline.
-            stuck = not (self._free and self._ledger.running) and bool(self._flying)
-            self._sleeping = idle and not stuck
-            while self._sleeping and not self._wake_up.empty():
-                self._wake_up.get()  # for something that was found meanwhile
+            can_start_batch = self._state.is_running and bool(self._free_slots)
+            must_collect = bool(self._in_flight) and not can_start_batch
+            self._is_sleeping = not (has_task or must_collect)
+            while self._is_sleeping and not self._wake_ups.empty():
+                self._wake_ups.get()  # sent before this step looked for tasks
         if batch is not None:
-            self._enqueue(batch)
-        elif self._results:
-            self._publish()
-        elif stuck:
-            self._collect()
-        elif not self._flying:
-            self._sleep(wait_s)
-        elif self._pipeline.done(self._flying[0].slot):
-            self._sleeping = False
+            self._enqueue(batch)  # before publishing, so that the pipeline computes in parallel
+        elif self._unpublished:
+            self._publish_next()
+        elif must_collect:
+            self._collect()  # blocks until the batch is done, which is cheaper than polling
+        elif not self._in_flight:
+            self._sleep(batch_wait_s)
+        elif self._pipeline.done(self._in_flight[0].slot):
+            self._is_sleeping = False
             self._collect()
         else:
-            poll_s = max(self._poll_s, self._early_s(self._flying[0]))
-            self._sleep(poll_s if wait_s is None else min(poll_s, wait_s))
+            poll_s = self._next_poll_s(self._in_flight[0])
+            self._sleep(poll_s if batch_wait_s is None else min(poll_s, batch_wait_s))
         return True
 
-    def _early_s(self, batch: _Batch[Message]) -> float:
-        """Return for how many seconds a batch need not be asked for."""
-        least_s = self._least_s.get(len(batch.jobs), 0.0)
-        return batch.begun + _NOT_BEFORE * least_s - self._clock()
-
-    def _sleep(self, seconds: float | None) -> None:
-        with contextlib.suppress(Empty):
-            self._wake_up.get(timeout=seconds)
-
-    def _take(self) -> tuple[_Batch[Message] | None, float | None]:
-        """Return the next batch, or in how many seconds there may be one; with the lock held."""
-        for camera in self._scheduler.waiting:
-            if not self._cameras[camera].enabled:
-                self.drop_waiting('disabled', all_cameras=False)
-                break
-        if not self._scheduler.waiting or not self._free:
+    def _next_batch(self) -> tuple[_Batch[Message] | None, float | None]:
+        """Return the next batch, or the seconds until one is due, if known. Requires the lock."""
+        self.drop_waiting('disabled', only_disabled=True)
+        if not self._scheduler.waiting_cameras or not self._free_slots:
             return None, None
-        now = self._clock()
+        now_s = self._state.clock()
         if self._max_delay_s:
-            wait_s = self._scheduler.wait_s(now, sum(camera.enabled for camera in self._own))
-            if wait_s > 0:
-                return None, wait_s
-        batch = _Batch(self._scheduler.take())
-        for job in batch.jobs:
-            job.taken = now
-        # In flight from here on, so that a fault in reading one is counted.
-        self._flying.append(batch)
+            enabled_count = sum(camera.enabled for camera in self._served_cameras)
+            batch_wait_s = self._scheduler.next_batch_wait_s(now_s, enabled_count)
+            if batch_wait_s > 0:
+                return None, batch_wait_s
+        batch = _Batch(self._scheduler.next_batch())
+        for frame in batch.frames:
+            frame.scheduled_s = now_s
+        # Add the batch before its messages are read, so that a fault while reading is counted.
+        self._in_flight.append(batch)
         return batch, None
 
     def _enqueue(self, batch: _Batch[Message]) -> None:
-        frames, thresholds = [], []
-        for job in tuple(batch.jobs):
-            camera = self._cameras[job.camera]
+        """Read the messages of a batch, drop invalid images, and start the batch."""
+        images, thresholds = [], []
+        for frame in tuple(batch.frames):
+            camera = self._state.cameras[frame.camera_index]
             try:
-                job.frame = camera.read(job.message)
+                frame.image = camera.handler.read_frame(frame.message)
             except ImageError as error:
-                self._drop(job.camera, error, functools.partial(batch.jobs.remove, job))
+                self._drop(frame, error, batch.frames)
                 continue
-            frames.append(job.frame)
-            thresholds.append(camera.wanted())
-        if not frames:
-            self._flying.pop()
+            images.append(frame.image)
+            thresholds.append(camera.current_thresholds())
+        if not images:
+            self._in_flight.pop()
             return
-        batch.begun = self._clock()
-        self._pipeline.enqueue(self._free[0], frames, thresholds)
-        batch.slot = self._free.popleft()
-        enqueued = self._clock()
-        for job in batch.jobs:
-            # To read a file, wherever that is done, counts as the pipeline's own time.
-            job.copied = batch.begun if isinstance(job.frame, UnreadFrame) else enqueued
+        batch.started_s = self._state.clock()
+        self._pipeline.enqueue(self._free_slots[0], images, thresholds)
+        batch.slot = self._free_slots.popleft()
+        now_s = self._state.clock()
+        for frame in batch.frames:
+            # Reading an UnreadFrame counts as compute time, because the pipeline does it.
+            frame.copied_s = batch.started_s if isinstance(frame.image, UnreadFrame) else now_s
+
+    def _next_poll_s(self, batch: _Batch[Message]) -> float:
+        """Return the seconds until the pipeline is asked again whether a batch is done."""
+        lower_s, upper_s = _POLL_INTERVAL_LIMITS_S
+        interval_s = min(max(_POLL_INTERVAL_SHARE * self._last_compute_s, lower_s), upper_s)
+        expected_s = _SECOND_POLL_SHARE * self._shortest_compute_s.get(len(batch.frames), 0.0)
+        return max(interval_s, batch.started_s + expected_s - self._state.clock())
 
     def _collect(self) -> None:
-        batch = self._flying[0]
+        """Fetch the results of the oldest batch. Publish the first one if no message waits."""
+        batch = self._in_flight[0]
         results = self._pipeline.collect(batch.slot)
-        found = list(zip(batch.jobs, results, strict=True))
-        self._free.append(batch.slot)
-        self._flying.popleft()
-        self._results.extend(found)
-        compute_s = None
-        for result in results:
-            if isinstance(result, Result):
-                compute_s = result.compute_s
-                least_s, most_s = _POLL_LIMITS_S
-                self._poll_s = min(max(_POLL_SHARE * compute_s, least_s), most_s)
-                before_s = self._least_s.get(len(results), compute_s)
-                self._least_s[len(results)] = min(compute_s, _SLOWER * before_s)
-                break
-        with self._ledger.lock:
+        for frame, result in zip(batch.frames, results, strict=True):
+            frame.result = result
+        self._free_slots.append(batch.slot)
+        self._in_flight.popleft()
+        self._unpublished.extend(batch.frames)
+        compute_s = next((r.compute_s for r in results if isinstance(r, Result)), None)
+        if compute_s is not None:
+            self._last_compute_s = compute_s
+            previous_s = self._shortest_compute_s.get(len(results), compute_s)
+            self._shortest_compute_s[len(results)] = min(compute_s, _MAX_SLOWDOWN * previous_s)
+        with self._state.lock:
             self.statistics.count(len(results), compute_s)
-            waiting = bool(self._scheduler.waiting)
-        if not waiting:  # or the next step finds out
-            del batch, found
-            self._publish()
+            message_waits = bool(self._scheduler.waiting_cameras)
+        if not message_waits:
+            self._publish_next()
 
-    def _publish(self) -> None:
-        """Publish one result; the others after the next look at what waits."""
-        job, result = self._results[0]
+    def _publish_next(self) -> None:
+        """Publish one result. A new batch may start before the next result is published."""
+        frame = self._unpublished[0]
+        result = frame.result
         if isinstance(result, ImageError):
-            self._drop(job.camera, result, self._results.popleft)
+            self._drop(frame, result, self._unpublished)
             return
-        frame = job.frame.frame if isinstance(job.frame, UnreadFrame) else job.frame
-        assert frame is not None
-        began = self._clock()
+        image = frame.image.frame if isinstance(frame.image, UnreadFrame) else frame.image
+        assert result is not None
+        assert image is not None
+        handler = self._state.cameras[frame.camera_index].handler
+        publish_started_s = self._state.clock()
         try:
-            self._cameras[job.camera].publish(job.message, frame, result.detections)
+            handler.publish_detections(frame.message, image, result.detections)
         except ImageError as error:
-            self._drop(job.camera, error, self._results.popleft)
+            self._drop(frame, error, self._unpublished)
             return
-        now = self._clock()
+        published_s = self._state.clock()
         times = FrameTimes(
-            wait=job.taken - job.received,
-            copy=job.copied - job.taken,
+            wait=frame.scheduled_s - frame.received_s,
+            copy=frame.copied_s - frame.scheduled_s,
             compute=result.compute_s,
-            publish=now - began,
-            total=now - job.received,
+            publish=published_s - publish_started_s,
+            total=published_s - frame.received_s,
         )
-        with self._ledger.lock:
-            self._results.popleft()
-            self._ledger.cameras[job.camera].publish(times, now)
+        with self._state.lock:
+            self._unpublished.popleft()
+            self._state.camera_statistics[frame.camera_index].publish(times, published_s)
 
-    def _drop(self, camera: int, error: ImageError, land: Callable[[], object]) -> None:
-        """Count a frame that cannot be read; ``land`` takes it out of those in flight."""
-        with self._ledger.lock:
-            land()
-            self._ledger.cameras[camera].drop(error.reason)
-        # Its traceback holds the message.
-        self._cameras[camera].refused(error.with_traceback(None))
+    def _drop(
+        self, frame: PendingFrame[Message], error: ImageError, frames: MutableSequence[Any]
+    ) -> None:
+        """Remove a frame from `frames`, count it as dropped, and report the error."""
+        with self._state.lock:
+            frames.remove(frame)
+            self._state.camera_statistics[frame.camera_index].drop(error.reason)
+        # The traceback refers to the message, and the handler may store the error.
+        self._state.cameras[frame.camera_index].handler.on_image_error(error.with_traceback(None))
+
+    def _sleep(self, seconds: float | None) -> None:
+        with contextlib.suppress(Empty):
+            self._wake_ups.get(timeout=seconds)

@@ -11,6 +11,7 @@ from rclpy.qos import QoSProfile
 from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage
 
+from support.camera_callbacks import camera_of
 from support.fuzz.frame_corpus import Case, compressed_corpus, corpus
 from support.fuzz.raw_messages import swapped
 from support.models.tiny_model import expected_detections, write_tiny_model
@@ -19,7 +20,6 @@ from support.oracles.reference_images import ENCODINGS
 from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.ros.camera.messages import frame_from_compressed, frame_from_image
-from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.detector import Detector
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -48,7 +48,7 @@ class Core:
         self.published = []
         self.refusals = []
         self.faults = []
-        camera = Camera(
+        camera = camera_of(
             '',
             read,
             lambda *result: self.published.append(result),

@@ -17,6 +17,7 @@ from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 
+from support.camera_callbacks import camera_of
 from support.fuzz.raw_messages import written
 from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections
@@ -26,7 +27,6 @@ from trt_perception.pipelines.pipeline import Result
 from trt_perception.ros.camera.messages import FrameReader, frame_from_compressed, frame_from_image
 from trt_perception.ros.intake.intake import Arrived
 from trt_perception.ros.wire.cdr import read_compressed, read_image
-from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.detector import Detector
 
 TEXTS = ('', 'a', 'ab', 'abc', 'camera_front', 'größer', 'x' * 40)
@@ -190,7 +190,7 @@ class Fuzz:
     def _count(self, kind, cases):
         """Each is published or dropped by its reason, and the worker lives."""
         reasons, answers, faults = Counter(), [], []
-        camera = Camera(
+        camera = camera_of(
             '',
             READERS[kind](),
             lambda *_: answers.append(''),

@@ -27,7 +27,7 @@ from trt_perception.ros.camera.outputs import DetectorOutputs
 from trt_perception.ros.detector_program import main
 from trt_perception.ros.health import NodeHealth
 from trt_perception.ros.intake import subscriptions
-from trt_perception.scheduling.worker import Worker
+from trt_perception.scheduling.worker import PipelineWorker
 from trt_perception.stages.onnx_runtime import OnnxModel
 from trt_perception.stages.tensorrt_runtime import TensorRtEngine
 
@@ -184,7 +184,7 @@ def install_in_ros():
         raises(RuntimeError('failed to create subscription')),
     )
     subscriptions._rclpy = Over(middleware, Subscription=subscribe)
-    Worker.step = during('worker thread dies', Worker.step, lambda self: False)
+    PipelineWorker.step = during('worker thread dies', PipelineWorker.step, lambda self: False)
 
     real_check = NodeHealth._check
 

@@ -97,14 +97,14 @@ class ScriptedPipeline:
 
 
 def tell_when_stored():
-    offer = Scheduler.offer
+    offer = Scheduler.put
 
     def offer_and_tell(*given):
         replaced = offer(*given)
         STORED.set()
         return replaced
 
-    Scheduler.offer = offer_and_tell
+    Scheduler.put = offer_and_tell
 
 
 if __name__ == '__main__':

@@ -3,9 +3,9 @@
 import itertools
 import time
 
+from support.camera_callbacks import camera_of
 from trt_perception.errors import ImageError
 from trt_perception.parameters.config import Thresholds
-from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.detector import Detector
 
 
@@ -17,7 +17,7 @@ def published_in_order(pipeline, frames, count):
         taken.append(index)
         return frames[index % len(frames)]
 
-    camera = Camera(
+    camera = camera_of(
         '',
         read,
         lambda index, frame, detections: published.append((index, detections)),
@@ -66,7 +66,7 @@ def found_by_cameras(pipelines, sources, thresholds, count, bad=(), place=lambda
         def publish(number, frame, detections):
             found[index].append((number, detections))
 
-        return Camera(
+        return camera_of(
             str(index),
             read,
             publish,

@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 
+from support.camera_callbacks import camera_of
 from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
@@ -17,7 +18,6 @@ from trt_perception.images.memory import PlainMemory
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.pipeline import Result
-from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.detector import Detector
 
 DEADLINE_S = 20  # of a wait that must end; long, because the machine may be busy
@@ -176,7 +176,7 @@ class Recorder:
         self.on_read = lambda number: None
         self.on_publish = lambda number: None
         self.cameras = [
-            Camera(
+            camera_of(
                 f'camera_{index}',
                 self._read,
                 self._publish,

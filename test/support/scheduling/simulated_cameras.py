@@ -17,11 +17,11 @@ import itertools
 import weakref
 from collections import Counter, deque
 
+from support.camera_callbacks import camera_of
 from support.scheduling.fake_pipeline import detections_of
 from trt_perception.errors import ImageError
 from trt_perception.parameters.config import Thresholds
 from trt_perception.pipelines.pipeline import Result
-from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.detector import Detector
 
 _EPSILON_S = 1e-9
@@ -92,7 +92,7 @@ class World:
         count = len(schedule.sent)
         self.pipeline = _Pipeline(self, schedule)
         self.cameras = [
-            Camera(
+            camera_of(
                 f'camera_{index}',
                 self._read,
                 self._publish,
@@ -113,9 +113,9 @@ class World:
         (self._worker,) = self.detector._workers
         self._worker._sleep = self._sleep
         scheduler = self._worker._scheduler
-        self._take, scheduler.take = scheduler.take, self._on_take
-        self._withdraw, scheduler.withdraw = scheduler.withdraw, self._on_withdraw
-        self.counts = self.detector._ledger.cameras
+        self._take, scheduler.next_batch = scheduler.next_batch, self._on_take
+        self._withdraw, scheduler.remove = scheduler.remove, self._on_withdraw
+        self.counts = self.detector._state.camera_statistics
         # The account: number and time of what waits, since when the camera waits, what is on its
         # way, and what became of the rest.
         self.waiting, self._since_s = {}, {}
@@ -138,7 +138,7 @@ class World:
 
     def run(self):
         """Run to the end; return self."""
-        self.detector._ledger.running = True
+        self.detector._state.is_running = True
         self._worker._run()
         while self._events:
             self.advance(self._events[0][0])
@@ -175,9 +175,9 @@ class World:
         self.look_for_idleness()
         self._look_for_holders()
         until_s = float('inf') if seconds is None else self.now_s + seconds
-        while self._worker._sleeping and self._events and self._events[0][0] <= until_s:
+        while self._worker._is_sleeping and self._events and self._events[0][0] <= until_s:
             self.advance(self._events[0][0])
-        if not self._worker._sleeping:
+        if not self._worker._is_sleeping:
             return
         if seconds is not None:
             self.now_s = max(until_s, self.now_s + _EPSILON_S)
@@ -186,7 +186,7 @@ class World:
 
     def _stop(self):
         self._stopped = True
-        with self.detector._ledger.lock:
+        with self.detector._state.lock:
             self.detector._halt()
 
     # What the detector is given and asked for.
@@ -223,7 +223,7 @@ class World:
         late = self._waited_s() >= self._schedule.delay_s - _EPSILON_S
         assert full or late, 'taken too early'
         jobs = self._take()
-        chosen = [job.camera for job in jobs]
+        chosen = [job.camera_index for job in jobs]
         assert 1 <= len(set(chosen)) == len(chosen) <= self._schedule.batch
         rest = set(self.waiting).difference(chosen)
         assert len(chosen) == self._schedule.batch or not rest
@@ -231,11 +231,11 @@ class World:
         if rest:
             assert max(served[camera] for camera in chosen) <= min(served[c] for c in rest)
         for job in jobs:
-            assert job.message.number == self.waiting.pop(job.camera)
-            del self._since_s[job.camera]
-            self._passed.pop(job.camera, None)
-            self._served[job.camera] = self._batches
-            self._flying[job.camera].append(job.message.number)
+            assert job.message.number == self.waiting.pop(job.camera_index)
+            del self._since_s[job.camera_index]
+            self._passed.pop(job.camera_index, None)
+            self._served[job.camera_index] = self._batches
+            self._flying[job.camera_index].append(job.message.number)
         self._batches += 1
         for camera in rest:
             self._passed[camera] += 1
@@ -244,7 +244,7 @@ class World:
         return jobs
 
     def _on_withdraw(self, camera):
-        reason = 'inactive' if self._stopped or not self.detector._ledger.running else 'disabled'
+        reason = 'inactive' if self._stopped or not self.detector._state.is_running else 'disabled'
         assert reason == 'inactive' or not self.cameras[camera].enabled
         del self.waiting[camera], self._since_s[camera]
         self._passed.pop(camera, None)

@@ -1,7 +1,7 @@
-"""What a model's metadata and a config.json next to it say, read with care.
+"""Reads what the metadata of an ONNX file and a config.json next to it say about the model.
 
-Both are text that came with a file from elsewhere: sizes are bounded, values are literals, and
-what does not look as expected is left alone.
+Both are untrusted input. Sizes are bounded, values are parsed as literals, and a value of an
+unexpected form is ignored.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from trt_perception.model.task import (
     keypoint_names_fault,
 )
 
-__all__ = ['Facts', 'facts_of', 'literal']
+__all__ = ['ExporterInfo', 'parse_literal', 'read_exporter_info']
 
-# How PIL numbers its filters, and so transformers.
+# PIL's numbers for resize filters. Hugging Face transformers use the same numbers.
 _BILINEAR: Final = 2
-_RESAMPLE: Final = {0: 'nearest', 1: 'Lanczos', 3: 'bicubic', 4: 'box', 5: 'Hamming'}
-#: Image processors of transformers that are bilinear unless their file says otherwise.
+_OTHER_FILTERS: Final = {0: 'nearest', 1: 'Lanczos', 3: 'bicubic', 4: 'box', 5: 'Hamming'}
+#: Image processors of transformers whose default filter is bilinear.
 _BILINEAR_PROCESSORS: Final = {
     f'{name}{kind}'
     for name in ('Detr', 'ConditionalDetr', 'DeformableDetr', 'RTDetr', 'RfDetr', 'Yolos')
     for kind in ('FeatureExtractor', 'ImageProcessor', 'ImageProcessorFast', 'ImageProcessorPil')
 }
-#: Ultralytics' tasks that this package does not do, and what their outputs hold besides boxes.
-_OTHER_TASKS: Final = {
+#: Ultralytics tasks that this package does not support, with a description for errors.
+_UNSUPPORTED_TASKS: Final = {
     'classify': 'classification (no boxes)',
     'semantic': 'semantic segmentation (no boxes)',
     'depth': 'depth estimation (no boxes)',
 }
-_YOLO: Final = ('dense', 'end_to_end')
-_RTDETR: Final = ('rtdetr_ultralytics', 'rtdetr_end_to_end')
-#: From this release on RT-DETR's best boxes of all classes are chosen inside the model.
-_RTDETR_END_TO_END: Final = (8, 4, 47)
-#: What else is written for transformers, by "model_type" in config.json.
-_HUGGINGFACE: Final[Mapping[str, str]] = {
+_YOLO_DECODERS: Final = ('dense', 'end_to_end')
+_RTDETR_DECODERS: Final = ('rtdetr_ultralytics', 'rtdetr_end_to_end')
+#: From this Ultralytics release on, an exported RT-DETR selects its best boxes itself.
+_FIRST_END_TO_END_RTDETR: Final = (8, 4, 47)
+#: Decoder for each "model_type" in the config.json of a Hugging Face model.
+_HUGGINGFACE_DECODERS: Final[Mapping[str, str]] = {
     'rt_detr': 'rtdetr',
     'rt_detr_v2': 'rtdetr',
     'd_fine': 'rtdetr',
@@ -66,277 +66,300 @@ _HUGGINGFACE: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What was read.
+class ExporterInfo:
+    """What the exporter of a model wrote about the model.
 
     Attributes:
-        class_names: in the network's order, empty where nothing says them.
-        input_size: width and height, None where nothing says them.
-        preprocessing: fields of Preprocessing that a file next to the model says.
-        exporter: ``ultralytics``, ``yolov5``, ``huggingface``, or empty.
-        exporter_decoders: names of decoders that read what this exporter writes for this model,
-            the narrowest set first. The first set counts of which one fits the shapes: so what a
-            model is called decides only between readings that metadata and shapes leave.
-        task: what the outputs say of each object.
-        resampling: a sentence where a file next to the model says, or leaves open, how images are
-            made smaller, and it is not known to be bilinear; else empty.
-        evidence: a sentence for each finding.
+        class_names: in the order of the network's outputs; empty if unknown.
+        input_size: width and height in pixels; None if unknown.
+        preprocessing: values for fields of Preprocessing.
+        exporter: `ultralytics`, `yolov5`, `huggingface` or empty.
+        decoder_candidates: sets of decoder names, the smallest set first. Recognition uses the
+            first set that has a decoder for the output shapes.
+        task: the task of the model.
+        filter_problem: why the resize filter is unknown or unsupported; empty if the filter is
+            bilinear or not mentioned.
+        evidence: one sentence for each value found.
     """
 
     class_names: tuple[str, ...] = ()
     input_size: tuple[int, int] | None = None
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     exporter: str = ''
-    exporter_decoders: tuple[tuple[str, ...], ...] = ()
+    decoder_candidates: tuple[tuple[str, ...], ...] = ()
     task: TaskSpec = DETECT
-    resampling: str = ''
+    filter_problem: str = ''
     evidence: tuple[str, ...] = ()
 
     @property
     def is_yolo_export(self) -> bool:
-        """Whether the file itself says how Ultralytics' or YOLOv5's exporter wrote it."""
+        """Whether the exporter of Ultralytics or YOLOv5 wrote the file."""
         return self.exporter in ('ultralytics', 'yolov5')
 
 
-def facts_of(name: str, metadata: Mapping[str, str], config: Mapping[str, Any] | None) -> Facts:
-    """Read metadata, else a config.json.
+def read_exporter_info(
+    model_name: str, metadata: Mapping[str, str], config: Mapping[str, Any] | None
+) -> ExporterInfo:
+    """Return what the metadata say, or else what config.json says.
 
     Args:
-        name: the model's file name, for messages.
-        metadata: the ONNX file's own, texts by key.
-        config: content of config.json, None where there is none.
+        model_name: file name of the model, for error messages.
+        metadata: metadata of the ONNX file.
+        config: content of config.json; None if the file is missing.
 
     Raises:
-        EngineError: the metadata says that the model does something else than finding boxes.
+        EngineError: the metadata name an unsupported task or lack the number of keypoints.
     """
     if 'names' in metadata:
-        return _ultralytics(name, metadata)
-    return _huggingface(config) if config else Facts()
+        return _read_ultralytics_metadata(model_name, metadata)
+    return _read_huggingface_config(config) if config else ExporterInfo()
 
 
-def literal(text: str) -> Any:
-    """Return what a Python literal says, None where it is none or too long."""
+def parse_literal(text: str) -> Any:
+    """Return the value of a Python literal, or None if the text is invalid or too long."""
     try:
         return read_literal(text)
     except ValueError:
         return None
 
 
-def _ultralytics(name: str, metadata: Mapping[str, str]) -> Facts:
-    """Read what Ultralytics' exporter writes: names, stride, task, imgsz and more, as literals.
+def _read_ultralytics_metadata(model_name: str, metadata: Mapping[str, str]) -> ExporterInfo:
+    """Read the metadata of Ultralytics exports, whose values are Python literals.
 
-    YOLOv5's own exporter writes names and stride only.
+    The exporter of YOLOv5 writes only `names` and `stride`, and no `task`.
     """
-    task = metadata.get('task', '')
-    if task in _OTHER_TASKS:
+    task_name = metadata.get('task', '')
+    if task_name in _UNSUPPORTED_TASKS:
         raise EngineError(
-            name,
-            f'task {task!r} in its metadata, which is {_OTHER_TASKS[task]}',
+            model_name,
+            f'task {task_name!r} in the metadata: {_UNSUPPORTED_TASKS[task_name]}',
             expected=f'one of the tasks {", ".join(TASKS)}',
-            fix='export one',
+            fix='export a model for one of these tasks',
         )
-    names, sentence = _class_names('metadata "names"', literal(metadata['names']))
+    names_value = parse_literal(metadata['names'])
+    class_names, sentence = _read_class_names('metadata "names"', names_value)
     evidence = [sentence]
-    rows_columns = literal(metadata.get('imgsz', ''))
-    size = None
-    if _is_size(rows_columns):
-        size = rows_columns[1], rows_columns[0]
-        evidence.append(f'metadata "imgsz" {list(rows_columns)} -> input {size[0]} x {size[1]}')
+    height_width = parse_literal(metadata.get('imgsz', ''))
+    input_size = None
+    if _is_image_size(height_width):
+        height, width = height_width
+        input_size = width, height
+        evidence.append(f'metadata "imgsz" {[height, width]} -> input {width} x {height}')
     head = metadata.get('head', '')
     if head and not name_fault(head):
         evidence.append(f'metadata "head" {head}')
-    exporter = 'yolov5'
-    decoders: tuple[tuple[str, ...], ...] = (('dense_objectness_transposed',),)
     if 'task' in metadata:
-        exporter, decoders = 'ultralytics', _ultralytics_decoders(metadata)
-    kind = TaskSpec(task) if task in ('obb', 'segment') else DETECT
-    if task == 'pose':
-        kind = TaskSpec('pose', _keypoints(name, metadata, names, evidence))
-    return Facts(names, size, {}, exporter, decoders, kind, evidence=tuple(evidence))
-
-
-def _keypoints(
-    name: str, metadata: Mapping[str, str], class_names: tuple[str, ...], evidence: list[str]
-) -> KeypointSpec:
-    """Read how many keypoints an object has, of how many values, and their names if it says any.
-
-    Raises:
-        EngineError: it does not say how many.
-    """
-    said_shape = metadata.get('kpt_shape', '')
-    shape = literal(said_shape)
-    if not (
-        isinstance(shape, list | tuple)
-        and len(shape) == 2
-        and all(type(side) is int for side in shape)
-        and 1 <= shape[0] <= MAX_KEYPOINTS
-        and shape[1] in (2, 3)
-    ):
-        raise EngineError(
-            name,
-            f'task \'pose\' with "kpt_shape" {shown(said_shape)} in its metadata',
-            expected=f'[K, 2] or [K, 3] for 1 to {MAX_KEYPOINTS} keypoints',
-            fix='export it again, or write a manifest (docs/manifest.md)',
-        )
-    count, values = shape
-    said = literal(metadata.get('kpt_names', ''))
-    lists = list(said.values()) if isinstance(said, Mapping) else []
-    names = tuple(str(number) for number in range(count))
-    source = 'keypoints are called by their numbers'
-    if lists and all(one == lists[0] for one in lists) and isinstance(lists[0], list | tuple):
-        given = tuple(lists[0])
-        if len(given) == count and not keypoint_names_fault(given):
-            names, source = given, 'metadata "kpt_names"'
-    known = COCO_KEYPOINTS.names
-    if count == len(known) and (names == known or class_names == ('person',)):
-        names, skeleton = known, COCO_KEYPOINTS.skeleton
-        source = "COCO's keypoints of people"
+        exporter, candidates = 'ultralytics', _ultralytics_decoder_candidates(metadata)
     else:
-        skeleton = ()
-    evidence.append(f'metadata "kpt_shape" {list(shape)} -> {count} keypoints; {source}')
-    return KeypointSpec(names, values, skeleton)
-
-
-def _ultralytics_decoders(metadata: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """Return what Ultralytics' exporter may have written, the narrowest set first.
-
-    Its newer releases say the network's head, and then nothing else counts. Before that, the
-    release tells RT-DETR's two layouts apart, and settings tell whether a YOLO gives final boxes.
-    The name of the model is left: it is whatever its user called a file.
-    """
-    everything = (*_YOLO, *_RTDETR)
-    head = metadata.get('head', '')
-    said: tuple[str, ...] = _rtdetr_layouts(metadata)
-    if head:
-        said = ('rtdetr_end_to_end',) if head == 'RTDETRDecoder' else _YOLO
-    elif 'end2end' in metadata and 'args' in metadata:
-        settings = literal(metadata['args'])
-        inside = isinstance(settings, Mapping) and settings.get('nms') is True
-        final = inside or literal(metadata['end2end']) is True
-        said = _YOLO if final else ('dense', *said)
-    else:
-        said = (*_YOLO, *said)
-    # "Ultralytics YOLO11n model trained on /data/rtdetr/data.yaml": the folder says nothing.
-    described = metadata.get('description', '').lower().split(' trained on ')[0]
-    named: tuple[str, ...] = everything
-    if re.search('rt-?detr', described):
-        named = _RTDETR
-    elif 'yolo' in described:
-        named = _YOLO
-    both = tuple(name for name in said if name in named)
-    return (said,) if head else (both, said, named, everything)
-
-
-def _rtdetr_layouts(metadata: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the layouts that RT-DETR has in the release that wrote the metadata."""
-    release = re.match(r'(\d{1,4})\.(\d{1,4})\.(\d{1,6})', metadata.get('version', ''))
-    if release is None:
-        return _RTDETR
-    newer = tuple(map(int, release.groups())) >= _RTDETR_END_TO_END
-    return ('rtdetr_end_to_end',) if newer else ('rtdetr_ultralytics',)
-
-
-def _huggingface(config: Mapping[str, Any]) -> Facts:
-    """Read what transformers saves: config.json, and preprocessor_config.json under its name."""
-    model = config.get('model_type')
-    model = model if isinstance(model, str) and not name_fault(model) else ''
-    if model and model not in _HUGGINGFACE:
-        # Of another network, maybe: neither its classes nor its preprocessing need be this one's.
-        return Facts(evidence=(f'config.json "model_type" {model!r}, not known here -> not used',))
-    evidence = [f'config.json "model_type" {model!r}'] if model else []
-    names, sentence = _class_names('config.json "id2label"', config.get('id2label'))
-    evidence += [sentence] if 'id2label' in config else []
-    processor = config.get('preprocessor_config')
-    processor = processor if isinstance(processor, Mapping) else {}
-    preprocessing, size = _processor(processor)
-    resampling = _resampling(processor)
-    if preprocessing:
-        preprocessing |= {} if resampling else {'antialias': _antialiases(processor, model)}
-        shown = ', '.join(f'{key} {value}' for key, value in preprocessing.items())
-        evidence.append(f'preprocessor_config.json -> {shown}')
-    decoders = ((_HUGGINGFACE[model],),) if model in _HUGGINGFACE else ()
-    return Facts(
-        names,
-        size,
-        preprocessing,
-        'huggingface',
-        decoders,
-        resampling=resampling,
+        exporter, candidates = 'yolov5', (('dense_objectness_transposed',),)
+    task = TaskSpec(task_name) if task_name in ('obb', 'segment') else DETECT
+    if task_name == 'pose':
+        keypoints = _read_keypoints(model_name, metadata, class_names, evidence)
+        task = TaskSpec('pose', keypoints)
+    return ExporterInfo(
+        class_names=class_names,
+        input_size=input_size,
+        exporter=exporter,
+        decoder_candidates=candidates,
+        task=task,
         evidence=tuple(evidence),
     )
 
 
-def _processor(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[int, int] | None]:
-    """Turn an image processor's settings into fields of Preprocessing, and its fixed size.
+def _read_keypoints(
+    model_name: str, metadata: Mapping[str, str], class_names: tuple[str, ...], evidence: list[str]
+) -> KeypointSpec:
+    """Return the keypoints of a pose model, and append the findings to `evidence`.
 
-    It computes (x * rescale_factor - image_mean) / image_std on RGB. A size of height and width is
-    filled; one of edges keeps the aspect ratio, and what is left on the right and below becomes 0
-    after all that.
+    Raises:
+        EngineError: the metadata lack a valid `kpt_shape`.
     """
-    size = values.get('size')
-    scale = values.get('rescale_factor', 1 / 255)
-    if not isinstance(size, Mapping) or not _numbers('scale', [scale]):
-        return {}, None
-    steps = ('do_rescale', 'do_normalize', 'do_flip_channel_order')
-    if not {type(values[step]) for step in steps if step in values} <= {bool}:
-        return {}, None
-    flipped = values.get('do_flip_channel_order', False)
-    fields: dict[str, Any] = {'color_order': 'bgr' if flipped else 'rgb'}
-    fixed = size.get('width'), size.get('height')
-    fields['resize'] = 'stretch' if _is_size(fixed) else 'letterbox_top_left'
-    fields['scale'] = float(scale) if values.get('do_rescale', True) else 1.0
-    # Where the key is missing the processor's class decides, which takes the means it was given.
-    normalises = values.get('do_normalize', True if 'image_mean' in values else None)
-    if normalises is False:
-        fields['mean'], fields['std'] = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
-    elif normalises:
-        fields['mean'] = _numbers('mean', values.get('image_mean'), 3)
-        fields['std'] = _numbers('std', values.get('image_std'), 3)
-        if not fields['mean'] or not fields['std']:
-            return {}, None
-    if not _is_size(fixed) and normalises is not None:  # one grey for three means: the middle one
-        zero = sorted(fields['mean'])[1] / fields['scale']
-        fields['pad_value'] = min(255, max(0, round(zero)))
-    return fields, fixed if _is_size(fixed) else None  # type: ignore[return-value]
+    shape_text = metadata.get('kpt_shape', '')
+    shape = parse_literal(shape_text)
+    is_valid = (
+        isinstance(shape, list | tuple)
+        and len(shape) == 2
+        and all(type(number) is int for number in shape)
+        and 1 <= shape[0] <= MAX_KEYPOINTS
+        and shape[1] in (2, 3)
+    )
+    if not is_valid:
+        raise EngineError(
+            model_name,
+            f'"kpt_shape" {shown(shape_text)} in the metadata, with task \'pose\'',
+            expected=f'[K, 2] or [K, 3] for 1 to {MAX_KEYPOINTS} keypoints',
+            fix='export the model again, or write a manifest (docs/manifest.md)',
+        )
+    count, values_per_keypoint = shape
+    names = tuple(str(index) for index in range(count))
+    source = 'keypoints are named by index'
+    names_by_class = parse_literal(metadata.get('kpt_names', ''))
+    lists = list(names_by_class.values()) if isinstance(names_by_class, Mapping) else []
+    # If the classes have different names, no single list is right for all classes.
+    all_equal = bool(lists) and all(names_of_class == lists[0] for names_of_class in lists)
+    if all_equal and isinstance(lists[0], list | tuple):
+        given_names = tuple(lists[0])
+        if len(given_names) == count and not keypoint_names_fault(given_names):
+            names, source = given_names, 'metadata "kpt_names"'
+    coco_names = COCO_KEYPOINTS.names
+    skeleton: tuple[tuple[int, int], ...] = ()
+    if count == len(coco_names) and (names == coco_names or class_names == ('person',)):
+        names, skeleton = coco_names, COCO_KEYPOINTS.skeleton
+        source = 'COCO person keypoints'
+    evidence.append(f'metadata "kpt_shape" {list(shape)} -> {count} keypoints; {source}')
+    return KeypointSpec(names, values_per_keypoint, skeleton)
 
 
-def _resampling(values: Mapping[str, Any]) -> str:
-    """Return '' where an image processor resizes bilinearly.
+def _ultralytics_decoder_candidates(metadata: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+    """Return sets of decoders for an Ultralytics export, the smallest set first.
 
-    Otherwise a sentence that says what it does. Where the key is missing it is the default of the
-    processor's class; files of old releases have none.
+    Newer releases write the class of the network's head, which settles the question. In older
+    releases, the release number distinguishes the two layouts of RT-DETR, and the export settings
+    say whether a YOLO outputs final boxes. The description is the weakest evidence, because it
+    contains file names that the user chose.
     """
-    value = values.get('resample')
-    kind = values.get('image_processor_type', values.get('feature_extractor_type', ''))
-    if type(value) is int:
-        if value == _BILINEAR:
-            return ''
-        name = f', {_RESAMPLE[value]}' if value in _RESAMPLE else ''
-        return f'preprocessor_config.json "resample" is {found(value)}{name}'
-    if value is not None:
-        return f'preprocessor_config.json "resample" is {found(value)}, which is no filter of PIL'
-    if not kind or (isinstance(kind, str) and kind in _BILINEAR_PROCESSORS):
-        return ''
-    return (
-        f'preprocessor_config.json has no "resample", and the default of {found(kind)} is unknown'
+    head = metadata.get('head', '')
+    if head:
+        return (('rtdetr_end_to_end',) if head == 'RTDETRDecoder' else _YOLO_DECODERS,)
+    all_decoders = (*_YOLO_DECODERS, *_RTDETR_DECODERS)
+    by_settings = (*_YOLO_DECODERS, *_rtdetr_decoders(metadata))
+    if 'end2end' in metadata and 'args' in metadata:
+        settings = parse_literal(metadata['args'])
+        has_nms = isinstance(settings, Mapping) and settings.get('nms') is True
+        if has_nms or parse_literal(metadata['end2end']) is True:
+            by_settings = _YOLO_DECODERS
+        else:
+            by_settings = ('dense', *_rtdetr_decoders(metadata))
+    # "Ultralytics YOLO11n model trained on /data/rtdetr/data.yaml": ignore the path.
+    description = metadata.get('description', '').lower().split(' trained on ')[0]
+    by_description: tuple[str, ...] = all_decoders
+    if re.search('rt-?detr', description):
+        by_description = _RTDETR_DECODERS
+    elif 'yolo' in description:
+        by_description = _YOLO_DECODERS
+    by_both = tuple(name for name in by_settings if name in by_description)
+    return by_both, by_settings, by_description, all_decoders
+
+
+def _rtdetr_decoders(metadata: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the decoders for RT-DETR in the Ultralytics release that wrote the metadata."""
+    release = re.match(r'(\d{1,4})\.(\d{1,4})\.(\d{1,6})', metadata.get('version', ''))
+    if release is None:
+        return _RTDETR_DECODERS
+    is_end_to_end = tuple(map(int, release.groups())) >= _FIRST_END_TO_END_RTDETR
+    return ('rtdetr_end_to_end',) if is_end_to_end else ('rtdetr_ultralytics',)
+
+
+def _read_huggingface_config(config: Mapping[str, Any]) -> ExporterInfo:
+    """Read config.json, which has the preprocessor_config.json under `preprocessor_config`."""
+    model_type = config.get('model_type')
+    model_type = model_type if isinstance(model_type, str) and not name_fault(model_type) else ''
+    if model_type and model_type not in _HUGGINGFACE_DECODERS:
+        # The file may belong to another network, so its classes and preprocessing are not used.
+        sentence = f'config.json "model_type" {model_type!r} is unsupported -> file ignored'
+        return ExporterInfo(evidence=(sentence,))
+    evidence = [f'config.json "model_type" {model_type!r}'] if model_type else []
+    class_names, sentence = _read_class_names('config.json "id2label"', config.get('id2label'))
+    if 'id2label' in config:
+        evidence.append(sentence)
+    processor = config.get('preprocessor_config')
+    processor = processor if isinstance(processor, Mapping) else {}
+    preprocessing, input_size = _read_image_processor(processor)
+    filter_problem = _filter_problem(processor)
+    if preprocessing:
+        if not filter_problem:
+            preprocessing['antialias'] = _uses_antialiasing(processor, model_type)
+        values = ', '.join(f'{key} {value}' for key, value in preprocessing.items())
+        evidence.append(f'preprocessor_config.json -> {values}')
+    return ExporterInfo(
+        class_names=class_names,
+        input_size=input_size,
+        preprocessing=preprocessing,
+        exporter='huggingface',
+        decoder_candidates=((_HUGGINGFACE_DECODERS[model_type],),) if model_type else (),
+        filter_problem=filter_problem,
+        evidence=tuple(evidence),
     )
 
 
-def _antialiases(values: Mapping[str, Any], model: str) -> bool:
-    """Whether a bilinear processor does: RF-DETR's alone resizes numbers, without it."""
-    kind = values.get('image_processor_type')
-    return not (kind if isinstance(kind, str) else model).startswith(('RfDetr', 'rf_detr'))
+def _read_image_processor(
+    processor: Mapping[str, Any],
+) -> tuple[dict[str, Any], tuple[int, int] | None]:
+    """Return fields of Preprocessing and the input size; ({}, None) if a setting is invalid.
+
+    An image processor computes (x * rescale_factor - image_mean) / image_std on RGB values. A
+    size with width and height stretches the image. Other sizes keep the aspect ratio, and the
+    processor fills the rest, right and below, with 0 after normalisation.
+    """
+    size = processor.get('size')
+    scale = processor.get('rescale_factor', 1 / 255)
+    if not isinstance(size, Mapping) or not _valid_numbers('scale', [scale]):
+        return {}, None
+    flags = ('do_rescale', 'do_normalize', 'do_flip_channel_order')
+    if not all(type(processor[flag]) is bool for flag in flags if flag in processor):
+        return {}, None
+    width_height = size.get('width'), size.get('height')
+    has_fixed_size = _is_image_size(width_height)
+    fields: dict[str, Any] = {
+        'color_order': 'bgr' if processor.get('do_flip_channel_order', False) else 'rgb',
+        'resize': 'stretch' if has_fixed_size else 'letterbox_top_left',
+        'scale': float(scale) if processor.get('do_rescale', True) else 1.0,
+    }
+    # Without this key, the class of the processor decides. Assume that it normalises if the file
+    # contains means. Without means, the decision is unknown: None.
+    normalises = processor.get('do_normalize', True if 'image_mean' in processor else None)
+    if normalises is False:
+        fields['mean'], fields['std'] = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+    elif normalises:
+        fields['mean'] = _valid_numbers('mean', processor.get('image_mean'), 3)
+        fields['std'] = _valid_numbers('std', processor.get('image_std'), 3)
+        if not fields['mean'] or not fields['std']:
+            return {}, None
+    if not has_fixed_size and normalises is not None:
+        # The pad value is the same in all channels, so use the median of the three means.
+        pad_value = round(sorted(fields['mean'])[1] / fields['scale'])
+        fields['pad_value'] = min(255, max(0, pad_value))
+    return fields, width_height if has_fixed_size else None  # type: ignore[return-value]
 
 
-def _numbers(key: str, value: object, count: int = 1) -> tuple[float, ...]:
-    """Return so many numbers for a field of Preprocessing, empty where it is something else."""
+def _filter_problem(processor: Mapping[str, Any]) -> str:
+    """Return why an image processor's resize filter cannot be used; empty if it is bilinear.
+
+    Files of old transformers releases lack the key `resample`. Then the filter is the default of
+    the processor's class. A file without a class name counts as bilinear.
+    """
+    resample = processor.get('resample')
+    class_name = processor.get('image_processor_type', processor.get('feature_extractor_type', ''))
+    if type(resample) is int:
+        if resample == _BILINEAR:
+            return ''
+        name = f', {_OTHER_FILTERS[resample]}' if resample in _OTHER_FILTERS else ''
+        return f'preprocessor_config.json "resample" is {found(resample)}{name}'
+    if resample is not None:
+        return f'preprocessor_config.json "resample" is {found(resample)}, not a PIL filter'
+    if not class_name or (isinstance(class_name, str) and class_name in _BILINEAR_PROCESSORS):
+        return ''
+    default = f'the default of {found(class_name)} is unknown'
+    return f'preprocessor_config.json has no "resample", and {default}'
+
+
+def _uses_antialiasing(processor: Mapping[str, Any], model_type: str) -> bool:
+    """Return whether a bilinear processor antialiases. Only the processor of RF-DETR does not."""
+    class_name = processor.get('image_processor_type')
+    name = class_name if isinstance(class_name, str) else model_type
+    return not name.startswith(('RfDetr', 'rf_detr'))
+
+
+def _valid_numbers(key: str, value: object, count: int = 1) -> tuple[float, ...]:
+    """Return `count` numbers for a field of Preprocessing; empty if the value is invalid."""
     if not isinstance(value, list) or len(value) != count:
         return ()
-    good = set(map(type, value)) <= {int, float} and not number_fault(key, value)
-    return tuple(map(float, value)) if good else ()
+    if not set(map(type, value)) <= {int, float} or number_fault(key, value):
+        return ()
+    return tuple(map(float, value))
 
 
-def _is_size(value: object) -> bool:
+def _is_image_size(value: object) -> bool:
     return (
         isinstance(value, list | tuple)
         and all(type(side) is int for side in value)
@@ -344,26 +367,30 @@ def _is_size(value: object) -> bool:
     )
 
 
-def _class_names(source: str, value: object) -> tuple[tuple[str, ...], str]:
-    """Return names from a list or from a mapping of 0 … n-1, and the finding as a sentence.
+def _read_class_names(source: str, value: object) -> tuple[tuple[str, ...], str]:
+    """Return class names and a sentence about them. The names are empty if the value is invalid.
 
-    COCO's placeholders ("N/A") stand there several times; a name must say one class.
+    Class names must be unique, but COCO's placeholder "N/A" occurs several times. Such duplicates
+    get their index appended.
+
+    Args:
+        source: where the value is from, for the sentence.
+        value: a list of names, or a mapping from 0 … n-1 to names.
     """
     if isinstance(value, Mapping):
-        by_index = {str(key): item for key, item in value.items() if _is_name(key)}
-        value = [by_index.get(str(index)) for index in range(len(value))]
-    if not isinstance(value, list | tuple) or not value or not all(map(_is_name, value)):
-        return (), f"{source} is not read: expected {{0: 'name', 1: …}} without gaps"
-    names = [str(item) for item in value]
+        name_by_key = {str(key): name for key, name in value.items() if _is_class_name(key)}
+        value = [name_by_key.get(str(index)) for index in range(len(value))]
+    if not isinstance(value, list | tuple) or not value or not all(map(_is_class_name, value)):
+        return (), f"{source} is ignored: expected {{0: 'name', 1: …}} without gaps"
+    names = [str(name) for name in value]
     counts = Counter(names)
     unique = [name if counts[name] == 1 else f'{name} {index}' for index, name in enumerate(names)]
     if fault := names_fault(unique):
-        found = f'expected {fault["expected"]} (got {fault["found"]})'
-        return (), f'{source} is not read: {found}'
-    remark = '' if unique == names else ', equal ones distinguished by their number'
+        return (), f'{source} is ignored: expected {fault["expected"]} (got {fault["found"]})'
+    remark = '' if unique == names else ' (duplicate names have their index appended)'
     return tuple(unique), f'{source} -> {len(names)} classes{remark}'
 
 
-def _is_name(value: object) -> bool:
-    """Tell text, or a number that can be written: of thousands of digits none can."""
+def _is_class_name(value: object) -> bool:
+    """Return whether a value is a text, or a number with few enough digits to be printed."""
     return isinstance(value, str) or (isinstance(value, int) and abs(value) < 2**53)

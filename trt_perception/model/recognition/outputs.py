@@ -10,7 +10,7 @@ from trt_perception.errors import EngineError
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.input_layout import has_size_input, split_inputs
 from trt_perception.model.output_layout import assign_outputs
-from trt_perception.model.recognition.facts import Facts
+from trt_perception.model.recognition.facts import ExporterInfo
 from trt_perception.model.task import COCO_KEYPOINTS, DETECT, MAX_KEYPOINTS, KeypointSpec, TaskSpec
 from trt_perception.model.tensors import INDEX_DTYPES, LoadedModel, TensorSpec, tensors_text
 
@@ -59,7 +59,7 @@ def candidates(
     model: LoadedModel,
     input_size: tuple[int, int] | None,
     classes: int | None,
-    facts: Facts,
+    facts: ExporterInfo,
     parameter_name: Callable[[str], str],
 ) -> tuple[str, ...]:
     """Return the names of the decoders that fit: one where there is no doubt.
@@ -82,11 +82,11 @@ def candidates(
         if _most_rows(outputs) > _MOST_QUERIES:
             fitting = [decoder for decoder in fitting if decoder != 'rtdetr_ultralytics']
         left = _narrowed_by_exporter(fitting, outputs, facts)
-        if not facts.exporter_decoders and len(outputs) == 1 and len(outputs[0].shape) == 3:
+        if not facts.decoder_candidates and len(outputs) == 1 and len(outputs[0].shape) == 3:
             left = _by_anchors(left, outputs[0].shape, input_size)
         if left:
             break
-    if not facts.exporter_decoders:
+    if not facts.decoder_candidates:
         _refuse_anchors(model, left, parameter_name)
     if classes is not None and facts.task == DETECT and left in ([], ['dense_objectness']):
         _refuse_extra_channels(model, classes, parameter_name)
@@ -106,7 +106,7 @@ def fitting_decoders(
     ]
 
 
-def with_mask_coefficients(model: LoadedModel, facts: Facts) -> Facts:
+def with_mask_coefficients(model: LoadedModel, facts: ExporterInfo) -> ExporterInfo:
     """Return the facts with the number of mask coefficients, which the prototypes show.
 
     Raises:
@@ -125,7 +125,9 @@ def with_mask_coefficients(model: LoadedModel, facts: Facts) -> Facts:
     return replace(facts, task=TaskSpec('segment', mask_coefficients=prototypes[0].shape[1]))
 
 
-def with_own_outputs(model: LoadedModel, facts: Facts, class_names: tuple[str, ...]) -> Facts:
+def with_own_outputs(
+    model: LoadedModel, facts: ExporterInfo, class_names: tuple[str, ...]
+) -> ExporterInfo:
     """Return the facts with the task that further outputs show beyond doubt.
 
     RF-DETR's masks, by the names that its exporter gives or by its config.json; torchvision's
@@ -137,7 +139,7 @@ def with_own_outputs(model: LoadedModel, facts: Facts, class_names: tuple[str, .
     outputs = model.outputs
     names = {tensor.name for tensor in outputs}
     is_rfdetr = {'dets', 'labels', 'masks'} == names or (
-        facts.exporter_decoders == (('rfdetr',),)
+        facts.decoder_candidates == (('rfdetr',),)
         and {'logits', 'pred_boxes', 'pred_masks'} <= names
     )
     labelled = any(tensor.dtype in INDEX_DTYPES and len(tensor.shape) == 1 for tensor in outputs)
@@ -158,10 +160,10 @@ def with_own_outputs(model: LoadedModel, facts: Facts, class_names: tuple[str, .
 
 
 def _narrowed_by_exporter(
-    fitting: list[str], outputs: tuple[TensorSpec, ...], facts: Facts
+    fitting: list[str], outputs: tuple[TensorSpec, ...], facts: ExporterInfo
 ) -> list[str]:
     """Return those that the exporter writes, of what fits."""
-    sets = facts.exporter_decoders
+    sets = facts.decoder_candidates
     if not sets and {tensor.name for tensor in outputs} - {'masks'} == {'dets', 'labels'}:
         sets = (('rfdetr',),)  # names that only its exporter gives
     for decoders in sets:

@@ -27,7 +27,7 @@ from trt_perception.model.input_layout import (
 )
 from trt_perception.model.manifest import Manifest
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.recognition.facts import Facts, facts_of
+from trt_perception.model.recognition.facts import ExporterInfo, read_exporter_info
 from trt_perception.model.recognition.outputs import (
     candidates,
     with_mask_coefficients,
@@ -145,7 +145,7 @@ def recognise(model: LoadedModel, given: ModelOverrides, run: RunOnce | None = N
         EngineError: the model is no detector of boxes, or no parameter would make it readable, or
             it does not run.
     """
-    facts = facts_of(model.name, model.metadata, model.config)
+    facts = read_exporter_info(model.name, model.metadata, model.config)
     evidence, known = list(facts.evidence), len(facts.evidence)
     image, _ = split_inputs(model.name, model.inputs)
     class_names = given.class_names or facts.class_names
@@ -163,7 +163,7 @@ def recognise(model: LoadedModel, given: ModelOverrides, run: RunOnce | None = N
     else:
         fitting, others = _fitting(model, size, len(class_names), facts, given)
         if len(fitting) == 1:
-            by = f' by {facts.exporter}' if facts.exporter_decoders else ''
+            by = f' by {facts.exporter}' if facts.decoder_candidates else ''
             evidence.append(f'{tensors_text(model.outputs)}{by} -> {fitting[0]}')
     chosen = fitting[0] if len(fitting) == 1 else ''
     trained = PREPROCESSING.get(chosen, _ULTRALYTICS if facts.is_yolo_export else {})
@@ -181,7 +181,7 @@ def recognise(model: LoadedModel, given: ModelOverrides, run: RunOnce | None = N
         class_names=len(class_names),
         missing=tuple(key for key in NEEDED if key not in values),
         trained=tuple(DECODERS) if trained else tuple(PREPROCESSING),
-        resampling='' if 'antialias' in given.preprocessing else facts.resampling,
+        resampling='' if 'antialias' in given.preprocessing else facts.filter_problem,
         task=facts.task,
     )
     refuse_missing_info(model, evidence, unknown, given.parameter_name)
@@ -216,7 +216,7 @@ def _fitting(
     model: LoadedModel,
     size: tuple[int, int] | None,
     classes: int,
-    facts: Facts,
+    facts: ExporterInfo,
     given: ModelOverrides,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the decoders that fit; where none does, what would with other class names."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from rclpy.lifecycle import LifecycleNode
 
+from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections
 from trt_perception.images.jpeg import AnyFrame, GivenFrame, PlainJpegs, UnreadFrame
 from trt_perception.parameters.config import DetectorConfig
@@ -63,6 +64,7 @@ class CameraLine:
         # Made by begin and subscribe, freed by close_input.
         self._camera: Camera[Any] | None = None
         self._choice: TransportChoice | None = None
+        self._read: Callable[[Any], GivenFrame] | None = None
         self._input: ImageInput | None = None
 
     def begin(self, choice: TransportChoice) -> Camera[Any]:
@@ -74,14 +76,12 @@ class CameraLine:
         if choice.reason:
             self._log.info(f'image_transport auto: {choice.transport}, as {choice.reason}')
         self._choice = choice
+        self._read = self._reader(choice)
         self._camera = Camera(
             self.name,
-            read=self._reader(choice),
-            publish=self._publish,
-            refused=self.health.refused,
+            self,
             thresholds=self.config.thresholds(self._pipeline.spec.class_names),
-            pipeline=self._index,
-            masks_wanted=self._masks_wanted,
+            pipeline_index=self._index,
         )
         self._apply()
         return self._camera
@@ -150,10 +150,21 @@ class CameraLine:
             return lambda message: UnreadFrame(functools.partial(read, message), quick=files.quick)
         return frame_from_compressed
 
-    def _masks_wanted(self) -> bool:
+    def read_frame(self, message: Any) -> GivenFrame:
+        """Return the image of a message."""
+        assert self._read is not None
+        return self._read(message)
+
+    def on_image_error(self, error: ImageError) -> None:
+        """Count and log an image that was dropped."""
+        self.health.refused(error)
+
+    def wants_masks(self) -> bool:
+        """Return whether the topic of masks has a subscriber."""
         return self._outputs is not None and self._outputs.masks_wanted()
 
-    def _publish(self, message: Any, frame: AnyFrame, detections: Detections) -> None:
+    def publish_detections(self, message: Any, frame: AnyFrame, detections: Detections) -> None:
+        """Publish the detections of a message."""
         assert self._outputs is not None
         self._outputs.publish(message.header, frame, detections)
         self.health.published(message.header.stamp)

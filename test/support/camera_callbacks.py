@@ -1,0 +1,19 @@
+"""A camera whose handler consists of functions."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from trt_perception.scheduling.camera import Camera
+
+
+@dataclass
+class CallbackHandler:
+    read_frame: Any
+    publish_detections: Any
+    on_image_error: Any
+    wants_masks: Any = bool
+
+
+def camera_of(name, read, publish, refused, thresholds, *, pipeline=0, **settings):
+    handler = CallbackHandler(read, publish, refused)
+    return Camera(name, handler, thresholds, pipeline_index=pipeline, **settings)
