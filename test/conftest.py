@@ -24,6 +24,8 @@ from pathlib import Path
 
 import pytest
 
+from support import golden
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / 'trt_perception'
 # An import, also in the text of a program; nodes, commands and benchmarks that start one.
@@ -162,6 +164,7 @@ def pytest_configure(config):
     config.addinivalue_line(
         'markers', 'timeout(seconds): another limit than that of pyproject.toml'
     )
+    golden.rewriting = config.getoption('--rewrite-golden')
     config.stash[STDERR] = os.fdopen(os.dup(2), 'w')  # before output is captured
     # SIGALRM says where every thread stands, and then ends the process as it does by default.
     faulthandler.register(signal.SIGALRM, file=config.stash[STDERR], chain=True)
@@ -240,6 +243,11 @@ def pytest_addoption(parser):
     )
     parser.addoption(
         '--quick', action='store_true', help='no test that has to do with ROS 2 or builds engines'
+    )
+    parser.addoption(
+        '--rewrite-golden',
+        action='store_true',
+        help='write the files of test/golden again instead of comparing texts with them',
     )
     parser.addoption(
         '--share', metavar='I/N', help='only the I-th of N shares of the test files that remain'

@@ -1,0 +1,64 @@
+from pathlib import Path
+
+import pytest
+
+from support import golden
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(golden, 'FOLDER', tmp_path)
+    monkeypatch.setattr(golden, 'rewriting', False)
+
+
+def test_equal_text_passes(tmp_path):
+    (tmp_path / 'said.txt').write_text('one\ntwo\n')
+
+    golden.check('said.txt', 'one\ntwo')
+
+
+def test_changed_text_fails_with_the_difference_and_the_command(tmp_path):
+    (tmp_path / 'said.txt').write_text('one\ntwo\n')
+
+    with pytest.raises(pytest.fail.Exception) as failure:
+        golden.check('said.txt', 'one\n2\n')
+
+    lines = str(failure.value).splitlines()
+    assert lines[-3:-1] == ['-two', '+2']
+    assert lines[-1].endswith('scripts/test --rewrite-golden test/repository/test_golden.py')
+
+
+def test_missing_file_fails_with_the_command():
+    with pytest.raises(pytest.fail.Exception, match=r'said.txt is missing: scripts/test --rewri'):
+        golden.check('said.txt', 'one')
+
+
+def test_rewriting_makes_the_next_check_pass(monkeypatch):
+    monkeypatch.setattr(golden, 'rewriting', True)
+    golden.check('model/said.txt', 'one')
+    monkeypatch.setattr(golden, 'rewriting', False)
+
+    golden.check('model/said.txt', 'one')
+
+
+def test_temporary_folder_becomes_a_word(tmp_path):
+    assert golden.without_folder(f'{tmp_path}/a.onnx: bad', tmp_path) == 'FOLDER/a.onnx: bad'
+
+
+def test_unused_file_is_found(tmp_path):
+    for name in ('model/used.txt', 'model/unused.txt'):
+        path = tmp_path / 'golden' / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    test = tmp_path / 'test_said.py'
+    test.write_text("golden.check('model/used.txt', 'one')")
+
+    assert golden.unused(tmp_path / 'golden', [test]) == ['model/unused.txt']
+
+
+def test_each_golden_file_is_used():
+    unused = golden.unused(TESTS / 'golden', TESTS.rglob('test_*.py'))
+
+    assert not unused, f'type: git rm {" ".join(f"test/golden/{name}" for name in unused)}'
