@@ -33,7 +33,7 @@ ROS = re.compile(
     r'\b(import|from|importorskip\(.) *'
     r'(rclpy|rosbag2_py|cv_bridge|ament_index|launch(_ros|_testing)?\b|\w+_(msgs|interfaces)\b)'
     r'|trt_perception\.ros\b|(executable|run)\(.(detector_node|doctor|replay_images)\b'
-    r"|\bbenchmarks' / '(cameras|frame_path|intake|transport)\b"
+    r"|\bbenchmarks' / '(cameras|frame_path|transport)\b"
 )
 IMPORTED = re.compile(r'^ *(?:from|import) ([\w.]+)(?: import (\w+))?', re.MULTILINE)
 PLUGINS = re.compile(r'^pytest_plugins = \[([^]]*)', re.MULTILINE)
@@ -76,7 +76,7 @@ QUICK = {
 # Coverage is measured neither in these files nor in the programs that they start: it would take a
 # tenth of the whole time, for a two-hundredth of the branches.
 MEASURED_ELSEWHERE = (
-    'antialias bad_frames bench_cameras bench_intake bounded bounded_work build_agreement '
+    'antialias bad_frames bench_cameras bounded bounded_work build_agreement '
     'build_agreement_gpu build_precisions build_query_decoder build_store cuda_jpeg '
     'cuda_jpeg_unread cuda_names cuda_slot dangerous_calls declared_imports '
     'decoders_in_pipelines demo demo_tasks dense_decoder detector_models detector_schedules '

@@ -5,16 +5,17 @@ the time in its stamp. detector_node runs the model, and client processes take t
 bytes. One node and N nodes take turns, with the transport and allocator settings of
 detect.launch.py; figures are medians over the rounds.
 
-frames/s: of the camera that got the fewest. p50, p95, p99: from the stamp to the arrival of the
-detections, over all cameras. CPU: of all detector_nodes together, 100 % is one core; CPU ms: of an
-image. MiB: the memory that they use, where shared pages count for each in part (PSS). GPU MiB:
-what the GPUs have in use more than before the nodes started, by NVML, where there is one.
+frames/s: of the camera that got the fewest. p50, p95, p99: from the image's stamp to the arrival
+of its detections at the client's middleware, over all cameras. CPU: of all detector_nodes
+together, 100 % is one core; CPU ms: of an image. MiB: the memory of the nodes; a shared page
+counts in part for each (PSS). GPU MiB: the increase since before the nodes started, by NVML.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import itertools
 import json
 import select
@@ -26,12 +27,22 @@ from pathlib import Path
 
 import numpy as np
 import rclpy
-from common import SHARE, Child, launch_environment, quality, save
-from detector import NODE, STAMP_AT, cpu_seconds, serialized_picture
+from common import (
+    NODE,
+    SHARE,
+    STAMP_AT,
+    Child,
+    cpu_seconds,
+    launch_environment,
+    quality,
+    save,
+    serialized_photograph,
+)
 from diagnostic_msgs.msg import DiagnosticArray
 from gpu_memory import used_mib
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
+from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
 from trt_perception.process.option_parser import OptionParser
@@ -43,6 +54,8 @@ EXAMPLES = """\
 examples:
   scripts/bench cameras                                the digits on the CPU, 1, 2 and 4 cameras
   scripts/bench cameras yolo.engine --count 1,4,16 --size 1920x1080 --rate 30
+  scripts/bench cameras yolo.engine --count 1 --nodes one --size 1920x1080 --rate 30
+  scripts/bench cameras yolo-seg.engine --count 1 --nodes one --image raw --view masks
   scripts/bench cameras yolo.engine --count 64 --image jpeg --nodes one --size 1920x1080
   scripts/bench cameras yolo.engine --count 16 --parameter device_ids:=[0,1] --json two_gpus.json
 """
@@ -63,7 +76,7 @@ def run_camera(options):
     """Publish the images of some cameras until the process is ended, one after the other."""
     rclpy.init()
     node = Node('cameras')
-    kind, topic, message = serialized_picture(options)
+    kind, topic, message = serialized_photograph(options.kind, options.size, options.quality)
     cameras = names(options.first, options.cameras)
     publishers = [
         node.create_publisher(kind, f'/{name}/{topic}', quality('reliable')) for name in cameras
@@ -91,22 +104,22 @@ class Client(Node):
             self.create_subscription(
                 Detection2DArray,
                 f'/{name}/detections',
-                lambda message, ages_s=self.ages_s[name]: ages_s.append(age_s(message)),
+                functools.partial(self._on_detections, name),
                 10,
                 raw=True,
             )
         if cameras[0] == 'camera_0':
             self.create_subscription(DiagnosticArray, '/diagnostics', self._on_diagnostics, 100)
 
+    def _on_detections(self, camera, message, info):
+        seconds, nanoseconds = struct.unpack('=iI', message[STAMP_AT])
+        age_s = (info['received_timestamp'] - nanoseconds) * 1e-9 - seconds
+        self.ages_s[camera].append(age_s)
+
     def _on_diagnostics(self, message):
         for status in message.status:
             values = {entry.key: entry.value for entry in status.values}
             self.statuses[status.name] = {'message': status.message, **values}
-
-
-def age_s(message):
-    seconds, nanoseconds = struct.unpack('=iI', message[STAMP_AT])
-    return time.time() - seconds - nanoseconds * 1e-9
 
 
 def run_client(options):
@@ -140,6 +153,16 @@ def run_client(options):
         ),
         flush=True,
     )
+
+
+def run_viewer(options):
+    """Take the images of one topic of each camera until the process is ended."""
+    rclpy.init()
+    node = Node('viewer')
+    for name in names(options.first, options.cameras):
+        topic = f'/{name}/{options.view}'
+        node.create_subscription(Image, topic, lambda _: None, quality('reliable'), raw=True)
+    rclpy.spin(node)
 
 
 def pss_mib(process):
@@ -195,6 +218,8 @@ def run_round(options, kind, way, count, environment):
         )
         for first, cameras in groups(count, options.per_process):
             role('camera', first, cameras, *more)
+        if options.view:
+            role('viewer', 0, count, '--view', options.view)
         most = max(1, int(CLIENT_HZ / options.rate))
         seconds = ('--seconds', options.seconds)
         clients = [role('client', *group, *seconds) for group in groups(count, most)]
@@ -307,7 +332,7 @@ def counts(text):
 
 def add_own_arguments(parser):
     """Add what the benchmark says to the processes that it starts."""
-    parser.add_argument('--role', choices=['camera', 'client'], help=argparse.SUPPRESS)
+    parser.add_argument('--role', choices=['camera', 'client', 'viewer'], help=argparse.SUPPRESS)
     parser.add_argument('--kind', default='raw', help=argparse.SUPPRESS)
     parser.add_argument('--first', type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument('--cameras', type=int, default=1, help=argparse.SUPPRESS)
@@ -366,6 +391,7 @@ def parse_arguments():
     parser.add_argument(
         '--parameter', action='append', default=[], metavar='NAME:=VALUE', help="of the nodes'"
     )
+    parser.add_argument('--view', metavar='TOPIC', help='subscribe to masks or debug_image, too')
     add_file(parser, '--json', 'default benchmark_output/cameras.json')
     add_own_arguments(parser)
     options = parser.parse_args()
@@ -376,12 +402,8 @@ def parse_arguments():
 
 def main():
     options = parse_arguments()
-    if options.role == 'camera':
-        run_camera(options)
-    elif options.role == 'client':
-        run_client(options)
-    else:
-        compare(options)
+    roles = {'camera': run_camera, 'client': run_client, 'viewer': run_viewer}
+    roles.get(options.role, compare)(options)
     return 0
 
 

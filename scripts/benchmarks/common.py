@@ -1,4 +1,4 @@
-"""What the benchmarks share: a 1080p camera in a process of its own, child processes, results."""
+"""Shared by the benchmarks: cameras in processes of their own, child processes, results."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cv2
 import numpy as np
 import rclpy
 from ament_index_python.packages import get_package_share_directory
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, QoSReliabilityPolicy
-from sensor_msgs.msg import Image
+from sensor_msgs.msg import CompressedImage, Image
 
+from trt_perception.ros.wire.unlocked_publish import serialize_with_room
 from trt_perception.transport.advice import transport_environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +30,10 @@ from support.ties import tie  # noqa: E402
 
 WIDTH, HEIGHT = 1920, 1080
 SHARE = Path(get_package_share_directory('trt_perception'))
+NODE = SHARE.parents[1] / 'lib' / 'trt_perception' / 'detector_node'
+# A serialised message: 4 bytes of encapsulation, then seconds and nanoseconds of the stamp.
+STAMP_AT = slice(4, 12)
+CLOCK_TICKS = os.sysconf('SC_CLK_TCK')
 
 
 # Each image begins with its number, and bears it in bytes all over: a prime's remainder, so that
@@ -83,6 +89,46 @@ def run_camera(rate_hz, reliability, topics=('image',)):
 
     node.create_timer(1 / (len(topics) * rate_hz), publish)
     rclpy.spin(node)
+
+
+def photograph(width, height):
+    """Return a uint8 image (height, width, 3) with detail at all scales, like a photograph.
+
+    As a JPEG of quality 95, 1080p has 370 KB, like a photograph.
+    """
+    random = np.random.default_rng(5)
+    total = np.zeros((height, width, 3), np.float32)
+    for cells in (4, 16, 64, 256, 960):
+        coarse = random.normal(0, 100 / cells**0.55, (cells * 9 // 16 + 1, cells, 3))
+        total += cv2.resize(coarse.astype(np.float32), (width, height))
+    return np.clip(total + 128, 0, 255).astype(np.uint8)
+
+
+def serialized_photograph(kind, size, quality):
+    """Return the message type, the topic and the serialised message of a camera image.
+
+    Args:
+        kind: ``raw`` or ``jpeg``.
+        size: such as ``1920x1080``.
+        quality: of the JPEG, 0 to 100.
+    """
+    bgr = photograph(*map(int, size.split('x')))
+    if kind == 'jpeg':
+        data = cv2.imencode('.jpg', bgr, [cv2.IMWRITE_JPEG_QUALITY, quality])[1]
+        empty, topic = CompressedImage(format='jpeg'), 'image/compressed'
+    else:
+        height, width, _ = bgr.shape
+        empty = Image(width=width, height=height, encoding='bgr8', step=3 * width)
+        data, topic = bgr.reshape(-1), 'image'
+    message, place = serialize_with_room(empty, data.size)
+    place[:] = data.reshape(-1)
+    return type(empty), topic, message
+
+
+def cpu_seconds(process):
+    """Return the CPU time of a process so far: user and system, all threads."""
+    fields = Path(f'/proc/{process}/stat').read_text().rpartition(')')[2].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 
 
 class Child:

@@ -17,6 +17,7 @@ import contextlib
 import json
 import statistics
 import sys
+import threading
 import time
 
 import gate
@@ -24,10 +25,10 @@ import numpy as np
 import rclpy
 from common import HEIGHT, WIDTH, Child, launch_environment, number_of, quality, run_camera, save
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from sensor_msgs.msg import Image
-from thread_clocks import ThreadClocks
 
 from trt_perception.images.detections import Detections
 from trt_perception.images.memory import PlainMemory
@@ -37,6 +38,7 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.ros.detector_node import DetectorNode
+from trt_perception.ros.wire import rcl
 
 WARM_UP = 30
 BARE_TOPIC = 'image_bare'
@@ -68,6 +70,43 @@ class Meter:
 
 # What the node's threads are called, and what they are here.
 THREADS = {'MainThread': 'executor', 'intake': 'intake', 'detector': 'worker'}
+
+
+class ThreadClocks:
+    """CPU clocks of this process's threads, less the wait and take, which do not hold the lock.
+
+    The constructor replaces these calls, so a process can have only one object of this class.
+    """
+
+    def __init__(self):
+        self._away_s = {}
+        self._adding = threading.Lock()
+        _rclpy.WaitSet.wait = self._left_out(_rclpy.WaitSet.wait)
+        slow = rcl.load().slow
+        for name in ('rcl_wait', 'rcl_take_serialized_message'):
+            setattr(slow, name, self._left_out(getattr(slow, name)))
+
+    def _left_out(self, call):
+        """Return the call, with the CPU time that its thread spends in it noted."""
+
+        def timed(*args):
+            begun = time.thread_time()
+            try:
+                return call(*args)
+            finally:
+                name, away_s = threading.current_thread().name, time.thread_time() - begun
+                with self._adding:  # several threads may have one name
+                    self._away_s[name] = self._away_s.get(name, 0.0) + away_s
+
+        return timed
+
+    def spent_s(self):
+        """Return the seconds that threads of Python have spent, by their name."""
+        spent_s = {name: -away_s for name, away_s in self._away_s.items()}
+        for thread in threading.enumerate():
+            clock_s = time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+            spent_s[thread.name] = spent_s.get(thread.name, 0.0) + clock_s
+        return spent_s
 
 
 class ThreadMeter(Meter):

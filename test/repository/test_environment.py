@@ -241,7 +241,7 @@ def test_what_coverage_leaves_out_is_there():
         ("PROGRAM = 'import rclpy'", True),
         ('from launch_testing import x', True),
         ('import launch', True),
-        ("SCRIPT = ROOT / 'scripts' / 'benchmarks' / 'intake.py'", True),
+        ("SCRIPT = ROOT / 'scripts' / 'benchmarks' / 'cameras.py'", True),
         ('import plain', False),
         ('from plain import x', False),
         ('import through', True),
