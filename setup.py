@@ -52,7 +52,6 @@ setup(
             'pycocotools',
         ],
         'evaluate': ['pycocotools', 'matplotlib'],
-        'modelopt': ['nvidia-modelopt[onnx]'],
         'cu12': ['cuda-bindings>=12.9,<13', 'nvidia-cuda-nvrtc-cu12'],
         'cu13': ['cuda-bindings>=13.0.3,<14', 'nvidia-cuda-nvrtc'],
         # JPEG on the GPU; a later release may have other layouts. For CUDA 12 there is

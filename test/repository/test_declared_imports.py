@@ -28,7 +28,6 @@ EXTRAS = {
     'cv2': 'opencv-python-headless',
     'matplotlib': 'matplotlib',
     'ml_dtypes': 'ml_dtypes',
-    'modelopt': 'nvidia-modelopt',
     'numpy': 'numpy',
     'onnx': 'onnx',
     'onnxruntime': 'onnxruntime',
@@ -45,7 +44,6 @@ BY_NAME = {
     '__init__.py': (),
     'building/engine/inspector.py': FLAVOURS,
     'building/engine/release.py': FLAVOURS,
-    'building/precision/quantise_modelopt.py': ('modelopt',),
     'commands.py': (),
     'stages/tensorrt_runtime.py': FLAVOURS,
 }

@@ -109,7 +109,7 @@ class CalibrationRecord:
     """How ranges for INT8 were found.
 
     Attributes:
-        tool: ``onnxruntime``, ``modelopt`` or ``tensorrt``.
+        tool: ``onnxruntime`` or ``tensorrt``; ``modelopt`` in manifests of earlier releases.
         method: ``entropy``, ``percentile`` or ``minmax``.
         images: how many were used.
         images_sha256: over their contents in their order, lower-case hex.

@@ -100,6 +100,12 @@ def test_compute_capabilities_of_two_digits():
         ({'workspace_mib': True}, 'whole number'),
         ({'workspace_mib': '64'}, 'whole number'),
         ({'optimization_level': 6}, 'from 0 to 5 (got 6)'),
+        (
+            {'calibration_tool': 'modelopt'},
+            "--calibration-tool: expected one of onnxruntime, tensorrt (got 'modelopt'); quantise "
+            'the model with NVIDIA ModelOpt itself, and build from the ONNX file that it writes, '
+            'without --calibration-tool and --calibration-images',
+        ),
         ({'output': 'model.bin'}, '.engine, .plan, .trt'),
         ({'decoder': 'magic'}, '--decoder: must be one of dense'),
         ({'scale': 0.0}, 'must be a number from 1e-06 to 1000 (got 0.0)'),

@@ -1,31 +1,22 @@
 """Scales of models that came quantised, from training or another tool."""
 
-import sys
-import types
-
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 from test_quantise import session
 
 from support.models.digits import CALIBRATION
 from support.models.scaled_models import (
-    DQ,
     SMALL,
     Q,
     built,
-    readers,
     scales,
-    with_branch,
     with_channels,
 )
 from trt_perception.building.calibration.images import select_images
-from trt_perception.building.precision import quantise_modelopt
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.building.precision.quantise import quantise
 from trt_perception.building.precision.quantise_check import check_quantised
-from trt_perception.building.precision.quantise_modelopt import quantise_with_modelopt
 from trt_perception.errors import EngineError
 
 
@@ -130,31 +121,3 @@ def test_scales_that_fit_no_weights_are_left_to_whoever_checks_shapes(images):
         assert model.SerializeToString() == same
         model.ParseFromString(before)
         (scale,) = (t for t in model.graph.initializer if t.name == 'given')
-
-
-@pytest.mark.engine_build
-def test_modelopts_scales_of_0_leave_their_layers_in_float(images, monkeypatch):
-    model, tensor = with_branch(('Mul', 1.0))
-    (name,) = readers(model, tensor)
-
-    def quantize(**arguments):
-        done = quantise(onnx.load(arguments['onnx_path']), SMALL, images).model
-        done.graph.initializer.append(numpy_helper.from_array(np.float32(0), 'nothing'))
-        for node in done.graph.node:
-            if node.op_type == Q and node.input[0] == tensor:
-                node.input[1] = 'nothing'
-                widening = next(n for n in done.graph.node if node.output[0] in n.input)
-                widening.input[1] = 'nothing'
-        onnx.save(done, arguments['output_path'])
-
-    tool = types.SimpleNamespace(quantize=quantize)
-    monkeypatch.setattr(quantise_modelopt, '_modelopt', lambda _: tool)
-    done, warnings = quantise_with_modelopt(model, SMALL, images, progress=lambda *_: None)
-    assert any(name in text and tensor in text for text in warnings)
-    layer = next(node for node in done.graph.node if node.name == name)
-    stored = {t.name: t.data_type for t in done.graph.initializer}
-    assert layer.input[0] == tensor
-    assert stored[layer.input[1]] == TensorProto.FLOAT
-    assert sum(node.op_type == DQ for node in done.graph.node) > 4
-    built(done, 'int8')
-    assert 'modelopt' not in sys.modules

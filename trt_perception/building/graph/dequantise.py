@@ -7,7 +7,6 @@ fast as the original in the same precision, not as exact.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection
 
 import numpy as np
 import numpy.typing as npt
@@ -19,19 +18,18 @@ from trt_perception.building.graph.graph_index import GraphIndex, channel_axis, 
 __all__ = ['dequantised']
 
 
-def dequantised(model: onnx.ModelProto, names: Collection[str] | None = None) -> onnx.ModelProto:
+def dequantised(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy without Q/DQ nodes.
 
     Args:
         model: whose scales of weights are numbers, as check_quantised wants them.
-        names: of the nodes to take out, both of a pair; None for all.
     """
     copied = copy.deepcopy(model)
     graph = copied.graph
     index = GraphIndex(graph)
     renamed: dict[str, str] = {}
     for node in graph.node:
-        if node.op_type != 'DequantizeLinear' or (names is not None and node.name not in names):
+        if node.op_type != 'DequantizeLinear':
             continue
         quantiser = index.producer.get(node.input[0])
         if quantiser is not None and quantiser.op_type == 'QuantizeLinear':
@@ -39,12 +37,7 @@ def dequantised(model: onnx.ModelProto, names: Collection[str] | None = None) ->
             continue
         weights = _weights(index, node)
         graph.initializer.append(numpy_helper.from_array(weights, node.output[0]))
-    kept = [
-        node
-        for node in graph.node
-        if node.op_type not in ('QuantizeLinear', 'DequantizeLinear')
-        or (names is not None and node.name not in names)
-    ]
+    kept = [n for n in graph.node if n.op_type not in ('QuantizeLinear', 'DequantizeLinear')]
     for node in kept:
         for place, name in enumerate(node.input):
             node.input[place] = _source(renamed, name)

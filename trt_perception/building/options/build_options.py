@@ -137,11 +137,15 @@ class BuildOptions(pydantic.BaseModel):
         words=('auto', 'off'),
         affects='nothing',
     )
-    calibration_tool: Literal['onnxruntime', 'modelopt', 'tensorrt'] = option(
+    calibration_tool: Literal['onnxruntime', 'tensorrt'] = option(
         'calibration',
-        "Who quantises. modelopt needs NVIDIA ModelOpt installed; tensorrt means TensorRT's own "
-        'calibrators, which 11.0 removed and only DLA still needs.',
+        "Who quantises. tensorrt means TensorRT's own calibrators, which 11.0 removed and only "
+        'DLA still needs.',
         default='onnxruntime',
+        removed={
+            'modelopt': 'quantise the model with NVIDIA ModelOpt itself, and build from the ONNX '
+            'file that it writes, without --calibration-tool and --calibration-images'
+        },
     )
     keep_float: Texts = option(
         'calibration',

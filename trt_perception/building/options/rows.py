@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
@@ -30,6 +32,7 @@ class Option:
         limits: smallest and largest value, None where there are none.
         choices: the values that are allowed, empty where any is.
         words: values of a path that are not paths.
+        removed: by value that an earlier release took, what to do instead.
         affects: ``engine``, as most do: the manifest records it, and it is part of the store's
             key. ``report``: the same engine is reported on differently, so that only the key has
             it. ``nothing`` of what is built, as places and logs: neither has it.
@@ -48,6 +51,7 @@ class Option:
     limits: tuple[float, float] | None = None
     choices: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
+    removed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     affects: Literal['engine', 'report', 'nothing'] = 'engine'
 
     @property
@@ -73,21 +77,21 @@ def _kind(annotation: Any) -> tuple[Any, bool]:
 
 def _rows() -> tuple[Option, ...]:
     rows = []
-    for field, info in BuildOptions.model_fields.items():
+    for name, info in BuildOptions.model_fields.items():
         extra = info.json_schema_extra
         facts: dict[str, Any] = dict(extra) if isinstance(extra, dict) else {}
         value, is_list = _kind(info.annotation)
-        if field == 'input_size':  # one word on the command line, WxH
+        if name == 'input_size':  # one word on the command line, WxH
             value, is_list = str, False
-        if field == 'batch':  # one word can be several
+        if name == 'batch':  # one word can be several
             value = str
         if get_origin(value) is Literal:
             facts['choices'] = get_args(value)
         kind = 'path' if facts.pop('is_path', False) else _KINDS.get(value, 'text')
         rows.append(
             Option(
-                name=info.alias or field,
-                field=field,
+                name=info.alias or name,
+                field=name,
                 kind=kind,
                 is_list=is_list,
                 default=None if info.is_required() else info.default,

@@ -79,7 +79,8 @@ def _mistake(name: str, called: str, row: Option | None, entry: Any) -> ConfigEr
         if len(entry['loc']) == 1:
             return ConfigError(called, 'is missing', fix=f'give {row.flag}')
         got = f'{len(entry["input"])} values'  # of a fixed number
-    return ConfigError(called, got, expected=expected(row))
+    fix = row.removed.get(entry['input'], '') if isinstance(entry['input'], str) else ''
+    return ConfigError(called, got, expected=expected(row), fix=fix)
 
 
 def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict[str, str]]:

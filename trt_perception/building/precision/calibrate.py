@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,6 @@ from trt_perception.building.engine.calibrator import CalibrationData
 from trt_perception.building.graph.onnx_model import input_specs
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.precision.quantise import QuantisationReport, quantise
-from trt_perception.building.precision.quantise_modelopt import quantise_with_modelopt
 from trt_perception.building.report import StepProgress
 from trt_perception.errors import ConfigError
 from trt_perception.files.cache import cache_folder
@@ -118,17 +116,16 @@ def calibrate(
         checked = CheckedImages(images, preprocessing, progress)
         data = _calibration_data(model, options, images, preprocessing, shapes, checked)
         return Calibrated(model, calibration_data=data, warnings=tuple(checked.warnings))
-    settings: dict[str, Any] = {
-        'method': options.calibration_method,
-        'target': options.precision,
-        'keep_float': options.keep_float,
-        'progress': progress,
-    }
-    if options.calibration_tool == 'modelopt':
-        model, warnings = quantise_with_modelopt(model, preprocessing, images, **settings)
-        return Calibrated(model, warnings=warnings)
-    cache_dir = _cache(options.calibration_cache)
-    result = quantise(model, preprocessing, images, cache_dir=cache_dir, **settings)
+    result = quantise(
+        model,
+        preprocessing,
+        images,
+        method=options.calibration_method,
+        target=options.precision,
+        keep_float=options.keep_float,
+        cache_dir=_cache(options.calibration_cache),
+        progress=progress,
+    )
     return Calibrated(result.model, result.report, warnings=result.report.warnings)
 
 

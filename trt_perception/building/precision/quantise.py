@@ -43,7 +43,7 @@ from trt_perception.errors import ConfigError, EngineError
 from trt_perception.files.plain_text import listed
 from trt_perception.model.preprocessing import Preprocessing
 
-__all__ = ['QuantisationReport', 'Quantised', 'kept_layers', 'quantise']
+__all__ = ['QuantisationReport', 'Quantised', 'quantise']
 
 # From opset 19 on a scale may have the type of the rest of the network, and FP8 exists.
 _OPSET = 19
@@ -130,7 +130,7 @@ def quantise(
     source = upgraded(model, _OPSET)
     name_nodes(source)
     shape = input_shapes(source, preprocessing)
-    kept = kept_layers(source, keep_float, shape, keep_head=keep_head)
+    kept = _kept_layers(source, keep_float, shape, keep_head=keep_head)
     index = GraphIndex(source.graph)
     chosen = _chosen(index, kept)
     checked = CheckedImages(images, preprocessing, progress)
@@ -206,7 +206,7 @@ def _listed(found: Mapping[str, str]) -> str:
     return listed([f'{name}: {reason}' for name, reason in found.items()], separator='; ')
 
 
-def kept_layers(
+def _kept_layers(
     model: onnx.ModelProto,
     patterns: Sequence[str],
     shapes: Mapping[str, Sequence[int]],

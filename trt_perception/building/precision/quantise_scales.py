@@ -16,11 +16,10 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
-from trt_perception.building.graph.dequantise import dequantised
 from trt_perception.building.graph.graph_index import GraphIndex, channel_axis, per_channel
 from trt_perception.errors import EngineError
 
-__all__ = ['check_weights', 'fit_scales', 'float_layers', 'is_usable', 'without_unusable']
+__all__ = ['check_weights', 'fit_scales', 'float_layers', 'is_usable']
 
 #: FP16's numbers near 0 are multiples of this.
 _STEP: Final = 2.0**-24
@@ -187,42 +186,3 @@ def _rounded(stored: _Array, old: _Array, new: _Array, axis: int) -> _Array:
         numbers = np.rint(numbers)
     rounded: _Array = numbers.astype(stored.dtype)
     return rounded
-
-
-def without_unusable(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Put layers back into float whose data have no scale that is a positive number.
-
-    Args:
-        model: with Q/DQ nodes, their scales fitted; not changed.
-
-    Returns:
-        the model, and by layer the tensor that is not quantised any more.
-    """
-    index = GraphIndex(model.graph)
-    gone: set[str] = set()
-    layers: dict[str, str] = {}
-    for node in model.graph.node:
-        if node.op_type != 'QuantizeLinear' or index.is_constant(node.input[0]):
-            continue
-        scale = index.constant(node.input[1])
-        if scale is None or is_usable(scale).all():
-            continue
-        gone.add(node.name)
-        for widening in index.consumers.get(node.output[0], []):
-            gone.add(widening.name)
-            for layer in index.consumers.get(widening.output[0], []):
-                if index.is_layer(layer):
-                    layers[layer.name] = node.input[0]
-                for name in layer.input:
-                    maker = index.producer.get(name)
-                    if maker is not None and index.is_constant(name):
-                        gone |= _stored_by(maker, index)
-    return (dequantised(model, gone) if gone else model), layers
-
-
-def _stored_by(node: onnx.NodeProto, index: GraphIndex) -> set[str]:
-    """Return the nodes that make weights: a DequantizeLinear, and a QuantizeLinear before it."""
-    if node.op_type != 'DequantizeLinear':
-        return set()
-    before = index.producer.get(node.input[0])
-    return {node.name} if before is None else {node.name, before.name}
