@@ -28,7 +28,7 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.process.option_parser import OptionParser
-from trt_perception.stages.decoders.decode import decode
+from trt_perception.stages.decode import decode
 from trt_perception.stages.host_preprocess import channel_image, resize
 from trt_perception.tools.arguments import at_least
 from trt_perception.tools.model_arguments import add_model_arguments, detector_config

@@ -33,8 +33,8 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.config import Thresholds
 from trt_perception.stages.decoders.dense import dense_candidates
-from trt_perception.stages.decoders.selection import Limits, select
 from trt_perception.stages.host_preprocess import HostPreprocessor
+from trt_perception.stages.selection import Limits, select
 
 MAX_DETECTIONS = 300
 

@@ -18,7 +18,7 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.config import Thresholds
-from trt_perception.stages.decoders.decode import decode
+from trt_perception.stages.decode import decode
 from trt_perception.stages.frame_header import batch_content
 from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES, RESULT_ROW, FrameKernels
 from trt_perception.stages.host_preprocess import HostPreprocessor

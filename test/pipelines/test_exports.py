@@ -22,7 +22,7 @@ from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
-from trt_perception.stages.decoders.decode import decode
+from trt_perception.stages.decode import decode
 
 EXPORTS = Path(__file__).parents[1] / 'data' / 'exports'
 DECODER = {

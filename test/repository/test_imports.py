@@ -120,7 +120,7 @@ def test_the_modules_are_found():
         'ros.detector_node',
     }
     assert some <= set(MODULES)
-    assert 'stages.nms' in own_imports('stages.decoders.selection')
+    assert 'stages.nms' in own_imports('stages.selection')
     assert 'onnxruntime' in foreign_imports('stages.onnx_runtime')  # within a function
     assert 'rclpy' in foreign_imports('ros.detector_node')
 

@@ -22,7 +22,7 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.config import Thresholds
-from trt_perception.stages.decoders.decode import bfloat16_to_float32, decode
+from trt_perception.stages.decode import bfloat16_to_float32, decode
 
 # Whatever a network says, stderr stays quiet; other tests' files may be collected meanwhile.
 pytestmark = pytest.mark.filterwarnings('error', 'ignore::ResourceWarning')

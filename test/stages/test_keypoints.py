@@ -13,7 +13,7 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.task import KeypointSpec, TaskSpec
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.config import Thresholds
-from trt_perception.stages.decoders.decode import count_candidates, decode
+from trt_perception.stages.decode import count_candidates, decode
 
 NETWORK = (64, 48)
 SOURCE = (128, 64)  # half as large in the network, 8 pixels of padding above and below

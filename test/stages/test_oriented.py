@@ -14,7 +14,7 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.task import TaskSpec
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.config import Thresholds
-from trt_perception.stages.decoders.decode import decode
+from trt_perception.stages.decode import decode
 from trt_perception.stages.nms import oriented_non_maximum_suppression, prob_iou
 
 NETWORK = (64, 48)

@@ -18,7 +18,7 @@ from support.oracles.task_outputs import (
 from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines import cuda_results, mask_images
 from trt_perception.pipelines.mask_images import MaskImages
-from trt_perception.stages.decoders.decode import decode
+from trt_perception.stages.decode import decode
 
 pytestmark = needs_compiler
 

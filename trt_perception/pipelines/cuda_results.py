@@ -20,8 +20,9 @@ from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines.mask_images import MaskImage, MaskImages
-from trt_perception.stages.decoders.decode import bfloat16_to_float32, count_candidates, decode
-from trt_perception.stages.decoders.selection import (
+from trt_perception.stages.decode import bfloat16_to_float32, count_candidates, decode
+from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES, FrameKernels
+from trt_perception.stages.selection import (
     centred,
     check_scores,
     keypoints_in_source,
@@ -29,7 +30,6 @@ from trt_perception.stages.decoders.selection import (
     masks_of,
     oriented_in_source,
 )
-from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES, FrameKernels
 
 __all__ = ['HostDecoded', 'KernelDecoded', 'SlotResult', 'array_of']
 

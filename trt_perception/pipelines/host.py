@@ -21,7 +21,7 @@ from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.tensors import LoadedModel, TensorSpec
 from trt_perception.parameters.config import DetectorConfig, Thresholds
 from trt_perception.pipelines.pipeline import Result
-from trt_perception.stages.decoders.decode import decode
+from trt_perception.stages.decode import decode
 from trt_perception.stages.host_preprocess import HostPreprocessor
 from trt_perception.stages.onnx_runtime import CPU, OnnxModel
 

@@ -3,7 +3,7 @@
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.stages.decoders.decode import decode
+from trt_perception.stages.decode import decode
 
 
 def decode_dense(output, decoder, letterbox, thresholds, **limits):

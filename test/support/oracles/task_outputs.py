@@ -11,7 +11,7 @@ from trt_perception.model.task import KeypointSpec, TaskSpec
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.cuda_results import KernelDecoded
-from trt_perception.stages.decoders.decode import decode
+from trt_perception.stages.decode import decode
 from trt_perception.stages.frame_header import batch_content
 
 #: Of masks.

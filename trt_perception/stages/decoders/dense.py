@@ -16,9 +16,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from trt_perception.model.candidates import Candidates, corners
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.parameters.config import Thresholds
-from trt_perception.stages.decoders.selection import Candidates, corners, passing
+from trt_perception.stages.selection import passing
 
 __all__ = ['dense_candidates']
 

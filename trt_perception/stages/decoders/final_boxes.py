@@ -26,7 +26,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.stages.decoders.selection import Candidates
+from trt_perception.model.candidates import Candidates
 
 __all__ = ['counted_candidates', 'final_candidates', 'tensorflow_candidates']
 

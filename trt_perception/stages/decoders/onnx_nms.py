@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.stages.decoders.selection import Candidates, corners
+from trt_perception.model.candidates import Candidates, corners
 
 __all__ = ['onnx_nms_candidates']
 

@@ -21,9 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import EngineError
+from trt_perception.model.candidates import Candidates, corners, places
 from trt_perception.parameters.config import Thresholds
 from trt_perception.stages.decoders.final_boxes import final_candidates
-from trt_perception.stages.decoders.selection import Candidates, corners, passing, places
+from trt_perception.stages.selection import passing
 
 __all__ = [
     'detr_candidates',

@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import EngineError
+from trt_perception.model.candidates import Candidates, corners
 from trt_perception.parameters.config import Thresholds
-from trt_perception.stages.decoders.selection import Candidates, corners, passing
+from trt_perception.stages.selection import passing
 
 __all__ = ['check_cells', 'yolox_raw_candidates']
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.candidates import Candidates, corners, places
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.output_layout import assign_outputs, layout
@@ -28,16 +29,8 @@ from trt_perception.stages.decoders.queries import (
     rtdetr_end_to_end_candidates,
     rtdetr_ultralytics_candidates,
 )
-from trt_perception.stages.decoders.selection import (
-    Candidates,
-    Limits,
-    check_unit,
-    corners,
-    passing,
-    places,
-    select,
-)
 from trt_perception.stages.decoders.yolox_raw import yolox_raw_candidates
+from trt_perception.stages.selection import Limits, check_unit, passing, select
 
 __all__ = ['bfloat16_to_float32', 'count_candidates', 'decode']
 

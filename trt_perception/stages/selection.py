@@ -12,6 +12,7 @@ import numpy.typing as npt
 from trt_perception.errors import EngineError
 from trt_perception.images.detections import Detections, MaskGeometry, Masks, oriented_corners
 from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.candidates import Candidates, places
 from trt_perception.model.task import DETECT, KeypointSpec, TaskSpec
 from trt_perception.parameters.config import Thresholds
 from trt_perception.stages.nms import (
@@ -21,9 +22,8 @@ from trt_perception.stages.nms import (
 )
 
 __all__ = [
-    *('Candidates', 'Limits', 'centred', 'check_scores', 'check_unit', 'corners'),
-    *('keypoints_in_source', 'mask_geometry', 'masks_of', 'oriented_in_source', 'passing'),
-    *('places', 'select'),
+    *('Limits', 'centred', 'check_scores', 'check_unit', 'keypoints_in_source'),
+    *('mask_geometry', 'masks_of', 'oriented_in_source', 'passing', 'select'),
 ]
 
 Floats = npt.NDArray[np.float32]
@@ -49,32 +49,6 @@ class Limits:
     max_detections: int
     max_candidates: int = 1024
     class_agnostic: bool = False
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """What a family read off the outputs of one image; anything may still be no box.
-
-    Attributes:
-        xyxy: float32 (n, 4), network pixels; of oriented boxes as they are before they turn.
-        scores: float32 (n,), probabilities.
-        class_ids: int (n,), into the class names.
-        carried: float32 (n, v), what the task's rows hold behind that, in network pixels; of
-            objects with masks of their own the mask's place; None where they hold nothing.
-        prototypes: float (m, rows, columns) of the masks, where there are any; or the logits of
-            masks that belong to one object each.
-    """
-
-    xyxy: Floats
-    scores: Floats
-    class_ids: npt.NDArray[np.integer]
-    carried: Floats | None = None
-    prototypes: npt.NDArray[np.floating] | None = None
-
-
-def places(count: int) -> Floats:
-    """Return the numbers from 0 on as something that candidates carry: float32 (count, 1)."""
-    return np.arange(count, dtype=np.float32)[:, None]
 
 
 def passing(
@@ -366,9 +340,3 @@ def check_unit(
             'centre, size, '
             'score and class in 0…1, end_to_end rows of corners in network pixels',
         )
-
-
-def corners(cxcywh: Floats) -> Floats:
-    """Return left, top, right, bottom from centre x, centre y, width, height: float32 (n, 4)."""
-    half = cxcywh[:, 2:] * np.float32(0.5)
-    return np.concatenate([cxcywh[:, :2] - half, cxcywh[:, :2] + half], axis=1)
