@@ -1,6 +1,6 @@
-"""For which nodes a parameter file is: rcl passes over the sections of others without a word.
+"""The sections of a parameter file: which nodes they are for, and which cameras they name.
 
-And what it says to one of them, before there is a node that could ask rcl.
+rcl ignores the sections of other nodes without a message.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import yaml
 
-from trt_perception.files.plain_text import listed, one_line, shown
+from trt_perception.files.plain_text import listed, shown
 from trt_perception.files.regular_files import read_regular
 
-__all__ = ['cameras_of_file', 'file_fault', 'foreign_sections', 'unused_parameters']
+__all__ = ['cameras_of_file', 'foreign_sections', 'unused_parameters']
 
 # A file that a person wrote is far smaller; reading this much takes a second.
 _MOST_BYTES: Final = 256 * 1024
@@ -72,56 +72,6 @@ def cameras_of_file(path: Path, node: str) -> list[str]:
             items = found.value if isinstance(found, yaml.SequenceNode) else []
             cameras = [item.value for item in items if isinstance(item.value, str)]
     return cameras
-
-
-def file_fault(path: str) -> str:
-    """Return what is wrong with a parameter file that rcl cannot read; '' where nothing is seen.
-
-    Only to say more than rcl does, which alone decides.
-    """
-    try:
-        text = read_regular(Path(path), _MOST_BYTES).decode()
-        root = yaml.SafeLoader(text).get_single_node()
-        alias = next((t for t in yaml.scan(text) if isinstance(t, yaml.AliasToken)), None)
-    except OSError as error:
-        return f'cannot be read: {error.strerror}'
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        return f'{f"line {mark.line + 1}: " if mark else ""}no YAML: {error.problem}'
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
-        return f'no YAML: {one_line(error)}'
-    if not isinstance(root, yaml.MappingNode) or not list(_places(root, '', set())):
-        return "no section has ros__parameters: expected '/**: {ros__parameters: {NAME: VALUE}}'"
-    if alias is not None:
-        return f'line {alias.start_mark.line + 1}: ROS reads no aliases (*{alias.value})'
-    return _odd_value(root, set())
-
-
-def _odd_value(node: yaml.Node, seen: set[int]) -> str:
-    """Return which value rcl takes for none, or which list mixes types; '' where none does."""
-    if id(node) in seen or not isinstance(node, yaml.MappingNode):
-        return ''
-    seen.add(id(node))
-    for key, value in node.value:
-        line = f'line {key.start_mark.line + 1}: {shown(str(key.value))}'
-        if isinstance(value, yaml.ScalarNode) and not value.value and value.style is None:
-            return f'{line} has no value'
-        items = value.value if isinstance(value, yaml.SequenceNode) else []
-        if len({_kind(item) for item in items if isinstance(item, yaml.ScalarNode)}) > 1:
-            return (
-                f'{line} is a list of several types; quote text, also on and 3; write 1.0, not 1'
-            )
-        if found := _odd_value(value, seen):
-            return found
-    return ''
-
-
-def _kind(value: yaml.ScalarNode) -> str:
-    """Return the type that rcl takes a value for: text is all that is none of the others."""
-    if value.style is None and value.value in ('y', 'Y', 'n', 'N'):
-        return 'bool'
-    kind = value.tag.rpartition(':')[2]
-    return kind if kind in ('bool', 'int', 'float') else 'str'
 
 
 def _sections(path: Path) -> list[tuple[str, yaml.MappingNode]]:

@@ -9,7 +9,7 @@ from rclpy.node import Node
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import listed, nearest
-from trt_perception.ros.runtime.command_line import with_side
+from trt_perception.ros.runtime.command_line import mark_ros_arguments
 
 __all__ = [
     *('check_topics', 'compressed_topic', 'image_topic', 'source_name', 'topic_name'),
@@ -129,7 +129,7 @@ def unused_remappings(
 def _remappings(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Find the remappings of a command line, as typed; those of ROS 1 stand by themselves."""
     before = ''
-    for word, inside in with_side(arguments):
+    for word, inside in mark_ros_arguments(arguments):
         if inside and before in ('-r', '--remap'):
             yield f'{before} {word}', word
         elif not inside and ':=' in word:

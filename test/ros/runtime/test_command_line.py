@@ -83,11 +83,5 @@ def test_what_was_meant(words, meant):
     assert f'{meant}?' in said
 
 
-def test_what_ros_does_not_replace():
-    for option in ('-r', '--remap'):
-        said = answer_to('--ros-args', option, 'image:=/{camera}/image_raw')
-        assert '-r front/image:=/front/image_raw' in said
-
-
 def test_a_topic_is_no_parameter():
     assert '-r image:=/its/topic' in unknown_parameter('image_topic', ()).fix

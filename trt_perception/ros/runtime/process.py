@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import rclpy
-from rclpy.exceptions import ParameterException
+from rclpy.exceptions import NameValidationException, ParameterException
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
@@ -25,7 +25,7 @@ from trt_perception.process.interruption import (
     interrupt,
 )
 from trt_perception.ros.runtime.bounded import bounded
-from trt_perception.ros.runtime.command_line import wrong_usage
+from trt_perception.ros.runtime.command_line import report_wrong_usage
 from trt_perception.ros.runtime.executor import GuardedExecutor
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.transport.shared_memory import how_to_mend, unfinished_ports
@@ -68,13 +68,13 @@ def run_node(
         try:
             rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
         except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
-            return wrong_usage(error, args or ())
+            return report_wrong_usage(error)
         try:
             with bounded('the start of the node', START_S):
                 node = make_node()
-        except (ConfigError, ParameterException) as error:  # rclpy has parameters of its own
+        except (ConfigError, NameValidationException, ParameterException) as error:
             rclpy.shutdown()
-            return wrong_usage(error)
+            return report_wrong_usage(error)
         executor = GuardedExecutor(node)
         signals.wake = node.create_guard_condition(lambda: None).trigger
         executor.logger.info('node up')
