@@ -68,35 +68,6 @@ def test_a_second_signal_counts_after_a_second(tmp_path, pause, said, last):
     assert (done.returncode, done.stdout, done.stderr) == (130, said, '')
 
 
-LOST = """
-import gc, os, signal
-
-class Last:
-    def __del__(self):
-        os.kill(os.getpid(), signal.SIGINT)
-        sum(range(1000))
-
-def collecting(phase, info):
-    if phase == 'start':
-        os.kill(os.getpid(), signal.SIGINT)
-        sum(range(1000))
-
-def main():
-    {what}
-    for _ in range(3000):
-        signal.sigtimedwait((), 0.01)
-    return 4
-"""
-
-
-@pytest.mark.parametrize('what', ['Last()', 'gc.callbacks.append(collecting); gc.collect()'])
-def test_ctrl_c_in_a_finalizer_or_a_callback_is_not_lost(tmp_path, what):
-    (tmp_path / 'tool.py').write_text(LOST.format(what=what))
-    command = [sys.executable, '-c', RUN]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (130, '')
-
-
 LATE = """
 import os, signal
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import threading
 import time
 from types import FrameType
@@ -28,7 +27,6 @@ __all__ = [
 
 ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 SAME_SIGNAL_S: Final = 1.0
-_AGAIN_S: Final = 0.01
 
 _ASKED: Final = threading.Event()
 
@@ -57,46 +55,31 @@ class Interruption:
     """A handler of signals that raises KeyboardInterrupt, once.
 
     After the first it handles both signals that end a process: within a second they do nothing,
-    later one ends a process that hangs. Where Python can raise nothing (a finalizer, a callback
-    from C) the exception is lost, so it is raised again a moment later.
+    later one ends a process that hangs.
+
+    Non-guarantee: where Python cannot raise (a finalizer, a callback from C) the exception is
+    lost. A second signal then ends the process.
 
     Args:
         exit_code: of a process that hangs.
-        say: written to standard error at the first, as it stands.
+        message: written to standard error at the first signal, unchanged.
     """
 
-    def __init__(self, exit_code: int, say: str = '') -> None:
+    def __init__(self, exit_code: int, message: str = '') -> None:
         self._exit_code = exit_code
-        self._say = say
+        self._message = message
         self._first_s: float | None = None
-        self._lost = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         if self._first_s is None:
             self._first_s = time.monotonic()
             for each in ENDING_SIGNALS:
                 signal.signal(each, self)
-            sys.unraisablehook = self._note_lost
             with contextlib.suppress(OSError):  # not by print, which may be at work already
-                os.write(2, self._say.encode())
-            raise KeyboardInterrupt
-        if self._lost:
-            self._lost = False
+                os.write(2, self._message.encode())
             raise KeyboardInterrupt
         if time.monotonic() - self._first_s > SAME_SIGNAL_S:
             os._exit(self._exit_code)
-
-    def _note_lost(self, unraisable: sys.UnraisableHookArgs) -> None:
-        """Have a lost KeyboardInterrupt raised again, once the main thread is out of here."""
-        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
-            sys.__unraisablehook__(unraisable)
-            return
-        self._lost = True
-        main = threading.main_thread().ident
-        assert main is not None
-        again = threading.Timer(_AGAIN_S, signal.pthread_kill, (main, signal.SIGINT))
-        again.daemon = True
-        again.start()
 
 
 def ignore_signals() -> None:

@@ -57,7 +57,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    stop = Interruption(130, say='\nstopping; once more ends at once\n')
+    stop = Interruption(130, message='\nstopping; once more ends at once\n')
     before = [signal.signal(number, stop) for number in ENDING_SIGNALS]
     try:
         return _run(given)
